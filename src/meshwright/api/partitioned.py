@@ -53,8 +53,9 @@ from meshwright.spmd.driver import partition
 from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
 from meshwright.spmd.explain.repeated import advised_to_share, repeated_entries
 from meshwright.spmd.explain.suggest import Advisor, Progress
+from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.memory.limits import does_not_fit
-from meshwright.spmd.memory.predict import Memory, predict
+from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.passes.holding_less import holding_less
 from meshwright.spmd.passes.pipeline import target_passes

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from meshwright.spmd.memory.compilers import compiler_for
-from meshwright.spmd.memory.predict import Memory, predict
+from meshwright.spmd.memory.held import Memory
+from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.report import human_bytes
 from meshwright.spmd.steptime.report import time_of
 from meshwright.stablehlo.hlo import module_bytecode

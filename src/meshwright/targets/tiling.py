@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
-from meshwright.spmd.memory.predict import Memory
+from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.memory.tiles import tiled_bytes
 
 #: what XLA gives cuBLAS for a product, by the text of compiled programs

@@ -88,6 +88,27 @@ def test_values_of_tpus_are_in_one_of_two_memories():
     assert memory(v5e, lambda x: x @ x, x).temp_bytes == 4 * MIB  # there is no time to copy x before
 
 
+def test_gathers_of_tpus_are_kernels_of_their_own():
+    """The rows are written as they are gathered, and what is computed of them is computed by both that need it."""
+
+    def f(table, numbers):
+        rows = mnp.sin(table[numbers])
+        return rows @ rows.T, rows.sum(1)
+
+    for compiler, op in ((TPU, "gather"), (CUDA, "sine")):
+        held = memory(compiler, f, array(64, 128), array(8192, dtype=np.int32)).buffers
+        assert [(b.what, b.nbytes) for b in held if b.kind == "temporary"] == [(op, 4 * MIB)]
+
+
+def test_tiles_do_not_cross_dimensions_of_a_product():
+    """In 16 bits, 16 columns of 4 × 48 rows take four tiles of 128 rows, of 192 rows two."""
+    v5e, factors = compiler_for("tpu", "v5e"), (array(128, 16), array(16, 128))
+    apart, flat = (
+        memory(v5e, lambda x, y, z: (x @ y) @ z, array(*rows, 128), *factors).temp_bytes for rows in ((4, 48), (192,))
+    )
+    assert apart - flat == (4 - 2) * 16 * 128 * 2
+
+
 def test_products_of_tpus_round_their_operands_unless_told_not_to():
     def chain(precision):
         return lambda x: mnp.matmul(mnp.matmul(x, x, precision=precision), x, precision=precision)

@@ -9,7 +9,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
-from meshwright.spmd.memory.predict import Memory
+from meshwright.spmd.memory.held import Memory
 
 MESH = mw.AbstractMesh((2, 2), ("data", "model"))
 KIB = 1024

@@ -46,6 +46,25 @@ def pooled(x: Any) -> Any:
     return mnp.sin(reduce_window(x, np.float32(-np.inf), "max", (1, 3, 1), (1, 2, 1), ((0, 0), (1, 2), (0, 0)))).sum()
 
 
+def repeated(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A loop whose carry is changed by a step that also reads what stays."""
+    return lambda x, *fixed: lax.scan(lambda c, _: (step(c, *fixed), None), x, None, length=5)[0]
+
+
+def loop_in_loop(x: Any, w: Any) -> Any:
+    return repeated(lambda c, w: repeated(lambda d, w: mnp.sin(d) + mnp.tanh(w))(c, w))(x, w)
+
+
+def equal_choices(x: Any, i: Any) -> Any:
+    a, b = (lax.cond(i > 0, lambda a: mnp.sin(a) @ a, lambda a: mnp.cos(a) @ a, x) for _ in range(2))
+    return a.T @ b
+
+
+def equal_loops(x: Any, w: Any) -> Any:
+    a, b = (repeated(lambda c, w: mnp.sin(c) @ w)(x, w) for _ in range(2))
+    return a.T @ b
+
+
 CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
     "a cosine of real numbers is computed twice": (lambda x: (mnp.cos(x)[:128], mnp.cos(x)[128:]), ((256, 512),)),
     "a factor takes the place of its matrix": (lambda x: mw.linalg.cholesky(positive(mnp.tanh(x))), ((64, 32, 32),)),
@@ -55,6 +74,18 @@ CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
     "an argument that is written into is copied": (written_late, ((256, 512), (256, 512), INDEX)),
     "the last of cumulative sums is a sum": (lambda x: mnp.cumsum(x, 1)[:, 7], ((96, 8, 32),)),
     "what max-pooling selects is compiled apart": (mw.grad(pooled), ((80, 96, 32),)),
+    "what a loop does not change is computed before it": (
+        repeated(lambda c, w: mnp.sin(c) + mnp.tanh(w)), ((256, 512), (256, 512)),
+    ),
+    "parts of it as they are needed": (
+        repeated(lambda c, w: mnp.sin(c) + mnp.exp(w[0])[:256, None] * mnp.cos(w[1])), ((256, 512), (256, 512)),
+    ),
+    "also a choice": (
+        repeated(lambda c, w, i: mnp.sin(c) + lax.cond(i > 0, mnp.sin, mnp.tanh, w)), ((256, 512), (256, 512), INDEX),
+    ),
+    "out of both of two loops": (loop_in_loop, ((256, 512), (256, 512))),
+    "equal choices are made once": (equal_choices, ((256, 256), INDEX)),
+    "equal loops run once": (equal_loops, ((256, 256), (256, 256))),
 }  # fmt: skip
 
 

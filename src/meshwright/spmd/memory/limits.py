@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.spmd.memory.predict import Memory
+from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.report import human_bytes
 
 #: buffers that are listed

@@ -157,7 +157,9 @@ class VectorMemory:
         return float(sum(min(nbytes, self._waits[slot]) for slot in run) / max(nbytes, 1) ** 0.5)
 
     def _bytes(self, buffer: Buffer) -> int:
-        return convolution_bytes(buffer.aval) if buffer.aval.shape in self._convolved else tiled_bytes(buffer.aval)
+        if buffer.aval.shape in self._convolved:
+            return convolution_bytes(buffer.aval)
+        return tiled_bytes(buffer.aval.update(shape=_shape(buffer)))
 
     # --- when -----------------------------------------------------------------------------------------------
     def _at(self, step: int) -> int:
@@ -215,6 +217,17 @@ class VectorMemory:
         for step, kernel in enumerate(self.order):
             work[self._slot[step]] += sum(map(_operations, kernel.members)) / self.compiler.intensity
         return work
+
+
+def _shape(buffer: Buffer) -> tuple[int, ...]:
+    """The dimensions of a value; of products those that the program gives them, which tiles do not cross."""
+    node, members = buffer.kernel.root, buffer.kernel.members
+    while node.op == "reshape" and node.operands[0] in members:
+        (node,) = node.operands
+    if node.op == "matmul" and node.avals[0].size == buffer.aval.size:
+        shape: tuple[int, ...] = node.attributes.get("shape", buffer.aval.shape)
+        return shape
+    return buffer.aval.shape
 
 
 def _operations(node: Node) -> float:

@@ -98,7 +98,8 @@ def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
     rf = [d for d in range(len(rhs.shape)) if d not in (*rb, *rc)]
     free = tuple(_size(x, dims) for x, dims in ((lhs, lf), (rhs, rf)) if dims)
     matrices = _matrix(make, lhs, lb, lf, lc), _matrix(make, rhs, rb, rc, rf)
-    given = {"dims": given["dot_dimension_numbers"], "precision": str(given.get("precision_config", ""))}
+    precision = str(given.get("precision_config", ""))
+    given = {"dims": given["dot_dimension_numbers"], "precision": precision, "shape": aval.shape}
     product = make("matmul", matrices, aval.update(shape=(*aval.shape[: len(lb)], *free)), given)
     return make("reshape", (product,), aval, {})
 

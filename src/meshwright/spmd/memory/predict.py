@@ -8,18 +8,19 @@ from functools import cached_property
 from types import MappingProxyType
 
 from meshwright.core.avals import ShapedArray
-from meshwright.core.records import dataclass
-from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.names import called
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, overwrites, packed, place, updated
+from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, packed, place
 from meshwright.spmd.memory.combine import combine
 from meshwright.spmd.memory.compilers import CPU, Compiler
-from meshwright.spmd.memory.fusion import depends, fuse
-from meshwright.spmd.memory.graph import Graph, Node
+from meshwright.spmd.memory.copies import copy_carry, copy_donated, copy_results, copy_transposed, copy_updated, matched
+from meshwright.spmd.memory.fusion import fuse
+from meshwright.spmd.memory.graph import Graph
 from meshwright.spmd.memory.halves import halve
-from meshwright.spmd.memory.kernels import Kernel, Use, kernels_of
+from meshwright.spmd.memory.held import LiveBuffer, Memory
+from meshwright.spmd.memory.invariants import hoist
+from meshwright.spmd.memory.kernels import Kernel, kernels_of
 from meshwright.spmd.memory.library import fuse_reductions
 from meshwright.spmd.memory.on_chip import VectorMemory
 from meshwright.spmd.memory.priority import fuse_by_bytes
@@ -27,72 +28,9 @@ from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.schedule import breadth_first, freeing, kernel_post_order
 from meshwright.spmd.memory.simplify import scatter_in_place
-from meshwright.spmd.report import human_bytes
 
-#: kernels between a donated argument's last use and its result that are looked at
-_HORIZON = 4000
 #: bytes of a result's address, in the table of several
 _ADDRESS = 8
-#: buffers that a report lists
-_SHOWN = 12
-
-
-@dataclass(frozen=True)
-class LiveBuffer:
-    """A buffer that is alive at the peak: ``kind`` is ``argument``, ``result`` or ``temporary``, ``what`` the op.
-
-    Where it is a part of a value of the program before it was partitioned, ``whole`` is that value's type and
-    ``sharding`` its layout on the mesh, in words: ``[{x}, {}]``.
-    """
-
-    nbytes: int
-    kind: str
-    what: str
-    aval: ShapedArray
-    source: SourceLocation
-    whole: ShapedArray | None = None
-    sharding: str = ""
-
-    def __str__(self) -> str:
-        where = "" if self.source is UNKNOWN else f"  at {self.source}"
-        of = "" if self.whole is None else f" of {self.whole} as {self.sharding}"
-        return f"{human_bytes(self.nbytes):>10}  {self.kind:<9}  {self.aval}{of} {self.what}{where}"
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What one device holds in one run, in bytes; ``alias_bytes`` are arguments' memory that results take over."""
-
-    argument_bytes: int
-    output_bytes: int
-    alias_bytes: int
-    temp_bytes: int
-    #: alive at the peak, largest first
-    buffers: tuple[LiveBuffer, ...]
-    #: of arguments, results and what is kept between, in the host's memory
-    host_bytes: int = 0
-
-    @property
-    def peak_bytes(self) -> int:
-        return self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes
-
-    def __repr__(self) -> str:
-        return f"Memory({str(self).partition(chr(10))[0]})"
-
-    def __str__(self) -> str:
-        show = human_bytes
-        taken = f" ({show(self.alias_bytes)} of them in donated arguments)" if self.alias_bytes else ""
-        lines = [
-            f"a device holds at most {show(self.peak_bytes)}: arguments {show(self.argument_bytes)}, results "
-            f"{show(self.output_bytes)}{taken}, temporaries {show(self.temp_bytes)}"
-        ]
-        if self.host_bytes:
-            lines.append(f"{show(self.host_bytes)} of that are in the host's memory")
-        lines += map(str, self.buffers[:_SHOWN])
-        if len(self.buffers) > _SHOWN:
-            rest = sum(b.nbytes for b in self.buffers[_SHOWN:])
-            lines.append(f"{show(rest):>10}  in {len(self.buffers) - _SHOWN} smaller buffers")
-        return "\n".join(lines)
 
 
 def predict(
@@ -108,7 +46,9 @@ def predict(
     ``stands_for`` says of which values of the unpartitioned program, in which layouts, its values are parts.
     """
     known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
-    memory = _Plan(record(jaxpr, mesh, compiler), donated, known=known, names=names, compiler=compiler).memory
+    graph = record(jaxpr, mesh, compiler)
+    hoist(graph)
+    memory = _Plan(graph, donated, known=known, names=names, compiler=compiler).memory
     return replace(memory, host_bytes=_in_host_memory(jaxpr))
 
 
@@ -152,18 +92,18 @@ class _Plan:
             fuse(kernels, kept)
         combine(self.results, effects)
         if compiler.copies_transposed and (len(self.results) > 1 or aliases is not None):
-            self.results = [_copy(k) if _transposed(k) else k for k in self.results]
-        self.aliases = _matched(self.results, self.parameters, donated) if aliases is None else aliases
+            copy_transposed(self.results)
+        self.aliases = matched(self.results, self.parameters, donated) if aliases is None else aliases
         self.has_table = compiler.tables and aliases is None and len(self.results) > 1
-        self._copy_results()
+        copy_results(self.results, self.parameters, self.aliases)
         roots = [*self.results, *effects]
-        kernels = kernel_post_order([*self.parameters, *roots])
-        for kernel in kernels:
+        given = {self.parameters[a] for a in self.aliases.values()}
+        for kernel in kernel_post_order([*self.parameters, *roots]):
             if kernel.root.op == "while":
-                self._copy_carry(kernel)
+                copy_carry(kernel)
             else:
-                self._copy_updated(kernel)
-        self._copy_donated()
+                copy_updated(kernel, self.results, given)
+        copy_donated(self.results, self.parameters, self.aliases)
         kernels = kernel_post_order([*self.parameters, *roots])
         self.order = self._ordered(kernels)
         self._place()
@@ -175,67 +115,6 @@ class _Plan:
             return kernels
         orders = kernels, freeing(kernels, {*self.results})
         return min(orders, key=lambda order: highest(joined(liveness(order, self.results, self._inner).buffers)[0])[0])
-
-    # --- copies ---------------------------------------------------------------------------------------------
-    def _copy_results(self) -> None:
-        """Results that are arguments, constants or results already are copied."""
-        seen: set[Kernel] = set()
-        for i, kernel in enumerate(self.results):
-            buffer = kernel
-            while buffer.view and buffer.root.op == "reshape":
-                (buffer,) = buffer.inputs
-            if buffer.root.op == "parameter" and self.aliases.get(i) == self.parameters.index(buffer):
-                continue
-            if buffer in seen or buffer.root.op in ("parameter", "constant"):
-                self.results[i] = _copy(kernel)
-            seen.add(buffer)
-
-    def _copy_carry(self, loop: Kernel) -> None:
-        """A loop works in its operands' memory: what it changes and others need is copied."""
-        body = loop.root.regions[1]
-        for i, (before, after) in enumerate(zip(body.parameters, body.results)):
-            if before is after:
-                continue
-            source = owner = loop.operands[i]
-            while owner.view and owner.inputs:
-                (owner,) = owner.inputs
-            shared = len(owner.users) > 1 or len(source.users) > 1 or source in loop.operands[:i]
-            if owner.root.op in ("parameter", "constant") or shared:
-                loop.operands[i] = _copy(source)
-        _reread(loop)
-
-    def _copy_updated(self, kernel: Kernel) -> None:
-        """What an operation writes into and others need, perhaps later, is copied."""
-        given = {self.parameters[a] for a in self.aliases.values()}
-        for source in updated(kernel):
-            owner = source
-            chain = {kernel}
-            while owner.view and owner.inputs:
-                chain.add(owner)
-                (owner,) = owner.inputs
-            users = {*owner.users, *source.users} - chain
-            if owner in given:
-                continue
-            shared = source in self.results or not all(depends(kernel, user, _HORIZON) for user in users)
-            if owner.root.op in ("parameter", "constant") or shared:
-                copy = _copy(source)
-                kernel.read(copy, source)
-
-    def _copy_donated(self) -> None:
-        """A donated argument that is still read while its memory is written is copied first."""
-        for result, argument in self.aliases.items():
-            writer, parameter = self.results[result], self.parameters[argument]
-            while writer.view:
-                (writer,) = writer.inputs
-            if writer is parameter:
-                continue
-            ours = parameter not in writer.inputs or overwrites(writer, parameter)
-            if ours and all(user is writer or depends(writer, user, _HORIZON) for user in parameter.users):
-                continue
-            copy = _copy(parameter)
-            for user in list(parameter.users):
-                if user is not copy:
-                    user.read(copy, parameter)
 
     def _inner(self, region: Graph, loop: bool) -> Sequence[int]:
         """What a region needs besides its operands and results; a loop's results go where its parameters are."""
@@ -297,40 +176,3 @@ class _Plan:
             node = node.operands[0]
         whole = self.known.get(node.var, (None, "")) if node.var is not None else (None, "")
         return LiveBuffer(buffer.nbytes, buffer.kind, what, buffer.aval, kernel.root.source, *whole)
-
-
-def _reread(kernel: Kernel) -> None:
-    """After operands have changed."""
-    for source in kernel.inputs:
-        del source.users[kernel]
-    kernel.inputs = dict.fromkeys(kernel.operands, Use.REUSED)
-    for source in kernel.inputs:
-        source.users[kernel] = None
-
-
-def _transposed(kernel: Kernel) -> bool:
-    """Written in another order than results have, where something is computed on the way."""
-    root = kernel.root
-    while root.elementwise and len(root.operands) == 1 and root.operands[0] in kernel.members:
-        (root,) = root.operands
-    return root.op == "transpose" and any(not node.view and node.op != "transpose" for node in kernel.members)
-
-
-def _copy(kernel: Kernel) -> Kernel:
-    node = Node("copy", (kernel.root,), kernel.root.avals, {}, kernel.root.source)
-    copy = Kernel(node, {node: None}, {kernel: Use.INPLACE}, number=kernel.number, operands=[kernel])
-    kernel.users[copy] = None
-    return copy
-
-
-def _matched(results: Sequence[Kernel], parameters: Sequence[Kernel], donated: Sequence[int]) -> dict[int, int]:
-    """Result to donated argument: the first free one of the same size."""
-    free = list(donated)
-    aliases = {}
-    for i, result in enumerate(results):
-        size = result.root.avals[0].nbytes
-        match = next((a for a in free if parameters[a].root.avals[0].nbytes == size), None)
-        if match is not None:
-            free.remove(match)
-            aliases[i] = match
-    return aliases

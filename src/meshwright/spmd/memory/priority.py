@@ -79,7 +79,8 @@ def _given_bytes(node: Node) -> int:
 def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
     if is_product(producer):
         return _has_epilogue(producer, compiler)
-    return producer.loop and producer.root.op not in ("reduce", "parameter", "constant")
+    apart = ("reduce", "parameter", "constant", *(("gather",) if compiler.into_products else ()))
+    return producer.loop and producer.root.op not in apart
 
 
 def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:

@@ -76,6 +76,8 @@ class Recorder(Interpreter[Node]):
         node = Node(short, inputs, tuple(out_avals), attributes, self._source, graphs, special)
         if effect:
             self._effects.append(node)
+        elif graphs and not any(g.effects for g in graphs):
+            node = self._known.setdefault((short, inputs, *map(_alike, graphs)), node)
         if len(out_avals) == 1:
             outs = [node]
         else:
@@ -151,7 +153,7 @@ class Recorder(Interpreter[Node]):
         table = self._known.get(key)
         if table is None:
             aval = ShapedArray((self.mesh.size,), dtypes.int32)
-            table = self._known[key] = Node("constant", (), (aval,), {}, self._source)
+            table = self._known[key] = Node("constant", (), (aval,), {"table": key}, self._source)
         row = self._make("dynamic_slice", (table, me), _INT32.update(shape=(1,)), {})
         return self._make("reshape", (row,), _INT32, {})
 
@@ -200,6 +202,29 @@ class Recorder(Interpreter[Node]):
 def _captured(graph: Graph) -> list[Node]:
     """The values from outside that a region uses."""
     return [p.attributes["outside"] for p in graph.parameters if "outside" in p.attributes]
+
+
+def _alike(graph: Graph) -> Any:
+    """What is the same of two programs that do the same: each operation, with the numbers of its operands.
+
+    Collectives are kept apart, and constants whose values are not known.
+    """
+    order = graph.post_order()
+    number = {node: i for i, node in enumerate(order)}
+    lines = [
+        (
+            node.op,
+            tuple(number[x] for x in node.operands),
+            tuple((aval.shape, aval.dtype) for aval in node.avals),
+            tuple(sorted((name, _hashable(value)) for name, value in node.attributes.items() if name != "outside")),
+            node.attributes.get("outside"),
+            node if node.op in COLLECTIVES or (node.op == "constant" and not node.attributes) else None,
+            tuple(map(_alike, node.regions)),
+        )
+        for node in order
+    ]
+    ends = (tuple(number[node] for node in nodes) for nodes in (graph.parameters, graph.results, graph.effects))
+    return tuple(lines), *ends
 
 
 def _hashable(value: Any) -> Any:

@@ -25,8 +25,9 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import run_passes
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.driver import PREPARE, partition
+from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.memory.limits import does_not_fit
-from meshwright.spmd.memory.predict import Memory, predict
+from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.order import Order
 from meshwright.spmd.partition.lookahead import price
 from meshwright.spmd.partition.record import Partition

@@ -1,0 +1,119 @@
+"""Which values are copied: results that have a buffer already, and what is written over while others need it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from meshwright.spmd.memory.buffers import overwrites, updated
+from meshwright.spmd.memory.fusion import depends
+from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.kernels import Kernel, Use
+
+#: kernels between a value's last use and what writes over it that are looked at
+_HORIZON = 4000
+
+
+def matched(results: Sequence[Kernel], parameters: Sequence[Kernel], donated: Sequence[int]) -> dict[int, int]:
+    """Result to donated argument: the first free one of the same size."""
+    free = list(donated)
+    aliases = {}
+    for i, result in enumerate(results):
+        size = result.root.avals[0].nbytes
+        match = next((a for a in free if parameters[a].root.avals[0].nbytes == size), None)
+        if match is not None:
+            free.remove(match)
+            aliases[i] = match
+    return aliases
+
+
+def copy_results(results: list[Kernel], parameters: Sequence[Kernel], aliases: Mapping[int, int]) -> None:
+    """Results that are arguments, constants or results already are copied, in place."""
+    seen: set[Kernel] = set()
+    for i, kernel in enumerate(results):
+        buffer = kernel
+        while buffer.view and buffer.root.op == "reshape":
+            (buffer,) = buffer.inputs
+        if buffer.root.op == "parameter" and aliases.get(i) == parameters.index(buffer):
+            continue
+        if buffer in seen or buffer.root.op in ("parameter", "constant"):
+            results[i] = _copy(kernel)
+        seen.add(buffer)
+
+
+def copy_transposed(results: list[Kernel]) -> None:
+    """Results that are computed in another order than theirs are copied, in place."""
+    results[:] = [_copy(k) if _transposed(k) else k for k in results]
+
+
+def copy_carry(loop: Kernel) -> None:
+    """A loop works in its operands' memory: what it changes and others need is copied."""
+    body = loop.root.regions[1]
+    for i, (before, after) in enumerate(zip(body.parameters, body.results)):
+        if before is after:
+            continue
+        source = loop.operands[i]
+        *_, owner = _views(source)
+        shared = len(owner.users) > 1 or len(source.users) > 1 or source in loop.operands[:i]
+        if owner.root.op in ("parameter", "constant") or shared:
+            loop.operands[i] = _copy(source)
+    _reread(loop)
+
+
+def copy_updated(kernel: Kernel, results: Sequence[Kernel], given: Collection[Kernel]) -> None:
+    """What an operation writes into and others need, perhaps later, is copied; ``given`` are donated arguments."""
+    for source in updated(kernel):
+        *views, owner = _views(source)
+        users = {*owner.users, *source.users} - {kernel, *views}
+        if owner in given:
+            continue
+        shared = source in results or not all(depends(kernel, user, _HORIZON) for user in users)
+        if owner.root.op in ("parameter", "constant") or shared:
+            kernel.read(_copy(source), source)
+
+
+def copy_donated(results: Sequence[Kernel], parameters: Sequence[Kernel], aliases: Mapping[int, int]) -> None:
+    """A donated argument that is still read while its memory is written is copied first."""
+    for result, argument in aliases.items():
+        *_, writer = _views(results[result])
+        parameter = parameters[argument]
+        if writer is parameter:
+            continue
+        ours = parameter not in writer.inputs or overwrites(writer, parameter)
+        if ours and all(user is writer or depends(writer, user, _HORIZON) for user in parameter.users):
+            continue
+        copy = _copy(parameter)
+        for user in list(parameter.users):
+            if user is not copy:
+                user.read(copy, parameter)
+
+
+def _views(kernel: Kernel) -> list[Kernel]:
+    """The kernel, what it is a view of, and so on, up to what writes the memory."""
+    chain = [kernel]
+    while chain[-1].view and chain[-1].inputs:
+        chain += chain[-1].inputs
+    return chain
+
+
+def _reread(kernel: Kernel) -> None:
+    """After operands have changed."""
+    for source in kernel.inputs:
+        del source.users[kernel]
+    kernel.inputs = dict.fromkeys(kernel.operands, Use.REUSED)
+    for source in kernel.inputs:
+        source.users[kernel] = None
+
+
+def _transposed(kernel: Kernel) -> bool:
+    """Written in another order than results have, where something is computed on the way."""
+    root = kernel.root
+    while root.elementwise and len(root.operands) == 1 and root.operands[0] in kernel.members:
+        (root,) = root.operands
+    return root.op == "transpose" and any(not node.view and node.op != "transpose" for node in kernel.members)
+
+
+def _copy(kernel: Kernel) -> Kernel:
+    node = Node("copy", (kernel.root,), kernel.root.avals, {}, kernel.root.source)
+    copy = Kernel(node, {node: None}, {kernel: Use.INPLACE}, number=kernel.number, operands=[kernel])
+    kernel.users[copy] = None
+    return copy

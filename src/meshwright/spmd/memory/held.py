@@ -1,0 +1,69 @@
+"""What a device holds at the peak, as an object and as text."""
+
+from __future__ import annotations
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
+from meshwright.core.source import UNKNOWN, SourceLocation
+from meshwright.spmd.report import human_bytes
+
+#: buffers that a report lists
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class LiveBuffer:
+    """A buffer that is alive at the peak: ``kind`` is ``argument``, ``result`` or ``temporary``, ``what`` the op.
+
+    Where it is a part of a value of the program before it was partitioned, ``whole`` is that value's type and
+    ``sharding`` its layout on the mesh, in words: ``[{x}, {}]``.
+    """
+
+    nbytes: int
+    kind: str
+    what: str
+    aval: ShapedArray
+    source: SourceLocation
+    whole: ShapedArray | None = None
+    sharding: str = ""
+
+    def __str__(self) -> str:
+        where = "" if self.source is UNKNOWN else f"  at {self.source}"
+        of = "" if self.whole is None else f" of {self.whole} as {self.sharding}"
+        return f"{human_bytes(self.nbytes):>10}  {self.kind:<9}  {self.aval}{of} {self.what}{where}"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one device holds in one run, in bytes; ``alias_bytes`` are arguments' memory that results take over."""
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    #: alive at the peak, largest first
+    buffers: tuple[LiveBuffer, ...]
+    #: of arguments, results and what is kept between, in the host's memory
+    host_bytes: int = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes
+
+    def __repr__(self) -> str:
+        return f"Memory({str(self).partition(chr(10))[0]})"
+
+    def __str__(self) -> str:
+        show = human_bytes
+        taken = f" ({show(self.alias_bytes)} of them in donated arguments)" if self.alias_bytes else ""
+        lines = [
+            f"a device holds at most {show(self.peak_bytes)}: arguments {show(self.argument_bytes)}, results "
+            f"{show(self.output_bytes)}{taken}, temporaries {show(self.temp_bytes)}"
+        ]
+        if self.host_bytes:
+            lines.append(f"{show(self.host_bytes)} of that are in the host's memory")
+        lines += map(str, self.buffers[:_SHOWN])
+        if len(self.buffers) > _SHOWN:
+            rest = sum(b.nbytes for b in self.buffers[_SHOWN:])
+            lines.append(f"{show(rest):>10}  in {len(self.buffers) - _SHOWN} smaller buffers")
+        return "\n".join(lines)

@@ -1,0 +1,54 @@
+"""What loops compute again and again from what they do not change is computed once, before them.
+
+It is then a value more that the loop reads, alive as long as it runs. What takes no time by itself (a transpose, a
+slice) goes along with what is computed of it, but not alone. Source of the idea: XLA's
+``WhileLoopInvariantCodeMotion``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from meshwright.spmd.memory.graph import Graph, Node
+
+#: what is not worth a buffer of its own outside
+_CHEAP = ("broadcast_in_dim", "constant", "iota", "replica_id", "reshape", "reverse", "slice", "transpose")
+
+
+def hoist(graph: Graph) -> None:
+    """Take what does not change out of loops, the inner ones first, in place."""
+    for node in graph.post_order():
+        for region in node.regions:
+            hoist(region)
+        if node.op == "while":
+            _hoist(node)
+
+
+def _hoist(loop: Node) -> None:
+    condition, body = loop.regions
+    outside = {p: x for p, r, x in zip(body.parameters, body.results, loop.operands) if p is r}
+    if not outside:
+        return
+    order = body.post_order()
+    for node in order:
+        if node.op != "parameter" and node not in body.effects and all(x in outside for x in node.operands):
+            outside[node] = _copied(node, outside)
+    taken = {node for node in order if node in outside and node.op not in (*_CHEAP, "parameter")}
+    read = {*body.results}.union(*(node.operands for node in order if node not in taken))
+    moved = tuple(node for node in order if node in taken and node in read)
+    loop.operands += tuple(outside[node] for node in moved)
+    for node in moved:
+        node.op, node.operands, node.regions, node.attributes, node.special = "parameter", (), (), {}, False
+    given = tuple(Node("parameter", (), node.avals) for node in moved)
+    loop.regions = (
+        Graph((*condition.parameters, *given), condition.results, condition.effects),
+        Graph((*body.parameters, *moved), (*body.results, *moved), body.effects),
+    )
+
+
+def _copied(node: Node, outside: Mapping[Node, Node]) -> Node:
+    """The same operation on the values before the loop; its branches are of no use inside any more."""
+    for parameter in (p for region in node.regions for p in region.parameters if "outside" in p.attributes):
+        parameter.attributes = {"outside": outside[parameter.attributes["outside"]]}
+    operands = tuple(outside[x] for x in node.operands)
+    return Node(node.op, operands, node.avals, node.attributes, node.source, node.regions, node.special)
