@@ -65,6 +65,33 @@ def equal_loops(x: Any, w: Any) -> Any:
     return a.T @ b
 
 
+def reduced_too(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """A transposed result, whose rows are reduced as well."""
+
+    def both(x: Any) -> Any:
+        y = mnp.transpose(fun(x), (1, 0, 2))
+        return y, mnp.min(y, 2)
+
+    return both
+
+
+def window_of_one(c: Any) -> Any:
+    return mnp.tanh(reduce_window(c, np.float32(-np.inf), "max", (1, 1), (1, 1), ((0, 0), (0, 0))))
+
+
+def written_apart(x: Any, numbers: Any) -> Any:
+    """Each row is written into a row of its own."""
+    return mw.vmap(lambda a, j: mnp.zeros_like(a).at[j.astype(np.int32)].add(a))(x, numbers)
+
+
+def cut_and_read(x: Any, i: Any) -> Any:
+    y = lax.pad(x, np.float32(0.5), ((-1, 255, 0), (0, 0, 0), (0, 0, 0)))
+    z = mnp.pad(mnp.concatenate([y, mnp.sin(y[:, :1])], 1), ((0, 0), (1, 1), (0, 0)))
+    part = mnp.where(mnp.arange(12)[None, :, None] + i < 10, lax.dynamic_slice(z, (0, i, 0), (510, 12, 64)), 0)
+    sums = reduce_window(part, np.float32(0), "add", (1, 3, 1), (1, 3, 1), ((0, 0), (0, 0), (0, 0)))
+    return y, sums[::-1], sums @ mnp.ones((64, 64))
+
+
 CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
     "a cosine of real numbers is computed twice": (lambda x: (mnp.cos(x)[:128], mnp.cos(x)[128:]), ((256, 512),)),
     "a factor takes the place of its matrix": (lambda x: mw.linalg.cholesky(positive(mnp.tanh(x))), ((64, 32, 32),)),
@@ -84,6 +111,15 @@ CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
         repeated(lambda c, w, i: mnp.sin(c) + lax.cond(i > 0, mnp.sin, mnp.tanh, w)), ((256, 512), (256, 512), INDEX),
     ),
     "out of both of two loops": (loop_in_loop, ((256, 512), (256, 512))),
+    "a loop carries what it computes in the order in which it computes it": (
+        repeated(lambda c: mnp.tanh(mnp.cumsum(c, 0))), ((64, 96, 128),),
+    ),
+    "but not if a product reads it": (repeated(lambda c: mnp.sin(c.T @ c).T), ((256, 256),)),
+    "a window of one element is the element": (repeated(window_of_one), ((256, 512),)),
+    "a transposed result is transposed again for a reduction": (reduced_too(lambda x: x), ((64, 96, 128),)),
+    "and what both are transposed from is kept": (reduced_too(mnp.tanh), ((64, 96, 128),)),
+    "a pad that cuts off an edge pads first": (cut_and_read, ((256, 11, 64), INDEX)),
+    "a scatter along batches has their numbers written": (written_apart, ((256, 512), (256, 512))),
     "equal choices are made once": (equal_choices, ((256, 256), INDEX)),
     "equal loops run once": (equal_loops, ((256, 256), (256, 256))),
 }  # fmt: skip

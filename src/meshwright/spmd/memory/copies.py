@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from meshwright.spmd.memory.buffers import overwrites, updated
 from meshwright.spmd.memory.fusion import depends
-from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: kernels between a value's last use and what writes over it that are looked at
@@ -40,9 +41,25 @@ def copy_results(results: list[Kernel], parameters: Sequence[Kernel], aliases: M
         seen.add(buffer)
 
 
-def copy_transposed(results: list[Kernel]) -> None:
-    """Results that are computed in another order than theirs are copied, in place."""
-    results[:] = [_copy(k) if _transposed(k) else k for k in results]
+def with_own_results(graph: Graph) -> Graph:
+    """The program with every transposed result that a library's reduction reads as well transposed for each."""
+    if len(graph.results) == 1:
+        return graph
+    read = {x for node in graph.post_order() if node.op == "reduce" and node.shape for x in node.operands[:1]}
+    again = {node: Node(node.op, node.operands, node.avals, node.attributes, node.source, var=node.var)
+             for node in graph.results if node.op == "transpose" and node in read}  # fmt: skip
+    return replace(graph, results=tuple(again.get(node, node) for node in graph.results))
+
+
+def copy_transposed(results: list[Kernel], carried: Sequence[Kernel]) -> None:
+    """Results that are computed in another order than theirs are copied, in place.
+
+    What a loop carries has the order that it is computed in, if only loops over elements read it.
+    """
+    for i, kernel in enumerate(results):
+        ordered = i >= len(carried) or not all(user.loop for user in carried[i].users)
+        if ordered and _transposed(kernel):
+            results[i] = _copy(kernel)
 
 
 def copy_carry(loop: Kernel) -> None:

@@ -63,6 +63,9 @@ def ordered(
         return _in_windows(make, operands, aval, given)
     if op == "reduce_window":
         return _cumulative(make, operands, aval, given)
+    if op == "scatter" and len(operands) == 3 and "batched" not in given and (n := _batches(given)):
+        places = _with_numbers(make, operands[1], n)
+        return make(op, (operands[0], places, operands[2]), aval, {**given, "batched": True})
     if op == "scatter" and len(operands) == 3 and operands[2].op in _FIXED and "ordered" not in given:
         updates = make("reorder", operands[2:], operands[2].avals[0], {"major": 0})
         return make(op, (*operands[:2], updates), aval, {**given, "ordered": True})
@@ -73,6 +76,20 @@ def ordered(
     if op in _MAJOR:
         return _collective(make, op, operands, aval, given)
     return None
+
+
+def _batches(given: Mapping[str, Any]) -> int:
+    """How many dimensions of its operand a scatter goes along with."""
+    lists = dict(_LIST.findall(str(given.get("scatter_dimension_numbers", ""))))
+    return len([d for d in lists.get("input_batching_dims", "").split(",") if d.strip()])
+
+
+def _with_numbers(make: Make, indices: Node, batches: int) -> Node:
+    """Places as numbers along every dimension, those that the scatter goes along included."""
+    aval = indices.avals[0]
+    numbers = make("iota", (), aval, {"along": "batches"})
+    joined = aval.update(shape=(*aval.shape[:-1], aval.shape[-1] * (batches + 1)))
+    return make("concatenate", (*[numbers] * batches, indices), joined, {"dimension": aval.ndim - 1})
 
 
 def in_orders(make: Make, values: Sequence[Node], layouts: str) -> list[Node]:

@@ -23,10 +23,14 @@ def part(make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given
             return x
         case "slice" if "start_indices" in given:
             return _slice(make, x, aval, given)
+        case "reduce_window" if x.shape == aval.shape and all(n == 1 for n in given.get("window_dimensions", (0,))):
+            return x
         case "dynamic_slice":
             return _at_known_place(make, operands, aval)
         case "dynamic_update_slice":
             return _update(make, operands, aval)
+        case "pad" if min((*given.get("edge_padding_low", ()), *given.get("edge_padding_high", ())), default=0) < 0:
+            return _cut(make, operands, aval, given)
         case "concatenate":
             return _joined(make, operands, aval, given)
         case "gather" if math.prod(operands[1].shape[:-1]) == 1:
@@ -60,6 +64,17 @@ def _slice(make: Make, x: Node, aval: ShapedArray, given: Mapping[str, Any]) -> 
     if x.op == "reduce_window" and "window_dimensions" in x.attributes and len(x.operands) == 2 and len(x.shape) > 1:
         return _of_windows(make, x, start, limit, aval)
     return None
+
+
+def _cut(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:
+    """A pad that cuts off edges pads the others first."""
+    low, high = ([max(n, 0) for n in given[edge]] for edge in ("edge_padding_low", "edge_padding_high"))
+    start = [wide - n for wide, n in zip(low, given["edge_padding_low"])]
+    cut = [wide - n for wide, n in zip(high, given["edge_padding_high"])]
+    shape = tuple(a + n + b for a, n, b in zip(start, aval.shape, cut))
+    attributes = {**given, "edge_padding_low": tuple(low), "edge_padding_high": tuple(high)}
+    padded = make("pad", operands, aval.update(shape=shape), attributes)
+    return sliced(make, padded, start, [a + n for a, n in zip(start, aval.shape)])
 
 
 def _of_windows(make: Make, x: Node, start: Sequence[int], limit: Sequence[int], aval: ShapedArray) -> Node | None:

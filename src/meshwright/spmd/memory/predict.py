@@ -14,7 +14,15 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, packed, place
 from meshwright.spmd.memory.combine import combine
 from meshwright.spmd.memory.compilers import CPU, Compiler
-from meshwright.spmd.memory.copies import copy_carry, copy_donated, copy_results, copy_transposed, copy_updated, matched
+from meshwright.spmd.memory.copies import (
+    copy_carry,
+    copy_donated,
+    copy_results,
+    copy_transposed,
+    copy_updated,
+    matched,
+    with_own_results,
+)
 from meshwright.spmd.memory.fusion import fuse
 from meshwright.spmd.memory.graph import Graph
 from meshwright.spmd.memory.halves import halve
@@ -78,6 +86,8 @@ class _Plan:
         scatter_in_place(graph)
         if compiler.into_products:
             halve(graph)
+        if compiler.copies_transposed:
+            graph = with_own_results(graph)
         by_node = kernels_of(graph)
         self.parameters = [by_node[p] for p in graph.parameters]
         self.results = [by_node[r] for r in graph.results]
@@ -92,7 +102,7 @@ class _Plan:
             fuse(kernels, kept)
         combine(self.results, effects)
         if compiler.copies_transposed and (len(self.results) > 1 or aliases is not None):
-            copy_transposed(self.results)
+            copy_transposed(self.results, self.parameters if aliases else ())
         self.aliases = matched(self.results, self.parameters, donated) if aliases is None else aliases
         self.has_table = compiler.tables and aliases is None and len(self.results) > 1
         copy_results(self.results, self.parameters, self.aliases)
