@@ -12,7 +12,8 @@ from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
 from meshwright.ops.window.reductions import reduce_window
 from meshwright.runtime.pjrt.replicas import compiled_memory
-from meshwright.spmd.memory.buffers import Buffer, joined, packed
+from meshwright.spmd.memory.buffers import Buffer
+from meshwright.spmd.memory.packing import joined, packed
 
 MESH = mw.AbstractMesh((4,), ("x",))
 #: bytes of scalars, and of starts of buffers at multiples of 64

@@ -1,15 +1,15 @@
-"""Which buffers there are, when they are alive, and which share memory.
+"""Which buffers there are, and when they are alive.
 
 The rules are those of XLA's buffer assignment. Arguments stay; every result has an allocation of its own, which smaller
-buffers may use before the result is written; a loop may write over an operand that it reads elementwise for the last
-time; the rest is packed into one block, the largest buffers first, each into the smallest gap that holds it.
+buffers may use before the result is written (``allocations``); a loop may write over an operand that it reads
+elementwise for the last time; the rest is packed into one block, the largest buffers first, each into the smallest gap
+that holds it (``packing``).
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,15 +19,9 @@ from meshwright.spmd.memory.graph import Graph
 from meshwright.spmd.memory.kernels import Kernel, Use
 from meshwright.spmd.memory.prune import CHOICES, through
 
-#: buffers that are packed exactly; with more, the block grows by the share that is lost in packing the largest
-_PACKED = 2000
 #: a step after all others
 _ALWAYS = 1 << 40
 _ADDRESS = np.dtype(np.uint64)
-#: bytes that starts of buffers in a block are multiples of
-_ALIGNMENT = 64
-#: places between other uses of a result's memory that are looked at; further buffers go after the last use
-_EFFORT = 500_000
 
 
 @dataclass(eq=False, slots=True)
@@ -184,134 +178,3 @@ def overwrites(kernel: Kernel, source: Kernel) -> bool:
 def _new(live: Liveness, buffers: list[Buffer]) -> list[Buffer | None]:
     live.buffers += buffers
     return list(buffers)
-
-
-# --- allocations --------------------------------------------------------------------------------------------
-class Allocations:
-    """The results' memory, smallest first, with what uses it before the result is written."""
-
-    def __init__(self, results: Sequence[Buffer], donated: Mapping[Buffer, Buffer]) -> None:
-        self.results = sorted(results, key=lambda b: -b.nbytes)[::-1]
-        self._sizes = np.array([b.nbytes for b in self.results], np.int64)
-        self._written = np.array([b.start for b in self.results], np.int64)
-        given = [donated.get(b) for b in self.results]
-        self._used = [[] if b is None else [(b.start, b.end, b)] for b in given]
-        self._until = np.array([-2 if b is None else b.end for b in given], np.int64)
-        self._effort = _EFFORT
-
-    def take(self, buffer: Buffer) -> bool:
-        """Find the smallest place for a buffer that is not needed any more when the result is written."""
-        first = int(np.searchsorted(self._sizes, buffer.nbytes))
-        written, until = self._written[first:], self._until[first:]
-        after = (until < buffer.start) & (written > buffer.end)
-        for i in np.flatnonzero(after if self._effort < 0 else written >= buffer.end):
-            at = first + int(i)
-            if after[i] or self._fits(buffer, at):
-                insort(self._used[at], (buffer.start, buffer.end, buffer), key=lambda use: use[:2])
-                self._until[at] = max(self._until[at], buffer.end)
-                return True
-        return False
-
-    def _fits(self, buffer: Buffer, at: int) -> bool:
-        """Whether nothing else uses the memory; where one use ends as the next begins, the next must overwrite it."""
-        self._effort -= 1
-        result, used = self.results[at], self._used[at]
-        if result.start == buffer.end and buffer not in result.over:
-            return False
-        near = bisect_left(used, buffer.start, key=lambda use: use[0])
-        for start, end, other in used[max(near - 1, 0) :]:
-            if start > buffer.end:
-                return True
-            meets = (end == buffer.start and other in buffer.over) or (start == buffer.end and buffer in other.over)
-            if end >= buffer.start and not meets:
-                return False
-        return True
-
-
-def place(
-    live: Liveness, results: Sequence[Buffer], donated: Mapping[Buffer, Buffer], elsewhere: Collection[Buffer] = ()
-) -> tuple[list[Buffer], list[Buffer]]:
-    """The results that have memory, and the buffers that found no place there.
-
-    ``donated`` is result to argument; what is ``elsewhere`` needs no place.
-    """
-    allocations = Allocations(results, donated)
-    temporaries = [b for b in live.buffers if b.kind == "temporary" and b not in elsewhere]
-    temporaries.sort(key=lambda b: (-b.nbytes, b.kernel.number))
-    return allocations.results, [b for b in temporaries if not allocations.take(b)]
-
-
-Span = tuple[int, int, int]
-
-
-def joined(buffers: Sequence[Buffer]) -> tuple[list[Span], list[Span]]:
-    """``(bytes, start, end)`` of buffers, those that are written over each other as one: in steps, and in moments.
-
-    In the block of temporaries, only what is read as it is is written over.
-    """
-    heirs: dict[Buffer, list[Buffer]] = {}
-    head: dict[Buffer, Buffer] = {}
-    free = set(buffers)
-    for buffer in sorted(buffers, key=lambda b: b.start):
-        head[buffer] = buffer
-        for other in buffer.plainly:
-            if other in free and other in head and other.end == buffer.start and other.nbytes == buffer.nbytes:
-                free.discard(other)
-                head[buffer] = head[other]
-                break
-        heirs.setdefault(head[buffer], []).append(buffer)
-    taken, given = _moments(buffers)
-    chains = [(chain[0], chain[-1]) for chain in heirs.values()]
-    steps = [(first.nbytes, first.start, last.end) for first, last in chains]
-    return steps, [(first.nbytes, taken[first], given[last]) for first, last in chains]
-
-
-def _moments(buffers: Sequence[Buffer]) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
-    """When each buffer is taken, and given back, counted in such events, as XLA does it to say which live longest."""
-    ordered = sorted(buffers, key=lambda b: (b.start, b.end))
-    events = sorted((at, last, i) for i, b in enumerate(ordered) for at, last in ((b.start, False), (b.end, True)))
-    taken = {ordered[i]: moment for moment, (_, last, i) in enumerate(events) if not last}
-    return taken, {ordered[i]: moment for moment, (_, last, i) in enumerate(events) if last}
-
-
-def highest(spans: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
-    """Most bytes alive at a time, and the first step at which they are."""
-    changes: dict[int, int] = {}
-    for nbytes, start, end in spans:
-        changes[start] = changes.get(start, 0) + nbytes
-        changes[end + 1] = changes.get(end + 1, 0) - nbytes
-    live = most = at = 0
-    for step in sorted(changes):
-        live += changes[step]
-        if live > most:
-            most, at = live, step
-    return most, at
-
-
-def packed(spans: Sequence[tuple[int, int, int]]) -> int:
-    """The size of a block that holds the buffers: the better of two orders of placing them."""
-    spans = [span for span in spans if span[0]]
-    large = sorted(spans, reverse=True)[:_PACKED]
-    by_size = sorted(large, key=lambda s: (-s[0], s[1] - s[2], s[1]))
-    by_time = sorted(large, key=lambda s: (s[1] - s[2], -s[0], s[1]))
-    size = min(_pack(by_size), _pack(by_time))
-    if len(large) == len(spans):
-        return size
-    return highest(spans)[0] * size // highest(large)[0]
-
-
-def _pack(spans: Sequence[tuple[int, int, int]]) -> int:
-    placed: list[tuple[int, int, int, int]] = []
-    top = 0
-    for nbytes, start, end in spans:
-        position, best, gap = 0, -1, 0
-        for low, high, first, last in placed:
-            if first > end or last < start:
-                continue
-            if nbytes <= low - position and (best < 0 or low - position < gap):
-                best, gap = position, low - position
-            position = max(position, -(-high // _ALIGNMENT) * _ALIGNMENT)
-        at = position if best < 0 else best
-        insort(placed, (at, at + nbytes, start, end))
-        top = max(top, at + nbytes)
-    return top

@@ -11,7 +11,8 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.names import called
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.memory.buffers import Buffer, highest, joined, liveness, packed, place
+from meshwright.spmd.memory.allocations import place
+from meshwright.spmd.memory.buffers import Buffer, liveness
 from meshwright.spmd.memory.combine import combine
 from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.copies import (
@@ -31,6 +32,7 @@ from meshwright.spmd.memory.invariants import hoist
 from meshwright.spmd.memory.kernels import Kernel, kernels_of
 from meshwright.spmd.memory.library import fuse_reductions
 from meshwright.spmd.memory.on_chip import VectorMemory
+from meshwright.spmd.memory.packing import highest, joined, packed
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.record import record

@@ -1,0 +1,88 @@
+"""What found no place in a result's memory, packed into one block, and what is alive at a time."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+
+from meshwright.spmd.memory.buffers import Buffer
+
+#: buffers that are packed exactly; with more, the block grows by the share that is lost in packing the largest
+_PACKED = 2000
+#: bytes that starts of buffers in a block are multiples of
+_ALIGNMENT = 64
+
+Span = tuple[int, int, int]
+
+
+def joined(buffers: Sequence[Buffer]) -> tuple[list[Span], list[Span]]:
+    """``(bytes, start, end)`` of buffers, those that are written over each other as one: in steps, and in moments.
+
+    In the block of temporaries, only what is read as it is is written over.
+    """
+    heirs: dict[Buffer, list[Buffer]] = {}
+    head: dict[Buffer, Buffer] = {}
+    free = set(buffers)
+    for buffer in sorted(buffers, key=lambda b: b.start):
+        head[buffer] = buffer
+        for other in buffer.plainly:
+            if other in free and other in head and other.end == buffer.start and other.nbytes == buffer.nbytes:
+                free.discard(other)
+                head[buffer] = head[other]
+                break
+        heirs.setdefault(head[buffer], []).append(buffer)
+    taken, given = _moments(buffers)
+    chains = [(chain[0], chain[-1]) for chain in heirs.values()]
+    steps = [(first.nbytes, first.start, last.end) for first, last in chains]
+    return steps, [(first.nbytes, taken[first], given[last]) for first, last in chains]
+
+
+def _moments(buffers: Sequence[Buffer]) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
+    """When each buffer is taken, and given back, counted in such events, as XLA does it to say which live longest."""
+    ordered = sorted(buffers, key=lambda b: (b.start, b.end))
+    events = sorted((at, last, i) for i, b in enumerate(ordered) for at, last in ((b.start, False), (b.end, True)))
+    taken = {ordered[i]: moment for moment, (_, last, i) in enumerate(events) if not last}
+    return taken, {ordered[i]: moment for moment, (_, last, i) in enumerate(events) if last}
+
+
+def highest(spans: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+    """Most bytes alive at a time, and the first step at which they are."""
+    changes: dict[int, int] = {}
+    for nbytes, start, end in spans:
+        changes[start] = changes.get(start, 0) + nbytes
+        changes[end + 1] = changes.get(end + 1, 0) - nbytes
+    live = most = at = 0
+    for step in sorted(changes):
+        live += changes[step]
+        if live > most:
+            most, at = live, step
+    return most, at
+
+
+def packed(spans: Sequence[tuple[int, int, int]]) -> int:
+    """The size of a block that holds the buffers: the better of two orders of placing them."""
+    spans = [span for span in spans if span[0]]
+    large = sorted(spans, reverse=True)[:_PACKED]
+    by_size = sorted(large, key=lambda s: (-s[0], s[1] - s[2], s[1]))
+    by_time = sorted(large, key=lambda s: (s[1] - s[2], -s[0], s[1]))
+    size = min(_pack(by_size), _pack(by_time))
+    if len(large) == len(spans):
+        return size
+    return highest(spans)[0] * size // highest(large)[0]
+
+
+def _pack(spans: Sequence[tuple[int, int, int]]) -> int:
+    placed: list[tuple[int, int, int, int]] = []
+    top = 0
+    for nbytes, start, end in spans:
+        position, best, gap = 0, -1, 0
+        for low, high, first, last in placed:
+            if first > end or last < start:
+                continue
+            if nbytes <= low - position and (best < 0 or low - position < gap):
+                best, gap = position, low - position
+            position = max(position, -(-high // _ALIGNMENT) * _ALIGNMENT)
+        at = position if best < 0 else best
+        insort(placed, (at, at + nbytes, start, end))
+        top = max(top, at + nbytes)
+    return top
