@@ -466,8 +466,7 @@ def partition_program(
         raise ArgumentError(f"partition: memory_limit must be positive, in bytes, got {memory_limit!r}")
     if combine_bytes < 0:
         raise ArgumentError(f"partition: combine_bytes must not be negative, got {combine_bytes}")
-    mesh = program.mesh
-    if mesh is None:
+    if (mesh := program.mesh) is None:
         raise MeshError(
             f"partition: no sharding of {program.name!r} names a mesh; pass in_shardings=NamedSharding(mesh, spec) "
             "to jit, use arrays placed with device_put, or call .partition(mesh)"
