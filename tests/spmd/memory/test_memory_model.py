@@ -212,3 +212,17 @@ def test_a_scalar_out_of_an_array_of_constants_has_no_known_value():
     table = np.array([2, 3, 5], np.float32)
     found = memory(lambda x: x * lax.slice(mnp.asarray(table), (1,), (2,)).reshape(()) + 1, f32(16, 64))
     assert found.argument_bytes == found.output_bytes == 4 * KIB
+
+
+def test_what_only_prints_has_no_buffer():
+    """In loops and branches too."""
+
+    def printed(c: Any) -> Any:
+        mw.debug.print("{}", c[0, 0])
+        return c * 2
+
+    def step(x: Any) -> Any:
+        y = lax.fori_loop(0, 3, lambda i, c: printed(c), x)
+        return lax.cond(y[0, 0] > 0, printed, lambda c: c, printed(y))
+
+    assert memory(step, f32(64, 64)).temp_bytes < 17 * KIB

@@ -76,6 +76,8 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
     root = kernel.root
     if root.op in CHOICES:
         return _of_choice(live, kernel, step, inner)
+    if not root.avals:
+        return []
     if root.op == "constant":
         return [None]
     if kernel.view:
