@@ -26,7 +26,7 @@ from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
 from meshwright.ops.products.conv import conv_general_dilated
 from meshwright.ops.shape.slice_pad import slice_in_dim
-from meshwright.ops.special.bessel import unscaled_bessel
+from meshwright.ops.special.bessel import BesselI
 
 
 # --- convolution --------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def kaiser(M: int, beta: Any) -> Any:
 
 @compiled
 def _i0(x: Any) -> Any:
-    return unscaled_bessel(0, x)
+    return BesselI(0)(x)
 
 
 def i0(x: Any) -> Any:

@@ -13,7 +13,7 @@ from meshwright.ops.elementwise.clamp import Clamp
 from meshwright.ops.elementwise.library import SincDerivative, floor_remainder, logaddexp, sinc, straight_through
 from meshwright.ops.random.bits import Threefry2x32
 from meshwright.ops.random.gamma import RandomGamma
-from meshwright.ops.special.bessel import BesselIe, bessel_i0e, bessel_i1e
+from meshwright.ops.special.bessel import BesselI, BesselIe, bessel_i0e, bessel_i1e
 from meshwright.ops.special.incomplete_beta import betainc
 from meshwright.ops.special.incomplete_gamma import gamma_density, igamma, igamma_grad_a, igammac, random_gamma_grad
 from samples.sample import Sample, bools, complexes, floats, ints, sample
@@ -108,7 +108,7 @@ def _special() -> Iterator[Sample]:
     yield sample(Threefry2x32(), np.uint32(7), np.uint32(9), *words[2:])
     yield sample(RandomGamma(), *words[:2], floats(5, 3, low=0.3, high=9), smooth=False)  # tests/random: JAX's slopes
     yield sample(RandomGamma(True), np.uint32(7), np.uint32(9), floats(5, 3, low=0.3, high=9), smooth=False)
-    for op in (bessel_i0e, bessel_i1e, BesselIe(3), SincDerivative(0), SincDerivative(3)):
+    for op in (bessel_i0e, bessel_i1e, BesselIe(3), BesselI(0), BesselI(3), SincDerivative(0), SincDerivative(3)):
         yield sample(op, floats(5, 3, low=0.1, high=9))
     yield sample(sinc, complexes(5, 3))
     yield sample(straight_through, floats(5, 3), floats(5, 3, seed=1), smooth=False)

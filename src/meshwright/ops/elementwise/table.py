@@ -105,14 +105,15 @@ acos: Elementwise = row("acos", "chlo.acos", "fc", lambda t, y, x: neg(mul(t, rs
 atan: Elementwise = row("atan", "chlo.atan", "fc", lambda t, y, x: div(t, add(square(x), _one(x))))
 sinh: Elementwise = row("sinh", "chlo.sinh", "fc", lambda t, y, x: mul(t, cosh(x)))
 cosh: Elementwise = row("cosh", "chlo.cosh", "fc", lambda t, y, x: mul(t, sinh(x)))
-tanh: Elementwise = row("tanh", "stablehlo.tanh", "fc", lambda t, y, x: mul(t, sub(_one(x), square(y))))
+tanh: Elementwise = row("tanh", "stablehlo.tanh", "fc", lambda t, y, x: mul(t, slopes.of_tanh(_OPS, y, x)))
 asinh: Elementwise = row("asinh", "chlo.asinh", "fc", lambda t, y, x: mul(t, rsqrt(add(square(x), _one(x)))))
 acosh: Elementwise = row(
     "acosh", "chlo.acosh", "fc", lambda t, y, x: mul(t, mul(rsqrt(sub(x, _one(x))), rsqrt(add(x, _one(x)))))
 )
 # 1 - x**2 would lose what is left near 1.
 atanh: Elementwise = row("atanh", "chlo.atanh", "fc", lambda t, y, x: div(t, mul(sub(_one(x), x), add(_one(x), x))))
-logistic: Elementwise = row("logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, sub(_one(x), y))))
+# 1 - y would be 0 where y rounds to 1.
+logistic: Elementwise = row("logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, logistic(neg(x)))))
 _TWO_OVER_SQRT_PI = 2 / np.sqrt(np.pi)
 erf: Elementwise = row(
     "erf", "chlo.erf", "f", lambda t, y, x: mul(t, mul(scalar_like(_TWO_OVER_SQRT_PI, x), exp(neg(square(x)))))
@@ -245,6 +246,12 @@ def _emit_written_out(self: Elementwise, b: Builder, x: Emitted, y: Emitted) -> 
     return emit_traced(b, _WRITTEN_OUT[self.name], self.name, x, y)[0]
 
 
+def _emit_zeta(self: Elementwise, b: Builder, x: Emitted, q: Emitted) -> Emitted | Sequence[Emitted]:
+    total: Any = Elementwise.emit(self, b, x, q)
+    far = traced(_WRITTEN_OUT["zeta_far"], "zeta", (*b.in_avals, *b.out_avals))
+    return b.call("zeta", far, [x, q, total])[0]
+
+
 _WRITTEN_OUT = {n: partial(getattr(written_out, n), _OPS) for n in written_out.NAMES}
 
 
@@ -264,6 +271,7 @@ type(pow_).check_dtypes, type(div).linear_groups = _check_pow, _div_groups  # ty
 type(sign).constant_operands = lambda self, x: frozenset(() if dtypes.is_complex(x.dtype) else (0,))  # type: ignore
 for _op in (lt, le, gt, ge, max_, min_, pow_):
     type(_op).emit = _emit_written_out  # type: ignore
+type(zeta).emit = _emit_zeta  # type: ignore
 type(neg).turns_signs = type(sub).turns_signs = type(conj).turns_signs = True
 type(exp2).emit, type(sign).emit, type(conj).emit = _emit_exp2, _emit_sign, _emit_conj  # type: ignore
 

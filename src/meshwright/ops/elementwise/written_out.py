@@ -15,7 +15,7 @@ from meshwright.core import dtypes
 from meshwright.ir.tracing import typeof
 from meshwright.ops.shape.broadcast_reduce import match_shape
 
-NAMES = ("lt", "le", "gt", "ge", "max", "min", "pow", "pow_mixed")
+NAMES = ("lt", "le", "gt", "ge", "max", "min", "pow", "pow_mixed", "zeta_far")
 
 
 def _ordered(ops: Any, direction: Any, strict: Any, x: Any, y: Any) -> list[Any]:
@@ -68,3 +68,11 @@ def pow(ops: Any, x: Any, y: Any) -> list[Any]:
 def pow_mixed(ops: Any, x: Any, y: Any) -> list[Any]:
     """To integer powers, of other numbers."""
     return [ops.pow_(x, ops.convert(y, typeof(x).dtype))]
+
+
+def zeta_far(ops: Any, x: Any, q: Any, total: Any) -> list[Any]:
+    """``total``, but for an exponent from which on one term is all that the type holds of the sum: XLA's own has the
+    exponent as a factor of what is then 0."""
+    x, q = match_shape(x, typeof(total)), match_shape(q, typeof(total))
+    far = ops.and_(ops.ge(x, ops.scalar_like(1e4, x)), ops.gt(q, ops.scalar_like(0, q)))
+    return [ops.select(far, ops.pow_(q, ops.neg(x)), total)]

@@ -1,13 +1,13 @@
-"""Modified Bessel functions of integer order, times ``exp(-|x|)``, as Chebyshev sums.
+"""Modified Bessel functions of integer order, as Chebyshev sums of what they are times ``exp(-|x|)``.
 
-They are smooth in ``x`` up to 8, and beyond, times ``sqrt(x)``, in ``1/x`` (DLMF 10.40.1): there polynomials of degree
+These are smooth in ``x`` up to 8, and beyond, times ``sqrt(x)``, in ``1/x`` (DLMF 10.40.1): there polynomials of degree
 30 are exact to the last digit. Their coefficients are computed, once, from SciPy's values at many more Chebyshev points
 than there are coefficients: rounding of the values, which adds up at the ends of a range, cancels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, ClassVar
 
@@ -19,12 +19,10 @@ from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike, Value
 from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.reading import reads
-from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.expanded import Expanded, chebyshev
 from meshwright.ops.elementwise.table import (
     abs_,
     add,
-    convert,
     div,
     exp,
     integer_pow,
@@ -77,12 +75,9 @@ class _Scaled(Expanded):
     order: ClassVar[int]
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
-        """DLMF 10.29.1, in which nothing is divided by ``x``."""
         (x,), (t,) = primals, tangents
-        y, above = self.bind(x), scaled_bessel(self.order + 1)(x)
-        if self.order:
-            above = mul(add(scaled_bessel(self.order - 1)(x), above), scalar_like(0.5, x))
-        return y, mul(t, sub(above, mul(sign(x), y)))
+        y = self.bind(x)
+        return y, mul(t, sub(_slope(scaled_bessel, self.order, x), mul(sign(x), y)))
 
     def expand(self, x: Value) -> Value:
         size, odd = abs_(x), self.order % 2
@@ -121,11 +116,28 @@ def scaled_bessel(order: int) -> Expanded:
     return (bessel_i0e, bessel_i1e)[order] if order < 2 else BesselIe(order)
 
 
-def unscaled_bessel(order: int, x: Any) -> Any:
-    """The modified Bessel function of order 0 or 1 itself. The slope of ``|x|`` at 0 is 0 here, as in its op."""
-    half = exp(mul(mul(x, sign(x)), scalar_like(0.5, x)))  # the whole is infinite where the product is not yet
-    value = mul(half, mul(half, scaled_bessel(order)(x)))
-    return convert(value, typeof(x).dtype, typeof(x).weak_type)
+@dataclass(frozen=True)
+class BesselI(Expanded):
+    """Modified Bessel function of any order."""
+
+    order: int
+    name: ClassVar[str] = "bessel_i"
+    accepts: ClassVar[tuple[str, ...]] = ("f",)
+
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
+        (x,), (t,) = primals, tangents
+        return self.bind(x), mul(t, _slope(BesselI, self.order, x))
+
+    def expand(self, x: Value) -> Value:
+        half = exp(mul(abs_(x), scalar_like(0.5, x)))  # the whole is infinite where the product is not yet
+        return mul(half, mul(half, scaled_bessel(self.order).expand(x)))
+
+
+def _slope(of_order: Callable[[int], Expanded], order: int, x: Any) -> Any:
+    """The derivative of ``I_n``, by DLMF 10.29.1, in which nothing is divided by ``x``; with factors that are constant
+    here."""
+    above = of_order(order + 1)(x)
+    return mul(add(of_order(order - 1)(x), above), scalar_like(0.5, x)) if order else above
 
 
 bessel_i0e: Expanded = BesselI0e()

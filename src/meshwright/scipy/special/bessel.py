@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshwright.numpy.filters import i0
-from meshwright.ops.special.bessel import bessel_i0e, bessel_i1e, unscaled_bessel
+from meshwright.ops.special.bessel import BesselI, bessel_i0e, bessel_i1e
 from meshwright.scipy.elementwise import elementwise
 
 
@@ -20,7 +20,7 @@ def _row(name: str, f: Callable[[Any], Any], what: str, at_zero: float) -> Calla
 
 
 i0e = _row("i0e", bessel_i0e, "0, times ``exp(-|x|)``", 1.0)
-i1 = _row("i1", lambda x: unscaled_bessel(1, x), "1", 0.0)
+i1 = _row("i1", BesselI(1), "1", 0.0)
 i1e = _row("i1e", bessel_i1e, "1, times ``exp(-|x|)``", 0.0)
 
 __all__ = ["i0", "i0e", "i1", "i1e"]
