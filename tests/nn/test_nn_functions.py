@@ -103,6 +103,13 @@ def test_one_hot() -> None:
     close(nn.one_hot(np.array(1), 2, dtype="int32"), jax.nn.one_hot(np.array(1), 2, dtype="int32"))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "float16", "bfloat16"])
+def test_one_hot_of_more_classes_than_a_type_counts(dtype: str) -> None:
+    labels = [0, 1, 127, -1, -56] if dtype.startswith(("int", "float", "bf")) else [0, 1, 127, 200, 255]
+    rows = nn.one_hot(mnp.asarray(np.array(labels)).astype(dtype), 70_000)
+    assert [np.flatnonzero(r).tolist() for r in np.asarray(rows)] == [[v] if v >= 0 else [] for v in labels]
+
+
 # --- layers -------------------------------------------------------------------------------------------------
 def test_conv() -> None:
     x, kernel = (RNG.normal(size=s).astype(np.float32) for s in ((2, 7, 6, 4), (3, 2, 2, 6)))

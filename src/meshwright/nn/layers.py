@@ -15,7 +15,15 @@ from meshwright.numpy.axes import normal_axis, static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.indexing import take
 from meshwright.numpy.linear import matmul
-from meshwright.numpy.promotion import aval_of, converted, operands, promotes_freely, result_type, scalar_like
+from meshwright.numpy.promotion import (
+    as_positions,
+    aval_of,
+    converted,
+    operands,
+    promotes_freely,
+    result_type,
+    scalar_like,
+)
 from meshwright.ops.collective.named_axis import axis_index, psum
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
@@ -184,7 +192,10 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int | str = -1
 
 
 def _class_mask(x: Any, n: int, axis: int | str) -> Any:
-    """Where the position along ``axis`` of the result equals the integer."""
+    """Where the position along ``axis`` of the result equals the integer, in a type that holds all positions."""
+    x = as_positions(x)
+    if dtypes.is_float(typeof(x).dtype) and dtypes.bit_width(typeof(x).dtype) < 32:
+        x = convert(x, dtypes.float32)
     if isinstance(axis, str):
         if psum(1, axis) != n:
             raise ArgumentError(f"one_hot: num_classes={n}, but axis {axis!r} has size {psum(1, axis)}; give the same")

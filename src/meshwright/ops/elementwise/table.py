@@ -49,10 +49,6 @@ def _one(x: Any) -> Any:
     return scalar_like(1, x)
 
 
-def _two(x: Any) -> Any:
-    return scalar_like(2, x)
-
-
 def scalar_like(value: Any, x: Any) -> np.ndarray:
     """``value`` as a rank-0 constant of ``x``'s dtype."""
     return np.array(value, typeof(x).dtype)
@@ -94,7 +90,7 @@ rsqrt: Elementwise = row("rsqrt", "stablehlo.rsqrt", "fc", lambda t, y, x: mul(t
 cbrt: Elementwise = row(
     "cbrt", "stablehlo.cbrt", "f", lambda t, y, x: mul(t, mul(scalar_like(1 / 3, x), integer_pow(y, -2)))
 )
-square: Elementwise = row("square", "", _NUM, lambda t, y, x: mul(t, mul(x, _two(x))))
+square: Elementwise = row("square", "", _NUM, lambda t, y, x: mul(t, mul(x, scalar_like(2, x))))
 type(square).emit = lambda self, b, x: b.op("stablehlo.multiply", [x, x], b.out_avals)[0]  # type: ignore
 
 sin: Elementwise = row("sin", "stablehlo.sine", "fc", lambda t, y, x: mul(t, cos(x)))
@@ -246,12 +242,6 @@ def _emit_written_out(self: Elementwise, b: Builder, x: Emitted, y: Emitted) -> 
     return emit_traced(b, _WRITTEN_OUT[self.name], self.name, x, y)[0]
 
 
-def _emit_zeta(self: Elementwise, b: Builder, x: Emitted, q: Emitted) -> Emitted | Sequence[Emitted]:
-    total: Any = Elementwise.emit(self, b, x, q)
-    far = traced(_WRITTEN_OUT["zeta_far"], "zeta", (*b.in_avals, *b.out_avals))
-    return b.call("zeta", far, [x, q, total])[0]
-
-
 _WRITTEN_OUT = {n: partial(getattr(written_out, n), _OPS) for n in written_out.NAMES}
 
 
@@ -271,7 +261,7 @@ type(pow_).check_dtypes, type(div).linear_groups = _check_pow, _div_groups  # ty
 type(sign).constant_operands = lambda self, x: frozenset(() if dtypes.is_complex(x.dtype) else (0,))  # type: ignore
 for _op in (lt, le, gt, ge, max_, min_, pow_):
     type(_op).emit = _emit_written_out  # type: ignore
-type(zeta).emit = _emit_zeta  # type: ignore
+type(zeta).emit = lambda self, b, x, q: written_out.emit_zeta(_WRITTEN_OUT["zeta_far"], self, b, x, q)  # type: ignore
 type(neg).turns_signs = type(sub).turns_signs = type(conj).turns_signs = True
 type(exp2).emit, type(sign).emit, type(conj).emit = _emit_exp2, _emit_sign, _emit_conj  # type: ignore
 

@@ -9,10 +9,15 @@ for the minimum, and loses NaN.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from meshwright.core import dtypes
+from meshwright.ir.contract import Emitted
+from meshwright.ir.op import Builder
 from meshwright.ir.tracing import typeof
+from meshwright.ops.composite import traced
+from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.shape.broadcast_reduce import match_shape
 
 NAMES = ("lt", "le", "gt", "ge", "max", "min", "pow", "pow_mixed", "zeta_far")
@@ -76,3 +81,9 @@ def zeta_far(ops: Any, x: Any, q: Any, total: Any) -> list[Any]:
     x, q = match_shape(x, typeof(total)), match_shape(q, typeof(total))
     far = ops.and_(ops.ge(x, ops.scalar_like(1e4, x)), ops.gt(q, ops.scalar_like(0, q)))
     return [ops.select(far, ops.pow_(q, ops.neg(x)), total)]
+
+
+def emit_zeta(far: Callable[..., list[Any]], op: Elementwise, b: Builder, x: Emitted, q: Emitted) -> Emitted:
+    """The op, its result corrected by :func:`zeta_far`."""
+    total: Any = Elementwise.emit(op, b, x, q)
+    return b.call("zeta", traced(far, "zeta", (*b.in_avals, *b.out_avals)), [x, q, total])[0]
