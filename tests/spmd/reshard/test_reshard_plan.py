@@ -158,6 +158,16 @@ def test_uneven_tiles_are_close_to_the_lower_bound_too(name):
     assert all(step.rounds <= 8 for _, _, plan in plans for step, _ in plan.steps if isinstance(step, Exchange))
 
 
+def test_rows_are_cut_as_they_are_sent_and_columns_as_they_are_received():
+    """Halves of 125 rows cut one of 32 old tiles, and columns of 66 one of 32 new ones."""
+    rows, columns, halves = (M842.atoms_of(axis) for axis in "abc")
+    src, dst = Layout((rows + columns, halves)), Layout((halves, rows + columns))
+    plan = plan_reshard((250, 131), ITEMSIZE, src, dst, M842)
+    assert plan.bytes_sent <= 1.03 * lower_bound((250, 131), ITEMSIZE, src, dst, M842)
+    assert plan.largest_bytes <= max(buffer_bytes((250, 131), ITEMSIZE, layout, M842) for layout in (src, dst))
+    check_plan(plan, (250, 131), src, dst, M842)
+
+
 def test_small_arrays_take_few_collectives():
     for src, dst in pairs(all_layouts(M42, 2, True), 100):
         plan = plan_reshard((61, 45), 4, src, dst, M42)

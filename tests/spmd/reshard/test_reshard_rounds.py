@@ -172,8 +172,8 @@ def test_tiles_are_cut_alike():
 
 def test_cut_pieces_are_the_pieces():
     pieces = transposed((61, 45), 4, 7)
-    for side, spare in itertools.product(SIDES, (0, SPARE)):
-        cut = cut_to_slots(pieces, side, spare)
+    for *sides, spare in itertools.product(SIDES, SIDES, (0, SPARE)):
+        cut = cut_to_slots(pieces, sides, spare)
         assert sum(item.piece.size for item in cut) == sum(piece.size for piece in pieces)
         assert all(rows <= most for item in cut for rows, most in zip(item.piece.shape, item.slot))
 

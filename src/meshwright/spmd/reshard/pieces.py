@@ -78,14 +78,15 @@ def as_the_largest(pieces: Sequence[Piece]) -> list[Slotted]:
     return [Slotted(piece, largest) for piece in pieces]
 
 
-def cut_to_slots(pieces: Sequence[Piece], side: Side, spare: int) -> list[Slotted]:
-    """The pieces cut so that all tiles have equal slots: those that are received, or those that are sent."""
-    return list(_cut(pieces, side, spare))
+def cut_to_slots(pieces: Sequence[Piece], sides: Sequence[Side], spare: int) -> list[Slotted]:
+    """The pieces cut so that all tiles have equal slots, in each dimension those that are received or those that are
+    sent."""
+    return list(_cut(pieces, sides, spare))
 
 
-def _cut(pieces: Sequence[Piece], side: Side, spare: int) -> Iterator[Slotted]:
+def _cut(pieces: Sequence[Piece], sides: Sequence[Side], spare: int) -> Iterator[Slotted]:
     slots = []
-    for dim in range(len(pieces[0].low)):
+    for dim, side in enumerate(sides):
         spans: dict[Hashable, set[Span]] = {}
         for piece in pieces:
             spans.setdefault(side(piece), set()).add((piece.low[dim], piece.high[dim]))
@@ -93,7 +94,7 @@ def _cut(pieces: Sequence[Piece], side: Side, spare: int) -> Iterator[Slotted]:
         cut = shared_cuts(sorted(set(tiles.values())), spare)
         slots.append({owner: cut[mine] for owner, mine in tiles.items()})
     for piece in pieces:
-        mine = (slots[dim][side(piece)][span] for dim, span in enumerate(zip(piece.low, piece.high)))
+        mine = (cut[side(piece)][low, high] for cut, side, low, high in zip(slots, sides, piece.low, piece.high))
         for parts in itertools.product(*mine):
             low, high, slot = zip(*parts)
             yield Slotted(piece._replace(low=low, high=high), slot)

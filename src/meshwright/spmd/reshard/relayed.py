@@ -50,7 +50,8 @@ def slots_of(pieces: Sequence[Piece], most: int) -> Iterator[list[Slotted]]:
     """The pieces cut so that all new tiles have equal slots: as large as can be, and in several parts; none that take
     more rounds than ``most``."""
     leaders = leaders_of(pieces)
-    slotted = cut_to_slots(pieces, lambda piece: leaders[piece.target], SPARE)
+    sides = [lambda piece: leaders[piece.target]] * len(pieces[0].low)
+    slotted = cut_to_slots(pieces, sides, SPARE)
     for number in PARTS:
         parts = [part for item in slotted for part in _parts(item, number)]
         if max(Counter(item.piece.target for item in parts).values()) <= most:

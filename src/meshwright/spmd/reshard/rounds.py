@@ -26,6 +26,7 @@ from meshwright.spmd.reshard.pieces import (
     Box,
     Piece,
     Sent,
+    Side,
     Slotted,
     as_the_largest,
     as_they_are,
@@ -60,7 +61,7 @@ def in_rounds(pieces: Sequence[Piece], start: int) -> Rounds | None:
         best = _cheapest(_schedules(pieces, start), start, GOOD * least, best)
         if best is not None and cost(best, 0) > POOR * direct:
             finer = partial(filled, pieces, start, max(start, FINER * direct), MAX_ROUNDS)
-            best = _cheapest([finer], start, GOOD * least, best)
+            best = _cheapest([finer, *_mixed(pieces, start)], start, GOOD * least, best)
     return best
 
 
@@ -119,9 +120,20 @@ def _schedules(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
     if len({piece.shape for piece in pieces}) > 1:
         yield partial(_coloured, as_the_largest(pieces), start)
         for side, spare in itertools.product(SIDES, (0, SPARE)):
-            yield partial(_coloured, cut_to_slots(pieces, side, spare), start)
+            yield partial(_coloured, cut_to_slots(pieces, [side] * len(pieces[0].low), spare), start)
         for part in FILLING if _fewest(as_they_are(pieces)) <= MAX_ROUNDS else ():
             yield partial(filled, pieces, start, max(start, part * bound(pieces)), MAX_ROUNDS)
+
+
+def _mixed(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
+    """Cut in some dimensions as the tiles are that are received, in others as those that are sent."""
+    for sides in itertools.product(SIDES, repeat=len(pieces[0].low)):
+        if len(set(sides)) > 1:
+            yield partial(_cut_and_coloured, pieces, sides, start)
+
+
+def _cut_and_coloured(pieces: Sequence[Piece], sides: Sequence[Side], start: int, below: float) -> Rounds | None:
+    return _coloured(cut_to_slots(pieces, sides, 0), start, below)
 
 
 def _fewest(slotted: Sequence[Slotted]) -> float:
