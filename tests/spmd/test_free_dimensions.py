@@ -129,6 +129,33 @@ def test_pencils_change_one_dimension_at_a_time():
     assert "all_gather" not in {kind for kind, _ in sent(part)}
 
 
+def filtered(kind: str) -> Any:
+    there, back = getattr(mnp.fft, kind), getattr(mnp.fft, kind.replace("fft", "ifft").replace("ri", "ir"))
+    return lambda x: back(there(x) * 0.5 / 3)
+
+
+@pytest.mark.parametrize("kind", ["fft2", "fftn", "rfft2", "rfftn"])
+def test_an_inverse_goes_back_through_the_dimensions(kind):
+    """Rows to columns, and back: the filter between is applied where the transform left its terms."""
+    x = f32(8, 16, 24)
+    spec = P("d") if kind.endswith("n") else P(None, "d")
+    part = partitioned(filtered(kind), x, spec, spec)
+    size = 13 if kind.startswith("r") else 24
+    kinds, numbers = zip(*sent(part))
+    assert kinds == ("all_to_all",) * 2 and part.work.redundancy <= 1.01
+    # Terms that devices cannot share evenly are exchanged along another dimension, or padded.
+    assert sum(numbers) <= 2 * 1.1 * moved(np.zeros((8, 16, size), np.complex64))
+
+
+def test_pencils_go_there_and_back():
+    mesh = mw.AbstractMesh((2, 2), ("a", "b"))
+    cube = RNG.normal(size=(8, 8, 8)).astype(np.complex64)
+    place = NamedSharding(mesh, P("a", "b"))
+    part = mw.jit(filtered("fftn"), in_shardings=place, out_shardings=place).lower(cube).partition()
+    part.verify()
+    assert sent(part) == [("all_to_all", cube.nbytes // 4 // 2)] * 4
+
+
 def test_symmetric_parts_are_made_where_the_decomposition_wants_them():
     """The array and its transpose are brought there by one all-to-all, not each by its own."""
     part = partitioned(mnp.linalg.cholesky, POSITIVE, ROWS, ROWS)
