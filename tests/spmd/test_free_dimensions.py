@@ -147,6 +147,18 @@ def test_an_inverse_goes_back_through_the_dimensions(kind):
     assert sum(numbers) <= 2 * 1.1 * moved(np.zeros((8, 16, size), np.complex64))
 
 
+def test_a_filter_with_a_choice_in_it_is_applied_where_the_terms_are():
+    """The squares of wave numbers are made where they are wanted, and do not bring the terms back to rows."""
+
+    def poisson(x: Any) -> Any:
+        k = mnp.fft.fftfreq(16)[:, None] ** 2 + mnp.fft.fftfreq(24) ** 2
+        terms = mnp.fft.fft2(x)
+        return mnp.fft.ifft2(mnp.where(k == 0, 0, terms / mnp.where(k == 0, 1, -k))).real
+
+    part = partitioned(poisson, f32(16, 24), P("d"), P("d"))
+    assert sent(part) == [("all_to_all", moved(C64))] * 2
+
+
 def test_pencils_go_there_and_back():
     mesh = mw.AbstractMesh((2, 2), ("a", "b"))
     cube = RNG.normal(size=(8, 8, 8)).astype(np.complex64)

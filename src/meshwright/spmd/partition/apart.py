@@ -9,6 +9,7 @@ multiplication by a filter, goes through the dimensions backwards, and so finds 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
@@ -21,18 +22,16 @@ from meshwright.spmd.propagate import Propagation
 
 def apart(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr:
     """The program with transforms of several dimensions, one of them split, taken apart."""
-    if not any(isinstance(e.op, Fft) for e in closed.jaxpr.eqns):
-        return closed
     orders: dict[Var, Sequence[int]] = {}
     eqns: list[JaxprEqn] = []
     for eqn in closed.jaxpr.eqns:
         order = _order(eqn, propagation, orders)
         eqns += [eqn] if order is None else _each_alone(eqn, order)
-        if order is None:
+        if order is None and orders:
             order = next((orders[a] for a in eqn.invars if isinstance(a, Var) and a in orders and _keeps(eqn, a)), None)
         if order is not None:
             orders[eqn.outvars[0]] = order
-    return closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns))
+    return closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns)) if orders else closed
 
 
 def _order(eqn: JaxprEqn, propagation: Propagation, orders: Mapping[Var, Sequence[int]]) -> Sequence[int] | None:
@@ -67,8 +66,7 @@ def _keeps(eqn: JaxprEqn, operand: Var) -> bool:
 
 def _each_alone(eqn: JaxprEqn, order: Sequence[int]) -> Iterator[JaxprEqn]:
     """A transform of several dimensions as one of each."""
-    op, x, rank = eqn.op, eqn.invars[0], len(order)
-    assert isinstance(op, Fft)
+    op, x, rank = cast(Fft, eqn.op), eqn.invars[0], len(order)
     kinds = [IFFT if op.fft_type in (IFFT, IRFFT) else FFT] * (rank - 1) + [op.fft_type]
     for n, d in enumerate(order):
         steps = list(_along(x, x.aval.ndim - rank + d, Fft(kinds[d], (op.fft_lengths[d],)), eqn))

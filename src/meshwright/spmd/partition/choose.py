@@ -22,7 +22,7 @@ from typing import NamedTuple
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout, joined_reduction
-from meshwright.sharding.rule import PARALLEL, REDUCTION, REPLICATED, WINDOW, Part, ShardingRule
+from meshwright.sharding.rule import PARALLEL, REDUCTION, REPLICATED, WINDOW, DimFactors, Part, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
 from meshwright.spmd.reshard.plan import reshard_cost
 
@@ -177,14 +177,13 @@ def _cheapest(choices: Sequence[Choice]) -> Choice:
 def _assignments(q: Question) -> Iterator[Assignment]:
     """Axes for every factor: each source first, completed by the others; each of these with one factor undone; and with
     the axes of a factor that it is dear to split on another one."""
-    sources: list[Mapping[int, Axes]] = []
+    given: list[tuple[Layout, tuple[DimFactors, ...]]] = []
+    remade: list[tuple[Layout, tuple[DimFactors, ...]]] = []
     for operand, factors in zip(q.operands, q.rule.operands):
-        for version in operand.versions:
-            sources.append(factor_axes_of(version.dims, factors, q.rule, q.mesh))
-    for layout, factors in zip(q.targets, q.rule.results):
-        if layout is None:
-            continue
-        sources.append(factor_axes_of(layout.dims, factors, q.rule, q.mesh))
+        (remade if operand.remade else given).extend((version, factors) for version in operand.versions)
+    given += [(layout, factors) for layout, factors in zip(q.targets, q.rule.results) if layout is not None]
+    # On a tie what is made anew wherever it is wanted has no say.
+    sources = [factor_axes_of(layout.dims, factors, q.rule, q.mesh) for layout, factors in (*given, *remade)]
     sources = [s for i, s in enumerate(sources) if s and s not in sources[:i]]
     seen: set[Assignment] = set()
     for i in range(len(sources)):
