@@ -75,7 +75,7 @@ FOURIER = [
     lambda x: _spectra(torch.fft.ifft(torch.complex(x, 2 * x), dim=0)), lambda x: torch.fft.irfft(torch.complex(x, x * x), n=7),
     lambda x: torch.fft.irfft(torch.fft.rfft(x, norm="forward"), n=5, norm="forward"), lambda x: _spectra(torch.fft.fft2(x)),
     lambda x: _spectra(torch.fft.rfftn(x, dim=(0, 2))), lambda x: torch.fft.irfftn(torch.complex(x, x), s=(3, 4), dim=(0, 1)),
-    lambda x: _spectra(torch.fft.ifftn(x, norm="forward")), lambda x: torch.fft.fftshift(x * x), lambda x: torch.fft.hfft(x, n=6),
+    lambda x: _spectra(torch.fft.ifftn(x, norm="forward")), lambda x: torch.fft.fftshift(x * x), lambda x: torch.fft.hfft(x, n=6), lambda x: torch.fft.fftfreq(5, 0.5) * x, lambda x: torch.fft.rfftfreq(8) * x,
 ]  # fmt: skip
 REDUCTIONS = [
     lambda x: x.sum(), lambda x: x.sum((0, 2)), lambda x: x.mean(-1, keepdim=True), lambda x: x.prod(1), lambda x: x.amax((1, 2)),

@@ -170,11 +170,18 @@ def changed(self, x):
     return *pad_packed_sequence(out, batch_first=True), packed.data, packed.batch_sizes, last
 
 
+def written_after(self, x):
+    x = x * 1
+    packed = pack_padded_sequence(x, [6, 5, 3], batch_first=True)
+    x.mul_(3)
+    return pad_packed_sequence(self.layer(packed)[0], batch_first=True)
+
+
 def packed_of_several(self, xs):
     return pad_packed_sequence(nn.utils.rnn.pack_sequence([xs[0], xs[1, :5], xs[2, :1]]))
 
 
-@pytest.mark.parametrize("function", [computed, changed, packed_of_several])
+@pytest.mark.parametrize("function", [computed, changed, written_after, packed_of_several])
 def test_packed_data_and_their_lengths(function):
     module = Of(function, nn.GRU(4, 5, batch_first=True))
     x = torch.randn(3, 7, 4)

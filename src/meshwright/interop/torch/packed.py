@@ -28,7 +28,7 @@ _LIBRARY.define(
     "int num_layers, float dropout, bool train, bool bidirectional) -> Tensor[]"
 )
 _LIBRARY.define("packed(Tensor padded, Tensor lengths) -> (Tensor, Tensor)")
-#: for packed data: its version, the same padded, ``[time, batch, ...]``, and the lengths if these are arguments
+#: for packed data: the same padded, ``[time, batch, ...]``, versions of both, and the lengths if these are arguments
 _PADDED: Any = WeakIdKeyDictionary()
 #: for sizes of steps that depend on arguments: the lengths of the sequences, and how many steps are padded
 _VARYING: Any = WeakIdKeyDictionary()
@@ -154,15 +154,16 @@ def _packed(padded: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
 
 
 def _noted(data: torch.Tensor, padded: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
-    _PADDED[data] = data._version, padded, lengths
+    _PADDED[data] = padded, (data._version, padded._version), lengths
     return data
 
 
 def _unchanged(data: torch.Tensor, steps: int, batch: int, lengths: torch.Tensor | None = None) -> torch.Tensor | None:
-    """What data were packed from, if they and their lengths are as they were."""
-    version, padded, own = _PADDED.get(data, (None, None, None))
-    is_same = padded is not None and version == data._version and own is lengths
-    return padded if is_same and padded.shape[:2] == (steps, batch) else None
+    """What data were packed from, if both and the lengths are as they were."""
+    padded, versions, own = _PADDED.get(data, (None, None, None))
+    if padded is None or versions != (data._version, padded._version) or own is not lengths:
+        return None
+    return padded if padded.shape[:2] == (steps, batch) else None
 
 
 def _in_steps(

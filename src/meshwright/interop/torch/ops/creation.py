@@ -13,7 +13,8 @@ from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.registry import register
 
 
-def _dtype_of(value: Any, dtype: Any) -> np.dtype:
+def dtype_of(value: Any, dtype: Any) -> np.dtype:
+    """``dtype``, or what torch makes of a Python number without one."""
     if dtype is not None:
         return array_dtype(dtype)
     if isinstance(value, bool):
@@ -23,7 +24,7 @@ def _dtype_of(value: Any, dtype: Any) -> np.dtype:
 
 @register("aten.full")
 def full(size: Any, fill_value: Any, dtype: Any = None) -> Any:
-    return mnp.full(tuple(size), fill_value, _dtype_of(fill_value, dtype))
+    return mnp.full(tuple(size), fill_value, dtype_of(fill_value, dtype))
 
 
 @register("aten.full_like")
@@ -64,7 +65,7 @@ def new_empty(self: Any, size: Any, dtype: Any = None) -> Any:
 
 @register("aten.scalar_tensor")
 def scalar_tensor(s: Any, dtype: Any = None) -> Any:
-    return mnp.full((), s, _dtype_of(0.0, dtype))
+    return mnp.full((), s, dtype_of(0.0, dtype))
 
 
 @register("aten.arange")
@@ -78,26 +79,26 @@ register("aten.arange.start")(lambda start, end, dtype=None: arange_step(start, 
 @register("aten.arange.start_step")
 def arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Any:
     whole = all(isinstance(x, int) for x in (start, end, step))
-    return mnp.asarray(np.arange(start, end, step)).astype(_dtype_of(0 if whole else 0.0, dtype))
+    return mnp.asarray(np.arange(start, end, step)).astype(dtype_of(0 if whole else 0.0, dtype))
 
 
 @register("aten.linspace")
 def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Any:
-    return mnp.linspace(start, end, steps, dtype=_dtype_of(0.0, dtype))
+    return mnp.linspace(start, end, steps, dtype=dtype_of(0.0, dtype))
 
 
 @register("aten.eye")
 def eye(n: int, dtype: Any = None) -> Any:
-    return mnp.eye(n, dtype=_dtype_of(0.0, dtype))
+    return mnp.eye(n, dtype=dtype_of(0.0, dtype))
 
 
-register("aten.eye.m")(lambda n, m, dtype=None: mnp.eye(n, m, dtype=_dtype_of(0.0, dtype)))
+register("aten.eye.m")(lambda n, m, dtype=None: mnp.eye(n, m, dtype=dtype_of(0.0, dtype)))
 
 
 def _triangle_indices(function: Any) -> Any:
     def rule(row: int, col: int, offset: int = 0, dtype: Any = None) -> Any:
         given = dtype if isinstance(dtype, torch.dtype) else None  # the schema's own default is a number
-        return mnp.asarray(np.stack(function(row, offset, col))).astype(_dtype_of(0, given))
+        return mnp.asarray(np.stack(function(row, offset, col))).astype(dtype_of(0, given))
 
     return rule
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshwright import numpy as mnp
+from meshwright.interop.torch.ops.creation import dtype_of
 from meshwright.interop.torch.registry import register
 
 #: torch's numbers for what a transform is divided by: nothing, the root of the number of elements, that number
@@ -34,3 +37,11 @@ def complex_to_real(self: Any, dim: Sequence[int], normalization: int, last_dim_
     """Real numbers of one side of their transform, whose last dimension had ``last_dim_size`` elements."""
     sizes = [self.shape[d] for d in dim[:-1]] + [last_dim_size]
     return mnp.fft.irfftn(self, s=sizes, axes=dim, norm=_INVERSE[normalization])
+
+
+def _frequencies(function: Callable[..., np.ndarray]) -> Callable[..., Any]:
+    return lambda n, d=1.0, dtype=None: mnp.asarray(function(n, d).astype(dtype_of(0.0, dtype)))
+
+
+register("aten.fft_fftfreq")(_frequencies(np.fft.fftfreq))
+register("aten.fft_rfftfreq")(_frequencies(np.fft.rfftfreq))
