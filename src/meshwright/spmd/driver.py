@@ -16,12 +16,11 @@ from meshwright.ops.shape.shifts import joined_shifts
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.order import Order
-from meshwright.spmd.partition.lookahead import Planner, is_better, look_ahead
+from meshwright.spmd.partition.lookahead import Candidate, Planner, look_ahead
 from meshwright.spmd.partition.partitioner import Partitioner
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.passes.pipeline import communication_passes
 from meshwright.spmd.propagate import Propagation, propagate
-from meshwright.spmd.report import totals
 
 CYCLIC_WINDOWS = Pass(
     "cyclic windows", cyclic_windows, "Joined slices that go on from an array's end to its start become one window."
@@ -73,19 +72,23 @@ def partition(
         return chosen.partition(chosen.propagate(order))
 
     with config.override("dump_ir", None):
-        part, chosen = _looked_ahead(flat, planner) if order is None else (planned(order), order)
+        if order is None:
+            found = _looked_ahead(flat, planner)
+            part, chosen = found.part, found.order
+        else:
+            part, chosen = planned(order), order
     if config.dump_ir is not None:
         part = planned(chosen)  # once more, and written down
     part.order, part.asked = chosen, (tuple(in_layouts), tuple(out_layouts))
     return part
 
 
-def _looked_ahead(flat: ClosedJaxpr, planner: Callable[[ClosedJaxpr], Planner]) -> tuple[Partition, Order]:
+def _looked_ahead(flat: ClosedJaxpr, planner: Callable[[ClosedJaxpr], Planner]) -> Candidate:
     """The best of the program, and of the alternative where that is another program."""
-    part, order = look_ahead(planner(flat))
+    found = look_ahead(planner(flat))
     other = run_passes(flat, ALTERNATIVE)
-    if other is not flat and totals(part.jaxpr.jaxpr)[1]:
-        whole, found = look_ahead(planner(other))
-        if is_better(whole, part):
-            return whole, replace(found, whole=True)
-    return part, order
+    if other is not flat and found.sent[1]:
+        whole = look_ahead(planner(other))
+        if whole.is_better(found):
+            return Candidate(whole.part, replace(whole.order, whole=True))
+    return found

@@ -20,6 +20,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from meshwright.core.records import dataclass
@@ -29,6 +30,7 @@ from meshwright.spmd.factors import factor_axes_of
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.order import Order
 from meshwright.spmd.origin import Sort
+from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
 from meshwright.spmd.propagate import Propagation, scanned
 from meshwright.spmd.report import collectives, totals
@@ -59,54 +61,91 @@ class Planner:
     partition: Callable[[Propagation], Partition]
 
 
-def look_ahead(planner: Planner) -> tuple[Partition, Order]:
-    """The program in the order of its annotations that makes it quickest, and that order."""
+class Candidate:
+    """A program in an order, with figures that are kept: each is asked for in several comparisons."""
+
+    def __init__(self, part: Partition, order: Order) -> None:
+        self.part, self.order = part, order
+
+    @cached_property
+    def sent(self) -> tuple[int, int]:
+        """How many collectives there are, and the bytes that they send."""
+        return totals(self.part.jaxpr.jaxpr)
+
+    @cached_property
+    def price(self) -> float:
+        return price(self.part)
+
+    @cached_property
+    def peak(self) -> int:
+        return max(1, _peak(self.part))
+
+    @cached_property
+    def ends(self) -> int:
+        """The bytes of arguments and results: no peak is less."""
+        inner = self.part.jaxpr.jaxpr
+        return sum(a.aval.nbytes for a in (*inner.invars, *inner.outvars))
+
+    def is_better(self, than: Candidate) -> bool:
+        """Whether it sends no more than another, and its time, bytes and peak are less together: a percent of one is
+        worth one of another. Starting collectives counts as time."""
+        (number, sent), (more, new_sent) = than.sent, self.sent
+        if new_sent > sent:
+            return False
+        new = (self.price + (more - number) * self.part.mesh.fabric.start) * new_sent
+        old = GAIN * than.price * sent * than.peak
+        return new * self.ends < old and new * self.peak < old
+
+
+def look_ahead(planner: Planner) -> Candidate:
+    """The program in the order of its annotations that makes it quickest."""
     return _Search(planner).run()
 
 
 class _Search:
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
-        self.order = Order()
-        outcome = planner.propagate(self.order)
+        outcome = planner.propagate(Order())
         self.seen = {_signature(outcome)}
-        self.best = planner.partition(outcome)
-        self.price = price(self.best)
+        self.best = Candidate(planner.partition(outcome), Order())
         self.tries = min(MOST, max(FEWEST, EQUATIONS // max(1, len(outcome.origins.eqns))))
 
-    def run(self) -> tuple[Partition, Order]:
+    def run(self) -> Candidate:
         while self.tries > 0 and self.improve():
             pass
         self.exchange()
         self.share()
-        return self.best, self.order
+        return self.best
 
     def exchange(self) -> None:
         """Share products along other dimensions too, if that is better."""
-        rules = self.best.propagation.rules
-        if not totals(self.best.jaxpr.jaxpr)[1] or len(rules) > EXCHANGED or not any(r.is_product for r in rules):
+        part = self.best.part
+        if not self.best.sent[1] or len(part.propagation.rules) > EXCHANGED or not _exchanged(part):
             return
-        order = replace(self.order, exchanges=True)
-        part = self.planner.partition(self.planner.propagate(order))
-        if is_better(part, self.best):
-            self.best, self.order = part, order
+        order = replace(self.best.order, exchanges=True)
+        # Axes spread as they did.
+        other = Candidate(self.planner.partition(replace(part.propagation, order=order)), order)
+        if other.is_better(self.best):
+            self.best = other
 
     def share(self) -> None:
         """Let axes that split nothing of products share them, if that is better."""
-        if not totals(self.best.jaxpr.jaxpr)[1] or len(self.best.propagation.rules) > EXCHANGED:
+        if not self.best.sent[1] or len(self.best.part.propagation.rules) > EXCHANGED:
             return
-        for share in itertools.islice(shares(self.best), SHARINGS):
-            if any(share.rule == known.rule for known in self.order.shares):
+        for share in itertools.islice(shares(self.best.part), SHARINGS):
+            if any(share.rule == known.rule for known in self.best.order.shares):
                 continue
-            order = replace(self.order, shares=(*self.order.shares, share))
-            part = self.planner.partition(self.planner.propagate(order))
-            if is_better(part, self.best) and price(part) <= price(self.best):
-                self.best, self.order = part, order
+            other = self.candidate(replace(self.best.order, shares=(*self.best.order.shares, share)))
+            if other.price <= self.best.price and other.is_better(self.best):
+                self.best = other
+
+    def candidate(self, order: Order) -> Candidate:
+        return Candidate(self.planner.partition(self.planner.propagate(order)), order)
 
     def improve(self) -> bool:
         """Whether one of the orders next to the best one so far is better; then it takes its place."""
-        better: tuple[float, Partition, Order] | None = None
-        for order in neighbours(self.best, self.order):
+        better: Candidate | None = None
+        for order in neighbours(self.best.part, self.best.order):
             outcome = self.planner.propagate(order)
             signature = _signature(outcome)
             if signature in self.seen:
@@ -115,25 +154,21 @@ class _Search:
                 break
             self.seen.add(signature)
             self.tries -= 1
-            part = self.planner.partition(outcome)
-            cost = price(part)
-            if cost < (better[0] if better else GAIN * self.price):
-                better = cost, part, order
+            other = Candidate(self.planner.partition(outcome), order)
+            if other.price < (better.price if better else GAIN * self.best.price):
+                better = other
         if better is None:
             return False
-        self.price, self.best, self.order = better
+        self.best = better
         return True
 
 
-def is_better(part: Partition, than: Partition) -> bool:
-    """Whether a program sends no more than another, and its time, bytes and peak are less together: a percent of one is
-    worth one of another. Starting collectives counts as time."""
-    (number, sent), (more, new_sent) = totals(than.jaxpr.jaxpr), totals(part.jaxpr.jaxpr)
-    if new_sent > sent:
-        return False
-    old, new = price(than), price(part) + (more - number) * part.mesh.fabric.start
-    held = _peak(part) / max(1, _peak(than))
-    return new * new_sent * held < GAIN * old * sent
+def _exchanged(part: Partition) -> bool:
+    """Whether any product would be computed otherwise, could it be shared along other dimensions.
+
+    Equations are localized in order: if none would be, the program stays what it is."""
+    asked = dict.fromkeys(part.products)
+    return any(choose(question) != choose(question._replace(exchanges=True)) for question in asked)
 
 
 def price(part: Partition) -> float:

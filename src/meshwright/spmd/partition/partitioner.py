@@ -105,6 +105,7 @@ class Partitioner:
         self.env: dict[Var, Value] = {}
         self.trace = JaxprTrace()
         self.replicated: list[Replicated] = []
+        self.products: list[Question] = []
         self.stands_for: dict[Var, tuple[Var, Layout]] = {}
         self.rules = [eqn_rule(e) for e in jaxpr.jaxpr.eqns]
         outs = jaxpr.jaxpr.outvars
@@ -143,6 +144,7 @@ class Partitioner:
             self.propagation,
             self.replicated,
             stands_for=self.stands_for,
+            products=self.products,
         )
 
     def _what_stands_for(self) -> Iterator[tuple[Var, tuple[Var, Layout]]]:
@@ -309,6 +311,8 @@ class Partitioner:
             self.mesh,
             rule.is_product and self.propagation.order.exchanges,
         )
+        if rule.is_product:
+            self.products.append(question)
         return choose(question)
 
     def report(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], choice: Choice) -> None:
@@ -338,6 +342,7 @@ class Partitioner:
         mesh = self.mesh if mesh is None else mesh
         part = Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, region=True).run()
         self.replicated += part.replicated
+        self.products += part.products
         self.stands_for.update(part.stands_for)
         return part
 

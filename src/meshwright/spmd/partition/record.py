@@ -10,6 +10,7 @@ from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.order import Order
+from meshwright.spmd.partition.choose import Question
 from meshwright.spmd.passes.pipeline import Change
 from meshwright.spmd.propagate import Propagation
 
@@ -47,6 +48,8 @@ class Partition:
     changes: list[Change] = field(default_factory=list)
     #: what values on a device stand for: a value of the source, in a layout
     stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
+    #: what was asked about its products, those of regions too
+    products: list[Question] = field(default_factory=list)
     #: the layouts of inputs and outputs that were asked for
     asked: tuple[Sequence[Layout | None], Sequence[Layout | None]] = ((), ())
     #: in which order annotations spread
