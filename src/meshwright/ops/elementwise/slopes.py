@@ -38,18 +38,6 @@ def of_direction(ops: Any, t: Any, y: Any, x: Any) -> Any:
     return ops.mul(y, ops.complex_(nil, ops.imag(ops.mul(ops.conj(y), step))))
 
 
-def of_tanh(ops: Any, y: Any, x: Any) -> Any:
-    """``1 - y^2``; where ``y`` may round to 1, ``4 q / (1 + q)^2`` for ``q = exp(-2 |x|)``, which has no such end."""
-    one = ops.scalar_like(1, x)
-    near = ops.sub(one, ops.square(y))
-    if dtypes.is_complex(typeof(x).dtype):
-        return near
-    size = ops.abs_(x)
-    q = ops.exp(ops.mul(ops.scalar_like(-2, x), size))
-    far = ops.div(ops.mul(ops.scalar_like(4, x), q), ops.square(ops.add(one, q)))
-    return ops.select(ops.lt(size, one), near, far)
-
-
 def of_base(ops: Any, a: Any, b: Any) -> Any:
     """``b a^(b - 1)``; of an integer exponent 0, the 0 that the derivative of 1 is, at 0 too."""
     one = ops.scalar_like(1, b)

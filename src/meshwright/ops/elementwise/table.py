@@ -101,15 +101,15 @@ acos: Elementwise = row("acos", "chlo.acos", "fc", lambda t, y, x: neg(mul(t, rs
 atan: Elementwise = row("atan", "chlo.atan", "fc", lambda t, y, x: div(t, add(square(x), _one(x))))
 sinh: Elementwise = row("sinh", "chlo.sinh", "fc", lambda t, y, x: mul(t, cosh(x)))
 cosh: Elementwise = row("cosh", "chlo.cosh", "fc", lambda t, y, x: mul(t, sinh(x)))
-tanh: Elementwise = row("tanh", "stablehlo.tanh", "fc", lambda t, y, x: mul(t, slopes.of_tanh(_OPS, y, x)))
+# Of the value alone, as that of logistic: 0 where it rounds to 1, but the operand need not be kept until then.
+tanh: Elementwise = row("tanh", "stablehlo.tanh", "fc", lambda t, y, x: mul(t, sub(_one(x), square(y))))
 asinh: Elementwise = row("asinh", "chlo.asinh", "fc", lambda t, y, x: mul(t, rsqrt(add(square(x), _one(x)))))
 acosh: Elementwise = row(
     "acosh", "chlo.acosh", "fc", lambda t, y, x: mul(t, mul(rsqrt(sub(x, _one(x))), rsqrt(add(x, _one(x)))))
 )
 # 1 - x**2 would lose what is left near 1.
 atanh: Elementwise = row("atanh", "chlo.atanh", "fc", lambda t, y, x: div(t, mul(sub(_one(x), x), add(_one(x), x))))
-# 1 - y would be 0 where y rounds to 1.
-logistic: Elementwise = row("logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, logistic(neg(x)))))
+logistic: Elementwise = row("logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, sub(_one(x), y))))
 _TWO_OVER_SQRT_PI = 2 / np.sqrt(np.pi)
 erf: Elementwise = row(
     "erf", "chlo.erf", "f", lambda t, y, x: mul(t, mul(scalar_like(_TWO_OVER_SQRT_PI, x), exp(neg(square(x)))))
