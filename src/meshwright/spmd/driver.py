@@ -72,11 +72,8 @@ def partition(
         return chosen.partition(chosen.propagate(order))
 
     with config.override("dump_ir", None):
-        if order is None:
-            found = _looked_ahead(flat, planner)
-            part, chosen = found.part, found.order
-        else:
-            part, chosen = planned(order), order
+        found = _looked_ahead(flat, planner) if order is None else Candidate(planned(order), order)
+    part, chosen = found.part, found.order
     if config.dump_ir is not None:
         part = planned(chosen)  # once more, and written down
     part.order, part.asked = chosen, (tuple(in_layouts), tuple(out_layouts))

@@ -27,7 +27,7 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.row_map import RowMap, Slot
 from meshwright.sharding.rule import REDUCTION, ShardingRule
 from meshwright.sharding.window import WindowPlan, plan_ring, plan_window
-from meshwright.spmd.reshard.emit import lookup, named_axes, tile_index
+from meshwright.spmd.reshard.emit import is_marked, lookup, named_axes, tile_index
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ class LocalContext:
     def _received(self, x: Any, axes: Sequence[str], perm: Sequence[tuple[int, int]], fill: Any) -> Any:
         """What a permute brings, ``fill`` for who is no target."""
         targets = {target for _, target in perm}
-        here = self.lookup([tile in targets for tile in range(self.mesh.sizes(axes))], axes)
-        return select(eq(here, np.int32(1)), x, match_shape(fill, typeof(x)))
+        marks = [tile in targets for tile in range(self.mesh.sizes(axes))]
+        return select(is_marked(marks, axes, self.mesh), x, match_shape(fill, typeof(x)))
 
     def _cut(self, x: Any, dim: int, axes: Sequence[str], starts: Sequence[int], length: int, fill: Any = None) -> Any:
         """Rows ``[starts[t], starts[t] + length)``; rows that do not exist are ``fill`` (zero if None)."""

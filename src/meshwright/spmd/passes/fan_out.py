@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
-from meshwright.spmd.passes.sink import Node, Sinking
+from meshwright.spmd.passes.sink import Node, Sinking, is_simple
 
 
 def sunk(jaxpr: Jaxpr, sinking: Callable[[Jaxpr], Sinking]) -> Jaxpr:
@@ -21,15 +21,16 @@ def sunk(jaxpr: Jaxpr, sinking: Callable[[Jaxpr], Sinking]) -> Jaxpr:
     shared = [node for node in plain.nodes.values() if _may_be_copied(node, plain)]
     if not shared:
         return moved
-    tried = _Copied.of(jaxpr, shared)
-    tried_out = sinking(tried.jaxpr)
-    tried_out.run()
-    fewer = [node for node in shared if tried.sends_less(node, tried_out)]
+    copied = _Copied.of(jaxpr, shared)
+    tried = sinking(copied.jaxpr)
+    result = tried.run()
+    fewer = [node for node in shared if copied.sends_less(node, tried)]
     if not fewer:
         return moved
-    chosen = sinking(_Copied.of(jaxpr, fewer).jaxpr)
-    result = chosen.run()
-    return result if chosen.price_of_all < plain.price_of_all else moved
+    if len(fewer) < len(shared):
+        tried = sinking(_Copied.of(jaxpr, fewer).jaxpr)
+        result = tried.run()
+    return result if tried.price_of_all < plain.price_of_all else moved
 
 
 def _may_be_copied(node: Node, sinking: Sinking) -> bool:
@@ -42,7 +43,7 @@ def _may_be_copied(node: Node, sinking: Sinking) -> bool:
 
 
 def _pending_in(eqn: JaxprEqn, var: Var, node: Node, sinking: Sinking) -> bool:
-    if eqn.op.multiple_results or eqn.op.has_effects or eqn.op.holds_jaxprs or eqn.invars.count(var) > 1:
+    if not is_simple(eqn) or eqn.invars.count(var) > 1:
         return False
     others = {i: sinking.nodes[a].moved for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in sinking.nodes}
     alone = {eqn.invars.index(var): node.moved}

@@ -74,6 +74,11 @@ def _total(children: Mapping[int, Node]) -> Price:
     return sum(c.best[0] for c in children.values()), sum(c.best[1] for c in children.values())
 
 
+def is_simple(eqn: JaxprEqn) -> bool:
+    """Whether an equation may be computed of local values at all: one result, nothing inside, no effect."""
+    return not (eqn.op.multiple_results or eqn.op.has_effects or eqn.op.holds_jaxprs)
+
+
 @dataclass(eq=False)
 class Sinking:
     """One jaxpr's pending values, and what becomes of them; ``starts`` are the collectives that may move."""
@@ -108,7 +113,7 @@ class Sinking:
 
     # --- which values are pending, and at what price -----------------------------------------------------------
     def _node(self, eqn: JaxprEqn) -> Node | None:
-        if eqn.op.multiple_results or eqn.op.has_effects or eqn.op.holds_jaxprs:
+        if not is_simple(eqn):
             return None
         children = {i: self.nodes[a] for i, a in enumerate(eqn.invars) if isinstance(a, Var) and self._movable(a)}
         if children:

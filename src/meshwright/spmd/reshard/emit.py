@@ -76,6 +76,11 @@ def lookup(table: Sequence[int], axes: Sequence[str], mesh: AbstractMesh) -> Any
     return add(mul(tile_index(axes, mesh), np.int32(step)), np.int32(first))
 
 
+def is_marked(marks: Sequence[bool], axes: Sequence[str], mesh: AbstractMesh) -> Any:
+    """Whether ``marks[position along axes]`` is true: a bool scalar."""
+    return eq(lookup(marks, axes, mesh), np.int32(1))
+
+
 def emit_step(x: Any, step: S.Step, shape: Sequence[int], before: Layout, after: Layout, mesh: AbstractMesh) -> Any:
     """One step on this device's array of a global ``shape``, padding that a step adds included."""
     rows = after.local_shape(shape, mesh)
@@ -177,13 +182,13 @@ def _taken(x: Any, result: Any, turn: Round, axes: Sequence[str], mesh: Abstract
     relayed = dynamic_slice(result, at, turn.chunk)
     if not turn.sends_own:
         return relayed
-    return select(eq(lookup(turn.relays, axes, mesh), np.int32(1)), relayed, dynamic_slice(x, at, turn.chunk))
+    return select(is_marked(turn.relays, axes, mesh), relayed, dynamic_slice(x, at, turn.chunk))
 
 
 def _came(turn: Round, axes: Sequence[str], mesh: AbstractMesh) -> Any:
     """Which elements of a chunk there are; None if all on every device."""
     if not turn.valid:
-        return None if all(turn.receives) else eq(lookup(turn.receives, axes, mesh), np.int32(1))
+        return None if all(turn.receives) else is_marked(turn.receives, axes, mesh)
     inside = []
     for dim, low, high in turn.valid:
         rows = iota(np.int32, turn.chunk[dim : dim + 1], 0)
