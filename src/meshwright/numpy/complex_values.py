@@ -2,9 +2,9 @@
 
 XLA multiplies and adds real and imaginary parts out, which makes NaN of ``0 * inf`` and of every sum with a NaN, and
 does not see the sign of a zero, by which C99 tells the two sides of a branch cut. All functions here have ``f(conj z) =
-conj f(z)``, some are odd or even; so they are computed for positive parts, where each has a short list of places that
-XLA gets wrong, and signs are put back. Functions of angles are those of hyperbolic angles with parts exchanged:
-``sin(a + bi)`` has the parts of ``sinh(b + ai)``.
+conj f(z)``, some are odd; so they are computed for positive parts, where each has a short list of places that XLA gets
+wrong, and signs are put back. Functions of angles are those of hyperbolic angles with parts exchanged:
+``tan(a + bi)`` has the parts of ``tanh(b + ai)``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _is_wild(x: Any) -> Any:
     return not_(ops.is_finite(x))
 
 
-# --- where XLA is wrong, for b >= 0, and a >= 0 if the function is odd or even -------------------------------
+# --- where XLA is wrong, for b >= 0, and a >= 0 if the function is odd ---------------------------------------
 def _exp(a: Any, b: Any) -> list[Patch]:
     return [(and_(_is(np.inf, a), _is_wild(b)), np.inf, np.nan), (and_(_is(-np.inf, a), _is_wild(b)), 0, 0)]
 
@@ -67,18 +67,6 @@ def _sqrt(a: Any, b: Any) -> list[Patch]:
         (and_(_is(-np.inf, a), _is_nan(b)), np.nan, np.inf),
         (_is(np.inf, b), np.inf, np.inf),
     ]
-
-
-def _cosh(a: Any, b: Any) -> list[Patch]:
-    return [
-        (and_(_is(0, a), _is_wild(b)), np.nan, 0.0),
-        (and_(_is(np.inf, a), _is_wild(b)), np.inf, np.nan),
-        (or_(_is(0, a), _is(0, b)), None, 0.0),
-    ]
-
-
-def _sinh(a: Any, b: Any) -> list[Patch]:
-    return [(and_(or_(_is(0, a), _is(np.inf, a)), _is_wild(b)), a, np.nan), (_is(0, b), None, 0)]
 
 
 def _tanh(a: Any, b: Any) -> list[Patch]:
@@ -114,33 +102,29 @@ def _exchanged(patches: Patches) -> Patches:
     return lambda a, b: [(where, im, re) for where, re, im in patches(b, a)]
 
 
-def _cos(a: Any, b: Any) -> list[Patch]:
-    return [(where, re, None if im is None else -im) for where, re, im in _cosh(b, a)]
-
-
-#: parity (1 even, -1 odd, 0 neither) and patches
-_FUNCTIONS: dict[str, tuple[int, Patches]] = {
-    "exp": (0, _exp), "expm1": (0, _expm1), "log": (0, _log), "log1p": (0, _log), "sqrt": (0, _sqrt),
-    "cosh": (1, _cosh), "sinh": (-1, _sinh), "tanh": (-1, _tanh), "asinh": (-1, _asinh), "acosh": (0, _acosh),
-    "acos": (0, _acos), "atanh": (-1, _atanh), "cos": (1, _cos), "sin": (-1, _exchanged(_sinh)),
-    "tan": (-1, _exchanged(_tanh)), "asin": (-1, _exchanged(_asinh)), "atan": (-1, _exchanged(_atanh)),
+#: whether it is odd, and patches; sines are right as they are written (:mod:`meshwright.ops.elementwise.by_parts`)
+_FUNCTIONS: dict[str, tuple[bool, Patches]] = {
+    "exp": (False, _exp), "expm1": (False, _expm1), "log": (False, _log), "log1p": (False, _log),
+    "sqrt": (False, _sqrt), "acosh": (False, _acosh), "acos": (False, _acos),
+    "tanh": (True, _tanh), "asinh": (True, _asinh), "atanh": (True, _atanh),
+    "tan": (True, _exchanged(_tanh)), "asin": (True, _exchanged(_asinh)), "atan": (True, _exchanged(_atanh)),
 }  # fmt: skip
 
 
 def standard_values(op: Any) -> Any:
     """A unary op whose complex values are those of the standard everywhere; real ones are the op's own."""
-    parity, patches = _FUNCTIONS[op.name]
+    if op.name not in _FUNCTIONS:
+        return op
+    odd, patches = _FUNCTIONS[op.name]
 
     def patched(x: Any) -> Any:
         a, b = ops.real(x), ops.imag(x)
-        below, left = sign_bit(b), sign_bit(a) if parity else None
+        below, left = sign_bit(b), sign_bit(a) if odd else None
         a, b = _negated(left, a), _negated(below, b)
         value = op(ops.complex_(a, b))
         re, im = ops.real(value), ops.imag(value)
         for where, new_re, new_im in patches(a, b):
             re, im = _put(where, new_re, re), _put(where, new_im, im)
-        if parity == 1:
-            return ops.complex_(re, _negated(ops.xor(left, below), im))
         return ops.complex_(_negated(left, re), _negated(below, im))
 
     @compiled

@@ -24,7 +24,7 @@ from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import cast
 from meshwright.ops.composite import emit_traced, traced
-from meshwright.ops.elementwise import slopes, written_out
+from meshwright.ops.elementwise import by_parts, slopes, written_out
 from meshwright.ops.elementwise.base import Elementwise, Partial, complex_of_parts, row
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape, unbroadcast
 
@@ -233,16 +233,16 @@ def _check_pow(self: Elementwise, base: np.dtype, exponent: np.dtype) -> None:
     Elementwise.check_dtypes(self, base, base if mixed else exponent)
 
 
-def _emit_written_out(self: Elementwise, b: Builder, x: Emitted, y: Emitted) -> Emitted | Sequence[Emitted]:
-    if b.in_avals[0].dtype != b.in_avals[1].dtype:
-        return emit_traced(b, _WRITTEN_OUT["pow_mixed"], self.name, x, y)[0]
+def _emit_written_out(self: Elementwise, b: Builder, *xs: Emitted) -> Emitted | Sequence[Emitted]:
+    if b.in_avals[0].dtype != b.in_avals[-1].dtype:
+        return emit_traced(b, _WRITTEN_OUT["pow_mixed"], self.name, *xs)[0]
     concerned = dtypes.is_integer if self.name == "pow" else dtypes.is_complex
     if not concerned(b.in_avals[0].dtype):
-        return Elementwise.emit(self, b, x, y)
-    return emit_traced(b, _WRITTEN_OUT[self.name], self.name, x, y)[0]
+        return Elementwise.emit(self, b, *xs)
+    return emit_traced(b, _WRITTEN_OUT[self.name], self.name, *xs)[0]
 
 
-_WRITTEN_OUT = {n: partial(getattr(written_out, n), _OPS) for n in written_out.NAMES}
+_WRITTEN_OUT = {n: partial(getattr(m, n), _OPS) for m in (written_out, by_parts) for n in m.NAMES}
 
 
 def reducer(b: Builder, hlo: str, dtype: np.dtype) -> Region:
@@ -259,7 +259,7 @@ def _div_groups(self: Elementwise, *avals: ShapedArray) -> tuple[tuple[int, ...]
 
 type(pow_).check_dtypes, type(div).linear_groups = _check_pow, _div_groups  # type: ignore
 type(sign).constant_operands = lambda self, x: frozenset(() if dtypes.is_complex(x.dtype) else (0,))  # type: ignore
-for _op in (lt, le, gt, ge, max_, min_, pow_):
+for _op in (lt, le, gt, ge, max_, min_, pow_, sin, cos, sinh, cosh, expm1, log1p):
     type(_op).emit = _emit_written_out  # type: ignore
 type(zeta).emit = lambda self, b, x, q: written_out.emit_zeta(_WRITTEN_OUT["zeta_far"], self, b, x, q)  # type: ignore
 type(neg).turns_signs = type(sub).turns_signs = type(conj).turns_signs = True
