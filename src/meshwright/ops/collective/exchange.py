@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
@@ -87,6 +88,15 @@ class AllToAll(MovesTiles):
         )[0]  # fmt: skip
 
 
+@lru_cache(maxsize=256)
+def _check_permutation(perm: tuple[tuple[int, int], ...], n: int) -> None:
+    sources, targets = ({pair[i] for pair in perm} for i in (0, 1))
+    if min(len(sources), len(targets)) < len(perm):
+        raise ArgumentError(f"ppermute: each source and each target may occur once in perm {perm}")
+    if perm and not 0 <= min(sources | targets) <= max(sources | targets) < n:
+        raise ArgumentError(f"ppermute: perm {perm} names positions outside 0..{n - 1}")
+
+
 @dataclass(frozen=True)
 class Ppermute(MovesTiles):
     """``perm`` is ``(source, target)`` pairs of positions along ``axes``; who gets nothing has zeros."""
@@ -97,12 +107,7 @@ class Ppermute(MovesTiles):
     kind: ClassVar[str] = "collective_permute"
 
     def infer(self, x: ShapedArray) -> ShapedArray:
-        sources, targets = zip(*self.perm) if self.perm else ((), ())
-        n = self.group_size
-        if len(set(sources)) < len(sources) or len(set(targets)) < len(targets):
-            raise ArgumentError(f"ppermute: each source and each target may occur once in perm {self.perm}")
-        if any(not 0 <= p < n for p in (*sources, *targets)):
-            raise ArgumentError(f"ppermute: perm {self.perm} names positions outside 0..{n - 1}")
+        _check_permutation(self.perm, self.group_size)
         return x
 
     def transpose(self, ct: Any, x: Any) -> Cotangents:

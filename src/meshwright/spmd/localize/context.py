@@ -19,7 +19,6 @@ from meshwright.ops.collective.exchange import AllToAll, Ppermute
 from meshwright.ops.collective.tiles import AllGather
 from meshwright.ops.elementwise.monoid import monoid_of, nothing
 from meshwright.ops.elementwise.table import add, and_, convert, eq, ge, lt, mul, scalar_like, select
-from meshwright.ops.indexing.dynamic_slice import dynamic_slice
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.shape.joined_pads import is_zero_value
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
@@ -27,7 +26,7 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.row_map import RowMap, Slot
 from meshwright.sharding.rule import REDUCTION, ShardingRule
 from meshwright.sharding.window import WindowPlan, plan_ring, plan_window
-from meshwright.spmd.reshard.emit import is_marked, lookup, named_axes, tile_index
+from meshwright.spmd.reshard.emit import dynamic_slice, is_marked, lookup, named_axes, tile_index
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,9 @@ from meshwright.ops.elementwise.table import (
     rem,
     scalar_like,
     select,
-    sub,
     zeros_like,
 )
-from meshwright.ops.indexing.dynamic_slice import dynamic_slice, dynamic_update_slice
+from meshwright.ops.indexing import dynamic_slice as windows
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.shape.rearrange import reshape, squeeze, transpose
 from meshwright.ops.shape.slice_pad import pad, slice_in_dim
@@ -39,6 +38,10 @@ from meshwright.sharding.window import affine
 from meshwright.spmd.reshard import steps as S
 from meshwright.spmd.reshard.exchange import Recipe, exchange_recipe
 from meshwright.spmd.reshard.overlap import Overlaps, Round
+
+#: positions are counted from the start: none is negative
+dynamic_slice = partial(windows.dynamic_slice, allow_negative_indices=False)
+dynamic_update_slice = partial(windows.dynamic_update_slice, allow_negative_indices=False)
 
 
 def named_axes(axes: Sequence[str], mesh: AbstractMesh) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -139,20 +142,20 @@ def _in_rounds(x: Any, recipe: Recipe, mesh: AbstractMesh) -> Any:
     zeros = [np.int32(0)] * len(rest)
     for number, perm in enumerate(recipe.rounds):
         shifts = [int(s) for s in np.unravel_index(number, recipe.groups)] if k else []
-        sent = [
-            rem(add(tile_index((axis,), mesh), np.int32(shift)), np.int32(group))
-            for axis, shift, group in zip(recipe.senders, shifts, recipe.groups)
-        ]
+        sent = [_turned(axis, s, mesh) for axis, s in zip(recipe.senders, shifts)]
         chunk = dynamic_slice(x, [*sent, *zeros], (*([1] * k), *rest)) if k else x
         chunk = Ppermute(names, sizes, perm).bind(chunk)
         if not k:
             return chunk
-        put = [
-            rem(sub(add(tile_index((axis,), mesh), np.int32(group)), np.int32(shift)), np.int32(group))
-            for axis, shift, group in zip(recipe.receivers, shifts, recipe.groups)
-        ]
+        put = [_turned(axis, -s % group, mesh) for axis, s, group in zip(recipe.receivers, shifts, recipe.groups)]
         result = dynamic_update_slice(result, chunk, [*put, *zeros])
     return result
+
+
+def _turned(axis: str, shift: int, mesh: AbstractMesh) -> Any:
+    """This device's position along an atom, moved on by ``shift`` in a circle."""
+    index = tile_index((axis,), mesh)
+    return rem(add(index, np.int32(shift)), np.int32(mesh.axis_size(axis))) if shift else index
 
 
 # --- overlaps -----------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -147,6 +148,13 @@ def exchange_recipe(
     mesh: AbstractMesh,
 ) -> Recipe:
     """The steps of an exchange for a global array of ``shape``, which both layouts divide where they differ."""
+    return _recipe(tuple(shape), tuple(before), tuple(after), mesh)
+
+
+@lru_cache(maxsize=64)  # equal layers exchange alike, and a round names every device
+def _recipe(
+    shape: tuple[int, ...], before: tuple[tuple[str, ...], ...], after: tuple[tuple[str, ...], ...], mesh: AbstractMesh
+) -> Recipe:
     sizes = dict(zip(mesh.atoms, mesh.atom_sizes))
     all_chains = chains(before, after, sizes) or []
     moved = [chain for chain in all_chains if chain.is_all_to_all]
@@ -158,7 +166,7 @@ def exchange_recipe(
     back, back_digits = _digits(rows, {chain.start: sizes[chain.axes[0]] for chain in moved if chain.start})
     order = [back_digits[chain.start] for chain in moved if chain.start]
     order += [digit for digit in range(len(back)) if digit not in order]
-    result = Layout(tuple(after)).local_shape(shape, mesh)
+    result = Layout(after).local_shape(shape, mesh)
     axes = mesh.in_mesh_order(wired(all_chains))
     groups = tuple(sizes[chain.axes[0]] for chain in moved)
     renamed = any(chain.renames for chain in all_chains)
