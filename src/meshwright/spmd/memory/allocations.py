@@ -23,27 +23,33 @@ class Allocations:
         given = [donated.get(b) for b in self.results]
         self._used = [[] if b is None else [(b.start, b.end, b)] for b in given]
         self._until = np.array([-2 if b is None else b.end for b in given], np.int64)
+        self._last = int(self._written.max(initial=0))
+        self._steps = [0 if b is None else self._bits(b.start, b.end) for b in given]  # those in which it is used
         self._effort = _EFFORT
 
     def take(self, buffer: Buffer) -> bool:
         """Find the smallest place for a buffer that is not needed any more when the result is written."""
         first = int(np.searchsorted(self._sizes, buffer.nbytes))
         written, until = self._written[first:], self._until[first:]
-        after = (until < buffer.start) & (written > buffer.end)
-        for i in np.flatnonzero(after if self._effort < 0 else written >= buffer.end):
-            at = first + int(i)
-            if after[i] or self._fits(buffer, at):
+        open_ = (until < buffer.start) & (written > buffer.end) if self._effort < 0 else written >= buffer.end
+        whole, inside = self._bits(buffer.start, buffer.end), self._bits(buffer.start + 1, buffer.end - 1)
+        for i in np.flatnonzero(open_).tolist():
+            at = first + i
+            self._effort -= 1
+            if not self._steps[at] & inside and self._fits(buffer, at, whole):
                 insort(self._used[at], (buffer.start, buffer.end, buffer), key=lambda use: use[:2])
                 self._until[at] = max(self._until[at], buffer.end)
+                self._steps[at] |= whole
                 return True
         return False
 
-    def _fits(self, buffer: Buffer, at: int) -> bool:
+    def _fits(self, buffer: Buffer, at: int, whole: int) -> bool:
         """Whether nothing else uses the memory; where one use ends as the next begins, the next must overwrite it."""
-        self._effort -= 1
         result, used = self.results[at], self._used[at]
         if result.start == buffer.end and buffer not in result.over:
             return False
+        if not self._steps[at] & whole:
+            return True
         near = bisect_left(used, buffer.start, key=lambda use: use[0])
         for start, end, other in used[max(near - 1, 0) :]:
             if start > buffer.end:
@@ -52,6 +58,11 @@ class Allocations:
             if end >= buffer.start and not meets:
                 return False
         return True
+
+    def _bits(self, first: int, last: int) -> int:
+        """The steps from ``first`` to ``last``, before all results are written, as bits."""
+        first, last = max(first, 0), min(last, self._last)
+        return ((1 << max(last - first + 1, 0)) - 1) << first
 
 
 def place(

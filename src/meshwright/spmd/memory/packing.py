@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from meshwright.spmd.memory.buffers import Buffer
 
@@ -71,18 +73,25 @@ def packed(spans: Sequence[tuple[int, int, int]]) -> int:
     return highest(spans)[0] * size // highest(large)[0]
 
 
-def _pack(spans: Sequence[tuple[int, int, int]]) -> int:
-    placed: list[tuple[int, int, int, int]] = []
+def _pack(spans: Sequence[Span]) -> int:
+    """The block's size where each in turn goes into the narrowest gap that holds it, between what lives at its time."""
+    low, high, first, last = np.zeros((4, len(spans)), np.int64)  # of those placed; they end where others may start
     top = 0
-    for nbytes, start, end in spans:
-        position, best, gap = 0, -1, 0
-        for low, high, first, last in placed:
-            if first > end or last < start:
-                continue
-            if nbytes <= low - position and (best < 0 or low - position < gap):
-                best, gap = position, low - position
-            position = max(position, -(-high // _ALIGNMENT) * _ALIGNMENT)
-        at = position if best < 0 else best
-        insort(placed, (at, at + nbytes, start, end))
+    for k, (nbytes, start, end) in enumerate(spans):
+        beside = ((first[:k] <= end) & (last[:k] >= start)).nonzero()[0]
+        beside = beside[low[beside].argsort()]
+        ends = np.maximum.accumulate(high[beside])
+        at = _gap(low[beside], ends, nbytes)
+        low[k], high[k], first[k], last[k] = at, -(-(at + nbytes) // _ALIGNMENT) * _ALIGNMENT, start, end
         top = max(top, at + nbytes)
     return top
+
+
+def _gap(starts: Any, ends: Any, nbytes: int) -> int:
+    """Where the narrowest gap begins that holds so much, or what is above all ``ends``, which grow."""
+    if not len(starts):
+        return 0
+    before = np.concatenate([[0], ends[:-1]])
+    gaps = starts - before
+    (wide,) = (gaps >= nbytes).nonzero()
+    return int(before[wide[gaps[wide].argmin()]] if len(wide) else ends[-1])
