@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
@@ -92,6 +93,64 @@ def test_functions_graph_breaks_and_wide_types():
     torch.testing.assert_close(y, want)
     got = torch.autograd.grad(y.sum(), x)[0]
     torch.testing.assert_close(got, torch.autograd.grad(want.sum(), x)[0])
+
+
+class ComplexProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z, w):
+        ctx.save_for_backward(z, w)
+        return z * z * w
+
+    @staticmethod
+    def backward(ctx, g):
+        z, w = ctx.saved_tensors
+        return g * (2 * z * w).conj(), g * (z * z).conj()
+
+
+class Spectrum(nn.Module):
+    def __init__(self, product):
+        super().__init__()
+        self.product = product
+        self.weight = nn.Parameter(torch.randn(6, dtype=torch.cfloat))
+
+    def forward(self, x):
+        y = self.product(torch.fft.rfft(x), self.weight)
+        return torch.view_as_real(y).flatten(1).tanh() + y.abs().sum() + torch.angle(y).sum()
+
+
+@pytest.mark.parametrize("product", [torch.mul, ComplexProduct.apply], ids=["ops", "Function"])
+def test_gradients_of_complex_numbers_are_torchs(product):
+    torch.manual_seed(0)
+    module, x = Spectrum(product), torch.randn(3, 10)
+    module(x).square().sum().backward()
+    want, module.weight.grad = module.weight.grad, None
+    compiled(module)(x).square().sum().backward()
+    torch.testing.assert_close(module.weight.grad, want, rtol=1e-4, atol=1e-4)
+    model = mw.from_torch(module, (x,))
+    array = mw.numpy.asarray(x.numpy())
+    got = mw.grad(lambda params: (model(params, array) ** 2).sum())(model.params)["weight"]
+    np.testing.assert_allclose(np.conj(got), want.numpy(), rtol=1e-4, atol=1e-4)  # as JAX has them
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.InstanceNorm1d])
+def test_norms_write_to_their_statistics(norm):
+    torch.manual_seed(0)
+    module = norm(5, affine=True, track_running_stats=True, momentum=0.3).train()
+    theirs, x = copy.deepcopy(module), torch.randn(3, 5, 7) + torch.arange(5)[:, None]
+    model = mw.from_torch(module, (x,))
+    _, after = model.apply(model.params, model.buffers, mw.numpy.asarray(x.numpy()))
+    run = compiled(module)
+    torch.testing.assert_close(run(x), theirs(x), rtol=1e-5, atol=1e-5)
+    for name, buffer in theirs.named_buffers():
+        torch.testing.assert_close(module.get_buffer(name), buffer, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(after[name], buffer.numpy(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(compiled(module.eval())(x), theirs.eval()(x), rtol=1e-5, atol=1e-5)
+
+
+def test_sums_of_three_factors_take_any_path():
+    p, x, w = torch.randn(7, 4), torch.randn(7, 6), torch.randn(4, 6, 5)
+    got = compiled(lambda p, x, w: torch.einsum("be, bd, edf -> bf", p, x, w))(p, x, w)
+    torch.testing.assert_close(got, torch.einsum("be,bd,edf->bf", p, x, w), rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_written_to_is_noticed_or_no_ones_else():

@@ -22,6 +22,7 @@ def from_torch(
     ``model(model.params, x)`` is the module's output, and ``model.apply(params, buffers, x, key=key)`` a pair of it and
     the new buffers. A module in train mode normalizes by the batch, and draws its dropout from ``key``. Modules on the
     meta device give types for parameters, with which ``jit(model).lower(...)`` partitions without any memory.
+    Gradients by complex parameters are the conjugates of torch's, as JAX has them.
 
     Args:
       module: any ``torch.nn.Module``; what it is when converted (train or eval) it stays.

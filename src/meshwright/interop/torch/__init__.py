@@ -5,6 +5,7 @@ The route is ``torch.export``, and a table that says what each of torch's ops is
 
 from meshwright.interop.torch import fits as _fits
 from meshwright.interop.torch import needed as _needed
+from meshwright.interop.torch import norms as _norms
 from meshwright.interop.torch import ops as _ops
 from meshwright.interop.torch import packed as _packed
 from meshwright.interop.torch import sequences as _sequences

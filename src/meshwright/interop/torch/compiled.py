@@ -26,7 +26,7 @@ from meshwright.interop.torch.graph import calls
 from meshwright.interop.torch.kept import compiled_pair
 from meshwright.interop.torch.model import TorchModel
 from meshwright.interop.torch.ops.elementwise import cast
-from meshwright.interop.torch.tensors import as_array, to_torch
+from meshwright.interop.torch.tensors import as_array, conjugated, to_torch
 from meshwright.transforms.autodiff import vjp
 
 
@@ -124,7 +124,7 @@ class _Compiled:
             moving = [arrays.pop(i) for i in self.moving]
             if self._programs is None:
                 forward = lambda *three: self._forward(three[0], three[1], three[2], numbers)  # noqa: E731
-                self._programs = compiled_pair(forward, lambda pulled, *cts: pulled(*cts), moving, arrays, key)
+                self._programs = compiled_pair(forward, _pulled_back, moving, arrays, key)
             outs, kept = self._programs[0](moving, arrays, key)
             tensors = iter(_own([o for o in outs if o is not None], [inputs[i] for i in self.tensors]))
         return [s.arg.value if o is None else next(tensors) for o, s in zip(outs, self._outputs)], kept
@@ -149,6 +149,10 @@ class _Compiled:
             return run([])[1], None
         _, pulled, outs = vjp(run, moving, has_aux=True)
         return outs, pulled
+
+
+def _pulled_back(pulled: Any, cotangents: Any) -> Any:
+    return conjugated(pulled(conjugated(cotangents)))
 
 
 class _Step(torch.autograd.Function):

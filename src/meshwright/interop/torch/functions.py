@@ -27,6 +27,7 @@ from meshwright.interop.torch.decompositions import ROUNDS, decompositions, with
 from meshwright.interop.torch.graph import Interpreter
 from meshwright.interop.torch.registry import register
 from meshwright.interop.torch.sources import user_line
+from meshwright.interop.torch.tensors import conjugated
 from meshwright.transforms.autodiff import stop_gradient
 from meshwright.transforms.custom_vjp import custom_vjp
 
@@ -77,9 +78,9 @@ class Call:
         def pulled_back(known: tuple[Any, ...], cotangents: Sequence[Any]) -> tuple[Any, ...]:
             tensors, outs, saved = known
             state = {**numbers, **dict(zip(arrays, saved)), **self._named(outs), **dict(zip(self._inputs, tensors))}
-            state.update(zip(self._cotangents, (cotangents[i] for i in self._moving)))
+            state.update(zip(self._cotangents, conjugated([cotangents[i] for i in self._moving])))
             interpreter.evaluate(self.graph, self._later, state)
-            return tuple(None if g is None else state[g] for g in self._gradients), None, None
+            return tuple(conjugated([None if g is None else state[g] for g in self._gradients])), None, None
 
         attached = custom_vjp(lambda tensors, outs, saved: outs)
 

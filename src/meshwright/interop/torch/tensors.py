@@ -8,10 +8,12 @@ import numpy as np
 import torch
 
 from meshwright.api.jit import ShapeDtypeStruct
-from meshwright.core import pytree
+from meshwright.core import dtypes, pytree
 from meshwright.errors import ArgumentTypeError
 from meshwright.interop.torch.dtypes import array_dtype, torch_dtype
+from meshwright.ir.tracing import typeof
 from meshwright.numpy.creation import asarray
+from meshwright.ops.elementwise.table import conj
 from meshwright.runtime.array import Array, from_dlpack
 
 
@@ -77,3 +79,11 @@ def example_tensor(x: Any) -> Any:
     if isinstance(x, (Array, np.ndarray, np.generic)):
         return as_tensor(x, copy=True)
     return x
+
+
+def conjugated(tree: Any) -> Any:
+    """The arrays of a tree, complex ones conjugated: what cotangents are here, of torch's, and the other way round.
+
+    Of a real loss L by a complex z = x + iy, torch's gradient is dL/dx + i dL/dy, ours, as JAX's, dL/dx - i dL/dy.
+    """
+    return pytree.map(lambda x: conj(x) if dtypes.is_complex(typeof(x).dtype) else x, tree)

@@ -9,6 +9,7 @@ from typing import Any
 from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.core import dtypes
+from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.interop.torch.registry import register
@@ -195,6 +196,10 @@ def instance_norm(
 ) -> Any:  # fmt: skip
     if not use_input_stats:
         return _normalized(input, running_mean, running_var, weight, bias, eps)
+    if running_mean is not None or running_var is not None:
+        raise RuleError(
+            "aten.instance_norm: running statistics that this op writes to; call torch.nn.functional.instance_norm"
+        )
     out, _, _ = _moments(_wide(input), tuple(range(2, input.ndim)), eps)
     return cast(_affine(out, _per_feature(weight, input.ndim), _per_feature(bias, input.ndim)), input.dtype)
 

@@ -71,7 +71,7 @@ for _name, _product in _ADDED_PRODUCTS.items():
 
 
 @register("aten.einsum")
-def einsum(equation: str, tensors: Sequence[Any]) -> Any:
+def einsum(equation: str, tensors: Sequence[Any], path: Sequence[int] | None = None) -> Any:
     return mnp.einsum(equation.replace(" ", ""), *tensors)
 
 
