@@ -17,6 +17,7 @@ from meshwright.ir.passes import DEAD_CODE, Pass, run_passes
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
 from meshwright.lowering.channels_last import CHANNELS_LAST
+from meshwright.lowering.convolutions import CONVOLVING_PRODUCTS
 from meshwright.lowering.joined import JOINED_REDUCTIONS
 from meshwright.lowering.products import MERGE_PRODUCTS, SWAPPED_PRODUCTS
 from meshwright.lowering.reductions import merge_reductions
@@ -60,6 +61,7 @@ def batching(part: Partition, units: Units, copies: bool = False) -> tuple[Pass,
         ),
         DEAD_CODE,
         CHANNELS_LAST,
+        CONVOLVING_PRODUCTS,
         MERGE_PRODUCTS,
         JOINED_REDUCTIONS,
         SWAPPED_PRODUCTS,

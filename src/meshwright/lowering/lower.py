@@ -12,6 +12,7 @@ from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import Pass, run_passes
+from meshwright.lowering.convolutions import CUT_CONVOLUTIONS
 from meshwright.lowering.divisors import keep_divisors
 from meshwright.lowering.narrow import without_narrow_types
 from meshwright.lowering.not_numbers import INLINE_BYTES, keep_not_numbers
@@ -37,7 +38,7 @@ NARROW = Pass(
 )
 NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN keep these as they are.")
 #: what is done to a program before it is written
-LOWERING = (WORDS, UNCONSTRAINED, WHOLE_REGIONS, ORDERED, DIVISORS, POWERS, NARROW, NOT_NUMBERS)
+LOWERING = (WORDS, UNCONSTRAINED, WHOLE_REGIONS, ORDERED, DIVISORS, POWERS, CUT_CONVOLUTIONS, NARROW, NOT_NUMBERS)
 
 #: one device, and no mesh
 ONE_DEVICE = Target(AbstractMesh((), ()))

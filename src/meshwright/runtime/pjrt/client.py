@@ -143,8 +143,10 @@ def is_local(real: int) -> bool:
     return real_devices()[real].process_index == client().process_index()
 
 
-#: for every program: without fusions of XLA's experimental library of kernels, whose compiler ends the process on some
+#: for programs of others: without XLA's experimental library of kernels, whose compiler ends the process on some
 SAFE = [("xla_cpu_experimental_ynn_fusion_type", "")]
+#: for ours: its convolutions, each by itself; those that it computes wrong have another form (lowering/convolutions.py)
+OURS = [("xla_cpu_experimental_ynn_fusion_type", "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION")]
 
 #: plain code: no MLIR-based fusion emitters and no LLVM optimisation, which take most of the time of a small program
 _QUICK = [
@@ -168,7 +170,7 @@ def _compile_options(
     if platforms.is_plugin():
         options.env_option_overrides = []  # those below are the CPU's
     elif quick or complete:
-        options.env_option_overrides = [*SAFE, *(_COMPLETE if complete else _QUICK)]
+        options.env_option_overrides = [*OURS, *(_COMPLETE if complete else _QUICK)]
     if overrides:
         options.env_option_overrides = [*options.env_option_overrides, *overrides]
     return options
@@ -177,7 +179,7 @@ def _compile_options(
 def compile_options(replicas: int, partitions: int) -> Any:
     """XLA's options for a program on ``replicas * partitions`` devices."""
     options = xc.CompileOptions()
-    options.env_option_overrides = SAFE
+    options.env_option_overrides = OURS
     options.num_replicas, options.num_partitions = replicas, partitions
     devices = np.arange(replicas * partitions).reshape(replicas, partitions)
     options.device_assignment = xc.DeviceAssignment.create(devices)

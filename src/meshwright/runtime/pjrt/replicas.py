@@ -10,7 +10,7 @@ from typing import Any
 import jaxlib
 
 from meshwright.core.records import dataclass
-from meshwright.runtime.pjrt.client import SAFE, compile_options, load, xc
+from meshwright.runtime.pjrt.client import OURS, compile_options, load, xc
 
 #: the program that compiles for targets (see :mod:`meshwright.targets.child`), and the folder that jaxlib is in
 CHILD = Path(__file__).with_name("target_child.py")
@@ -63,7 +63,7 @@ def compiled_for_replicas(
     Raises:
       CompileError: XLA refused the program.
     """
-    return _compiled(module, replicas, [*SAFE, *overrides], callbacks)
+    return _compiled(module, replicas, [*OURS, *overrides], callbacks)
 
 
 def compiled_memory(module: str | bytes, replicas: int) -> CompiledMemory:

@@ -1,0 +1,103 @@
+"""Convolutions as XLA's CPU kernels want them: the same values, in whatever order dimensions lie."""
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+from meshwright import lax
+from meshwright.ir.tracing import eval_jaxpr
+from meshwright.lowering.convolutions import as_products
+
+RNG = np.random.default_rng(0)
+
+
+def _random(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+#: operands, strides, padding, dilation of the kernel, and how many convolutions are left
+CASES = {
+    "one row": ((2, 5, 6, 3), (1, 1, 3, 4), (1, 1), ((0, 0), (0, 0)), (1, 1), 0),
+    "one row of some": ((2, 5, 6, 3), (1, 1, 3, 4), (2, 3), ((0, 0), (0, -1)), (1, 1), 0),
+    "one row of padding, too": ((2, 5, 6, 3), (1, 1, 3, 4), (1, 1), ((1, 0), (0, 0)), (1, 1), 1),
+    "all rows": ((4, 5, 6, 3), (5, 6, 3, 2), (1, 1), ((0, 0), (0, 0)), (1, 1), 0),
+    "all rows, more results": ((2, 5, 6, 3), (5, 6, 3, 7), (1, 1), ((0, 0), (0, 0)), (1, 1), 0),
+    "some rows": ((4, 5, 6, 3), (3, 2, 3, 2), (1, 1), ((0, 0), (0, -1)), (2, 4), 0),
+    "all rows, one column": ((4, 5, 6, 3), (5, 1, 3, 2), (1, 2), ((0, 0), (0, 0)), (1, 1), 0),
+    "few positions": ((1, 3, 3, 5), (3, 3, 5, 20), (1, 1), ((1, 1), (1, 1)), (1, 1), 0),
+    "few positions, strides": ((1, 7, 9, 5), (3, 2, 5, 20), (2, 4), ((1, 0), (2, 1)), (1, 2), 0),
+    "many positions": ((2, 5, 5, 5), (3, 3, 5, 20), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
+}  # fmt: skip
+
+
+#: orders of batch, rows, columns and features
+ORDERS = [(0, 1, 2, 3), (0, 3, 1, 2), (3, 1, 2, 0), (2, 0, 3, 1)]
+
+
+def _reference(x, y, strides, padding, dilation):
+    """In float64, features last."""
+    padded = np.pad(x.astype(np.float64), ((0, 0), *((max(p, 0), max(q, 0)) for p, q in padding), (0, 0)))
+    cuts = [(max(-p, 0), padded.shape[1 + i] - max(-q, 0)) for i, (p, q) in enumerate(padding)]
+    seen = padded[:, slice(*cuts[0]), slice(*cuts[1])]
+    rows = [(seen.shape[1 + i] - (y.shape[i] - 1) * dilation[i] - 1) // strides[i] + 1 for i in range(2)]
+    total = np.zeros((x.shape[0], *rows, y.shape[-1]))
+    for i, j in np.ndindex(*y.shape[:2]):
+        low, left = i * dilation[0], j * dilation[1]
+        part = seen[:, low :: strides[0], left :: strides[1]][:, : rows[0], : rows[1]]
+        total += part @ y[i, j]
+    return total
+
+
+def _convolved(order, strides, padding, dilation):
+    """The convolution of what lies in an order, into that order; so do kernels, inputs in the batch's place."""
+    at = [order.index(d) for d in range(4)]
+    spec = (at[0], at[3], at[1], at[2])
+    numbers = lax.ConvDimensionNumbers(spec, (at[3], at[2], at[0], at[1]), spec)
+    return lambda x, y: lax.conv_general_dilated(x, y, strides, padding, None, dilation, numbers)
+
+
+def _left(closed):
+    return sum(e.op.name == "conv_general_dilated" for e in closed.jaxpr.eqns)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", CASES)
+def test_products_have_the_values_of_convolutions(name, order):
+    x, y, strides, padding, dilation, left = CASES[name]
+    x, y = _random(*x), _random(*y)
+    a, b = np.transpose(x, order), np.transpose(y, order)
+    after = as_products(mw.make_jaxpr(_convolved(order, strides, padding, dilation))(a, b))
+    assert _left(after) == left
+    want = np.transpose(_reference(x, y, strides, padding, dilation), order)
+    (got,) = mw.jit(lambda *v: eval_jaxpr(after, after.consts, *v))(a, b)
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_infinities_meet_what_they_met(name):
+    """Rows of padding make NaN of infinite kernels, as in the convolution; nothing else becomes one."""
+    x, y, strides, padding, dilation, _ = CASES[name]
+    x, y = _random(*x), _random(*y)
+    x[0, 1, 2, 0], y[0, 0, 1, 1] = np.inf, -np.inf
+    after = as_products(mw.make_jaxpr(_convolved((0, 1, 2, 3), strides, padding, dilation))(x, y))
+    (got,) = mw.jit(lambda *v: eval_jaxpr(after, after.consts, *v))(x, y)
+    with np.errstate(invalid="ignore"):
+        want = _reference(x, y, strides, padding, dilation)
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("low", [-3, -2, -1, 2])
+@pytest.mark.parametrize("strides", [1, 2])
+def test_padding_may_cut_below_and_add_above(low, strides):
+    """XLA's own kernels read rows that are not there."""
+    x, y = _random(2, 14, 17, 20), _random(3, 3, 20, 24)
+    padding = [(low, 2), (0, 1)]
+    f = _convolved((0, 1, 2, 3), (strides, strides), padding, (1, 1))
+    want = _reference(x, y, (strides, strides), padding, (1, 1))
+    np.testing.assert_allclose(mw.jit(f)(x, y), want, rtol=2e-5, atol=2e-5)
+
+
+def test_padding_may_cut_all_rows():
+    x, y = _random(2, 3, 17, 20), _random(3, 3, 20, 24)
+    f = _convolved((0, 1, 2, 3), (1, 1), [(-4, 6), (0, 0)], (1, 1))
+    np.testing.assert_array_equal(mw.jit(f)(x, y), np.zeros((2, 3, 15, 24)))
