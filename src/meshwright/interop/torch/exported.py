@@ -69,7 +69,7 @@ def _remedy(error: Exception) -> str:
     while trace is not None:
         files.add(trace.tb_frame.f_code.co_filename.replace(os.sep, "/"))
         trace = trace.tb_next
-    if not any(f.endswith(_TRANSFORMATIONS) for f in files):
+    if not any(f.endswith(_TRANSFORMATIONS) for f in files) and "TensorWrapper" not in str(error):
         return ""
     return (
         "\nTorch does not export transformations (torch.vmap, torch.func.grad) of this function: convert what it is "

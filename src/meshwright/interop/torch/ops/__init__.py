@@ -18,6 +18,7 @@ from meshwright.interop.torch.ops import (
     recurrent,
     reductions,
     regions,
+    resizing,
     sampling,
     shapes,
     sorting,

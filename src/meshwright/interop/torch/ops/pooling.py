@@ -12,7 +12,6 @@ import torch
 
 from meshwright import lax
 from meshwright import numpy as mnp
-from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.convolution import _each
 from meshwright.interop.torch.ops.elementwise import cast
@@ -102,7 +101,7 @@ def _register(n: int) -> None:
         sizes = _sizes(self, output_size, n)
         inner = self.shape[self.ndim - n :]
         if any(i % o for i, o in zip(inner, sizes)):
-            raise RuleError(f"adaptive_max_pool: {inner} does not divide into {sizes}; use sizes that do")
+            return _of_taps(self, _taps(inner, [_parts(i, o) for i, o in zip(inner, sizes)]), n)
         kernel = [i // o for i, o in zip(inner, sizes)]
         return with_indices(self, kernel, kernel, 0, 1, False, n)
 
@@ -114,28 +113,43 @@ def _typed_like(x: Any, like: Any) -> Any:
 def with_indices(self: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, n: int) -> Any:
     """Maxima, and where in the flat spatial dimensions the first of each window is."""
     out = max_pool(self, kernel, stride, padding, dilation, ceil, n)
-    lead, sizes = self.shape[: self.ndim - n], self.shape[self.ndim - n :]
-    window, strides, pads, dilations = _windows(self, kernel, stride, padding, dilation, ceil, n)
-    taps = _taps(sizes, out.shape[-n:], window[-n:], strides[-n:], pads[-n:], dilations[-n:])
-    flat = self.reshape(*lead, -1)
-    seen = mnp.where(taps >= 0, flat[..., np.maximum(taps, 0)], _least(self.dtype))
-    first = mnp.argmax(lax.stop_gradient(seen), -1)
-    index = mnp.take_along_axis(mnp.broadcast_to(taps, seen.shape), first[..., None], -1)[..., 0]
-    return out, cast(index, array_dtype(torch.int64))
+    windows = [d[-n:] for d in _windows(self, kernel, stride, padding, dilation, ceil, n)]
+    at = [
+        np.arange(count)[:, None] * t - low + np.arange(k) * step
+        for count, k, t, (low, _), step in zip(out.shape[-n:], *windows)
+    ]
+    return out, _of_taps(self, _taps(self.shape[self.ndim - n :], at), n)[1]
 
 
-def _taps(sizes: Any, outs: Any, window: Any, strides: Any, pads: Any, dilations: Any) -> np.ndarray:
-    """The flat position that each output's window sees at each of its elements; -1 for padding."""
+def _of_taps(x: Any, taps: np.ndarray, n: int) -> tuple[Any, Any]:
+    """Maxima of what windows see, and where the first of each is."""
+    flat = x.reshape(*x.shape[: x.ndim - n], -1)
+    seen = mnp.where(taps >= 0, flat[..., np.maximum(taps, 0)], _least(x.dtype))
+    first = mnp.argmax(lax.stop_gradient(seen), -1)[..., None]
+    index = mnp.take_along_axis(mnp.broadcast_to(taps, seen.shape), first, -1)[..., 0]
+    return mnp.take_along_axis(seen, first, -1)[..., 0], cast(index, array_dtype(torch.int64))
+
+
+def _taps(sizes: Sequence[int], at: Sequence[np.ndarray]) -> np.ndarray:
+    """The flat position that each output's window sees at each of its elements; -1 for padding.
+
+    ``at`` is ``[outputs, elements]`` of each dimension: where it is read."""
     n = len(sizes)
     flat, inside = np.zeros((), np.int32), np.ones((), bool)
-    for d, (size, out, k, t, (low, _), step) in enumerate(zip(sizes, outs, window, strides, pads, dilations)):
-        at = np.arange(out)[:, None] * t - low + np.arange(k) * step
+    for d, (size, where) in enumerate(zip(sizes, at)):
         shape = [1] * (2 * n)
-        shape[d], shape[n + d] = out, k
-        flat = flat * size + at.reshape(shape)
-        inside = inside & ((at >= 0) & (at < size)).reshape(shape)
+        shape[d], shape[n + d] = where.shape
+        flat = flat * size + where.reshape(shape)
+        inside = inside & ((where >= 0) & (where < size)).reshape(shape)
     taps = np.where(inside, flat, -1)
-    return taps.reshape(*outs, -1).astype(np.int32)
+    return taps.reshape(*taps.shape[:n], -1).astype(np.int32)
+
+
+def _parts(size: int, out: int) -> np.ndarray:
+    """``[out, rows]``: the rows that parts of a dimension have; -1 where another part has more."""
+    starts, ends = _bounds(size, out)
+    rows = starts[:, None] + np.arange((ends - starts).max())
+    return np.where(rows < ends[:, None], rows, -1)
 
 
 def _sizes(x: Any, output_size: Any, n: int) -> tuple[int, ...]:
@@ -143,10 +157,15 @@ def _sizes(x: Any, output_size: Any, n: int) -> tuple[int, ...]:
     return tuple(s if o is None else o for o, s in zip(given, x.shape[x.ndim - n :]))
 
 
+def _bounds(size: int, out: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where parts of a dimension start and end."""
+    return np.arange(out) * size // out, -(-(np.arange(1, out + 1) * size) // out)
+
+
 @cache
 def _averages(size: int, out: int) -> np.ndarray:
     """``[size, out]``: the share of each row in each mean."""
-    starts, ends = np.arange(out) * size // out, -(-(np.arange(1, out + 1) * size) // out)
+    starts, ends = _bounds(size, out)
     row = np.arange(size)[:, None]
     return ((row >= starts) & (row < ends)) / (ends - starts)
 
@@ -167,27 +186,3 @@ def adaptive_avg_pool(x: Any, sizes: tuple[int, ...], n: int) -> Any:
 
 for _n in (1, 2, 3):
     _register(_n)
-
-
-# --- resampling ---------------------------------------------------------------------------------------------
-def _nearest(x: Any, sizes: Sequence[int], exact: float) -> Any:
-    n = len(sizes)
-    for d, out in zip(range(x.ndim - n, x.ndim), sizes):
-        size = x.shape[d]
-        if out != size:
-            at = np.minimum(np.floor((np.arange(out) + exact) * (size / out)).astype(np.int32), size - 1)
-            x = mnp.repeat(x, out // size, d) if out % size == 0 else mnp.take(x, at, d)
-    return x
-
-
-def _scaled(x: Any, size: Any, factors: Any, n: int) -> list[int]:
-    return list(size) if size is not None else [int(s * f) for s, f in zip(x.shape[x.ndim - n :], factors)]
-
-
-for _n in (1, 2, 3):
-    register(f"aten.upsample_nearest{_n}d.vec")(
-        lambda input, output_size, scale_factors, n=_n: _nearest(
-            input, _scaled(input, output_size, scale_factors, n), 0
-        )
-    )
-    register(f"aten.upsample_nearest{_n}d.default")(lambda self, output_size: _nearest(self, output_size, 0))

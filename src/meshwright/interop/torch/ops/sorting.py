@@ -94,6 +94,24 @@ for _name, _missing in (("median", False), ("nanmedian", True)):
     register(f"aten.{_name}.dim")(_of_dim)
 
 
+@register("aten.mode")
+def mode(self: Any, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
+    """The most frequent value, of several the least, and where it is last."""
+    if self.ndim == 0:
+        return _sorted(self, 0, False)
+    at = mnp.argsort(lax.stop_gradient(self), dim, stable=True)
+    values = mnp.moveaxis(mnp.take_along_axis(lax.stop_gradient(self), at, dim), dim, -1)
+    edge = mnp.ones((*values.shape[:-1], 1), bool)
+    differs = values[..., 1:] != values[..., :-1]
+    place = mnp.arange(values.shape[-1])
+    first = lax.cummax(mnp.where(mnp.concatenate([edge, differs], -1), place, 0), values.ndim - 1)
+    length = mnp.where(mnp.concatenate([differs, edge], -1), place - first + 1, 0)  # of runs, at their ends
+    last = mnp.moveaxis(mnp.argmax(length, -1)[..., None], -1, dim)
+    index = mnp.take_along_axis(at, last, dim)
+    parts = mnp.take_along_axis(self, index, dim), _index(index)
+    return parts if keepdim else tuple(mnp.squeeze(x, dim) for x in parts)  # type: ignore[return-value]
+
+
 @register("aten.searchsorted")
 def searchsorted(
     sorted_sequence: Any, self: Any, out_int32: bool = False, right: bool = False, side: str | None = None

@@ -1,0 +1,85 @@
+"""Images resized: by their nearest elements, and by filters as wide as what an output stands for (antialiasing)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from meshwright import numpy as mnp
+from meshwright.interop.torch.registry import register
+
+
+def _nearest(x: Any, sizes: Sequence[int], exact: float) -> Any:
+    n = len(sizes)
+    for d, out in zip(range(x.ndim - n, x.ndim), sizes):
+        size = x.shape[d]
+        if out != size:
+            at = np.minimum(np.floor((np.arange(out) + exact) * (size / out)).astype(np.int32), size - 1)
+            x = mnp.repeat(x, out // size, d) if out % size == 0 else mnp.take(x, at, d)
+    return x
+
+
+def _scaled(x: Any, size: Any, factors: Any, n: int) -> list[int]:
+    return list(size) if size is not None else [int(s * f) for s, f in zip(x.shape[x.ndim - n :], factors)]
+
+
+for _n in (1, 2, 3):
+    register(f"aten.upsample_nearest{_n}d.vec")(
+        lambda input, output_size, scale_factors, n=_n: _nearest(
+            input, _scaled(input, output_size, scale_factors, n), 0
+        )
+    )
+    register(f"aten.upsample_nearest{_n}d.default")(lambda self, output_size: _nearest(self, output_size, 0))
+
+
+# --- antialiased --------------------------------------------------------------------------------------------
+def _triangle(x: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - abs(x), 0)
+
+
+def _cubic(x: np.ndarray, a: float = -0.5) -> np.ndarray:
+    """R. G. Keys, 1981; as the Python Imaging Library has it."""
+    x = abs(x)
+    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, (((x - 5) * x + 8) * x - 4) * a
+    return np.where(x < 1, near, np.where(x < 2, far, 0))
+
+
+def _lanczos(x: np.ndarray) -> np.ndarray:
+    return np.where(abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0)
+
+
+#: a filter, and how far it reaches
+_FILTERS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float]] = {
+    "bilinear": (_triangle, 1), "bicubic": (_cubic, 2), "lanczos": (_lanczos, 3),
+}  # fmt: skip
+
+
+@cache
+def _weights(kind: str, size: int, out: int, align_corners: bool, factor: float | None) -> np.ndarray:
+    """``[size, out]``: the share of each row in each output."""
+    if align_corners:
+        scale = (size - 1) / (out - 1) if out > 1 else 0.0
+    else:
+        scale = 1 / factor if factor else size / out
+    function, reach = _FILTERS[kind]
+    width = max(scale, 1.0)
+    centers = scale * (np.arange(out) + 0.5)
+    low = np.maximum((centers - reach * width + 0.5).astype(int), 0)
+    high = np.minimum((centers + reach * width + 0.5).astype(int), size)
+    row = np.arange(size)[:, None]
+    shares = np.where((row >= low) & (row < high), function((row - centers + 0.5) / width), 0)
+    return shares / shares.sum(0)
+
+
+def _antialiased(kind: str, x: Any, output_size: Sequence[int], align_corners: bool, *factors: float | None) -> Any:
+    for d, out, factor in zip((x.ndim - 2, x.ndim - 1), output_size, factors or (None, None)):
+        share = mnp.asarray(_weights(kind, x.shape[d], out, align_corners, factor)).astype(x.dtype)
+        x = mnp.moveaxis(mnp.tensordot(x, share, ((d,), (0,))), -1, d)
+    return x
+
+
+for _kind in _FILTERS:
+    register(f"aten._upsample_{_kind}2d_aa.default")(partial(_antialiased, _kind))
