@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from meshwright.core.collector import collector_paused
 from meshwright.core.config import config
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.names import NUMBERS, Names
@@ -40,6 +41,7 @@ ALTERNATIVE = (
 PARTITION = "partition"
 
 
+@collector_paused()
 def partition(
     jaxpr: ClosedJaxpr,
     mesh: AbstractMesh,

@@ -1,0 +1,24 @@
+"""Python's garbage collector, paused where much is built that lives on.
+
+The collector walks over all that lives on whenever much of it is new. A planner builds large programs that live on, in
+which there are no cycles: such walks take up to a third of its time and free nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No collection of cyclic garbage in this block, in any thread; a collector that was off before stays off."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
