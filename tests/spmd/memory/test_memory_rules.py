@@ -20,6 +20,7 @@ MESH = mw.AbstractMesh((4,), ("x",))
 SMALL = 1024
 Shapes = tuple[tuple[int, ...], ...]
 INDEX = ()
+X = (256, 512)
 
 
 def positive(x: Any) -> Any:
@@ -93,6 +94,30 @@ def cut_and_read(x: Any, i: Any) -> Any:
     return y, sums[::-1], sums @ mnp.ones((64, 64))
 
 
+def same(a: Any) -> Any:
+    return a
+
+
+def chosen(*branches: Callable[..., Any]) -> Callable[..., Any]:
+    """One of several functions of a temporary."""
+    return lambda x, i: lax.switch(i, branches, mnp.tanh(x @ x.T) @ x)
+
+
+def gathered(a: Any) -> Any:
+    """What it is computed from is not needed any more when it is written."""
+    return (a @ a.T) @ mnp.ones(a.shape, np.float32)
+
+
+def handed_through(x: Any, i: Any) -> Any:
+    """An argument, as both branches give it, beside something that takes memory."""
+    return lax.cond(i > 0, same, same, x), mnp.sin(mnp.cumsum(mnp.cos(x), 1))[::2].sum()
+
+
+def twice(x: Any) -> Any:
+    y = mnp.tanh(mnp.cumsum(x, 0))
+    return y, y
+
+
 CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
     "a cosine of real numbers is computed twice": (lambda x: (mnp.cos(x)[:128], mnp.cos(x)[128:]), ((256, 512),)),
     "a factor takes the place of its matrix": (lambda x: mw.linalg.cholesky(positive(mnp.tanh(x))), ((64, 32, 32),)),
@@ -121,6 +146,21 @@ CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
     "and what both are transposed from is kept": (reduced_too(mnp.tanh), ((64, 96, 128),)),
     "a pad that cuts off an edge pads first": (cut_and_read, ((256, 11, 64), INDEX)),
     "a scatter along batches has their numbers written": (written_apart, ((256, 512), (256, 512))),
+    "a choice's result is in the memory of what its first branch hands through": (chosen(same, mnp.sin), (X, INDEX)),
+    "also where another branch needs that no more": (chosen(same, gathered), (X, INDEX)),
+    "but not where it does": (chosen(same, lambda a: a + a[::-1]), (X, INDEX)),
+    "nor if a branch before has a result of its own": (chosen(mnp.sin, same), (X, INDEX)),
+    "nor if one between has": (chosen(same, mnp.sin, same), (X, INDEX)),
+    "nor if the operand is needed after": (
+        lambda x, i: (lambda y: lax.cond(i > 0, mnp.sin, same, y) @ y.T)(mnp.tanh(x @ x.T) @ x), (X, INDEX),
+    ),
+    "a choice in a choice": (chosen(same, lambda a: lax.cond(a[0, 0] > 0, mnp.sin, same, a)), (X, INDEX)),
+    "a loop carries what a choice hands through": (
+        repeated(lambda c, i: lax.cond(i > 0, mnp.sin, same, c)), (X, INDEX),
+    ),
+    "an argument that all branches hand through is copied": (handed_through, (X, INDEX)),
+    "a transposed result that is there twice is transposed once": (twice, (X,)),
+    "the larger of a value and itself is the value": (lambda x: mnp.concatenate([x, mnp.maximum(x, x)], 1), (X,)),
     "equal choices are made once": (equal_choices, ((256, 256), INDEX)),
     "equal loops run once": (equal_loops, ((256, 256), (256, 256))),
 }  # fmt: skip
@@ -139,9 +179,6 @@ def peaks(fun: Callable[..., Any], shapes: Shapes, spec: P, out: Any = None) -> 
 
 def test_what_a_branch_gives_is_not_written_over() -> None:
     """Nor is what every branch hands through copied."""
-
-    def same(a: Any) -> Any:
-        return a
 
     def either(i: Any, x: Any) -> Any:
         return mnp.sin(lax.cond(i > 0, same, mnp.tanh, x)) @ x.T

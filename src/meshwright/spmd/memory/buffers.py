@@ -114,14 +114,16 @@ def _of_choice(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[
     """The results that are used; what branches hand through stays where it is."""
     root = kernel.root
     _inside(live, kernel, step, inner)
-    used = root.attributes["used"]
+    used, over = root.attributes["used"], root.attributes.get("over", {})
+    kept = {place: over.get(place) or through(root, place) for place in used.values()}
     if root.op != "call":
         for taken in {tuple(p.attributes["outside"] for p in region.parameters) for region in root.regions}:
             _table(live, kernel, step, len(taken))
-        _table(live, kernel, step, len(used))
+        if None in kept.values() or root.regions[0].results != root.regions[0].parameters:
+            _table(live, kernel, step, len(used))
     results: list[Buffer | None] = [None] * len(root.avals)
     for i, place in used.items():
-        source = through(root, place)
+        source = kept[place]
         if source is None:
             results[i] = _new(live, [Buffer(root.avals[i], root.avals[i].nbytes, kernel, step, step)])[0]
         else:
@@ -168,6 +170,8 @@ def _in_place(live: Liveness, kernel: Kernel, step: int, places: Sequence[Kernel
 def overwrites(kernel: Kernel, source: Kernel) -> bool:
     """Whether the kernel can compute in the memory of an operand."""
     use = kernel.inputs[source]
+    if "over" in kernel.root.attributes:
+        return source.root in kernel.root.attributes["over"].values()
     if kernel.root.op == "copy":
         return False  # its purpose is a second buffer
     if kernel.root.op == "dynamic_update_slice":

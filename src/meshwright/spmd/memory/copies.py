@@ -9,9 +9,12 @@ from meshwright.spmd.memory.buffers import overwrites, updated
 from meshwright.spmd.memory.fusion import depends
 from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.prune import through
 
 #: kernels between a value's last use and what writes over it that are looked at
 _HORIZON = 4000
+#: what is not written over
+_STAYS = ("parameter", "constant")
 
 
 def matched(results: Sequence[Kernel], parameters: Sequence[Kernel], donated: Sequence[int]) -> dict[int, int]:
@@ -31,14 +34,21 @@ def copy_results(results: list[Kernel], parameters: Sequence[Kernel], aliases: M
     """Results that are arguments, constants or results already are copied, in place."""
     seen: set[Kernel] = set()
     for i, kernel in enumerate(results):
-        buffer = kernel
-        while buffer.view and buffer.root.op == "reshape":
-            (buffer,) = buffer.inputs
+        buffer = _held_in(kernel)
         if buffer.root.op == "parameter" and aliases.get(i) == parameters.index(buffer):
             continue
-        if buffer in seen or buffer.root.op in ("parameter", "constant"):
+        if buffer in seen or buffer.root.op in _STAYS:
             results[i] = _copy(kernel)
         seen.add(buffer)
+
+
+def _held_in(kernel: Kernel) -> Kernel:
+    """The kernel whose memory a value has: of a reshaped one, and of one that every branch of a choice hands through."""
+    while kernel.view and kernel.root.op == "reshape":
+        (kernel,) = kernel.inputs
+    (choice, i) = (kernel.operands[0], kernel.root.attributes["index"]) if kernel.root.op == "get" else (kernel, 0)
+    source = through(choice.root, choice.root.attributes["used"][i]) if choice.root.op in ("case", "if") else None
+    return kernel if source is None else _held_in(choice.operands[choice.root.operands.index(source)])
 
 
 def with_own_results(graph: Graph) -> Graph:
@@ -56,10 +66,11 @@ def copy_transposed(results: list[Kernel], carried: Sequence[Kernel]) -> None:
 
     What a loop carries has the order that it is computed in, if only loops over elements read it.
     """
+    copies: dict[Kernel, Kernel] = {}
     for i, kernel in enumerate(results):
         ordered = i >= len(carried) or not all(user.loop for user in carried[i].users)
         if ordered and _transposed(kernel):
-            results[i] = _copy(kernel)
+            results[i] = copies[kernel] = copies.get(kernel) or _copy(kernel)
 
 
 def copy_carry(loop: Kernel) -> None:
@@ -71,7 +82,7 @@ def copy_carry(loop: Kernel) -> None:
         source = loop.operands[i]
         *_, owner = _views(source)
         shared = len(owner.users) > 1 or len(source.users) > 1 or source in loop.operands[:i]
-        if owner.root.op in ("parameter", "constant") or shared:
+        if owner.root.op in _STAYS or shared:
             loop.operands[i] = _copy(source)
     _reread(loop)
 
@@ -84,12 +95,13 @@ def copy_updated(kernel: Kernel, results: Sequence[Kernel], given: Collection[Ke
         if owner in given:
             continue
         shared = source in results or not all(depends(kernel, user, _HORIZON) for user in users)
-        if owner.root.op in ("parameter", "constant") or shared:
+        if owner.root.op in _STAYS or shared:
             kernel.read(_copy(source), source)
 
 
-def copy_donated(results: Sequence[Kernel], parameters: Sequence[Kernel], aliases: Mapping[int, int]) -> None:
-    """A donated argument that is still read while its memory is written is copied first."""
+def copy_donated(results: Sequence[Kernel], parameters: Sequence[Kernel], aliases: Mapping[int, int]) -> set[int]:
+    """A donated argument that is still read while its memory is written is copied first; the results that write it."""
+    copied = set()
     for result, argument in aliases.items():
         *_, writer = _views(results[result])
         parameter = parameters[argument]
@@ -98,10 +110,21 @@ def copy_donated(results: Sequence[Kernel], parameters: Sequence[Kernel], aliase
         ours = parameter not in writer.inputs or overwrites(writer, parameter)
         if ours and all(user is writer or depends(writer, user, _HORIZON) for user in parameter.users):
             continue
+        copied.add(result)
         copy = _copy(parameter)
         for user in list(parameter.users):
             if user is not copy:
                 user.read(copy, parameter)
+    return copied
+
+
+def needed_last(source: Kernel, user: Kernel, results: Sequence[Kernel], given: Collection[Kernel]) -> bool:
+    """Whether nothing needs a value but what comes before ``user``; arguments stay, those ``given`` do not."""
+    chain = _views(source)
+    if any(kernel in results for kernel in chain) or (chain[-1].root.op in _STAYS and chain[-1] not in given):
+        return False
+    others = {k for kernel in chain for k in kernel.users} - {user, *chain}
+    return all(depends(user, other, _HORIZON) for other in others)
 
 
 def _views(kernel: Kernel) -> list[Kernel]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from meshwright.ir.names import called
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.memory.allocations import place
 from meshwright.spmd.memory.buffers import Buffer, liveness
+from meshwright.spmd.memory.choices import aliases, handed_through
 from meshwright.spmd.memory.combine import combine
 from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.copies import (
@@ -80,8 +81,9 @@ class _Plan:
         known: Mapping[Var, tuple[ShapedArray, str]] = MappingProxyType({}),
         names: Sequence[str] = (),
         compiler: Compiler = CPU,
+        branch: bool = False,
     ) -> None:
-        self.known, self.compiler = known, compiler
+        self.known, self.compiler, self._branch = known, compiler, branch
         self._regions: dict[Graph, Sequence[int]] = {}
         self.names = names
         prune(graph)
@@ -113,9 +115,11 @@ class _Plan:
         for kernel in kernel_post_order([*self.parameters, *roots]):
             if kernel.root.op == "while":
                 copy_carry(kernel)
+            elif kernel.root.op in ("case", "if"):
+                self._hand_through(kernel, given)
             else:
                 copy_updated(kernel, self.results, given)
-        copy_donated(self.results, self.parameters, self.aliases)
+        self._copied = copy_donated(self.results, self.parameters, self.aliases)
         kernels = kernel_post_order([*self.parameters, *roots])
         self.order = self._ordered(kernels)
         self._place()
@@ -128,13 +132,27 @@ class _Plan:
         orders = kernels, freeing(kernels, {*self.results})
         return min(orders, key=lambda order: highest(joined(liveness(order, self.results, self._inner).buffers)[0])[0])
 
+    def _hand_through(self, choice: Kernel, given: Collection[Kernel]) -> None:
+        """Let results of a choice take the places of its operands, where every branch can do without a copy."""
+        over = handed_through(choice, self.results, given)
+        copied = {-1}
+        while over and copied:
+            plans = {b: self._region(b, aliases(b, over), branch=True) for b in choice.root.regions}
+            copied = {place for plan in plans.values() for place in plan._copied}
+            over = {place: operand for place, operand in over.items() if place not in copied}
+        if over:
+            choice.root.attributes = {**choice.root.attributes, "over": over}
+            self._regions.update({branch: plan.temporaries for branch, plan in plans.items()})
+
+    def _region(self, region: Graph, aliases: dict[int, int], branch: bool = False) -> _Plan:
+        return _Plan(region, aliases=aliases, compiler=replace(self.compiler, on_chip=0), branch=branch)
+
     def _inner(self, region: Graph, loop: bool) -> Sequence[int]:
         """What a region needs besides its operands and results; a loop's results go where its parameters are."""
         sizes = self._regions.get(region)
         if sizes is None:
             carried = {i: i for i in range(len(region.results))} if loop else {}
-            inside = replace(self.compiler, on_chip=0)
-            sizes = self._regions[region] = _Plan(region, aliases=carried, compiler=inside).temporaries
+            sizes = self._regions[region] = self._region(region, carried).temporaries
         return sizes
 
     # --- figures --------------------------------------------------------------------------------------------
@@ -169,6 +187,9 @@ class _Plan:
             for r, a in self.aliases.items()
             if (result := results[r]) is not None and (argument := self._arguments[a]) is not None
         }
+        if self._branch:  # what a choice is given stays as long as it runs
+            for argument in self._donated.values():
+                argument.end = len(self.order)
         kept = [r for r in results if r is not None and r.kind == "result"]
         near = VectorMemory(live, self.order, self.compiler) if self.compiler.on_chip else None
         if near:

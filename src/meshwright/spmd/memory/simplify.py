@@ -36,6 +36,8 @@ def simplified(
             return operands[0] if operands[0].avals[0].dtype == aval.dtype else None
         case "negate" if operands[0].op == "negate":
             return operands[0].operands[0]
+        case "maximum" | "minimum" | "and" | "or" if operands[0] is operands[1]:
+            return operands[0]
         case "reduce" if len(operands) == 2:
             return _reduce(make, operands, aval, given)
         case "divide":
