@@ -159,6 +159,12 @@ CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
         repeated(lambda c, i: lax.cond(i > 0, mnp.sin, same, c)), (X, INDEX),
     ),
     "an argument that all branches hand through is copied": (handed_through, (X, INDEX)),
+    "also if one of them is a choice": (
+        lambda x, i: mnp.sin(chosen(lambda a: lax.cond(a[0, 0] > 0, same, same, a), same)(x, i) @ x.T), (X, INDEX),
+    ),
+    "one element is its own sum": (
+        lambda x: (lambda y: (y.sum(0), mnp.cos(y[0]) * 2))(mnp.pad(x, 3)[x[0, 0].astype(np.int32)][None]), (X,),
+    ),
     "a transposed result that is there twice is transposed once": (twice, (X,)),
     "the larger of a value and itself is the value": (lambda x: mnp.concatenate([x, mnp.maximum(x, x)], 1), (X,)),
     "equal choices are made once": (equal_choices, ((256, 256), INDEX)),

@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.graph import Graph
 from meshwright.spmd.memory.kernels import Kernel, Use
-from meshwright.spmd.memory.prune import CHOICES, through
+from meshwright.spmd.memory.prune import CHOICES, handed, through
 
 #: a step after all others
 _ALWAYS = 1 << 40
@@ -119,7 +119,7 @@ def _of_choice(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[
     if root.op != "call":
         for taken in {tuple(p.attributes["outside"] for p in region.parameters) for region in root.regions}:
             _table(live, kernel, step, len(taken))
-        if None in kept.values() or root.regions[0].results != root.regions[0].parameters:
+        if None in kept.values() or tuple(map(handed, root.regions[0].results)) != root.regions[0].parameters:
             _table(live, kernel, step, len(used))
     results: list[Buffer | None] = [None] * len(root.avals)
     for i, place in used.items():

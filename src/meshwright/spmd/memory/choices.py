@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from meshwright.spmd.memory.copies import needed_last
 from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.kernels import Kernel
-from meshwright.spmd.memory.prune import through
+from meshwright.spmd.memory.prune import handed, through
 
 
 def handed_through(choice: Kernel, results: Sequence[Kernel], given: Collection[Kernel]) -> dict[int, Node]:
@@ -39,6 +39,6 @@ def aliases(branch: Graph, over: Mapping[int, Node]) -> dict[int, int]:
 
 def _first_of_all(branches: Sequence[Graph], place: int) -> Node | None:
     """The operand that the first branch hands through, unless one hands it through after another that does not."""
-    first, *rest = (branch.results[place].attributes.get("outside") for branch in branches)
+    first, *rest = (handed(branch.results[place]).attributes.get("outside") for branch in branches)
     own = [operand is not first for operand in rest]
     return first if own == sorted(own) else None

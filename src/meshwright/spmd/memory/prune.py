@@ -72,7 +72,12 @@ def _captured(regions: Sequence[Graph]) -> dict[Node, None]:
 
 def through(choice: Node, i: int) -> Node | None:
     """The operand that result ``i`` is in every branch, if there is one."""
-    ends = {
-        r.attributes.get("outside") if r.op == "parameter" else None for r in (g.results[i] for g in choice.regions)
-    }
+    ends = {handed(g.results[i]).attributes.get("outside") for g in choice.regions}
     return ends.pop() if len(ends) == 1 else None
+
+
+def handed(node: Node) -> Node:
+    """A value, or the one that it is where every branch of a choice hands that through."""
+    choice, i = (node.operands[0], node.attributes["index"]) if node.op == "get" else (node, 0)
+    source = through(choice, choice.attributes["used"][i]) if choice.op in ("case", "if") else None
+    return node if source is None else handed(source)

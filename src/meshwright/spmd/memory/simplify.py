@@ -64,8 +64,13 @@ def _neutral(op: str, operands: Sequence[Node]) -> Node | None:
 
 
 def _reduce(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
-    """Parts that are joined are reduced one by one; of a transposed array the dimensions have other numbers."""
+    """Parts that are joined are reduced one by one; of a transposed array the dimensions have other numbers.
+
+    One element is what it is reduced to.
+    """
     (x, start), dims = operands, given["dimensions"]
+    if dims and x.avals[0].size == aval.size and start.is_splat():
+        return make("reshape", (x,), aval, {})
     if x.op == "concatenate" and x.attributes["dimension"] in dims and given.get("reducer"):
         parts = [make("reduce", (part, start), aval, given) for part in x.operands]
         return reduce(lambda a, b: make(given["reducer"].rpartition(".")[2], (a, b), aval, {}), parts)
