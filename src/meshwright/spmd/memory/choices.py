@@ -1,7 +1,8 @@
 """Choices that give a result in the memory of an operand, which the first branch hands through as it is.
 
-Every branch would copy what it hands through. The copy goes if nothing outside needs the operand any more, nor any other
-branch when it writes the result; after a branch that writes a result of its own, it is too late. Source of the idea: XLA's ``CopyInsertion``.
+Every branch would copy what it hands through. The copy goes if nothing outside needs the operand any more, nor any
+other branch when it writes the result; after a branch that writes a result of its own, it is too late. Source of the
+idea: XLA's ``CopyInsertion``.
 """
 
 from __future__ import annotations

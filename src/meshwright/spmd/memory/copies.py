@@ -43,7 +43,7 @@ def copy_results(results: list[Kernel], parameters: Sequence[Kernel], aliases: M
 
 
 def _held_in(kernel: Kernel) -> Kernel:
-    """The kernel whose memory a value has: of a reshaped one, and of one that every branch of a choice hands through."""
+    """The kernel whose memory a value has: a reshaped one's, or that of what every branch of a choice hands through."""
     while kernel.view and kernel.root.op == "reshape":
         (kernel,) = kernel.inputs
     (choice, i) = (kernel.operands[0], kernel.root.attributes["index"]) if kernel.root.op == "get" else (kernel, 0)
