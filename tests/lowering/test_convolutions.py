@@ -86,6 +86,13 @@ def test_infinities_meet_what_they_met(name):
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
+def test_kernels_of_one_row_are_products_on_one_device():
+    x, w = _random(2, 8, 6, 6), _random(20, 8, 1, 1)
+    both = mw.jit(mw.grad(lambda x, w: (lax.conv_general_dilated(x, w, (1, 1), "VALID") ** 2).sum(), argnums=(0, 1)))
+    text = both.lower(x, w).compile().as_text("virtual")
+    assert " convolution(" not in text and "ynn_fusion" not in text and " dot(" in text
+
+
 @pytest.mark.parametrize("low", [-3, -2, -1, 2])
 @pytest.mark.parametrize("strides", [1, 2])
 def test_padding_may_cut_below_and_add_above(low, strides):

@@ -22,6 +22,7 @@ from meshwright.ir.passes import run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Program
 from meshwright.lowering.channels_last import CHANNELS_LAST
+from meshwright.lowering.convolutions import CONVOLVING_PRODUCTS
 from meshwright.lowering.joined import JOINED_REDUCTIONS
 from meshwright.lowering.lower import lower
 from meshwright.lowering.products import SWAPPED_PRODUCTS
@@ -204,7 +205,8 @@ class Lowered(Stage):
         for op in inspected:
             op.callback(single)
         with program.precision():
-            jaxpr = run_passes(program.jaxpr, (CHANNELS_LAST, JOINED_REDUCTIONS, SWAPPED_PRODUCTS))
+            passes = CHANNELS_LAST, CONVOLVING_PRODUCTS, JOINED_REDUCTIONS, SWAPPED_PRODUCTS
+            jaxpr = run_passes(program.jaxpr, passes)
             lowered = lower(jaxpr, program.name, donated=taken, arg_names=program.names)
             results = Results(program.out_avals, [single] * len(program.out_avals), program.place is not None)
             place = one_device(single, [single] * len(program.arguments))
