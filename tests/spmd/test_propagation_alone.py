@@ -1,5 +1,8 @@
 """Propagation alone: the layouts that axes spread to, as golden texts, before anything is chosen or sent."""
 
+import gc
+from weakref import ref
+
 import numpy as np
 import pytest
 
@@ -11,6 +14,7 @@ from meshwright.ir.passes import run_passes
 from meshwright.lowering.pipeline import whole_pipeline
 from meshwright.sharding import AbstractMesh, Layout, NamedSharding
 from meshwright.spmd.driver import PREPARE
+from meshwright.spmd.flatten import flatten
 from meshwright.spmd.propagate import propagate
 
 MESH = AbstractMesh((2, 4), ("a", "b"))
@@ -115,3 +119,17 @@ def test_the_whole_pipeline_is_one_list():
     order = ["inline calls", "partition", "merge common collectives", "batch virtual axes", "whole regions"]
     numbers = [next(i for i, line in enumerate(text) if f" {name} " in line) for name in order]
     assert numbers == sorted(numbers)
+
+
+def test_a_program_is_flattened_once_for_all_orders_and_forgotten_with_it():
+    program = mw.make_jaxpr(lambda xs: mw.lax.scan(lambda c, x: (mnp.sin(c) * x, c), xs[0], xs))(np.ones((4, 8), "f4"))
+    jaxpr = run_passes(program, PREPARE).jaxpr
+    del program
+    known = flatten(jaxpr)
+    assert flatten(jaxpr) is known
+    propagate(jaxpr, MESH, [Layout((("a",), ("b",)))], [None, None])
+    assert known.neighbours == flatten.__wrapped__(jaxpr).neighbours  # spreading changes nothing of it
+    gone = ref(jaxpr)
+    del jaxpr, known
+    gc.collect()
+    assert gone() is None

@@ -8,12 +8,14 @@ an equation over all their values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
+from meshwright.core.weak import once_for_each
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ops.control.regions import PARAMETER, RegionOp, Tie
@@ -21,7 +23,7 @@ from meshwright.ops.sharding.constraint import Leeway, ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.ops.sharding.propagation_marks import ShardingGroup
 from meshwright.sharding import NamedSharding, PartitionSpec
-from meshwright.sharding.rule import REPLICATED, DimFactors, Factor, ShardingRule, make_rule, pointwise_rule
+from meshwright.sharding.rule import PARALLEL, REPLICATED, DimFactors, Factor, ShardingRule, make_rule, pointwise_rule
 
 Ruled = tuple[JaxprEqn, ShardingRule]
 
@@ -66,11 +68,44 @@ def eqn_rule(eqn: JaxprEqn) -> ShardingRule:
     return eqn.op.sharding_rule(*avals) if eqn.op.holds_jaxprs else rule_of(eqn.op, avals)
 
 
-def flatten(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[ShardingRule]]:
-    """The equations of a jaxpr without calls and of its regions, and their rules."""
+@dataclass(frozen=True)
+class Flat:
+    """The equations of a program and of its regions, and what they are asked in whatever order axes spread."""
+
+    eqns: Sequence[JaxprEqn]
+    rules: Sequence[ShardingRule]
+    #: the operands and results of each equation
+    atoms: Sequence[Sequence[Atom]]
+    #: 0 for equations that pass values through, 1 for those that contract, slide windows or repeat
+    levels: Sequence[int]
+    #: the numbers of the equations that take or make a value
+    neighbours: Mapping[Var, Sequence[int]]
+
+
+@once_for_each
+def flatten(jaxpr: Jaxpr) -> Flat:
+    """A jaxpr without calls as propagation sees it; remembered as long as that lives."""
     pairs = list(_with_regions(jaxpr))
     pairs += _groups([eqn for eqn, _ in pairs])
-    return [eqn for eqn, _ in pairs], [rule for _, rule in pairs]
+    atoms = [(*eqn.invars, *eqn.outvars) for eqn, _ in pairs]
+    neighbours: dict[Var, list[int]] = {}
+    for i, values in enumerate(atoms):
+        for value in dict.fromkeys(a for a in values if isinstance(a, Var)):
+            neighbours.setdefault(value, []).append(i)
+    rules = [rule for _, rule in pairs]
+    return Flat([eqn for eqn, _ in pairs], rules, atoms, list(map(_level, rules)), neighbours)
+
+
+@lru_cache(maxsize=65536)
+def _level(rule: ShardingRule) -> int:
+    if any(f.kind not in (PARALLEL, REPLICATED) for f in rule.factors):
+        return 1
+
+    def free(dims: tuple[DimFactors, ...]) -> set[int]:
+        return {f for fs in dims for f in fs if rule.factors[f].kind == PARALLEL}
+
+    results = set().union(*map(free, rule.results))
+    return 0 if any(free(dims) == results for dims in rule.operands) else 1
 
 
 def _with_regions(jaxpr: Jaxpr) -> Iterator[Ruled]:

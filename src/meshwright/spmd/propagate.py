@@ -24,7 +24,7 @@ from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.sharding.rule import PARALLEL, REPLICATED, DimFactors, ShardingRule
+from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
 from meshwright.spmd.custom import inferred
 from meshwright.spmd.factors import Axes, carried_back, factor_axes_of, join_axes
 from meshwright.spmd.flatten import flatten
@@ -126,13 +126,10 @@ class _Worker:
         self.mesh = mesh
         self.order = order
         self.result = Propagation(mesh, order=order)
-        self.eqns, self.rules = flatten(jaxpr)
+        flat = flatten(jaxpr)
+        self.eqns, self.rules, self.atoms = flat.eqns, flat.rules, flat.atoms
+        self.levels, self.neighbours = flat.levels, flat.neighbours
         self.result.origins.eqns, self.result.rules = self.eqns, self.rules
-        self.neighbours: dict[Var, list[int]] = {}
-        for i, eqn in enumerate(self.eqns):
-            for atom in {*(a for a in eqn.invars if isinstance(a, Var)), *eqn.outvars}:
-                self.neighbours.setdefault(atom, []).append(i)
-        self.levels = [_level(e, r) for e, r in zip(self.eqns, self.rules)]
         self.queues: list[deque[int]] = [deque(), deque()]
         self.queued = [True] * len(self.eqns)
         marks = ((e, e.op.exact_group) for e in self.eqns if isinstance(e.op, PropagationMark))
@@ -281,10 +278,9 @@ class _Worker:
         return placement.dims if placement else ((),) * atom.aval.ndim
 
     def visit(self, i: int) -> None:
-        eqn, rule = self.eqns[i], self.rules[i]
-        atoms = [*eqn.invars, *eqn.outvars]
-        dims = tuple(self.dims_of(a) for a in atoms)
-        if not any(any(d) for d in dims):
+        eqn, rule, atoms = self.eqns[i], self.rules[i], self.atoms[i]
+        dims = tuple(map(self.dims_of, atoms))
+        if not any(map(any, dims)):
             return
         asked = inferred(eqn, dims, self.mesh) if eqn.op.kept_whole else None
         new = spread(rule, dims, len(eqn.invars), self.mesh) if asked is None else asked
@@ -327,18 +323,6 @@ def scanned(propagation: Propagation) -> list[tuple[int, Var, Var]]:
 
 def _used(dims: Dims) -> list[str]:
     return [axis for axes in dims for axis in axes]
-
-
-def _level(eqn: JaxprEqn, rule: ShardingRule) -> int:
-    """0 for equations that pass values through, 1 for those that contract, slide windows or repeat."""
-    if any(f.kind not in (PARALLEL, REPLICATED) for f in rule.factors):
-        return 1
-
-    def free(dims: tuple[DimFactors, ...]) -> set[int]:
-        return {f for fs in dims for f in fs if rule.factors[f].kind == PARALLEL}
-
-    results = set().union(*map(free, rule.results))
-    return 0 if any(free(dims) == results for dims in rule.operands) else 1
 
 
 @lru_cache(maxsize=65536)

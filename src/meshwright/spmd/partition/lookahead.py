@@ -182,8 +182,7 @@ def _peak(part: Partition) -> int:
 
 
 def _signature(propagation: Propagation) -> int:
-    atoms = (a for eqn in propagation.origins.eqns for a in (*eqn.invars, *eqn.outvars))
-    return hash(tuple(propagation.layout(a) for a in atoms if isinstance(a, Var)))
+    return hash(frozenset((v, p.dims) for v, p in propagation.placements.items() if any(p.dims)))
 
 
 # --- contests -----------------------------------------------------------------------------------------------

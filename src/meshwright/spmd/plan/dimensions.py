@@ -33,13 +33,13 @@ class Kind:
 def kinds(jaxpr: Jaxpr) -> list[Kind]:
     """The kinds of dimensions of a program's arguments, those of most bytes first."""
     union = _Union()
-    eqns, rules = flatten(jaxpr)
-    for eqn, rule in zip(eqns, rules):
+    flat = flatten(jaxpr)
+    for eqn, rule in zip(flat.eqns, flat.rules):
         for members in _joined(eqn.invars, eqn.outvars, rule):
             for other in members[1:]:
                 union.join(members[0], other)
     weights: Counter[Dim] = Counter()
-    for eqn, rule in zip(eqns, rules):
+    for eqn, rule in zip(flat.eqns, flat.rules):
         for var, dim in (member for members in _joined(eqn.invars, eqn.outvars, rule) for member in members):
             weights[union.root((var, dim))] += var.aval.nbytes
     places: dict[Dim, list[tuple[int, int]]] = {}
