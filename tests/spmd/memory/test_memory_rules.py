@@ -166,6 +166,12 @@ CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
         lambda x: (lambda y: (y.sum(0), mnp.cos(y[0]) * 2))(mnp.pad(x, 3)[x[0, 0].astype(np.int32)][None]), (X,),
     ),
     "a transposed result that is there twice is transposed once": (twice, (X,)),
+    "a result with dimensions of size 1 is copied into their order": (lambda x: (mnp.tanh(x)[:, None], x), (X,)),
+    "also one that a product or a reduction gives": (
+        lambda x: ((x @ x.T)[:, None], mnp.cos(x).reshape(64, 4, 512).sum(1, keepdims=True)), (X,),
+    ),
+    "but not if it is made of one dimension": (lambda x: (x.sum(1, keepdims=True), x), ((40960, 16),)),
+    "nor if it is used again": (lambda x: (lambda y: (y, mnp.sin(y), y.sum(0)))(mnp.tanh(x)[:, None]), (X,)),
     "the larger of a value and itself is the value": (lambda x: mnp.concatenate([x, mnp.maximum(x, x)], 1), (X,)),
     "equal choices are made once": (equal_choices, ((256, 256), INDEX)),
     "equal loops run once": (equal_loops, ((256, 256), (256, 256))),

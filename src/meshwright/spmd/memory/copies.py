@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -61,15 +62,16 @@ def with_own_results(graph: Graph) -> Graph:
     return replace(graph, results=tuple(again.get(node, node) for node in graph.results))
 
 
-def copy_transposed(results: list[Kernel], carried: Sequence[Kernel]) -> None:
+def copy_transposed(results: list[Kernel], carried: Sequence[Kernel], graph: Graph) -> None:
     """Results that are computed in another order than theirs are copied, in place.
 
-    What a loop carries has the order that it is computed in, if only loops over elements read it.
+    What a loop carries has the order that it is computed in, if only loops over elements read it. A reshape puts
+    dimensions of size 1 before all others, if its result is used for nothing else.
     """
     copies: dict[Kernel, Kernel] = {}
     for i, kernel in enumerate(results):
         ordered = i >= len(carried) or not all(user.loop for user in carried[i].users)
-        if ordered and _transposed(kernel):
+        if ordered and (_transposed(kernel) or (_ones_come_first(kernel) and _used_once(kernel.root, graph))):
             results[i] = copies[kernel] = copies.get(kernel) or _copy(kernel)
 
 
@@ -146,10 +148,34 @@ def _reread(kernel: Kernel) -> None:
 
 def _transposed(kernel: Kernel) -> bool:
     """Written in another order than results have, where something is computed on the way."""
+    moved = _moved(kernel)
+    return moved.op == "transpose" and any(not node.view and node.op != "transpose" for node in kernel.members)
+
+
+def _ones_come_first(kernel: Kernel) -> bool:
+    """A reshape to dimensions of size 1 after others; of one dimension there is but one order."""
+    moved = _moved(kernel)
+    if moved.op != "reshape" or len(moved.operands[0].shape) == 1:
+        return False
+    first = next((d for d, n in enumerate(moved.shape) if n != 1), 0)
+    return 1 in moved.shape[first:]
+
+
+def _moved(kernel: Kernel) -> Node:
+    """What a kernel's root is elementwise functions of, one after the other."""
     root = kernel.root
     while root.elementwise and len(root.operands) == 1 and root.operands[0] in kernel.members:
         (root,) = root.operands
-    return root.op == "transpose" and any(not node.view and node.op != "transpose" for node in kernel.members)
+    return root
+
+
+def _used_once(root: Node, graph: Graph) -> bool:
+    """Whether a result, and what it is an elementwise function of, has no other use."""
+    uses = Counter(x for node in graph.post_order() for x in node.operands)
+    uses.update(graph.results)
+    while root.elementwise and len(root.operands) == 1 and uses[root] == 1:
+        (root,) = root.operands
+    return uses[root] == 1
 
 
 def _copy(kernel: Kernel) -> Kernel:

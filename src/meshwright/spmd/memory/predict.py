@@ -106,7 +106,7 @@ class _Plan:
             fuse(kernels, kept)
         combine(self.results, effects)
         if compiler.copies_transposed and (len(self.results) > 1 or aliases is not None):
-            copy_transposed(self.results, self.parameters if aliases else ())
+            copy_transposed(self.results, self.parameters if aliases else (), graph)
         self.aliases = matched(self.results, self.parameters, donated) if aliases is None else aliases
         self.has_table = compiler.tables and aliases is None and len(self.results) > 1
         copy_results(self.results, self.parameters, self.aliases)
