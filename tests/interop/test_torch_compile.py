@@ -11,6 +11,8 @@ nn, F = torch.nn, torch.nn.functional
 import meshwright as mw  # noqa: E402
 from meshwright import errors  # noqa: E402
 
+checkpoint = pytest.importorskip("torch.utils.checkpoint").checkpoint
+
 
 @pytest.fixture(scope="module", autouse=True)
 def registered():
@@ -145,6 +147,45 @@ def test_norms_write_to_their_statistics(norm):
         torch.testing.assert_close(module.get_buffer(name), buffer, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(after[name], buffer.numpy(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(compiled(module.eval())(x), theirs.eval()(x), rtol=1e-5, atol=1e-5)
+
+
+class Modes(nn.Module):
+    def __init__(self, mode):
+        super().__init__()
+        self.mode, self.linear = mode, nn.Linear(6, 6)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        if self.mode == "checkpoint":
+            return checkpoint(lambda y: self.linear(y).tanh(), x, use_reentrant=False) + x
+        if self.mode == "no_grad":
+            return self.moved(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.moved(x)
+            with torch.autocast("cpu", enabled=False):
+                return y, self.linear(x)
+
+    def moved(self, x):
+        y = self.linear(x)
+        with torch.no_grad():
+            self.mean.copy_(y[0, 0])  # of which nothing is differentiated, though it is written to what is used below
+            double = 2 * y
+        return y * self.mean.sum() + double
+
+
+@pytest.mark.parametrize("mode", ["checkpoint", "no_grad", "autocast"])
+def test_modes(mode):
+    torch.manual_seed(0)
+    module, x = Modes(mode), torch.randn(3, 5, 6)
+    theirs = copy.deepcopy(module)
+    got, want = compiled(module)(x), theirs(x)
+    rtol = 0.03 if mode == "autocast" else 1e-5
+    torch.testing.assert_close(got, want, rtol=rtol, atol=rtol)  # types, too
+    for outs in (got, want):
+        sum(o.float().square().mean() for o in (outs if isinstance(outs, tuple) else (outs,))).backward()
+    for p, q in zip(module.parameters(), theirs.parameters()):
+        torch.testing.assert_close(p.grad, q.grad, rtol=rtol, atol=rtol * float(q.grad.abs().max()))
+    torch.testing.assert_close(module.mean, theirs.mean, rtol=rtol, atol=rtol)
 
 
 def test_sums_of_three_factors_take_any_path():

@@ -1,4 +1,4 @@
-"""A module as a graph of ops that have rules: exported, its no-grad regions marked, the rest decomposed by torch."""
+"""A module as a graph of ops that have rules: exported, its modes written out, the rest decomposed by torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -15,6 +16,7 @@ from meshwright.interop.torch import registry
 from meshwright.interop.torch.decompositions import decomposed, without_rule
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
+from meshwright.interop.torch.modes import gradients_stopped, write_casts
 from meshwright.interop.torch.overrides import Overridden
 from meshwright.interop.torch.passes import drop_packed, sink_views
 from meshwright.interop.torch.sources import described, user_line
@@ -31,14 +33,16 @@ def export(
       RuleError: ops that have no rule; says where, and how to register one. An ``autograd.Function`` whose backward
         cannot be traced.
     """
-    with warnings.catch_warnings(), Overridden(), functions_traced() as functions:
+    for part in module.modules():
+        if isinstance(
+            part, fx.GraphModule
+        ):  # of torch.compile: what a checkpoint's region has, by this release's export
+            part.meta.setdefault("_checkpoint_context_fn", torch.utils.checkpoint.noop_context_fn)
+    with warnings.catch_warnings(), Overridden(), gradients_stopped(), functions_traced() as functions:
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
-            for part in program.graph_module.modules():
-                if isinstance(part, fx.GraphModule):
-                    detach_no_grad(part)
-            program = decomposed(program)
+            program = decomposed(write_casts(program))
         except (ImportProgramError, RuleError):
             raise
         except Exception as error:
@@ -75,29 +79,6 @@ def _remedy(error: Exception) -> str:
         "\nTorch does not export transformations (torch.vmap, torch.func.grad) of this function: convert what it is "
         "of, and use meshwright.vmap and meshwright.grad"
     )
-
-
-# --- regions without a gradient -----------------------------------------------------------------------------
-def detach_no_grad(module: fx.GraphModule) -> None:
-    """Detach what comes out of ``torch.no_grad()`` regions, which a decomposition forgets."""
-    graph = module.graph
-    for node in list(graph.nodes):
-        target = node.target
-        if isinstance(target, torch._ops.HigherOrderOperator) and target.name() == "wrap_with_set_grad_enabled":
-            if node.args[0] is False:
-                for user in list(node.users):
-                    _detach(graph, user)
-    graph.lint()
-    module.recompile()
-
-
-def _detach(graph: fx.Graph, node: fx.Node) -> None:
-    if not isinstance(node.meta.get("val"), torch.Tensor):
-        return
-    with graph.inserting_after(node):
-        detached = graph.call_function(torch.ops.aten.detach.default, (node,))
-    detached.meta = dict(node.meta)
-    node.replace_all_uses_with(detached, delete_user_cb=lambda user: user is not detached)
 
 
 # --- what is refused ---------------------------------------------------------------------------------------

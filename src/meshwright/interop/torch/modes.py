@@ -1,0 +1,107 @@
+"""What ``torch.no_grad`` and ``torch.autocast`` do, written out: exports keep their regions apart, or forget them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+from torch._export.passes import replace_set_grad_with_hop_pass as passes
+from torch.fx.experimental.proxy_tensor import make_fx
+
+
+# --- no gradients -------------------------------------------------------------------------------------------
+@contextmanager
+def gradients_stopped() -> Iterator[None]:
+    """Within, exports detach what goes into regions without gradients, before they make calls of these."""
+    made = passes.replace_set_grad_with_hop_pass
+
+    def detached(module: fx.GraphModule, signature: Any) -> Any:
+        _stop_gradients(module.graph)
+        return made(module, signature)
+
+    passes.replace_set_grad_with_hop_pass = detached  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        passes.replace_set_grad_with_hop_pass = made
+
+
+def _stop_gradients(graph: fx.Graph) -> None:
+    enabled, inside = True, set()
+    for node in list(graph.nodes):
+        if node.target is torch._C._set_grad_enabled:
+            enabled = node.args[0]
+        elif not enabled and node.op == "call_function":
+            inside.add(node)
+            for given in node.all_input_nodes:
+                if given not in inside and isinstance(given.meta.get("val"), torch.Tensor):
+                    node.replace_input_with(given, _detached(graph, given, node))
+
+
+def _detached(graph: fx.Graph, node: fx.Node, user: fx.Node) -> fx.Node:
+    with graph.inserting_before(user):
+        detached = graph.call_function(torch.ops.aten.detach.default, (node,))
+    detached.meta = dict(node.meta)
+    return detached
+
+
+# --- casts --------------------------------------------------------------------------------------------------
+def write_casts(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with the ops of each region, and the casts between them, in its place."""
+    module = program.graph_module
+    regions = [n for n in module.graph.nodes if _is_region(n)]
+    if not regions:
+        return program
+    for part in (m for m in module.modules() if isinstance(m, fx.GraphModule)):
+        _drop_checks(part)
+    for node in regions:
+        _inline(module, node, _traced(module, node))
+    module.graph.lint()
+    module.recompile()
+    return program.run_decompositions({})  # with the types that values have after casts
+
+
+def _is_region(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() == "wrap_with_autocast"
+
+
+def _drop_checks(module: fx.GraphModule) -> None:
+    """Without checks of types: an export notes those that values would have without the casts."""
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            module.graph.erase_node(node)
+    module.recompile()
+
+
+def _traced(module: fx.GraphModule, node: fx.Node) -> fx.GraphModule:
+    device, dtype, enabled, _, region, *operands = node.args
+    inner = operator.attrgetter(str(region.target))(module)  # type: ignore[union-attr]
+
+    def run(*given: Any) -> Any:
+        # What a cast is kept for, the gradient of a weight used twice, our derivatives do without.
+        with torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False):  # type: ignore[arg-type]
+            return fx.Interpreter(inner).run(*given)
+
+    with fx.traceback.preserve_node_meta():
+        return make_fx(run)(*(o.meta["val"] if isinstance(o, fx.Node) else o for o in operands))
+
+
+def _inline(module: fx.GraphModule, node: fx.Node, region: fx.GraphModule) -> None:
+    graph, operands = module.graph, node.args[5:]
+    placeholders = [n for n in region.graph.nodes if n.op == "placeholder"]
+    values: dict[fx.Node, Any] = dict(zip(placeholders, operands))
+    with graph.inserting_before(node):
+        for constant in (n for n in region.graph.nodes if n.op == "get_attr"):
+            name = f"{node.name}_{constant.target}"
+            setattr(module, name, operator.attrgetter(constant.target)(region))
+            values[constant] = graph.get_attr(name)
+            values[constant].meta = dict(constant.meta)
+        outs: Sequence[Any] = graph.graph_copy(region.graph, values)  # type: ignore[assignment]
+    for user in list(node.users):  # which pick from the results
+        user.replace_all_uses_with(outs[user.args[1]])
+        graph.erase_node(user)
+    graph.erase_node(node)
