@@ -17,8 +17,8 @@ import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
 from meshwright.checkpoint_io import CheckpointManager, files, restore, save, zarr
-from meshwright.checkpoint_io.index import WRITING, Entry, Leaf
-from meshwright.errors import ArgumentError, CheckpointError, CheckpointWarning
+from meshwright.checkpoint_io.index import REPLACED, WRITING, Entry, Leaf
+from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, CheckpointWarning
 
 HERE = Path(__file__).parent
 MESH = mw.make_mesh((4, 2), ("x", "y"))
@@ -62,6 +62,22 @@ def test_onto_other_shardings_and_dtypes(tmp_path):
         assert got["w"].dtype == "float16" and got["w"].sharding.spec == spec and type(got["n"]) is float
     host = restore(tmp_path / "a", {"w": np.zeros((7, 10), np.float64), "n": np.int8(0)})
     assert type(host["w"]) is np.ndarray and host["w"].dtype == np.float64 and host["w"].flags.writeable
+
+
+@pytest.mark.parametrize("format", ["safetensors", "tensorstore"])
+def test_onto_devices_that_have_only_padding(tmp_path, format):
+    save(tmp_path / "a", VALUE[:3], format=format)
+    split = NamedSharding(MESH, P("x"))
+    got = restore(tmp_path / "a", mw.ShapeDtypeStruct((3, 10), "float32", sharding=split))
+    assert got.sharding == split
+    np.testing.assert_array_equal(got, VALUE[:3])
+
+
+@pytest.mark.parametrize("saved, like", [(1j, 1.0), (1.5, 1), (1.5, True), (2, False), (1j, np.zeros((), np.float32))])
+def test_numbers_do_not_lose_a_part(tmp_path, saved, like, refuses):
+    save(tmp_path / "a", {"n": saved})
+    with refuses(CheckpointError, "another tree", "['n']"):
+        restore(tmp_path / "a", {"n": like})
 
 
 def test_tensorstore(tmp_path):
@@ -197,6 +213,36 @@ def test_managers_keep_the_latest_and_the_best(tmp_path):
     with pytest.warns(CheckpointWarning, match="step 4 is passed over"):
         np.testing.assert_array_equal(again.restore()["w"], VALUE + 3)
     assert not list(tmp_path.glob(f"*{WRITING}*"))
+
+
+@pytest.mark.parametrize("mode, best", [("min", 2), ("max", 4)])
+def test_metrics_are_numbers_and_nan_is_never_the_best(tmp_path, mode, best):
+    metrics = mnp.nan, np.float32(3), mnp.float32(1), float("nan"), np.float64(5), 2
+    with CheckpointManager(tmp_path, keep=1, keep_best=1, mode=mode) as manager:
+        for step, metric in enumerate(metrics):
+            manager.save(np.int64(step), {"w": VALUE}, {"loss": metric})
+    assert manager.steps() == [best, 5] and manager.best_steps()[0] == best
+
+
+def test_steps_and_metrics_that_cannot_be_kept(tmp_path, refuses):
+    manager = CheckpointManager(tmp_path)
+    with refuses(ArgumentError, "a step of 0 or more, got -1"):
+        manager.save(-1, VALUE)
+    with refuses(ArgumentTypeError, "an integer as the step, got 2.0"):
+        manager.save(2.0, VALUE)
+    with refuses(ArgumentTypeError, "metrics to be numbers by name"):
+        save(tmp_path / "a", VALUE, metrics={"loss": "low"})
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_not_yet_replaced_is_put_back(tmp_path):
+    """As when a process ends between taking the old checkpoint away and putting the new one in its place."""
+    save(tmp_path / "latest", VALUE).folder.rename(tmp_path / f"latest{REPLACED}")
+    save(tmp_path / "other", VALUE)
+    (tmp_path / f"other{REPLACED}").mkdir()
+    CheckpointManager(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "other"]
+    np.testing.assert_array_equal(restore(tmp_path / "latest"), VALUE)
 
 
 def test_killed_at_any_moment():

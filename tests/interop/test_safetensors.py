@@ -63,6 +63,27 @@ def test_renamed_and_converted(tmp_path, refuses):
         safetensors.load(file, rename=[(".*", "all")])
 
 
+def test_shardings_and_types_that_do_not_fit(tmp_path, refuses):
+    file = tmp_path / "w.safetensors"
+    safetensors.save(file, {"a": mnp.array([1j, 2]), "b": mnp.arange(8.0)})
+    mesh = mw.make_mesh((8,), ("x",))
+    with refuses(errors.WeightsError, "'B'", "there are a, b"):
+        safetensors.load(file, shardings={"B": mw.NamedSharding(mesh, mw.P("x"))})
+    with refuses(errors.MeshError, "shardings['b']", "no mesh is set"):
+        safetensors.load(file, shardings={"b": mw.P("x")})
+    with mesh:
+        assert safetensors.load(file, shardings={"b": mw.P("x")})["b"].sharding.spec == mw.P("x")
+    with refuses(errors.WeightsError, "dtype      a  is complex64, expected float32"):
+        safetensors.load(file, like={"a": mnp.ones(2), "b": mnp.ones(8)})
+
+
+def test_files_that_cannot_be_written(tmp_path, refuses):
+    with refuses(errors.WeightsError, "nowhere"):
+        safetensors.save(tmp_path / "nowhere" / "w.safetensors", WEIGHTS)
+    with refuses(errors.WeightsError, "cannot be written"):
+        safetensors.save(tmp_path / "w.safetensors", {1: mnp.ones(2)})
+
+
 def test_damaged_and_hostile_files_are_refused(tmp_path, refuses):
     file = tmp_path / "w.safetensors"
     safetensors.save(file, WEIGHTS)

@@ -12,6 +12,7 @@ from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING, Index, read_
 from meshwright.checkpoint_io.reading import restore
 from meshwright.checkpoint_io.writing import Progress, Saving, save
 from meshwright.core.source import warn
+from meshwright.core.static import static_index
 from meshwright.errors import ArgumentError, CheckpointError, CheckpointWarning
 from meshwright.runtime.pjrt.world import WORLD
 
@@ -77,10 +78,11 @@ class CheckpointManager:
         return max(self.steps(), default=None)
 
     def best_steps(self) -> list[int]:
-        """The steps that have the metric, best first."""
-        known = [(step, self._index(step).metrics.get(self.metric)) for step in self.steps()]
+        """The steps that have the metric, best first; one whose metric is NaN is not among them."""
+        known = [(self._index(step).metrics.get(self.metric), step) for step in self.steps()]
         sign = 1 if self.mode == "min" else -1
-        return [step for step, value in sorted(known, key=lambda k: sign * (k[1] or 0.0)) if value is not None]
+        ordered = sorted((sign * value, step) for value, step in known if value is not None and value == value)
+        return [step for _, step in ordered]
 
     def _index(self, step: int) -> Index:
         return read_index(self.folder(step))
@@ -97,7 +99,11 @@ class CheckpointManager:
 
         Raises:
           CheckpointError: this step has one, or the one before could not be written.
+          ArgumentError: a step below 0. ArgumentTypeError: one that is no integer, or a metric that is no number.
         """
+        step = static_index(step, "CheckpointManager.save", "the step")
+        if step < 0:
+            raise ArgumentError(f"CheckpointManager.save: expected a step of 0 or more, got {step}")
         self.wait()
         self._saving = save(
             self.folder(step), tree, asynchronous=True, format=self.format, progress=progress, step=step,
@@ -127,10 +133,12 @@ class CheckpointManager:
                 shutil.rmtree(self.folder(step), ignore_errors=True)
 
     def _clean(self) -> None:
-        """Remove what ended runs have left unfinished."""
-        for path in self.directory.iterdir():
-            unfinished = WRITING in path.name or path.name.endswith(REPLACED)
-            if unfinished or (_STEP.fullmatch(path.name) and path.is_dir() and not (path / NAME).is_file()):
+        """Remove what ended runs have left unfinished; what was taken away and not yet replaced is put back."""
+        for path in list(self.directory.iterdir()):
+            new = path.with_name(path.name.removesuffix(REPLACED))
+            if new != path and not new.exists():
+                path.rename(new)
+            elif new != path or WRITING in path.name or _is_unfinished(path):
                 shutil.rmtree(path, ignore_errors=True)
 
     # --- restoring ------------------------------------------------------------------------------------------
@@ -154,3 +162,8 @@ class CheckpointManager:
 
     def __repr__(self) -> str:
         return f"CheckpointManager({str(self.directory)!r}, steps={self.steps()})"
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether it has the name of a step, and is no checkpoint."""
+    return _STEP.fullmatch(path.name) is not None and path.is_dir() and not (path / NAME).is_file()

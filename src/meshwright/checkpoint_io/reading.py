@@ -14,7 +14,7 @@ from meshwright.api.jit import shape_of
 from meshwright.checkpoint_io import files, zarr
 from meshwright.checkpoint_io.index import REPLACED, Entry, Index, read_index, rebuilt
 from meshwright.core import pytree
-from meshwright.core.dtypes import as_dtype
+from meshwright.core.dtypes import as_dtype, kind_of
 from meshwright.core.key_types import KEY_TYPES, is_key
 from meshwright.errors import ArgumentTypeError, CheckpointError
 from meshwright.runtime.array import Array, from_numpy
@@ -28,7 +28,8 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
 
     Args:
       like: a tree of arrays, of ``ShapeDtypeStruct`` or of numbers: leaves get their shardings and dtypes, whatever
-        they were saved with, and each process reads what its devices hold. Without it, dicts, lists and tuples are made
+        they were saved with, and each process reads what its devices hold; complex numbers do not become real, nor
+        floating-point numbers integers. Without it, dicts, lists and tuples are made
         again, with arrays on the default device (other trees become a dict by path).
       verify: read all of it first, and compare checksums.
 
@@ -93,7 +94,8 @@ def _matched(folder: Path, index: Index, paths: Sequence[str], targets: Sequence
     """The entry of each leaf.
 
     Raises:
-      CheckpointError: a leaf without one, one without a leaf, another shape, or random keys on one side only.
+      CheckpointError: a leaf without one, one without a leaf, another shape, or a lesser kind of number, or random keys on
+        one side only.
     """
     saved = {e.path: e for e in index.entries}
     rows = []
@@ -106,12 +108,19 @@ def _matched(folder: Path, index: Index, paths: Sequence[str], targets: Sequence
         text = f"{dtype.name}{list(shape)}"
         if entry is None:
             rows.append((path, "-", text))
-        elif (list(shape), getattr(dtype, "name", None) if is_key(dtype) else None) != (_shape(entry), entry.key):
+        elif list(shape) != _shape(entry) or not _converts(entry, dtype):
             rows.append((path, f"{entry.key or entry.dtype}{_shape(entry)}", text))
     rows += [(e.path, f"{e.key or e.dtype}{_shape(e)}", "-") for p, e in saved.items() if p not in set(paths)]
     if rows:
         raise CheckpointError(f"{folder} is of another tree than like:\n{_table(rows)}")
     return [saved[p] for p in paths]
+
+
+def _converts(entry: Entry, dtype: Any) -> bool:
+    """Whether what was saved may become ``dtype``: keys of the same generator, numbers of the same or a wider kind."""
+    if entry.key or is_key(dtype):
+        return is_key(dtype) and dtype.name == entry.key
+    return kind_of(as_dtype(entry.dtype)) <= kind_of(dtype)
 
 
 def _shape(entry: Entry) -> list[int]:
@@ -129,8 +138,8 @@ def _table(rows: Sequence[tuple[str, str, str]]) -> str:
 def _region(folder: Path, index: Index, entry: Entry, where: Sequence[slice]) -> np.ndarray:
     """A part of an array; all of it for no slices. One that is in one piece is a view of the file."""
     full = [slice(*s.indices(n)) for s, n in zip(where, entry.shape)] if where else [slice(0, n) for n in entry.shape]
-    if 0 in entry.shape:
-        return np.zeros([s.stop - s.start for s in full], as_dtype(entry.dtype))
+    if any(s.start >= s.stop for s in full):  # also the part of a device that has only padding
+        return np.zeros([max(s.stop - s.start, 0) for s in full], as_dtype(entry.dtype))
     if index.format == "tensorstore":
         return zarr.read(folder, entry, full)
     out = None

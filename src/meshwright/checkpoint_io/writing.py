@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +21,8 @@ from meshwright.checkpoint_io.index import FORMATS, NAME, REPLACED, WRITING, Ent
 from meshwright.core import pytree
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError, CheckpointError
+from meshwright.core.static import static_index
+from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError
 from meshwright.runtime.array import Array
 from meshwright.runtime.executable import as_array
 from meshwright.runtime.parts import Parts
@@ -81,7 +82,7 @@ def save(
 
     Raises:
       CheckpointError: there is something already, or it cannot be written.
-      ArgumentError: another format. MissingExtraError: the package ``tensorstore`` is not installed.
+      ArgumentError: another format. ArgumentTypeError: a step or metric that is no number. MissingExtraError: the package ``tensorstore`` is not installed.
 
     Example:
       >>> import tempfile
@@ -103,7 +104,8 @@ def save(
     sources = [_source(path, x) for path, x in zip(pytree.paths(tree), pytree.leaves(tree))]
     if asynchronous:
         sources = [_copied(s) for s in sources]
-    index = Index([], structure(tree), format, step, dict(metrics or {}))
+    step = None if step is None else static_index(step, "save", "the step")
+    index = Index([], structure(tree), format, step, _numbers(metrics or {}))
     job, saving = _Job(folder, sources, index, Group(), progress), Saving(folder)
     if not asynchronous:
         job.run()
@@ -111,6 +113,18 @@ def save(
         return saving
     threading.Thread(target=saving._run, args=(job.run,), name="meshwright-checkpoint").start()
     return saving
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics as numbers of Python's, which JSON has: arrays of one element too.
+
+    Raises:
+      ArgumentTypeError: one is no number.
+    """
+    try:
+        return {str(name): float(value) for name, value in metrics.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ArgumentTypeError(f"save: expected metrics to be numbers by name, got {metrics!r} ({error})") from None
 
 
 def _source(path: str, x: Any) -> Leaf:

@@ -346,12 +346,13 @@ def _check_strict(nodes: frozenset[str]) -> None:
     kinds = ["i*", "f*", "c*"]
     strong = nodes.difference(kinds)
     weak = [kinds.index(n) for n in nodes.intersection(kinds)]
-    if len(strong) > 1 or (strong and weak and max(weak) > _kind_of(_BY_SHORT[next(iter(strong))])):
+    if len(strong) > 1 or (strong and weak and max(weak) > kind_of(_BY_SHORT[next(iter(strong))])):
         raise TypePromotionError(
             f"no implicit promotion between dtypes {', '.join(sorted(nodes))} with numpy_dtype_promotion='strict'; "
             "convert one of them with .astype"
         )
 
 
-def _kind_of(dtype: np.dtype) -> int:
+def kind_of(dtype: np.dtype) -> int:
+    """-1 for bool, 0 for integers, 1 for floating-point and 2 for complex numbers: none holds those of a later one."""
     return -1 if is_bool(dtype) else 2 if is_complex(dtype) else 1 if is_float(dtype) else 0

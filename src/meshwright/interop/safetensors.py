@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from meshwright.api.assembling import make_array_from_callback
-from meshwright.core.dtypes import as_dtype, canonical
+from meshwright.api.shardings import resolve
+from meshwright.core.dtypes import as_dtype, canonical, kind_of
 from meshwright.core.records import dataclass
 from meshwright.errors import WeightsError
 from meshwright.interop.extras import require
 from meshwright.runtime.array import default_sharding
-from meshwright.sharding import Sharding
 
 INDEX = "model.safetensors.index.json"
 _DTYPES = {
@@ -131,7 +131,7 @@ def fit(weights: Mapping[str, Any], like: Mapping[str, Any], rename: Sequence[tu
     """``weights`` (arrays, tensors of a ``state_dict``, anything with ``shape``) under the names of ``like``, renamed.
 
     Raises:
-      WeightsError: a table of what is missing, left over, and of another shape.
+      WeightsError: a table of what is missing, left over, of another shape, or of a type that loses a part of it.
     """
     given: dict[str, Any] = {}
     for name, value in weights.items():
@@ -143,11 +143,19 @@ def fit(weights: Mapping[str, Any], like: Mapping[str, Any], rename: Sequence[tu
     rows = [
         *_rows("missing", sorted(like.keys() - given.keys()), lambda n: f"{tuple(like[n].shape)}"),
         *_rows("left over", sorted(given.keys() - like.keys()), lambda n: f"{tuple(given[n].shape)}"),
+        *_rows("dtype", _narrowed(given, like), lambda n: f"is {given[n].dtype}, expected {like[n].dtype}"),
         *_rows("shape", sorted(different), lambda n: f"is {tuple(given[n].shape)}, expected {tuple(like[n].shape)}"),
     ]
     if rows:
         raise WeightsError("the weights do not fit:\n" + "\n".join(rows) + "\nSee rename= for names that differ")
     return {name: given[name] for name in like}
+
+
+def _narrowed(given: Mapping[str, Any], like: Mapping[str, Any]) -> list[str]:
+    """The names of weights that would lose imaginary parts or fractions."""
+    types = {n: (getattr(given[n], "dtype", None), getattr(like[n], "dtype", None)) for n in given.keys() & like.keys()}
+    known = {n: (a, b) for n, (a, b) in types.items() if isinstance(a, np.dtype) and isinstance(b, np.dtype)}
+    return sorted(n for n, (a, b) in known.items() if kind_of(a) > kind_of(b))
 
 
 def _rows(kind: str, names: list[str], shown: Any) -> list[str]:
@@ -185,11 +193,26 @@ def load(
     named = {renamed(n, rename): e for n, e in stored.items()} if like is None else fit(stored, like, rename)
     if len(named) != len(stored):
         raise WeightsError(f"{path}: rename gives several weights one name")
-    return {name: _array(name, entry, like, shardings) for name, entry in named.items()}
+    placed = _by_name(shardings, named)
+    return {name: _array(name, entry, like, placed[name]) for name, entry in named.items()}
 
 
-def _array(name: str, entry: Entry, like: Mapping[str, Any] | None, shardings: Any) -> Any:
-    sharding = shardings if isinstance(shardings, Sharding) else (shardings or {}).get(name)
+def _by_name(shardings: Any, names: Iterable[str]) -> dict[str, Any]:
+    """The sharding of each weight, None for those without one.
+
+    Raises:
+      WeightsError: a sharding of a weight that is not there.
+    """
+    if isinstance(shardings, Mapping):
+        left = sorted(set(shardings) - set(names), key=str)
+        if left:
+            raise WeightsError(f"load: shardings has {left[0]!r}, and no weight has that name; there are "
+                               f"{', '.join(sorted(names)[:_SHOWN])}")  # fmt: skip
+        return {name: resolve(shardings.get(name), f"load: shardings[{name!r}]") for name in names}
+    return dict.fromkeys(names, resolve(shardings, "load: shardings"))
+
+
+def _array(name: str, entry: Entry, like: Mapping[str, Any] | None, sharding: Any) -> Any:
     dtype = canonical(entry.dtype if like is None else np.dtype(like[name].dtype))
 
     def part(index: Any) -> np.ndarray:
@@ -230,19 +253,18 @@ def save(
     as Hugging Face's libraries read it.
 
     Raises:
-      WeightsError: a dtype that the format does not have.
+      WeightsError: a dtype or name that the format does not have, or a file that cannot be written.
       MissingExtraError: safetensors is not installed.
     """
-    library = require("safetensors.numpy", "safetensors")
     path = Path(path)
     if math.isinf(max_bytes):
-        library.save_file(_values(tensors, tensors), path, _strings(metadata))
+        _save_file(path, _values(tensors, tensors), metadata)
         return
     path.mkdir(parents=True, exist_ok=True)
     groups = _shards(tensors, max_bytes)
     files = [f"model-{i + 1:05}-of-{len(groups):05}.safetensors" for i in range(len(groups))]
     for file, names in zip(files, groups):
-        library.save_file(_values(tensors, names), path / file, _strings(metadata))
+        _save_file(path / file, _values(tensors, names), metadata)
     index = {
         "metadata": {"total_size": sum(x.nbytes for x in tensors.values())},
         "weight_map": {n: file for file, names in zip(files, groups) for n in names},
@@ -250,5 +272,10 @@ def save(
     (path / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
-def _strings(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    return {"format": "np", **(metadata or {})}
+def _save_file(file: Path, values: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None) -> None:
+    """Write one file; raises as :func:`save`."""
+    library = require("safetensors.numpy", "safetensors")
+    try:
+        library.save_file(values, file, {"format": "np", **(metadata or {})})
+    except Exception as error:  # the library has errors of its own, beside those of types and of the disk
+        raise WeightsError(f"save: {file} cannot be written ({error})") from None
