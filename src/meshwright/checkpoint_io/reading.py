@@ -94,8 +94,8 @@ def _matched(folder: Path, index: Index, paths: Sequence[str], targets: Sequence
     """The entry of each leaf.
 
     Raises:
-      CheckpointError: a leaf without one, one without a leaf, another shape, or a lesser kind of number, or random keys on
-        one side only.
+      CheckpointError: a leaf without one, one without a leaf, another shape, a lesser kind of number, or random keys
+        on one side only.
     """
     saved = {e.path: e for e in index.entries}
     rows = []

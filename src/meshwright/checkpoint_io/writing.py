@@ -82,7 +82,8 @@ def save(
 
     Raises:
       CheckpointError: there is something already, or it cannot be written.
-      ArgumentError: another format. ArgumentTypeError: a step or metric that is no number. MissingExtraError: the package ``tensorstore`` is not installed.
+      ArgumentError: another format. ArgumentTypeError: a step or metric that is no number.
+      MissingExtraError: the package ``tensorstore`` is not installed.
 
     Example:
       >>> import tempfile
