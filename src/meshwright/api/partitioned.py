@@ -220,7 +220,7 @@ class PartitionedProgram(Stage):
         """What was replicated, padded or computed repeatedly, which annotations wait for others, and what the
         communication passes changed, in words."""
         redundant = [self.work.warning] if self.work.warning else []
-        order = self.part.order.describe(self.mesh.abstract_mesh)
+        order = self.part.described_order
         changes = (f"communication pass: {c}" for c in self.part.changes)
         return [*map(str, self.part.replicated), *self.padded, *redundant, *order, *changes]
 

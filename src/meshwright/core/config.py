@@ -101,6 +101,7 @@ OPTIONS: dict[str, Option] = {
     "enable_compilation_cache": Option(True),
     "persistent_cache_min_entry_size_bytes": Option(0, accepts=lambda v: v >= -1, expected="a number of bytes, or -1"),
     "random_seed_offset": Option(0, traced=True),
+    "reproducible_sums": Option(False, traced=True),
     "default_device": Option(None, accepts=_is_device, expected="a device (see devices()) or None", traced=True),
 }
 _TRACED = tuple(name for name, option in OPTIONS.items() if option.traced)
@@ -166,6 +167,8 @@ class Config(threading.local):
     persistent_cache_min_entry_size_bytes: int
     #: added to every seed that a random key is made of
     random_seed_offset: int
+    #: whether sums over devices are made in one order, virtual, real and in processes alike
+    reproducible_sums: bool
     default_prng_impl: str
     enable_custom_prng: bool
     default_matmul_precision: str | None

@@ -21,6 +21,7 @@ from meshwright.lowering.convolutions import CONVOLVING_PRODUCTS
 from meshwright.lowering.joined import JOINED_REDUCTIONS
 from meshwright.lowering.products import MERGE_PRODUCTS, SWAPPED_PRODUCTS
 from meshwright.lowering.reductions import merge_reductions
+from meshwright.lowering.reproducible import in_order
 from meshwright.lowering.target import Target
 from meshwright.lowering.units import Units, enter, every_of, first_of, held_aval, leave, with_units
 from meshwright.spmd.partition.record import Partition
@@ -38,19 +39,26 @@ def virtual_program(part: Partition, copies: bool = False) -> ClosedJaxpr:
 
 def on_target(part: Partition, target: Target, copies: bool = False) -> ClosedJaxpr:
     """The program of each real device; collectives over real axes stay."""
-    units = Units.of(part, target)
+    units = Units.of(part, target, atoms=part.sums_in_order)
     if target.real and not any(target.mesh.axis_size(a) > 1 for a in target.virtual):
-        return part.jaxpr
+        return run_passes(part.jaxpr, _named(part, units)) if part.sums_in_order else part.jaxpr
     return run_passes(part.jaxpr, batching(part, units, copies))
+
+
+def _named(part: Partition, units: Units) -> tuple[Pass, ...]:
+    """What is done whether any unit is virtual or not."""
+    names = Pass(
+        "name batched axes", lambda j: with_units(j, units), "Collectives name the axes that are batched, or parts."
+    )
+    ordered = Pass("sums in order", lambda j: in_order(j, units), "Sums over devices are made in the mesh's order.")
+    return (names, ordered) if part.sums_in_order else (names,)
 
 
 def batching(part: Partition, units: Units, copies: bool = False) -> tuple[Pass, ...]:
     """The passes that batch a program over virtual units."""
     inputs = [frozenset(u for atoms in lo.dims for u in units.of_atoms(atoms)) for lo in part.in_layouts]
     return (
-        Pass(
-            "name batched axes", lambda j: with_units(j, units), "Collectives name the axes that are batched, or parts."
-        ),
+        *_named(part, units),
         Pass(
             "merge sums of products", lambda j: merge_reductions(j, inputs, units.virtual),
             "Where a sum completes what a virtual axis has split, the split is undone.",

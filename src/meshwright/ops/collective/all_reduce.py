@@ -35,7 +35,7 @@ from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 _MOST_SLICES = 64
 
 
-def _fold(x: Any, dim: int, combine: Callable[[Any, Any], Any]) -> Any:
+def fold(x: Any, dim: int, combine: Callable[[Any, Any], Any]) -> Any:
     """Reduce over ``dim`` by combining halves: adding slices runs at memory speed on CPU, ``reduce`` does not."""
     n = typeof(x).shape[dim]
     while n > 1:
@@ -81,7 +81,7 @@ class AllReduce(Collective):
         if dim is None:
             x = self.repeat(x, axis.size)
         elif axis.size <= _MOST_SLICES or self.reduction != "sum":
-            x = _fold(x, dim, self.monoid.combine)
+            x = fold(x, dim, self.monoid.combine)
         else:
             x = reduce_sum(x, (dim,))
         rest = self.axes[:i] + self.axes[i + 1 :]

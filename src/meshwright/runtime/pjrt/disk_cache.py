@@ -78,7 +78,8 @@ def _wait_for_first(key: str, devices: Any) -> None:
 
 # --- the key ------------------------------------------------------------------------------------------------
 def _key(text: str, client: Any, options: Any) -> str:
-    parts = (text, options.SerializeAsString().hex(), _machine(client), os.environ.get("XLA_FLAGS", ""))
+    flags = os.environ.get("XLA_FLAGS", ""), str(config.reproducible_sums)  # which stands for a flag at the start
+    parts = (text, options.SerializeAsString().hex(), _machine(client), *flags)
     digest = hashlib.sha256()
     for part in parts:
         digest.update(f"{len(part)}:{part}".encode())

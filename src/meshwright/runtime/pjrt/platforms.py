@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from platform import machine
 from typing import Any
 
 from jaxlib import _jax
@@ -146,9 +147,8 @@ def _threads_for(devices: int) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in ("NPROC", "XLA_FLAGS")}
     if devices > 1 or WORLD.count > 1:
         os.environ["NPROC"] = str(max(2 * devices, os.cpu_count() or 1))
-    if WORLD.count > 1:
-        timeout = f"--xla_cpu_collective_timeout_seconds={math.ceil(config.collective_timeout)}"
-        os.environ["XLA_FLAGS"] = f"{before['XLA_FLAGS'] or ''} {timeout}".strip()
+    if flags := _flags():
+        os.environ["XLA_FLAGS"] = " ".join([before["XLA_FLAGS"] or "", *flags]).strip()
     try:
         yield
     finally:
@@ -157,3 +157,17 @@ def _threads_for(devices: int) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _flags() -> list[str]:
+    """XLA's flags that our options stand for.
+
+    Products that are added become one instruction, which rounds once, or two, as XLA fuses them: differently on a
+    virtual mesh. For sums that are the same everywhere, code is made for processors without that instruction.
+    """
+    flags = []
+    if WORLD.count > 1:
+        flags.append(f"--xla_cpu_collective_timeout_seconds={math.ceil(config.collective_timeout)}")
+    if config.reproducible_sums and machine() in ("x86_64", "AMD64"):
+        flags.append("--xla_cpu_max_isa=AVX")
+    return flags

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 
+from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
@@ -54,3 +55,16 @@ class Partition:
     asked: tuple[Sequence[Layout | None], Sequence[Layout | None]] = ((), ())
     #: in which order annotations spread
     order: Order = field(default_factory=Order)
+    #: sums over devices are made in one order, wherever it runs
+    sums_in_order: bool = field(default_factory=lambda: config.reproducible_sums)
+
+    @property
+    def described_order(self) -> list[str]:
+        """In which order annotations spread and sums over devices are made, where it is not the usual one, in words."""
+        lines = self.order.describe(self.mesh)
+        if self.sums_in_order:
+            lines.append(
+                "sums over devices are made in the order of the mesh (reproducible_sums): where they run, terms are "
+                "exchanged and the sums gathered, which sends what an all-reduce does, or small terms are gathered"
+            )
+        return lines

@@ -1,0 +1,148 @@
+"""Sums over devices in one order, wherever the program runs: ``config.reproducible_sums``.
+
+In which order all-reduces add is the backend's choice: XLA's in memory, Gloo and a virtual mesh each have their own,
+and floating-point sums differ in their last bits. Here devices send each other the terms, and each adds those of its
+part in the order of the mesh: neighbours along its last axis first, an axis in its prime factors. That is what an
+all-reduce sends, too (:func:`~meshwright.spmd.report.wire_bytes`): a reduce-scatter's exchange, and a gather of the
+parts. Sums of a few elements are gathered at once. Integers, maxima and minima have no order, and stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+from math import prod
+from typing import Any
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
+from meshwright.ir.rewrite import in_regions, renamed, replaced
+from meshwright.ir.state import extend_axis_env
+from meshwright.ir.tracing import trace_to_jaxpr, typeof
+from meshwright.lowering.units import Units
+from meshwright.ops.collective.all_reduce import AllReduce, fold
+from meshwright.ops.collective.base import Collective
+from meshwright.ops.collective.exchange import AllToAll
+from meshwright.ops.collective.tiles import AllGather, AllSlice, ReduceScatter
+from meshwright.ops.control.markers import optimization_barrier
+from meshwright.ops.elementwise.monoid import Monoid, monoid_of
+from meshwright.ops.elementwise.table import scalar_like
+from meshwright.ops.shape.rearrange import expand_dims, reshape, squeeze, transpose
+from meshwright.ops.shape.slice_pad import pad, slice_in_dim
+
+_REDUCE = ("all_reduce", "reduce_scatter")
+#: kinds of results that are rounded on the way
+_ROUNDED = frozenset({"sum", "masked", "prod"})
+#: bytes up to which one gather is quicker than an exchange and a gather of what the parts add up to
+_FEW = 1 << 10
+
+
+def in_order(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:
+    """The program, whose collectives name ``units``, with sums and products over devices made in the order of the
+    mesh."""
+
+    def rule(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
+        op: Any = eqn.op
+        if isinstance(eqn.op, Collective) and eqn.op.kind in _REDUCE and has_order(op, eqn.invars[0].aval):
+            return _written(_Ordered(op, units).run, eqn, units)
+        return in_regions(eqn, lambda region: in_order(region, units))
+
+    return replaced(jaxpr, rule)
+
+
+def has_order(op: AllReduce | ReduceScatter, aval: ShapedArray) -> bool:
+    """Whether the order in which devices' values are joined is seen in the result."""
+    return op.group_size > 1 and op.reduction in _ROUNDED and dtypes.is_inexact(aval.dtype)
+
+
+def _written(fun: Callable[[Any], Any], eqn: JaxprEqn, units: Units) -> list[JaxprEqn]:
+    """The equations of ``fun`` in place of one with one operand and one result."""
+    with extend_axis_env(units.sizes):
+        jaxpr = trace_to_jaxpr(lambda x: [fun(x)], [eqn.invars[0].aval]).jaxpr
+    names, (result,) = {jaxpr.invars[0]: eqn.invars[0]}, jaxpr.outvars
+    return [
+        renamed(new, names).replace(
+            outvars=[eqn.outvars[0] if v is result else v for v in new.outvars], source=eqn.source, note=eqn.note
+        )
+        for new in jaxpr.eqns
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Ordered:
+    """What makes one sum: over virtual units it is local, over real ones terms are sent."""
+
+    op: AllReduce | ReduceScatter
+    units: Units
+
+    @property
+    def _runs(self) -> list[list[str]]:
+        """The units, the last of the mesh first, in runs that are virtual or real."""
+        order = [u for u in reversed(self.units.names) if u in self.op.axes]
+        return [list(run) for _, run in groupby(order, lambda u: u in self.units.virtual)]
+
+    def run(self, x: Any) -> Any:
+        """The sum, or this device's tile of it."""
+        if isinstance(self.op, AllReduce):
+            for run in self._runs:
+                x = self._everywhere(x, run)
+            return x
+        return self._scattered(x, self.op)
+
+    def _everywhere(self, x: Any, run: list[str]) -> Any:
+        """The sum over a run, on all its devices."""
+        aval, n = typeof(x), self._size(run)
+        if run[0] in self.units.virtual or n == 2 or aval.nbytes <= _FEW:
+            return self._joined(self._over(AllGather, run, 0)(expand_dims(x, [0])), run)
+        tile = -(-aval.size // n)
+        terms = pad(reshape(x, (aval.size,)), scalar_like(0, x), [(0, n * tile - aval.size, 0)])
+        part = self._joined(self._over(AllToAll, run, 1, 0)(reshape(terms, (1, n * tile))), run)
+        whole = self._over(AllGather, run, 0)(part)
+        return reshape(slice_in_dim(whole, 0, aval.size), aval.shape)
+
+    def _scattered(self, x: Any, op: ReduceScatter) -> Any:
+        """This device's tile of the sum: tiles are those of the op's axes, whatever the order of the sum is."""
+        shape, d = typeof(x).shape, op.dimension
+        x = reshape(x, (*shape[:d], *op.sizes, shape[d] // op.group_size, *shape[d + 1 :]))
+        for run in self._runs:
+            where = [d + op.axes.index(u) for u in run]
+            x = self._local_tile(x, run, where) if run[0] in self.units.virtual else self._sent_tile(x, run, where)
+        return reshape(x, op.infer(ShapedArray(shape, typeof(x).dtype)).shape)
+
+    def _local_tile(self, x: Any, run: list[str], where: list[int]) -> Any:
+        x = self._everywhere(x, run)
+        for unit, dim in zip(run, where):
+            x = self._over(AllSlice, [unit], dim)(x)
+        return x
+
+    def _sent_tile(self, x: Any, run: list[str], where: list[int]) -> Any:
+        """The tiles that are to be this device's, sent by all others, and added."""
+        inner = [d for d in range(typeof(x).ndim) if d not in where]
+        front = transpose(x, [*reversed(where), *inner])
+        shape = typeof(front).shape[len(where) :]
+        sent = self._over(AllToAll, run, 1, 0)(reshape(front, (1, self._size(run), *shape)))
+        return expand_dims(self._joined(squeeze(sent, [1]), run), where)
+
+    def _joined(self, terms: Any, run: list[str]) -> Any:
+        """The sum of what stands along dimension 0, one of each device of a run, in the order of the mesh. Nothing
+        else of the program is computed with it: a product and a sum in one instruction are rounded once."""
+        (terms,) = optimization_barrier([terms])
+        x = reshape(terms, (*(self.units.sizes[u] for u in reversed(run)), *typeof(terms).shape[1:]))
+        for dim in reversed(range(len(run))):
+            x = fold(x, dim, self._monoid.combine)
+        return optimization_barrier([x])[0]
+
+    def _over(self, cls: Any, run: list[str], *params: int) -> Callable[[Any], Any]:
+        """A collective over a run, whose members are in the order of the mesh."""
+        axes = tuple(reversed(run))
+        bind: Callable[[Any], Any] = cls(axes, tuple(self.units.sizes[u] for u in axes), *params).bind
+        return bind
+
+    def _size(self, run: list[str]) -> int:
+        return prod(self.units.sizes[u] for u in run)
+
+    @property
+    def _monoid(self) -> Monoid:
+        return monoid_of(self.op.reduction)
