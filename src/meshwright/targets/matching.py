@@ -18,7 +18,12 @@ from meshwright.targets.hlo import ArrayType
 from meshwright.targets.schedule import Groups, Kernel, Schedule, Scheduled
 
 #: what a kind may become
-_BECOMES = {"reduce_scatter": {"all_reduce"}, "all_gather": {"all_reduce"}, "all_to_all": {"all_gather"}}
+_BECOMES = {
+    "all_reduce": {"reduce_scatter"},
+    "reduce_scatter": {"all_reduce"},
+    "all_gather": {"all_reduce"},
+    "all_to_all": {"all_gather"},
+}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from meshwright.core.records import dataclass
 from meshwright.core.source import SourceLocation
@@ -217,11 +218,26 @@ class _Reader:
         if inner is not at:
             known = {k.name: k for c in at.called for k in self.program.computations[c]}
         operands = tuple(t for o in inner.operands if o in known for t in self._parts(known[o], known))
+        if inner is not at and kind == "all-reduce":
+            kind, operands = self._fused(at, inner, operands, known)
         source = self.program.source(inner)
         return Scheduled(
             at.name, kind.replace("-", "_"), inner, operands, self._groups(inner), bool(overlaps), overlaps,
             algorithm(at) or algorithm(inner), source if source.is_known else self.program.source(done), count,
         )  # fmt: skip
+
+    def _fused(
+        self, at: Instruction, inner: Instruction, operands: tuple[ArrayType, ...], known: dict[str, Instruction]
+    ) -> tuple[str, tuple[ArrayType, ...]]:
+        """What the all-reduce in a fusion is, and of which operands: TPUs write a reduce-scatter as the tile that is
+        cut out of one, and an all-gather as one of tiles that each device puts among zeros."""
+        if any(self.program.root(c).opcode == "dynamic-slice" for c in at.called):
+            return "reduce-scatter", operands
+        whole = known.get(inner.operands[0])
+        tile = known.get(whole.operands[1]) if whole is not None and whole.opcode == "dynamic-update-slice" else None
+        if tile is None:
+            return "all-reduce", operands
+        return "all-gather", (replace(tile.types[0], dtype=inner.types[0].dtype),)
 
     def _parts(self, operand: Instruction, known: dict[str, Instruction]) -> list[ArrayType]:
         """The arrays of an operand: those that are joined in it, where a backend sends several as one."""
