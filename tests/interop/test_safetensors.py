@@ -122,3 +122,14 @@ def test_state_dicts_of_torch():
     state = {f"module.{n}": x for n, x in module.state_dict().items()}
     params = mw.interop.torch.from_tensors(safetensors.fit(state, model.params, [("^module.", "")]))
     same(params, model.params)
+
+
+def test_integers_and_expressions_that_do_not_fit(tmp_path, refuses):
+    file = tmp_path / "w.safetensors"
+    with mw.enable_x64(True):
+        safetensors.save(file, {"n": np.array([5, 2**40])})
+        assert safetensors.load(file)["n"].tolist() == [5, 2**40]
+    with refuses(errors.WeightsError, "n", "int64", "int32", "enable_x64"):
+        safetensors.load(file)
+    with refuses(errors.WeightsError, "rename", "(a"):
+        safetensors.load(file, rename=[("(a", "b")])

@@ -218,22 +218,6 @@ def test_dropout_draws_from_torchs_seed():
     assert set(outs[0].tolist()) == {0.0, 2.0} and 90 < int((outs[0] == 0).sum()) < 166
 
 
-def test_autocast_computes_in_the_type_it_says():
-    class Mixed(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(8, 3)
-
-        def forward(self, x):
-            with torch.autocast("cpu", torch.bfloat16):
-                return self.layer(x)
-
-    eager, x = Mixed(), torch.randn(5, 8)
-    want, got = eager(x), compiled(copy.deepcopy(eager))(x)
-    assert got.dtype == want.dtype == torch.bfloat16
-    torch.testing.assert_close(got, want)
-
-
 def test_what_is_not_supported_says_so(refuses):
     torch.library.define("mwtest::unknown", "(Tensor x) -> Tensor")
     torch.library.impl("mwtest::unknown", "CompositeExplicitAutograd")(lambda x: 2 * x)

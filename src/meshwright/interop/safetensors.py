@@ -123,7 +123,12 @@ def entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
 def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
     """``name`` after each (regular expression, replacement), one after another."""
     for pattern, replacement in patterns:
-        name = re.sub(pattern, replacement, name)
+        try:
+            name = re.sub(pattern, replacement, name)
+        except re.error as error:
+            raise WeightsError(
+                f"rename: {pattern!r} to {replacement!r} is no replacement of an expression ({error})"
+            ) from None
     return name
 
 
@@ -181,7 +186,8 @@ def load(
       rename: pairs of a regular expression and its replacement, for names in the file.
 
     Raises:
-      WeightsError: files that cannot be read, or do not hold what ``like`` has: nothing is loaded then.
+      WeightsError: files that cannot be read, or do not hold what ``like`` has, or integers beyond the type that they
+        are loaded in: nothing is loaded then.
       MissingExtraError: safetensors is not installed.
 
     Example:
@@ -216,7 +222,14 @@ def _array(name: str, entry: Entry, like: Mapping[str, Any] | None, sharding: An
     dtype = canonical(entry.dtype if like is None else np.dtype(like[name].dtype))
 
     def part(index: Any) -> np.ndarray:
-        return entry.part(index).astype(dtype, copy=False)
+        stored = entry.part(index)
+        values = stored.astype(dtype, copy=False)
+        if dtype.kind in "iu" and not np.array_equal(values, stored):
+            raise WeightsError(
+                f"load: {name} has {entry.dtype} numbers that {dtype} does not hold; "
+                "load them with meshwright.config.update('enable_x64', True)"
+            )
+        return values
 
     return make_array_from_callback(entry.shape, sharding or default_sharding(), part)
 

@@ -65,22 +65,19 @@ def writes(target: Any) -> bool:
     return schema is not None and (schema.is_mutable or any(a.name == "running_mean" for a in schema.arguments))
 
 
-def _transforms(target: Any) -> bool:
-    """Whether a node begins, ends or is given to a transformation of torch's: ``torch.vmap``, or ``torch.autocast``,
-    whose conversions torch writes when it traces the region again."""
-    if isinstance(target, torch._ops.HigherOrderOperator) and target.name() == "wrap_with_autocast":
-        return True
+def _maps(target: Any) -> bool:
+    """Whether a node begins, ends or is given to a transformation of torch's (``torch.vmap``)."""
     return str(getattr(target, "__module__", "")).startswith("torch._functorch")
 
 
 def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program without mutation, ``torch.vmap`` and ``torch.autocast``; ops without a rule are written in
-    terms of others, as torch does.
+    """The program without mutation and ``torch.vmap``; ops that have no rule are written in terms of others, as torch
+    does.
 
     Where that changes nothing, it is not asked for: torch traces the whole program again for it.
     """
     module = program.graph_module
-    if not without_rule(module) and not any(writes(n.target) or _transforms(n.target) for n in calls(module)):
+    if not without_rule(module) and not any(writes(n.target) or _maps(n.target) for n in calls(module)):
         return program
     program = program.run_decompositions({})
     for _ in range(ROUNDS):
