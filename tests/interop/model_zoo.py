@@ -222,7 +222,7 @@ def _first(out):
 
 
 #: whose gradients in float32 depend on rounding, at the thresholds of their activations: compared in float64
-_WIDE = {"squeezenet", "swin_v2_t"}
+_WIDE = {"squeezenet", "swin_v2_t", "wide_resnet50_2"}
 
 
 def precision(name):
