@@ -15,7 +15,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import no_out
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.linear import contract
-from meshwright.numpy.promotion import converted, result_type, scalar_like
+from meshwright.numpy.promotion import converted, dtypes_of, scalar_like
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import select
 from meshwright.ops.reduce.reductions import reduce_or
@@ -66,8 +66,8 @@ def einsum(
     if not operands:
         raise ArgumentError(f"einsum: {subscripts!r} needs operands, got none")
     arrays = [asarray(x) for x in operands]
-    dtype = result_type(*arrays)
-    weak = preferred_element_type is None and all(typeof(x).weak_type for x in arrays)
+    dtype, weak = dtypes.promote(dtypes_of(*arrays))
+    weak = weak and preferred_element_type is None
     arrays = [converted(x, dtype) for x in arrays]
     shapes = tuple(typeof(x).shape for x in arrays)
     path = _path(subscripts.replace(" ", ""), shapes, _hashable(optimize))

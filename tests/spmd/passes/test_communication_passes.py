@@ -543,6 +543,83 @@ def test_a_gather_does_not_move_past_a_slice_by_the_same_axis():
     same(before, after, inputs)
 
 
+# --- sums of what is completed elsewhere ---------------------------------------------------------------------
+def scatter(x, axes, dim=0):
+    return lax.psum_scatter(x, tuple(axes), scatter_dimension=dim, tiled=True)
+
+
+def test_a_sum_is_computed_of_the_tiles_that_another_use_leaves():
+    becomes("sum tiles", lambda a: (scatter(a, "x"), lax.psum(-a.sum(1) * 3, ("x", "y"))), [A],
+        """
+        { lambda ; a:f32[6,4]. let
+            b:f32[3,4] = reduce_scatter[axes=('x',) dimension=0 reduction=sum] a
+            c:f32[3] = reduce_sum[axes=(1,)] b
+            d:f32[3] = neg c
+            e:f32[3] = mul d 3.0
+            f:f32[3] = psum[axes=('y',)] e
+            g:f32[6] = all_gather[axes=('x',) dimension=0] f
+          in (b, g) }
+        """,
+    )  # fmt: skip
+
+
+def test_no_all_reduce_is_left_where_the_tiles_are_complete():
+    becomes("sum tiles", lambda a: (scatter(a, "yx", 0), lax.psum(a.sum(1), ("x", "y"))), [A],
+        """
+        { lambda ; a:f32[6,4]. let
+            b:f32[1,4] = reduce_scatter[axes=('y', 'x') dimension=0 reduction=sum] a
+            c:f32[1] = reduce_sum[axes=(1,)] b
+            d:f32[6] = all_gather[axes=('y', 'x') dimension=0] c
+          in (b, d) }
+        """,
+    )  # fmt: skip
+
+
+def test_nothing_is_gathered_where_the_tiles_are_summed_up():
+    becomes("sum tiles", lambda a: (lax.psum(-a.sum(0), ("x", "y")), scatter(a, "y"), lax.psum(a.sum(0), "y")), [A],
+        """
+        { lambda ; a:f32[6,4]. let
+            b:f32[4] = reduce_sum[axes=(0,)] a
+            c:f32[4] = neg b
+            d:f32[4] = psum[axes=('x', 'y')] c
+            e:f32[2,4] = reduce_scatter[axes=('y',) dimension=0 reduction=sum] a
+            f:f32[4] = reduce_sum[axes=(0,)] e
+            g:f32[4] = psum[axes=('y',)] f
+          in (d, e, g) }
+        """,
+    )  # fmt: skip
+
+
+def test_what_is_summed_already_is_not_summed_again():
+    becomes("sum tiles", lambda a: (lax.psum(a, "x"), lax.psum(a.sum(1), ("x", "y")), lax.psum(a[2:4], "x")), [A],
+        """
+        { lambda ; a:f32[6,4]. let
+            b:f32[6,4] = psum[axes=('x',)] a
+            c:f32[6] = reduce_sum[axes=(1,)] b
+            d:f32[6] = psum[axes=('y',)] c
+            e:f32[2,4] = slice[start_indices=(2, 0) limit_indices=(4, 4) strides=(1, 1)] b
+          in (b, d, e) }
+        """,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: (scatter(a, "x"), lax.psum(mnp.sin(a).sum(1), ("x", "y"))),
+        lambda a: (scatter(a, "x"), lax.psum(a.sum(1) + lax.axis_index("x"), ("x", "y"))),
+        lambda a: (scatter(a, "x"), lax.psum((a * a).sum(1), ("x", "y"))),
+        lambda a: (scatter(a, "x"), lax.pmax(a.sum(1), ("x", "y"))),
+        lambda a: (lax.pmax(a, "x"), lax.psum(a.sum(1), ("x", "y"))),
+        lambda a: (scatter(a, "x"), lax.psum(a.sum(1), "y")),
+        lambda a: (scatter(a, ("x", "y")), lax.psum(a.sum(1), "y")),
+    ],
+    ids=["not linear", "another term", "square", "maximum", "of maxima", "other axes", "of more axes"],
+)
+def test_sums_of_something_else_stay(function):
+    stays("sum tiles", function, [A])
+
+
 # --- combining ----------------------------------------------------------------------------------------------
 def combinable(a, b):
     return lax.psum(a, "x"), gather(a, "y", 1), lax.psum(b, "x"), gather(b, "y"), lax.psum(b, "y")

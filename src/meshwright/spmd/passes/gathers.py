@@ -33,13 +33,13 @@ def sink_gathers(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
     def rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance) -> Moved | None:
         kinds = {type(m.collective) for m in pending.values()}
         if kinds == {AllGather}:
-            return _on_tiles(eqn, pending, variance, mesh)
+            return on_tiles(eqn, pending, variance, mesh)
         return reduce_rule(eqn, pending, variance) if all(issubclass(k, AllReduce) for k in kinds) else None
 
     return Sinking(jaxpr, variance, (AllGather,), rule).run()
 
 
-def _on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, mesh: AbstractMesh) -> Moved | None:
+def on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, mesh: AbstractMesh) -> Moved | None:
     """The equation on the tiles of its gathered operands."""
     gather: Any = next(iter(pending.values())).collective
     if any(m.collective.axes != gather.axes for m in pending.values()) or meets(eqn.op, gather, variance):

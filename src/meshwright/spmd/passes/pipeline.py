@@ -18,6 +18,7 @@ from meshwright.spmd.passes.hoist import hoist_invariants
 from meshwright.spmd.passes.pairs import merge_pairs
 from meshwright.spmd.passes.partial_sums import reassociate
 from meshwright.spmd.passes.rewrite import Rewrite, with_regions
+from meshwright.spmd.passes.tiles import sum_tiles
 from meshwright.spmd.report import human_bytes, totals
 
 
@@ -88,6 +89,10 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
         everywhere(
             "merge neighbouring collectives", lambda j, variance: merge_pairs(j, variance, mesh),
             "Two collectives one after the other become a cheaper one.",
+        ),
+        everywhere(
+            "sum tiles", lambda j, variance: sum_tiles(j, variance, mesh),
+            "Partial sums of what is completed elsewhere become sums of that.",
         ),
         everywhere(
             "merge common collectives again", common_collectives, "What has become equal by then is merged too."
