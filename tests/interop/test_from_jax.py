@@ -1,11 +1,14 @@
 """JAX's programs in every form, with trees, names, shardings, donation and unused arguments; ours as JAX's."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 import jax.numpy as jnp  # noqa: E402
 from jax import export  # noqa: E402
+from jax.experimental import io_callback  # noqa: E402
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import meshwright as mw  # noqa: E402
@@ -139,3 +142,109 @@ def test_ours_as_jaxs_with_its_derivative():
     got = jax.jit(jax.value_and_grad(lambda w: f({"w": w}, ids, x)["loss"]))(w)
     np.testing.assert_allclose(got[0], want[0], rtol=1e-6)
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
+
+
+def test_static_arguments_are_those_of_jit():
+    g = jax.jit(lambda x, n, mode="sum": getattr(jnp, mode)(x**n), static_argnums=1, static_argnames="mode")
+    f = mw.from_jax(g)
+    for n in (2, 3):
+        np.testing.assert_allclose(f(X, n), (X**n).sum(), rtol=1e-6)
+        np.testing.assert_allclose(f(X, n, mode="max"), (X**n).max(), rtol=1e-6)
+
+    class Layer:
+        w = jnp.arange(2.0)
+
+        @partial(jax.jit, static_argnums=0)
+        def __call__(self, x):
+            return x @ self.w
+
+    layer = Layer()
+    np.testing.assert_allclose(mw.from_jax(layer.__call__)(X[:, :2]), layer(X[:, :2]), rtol=1e-6)
+
+
+def test_weak_types_are_part_of_a_program():
+    weak, strong = 1.0 * jnp.asarray(np.int32(3)), jnp.asarray(3.0, jnp.float32)
+    f = lambda a, b: a * b  # noqa: E731
+    ours, half = mw.from_jax(f), jnp.ones(3, jnp.bfloat16)
+    for a in (weak, strong, 3.0, np.float32(3), mnp.asarray(3, "int16") * 1.0):
+        theirs = weak if isinstance(a, mw.Array) else a
+        assert ours(a, half).dtype == f(theirs, half).dtype
+    assert mw.from_jax(lambda x: x * 2)(3.0).weak_type and not mw.from_jax(lambda x: x * 2)(strong).weak_type
+
+
+def test_shardings_of_arguments_are_part_of_a_program():
+    mesh = jax.sharding.AbstractMesh((4, 2), ("a", "b"))
+    f = mw.from_jax(lambda x: x @ x.T)
+    by = [jax.ShapeDtypeStruct((8, 8), "float32", sharding=NamedSharding(mesh, PartitionSpec(*s))) for s in ("a", "b")]
+    first, second = (f.lower(x).parameters[0].sharding for x in by)
+    assert first != second
+
+
+def test_python_functions_that_a_program_calls_are_called():
+    seen = []
+
+    def f(x):
+        io_callback(lambda v: seen.append(("io", float(v))), None, x[0, 0], ordered=True)
+
+        def body(c, _):
+            io_callback(lambda v: seen.append(("loop", float(v))), None, c, ordered=True)
+            return c + 1, c
+
+        last, _ = jax.lax.scan(body, x[0, 1], None, 2)
+        jax.debug.callback(lambda v: seen.append(("debug", float(v))), last)
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential") + last
+
+    x = np.arange(6, dtype="f4").reshape(2, 3)
+    np.testing.assert_allclose(mw.from_jax(f)(x), np.sin(x) + 3, rtol=1e-6)
+    assert [s for s in seen if s[0] != "debug"] == [("io", 0.0), ("loop", 1.0), ("loop", 2.0)]
+    assert ("debug", 3.0) in seen
+    g = mw.from_jax(lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x) * 2)
+    part = g.lower(x).partition(num_devices=2)
+    np.testing.assert_allclose(part(x), np.sin(x) * 2, rtol=1e-6)
+    part.verify()
+
+
+def test_python_functions_that_did_not_come_with_the_program_are_refused(refuses):
+    def text(f):
+        return jax.jit(f).lower(X).as_text()
+
+    g = mw.load(text(lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)))
+    with refuses(errors.CallbackError, "from_jax", "text"):
+        g(np.asarray(X))
+    with pytest.warns(errors.ReplicationWarning, match="left out"):
+        g = mw.load(text(lambda x: (jax.debug.print("{}", x[0, 0]), x * 2)[1]))
+    np.testing.assert_array_equal(g(np.asarray(X)), X * 2)
+    ours = mw.to_jax(lambda x: mw.pure_callback(np.sin, mw.ShapeDtypeStruct(x.shape, x.dtype), x))
+    with refuses(errors.ImportProgramError, "to_jax", "pure_callback", "test_from_jax.py"):
+        ours(X)
+
+
+def test_what_lives_with_jax_is_refused(refuses):
+    ref = jax.new_ref(jnp.zeros(3))
+
+    def add(x):
+        ref[...] += x
+        return x
+
+    with refuses(errors.ImportProgramError, "jax.Ref"):
+        mw.from_jax(add)(jnp.ones(3))
+
+
+def test_exported_programs_of_symbolic_sizes_are_programs_for_each():
+    sizes = export.symbolic_shape("n, 4")
+    f = jax.jit(lambda x: (x * x.shape[0], x.reshape(-1).cumsum()))
+    ours = mw.from_jax(export.export(f)(jax.ShapeDtypeStruct(sizes, "float32")))
+    for n in (3, 5):
+        x = np.arange(4 * n, dtype="f4").reshape(n, 4)
+        for got, want in zip(ours(x), f(x)):
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+    ours.partition(x, num_devices=5).verify()
+
+
+def test_partitioned_programs_run_where_there_are_devices():
+    mesh = AbstractMesh((4, 2), ("a", "b"))
+    f = jax.jit(lambda x: x.sum(0), in_shardings=NamedSharding(mesh, PartitionSpec("a")))
+    program = mw.from_jax(f.trace(jax.ShapeDtypeStruct((8, 3), "float32")).lower(lowering_platforms=("cpu",)))
+    x = np.arange(24, dtype="f4").reshape(8, 3)
+    for part in (program.partition(), program.partition(mesh)):
+        np.testing.assert_allclose(part(x), x.sum(0))

@@ -233,7 +233,7 @@ class ImportedProgram(Stage):
         Raises:
           MeshError, ShardingError: the mesh does not fit the program's shardings.
         """
-        chosen = self._mesh_for(mesh, None)
+        chosen = self.mesh_for(mesh, None)
         ends = [p.sharding for p in self.parameters], self.parsed.result_shardings
         flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
         jaxpr = bind_to_mesh(annotate_ends(flat, *ends), chosen, self.name)
@@ -270,7 +270,7 @@ class ImportedProgram(Stage):
         Raises:
           MeshError, ShardingError: as :meth:`partition`.
         """
-        chosen = self._mesh_for(mesh, num_devices)
+        chosen = self.mesh_for(mesh, num_devices)
         ends = [p.sharding for p in self.parameters], self.parsed.result_shardings
         ins, outs = (
             [named if annotation is None or is_plain(annotation) else None for named, annotation in zip(*side)]
@@ -302,7 +302,8 @@ class ImportedProgram(Stage):
         """
         return self.lower(mesh).compile()
 
-    def _mesh_for(self, mesh: AnyMesh | None, num_devices: int | None) -> AnyMesh:
+    def mesh_for(self, mesh: AnyMesh | None, num_devices: int | None) -> AnyMesh:
+        """The mesh that the program is put on if these are asked for; see :meth:`partition`."""
         if mesh is None and num_devices in (None, self.num_partitions) and self.mesh is not None:
             return self.mesh
         if num_devices is None and self.num_partitions > 1:
@@ -415,8 +416,12 @@ def load(source: str | bytes | os.PathLike[str]) -> ImportedProgram:
       >>> mw.load(text)(mnp.array([5, 6, 7]))
       Array([10, 12, 14], dtype=int32)
     """
-    data, file = _contents(source)
-    parsed = parse_program(data, file)
+    return read_program(*_contents(source))
+
+
+def read_program(data: str | bytes, file: str, host_functions: Sequence[Callable[..., Any]] = ()) -> ImportedProgram:
+    """The program that ``data`` is, with a warning of what costs time or is missing; see :func:`parse_program`."""
+    parsed = parse_program(data, file, host_functions=host_functions)
     for text in parsed.warnings:
         warn(f"{file}: {text}", ReplicationWarning)
     if parsed.elided:

@@ -68,6 +68,14 @@ class Reader(Protocol):
         """How many regions there are."""
         ...
 
+    def tokens(self) -> list[bool]:
+        """Which operands and results, one after the other, are tokens; as values they are numbers."""
+        ...
+
+    def host_function(self, number: int | None) -> Callable[..., Any] | None:
+        """A Python function that the program calls, by its number; None if it is not known."""
+        ...
+
     def producer_of(self, operand: int) -> JaxprEqn | None:
         """The equation that made an operand; None for parameters and constants."""
         ...

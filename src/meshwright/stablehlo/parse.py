@@ -8,12 +8,13 @@ what is no op (calls, tuples, annotations) in ``read_*.py``. An operation withou
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
+import numpy as np
 from jaxlib.mlir import ir
 
 from meshwright.core.records import dataclass
@@ -29,7 +30,7 @@ from meshwright.sharding.axes import MOST_DEVICES
 from meshwright.stablehlo.call_order import in_call_order
 from meshwright.stablehlo.lines import line_of
 from meshwright.stablehlo.manual_regions import form_regions, outside_regions
-from meshwright.stablehlo.read_attributes import Attributes, UnsupportedType, resource_blobs
+from meshwright.stablehlo.read_attributes import Attributes, UnsupportedType, is_token, resource_blobs
 from meshwright.stablehlo.read_bodies import BodyReader, Failure, leaves
 from meshwright.stablehlo.read_shardings import (
     MeshDeclaration,
@@ -58,11 +59,18 @@ class ParsedProgram:
 
 
 class ModuleReader:
-    """Reads one module. ``file`` is what errors call it; ``text``, where there is any, gives them line numbers."""
+    """Reads one module. ``file`` is what errors call it; ``text``, where there is any, gives them line numbers.
 
-    def __init__(self, module: ir.Module, file: str, text: str = "", per_device: bool = False) -> None:
+    ``host_functions`` are the Python functions that it calls, by their numbers.
+    """
+
+    def __init__(
+        self, module: ir.Module, file: str, text: str = "", per_device: bool = False,
+        host_functions: Sequence[Callable[..., Any]] = (),
+    ) -> None:  # fmt: skip
         self.module = module
         self.per_device = per_device
+        self.host_functions = host_functions
         self.file = file
         self.text = text
         self.attributes = Attributes(file, _module_name(module))
@@ -173,13 +181,17 @@ class ModuleReader:
             )
         return public[0]
 
-    def _function(self, operation: ir.Operation, name: str) -> ClosedJaxpr:
+    def _function(self, operation: ir.Operation, name: str, entry: bool = False) -> ClosedJaxpr:
         body = BodyReader(self)
         trace = JaxprTrace()
         block = self._entry_block(operation, name)
         with set_trace(trace):
-            args = [self._argument(trace, a, operation) for a in block.arguments]
+            # The tokens of a whole program hold nothing that anybody could give or get.
+            gone = [entry and is_token(a.type) for a in block.arguments]
+            args = [np.int32(0) if no else self._argument(trace, a, operation) for a, no in zip(block.arguments, gone)]
             outs = body.block(block, args)
+            if entry:
+                outs = [y for y, type_ in zip(outs, _result_types(operation)) if not is_token(type_)]
         shardings = chain.from_iterable(self._shardings(operation, "argument", [a.type for a in block.arguments]))
         known = {v: s for v, s in zip(trace.invars, shardings) if s is not None}
         try:
@@ -216,7 +228,7 @@ class ModuleReader:
 
     # --- the entry function ---------------------------------------------------------------------------------
     def _program(self, operation: ir.Operation, entry: str) -> ParsedProgram:
-        jaxpr = self._function(operation, entry)
+        jaxpr = self._function(operation, entry, entry=True)
         misplaced = None if self.per_device else next(outside_regions(jaxpr.jaxpr), None)
         if misplaced is not None:
             raise Failure(
@@ -225,8 +237,9 @@ class ModuleReader:
                 "program for all devices, with shardings or manual regions, instead",
             )
         name = _module_name(self.module) or entry
-        results = ir.FunctionType(operation.attributes["function_type"].value).results
-        shardings = tuple(chain.from_iterable(self._shardings(operation, "result", list(results))))
+        results = _result_types(operation)
+        each = zip(self._shardings(operation, "result", results), results)
+        shardings = tuple(chain.from_iterable(s for s, type_ in each if not is_token(type_)))
         if self.meshes.approximated:  # results are annotated in the function
             last = {e.outvars[0]: e.op.sharding for e in jaxpr.jaxpr.eqns if isinstance(e.op, ShardingAnnotation)}
             shardings = tuple(last.get(a) if isinstance(a, Var) else None for a in jaxpr.jaxpr.outvars)
@@ -243,6 +256,8 @@ class ModuleReader:
         avals = iter(jaxpr.in_avals)
         given = self._shardings(operation, "argument", [a.type for a in arguments])
         for argument, entry, shardings in zip(arguments, attributes, given):
+            if is_token(argument.type):
+                continue
             name = argument.location.name_str if isinstance(argument.location, ir.NameLoc) else f"arg{len(params)}"
             alias = entry["tf.aliasing_output"].value if entry is not None and "tf.aliasing_output" in entry else None
             if alias is not None and alias not in range(len(jaxpr.out_avals)):
@@ -269,9 +284,11 @@ class ModuleReader:
 def _parameters(trace: JaxprTrace, aval: Any) -> Any:
     if isinstance(aval, tuple):
         return tuple(_parameters(trace, a) for a in aval)
-    if aval is None:
-        raise UnsupportedType("tokens have no meaning here")
     return trace.new_arg(aval)
+
+
+def _result_types(operation: ir.Operation) -> list[ir.Type]:
+    return list(ir.FunctionType(operation.attributes["function_type"].value).results)
 
 
 def _visibility(operation: ir.Operation) -> str:

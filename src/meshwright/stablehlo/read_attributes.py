@@ -37,6 +37,11 @@ class UnsupportedType(Exception):
     """A type that arrays of this library cannot have; the message says why."""
 
 
+def is_token(type_: ir.Type) -> bool:
+    """Whether it is the type of what orders effects, and holds nothing."""
+    return str(type_) in ("!stablehlo.token", "!mhlo.token")
+
+
 class Attributes:
     """Converts what one module holds; remembers what it has seen.
 
@@ -52,7 +57,7 @@ class Attributes:
 
     # --- types ----------------------------------------------------------------------------------------------
     def type(self, type_: ir.Type) -> Any:
-        """The aval of a tensor type, a tuple of them for a tuple type, None for a token.
+        """The aval of a tensor type, a tuple of them for a tuple type; a number stands for a token.
 
         Raises:
           UnsupportedType: dynamic shapes, quantized elements and other types without arrays.
@@ -67,8 +72,8 @@ class Attributes:
             return ShapedArray(_static_shape(type_), _element_dtype(type_.element_type))
         if isinstance(type_, ir.TupleType):
             return tuple(self.type(type_.get_type(i)) for i in range(type_.num_types))
-        if str(type_) in ("!stablehlo.token", "!mhlo.token"):
-            return None
+        if is_token(type_):
+            return ShapedArray((), dtypes.int32)
         raise UnsupportedType(f"values of type {type_} have no meaning here")
 
     # --- attributes -----------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -17,7 +17,7 @@ from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, typeof
 from meshwright.ops.control.call import Jit
 from meshwright.ops.imported.opaque import Opaque
-from meshwright.stablehlo.read_attributes import ELIDED, UnsupportedType, blob_array
+from meshwright.stablehlo.read_attributes import ELIDED, UnsupportedType, blob_array, is_token
 from meshwright.stablehlo.read_shardings import annotate, read_sharding
 
 if TYPE_CHECKING:
@@ -72,6 +72,15 @@ class OperationReader:
         """All attributes as MLIR text, but for shardings."""
         attributes = self.operation.attributes
         return tuple((n, str(attributes[n])) for n in attributes if n not in _SHARDING_ATTRIBUTES)
+
+    def tokens(self) -> list[bool]:
+        """Which operands and results are tokens."""
+        return [is_token(v.type) for v in (*self.operation.operands, *self.operation.results)]
+
+    def host_function(self, number: int | None) -> Callable[..., Any] | None:
+        """A Python function that the program calls; None where only the process that wrote the program has it."""
+        functions = self.module.host_functions
+        return functions[number] if number is not None and number < len(functions) else None
 
     def num_regions(self) -> int:
         return len(self.operation.regions)
@@ -240,7 +249,7 @@ def read_opaque(reader: Any) -> list[Any]:
     if any(region.captured for region in regions):
         reader.fail("has a region that uses values from outside; this form is not supported")
     operands, results = reader.operands, reader.out_avals
-    if any(isinstance(x, tuple) or x is None for x in (*operands, *results)):
+    if any(isinstance(x, tuple) for x in (*operands, *results)) or any(reader.tokens()):
         reader.fail("takes or returns a tuple or a token; this form is not supported")
     attributes = reader.attribute_texts()
     side_effect = dict(attributes).get("has_side_effect") == "true"

@@ -81,8 +81,8 @@ def _dimension_size(r: Any) -> Any:
 # --- tokens -------------------------------------------------------------------------------------------------
 @reads("stablehlo.create_token", "stablehlo.after_all")
 def _token(r: Any) -> list[Any]:
-    """Tokens order effects. What has effects says so itself, and stays in order."""
-    return [None]
+    """Tokens order effects. What has effects says so itself, and stays in order: a number stands for them."""
+    return [np.int32(0)]
 
 
 # --- what has no meaning here -------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from jaxlib import _hlo, _jax
 from jaxlib.mlir import ir
@@ -44,10 +46,14 @@ class _Source:
     elided: int = 0
 
 
-def parse_program(data: str | bytes, file: str = "<program>", per_device: bool = False) -> ParsedProgram:
+def parse_program(
+    data: str | bytes, file: str = "<program>", per_device: bool = False,
+    host_functions: Sequence[Callable[..., Any]] = (),
+) -> ParsedProgram:  # fmt: skip
     """A program in any of the forms; ``file`` is its name in errors and locations.
 
-    ``per_device``: it is already partitioned, and is what one device runs.
+    ``per_device``: it is already partitioned, and is what one device runs. ``host_functions`` are the Python functions
+    that it calls, by their numbers: they take NumPy arrays and return a tuple of them.
 
     Raises:
       ImportProgramError: it cannot be read; says where.
@@ -55,7 +61,7 @@ def parse_program(data: str | bytes, file: str = "<program>", per_device: bool =
     source = _module(data, file)
     try:
         with wide_types():
-            program = ModuleReader(source.module, source.file, source.text, per_device).read()
+            program = ModuleReader(source.module, source.file, source.text, per_device, host_functions).read()
     except MeshwrightError:
         raise
     except Exception as error:  # strings that are no text, attributes of functions that are of another kind, ...

@@ -15,7 +15,8 @@ from meshwright.api.jit import jit
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.core import dtypes
 from meshwright.core.late import LateModule
-from meshwright.errors import ArgumentTypeError
+from meshwright.errors import ArgumentTypeError, ImportProgramError
+from meshwright.ir.jaxpr import Jaxpr, all_eqns
 from meshwright.transforms.autodiff import vjp
 
 Types = tuple[Any, ...]
@@ -25,6 +26,7 @@ def _exported(function: Callable[..., Any], types: Types) -> Any:
     """A flat function of ours at these types, as an exported program of JAX's."""
     ours = [ShapeDtypeStruct(t.shape, t.dtype) for t in types]
     lowered = jit(function).lower(*ours)
+    _refuse_python(lowered.program.jaxpr.jaxpr)
     outs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in lowered.program.jaxpr.out_avals]
 
     def like(*args: Any) -> list[Any]:
@@ -33,6 +35,16 @@ def _exported(function: Callable[..., Any], types: Types) -> Any:
     # A program of the same types, whose body is then ours.
     shell = jax_export.export(jax.jit(like, keep_unused=True))(*types)
     return dataclasses.replace(shell, mlir_module_serialized=_serialized(lowered.as_text()), _get_vjp=None)
+
+
+def _refuse_python(jaxpr: Jaxpr) -> None:
+    """JAX's runtime would call functions by numbers that only ours knows."""
+    eqn = next((e for e in all_eqns(jaxpr) if e.op.in_python), None)
+    if eqn is not None:
+        raise ImportProgramError(
+            f"to_jax: {eqn.op.name} at {eqn.source} calls a Python function, which an exported program cannot; return "
+            "what it needs, and call it in JAX, by jax.pure_callback or jax.debug.callback"
+        )
 
 
 def _serialized(text: str) -> bytes:

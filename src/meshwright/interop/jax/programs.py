@@ -16,11 +16,13 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
-from meshwright.api.load import ImportedProgram, load
+from meshwright.api.load import ImportedProgram, load, read_program
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.core.key_types import is_key
+from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
-from meshwright.interop.jax.values import from_mesh, words
+from meshwright.interop.jax.values import from_mesh, on_devices, words
+from meshwright.ops.elementwise.table import convert
 from meshwright.random import key_data, key_impl, wrap_key_data
 from meshwright.runtime.array import Array
 from meshwright.sharding import AbstractMesh, Mesh
@@ -29,12 +31,12 @@ from meshwright.sharding import AbstractMesh, Mesh
 class JaxTrees:
     """What JAX's trees of arguments and results are, and which arguments the program has kept."""
 
-    def __init__(self, name: str, in_tree: Any, out_tree: Any, kept: Sequence[int] | None, out_dtypes: Sequence[Any]):
+    def __init__(self, name: str, in_tree: Any, out_tree: Any, kept: Sequence[int] | None, out_avals: Sequence[Any]):
         self.name = name
         self.in_tree = in_tree
         self.out_tree = out_tree
         self.kept = None if kept is None else sorted(kept)
-        self.out_dtypes = list(out_dtypes)
+        self.out_avals = list(out_avals)
 
     def arguments(self, args: Any, kwargs: Any) -> list[Any]:
         """The arrays that the program takes.
@@ -52,13 +54,15 @@ class JaxTrees:
         flat = list(outs) if isinstance(outs, tuple) else [outs]
         if len(flat) != self.out_tree.num_leaves:
             flat = []  # a function without results
-        typed = [_typed(x, dtype) for x, dtype in zip(flat, self.out_dtypes)]
+        typed = [_typed(x, aval) for x, aval in zip(flat, self.out_avals)]
         return jax.tree_util.tree_unflatten(self.out_tree, typed)
 
 
-def _typed(x: Any, dtype: Any) -> Any:
-    is_key = jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
-    return wrap_key_data(x, impl=dtype._impl.name) if is_key else x
+def _typed(x: Any, aval: Any) -> Any:
+    """A result as what JAX's types say beside its numbers: keys, weak types."""
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return wrap_key_data(x, impl=aval.dtype._impl.name)
+    return convert(x, x.dtype, weak_type=True) if aval.weak_type else x
 
 
 class Standin:
@@ -152,10 +156,16 @@ class JaxProgram:
         return self._call(*args, **kwargs)
 
     def partition(self, mesh: Any = None, num_devices: int | None = None, **options: Any) -> JaxPartitioned:
-        """The per-device program; ``mesh`` may be one of JAX's. See :meth:`ImportedProgram.partition`."""
-        if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
-            mesh = from_mesh(mesh)
-        return JaxPartitioned(self.program.partition(mesh, num_devices, **options), self.trees, self._outer)
+        """The per-device program; ``mesh`` may be one of JAX's. See :meth:`ImportedProgram.partition`.
+
+        It runs on our devices where there are as many as JAX's mesh has, or the one that the program declares.
+        """
+        if mesh is None:
+            mesh = self.program.mesh_for(None, num_devices)
+            mesh = on_devices(mesh) if type(mesh) is AbstractMesh else mesh
+        elif not isinstance(mesh, (Mesh, AbstractMesh)):
+            mesh = on_devices(from_mesh(mesh))
+        return JaxPartitioned(self.program.partition(mesh, **options), self.trees, self._outer)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.program, name)
@@ -168,24 +178,49 @@ class JaxFunction:
     """A JAX function that is traced at the types of the arguments it is called with."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function if hasattr(function, "lower") else jax.jit(function)
+        # A method of a jitted function has the members of the function, which know nothing of the object.
+        is_method = inspect.ismethod(function) and hasattr(function, "lower")
+        self._first: tuple[Any, ...] = (getattr(function, "__self__", None),) if is_method else ()
+        inner: Any = getattr(function, "__func__", function) if is_method else function
+        self.function = inner if hasattr(inner, "lower") else jax.jit(inner)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self._programs: dict[Any, JaxProgram] = {}
 
     def lower(self, *args: Any, **kwargs: Any) -> JaxProgram:
-        """The program at the types of the arguments: JAX's arrays or ours, or ``jax.ShapeDtypeStruct``."""
-        args, kwargs = jax.tree_util.tree_map(_known_to_jax, (args, kwargs))
-        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        key = tree, tuple(map(_type, leaves))
+        """The program at the types of the arguments: JAX's arrays or ours, or ``jax.ShapeDtypeStruct``.
+
+        As in JAX, it is called without those that are static.
+        """
+        args, kwargs = jax.tree_util.tree_map(_known_to_jax, ((*self._first, *args), kwargs))
+        dynamic, static = self._told_apart(args, kwargs)
+        leaves, tree = jax.tree_util.tree_flatten(dynamic)
+        key = tree, tuple(map(_type, leaves)), static
         if key not in self._programs:
-            outer = self.function.lower(*args, **kwargs)
+            outer = self._lowered(args, kwargs)
             names = argument_names(self.function, outer, args, kwargs) if hasattr(outer, "lowered") else None
             self._programs[key] = of_lowered(outer, names)
         return self._programs[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's output, of our arrays."""
-        return self.lower(*args, **kwargs)(*args, **kwargs)
+        program = self.lower(*args, **kwargs)
+        (args, kwargs), _ = self._told_apart((*self._first, *args), kwargs)
+        return program(*args, **kwargs)
+
+    def _lowered(self, args: Any, kwargs: Any) -> Any:
+        """Of JAX; without devices too, where the mesh is an abstract one."""
+        if hasattr(self.function, "trace"):
+            return self.function.trace(*args, **kwargs).lower(lowering_platforms=(jax.default_backend(),))
+        return self.function.lower(*args, **kwargs)
+
+    def _told_apart(self, args: Any, kwargs: Any) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
+        """The arguments that are arrays, and those that ``jax.jit`` was told are static, with their places."""
+        info = getattr(self.function, "_jit_info", None)
+        numbers = {n % len(args) for n in getattr(info, "static_argnums", ()) if -len(args) <= n < len(args)}
+        names = {n for n in getattr(info, "static_argnames", ()) if n in kwargs}
+        dynamic = tuple(a for n, a in enumerate(args) if n not in numbers)
+        static = (*((n, args[n]) for n in sorted(numbers)), *((n, kwargs[n]) for n in sorted(names)))
+        return (dynamic, {n: a for n, a in kwargs.items() if n not in names}), static
 
     def partition(self, *args: Any, mesh: Any = None, num_devices: int | None = None, **kwargs: Any) -> JaxPartitioned:
         """The per-device program at the types of the arguments."""
@@ -202,27 +237,47 @@ def _known_to_jax(x: Any) -> Any:
     if is_key(x.dtype):
         words = jax.ShapeDtypeStruct(key_data(x).shape, "uint32")
         return jax.eval_shape(partial(jax.random.wrap_key_data, impl=str(key_impl(x))), words)
-    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type)
 
 
 def _type(x: Any) -> Any:
     """What decides about the program that an argument gives: its type, or itself if it is no array."""
     if hasattr(x, "dtype") and hasattr(x, "shape"):
-        return x.shape, x.dtype
+        sharding = getattr(x, "sharding", None)
+        split = sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
+        return x.shape, x.dtype, getattr(x, "weak_type", False), split
     return jax.typeof(x) if isinstance(x, (bool, int, float, complex)) else x
 
 
 def of_lowered(lowered: Any, names: Sequence[str | None] | None = None) -> JaxProgram:
     """The program of a ``Lowered``, also of one that flax or equinox wrap; ``names`` are those of all its arguments."""
     inner = getattr(lowered, "lowered", lowered)
+    if inner._lowering.compile_args.get("mut") is not None:
+        raise ImportProgramError(
+            "from_jax: the function changes a jax.Ref, which lives with JAX; pass its value and return the new one"
+        )
     kept = inner._lowering.compile_args.get("kept_var_idx")
-    dtypes = [o.dtype for o in jax.tree_util.tree_leaves(inner.out_info)]
-    trees = JaxTrees("", inner.in_tree, inner.out_tree, kept, dtypes)
-    program = load(inner.as_text(debug_info=True))
+    trees = JaxTrees("", inner.in_tree, inner.out_tree, kept, inner._lowering.compile_args["global_out_avals"])
+    functions = inner._lowering.compile_args.get("host_callbacks") or ()
+    shapes_poly = inner._lowering.compile_args.get("shape_poly_state")
+    symbolic = shapes_poly is not None and shapes_poly.uses_dim_vars
+    module = _refined(inner) if symbolic else inner.as_text(debug_info=True)
+    program = read_program(module, "<text>", functions)
     trees.name = program.name
     if names is not None:
         program = _named(program, names if trees.kept is None else [names[i] for i in trees.kept])
     return JaxProgram(program, trees, lowered)
+
+
+def _refined(lowered: Any) -> str:
+    """The module of a ``Lowered`` that calls exported programs of symbolic sizes, with those that they have."""
+    text: str = _MLIR.refine_polymorphic_shapes(lowered.compiler_ir("stablehlo")).operation.get_asm(
+        enable_debug_info=True
+    )
+    return text
+
+
+_MLIR: Any = LateModule("jax._src.interpreters.mlir")
 
 
 def _named(program: ImportedProgram, names: Sequence[str | None]) -> ImportedProgram:
@@ -232,13 +287,15 @@ def _named(program: ImportedProgram, names: Sequence[str | None]) -> ImportedPro
     return ImportedProgram(dataclasses.replace(parsed, arguments=arguments))
 
 
-def of_exported(exported: Any) -> JaxProgram:
-    """The program of a ``jax.export.Exported``."""
+def of_exported(exported: Any) -> JaxProgram | JaxFunction:
+    """The program of a ``jax.export.Exported``; one of symbolic sizes is a program for each of them."""
+    if not all(isinstance(n, int) for aval in exported.in_avals for n in aval.shape):
+        return JaxFunction(exported.call)
     if exported.calling_convention_version < 9 or any("_platform_index" in p for p in exported.platforms[1:]):
         raise ImportProgramError(f"from_jax: {exported.fun_name} is exported in a calling convention of older releases")
     program = load(str(exported.mlir_module()))
-    dtypes = [a.dtype for a in exported.out_avals]
-    trees = JaxTrees(program.name, exported.in_tree, exported.out_tree, exported.module_kept_var_idx, dtypes)
+    kept = exported.module_kept_var_idx
+    trees = JaxTrees(program.name, exported.in_tree, exported.out_tree, kept, exported.out_avals)
     return JaxProgram(program, trees)
 
 
@@ -252,7 +309,8 @@ def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
         except Exception as error:
             raise ImportProgramError(f"from_jax: these bytes are no exported program ({error})") from None
     if isinstance(f, jax_export.Exported):
-        return of_exported(f)
+        exported = of_exported(f)
+        return exported.lower(*args, **kwargs) if isinstance(exported, JaxFunction) and (args or kwargs) else exported
     if hasattr(f, "out_tree") and hasattr(getattr(f, "lowered", f), "_lowering"):
         return of_lowered(f)
     if isinstance(f, str):

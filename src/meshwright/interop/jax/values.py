@@ -13,13 +13,19 @@ from meshwright.core.late import LateModule
 from meshwright.errors import ShardingError
 from meshwright.numpy.creation import asarray
 from meshwright.runtime.array import Array, from_numpy, of_xlas_memory
-from meshwright.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from meshwright.runtime.devices import device_count, make_mesh
+from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 
 def from_mesh(mesh: Any) -> AbstractMesh:
     """The axes of a ``jax.sharding.Mesh`` or ``AbstractMesh``, without its devices; all ``Auto``, since programs of JAX
     come with what its types decided as annotations."""
     return AbstractMesh(tuple(mesh.shape.values()), tuple(mesh.shape))
+
+
+def on_devices(mesh: AbstractMesh) -> Mesh | AbstractMesh:
+    """The mesh on our first devices, where there are as many."""
+    return make_mesh(mesh.axis_sizes, mesh.axis_names) if mesh.size <= device_count() else mesh
 
 
 def from_sharding(sharding: Any, mesh: Any = None) -> NamedSharding:

@@ -18,9 +18,10 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import Axes, ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.errors import CallbackError, DifferentiationError, RuleError
+from meshwright.errors import CallbackError, DifferentiationError, ImportProgramError, RuleError
 from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent, Zero
+from meshwright.ir.reading import reads
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import EVAL, refuse_masked, typeof
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
@@ -32,6 +33,11 @@ HostFunction = Callable[..., Sequence[Any]]
 TOKEN = ShapedArray((), np.dtype(np.int32))
 
 _TARGET = '"xla_ffi_python_cpu_callback"'
+#: what JAX's programs name, of several releases and platforms
+_TARGETS = (
+    "xla_ffi_python_cpu_callback", "xla_ffi_python_gpu_callback", "xla_ffi_partitioned_python_cpu_callback",
+    "xla_ffi_partitioned_python_gpu_callback", "xla_python_cpu_callback", "xla_python_gpu_callback",
+)  # fmt: skip
 _numbers = itertools.count()
 #: errors that callbacks raised inside compiled programs, whose runtime hands on nothing but their text
 _failures: OrderedDict[int, CallbackError] = OrderedDict()
@@ -231,3 +237,44 @@ class DebugCallback(Callback):
 
     def transpose(self, cts: Sequence[Any], *args: Any) -> Cotangents:
         return [Zero(typeof(x)) for x in args]
+
+
+# --- of other people's programs -------------------------------------------------------------------------------
+@reads(*(f"custom_call:{target}" for target in _TARGETS))
+def _read(r: Any) -> Any:
+    """A call of a function that came with the program; one that did not come raises where it is called."""
+    number = (r.attr("mhlo.backend_config", None) or {}).get("index")
+    function = r.host_function(number)
+    tokens = r.tokens()
+    operands, results = r.operands, r.out_avals
+    given, made = tokens[: len(operands)], tokens[len(operands) :]
+    kept = [a for a, is_token in zip(results, made) if not is_token]
+    effects = r.attr("has_side_effect", False)
+    if function is None and not kept:
+        r.warn("a Python function that the program calls, as debug.print does, is not part of it: it is left out")
+        return [np.int32(0) for _ in results]
+    called = _Foreign(function, tuple(given), tuple(made))
+    op: Callback = PureCallback(called, "of the program", tuple(kept), vmap_method="sequential")
+    if effects:
+        op = (IoCallback if kept else DebugCallback)(called, "of the program", tuple(kept), ordered=any(tokens))
+    outs = iter(op.bind(*(x for x, is_token in zip(operands, given) if not is_token)))
+    return [np.int32(0) if is_token else next(outs) for is_token in made]
+
+
+@dataclass(frozen=True)
+class _Foreign:
+    """A function of another library's, that takes and returns tokens too; None if it did not come with the program."""
+
+    function: HostFunction | None
+    given: tuple[bool, ...]
+    made: tuple[bool, ...]
+
+    def __call__(self, *arrays: np.ndarray) -> list[Any]:
+        if self.function is None:
+            raise ImportProgramError(
+                "the program calls a Python function of the process that wrote it, which is not part of its text; load "
+                "it with from_jax from the function itself, or write it without callbacks"
+            )
+        values = iter(arrays)
+        outs = self.function(*(None if is_token else next(values) for is_token in self.given))
+        return [y for y, is_token in zip(outs, self.made, strict=True) if not is_token]
