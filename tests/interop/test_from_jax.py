@@ -248,3 +248,34 @@ def test_partitioned_programs_run_where_there_are_devices():
     x = np.arange(24, dtype="f4").reshape(8, 3)
     for part in (program.partition(), program.partition(mesh)):
         np.testing.assert_allclose(part(x), x.sum(0))
+
+
+def test_ours_as_jaxs_are_batched_and_differentiated_again():
+    x = jnp.arange(1.0, 5.0) / 4
+    f = mw.to_jax(lambda x: mnp.sin(x).prod())
+    want = jax.hessian(lambda x: jnp.sin(x).prod())(x)
+    np.testing.assert_allclose(jax.jacrev(jax.jacrev(f))(x), want, rtol=1e-5)
+    sine = mw.to_jax(mnp.sin)
+    np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(jax.grad(sine))))(x), -jnp.sin(x), rtol=1e-5)
+    np.testing.assert_allclose(jax.grad(lambda x: jax.vmap(sine)(x).sum())(x), jnp.cos(x), rtol=1e-5)
+    product = mw.to_jax(lambda a, b: a @ b)
+    a, b = jnp.arange(24.0).reshape(2, 3, 4), jnp.arange(8.0).reshape(4, 2)
+    np.testing.assert_allclose(jax.vmap(product, (2, None), 1)(jnp.moveaxis(a, 0, 2), b), jnp.moveaxis(a @ b, 0, 1))
+    # whose backward program needs no operand but the integers
+    chosen = jax.grad(lambda x: mw.to_jax(lambda i, x: x[i])(jnp.array([0, 2, 2]), x).sum())(x)
+    np.testing.assert_allclose(chosen, [1, 0, 2, 0])
+
+
+def test_ours_as_jaxs_take_keys_weak_numbers_and_static_arguments():
+    key, half = jax.random.key(3), jnp.ones(3, jnp.bfloat16)
+    new, y = mw.to_jax(lambda k, x: (mw.random.split(k)[0], mw.random.normal(k, (3,)) + x))(key, 1.0)
+    np.testing.assert_allclose(y, jax.random.normal(key, (3,)) + 1, rtol=1e-6)
+    assert new.dtype == key.dtype
+    np.testing.assert_array_equal(jax.random.key_data(new), jax.random.key_data(jax.random.split(key)[0]))
+    product = mw.to_jax(lambda a, b: a * b)
+    assert product(3.0, half).dtype == jnp.bfloat16 and product(jnp.float32(3), half).dtype == jnp.float32
+    reduced = mw.to_jax(lambda x, how, axis=None: getattr(mnp, how)(x, axis))
+    np.testing.assert_allclose(reduced(X, "max", axis=None), X.max())
+    with jax.enable_x64(True):
+        third = mw.to_jax(lambda x: x / 3)(jnp.float64(1))
+        assert third.dtype == jnp.float64 and abs(float(third) - 1 / 3) < 1e-15

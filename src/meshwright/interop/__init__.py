@@ -83,11 +83,13 @@ def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
 def to_jax(function: Any) -> Any:
     """A function of ours as one of JAX's, which ``jax.jit`` and ``jax.grad`` take; any pytrees of arrays go in and out.
 
-    It is traced once for each type of arguments, and is a StableHLO program to JAX, as its reverse-mode derivative is.
-    ``jax.vmap`` and forward mode do not look into it: use :func:`meshwright.vmap` before.
+    It is traced once for each type of arguments, and is a StableHLO program to JAX, as its derivatives (of any order,
+    in reverse mode) and its batched forms under ``jax.vmap`` are. Arguments that are neither arrays nor numbers are
+    static. Forward mode does not look into it: use :func:`meshwright.jvp` before.
 
     Raises:
       ArgumentTypeError: not a function.
+      ImportProgramError: it calls Python functions, by callbacks.
       MissingExtraError: jax is not installed.
 
     Example:

@@ -1,10 +1,10 @@
-"""``to_jax``: our functions as JAX's, by StableHLO, each with its derivative."""
+"""``to_jax``: our functions as JAX's, by StableHLO, each with its derivative and batched form."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -14,27 +14,38 @@ from jax import export as jax_export
 from meshwright.api.jit import jit
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.core import dtypes
+from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
+from meshwright.core.options import enable_x64
 from meshwright.errors import ArgumentTypeError, ImportProgramError
 from meshwright.ir.jaxpr import Jaxpr, all_eqns
+from meshwright.random import key_data, key_impl, wrap_key_data
 from meshwright.transforms.autodiff import vjp
+from meshwright.transforms.vmap import vmap
 
 Types = tuple[Any, ...]
 
 
 def _exported(function: Callable[..., Any], types: Types) -> Any:
     """A flat function of ours at these types, as an exported program of JAX's."""
-    ours = [ShapeDtypeStruct(t.shape, t.dtype) for t in types]
-    lowered = jit(function).lower(*ours)
-    _refuse_python(lowered.program.jaxpr.jaxpr)
-    outs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in lowered.program.jaxpr.out_avals]
+    with enable_x64(jax.dtypes.canonicalize_dtype(np.float64) == np.float64):
+        ours = [ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak_type) for t in types]
+        lowered = jit(function, keep_unused=True).lower(*ours)
+        text = lowered.as_text()
+    jaxpr = lowered.program.jaxpr
+    _refuse_python(jaxpr.jaxpr)
+    outs = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in jaxpr.out_avals]
 
     def like(*args: Any) -> list[Any]:
-        return [jax.numpy.zeros(o.shape, o.dtype) for o in outs]
+        return [_weak(jax.numpy.zeros(o.shape, o.dtype), o.weak_type) for o in outs]
 
     # A program of the same types, whose body is then ours.
     shell = jax_export.export(jax.jit(like, keep_unused=True))(*types)
-    return dataclasses.replace(shell, mlir_module_serialized=_serialized(lowered.as_text()), _get_vjp=None)
+    return dataclasses.replace(shell, mlir_module_serialized=_serialized(text), _get_vjp=None)
+
+
+def _weak(x: Any, weak_type: bool) -> Any:
+    return _LAX._convert_element_type(x, weak_type=True) if weak_type else x
 
 
 def _refuse_python(jaxpr: Jaxpr) -> None:
@@ -56,47 +67,71 @@ def _serialized(text: str) -> bytes:
 
 
 _EXPORT: Any = LateModule("jax._src.export._export")
+_LAX: Any = LateModule("jax._src.lax.lax")
 
 
 def _inexact(types: Sequence[Any]) -> list[int]:
     return [i for i, t in enumerate(types) if dtypes.is_inexact(np.dtype(t.dtype))]
 
 
-def _with_derivative(function: Callable[..., Any], types: Types) -> Callable[..., Any]:
-    """A flat function for JAX: forward and backward are programs of ours."""
-    moving = _inexact(types)
-    forward = _exported(function, types)
-    outs = forward.out_avals
-
-    def pulled_back(*values: Any) -> list[Any]:
-        args, cotangents = values[: len(types)], list(values[len(types) :])
-
-        def of_floats(*floats: Any) -> list[Any]:
-            full = list(args)
-            for i, x in zip(moving, floats):
-                full[i] = x
-            return [o for i, o in enumerate(function(*full)) if i in _inexact(outs)]
-
-        return list(vjp(of_floats, *(args[i] for i in moving))[1](cotangents))
+def _for_jax(function: Callable[..., Any], types: Types) -> Callable[..., Any]:
+    """A flat function for JAX: what it computes, its derivative and its batched form are programs of ours."""
+    exported = _exported(function, types)
+    outs = exported.out_avals
+    computed = _batchable(function, exported.call)
 
     @cache
-    def backward() -> Any:
-        inexact = [outs[i] for i in _inexact(outs)]
-        return _exported(pulled_back, (*types, *(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in inexact)))
+    def backward() -> Callable[..., Any]:
+        cotangents = (jax.ShapeDtypeStruct(outs[i].shape, outs[i].dtype) for i in _inexact(outs))
+        return _for_jax(partial(_pulled_back, function, _inexact(types), len(types)), (*types, *cotangents))
 
     @jax.custom_vjp
     def call(*args: Any) -> Any:
-        return forward.call(*args)
+        return computed(*args)
 
     def fwd(*args: Any) -> Any:
-        return forward.call(*args), args
+        return call(*args), args  # itself, for derivatives of higher order
 
     def bwd(args: Any, cotangents: Any) -> Any:
-        grads = iter(backward().call(*args, *(cotangents[i] for i in _inexact(outs))))
+        moving = _inexact(types)
+        grads = iter(backward()(*args, *(cotangents[i] for i in _inexact(outs))))
         return tuple(next(grads) if i in moving else np.zeros(t.shape, jax.dtypes.float0) for i, t in enumerate(types))
 
     call.defvjp(fwd, bwd)
     return call
+
+
+def _pulled_back(function: Callable[..., Any], moving: Sequence[int], count: int, *values: Any) -> list[Any]:
+    """Cotangents of the ``moving`` of ``count`` arguments, given these and the cotangents of all inexact results."""
+    args, cotangents = values[:count], list(values[count:])
+
+    def of_floats(*floats: Any) -> list[Any]:
+        full = list(args)
+        for i, x in zip(moving, floats):
+            full[i] = x
+        outs = list(function(*full))
+        return [outs[i] for i in _inexact(outs)]
+
+    return list(vjp(of_floats, *(args[i] for i in moving))[1](cotangents))
+
+
+def _batchable(function: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, whose batched form is our ``function``'s."""
+    batched = jax.custom_batching.custom_vmap(lambda *args: call(*args))
+
+    @batched.def_vmap
+    def rule(axis_size: int, in_batched: Sequence[bool], *args: Any) -> Any:
+        axes = tuple(0 if mapped else None for mapped in in_batched)
+        each = _for_jax(vmap(function, in_axes=axes, axis_size=axis_size), tuple(map(_type, args)))
+        outs = each(*args)
+        return outs, [True] * len(outs)
+
+    return batched
+
+
+def _type(x: Any) -> Any:
+    aval = jax.typeof(x)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
 def to_jax(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,21 +142,43 @@ def to_jax(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        types = tuple(jax.ShapeDtypeStruct(np.shape(x), jax.numpy.result_type(x)) for x in leaves)
-        key = tree, types
-        if key not in converted:
+        static = tuple((i, x) for i, x in enumerate(leaves) if not _is_numeric(x))
+        given = [x for x in leaves if _is_numeric(x)]
+        keys = tuple(str(jax.random.key_impl(x)) if _is_key(x) else None for x in given)
+        plain = [jax.random.key_data(x) if impl else x for x, impl in zip(given, keys)]
+        types = tuple(map(_type, plain))
+        place = tree, static, keys, types
+        if place not in converted:
             trees: list[Any] = []
 
             def flat(*values: Any) -> list[Any]:
-                given, named = jax.tree_util.tree_unflatten(tree, values)
-                outs, out_tree = jax.tree_util.tree_flatten(function(*given, **named))
-                trees.append(out_tree)
-                return outs
+                typed = [wrap_key_data(x, impl=impl) if impl else x for x, impl in zip(values, keys)]
+                for i, x in static:
+                    typed.insert(i, x)
+                args, named = jax.tree_util.tree_unflatten(tree, typed)
+                outs, out_tree = jax.tree_util.tree_flatten(function(*args, **named))
+                trees.append((out_tree, [str(key_impl(y)) if _is_our_key(y) else None for y in outs]))
+                return [key_data(y) if _is_our_key(y) else y for y in outs]
 
-            converted[key] = _with_derivative(flat, types), trees
-        call, trees = converted[key]
-        return jax.tree_util.tree_unflatten(trees[0], call(*leaves))
+            converted[place] = _for_jax(flat, types), trees
+        call, trees = converted[place]
+        out_tree, impls = trees[0]
+        outs = [jax.random.wrap_key_data(y, impl=impl) if impl else y for y, impl in zip(call(*plain), impls)]
+        return jax.tree_util.tree_unflatten(out_tree, outs)
 
     wrapped.__name__ = getattr(function, "__name__", "function")
     wrapped.__doc__ = function.__doc__
     return wrapped
+
+
+def _is_numeric(x: Any) -> bool:
+    """Whether an argument is an array or a number; what is neither is static, a part of the function."""
+    return hasattr(x, "dtype") or isinstance(x, (bool, int, float, complex))
+
+
+def _is_key(x: Any) -> bool:
+    return hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _is_our_key(x: Any) -> bool:
+    return hasattr(x, "dtype") and is_key(x.dtype)
