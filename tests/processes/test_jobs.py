@@ -66,8 +66,8 @@ def test_a_dead_process_is_named():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "word"),
-    [("stopped", "is stopped"), ("late", "is late"), ("raises", "is dead"), ("killed", "is dead"),
-     ("connecting", "is dead")],
+    [("stopped", "is stopped"), ("late", "is late"), ("raises", "ended with ValueError: of the test"),
+     ("killed", "is dead"), ("connecting", "is dead")],
 )  # fmt: skip
 def test_lost_processes_are_named_in_time(how, word):
     timeout = 5
@@ -79,18 +79,57 @@ def test_lost_processes_are_named_in_time(how, word):
     assert len(waits) == 2 and max(waits) < timeout + 2, waits
 
 
-def test_an_interrupt_ends_all(tmp_path):
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_all(tmp_path, signum):
+    """What the processes started, too; a scheduler's signal is passed on, for a last checkpoint."""
     script = tmp_path / "wait.py"
-    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+    script.write_text(
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit('told to end'))\n"
+        "print(os.getpid(), subprocess.Popen(['sleep', '600']).pid, flush=True)\ntime.sleep(600)\n"
+    )
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also where tests run in the background
     job = subprocess.Popen(command("-n", 2, script), stdout=-1, stderr=-1, text=True, preexec_fn=heard)
-    pids = [int(job.stdout.readline().split()[1]) for _ in range(2)]
-    job.send_signal(signal.SIGINT)
-    assert job.wait(60) == 130
+    pids = [int(pid) for _ in range(2) for pid in job.stdout.readline().split()[1:]]
+    job.send_signal(signum)
+    assert job.wait(60) == 128 + signum and len(pids) == 4
+    assert ("told to end" in job.stderr.read()) == (signum == signal.SIGTERM)
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{p}").exists() for p in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(Path(f"/proc/{p}").exists() for p in pids)
+
+
+LEAVE_FIRST = """
+import atexit, os, sys, time
+import meshwright as mw
+lost = os.environ["MESHWRIGHT_PROCESS_ID"] == "1"
+if lost:
+    atexit.register(time.sleep, 4)  # takes longer to end than those who see it go
+mw.distributed.initialize()
+time.sleep(0 if lost else 1.5)
+sys.exit(int(sys.argv[1]) if lost else 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(3, "rank 1 ended with status 3; then rank"), (0, " ended with status 1; before it rank 1 had ended, with")],
+)
+def test_who_leaves_first_is_named_first(tmp_path, status, words):
+    script = tmp_path / "leave.py"
+    script.write_text(LEAVE_FIRST)
+    code, out, err = run("-n", 3, "--timeout", 30, script, status)
+    assert code == (status or 1) and words in err, out + err
+
+
+def test_one_that_goes_while_it_is_answered_does_not_end_the_others():
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b".")
+    assert meeting_of._answered(ours) and theirs.recv(9) == b"."
+    theirs.sendall(b".")
+    theirs.close()
+    assert not meeting_of._answered(ours)
 
 
 def test_restarts(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from meshwright.runtime.processes.launching import Launch, described, environment
+from meshwright.runtime.processes.launching import Launch, Terminated, described, environment, heed_signals
 
 _writing = threading.Lock()
 
@@ -46,19 +47,21 @@ def run(
     """
     command = [sys.executable, str(script), *(arguments or [])]
     env, count = environment(devices, real_devices, timeout), processes
+    heed_signals()
     for attempt in range(restarts + 1):
         launch = Launch(command, count, env, _write)
         if timeout is not None:
             launch.grace = timeout + 4
         try:
-            failed = launch.run(attempt)
-        except KeyboardInterrupt:
+            ends = launch.run(attempt)
+        except KeyboardInterrupt as stop:
             _say("interrupted; all processes have ended")
-            raise typer.Exit(130) from None
+            raise typer.Exit(128 + (stop.signum if isinstance(stop, Terminated) else signal.SIGINT)) from None
+        failed = {rank: status for rank, status in ends.items() if status}
         if not failed:
             return
         first = next(iter(failed))
-        _say(f"rank {first} {described(failed[first])}" + _others(failed))
+        _say(f"rank {first} {described(failed[first])}{_others(ends, count)}")
         if attempt < restarts:
             killed = sum(status < 0 for status in failed.values())
             count = max(count - max(killed, 1), min_processes) if min_processes is not None else count
@@ -66,6 +69,13 @@ def run(
     raise typer.Exit(failed[first] if failed[first] > 0 else 128 - failed[first])
 
 
-def _others(failed: dict[int, int]) -> str:
-    rest = list(failed)[1:]
-    return f"; then rank {', '.join(map(str, rest))} too" if rest else ""
+def _others(ends: dict[int, int], count: int) -> str:
+    """What became of the processes that were not the first to fail."""
+    order = list(ends)
+    first = next(i for i, rank in enumerate(order) if ends[rank])
+    groups = [
+        ("; before it rank {} had ended, with status 0", order[:first]),
+        ("; then rank {} failed too", [rank for rank in order[first + 1 :] if ends[rank]]),
+        ("; rank {} still ran, and was ended", [rank for rank in range(count) if rank not in ends]),
+    ]
+    return "".join(text.format(", ".join(map(str, ranks))) for text, ranks in groups if ranks)

@@ -23,6 +23,9 @@ from meshwright.runtime.processes.meeting import attend, own_token, watch
 from meshwright.runtime.processes.proxy import Proxy
 from meshwright.runtime.processes.service import Service
 
+#: letters of an error that the other processes hear
+_WORDS = 200
+
 
 def join(job: Job, wait: float) -> None:
     """Make this process the one of ``job`` that it is.
@@ -78,6 +81,7 @@ def _check_devices(table: Any, wait: float) -> None:
 def _end_at_once(kind: Any, value: Any, trace: Any) -> None:
     """End a process that an exception ends without waiting for the others, which XLA would do at its exit."""
     traceback.print_exception(kind, value, trace)
+    signs.end(f"ended with {''.join(traceback.format_exception_only(kind, value)).strip().splitlines()[0][:_WORDS]}")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
@@ -87,7 +91,7 @@ def leave() -> None:
     """Leave the job: what runs is finished first, and the other processes are waited for, a few seconds long."""
     if WORLD.service is None:
         return
-    signs.end()
+    signs.end("has left the job, by the end of its program or by shutdown()")
     if WORLD.watch is not None:
         WORLD.watch.end()
     service, WORLD.service = WORLD.service, None

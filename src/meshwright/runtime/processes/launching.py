@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import secrets
 import signal
@@ -40,12 +41,14 @@ class Launch:
     write: Callable[[str, int, str], None]
     grace: float = 90.0
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
-    #: signals of the user
-    interrupts: int = 0
+    #: when each process was seen to have ended
+    _ended: dict[int, float] = field(default_factory=dict)
     _coordinator: _Coordinator = field(init=False)
 
     def run(self, attempt: int) -> dict[int, int]:
-        """Exit statuses by rank of the processes that failed, in the order in which they did; none if all is well.
+        """Exit statuses by rank of the processes that ended, in the order in which they left the job: one that is
+        about to end first leaves, and only then the others fail. Those that still ran at the end are ended, and not
+        among them; those that nobody else tells of have the negative number of a signal.
 
         Raises:
           DistributedError: no port could be had. KeyboardInterrupt: the user ended the job.
@@ -58,15 +61,18 @@ class Launch:
         self.processes = [self._started(rank, attempt, token) for rank in range(self.count)]
         readers = [self._reader(rank, name) for rank in range(self.count) for name in ("stdout", "stderr")]
         try:
-            failed = self._watched()
+            return self._watched()
+        except Terminated:
+            self._end(signal.SIGTERM, 20)
+            raise
         except KeyboardInterrupt:
             self._end(signal.SIGINT, 5)
             raise
         finally:
-            self._end(signal.SIGTERM, 3)
+            if any(p.poll() != 0 for p in self.processes):
+                self._end(signal.SIGTERM, 3)
             for reader in readers:
                 reader.join(2)
-        return failed
 
     def _started(self, rank: int, attempt: int, token: str) -> subprocess.Popen[str]:
         place = {"MESHWRIGHT_COORDINATOR": self._coordinator.address, "MESHWRIGHT_PROCESS_ID": str(rank),
@@ -89,21 +95,24 @@ class Launch:
         return thread
 
     def _watched(self) -> dict[int, int]:
-        failed: dict[int, int] = {}
         end: float | None = None
         while True:
             states = [p.poll() for p in self.processes]
             for rank, state in enumerate(states):
-                if state and rank not in failed:
-                    failed[rank] = state
-                    self._coordinator.meeting.give_up(f"rank {rank} {described(state)} before all had come")
+                if state is not None and rank not in self._ended:
+                    self._ended[rank] = time.monotonic()
+                    if state:
+                        self._coordinator.meeting.give_up(f"rank {rank} {described(state)} before all had come")
             stopped = self._stopped(states)
-            end = (end or time.monotonic() + self.grace) if failed or stopped else None
-            if None not in states:
-                return failed
-            if end is not None and time.monotonic() > end:
-                return {**failed, **dict.fromkeys(stopped, -signal.SIGSTOP)}
+            end = (end or time.monotonic() + self.grace) if any(states) or stopped else None
+            if None not in states or (end is not None and time.monotonic() > end):
+                return self._in_order(states, stopped)
             time.sleep(0.02)
+
+    def _in_order(self, states: Sequence[int | None], stopped: Sequence[int]) -> dict[int, int]:
+        left = self._coordinator.meeting.left
+        order = sorted(self._ended, key=lambda rank: min(left.get(rank, math.inf), self._ended[rank]))
+        return {**{r: s for r in order if (s := states[r]) is not None}, **dict.fromkeys(stopped, -signal.SIGSTOP)}
 
     def _stopped(self, states: Sequence[int | None]) -> list[int]:
         """The processes that are left where others have ended, if all of these are stopped: nobody else would tell."""
@@ -113,16 +122,43 @@ class Launch:
         return left if all(_is_stopped(self.processes[rank].pid) for rank in left) else []
 
     def _end(self, number: int, seconds: float) -> None:
-        """End what still runs: kindly first."""
+        """End what still runs, with what it started: kindly first."""
         for signum, wait in ((number, seconds), (signal.SIGKILL, 5)):
-            running = [p for p in self.processes if p.poll() is None]
-            for process in running:
-                process.send_signal(signum)
-                if signum != signal.SIGKILL:
-                    process.send_signal(signal.SIGCONT)  # one that is stopped takes no other
             limit = time.monotonic() + wait
-            while any(p.poll() is None for p in running) and time.monotonic() < limit:
+            running = [p for p in self.processes if _send(p, signum)]
+            while any(_send(p, 0) for p in running) and time.monotonic() < limit:
                 time.sleep(0.02)
+
+
+def _send(process: subprocess.Popen[str], signum: int) -> bool:
+    """Send a signal to a process and those that it started, whose leader it is; whether one of them is there."""
+    process.poll()
+    try:
+        os.killpg(process.pid, signum)
+        if signum not in (0, signal.SIGKILL):
+            os.killpg(process.pid, signal.SIGCONT)  # one that is stopped takes no other
+    except (ProcessLookupError, PermissionError):  # the latter: nobody but who has ended, on some systems
+        return False
+    return True
+
+
+class Terminated(KeyboardInterrupt):
+    """The launcher is told to end, by the signal ``signum``, as schedulers do before they end a job."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__()
+        self.signum = signum
+
+
+def heed_signals() -> None:
+    """Let the signals by which schedulers and terminals end a program raise :class:`Terminated`."""
+
+    def stop(signum: int, _: Any) -> None:
+        raise Terminated(signum)
+
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) == signal.SIG_DFL:
+            signal.signal(signum, stop)
 
 
 _libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None

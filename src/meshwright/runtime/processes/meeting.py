@@ -17,13 +17,14 @@ import json
 import os
 import secrets
 import select
+import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
-from typing import Any
+from typing import Any, cast
 
 from meshwright.core.config import config
 from meshwright.errors import DistributedError
@@ -69,6 +70,15 @@ def _received(connection: socket.socket) -> bytes:
     return b""
 
 
+def _answered(connection: socket.socket) -> bool:
+    """Whether what comes could be sent back; not if the other side has gone, or goes meanwhile."""
+    data = _received(connection)
+    with suppress(OSError):
+        connection.sendall(data)
+        return bool(data)
+    return False
+
+
 def _say(connection: socket.socket, **words: Any) -> None:
     connection.sendall(json.dumps(words).encode() + b"\n")
 
@@ -108,6 +118,8 @@ class Meeting:
                 "the port: choose another address"
             ) from None
         self.address = f"{host}:{self.listener.getsockname()[1]}"
+        #: when each process left that had come, by a clock that only grows
+        self.left: dict[int, float] = {}
         self._changed = threading.Condition()
         self._come: dict[int, socket.socket] = {}
         self._wrong, self._strangers, self._refusals = "", 0, 0
@@ -149,16 +161,17 @@ class Meeting:
                 threading.Thread(target=self._live, daemon=True).start()
 
     def _live(self) -> None:
-        """Answer each process's signs of life."""
-        connections = list(self._come.values())
-        with suppress(OSError, ValueError):  # ``end`` closes them
-            while connections:
-                for connection in select.select(connections, [], [])[0]:
-                    data = _received(connection)
-                    if data:
-                        connection.sendall(data)
-                    else:
-                        connections.remove(connection)
+        """Answer each process's signs of life, and note when it goes."""
+        ranks = {connection: rank for rank, connection in self._come.items()}
+        with suppress(OSError, ValueError), selectors.DefaultSelector() as selector:  # ``end`` closes them
+            for connection in ranks:
+                selector.register(connection, selectors.EVENT_READ)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    connection = cast("socket.socket", key.fileobj)
+                    if not _answered(connection):
+                        self.left[ranks[connection]] = time.monotonic()
+                        selector.unregister(connection)
 
     def end(self) -> None:
         """Let the processes go; until then they see by their connections that the coordinator lives."""
@@ -280,9 +293,11 @@ def _reached(address: str, rank: int, end: float, wait: float) -> socket.socket:
 
 
 def watch(connection: socket.socket, address: str, rank: int, stop: threading.Event) -> None:
-    """See the coordinator end, or say nothing for a while, before ``stop``. What needs it raises from then on; a
-    process that is still there after ``config.collective_timeout`` ends, with the same words."""
-    how = _fate(connection, stop)
+    """See the coordinator end, or say nothing for a while, before ``stop``, which ends the connection: this process
+    leaves. What needs a coordinator that is lost raises from then on; a process that is still there after
+    ``config.collective_timeout`` ends, with the same words."""
+    with connection:
+        how = _fate(connection, stop)
     if not how:
         return
     WORLD.lost = (

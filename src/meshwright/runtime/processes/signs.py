@@ -41,6 +41,8 @@ class Sign:
     pid: int = field(default_factory=os.getpid)
     runs: int = 0
     last: str = "nothing"
+    #: how this process left the others, in words; empty while it is with them
+    left: str = ""
     #: processes whose failure makes this one fail
     blames: list[int] = field(default_factory=list)
 
@@ -63,10 +65,13 @@ def begin(service: Any) -> Table:
     return LIVING.table
 
 
-def end() -> None:
-    """Give none any more."""
+def end(how: str) -> None:
+    """Give none any more; the last says ``how`` this process leaves."""
     if LIVING.thread is not None:
         LIVING.thread.end(_LAST)
+    LIVING.sign.left = how
+    with suppress(DistributedError):
+        _give()
     LIVING.table = None
 
 
@@ -119,7 +124,7 @@ def are_gone(ranks: tuple[int, ...]) -> dict[int, str]:
     while time.monotonic() < end:
         time.sleep(2.5 * PERIOD)
         after = read_signs(ranks)
-        silent = {r: s for r, s in after.items() if r in before and s.number == before[r].number}
+        silent = {r: s for r, s in after.items() if s.left or (r in before and s.number == before[r].number)}
         ended = {r: state for r, s in silent.items() if (state := _state(s)) != _silence(s)}
         if ended or not silent:
             return {r: _where(after[r], state) for r, state in ended.items()}
@@ -134,7 +139,7 @@ def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
     for rank in others:
         if rank not in after:
             states[rank] = "never joined"
-        elif rank in before and after[rank].number == before[rank].number:
+        elif after[rank].left or (rank in before and after[rank].number == before[rank].number):
             states[rank] = _where(after[rank], _state(after[rank]))
     followers = {rank for rank in states if rank in after and after[rank].blames}
     failed = {rank: text for rank, text in states.items() if rank not in followers}
@@ -177,7 +182,9 @@ def _silence(sign: Sign) -> str:
 
 
 def _state(sign: Sign) -> str:
-    """What is the matter with a process that gives no sign."""
+    """What is the matter with a process that gives no sign any more."""
+    if sign.left:
+        return sign.left
     if sign.host == socket.gethostname() and Path("/proc/self").exists():
         stat = Path(f"/proc/{sign.pid}/stat")
         try:
