@@ -57,6 +57,16 @@ def test_hardware_that_is_no_grid_is_refused(hardware):
         Target.of(mesh_of(hardware, ("a", "b")[: np.ndim(hardware)]))
 
 
+def test_an_axis_that_is_cut_between_its_primes_otherwise_says_which_mesh_would_do():
+    """Three real devices of two positions each: 6 is 2, then 3."""
+    hardware = [0, 0, 1, 1, 2, 2]
+    with pytest.raises(MeshError, match=r"mesh of shape \(3, 2\)"):
+        Target.of(mesh_of(hardware, ("x",)))
+    assert Target.of(mesh_of(np.reshape(hardware, (3, 2)), ("x", "y"))).num_devices == 3
+    with pytest.raises(MeshError, match=r"some of its axes$"):
+        Target.of(mesh_of([0, 0, 0, 1], ("x",)))
+
+
 def test_replicas_are_numbered_in_the_order_of_ids():
     target = Target.of(mesh_of([[0, 1], [2, 3]], ("a", "b"), ids=[30, 10, 20, 40]))
     assert target.replicas.tolist() == [2, 0, 1, 3]
