@@ -6,18 +6,18 @@ file change nothing.
 
 from __future__ import annotations
 
-import html
 import linecache
 import os
 from collections.abc import Mapping
 from typing import Any
 
+from meshwright.core.printed import Printed
 from meshwright.core.source import SourceLocation
 
 _NUMBERS = ("bytes_sent", "peak_bytes", "work", "redundancy")
 
 
-class Changes(tuple[str, ...]):
+class Changes(Printed, tuple[str, ...]):
     """What came (``+``), went (``-``) and changed (``~``), each in words; empty, and so false, if nothing did."""
 
     __slots__ = ()
@@ -26,9 +26,6 @@ class Changes(tuple[str, ...]):
         return "\n".join(self) or "nothing changed"
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def changes(before: Any, after: Any) -> Changes:

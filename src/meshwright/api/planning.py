@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from meshwright.api.partitioned import PartitionedProgram, partition_program
 from meshwright.api.shardings import placed
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.printed import Printed
 from meshwright.core.records import dataclass
 from meshwright.errors import MeshError
 from meshwright.hardware.machine import Machine
@@ -120,7 +120,7 @@ def meshes_of(machine: Machine) -> list[AbstractMesh]:
     return meshes
 
 
-class Plan:
+class Plan(Printed):
     """Shardings that were chosen for a function.
 
     ``in_shardings`` and ``out_shardings`` are what ``jit`` takes, in the trees of the positional arguments and of the
@@ -191,9 +191,6 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"Plan({self.partition().name!r}, {self.mesh!r}, {human_seconds(self.time().seconds)} a run)"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def describe(design: Any, outcome: SearchResult, names: Sequence[str]) -> str:

@@ -6,10 +6,12 @@ none. Loops count as often as they run, where that is known, and branches as the
 
 from __future__ import annotations
 
+import html
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from meshwright.core.printed import Printed
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
 from meshwright.ops.collective.base import Collective
@@ -39,7 +41,7 @@ class Repeated:
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(Printed):
     """Operations of one device and of the whole program; ``products`` are those of matrix products, convolutions and
     their like, of one device and of the whole."""
 
@@ -60,6 +62,12 @@ class Work:
         """The same of products alone."""
         device, whole = self.products
         return device * self.num_devices / whole if whole else 1.0
+
+    def __repr__(self) -> str:
+        return f"Work({self})"
+
+    def _repr_html_(self) -> str:
+        return "".join([super()._repr_html_(), *(f"<p>{html.escape(str(each))}</p>" for each in self.repeated)])
 
     def __str__(self) -> str:
         return (

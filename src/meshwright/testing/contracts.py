@@ -38,10 +38,12 @@ def contract(partitioned: Any, file: str | os.PathLike[str], *, update: bool | N
       >>> mw.testing.contract(part, "/tmp/sum.json", update=True)
       >>> mw.testing.contract(part, "/tmp/sum.json")
     """
+    __tracebackhide__ = True  # of pytest's
     if not hasattr(partitioned, "collectives") or not hasattr(partitioned, "peak_bytes"):
         raise ArgumentTypeError(f"contract: expected a partitioned program, got {type(partitioned).__name__}")
     path, current = Path(file), summary(partitioned)
     if update or (update is None and os.environ.get(UPDATE) == "1"):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(current, indent=1, ensure_ascii=False) + "\n")
         return
     pinned = _read(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.printed import Printed
 from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.spmd.report import human_bytes
@@ -34,7 +35,7 @@ class LiveBuffer:
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Printed):
     """What one device holds in one run, in bytes; ``alias_bytes`` are arguments' memory that results take over."""
 
     argument_bytes: int

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
+from meshwright.core.printed import Printed
 from meshwright.core.records import dataclass
 from meshwright.hardware.machine import Machine
 from meshwright.ir.jaxpr import Jaxpr
@@ -40,7 +40,7 @@ _PLAIN = {ARITHMETIC: "arithmetic", MEMORY: "memory", LINKS: "links", FAR: "the 
 
 
 @dataclass(frozen=True)
-class Time:
+class Time(Printed):
     """The time of one run of a program on one device of a machine, in seconds.
 
     ``seconds`` is the whole; ``compute``, ``memory`` and ``communication`` say for how long arithmetic, memory traffic
@@ -124,9 +124,6 @@ class Time:
         if len(self.parts) > ROWS:
             lines.append(f"  and {len(self.parts) - ROWS} more in .parts")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def time_of(jaxpr: Jaxpr, mesh: AbstractMesh) -> Time:
