@@ -6,6 +6,7 @@ import pytest
 import meshwright as mw
 from meshwright import lax
 from meshwright.ir.tracing import eval_jaxpr
+from meshwright.lowering import depthwise
 from meshwright.lowering.convolutions import as_products
 
 RNG = np.random.default_rng(0)
@@ -108,3 +109,50 @@ def test_padding_may_cut_all_rows():
     x, y = _random(2, 3, 17, 20), _random(3, 3, 20, 24)
     f = _convolved((0, 1, 2, 3), (1, 1), [(-4, 6), (0, 0)], (1, 1))
     np.testing.assert_array_equal(mw.jit(f)(x, y), np.zeros((2, 3, 15, 24)))
+
+
+# --- depthwise convolutions ---------------------------------------------------------------------------------
+#: picture, kernel, strides, padding, dilation of the picture and of the kernel
+DEPTHWISE = {
+    "same": ((2, 9, 7, 5), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1)),
+    "strides, uneven kernel": ((2, 11, 8, 5), (3, 2), (2, 3), ((1, 0), (0, 2)), (1, 1), (1, 1)),
+    "dilated kernel": ((3, 12, 9, 2), (2, 3), (1, 2), ((0, 1), (2, 2)), (1, 1), (3, 2)),
+    "dilated picture": ((2, 5, 6, 5), (3, 3), (1, 1), ((1, 2), (2, 1)), (2, 3), (1, 1)),
+    "both dilated, cut": ((2, 5, 7, 3), (3, 2), (1, 1), ((-1, 2), (1, -2)), (2, 3), (3, 2)),
+    "taps between rows": ((2, 4, 4, 3), (1, 2), (1, 1), ((0, 1), (0, 0)), (3, 2), (1, 1)),
+    "many rows": ((9, 20, 3, 4), (3, 1), (1, 1), ((1, 1), (0, 0)), (1, 1), (1, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEPTHWISE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_depthwise_convolutions_and_their_gradients_are_sums_of_rows(name, dtype, monkeypatch):
+    monkeypatch.setattr(depthwise, "_LARGE", 0)
+    shape, window, strides, padding, spread, dilation = DEPTHWISE[name]
+    with mw.enable_x64(True):
+        x, y = _random(*shape).astype(dtype), _random(*window, 1, shape[-1]).astype(dtype)
+        numbers = ("NHWC", "HWIO", "NHWC")
+
+        def f(x, y):
+            return lax.conv_general_dilated(x, y, strides, padding, spread, dilation, numbers, shape[-1])
+
+        ct = _random(*f(x, y).shape).astype(dtype)
+        kernel = mw.make_jaxpr(lambda x, ct: mw.vjp(lambda y: f(x, y), y)[1](ct))(x, ct)
+        programs = [(mw.make_jaxpr(f)(x, y), (x, y)), (kernel, (x, ct))]
+        if spread == (1, 1):  # the gradient of strides is dilated
+            programs.append((mw.make_jaxpr(lambda ct, y: mw.vjp(lambda x: f(x, y), x)[1](ct))(ct, y), (ct, y)))
+        for plain, args in programs:
+            if spread == (1, 1) or args[1] is y:
+                assert _left(as_products(plain)) == 0
+            (want,), (got,) = (eval_jaxpr(j, j.consts, *args) for j in (plain, as_products(plain)))
+            tolerance = 1e-5 if dtype == np.float32 else 1e-12
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * float(np.abs(want).max()))
+
+
+def test_other_grouped_convolutions_stay(monkeypatch):
+    monkeypatch.setattr(depthwise, "_LARGE", 0)
+    x, numbers = _random(2, 9, 9, 4), ("NHWC", "HWIO", "NHWC")
+    for kernel, groups in (((3, 3, 2, 4), 2), ((3, 3, 1, 8), 4), ((9, 9, 1, 4), 4)):
+        y = _random(*kernel)
+        f = mw.make_jaxpr(lambda x, y, n=groups: lax.conv_general_dilated(x, y, (1, 1), "SAME", None, None, numbers, n))
+        assert _left(as_products(f(x, y))) == 1

@@ -35,6 +35,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.passes import Pass, inline_calls
 from meshwright.ir.rewrite import replaced_in_all
 from meshwright.ir.tracing import typeof
+from meshwright.lowering.depthwise import by_taps
 from meshwright.lowering.narrow_bits import called
 from meshwright.ops.control.markers import OptimizationBarrier
 from meshwright.ops.elementwise.table import scalar_like
@@ -81,7 +82,12 @@ def as_products(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 def _product(eqn: JaxprEqn) -> list[JaxprEqn]:
     op = eqn.op
-    if not isinstance(op, ConvGeneralDilated) or op.groups > 1 or eqn.outvars[0].aval.dtype != np.float32:
+    if not isinstance(op, ConvGeneralDilated):
+        return []
+    if op.groups > 1:
+        taps = by_taps(op, eqn)
+        return [called(partial(taps, op), eqn.invars, eqn.outvars, eqn.source)] if taps else []
+    if eqn.outvars[0].aval.dtype != np.float32:
         return []
     (x, y), (out,) = (a.aval for a in eqn.invars), (v.aval for v in eqn.outvars)
     if x.dtype != out.dtype or 0 in (*x.shape, *y.shape, *out.shape) or any(d > 1 for d in op.lhs_dilation):
@@ -173,5 +179,5 @@ CUT_CONVOLUTIONS = Pass(
 CONVOLVING_PRODUCTS = Pass(
     "convolutions as products",
     lambda j: as_products(j) if config.platform == "cpu" else j,
-    "On CPUs, convolutions that see every row once, or make few, are matrix products.",
+    "On CPUs, convolutions that see every row once, or make few, are matrix products, depthwise ones sums of rows.",
 )
