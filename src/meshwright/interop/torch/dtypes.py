@@ -21,17 +21,23 @@ _NAMES = {
     torch.float8_e4m3fnuz: "float8_e4m3fnuz", torch.float8_e5m2fnuz: "float8_e5m2fnuz",
     torch.float8_e8m0fnu: "float8_e8m0fnu",
 }  # fmt: skip
+#: the numbers that schemas have for dtypes as default values: the order of ``c10::ScalarType``
+_NUMBERED = (
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
+    None, torch.complex64, torch.complex128, torch.bool, None, None, None, torch.bfloat16,
+)  # fmt: skip
 _TORCH = {as_dtype(name): dtype for dtype, name in _NAMES.items()}
 
 
-def array_dtype(dtype: torch.dtype) -> np.dtype:
-    """Our dtype for torch's; 64-bit ones are narrowed unless ``enable_x64`` is on.
+def array_dtype(dtype: torch.dtype | int) -> np.dtype:
+    """Our dtype for torch's, or for its number in a schema; 64-bit ones are narrowed unless ``enable_x64`` is on.
 
     Raises:
       DTypeError: there is none (quantized and packed dtypes).
     """
     try:
-        return canonical(as_dtype(_NAMES[dtype]))
+        named = _NUMBERED[dtype] if isinstance(dtype, int) and 0 <= dtype < len(_NUMBERED) else dtype
+        return canonical(as_dtype(_NAMES[named]))  # type: ignore[index]
     except KeyError:
         raise DTypeError(f"arrays of dtype {dtype} do not exist here; convert the tensor in the module") from None
 

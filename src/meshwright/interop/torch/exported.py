@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.utils.checkpoint
 from torch import fx
+from torch._C import _autograd, _functorch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from meshwright.errors import ImportProgramError, RuleError
@@ -38,7 +41,7 @@ def export(
             part, fx.GraphModule
         ):  # of torch.compile: what a checkpoint's region has, by this release's export
             part.meta.setdefault("_checkpoint_context_fn", torch.utils.checkpoint.noop_context_fn)
-    with warnings.catch_warnings(), Overridden(), gradients_stopped(), functions_traced() as functions:
+    with warnings.catch_warnings(), _as_before(), Overridden(), gradients_stopped(), functions_traced() as functions:
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
@@ -51,6 +54,18 @@ def export(
     sink_views(program.graph_module)
     refuse_unknown(program.graph_module, module)
     return program, functions
+
+
+@contextmanager
+def _as_before() -> Iterator[None]:
+    """What stops in one of torch's transformations leaves it on their stack, and hooks of saved tensors forbidden."""
+    depth, hooks = _functorch.get_dynamic_layer_stack_depth(), _autograd._saved_tensors_hooks_is_enabled()
+    try:
+        yield
+    finally:
+        _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        if hooks:
+            _autograd._saved_tensors_hooks_enable()
 
 
 def _explained(error: Exception, module: torch.nn.Module) -> ImportProgramError:

@@ -103,6 +103,13 @@ def normal(self: Any, draw: Draw, mean: float = 0, std: float = 1) -> Any:
     return random.normal(draw(), self.shape, self.dtype) * std + mean
 
 
+@register("prims.normal", random=True)
+def normal_of_shape(
+    shape: Sequence[int], draw: Draw, mean: float, std: float, dtype: Any, requires_grad: bool = False
+) -> Any:
+    return random.normal(draw(), tuple(shape), _float(dtype)) * std + mean
+
+
 @register("aten.exponential", random=True)
 def exponential(self: Any, draw: Draw, lambd: float = 1) -> Any:
     return random.exponential(draw(), self.shape, self.dtype) / lambd
