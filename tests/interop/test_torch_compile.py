@@ -1,5 +1,6 @@
 """``torch.compile(backend="meshwright")``: training steps are torch's, and nothing is shared that may be written to."""
 
+import contextlib
 import copy
 
 import numpy as np
@@ -224,3 +225,45 @@ def test_what_is_not_supported_says_so(refuses):
     torch.library.register_fake("mwtest::unknown")(lambda x: torch.empty_like(x))
     with refuses(errors.RuleError, "mwtest.unknown", "interop.torch.register"):
         compiled(lambda x: torch.ops.mwtest.unknown(x))(torch.ones(3))
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_a_step_is_compiled_whole(name):
+    """Backward and optimizer in the compiled function: its graph holds the parameters, and writes to them."""
+    options = {"momentum": 0.9} if name == "SGD" else {}
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+    after = []
+    for how in (lambda f: f, compiled):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+        optimizer = getattr(torch.optim, name)(module.parameters(), lr=0.1, **options)
+
+        def step(x, module=module, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = (module(x) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = how(step)
+        after.append([*(run(x) for _ in range(3)), *(p.detach() for p in module.parameters())])
+    for got, want in zip(after[1], after[0]):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_numbers_are_drawn_with_torchs_default_types():
+    f = compiled(lambda: (torch.randint(2, 5, (1000,)), torch.randperm(7), torch.normal(3.0, 0.1, (1000,))))
+    drawn, order, normal = f()
+    assert drawn.dtype == order.dtype == torch.int64 and set(drawn.tolist()) == {2, 3, 4}
+    assert sorted(order.tolist()) == list(range(7)) and abs(float(normal.mean()) - 3) < 0.05
+
+
+def test_what_stops_in_a_transformation_leaves_no_trace():
+    linear, x = nn.Linear(6, 2), torch.randn(4, 6)
+    params = {k: v.detach() for k, v in linear.named_parameters()}
+    grad = torch.func.grad(lambda p, x: torch.func.functional_call(linear, p, (x,)).sum())
+    with contextlib.suppress(errors.MeshwrightError):
+        compiled(lambda x: torch.func.vmap(grad, (None, 0))(params, x)["weight"])(x)
+    x.requires_grad_()
+    checkpoint(torch.sin, x, use_reentrant=False).sum().backward()
+    torch.testing.assert_close(x.grad, torch.cos(x.detach()))

@@ -44,17 +44,45 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
       >>> step = torch.compile(module, backend="meshwright")  # doctest: +SKIP
       >>> step(x).sum().backward()  # doctest: +SKIP
     """
+    held: list[torch.Tensor] = []
     if any(p.requires_grad for p in module.parameters()):
-        raise RuleError("torch.compile: this graph holds parameters that are none of its inputs")
+        module, held = _lifted(module)
     compiled: dict[Any, _Compiled] = {}
 
+    @torch.compiler.disable  # where a whole step is compiled, Dynamo would follow what it has compiled
     def run(*inputs: Any) -> tuple[Any, ...]:
+        inputs = (*inputs, *held)
         key = tuple(map(_signature, inputs)), torch.is_grad_enabled()
         if key not in compiled:
             compiled[key] = _Compiled(module, inputs)
         return compiled[key](inputs)
 
     return run
+
+
+def _lifted(module: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+    """A graph with inputs for the tensors that it holds, and these: an optimizer's step holds the parameters.
+
+    Raises:
+      RuleError: parameters within regions.
+    """
+    graph, held = fx.Graph(), []
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    names = {node: graph.node_copy(node) for node in inputs}
+    for node in module.graph.nodes:
+        value = getattr(module, node.target, None) if node.op == "get_attr" else None
+        if isinstance(value, torch.Tensor):
+            names[node] = graph.placeholder(node.name)
+            names[node].meta = dict(node.meta)
+            held.append(value)
+    for node in module.graph.nodes:
+        if node not in names:
+            names[node] = graph.node_copy(node, names.__getitem__)
+    lifted = fx.GraphModule(module, graph)
+    lifted.meta = dict(module.meta)
+    if any(p.requires_grad for p in lifted.parameters()):
+        raise RuleError("torch.compile: a region of this graph holds parameters that are none of its inputs")
+    return lifted, held
 
 
 def _signature(x: Any) -> Any:
@@ -72,7 +100,9 @@ class _Compiled:
     """
 
     def __init__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> None:
-        alone = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs]
+        wanted = torch.is_grad_enabled()  # what an optimizer writes to has gradients, which are of no matter there
+        tensors = [isinstance(x, torch.Tensor) for x in inputs]
+        alone = [x.detach().requires_grad_(wanted and x.requires_grad) if t else x for x, t in zip(inputs, tensors)]
         with torch.enable_grad(), enable_x64(True):
             program, functions = export(module, tuple(alone), {}, None)
             self._model = TorchModel(module, program, True, functions)
@@ -171,6 +201,7 @@ class _Step(torch.autograd.Function):
         return tuple(outs)
 
     @staticmethod
+    @torch.compiler.disable
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
         compiled: _Compiled = ctx.compiled

@@ -393,3 +393,8 @@ def hardshrink(self: Any, lambd: float = 0.5) -> Any:
 def glu(self: Any, dim: int = -1) -> Any:
     a, b = mnp.split(self, 2, dim)
     return a * activations.sigmoid(b)
+
+
+@register("prims.fma")
+def fma(a: Any, b: Any, c: Any) -> Any:
+    return a * b + c
