@@ -225,6 +225,12 @@ def max_value(dtype: np.dtype) -> np.ndarray:
     return _limit(dtype, np.inf, "max")
 
 
+def most_flushed(dtype: np.dtype) -> np.floating[Any]:
+    """The largest number that XLA's arithmetic of a float type takes for 0; narrow types are computed in float32."""
+    wide = np.float64 if dtype == float64 else np.float32
+    return np.nextafter(np.finfo(wide).tiny, wide(0))
+
+
 def holds_floats(wide: np.dtype, narrow: np.dtype) -> bool:
     """Whether a float or complex type represents every value of another one."""
     if not is_inexact(wide) or not is_inexact(narrow) or (is_complex(narrow) and not is_complex(wide)):

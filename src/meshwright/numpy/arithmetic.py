@@ -376,13 +376,10 @@ def hypot(x1: Any, x2: Any, /) -> Any:
 def _hypot(x: Any, y: Any) -> Any:
     a, b, top = ops.abs_(x), ops.abs_(y), scalar_like(np.inf, x)
     large, infinite = ops.max_(a, b), ops.or_(ops.eq(a, top), ops.eq(b, top))  # also beside NaN
-    wide = np.float64 if typeof(x).dtype == np.float64 else np.float32
-    flushed = np.nextafter(np.finfo(wide).tiny, wide(0))  # what dividing makes 0
-    small = ops.le(large, scalar_like(flushed, large))
-    simple, one = ops.or_(infinite, small), scalar_like(1, large)
-    unit = ops.stop_gradient(select(simple, one, large))  # which the result does not depend on
+    simple = ops.or_(infinite, ops.le(large, scalar_like(dtypes.most_flushed(typeof(x).dtype), large)))
+    unit = ops.stop_gradient(select(simple, scalar_like(1, large), large))  # which the result does not depend on
     squares = ops.add(ops.square(ops.div(x, unit)), ops.square(ops.div(y, unit)))
-    size = ops.mul(unit, ops.sqrt(select(simple, one, squares)))
+    size = ops.mul(unit, ops.sqrt(select(simple, unit, squares)))
     return select(simple, select(infinite, top, large), size)
 
 
