@@ -225,10 +225,10 @@ def max_value(dtype: np.dtype) -> np.ndarray:
     return _limit(dtype, np.inf, "max")
 
 
-def most_flushed(dtype: np.dtype) -> np.floating[Any]:
+def most_flushed(dtype: np.dtype) -> float:
     """The largest number that XLA's arithmetic of a float type takes for 0; narrow types are computed in float32."""
     wide = np.float64 if dtype == float64 else np.float32
-    return np.nextafter(np.finfo(wide).tiny, wide(0))
+    return float(np.nextafter(np.finfo(wide).tiny, wide(0)))
 
 
 def holds_floats(wide: np.dtype, narrow: np.dtype) -> bool:
