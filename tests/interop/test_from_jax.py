@@ -279,3 +279,31 @@ def test_ours_as_jaxs_take_keys_weak_numbers_and_static_arguments():
     with jax.enable_x64(True):
         third = mw.to_jax(lambda x: x / 3)(jnp.float64(1))
         assert third.dtype == jnp.float64 and abs(float(third) - 1 / 3) < 1e-15
+
+
+def test_derivatives_are_by_jaxs_rules():
+    @jax.custom_vjp
+    def tripled(x):
+        return jnp.sin(x)
+
+    tripled.defvjp(lambda x: (tripled(x), x), lambda x, ct: (3 * ct * x,))
+    for f in (tripled, lambda x: jax.lax.stop_gradient(x) * x, jax.nn.relu, lambda x: jax.nn.relu6(x) ** 2):
+        for at in (0.0, 0.25):
+            ours, x = mw.from_jax(f), mnp.asarray(at)
+            np.testing.assert_allclose(mw.grad(ours)(x), jax.grad(f)(at), rtol=1e-6)
+            np.testing.assert_allclose(mw.jit(mw.grad(ours))(x), jax.grad(f)(at), rtol=1e-6)
+            np.testing.assert_allclose(mw.grad(mw.grad(ours))(x), jax.grad(jax.grad(f))(at), rtol=1e-6)
+
+    def net(params, x, labels):
+        logits = jax.nn.relu(x @ params["w"])
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1).mean()
+
+    params, labels = {"w": jnp.sin(jnp.arange(6.0)).reshape(2, 3)}, jnp.array([0, 1, 2, 1])
+    want = jax.grad(net)(params, X[:4] / 8, labels)["w"]
+    args = {"w": np.asarray(params["w"])}, np.asarray(X[:4] / 8), np.asarray(labels)
+    step = mw.jit(mw.grad(mw.from_jax(net)))
+    np.testing.assert_allclose(step(*args)["w"], want, rtol=1e-5, atol=1e-7)
+    mesh = mw.make_mesh((2,), ("data",))
+    step.lower(*args).partition(mesh).verify()
+    mapped = mw.vmap(mw.grad(mw.from_jax(tripled)))(mnp.arange(3.0))
+    np.testing.assert_allclose(mapped, [0, 3, 6])

@@ -21,7 +21,9 @@ from meshwright.api.partitioned import PartitionedProgram
 from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
+from meshwright.interop.jax.derivatives import ByRules, has_rules
 from meshwright.interop.jax.values import from_mesh, on_devices, words
+from meshwright.ir.tracing import Tracer
 from meshwright.ops.elementwise.table import convert
 from meshwright.random import key_data, key_impl, wrap_key_data
 from meshwright.runtime.array import Array
@@ -146,14 +148,26 @@ class JaxProgram:
         self.trees = trees
         self._outer = outer
         self._call = wrapped(outer, lambda *a, **k: trees.results(program(*trees.arguments(a, k))))
+        #: the function with JAX's derivative, where the program does not tell it
+        self.by_rules: ByRules | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function's output, in JAX's trees, of our arrays.
+        """The function's output, in JAX's trees, of our arrays. A function's derivative is JAX's; that of a
+        ``Lowered``, an export or a text is of its operations, as rules of JAX's are not in them.
 
         Raises:
           ArgumentError: arguments of another structure. ShapeError: an array of another type.
         """
-        return self._call(*args, **kwargs)
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        if self.by_rules is None or tree != self.trees.in_tree or not any(isinstance(x, Tracer) for x in leaves):
+            return self._call(*args, **kwargs)
+
+        def plain(*leaves: Any) -> list[Any]:
+            args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
+            outs: list[Any] = jax.tree_util.tree_leaves(self._call(*args, **kwargs))
+            return outs
+
+        return jax.tree_util.tree_unflatten(self.trees.out_tree, self.by_rules(plain, leaves))
 
     def partition(self, mesh: Any = None, num_devices: int | None = None, **options: Any) -> JaxPartitioned:
         """The per-device program; ``mesh`` may be one of JAX's. See :meth:`ImportedProgram.partition`.
@@ -196,10 +210,28 @@ class JaxFunction:
         leaves, tree = jax.tree_util.tree_flatten(dynamic)
         key = tree, tuple(map(_type, leaves)), static
         if key not in self._programs:
-            outer = self._lowered(args, kwargs)
+            outer, with_rules = self._lowered(args, kwargs)
             names = argument_names(self.function, outer, args, kwargs) if hasattr(outer, "lowered") else None
-            self._programs[key] = of_lowered(outer, names)
+            self._programs[key] = program = of_lowered(outer, names)
+            if with_rules:
+                program.by_rules = ByRules(self._of_leaves(tree, static), JaxFunction)
         return self._programs[key]
+
+    def _of_leaves(self, tree: Any, static: Sequence[tuple[Any, Any]]) -> Callable[..., list[Any]]:
+        """The function from its dynamic arguments' leaves to its results'."""
+
+        def flat(*leaves: Any) -> list[Any]:
+            args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
+            full = list(args)
+            for place, x in static:
+                if isinstance(place, int):
+                    full.insert(place, x)
+                else:
+                    kwargs = {**kwargs, place: x}
+            outs: list[Any] = jax.tree_util.tree_leaves(self.function(*full, **kwargs))
+            return outs
+
+        return flat
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's output, of our arrays."""
@@ -207,11 +239,13 @@ class JaxFunction:
         (args, kwargs), _ = self._told_apart((*self._first, *args), kwargs)
         return program(*args, **kwargs)
 
-    def _lowered(self, args: Any, kwargs: Any) -> Any:
-        """Of JAX; without devices too, where the mesh is an abstract one."""
+    def _lowered(self, args: Any, kwargs: Any) -> tuple[Any, bool]:
+        """Of JAX; without devices too, where the mesh is an abstract one. And whether it has rules of its own."""
         if hasattr(self.function, "trace"):
-            return self.function.trace(*args, **kwargs).lower(lowering_platforms=(jax.default_backend(),))
-        return self.function.lower(*args, **kwargs)
+            traced = self.function.trace(*args, **kwargs)
+            lowered = traced.lower(lowering_platforms=(jax.default_backend(),))
+            return lowered, hasattr(traced, "jaxpr") and has_rules(traced.jaxpr)
+        return self.function.lower(*args, **kwargs), False
 
     def _told_apart(self, args: Any, kwargs: Any) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
         """The arguments that are arrays, and those that ``jax.jit`` was told are static, with their places."""

@@ -1,0 +1,104 @@
+"""Derivatives of JAX's functions by the rules that they bring along, which StableHLO does not hold.
+
+What ``jax.custom_vjp``, ``custom_jvp`` and ``stop_gradient`` say is in the function alone: its forward with what the
+backward needs, and the backward, are programs of their own, made by ``jax.vjp``. Being functions of JAX's, they are
+differentiated in the same way again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+
+from meshwright.core import dtypes
+from meshwright.ir.tracing import typeof
+from meshwright.transforms.custom_vjp import custom_vjp
+
+#: JAX's primitives whose derivative is not that of the operations they are lowered to
+_RULES = {
+    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_linear_solve", "linear_call",
+    "stop_gradient",
+}  # fmt: skip
+
+
+def has_rules(jaxpr: Any) -> bool:
+    """Whether something in a jaxpr of JAX's has a derivative that its operations do not tell."""
+    seen: set[int] = set()
+    pending = [jaxpr]
+    while pending:
+        inner = getattr(pending[-1], "jaxpr", pending[-1])
+        pending.pop()
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        for eqn in inner.eqns:
+            if eqn.primitive.name in _RULES:
+                return True
+            pending += [found for value in eqn.params.values() for found in _jaxprs(value)]
+    return False
+
+
+def _jaxprs(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _jaxprs(each)
+    elif hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
+        yield value
+
+
+class ByRules:
+    """A function of JAX's, from arrays to a list of them, as a function of ours with JAX's derivative.
+
+    ``import_`` makes functions of ours of JAX's.
+    """
+
+    def __init__(self, function: Callable[..., list[Any]], import_: Callable[..., Any]) -> None:
+        self.function = function
+        self.import_ = import_
+
+    def __call__(self, plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> list[Any]:
+        """What ``plain``, the program of the function, makes of ``leaves``."""
+        moving = tuple(i for i, x in enumerate(leaves) if dtypes.is_inexact(typeof(x).dtype))
+        if not moving:
+            return plain(*leaves)
+        call = custom_vjp(plain)
+        call.defvjp(*self._rules(moving, len(leaves)))
+        return list(call(*leaves))
+
+    def _rules(self, moving: tuple[int, ...], count: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        forward, backward = self._programs(moving)
+        trees: list[Any] = []
+
+        def fwd(*leaves: Any) -> tuple[list[Any], list[Any]]:
+            outs, pulled = forward(*leaves)
+            kept, tree = jax.tree_util.tree_flatten(pulled)
+            trees.append(tree)
+            return outs, kept
+
+        def bwd(kept: Any, cotangents: Any) -> tuple[Any, ...]:
+            wanted = [ct for ct in cotangents if dtypes.is_inexact(typeof(ct).dtype)]
+            grads = iter(backward(jax.tree_util.tree_unflatten(trees[-1], kept), wanted))
+            return tuple(next(grads) if i in moving else None for i in range(count))
+
+        return fwd, bwd
+
+    @cache  # noqa: B019 - as long as the program lives
+    def _programs(self, moving: tuple[int, ...]) -> tuple[Any, Any]:
+        def forward(*leaves: Any) -> tuple[list[Any], Any]:
+            def of_moving(*values: Any) -> tuple[list[Any], list[Any]]:
+                full = list(leaves)
+                for i, x in zip(moving, values):
+                    full[i] = x
+                outs = self.function(*full)
+                return [y for y in outs if jax.numpy.issubdtype(y.dtype, jax.numpy.inexact)], outs
+
+            _, pulled, outs = jax.vjp(of_moving, *(leaves[i] for i in moving), has_aux=True)
+            return outs, pulled
+
+        def backward(pulled: Any, cotangents: Any) -> Any:
+            return pulled(cotangents)
+
+        return self.import_(forward), self.import_(backward)
