@@ -321,7 +321,7 @@ def test_who_is_behind_a_failure(monkeypatch, ended, runs, named):
             rank = int(key.rpartition("/")[2])
             self.numbers[rank] += rank not in ended
             blames = [1] if rank in ended and rank != 1 else []
-            sign = signs.Sign(self.numbers[rank], "elsewhere", 1, runs[rank], "it", blames)
+            sign = signs.Sign(self.numbers[rank], "elsewhere", 1, runs[rank], "it", blames=blames)
             return json.dumps(asdict(sign)).encode()
 
     monkeypatch.setattr(signs, "PERIOD", 0.02)
