@@ -37,8 +37,9 @@ def exchanged(*sizes):
         ((None, "x"), (), (None, "x"), exchanged(I * K, I * J)),
         # Columns: the right side and the result.
         ((), ("x",), ("x",), exchanged(K * J, I * J)),
-        # Rows: the left side, and the smaller right side is gathered; the terms of the result would be more.
-        ((None, "x"), ("x",), ("x",), exchanged(I * K) + 4 * K * J * (N - 1) // N),
+        # Four tiles of rows and two of columns: each side is exchanged and what is wanted of it gathered, and the
+        # result changes columns for rows. Rows alone would need all of the right side.
+        ((None, "x"), ("x",), ("x",), exchanged(I * K) + 4 * (I * K // 8 + K * J // 16 + K * J * 3 // 8 + I * J // 16)),
         # Nothing need be sent.
         (("x",), (), ("x",), 0),
     ],
@@ -46,6 +47,19 @@ def exchanged(*sizes):
 def test_bytes(a, b, c, sent):
     part = product(a, b, c)
     assert part.bytes_sent == sent and part.work.redundancy == 1.0
+    part.verify()
+
+
+def test_tiles_along_a_long_axis_are_squares():
+    """A sum over 64 devices as eight by eight tiles: each side is exchanged, and what is wanted of it gathered from
+    eight. The terms of the result would be twice as many bytes; whole rows would need all of the right side."""
+    mesh = mw.AbstractMesh((64,), ("x",))
+    ins = NamedSharding(mesh, P(None, "x")), NamedSharding(mesh, P("x"))
+    args = mw.ShapeDtypeStruct((512, 2048), np.float32), mw.ShapeDtypeStruct((2048, 512), np.float32)
+    part = mw.jit(lambda a, b: a @ b, in_shardings=ins).lower(*args).partition()
+    tile = 512 * 2048 // 64
+    assert part.bytes_sent == 4 * (tile * 63 // 64 + 7 * tile + tile * 7 // 8 + 7 * tile)
+    assert part.work.redundancy == 1.0
     part.verify()
 
 

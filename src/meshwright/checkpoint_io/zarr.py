@@ -27,6 +27,8 @@ MANIFEST = "manifest.ocdbt"
 _PROCESS = "ocdbt.process_"
 #: bytes of a chunk, if a tile can be cut so; bytes that are on their way to the disk at a time
 _CHUNK, _UNDER_WAY = 1 << 24, 1 << 28
+#: bytes of a file, about, above which another is begun: several are written at once
+_FILE = 1 << 27
 _KEY = re.compile(r"\['(.*?)'\]|\[(\d+)\]|\.(\w+)")
 
 
@@ -77,6 +79,7 @@ def _database(folder: Path, name: str = "") -> dict[str, Any]:
     return {
         "driver": "ocdbt",
         "base": {"driver": "file", "path": f"{folder}/", "file_io_mode": {"mode": "memmap"}},  # reads copy once
+        "target_data_file_size": _FILE,
         **({"path": f"{name}/"} if name else {}),
     }
 

@@ -1,8 +1,8 @@
 """Python's garbage collector, paused where much is built that lives on.
 
-The collector walks over all that lives on whenever much of it is new. A planner builds large programs that live on:
-such walks take up to a third of its time. Little in it has cycles (graphs by which memory is predicted); that waits for
-the first collection after the block.
+The collector walks over all that lives on whenever much of it is new. Planning and lowering build large programs that
+live on: such walks take up to a third of the time. Little in it has cycles (graphs by which memory is predicted); that
+waits for the first collection after the block.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from meshwright.core.collector import collector_paused
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.core.source import joined
@@ -30,6 +31,7 @@ class Pass:
     about: str = ""
 
 
+@collector_paused()
 def run_passes(
     jaxpr: ClosedJaxpr,
     passes: Sequence[Pass],

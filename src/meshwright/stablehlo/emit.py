@@ -13,6 +13,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.collector import collector_paused
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN, joined
@@ -318,6 +319,7 @@ def lower_to_stablehlo(jaxpr: ClosedJaxpr, options: LoweringOptions | None = Non
     return lower_with_callbacks(jaxpr, options)[0]
 
 
+@collector_paused()
 def lower_with_callbacks(
     jaxpr: ClosedJaxpr, options: LoweringOptions | None = None
 ) -> tuple[ir.Module, list[Callable[..., Any]]]:

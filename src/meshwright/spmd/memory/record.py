@@ -26,6 +26,8 @@ from meshwright.spmd.memory.simplify import simplified, splat
 
 _INT32, _UINT32 = ShapedArray((), dtypes.int32), ShapedArray((), dtypes.uint32)
 _EFFECTS = ("infeed", "outfeed", "send", "recv")
+#: of an all-to-all at most, where the number of devices has such a divisor
+_PARTS = 4
 _TRANSPARENT = ("optimization_barrier",)
 
 
@@ -85,8 +87,10 @@ class Recorder(Interpreter[Node]):
         return in_orders(self._make, outs, attributes.get("result_layouts", ""))
 
     def _exchanged(self, x: Node, aval: ShapedArray, given: Mapping[str, Any]) -> Node:
-        """An all-to-all that takes a part for each device, and gives parts that are joined, then transposed."""
+        """An all-to-all that takes a part for each device, and gives parts that are joined, then transposed; for many
+        devices several parts are one here: as many bytes lie as long in fewer buffers."""
         n, split, concat = (given[key] for key in ("split_count", "split_dimension", "concat_dimension"))
+        n = next((m for m in range(_PARTS, 1, -1) if n % m == 0), n)
         rows = x.shape[split] // n
         bounds = [[[0] * len(x.shape), list(x.shape)] for _ in range(n)]
         for i, (start, limit) in enumerate(bounds):

@@ -242,10 +242,11 @@ def _on_other_loops(q: Question, assignment: Assignment) -> Iterator[Assignment]
     # As many as there are ways to deal the axes out, in order.
     if math.prod(range(len(loops), len(loops) + len(used))) > DEALT:
         yield from _one_on_another_loop(q, assignment, loops)
-        return
-    for order in itertools.permutations(used):
-        for places in itertools.product(loops, repeat=len(used)):
-            yield from _dealt(q, order, places)
+    else:
+        for order in itertools.permutations(used):
+            for places in itertools.product(loops, repeat=len(used)):
+                yield from _dealt(q, order, places)
+    yield from _in_two(q, assignment, loops)
 
 
 def _dealt(q: Question, order: Sequence[Axes], places: Sequence[int]) -> Iterator[Assignment]:
@@ -255,6 +256,19 @@ def _dealt(q: Question, order: Sequence[Axes], places: Sequence[int]) -> Iterato
         rest[f] = (*rest[f], *axes)
     if all(q.mesh.sizes(rest[f]) <= q.rule.factors[f].size for f in places) and _fits(q, rest):
         yield tuple(rest)
+
+
+def _in_two(q: Question, assignment: Assignment, loops: Sequence[int]) -> Iterator[Assignment]:
+    """The axes of a sum on two other loops, the major ones on one and the minor ones on the other: tiles of the result
+    that are nearer to squares need less of the operands."""
+    for f, axes in enumerate(assignment):
+        if q.rule.factors[f].kind == REDUCTION:
+            for cut, (g, h) in itertools.product(range(1, len(axes)), itertools.permutations(loops, 2)):
+                if f not in (g, h):
+                    rest = list(assignment)
+                    rest[f], rest[g], rest[h] = (), (*rest[g], *axes[:cut]), (*rest[h], *axes[cut:])
+                    if all(q.mesh.sizes(rest[i]) <= q.rule.factors[i].size for i in (g, h)) and _fits(q, rest):
+                        yield tuple(rest)
 
 
 def _one_on_another_loop(q: Question, assignment: Assignment, loops: Sequence[int]) -> Iterator[Assignment]:
