@@ -77,6 +77,10 @@ def check_text(text: str, *args: Any, opaque: Sequence[str] = (), rtol: float = 
 
 
 def check_function(fun: Callable[..., Any], *args: Any, opaque: Sequence[str] = (), rtol: float = 1e-5) -> Any:
-    """:func:`check_text` of what ``jax`` makes of a function."""
-    text = jax.jit(fun, keep_unused=True).lower(*args).as_text()
-    return check_text(text, *args, opaque=opaque, rtol=rtol)
+    """:func:`check_text` of what ``jax`` makes of a function; and what XLA's compiler makes of it computes the same."""
+    lowered = jax.jit(fun, keep_unused=True).lower(*args)
+    program = check_text(lowered.as_text(), *args, opaque=opaque, rtol=rtol)
+    compiled = lowered.compile()
+    (module,) = compiled.runtime_executable().hlo_modules()
+    assert_same(flat(mw.load(module.as_serialized_hlo_module_proto())(*args)), flat(compiled(*args)), rtol)
+    return program

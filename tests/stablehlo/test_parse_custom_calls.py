@@ -61,6 +61,11 @@ HLO = {
             'called_computations={by}, backend_config={"reduction_dim": 1, "top_k": 3}', COMPARATOR), K3),
     "copy": (hlo("ROOT r = f32[5,8] copy(x)"), [X]),
     "bitcast": (hlo("ROOT r = f32[2,20] bitcast(x)"), [X.reshape(2, 20)]),
+    "bitcast of another layout": (
+        hlo("y = f32[8,5]{0,1} bitcast(x)\n  ROOT r = f32[4,5,2]{0,2,1} bitcast(y)"),
+        [X.reshape(5, 2, 4).transpose(2, 0, 1)]),
+    "bitcast of another type": (
+        hlo("ROOT r = s32[8,5]{0,1} bitcast(x)"), [np.ascontiguousarray(X).view(np.int32).T]),
     "add-dependency": (hlo("t = token[] after-all()\n  ROOT r = f32[5,8] add-dependency(x, t)"), [X]),
     "fusion": (hlo("ROOT r = f32[5,8] fusion(x), kind=kLoop, calls=f",
                    "f {\n  p = f32[5,8] parameter(0)\n  ROOT q = f32[5,8] negate(p)\n}"), [-X]),

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core import dtypes
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.bitcast import bitcast
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.shape.rearrange import reshape
+from meshwright.ops.shape.rearrange import reshape, transpose
 from meshwright.ops.sharding.custom import PARTITIONED_BY_USER
 from meshwright.stablehlo.read_attributes import constant_array, resource_name
 
@@ -65,11 +67,19 @@ def _add_dependency(r: Any) -> Any:
 
 @reads("mhlo.bitcast")
 def _bitcast(r: Any) -> Any:
-    """The same bytes under another shape; layouts are all row-major here."""
+    """The same bytes as they lie in memory, under another shape, layout (minor to major) or type of the same width."""
     (x,), (out,) = r.operands, r.out_avals
-    if typeof(x).dtype != out.dtype:
-        r.fail(f"gives {typeof(x)} the type {out}; expected another shape alone, or a bitcast_convert")
-    return reshape(x, out.shape)
+    if dtypes.bit_width(typeof(x).dtype) != dtypes.bit_width(out.dtype):
+        r.fail(f"gives {typeof(x)} the type {out}; expected one of as many bits, or a bitcast_convert")
+    held, given = _major_to_minor(r, "source_layout", x.ndim), _major_to_minor(r, "result_layout", out.ndim)
+    lying = reshape(transpose(x, held), tuple(out.shape[d] for d in given))
+    moved = transpose(lying, tuple(int(d) for d in np.argsort(given)))
+    return moved if typeof(moved).dtype == out.dtype else bitcast(moved, out.dtype)
+
+
+def _major_to_minor(r: Any, layout: str, ndim: int) -> tuple[int, ...]:
+    written = r.operation.attributes
+    return tuple(reversed(r.attr(layout))) if layout in written else tuple(range(ndim))
 
 
 # --- sizes --------------------------------------------------------------------------------------------------

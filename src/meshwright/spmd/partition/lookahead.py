@@ -20,13 +20,14 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import JaxprEqn, Var
+from meshwright.sharding import AbstractMesh
 from meshwright.sharding.rule import REPLICATED, ShardingRule
-from meshwright.spmd.factors import factor_axes_of
+from meshwright.spmd.factors import Axes, factor_axes_of
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.order import Order
 from meshwright.spmd.origin import Sort
@@ -220,15 +221,21 @@ def contests(part: Partition) -> Counter[Sort]:
 def _contested(eqn: JaxprEqn, whole: ShardingRule, propagation: Propagation) -> Iterator[list[tuple[Var, str]]]:
     """For each axis that values of an equation have on different factors, these values."""
     for part in whole.parts:
-        rule = part.rule
         atoms = [*(eqn.invars[i] for i in part.operands), *(eqn.outvars[i] for i in part.results)]
-        places: dict[str, list[tuple[int, Var]]] = {}
-        for atom, factors in zip(atoms, (*rule.operands, *rule.results)):
-            if isinstance(atom, Var):
-                for f, axes in factor_axes_of(propagation.layout(atom).dims, factors, rule, propagation.mesh).items():
-                    if rule.factors[f].kind != REPLICATED:
-                        for axis in axes:
-                            places.setdefault(axis, []).append((f, atom))
-        for axis, where in places.items():
-            if len({f for f, _ in where}) > 1:
-                yield [(var, axis) for _, var in where]
+        dims = tuple(propagation.layout(atom).dims if isinstance(atom, Var) else () for atom in atoms)
+        for axis, places in _contests_of(part.rule, dims, propagation.mesh):
+            yield [(atoms[i], axis) for i in places]  # type: ignore[misc]  # literals have no axes
+
+
+@lru_cache(maxsize=8192)
+def _contests_of(
+    rule: ShardingRule, dims: tuple[tuple[Axes, ...], ...], mesh: AbstractMesh
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The axes that operands and results with these dimensions have on different factors, and which of them do."""
+    places: dict[str, list[tuple[int, int]]] = {}
+    for i, (of, factors) in enumerate(zip(dims, (*rule.operands, *rule.results))):
+        for f, axes in factor_axes_of(of, factors, rule, mesh).items():
+            if rule.factors[f].kind != REPLICATED:
+                for axis in axes:
+                    places.setdefault(axis, []).append((f, i))
+    return tuple((axis, tuple(i for _, i in where)) for axis, where in places.items() if len({f for f, _ in where}) > 1)
