@@ -266,6 +266,10 @@ class MutationWarning(MeshwrightWarning):
     """A program from elsewhere writes to its arguments, which a pure function cannot."""
 
 
+class PlanWarning(MeshwrightWarning):
+    """A plan of shardings has entries that no parameter has the name of."""
+
+
 class ElidedConstantWarning(MeshwrightWarning):
     """A program's text leaves the values of large constants out; they were read as zeros."""
 

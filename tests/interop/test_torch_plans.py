@@ -1,5 +1,7 @@
 """Plans as transformers, DTensor and FSDP write them; a model on the meta device, planned without a byte of it."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -60,12 +62,147 @@ def test_placements_both_ways(refuses):
         assert mw.interop.torch.from_placements(mw.interop.torch.to_placements(sharding), mesh, 2) == sharding
     late = mw.interop.torch.from_placements((_StridedShard(0, split_factor=2), Shard(0)), mesh, 2)
     assert late.spec == mw.P(("tp", "fsdp"), None)
-    with refuses(errors.ShardingError, "order"):
-        mw.interop.torch.to_placements(late)
+    with refuses(errors.ShardingError, "2 dimensions"):
+        mw.interop.torch.from_placements((Shard(5), Replicate()), mesh, 2)
+    with refuses(errors.ShardingError, "0 dimensions"):
+        mw.interop.torch.from_placements((Shard(0), Replicate()), mesh, 0)
+    with refuses(errors.ArgumentTypeError, "placements", "'replicate'"):
+        mw.interop.torch.from_placements(("replicate", Replicate()), mesh, 2)
+    with refuses(errors.ArgumentTypeError, "NamedSharding"):
+        mw.interop.torch.to_placements(mw.P("tp"))
     with refuses(errors.ShardingError, "split_factor=4"):
         mw.interop.torch.from_placements((_StridedShard(0, split_factor=4), Shard(0)), mesh, 2)
     with refuses(errors.ShardingError, "pending sum"):
         mw.interop.torch.from_placements((Partial(), Replicate()), mesh, 2)
+
+
+def _parts_of_torch(placements, sizes, n):
+    """Which of ``n`` rows each device has, as torch splits them."""
+    parts = {}
+    for place in itertools.product(*map(range, sizes)):
+        rows = torch.arange(n)
+        for placement, at, size in zip(placements, place, sizes):
+            if not isinstance(placement, Replicate):
+                rows = placement._split_tensor(rows, size, with_padding=False)[0][at]
+        parts[place] = rows.tolist()
+    return parts
+
+
+def _parts(sharding, n):
+    """Which of ``n`` rows each device has under a sharding of ours."""
+    names, sizes = sharding.mesh.axis_names, tuple(sharding.mesh.shape.values())
+    entry = sharding.spec[0]
+    axes = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+    parts = {}
+    for place in itertools.product(*map(range, sizes)):
+        at, size = 0, n
+        for axis in axes:
+            i = names.index(axis)
+            at, size = at * sizes[i] + place[i], size // sizes[i]
+        parts[place] = list(range(at * size, (at + 1) * size))
+    return parts
+
+
+@pytest.mark.parametrize("sizes", [(4, 2), (2, 4), (2, 3, 2), (2, 2, 2)])
+def test_orders_of_axes_are_placements_as_torch_applies_them(sizes):
+    mesh = mw.AbstractMesh(sizes, tuple("abc"[: len(sizes)]))
+    for count in range(len(sizes) + 1):
+        for axes in itertools.permutations(mesh.axis_names, count):
+            sharding = mw.NamedSharding(mesh, mw.P(axes))
+            placements = mw.interop.torch.to_placements(sharding)
+            assert _parts_of_torch(placements, sizes, 24) == _parts(sharding, 24), placements
+            assert _parts(mw.interop.torch.from_placements(placements, mesh, 1), 24) == _parts(sharding, 24)
+    each = [Replicate(), Shard(0), *(_StridedShard(0, split_factor=f) for f in (2, 3, 4))]
+    taken = 0
+    for placements in itertools.product(each, repeat=len(sizes)):
+        try:
+            sharding = mw.interop.torch.from_placements(placements, mesh, 1)
+        except errors.ShardingError:
+            continue
+        taken += 1
+        assert _parts_of_torch(placements, sizes, 24) == _parts(sharding, 24), placements
+    assert taken >= 5
+
+
+def test_meshes_both_ways(refuses):
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    mesh = mw.AbstractMesh((4, 2), ("fsdp", "tp"))
+    with refuses(errors.MeshError, "init_process_group"):
+        mw.interop.torch.to_device_mesh(mesh)
+    with refuses(errors.ArgumentTypeError, "DeviceMesh", "AbstractMesh"):
+        mw.interop.torch.from_device_mesh(mesh)
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    try:
+        theirs = mw.interop.torch.to_device_mesh(mesh)
+        assert theirs.mesh_dim_names == ("fsdp", "tp")
+        assert theirs.mesh.tolist() == np.arange(8).reshape(4, 2).tolist()
+        assert mw.interop.torch.from_device_mesh(theirs) == mesh
+        assert mw.interop.torch.from_placements((Shard(0), Replicate()), theirs, 1).spec == mw.P("fsdp")
+        with refuses(errors.MeshError, "of 8 processes"):
+            mw.interop.torch.to_device_mesh(mw.AbstractMesh((16,), ("x",)))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def _specs(plan, shapes, axis="tp"):
+    params = {n: mw.ShapeDtypeStruct(s, "float32") for n, s in shapes.items()}
+    shardings = mw.interop.torch.tp_shardings(plan, params, mw.AbstractMesh((2,), (axis,)), axis)
+    return {n: tuple(s.spec) for n, s in shardings.items()}
+
+
+def test_styles_of_experts_split_what_transformers_splits():
+    shapes = {"experts.gate_up_proj": (4, 12, 8), "experts.down_proj": (4, 8, 6), "experts.down_proj.bias": (8,)}
+    plan = {"experts": "moe_tp_experts", "experts.gate_up_proj": "packed_colwise", "experts.down_proj": "rowwise"}
+    assert _specs(plan, shapes) == {
+        "experts.gate_up_proj": (None, "tp", None),
+        "experts.down_proj": (None, None, "tp"),
+        "experts.down_proj.bias": (None,),
+    }
+    experts = {"experts": "ep_dispatch_experts", "experts.gate_up_proj": "grouped_gemm"}
+    assert _specs(experts, {"experts.gate_up_proj": (4, 12, 8)}) == {"experts.gate_up_proj": ("tp", None, None)}
+    assert _specs({"embed": "embedding_colwise"}, {"embed.weight": (10, 8)}) == {"embed.weight": (None, "tp")}
+    assert _specs({"scale": "colwise"}, {"scale": ()}) == {"scale": ()}
+
+
+def test_all_styles_of_transformers_are_known():
+    parallel = pytest.importorskip("transformers.distributed.tensor_parallel", reason="transformers is not installed")
+    from meshwright.interop.torch.plans import _STYLES
+
+    assert set(parallel.ALL_PARALLEL_STYLES.keys()) - set(_STYLES) == set()
+
+
+def test_the_entry_that_says_most_counts(refuses):
+    shapes = {"model.layers.0.up.weight": (8, 4), "model.layers.1.up.weight": (8, 4), "model.layers.1.up.bias": (8,)}
+    plan = {"up": "colwise", "layers.1.up": "rowwise", "layers.*.up": "replicate"}
+    assert list(_specs(plan, shapes).values()) == [(None, None), (None, "tp"), (None,)]
+    with pytest.warns(errors.PlanWarning, match="layers"):  # a * is one part of a name
+        assert _specs({"layers.*": "colwise"}, shapes)["model.layers.0.up.weight"] == (None, None)
+    with refuses(errors.ArgumentError, "'0.*' is 'rowwise'", "'*.up' is 'colwise'", "layers.0.up.weight"):
+        _specs({"*.up": "colwise", "0.*": "rowwise"}, shapes)
+
+
+def test_plans_that_are_none_are_refused_and_names_that_are_none_are_told(refuses):
+    shapes = {"layers.0.up.weight": (8, 4)}
+    with pytest.warns(errors.PlanWarning, match=r"'layers\.\*\.upp'.*did you mean 'layers\.\*\.up'"):
+        _specs({"layers.*.upp": "colwise", "norm": "sequence_parallel"}, shapes)
+    with refuses(errors.ArgumentTypeError, "styles by name", "None"):
+        _specs(None, shapes)
+    with refuses(errors.ArgumentError, "['colwise']"):
+        _specs({"up": ["colwise"]}, shapes)
+    made, mesh = model(count=1), mw.AbstractMesh((2,), ("tp",))
+    with refuses(errors.ArgumentTypeError, "model.params", "TorchModel"):
+        mw.interop.torch.tp_shardings({"up": "colwise"}, made, mesh)
+    with refuses(errors.ArgumentTypeError, "DeviceMesh", "None"):
+        mw.interop.torch.tp_shardings({"up": "colwise"}, made.params, None)
+    with refuses(errors.ArgumentError, "'uq'"):
+        mw.interop.torch.fully_sharded(made.params, mesh, "tp", within={"uq": mw.NamedSharding(mesh, mw.P())})
+
+
+def test_a_model_of_types_says_that_it_has_no_values(refuses):
+    made = model("meta", count=1)
+    with refuses(errors.ArgumentTypeError, "has no values", "lower"):
+        made(made.params, np.ones((4, 8), "f4"))
 
 
 def test_fully_sharded_is_on_top_of_tensor_parallelism():

@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-
 from meshwright.api.calls import Taken
 from meshwright.api.changes import Changes, changes
 from meshwright.api.compiled import Compiled
@@ -54,7 +52,7 @@ from meshwright.spmd.explain.explanation import Explanation, advised, entries, h
 from meshwright.spmd.explain.repeated import advised_to_share, repeated_entries
 from meshwright.spmd.explain.suggest import Advisor, Progress
 from meshwright.spmd.memory.held import Memory
-from meshwright.spmd.memory.limits import does_not_fit
+from meshwright.spmd.memory.limits import does_not_fit, require_limit
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.passes.holding_less import holding_less
@@ -462,8 +460,7 @@ def partition_program(
       ArgumentError: a negative ``combine_bytes``, or a limit that is not positive. MeshError: the program has no mesh.
       MemoryLimitError: the program needs more; says by how much, and what is largest.
     """
-    if memory_limit is not None and not (isinstance(memory_limit, (int, float, np.number)) and memory_limit > 0):
-        raise ArgumentError(f"partition: memory_limit must be positive, in bytes, got {memory_limit!r}")
+    require_limit(memory_limit, "partition")
     if combine_bytes < 0:
         raise ArgumentError(f"partition: combine_bytes must not be negative, got {combine_bytes}")
     if (mesh := program.mesh) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import Any
 
 from meshwright.api.jit import JitFunction, jit
@@ -13,7 +14,9 @@ from meshwright.errors import ArgumentError, MeshError
 from meshwright.hardware.machine import Machine, machine_for
 from meshwright.hardware.machine import machine as machine_named
 from meshwright.sharding import AbstractMesh, AnyMesh, Mesh, get_mesh
+from meshwright.spmd.memory.limits import require_limit
 from meshwright.spmd.plan.search import SECONDS
+from meshwright.transforms.wrapped import require_callable
 
 
 @boundary
@@ -45,7 +48,8 @@ def plan(
 
     Raises:
       MemoryLimitError: nothing that was found fits; says by how much, and what is largest.
-      MeshError: neither machine nor mesh is known, or they do not fit. ArgumentError: an unknown chip.
+      MeshError: neither machine nor mesh is known, or they do not fit. ArgumentError: an unknown chip, or a limit
+        that is no positive number.
 
     Source: what it chooses from are the designs of GSPMD's users (Xu et al. 2021).
 
@@ -55,8 +59,12 @@ def plan(
       >>> plan.in_shardings[0].spec[0] == plan.mesh.axis_names[0]  # the batch is split
       True
     """
-    if memory_limit is not None and memory_limit <= 0:
-        raise ArgumentError(f"plan: memory_limit must be positive, in bytes, got {memory_limit}")
+    require_callable(f, "plan")
+    require_limit(memory_limit, "plan")
+    if not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise ArgumentError(f"plan: seconds must be a number that is not negative, got {seconds!r}")
+    if not isinstance(mesh, (Mesh, AbstractMesh, NoneType)):
+        raise MeshError(f"plan: mesh must be a Mesh or an AbstractMesh, got {mesh!r}; a machine is named by machine=")
     given = (in_shardings, out_shardings, donate_argnums)
     if isinstance(f, JitFunction) and any(s is not None for s in given):
         raise ArgumentError("plan: the function is jitted already; give shardings and donated arguments to its jit")

@@ -43,6 +43,17 @@ class ShapeDtypeStruct(Typed):
             raise ArgumentTypeError(f"ShapeDtypeStruct.update: no property {unknown[0]!r}; there are {', '.join(now)}")
         return ShapeDtypeStruct(**{**now, **changes})
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        """Refused: a type is no array.
+
+        Raises:
+          ArgumentTypeError: always.
+        """
+        raise ArgumentTypeError(
+            f"{self!r} is the type of an array and has no values; pass an array, or trace with the type, as in "
+            "jit(f).lower(...) and eval_shape"
+        )
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ShapeDtypeStruct) and (self.aval, self.named_shape, self.sharding) == (
             other.aval, other.named_shape, other.sharding,

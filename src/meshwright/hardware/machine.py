@@ -208,7 +208,7 @@ def chip(name: str) -> Chip:
     entry = CHIPS.get(ALIASES.get(plain, plain))
     if entry is None:
         near = difflib.get_close_matches(plain, [*CHIPS, *ALIASES, THIS], n=3, cutoff=0.5)
-        meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
         raise ArgumentError(
             f"no chip {name!r} is known{meant} There are {', '.join(CHIPS)} and {THIS!r}; describe another as "
             "hardware.Chip(...)"

@@ -10,7 +10,7 @@ import pytest
 import meshwright as mw
 from meshwright import NamedSharding, nn
 from meshwright import PartitionSpec as P
-from meshwright.errors import ArgumentError, MemoryLimitError, MeshError
+from meshwright.errors import ArgumentError, ArgumentTypeError, MemoryLimitError, MeshError
 from meshwright.ir.passes import run_passes
 from meshwright.spmd.driver import PREPARE
 from meshwright.spmd.plan.dimensions import kinds
@@ -140,10 +140,18 @@ def test_bad_requests():
     params, x = mlp(8, 16, 1, 4)
     with pytest.raises(MeshError, match="neither a machine nor a mesh is known"):
         mw.plan(step, params, x)
-    with pytest.raises(ArgumentError, match="no chip 'v9'"):
+    with pytest.raises(ArgumentError, match=r"no chip 'v9' is known(\.|; did you mean .*\?) There are"):
         mw.plan(step, params, x, machine="v9:4")
-    with pytest.raises(ArgumentError, match="memory_limit must be positive"):
-        mw.plan(step, params, x, machine="v5e:2x2", memory_limit=0)
+    for limit in (0, "much", [1], float("nan"), True):
+        with pytest.raises(ArgumentError, match="memory_limit must be positive"):
+            mw.plan(step, params, x, machine="v5e:2x2", memory_limit=limit)
+    for seconds in ("long", -1, float("nan")):
+        with pytest.raises(ArgumentError, match="seconds must be a number"):
+            mw.plan(step, params, x, machine="v5e:2x2", seconds=seconds)
+    with pytest.raises(MeshError, match=r"mesh must be a Mesh.*'v5e:2x2'"):
+        mw.plan(step, params, x, mesh="v5e:2x2")
+    with pytest.raises(ArgumentTypeError, match="plan: expected a function"):
+        mw.plan(None, x, machine="v5e:2x2")
     with pytest.raises(ArgumentError, match="jitted already"):
         mw.plan(mw.jit(step), params, x, machine="v5e:2x2", donate_argnums=0)
     with pytest.raises(MeshError, match="v5e:4x4 has 16 devices"):

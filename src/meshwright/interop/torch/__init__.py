@@ -11,7 +11,8 @@ from meshwright.interop.torch import packed as _packed
 from meshwright.interop.torch import sequences as _sequences
 from meshwright.interop.torch.compiled import backend
 from meshwright.interop.torch.model import TorchModel, from_torch
-from meshwright.interop.torch.plans import from_device_mesh, from_placements, fully_sharded, to_placements, tp_shardings
+from meshwright.interop.torch.placements import from_device_mesh, from_placements, to_device_mesh, to_placements
+from meshwright.interop.torch.plans import fully_sharded, tp_shardings
 from meshwright.interop.torch.registry import register
 from meshwright.interop.torch.tensors import from_tensors, to_torch
 from meshwright.interop.torch.trees import Outputs
@@ -26,6 +27,7 @@ __all__ = [
     "from_torch",
     "fully_sharded",
     "register",
+    "to_device_mesh",
     "to_placements",
     "to_torch",
     "tp_shardings",

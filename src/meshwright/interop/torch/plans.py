@@ -1,85 +1,153 @@
-"""Plans of tensor parallelism as others write them, as shardings: ``tp_plan`` of transformers, placements of DTensor,
-``fully_shard`` of FSDP2.
-"""
+"""Plans of parallelism as others write them, as shardings: ``tp_plan`` of transformers, ``fully_shard`` of FSDP2."""
 
 from __future__ import annotations
 
-import fnmatch
-import math
+import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch.distributed.tensor import Partial, Placement, Replicate, Shard
-
-from meshwright.errors import ArgumentError, ShardingError
-from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
-
-AnyMesh = Mesh | AbstractMesh
-
-#: for each style of transformers, the dimension of a weight and of a bias that it splits (None: whole)
-_STYLES: dict[str, tuple[int | None, int | None]] = {
-    "colwise": (0, 0),
-    "colwise_rep": (0, 0),
-    "colwise_gather_output": (0, 0),
-    "rowwise": (1, None),
-    "rowwise_rep": (1, None),
-    "rowwise_split_input": (1, None),
-    "embedding_rowwise": (0, None),
-    "local_colwise": (0, 0),
-    "local_rowwise": (1, None),
-    "packed_colwise": (0, 0),
-    "packed_rowwise": (1, None),
-    "local_packed_rowwise": (1, None),
-    "grouped_gemm": (0, 0),
-    "replicate": (None, None),
-    "replicated_with_grad_allreduce": (None, None),
-    "sequence_parallel": (None, None),
-    "gather": (None, None),
-    "local": (None, None),
-    "moe_tp_experts": (None, None),
-    "ep_router": (None, None),
-}
+from meshwright.core.source import warn
+from meshwright.errors import ArgumentError, ArgumentTypeError, PlanWarning, ShardingError
+from meshwright.interop.torch.placements import AnyMesh, as_mesh, axes_of
+from meshwright.sharding import NamedSharding, PartitionSpec
 
 
-def _style(plan: Mapping[str, str], name: str) -> str | None:
-    """The style that a plan gives a parameter: that of its own name, or of its module's; numbers are ``*``."""
-    module = name.rpartition(".")[0]
-    for candidate in (name, module):
-        general = re.sub(r"\.\d+(?=\.|$)", ".*", candidate)
-        for written in (candidate, general):
-            if written in plan:
-                return plan[written]
-        pattern = next((p for p in plan if fnmatch.fnmatchcase(general, p) or general.endswith("." + p)), None)
-        if pattern is not None:
-            return plan[pattern]
+# --- styles: which dimension of a parameter is split, of its name and number of dimensions ---------------------
+def _outputs(name: str, ndim: int) -> int | None:
+    """The last but one, of experts' weights too; a bias is split."""
+    return max(ndim - 2, 0)
+
+
+def _inputs(name: str, ndim: int) -> int | None:
+    """The last; a bias is added once, behind the sum."""
+    return None if name.rpartition(".")[2] == "bias" else ndim - 1
+
+
+def _packed_inputs(name: str, ndim: int) -> int | None:
+    return None if ndim == 1 else ndim - 1
+
+
+def _first(name: str, ndim: int) -> int | None:
+    return 0
+
+
+def _second(name: str, ndim: int) -> int | None:
+    return 1 if ndim > 1 else None
+
+
+def _nothing(name: str, ndim: int) -> int | None:
+    """The style is one of activations, which follow from the parameters here."""
     return None
 
 
-def _split(shape: Sequence[int], style: str, name: str) -> int | None:
-    if style not in _STYLES:
-        raise ArgumentError(f"tp_plan: {name} has the unknown style {style!r}; known are {', '.join(sorted(_STYLES))}")
-    of_weight, of_bias = _STYLES[style]
-    dim = of_bias if len(shape) == 1 else of_weight
-    return dim if dim is None or dim < len(shape) else None
+_STYLES: dict[str, Callable[[str, int], int | None]] = {
+    **dict.fromkeys(("colwise", "colwise_rep", "colwise_gather_output", "local_colwise", "packed_colwise"), _outputs),
+    **dict.fromkeys(("rowwise", "rowwise_rep", "rowwise_split_input", "local_rowwise"), _inputs),
+    **dict.fromkeys(("packed_rowwise", "local_packed_rowwise"), _packed_inputs),
+    **dict.fromkeys(("embedding_rowwise", "grouped_gemm"), _first),
+    "embedding_colwise": _second,
+    **dict.fromkeys(
+        (
+            "all_reduce", "ep_dispatch_experts", "ep_router", "gather", "local", "local_params", "mla_kv_a_proj",
+            "moe_identity_expert", "moe_tp_experts", "replicate", "replicated_with_grad_allreduce",
+            "sequence_parallel",
+        ),
+        _nothing,
+    ),
+}  # fmt: skip
 
 
+def _checked(plan: Any) -> Mapping[str, str]:
+    """Raises for what is no plan."""
+    if not isinstance(plan, Mapping):
+        raise ArgumentTypeError(
+            f"tp_plan: expected styles by name, {{'layers.*.up': 'colwise', ...}}, got {plan!r}; a model whose "
+            "configuration has no plan needs one written for it"
+        )
+    for entry, style in plan.items():
+        if not isinstance(style, str) or style not in _STYLES:
+            raise ArgumentError(
+                f"tp_plan: {entry!r} has the unknown style {style!r}; known are {', '.join(sorted(_STYLES))}"
+            )
+    return plan
+
+
+# --- names --------------------------------------------------------------------------------------------------
+class _Entry:
+    """An entry of a plan: a name, of which a prefix may be left out, where ``*`` is any part between two dots."""
+
+    def __init__(self, text: str, style: str) -> None:
+        self.text = text
+        self.style = style
+        self._pattern = re.compile(r"(?:.*\.)?" + re.escape(text).replace(r"\*", "[^.]*"))
+
+    def specificity(self, name: str) -> tuple[int, ...] | None:
+        """How much the entry says of the parameter: of itself rather than its module, more parts, fewer ``*``."""
+        for own, called in ((1, name), (0, name.rpartition(".")[0])):
+            if self._pattern.fullmatch(called):
+                return own, self.text.count("."), -self.text.count("*")
+        return None
+
+
+def _chosen(entries: list[_Entry], name: str, ndim: int) -> Iterator[tuple[_Entry, int | None]]:
+    """The entries that say most of a parameter, and the dimension which each splits."""
+    matching = [(s, e) for e in entries if (s := e.specificity(name)) is not None]
+    best = max((s for s, _ in matching), default=None)
+    yield from ((e, _STYLES[e.style](name, ndim) if ndim else None) for s, e in matching if s == best)
+
+
+def _dimension(entries: list[_Entry], name: str, ndim: int) -> int | None:
+    """The dimension that a plan splits of a parameter.
+
+    Raises:
+      ArgumentError: two entries say different things, and neither says more of the parameter than the other.
+    """
+    chosen = list(_chosen(entries, name, ndim))
+    if len({dim for _, dim in chosen}) > 1:
+        said = " and ".join(f"{e.text!r} is {e.style!r}" for e, _ in chosen)
+        raise ArgumentError(f"tp_plan: {name} is given different styles, as {said}; write its name out for the one")
+    return chosen[0][1] if chosen else None
+
+
+def _warn_of_unused(entries: list[_Entry], names: list[str]) -> None:
+    unused = [e for e in entries if _STYLES[e.style] is not _nothing and all(e.specificity(n) is None for n in names)]
+    if not unused:
+        return
+    modules = sorted({re.sub(r"\.\d+(?=\.|$)", ".*", n.rpartition(".")[0]) for n in names})
+    near = difflib.get_close_matches(unused[0].text, modules, n=1, cutoff=0.6)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    warn(
+        f"tp_plan: {', '.join(repr(e.text) for e in unused)} is the name of no parameter or its module{meant}, and "
+        "splits nothing; a tied parameter has one of its names here",
+        PlanWarning,
+    )
+
+
+# --- plans --------------------------------------------------------------------------------------------------
 def tp_shardings(
     plan: Mapping[str, str], params: Mapping[str, Any], mesh: AnyMesh, axis: str = "tp"
 ) -> dict[str, NamedSharding]:
     """The sharding of each parameter under a ``tp_plan`` (``base_model_tp_plan``) as transformers writes it.
 
-    Column-wise styles split the output features of a weight and its bias, row-wise ones the input features. What sends
-    the activations follows from that: no style says anything else of a parameter.
+    Column-wise styles split the output features of a weight and its bias, row-wise ones the input features, also of
+    the weights of experts, which are stacked; ``grouped_gemm`` splits the experts. What sends the activations follows
+    from that: no style says anything else of a parameter. Packed weights (gate and up in one) are split as they lie,
+    not each of their halves.
 
     Args:
-      plan: style by name, ``{"layers.*.self_attn.q_proj": "colwise", …}``; a prefix of names may be left out.
+      plan: style by name of a parameter or its module, ``{"layers.*.self_attn.q_proj": "colwise", …}``; ``*`` is one
+        part of a name, and a prefix may be left out. The entry that says most of a parameter counts.
       params: arrays or types by name, as ``model.params``.
-      mesh: the mesh; ``axis`` is the one that splits.
+      mesh: the mesh; ``axis`` is the one that splits. Sizes that it does not divide are padded.
 
     Raises:
-      ArgumentError: an unknown style.
+      ArgumentError: an unknown style, or entries that contradict each other.
+      ArgumentTypeError: no plan, or no parameters by name.
       ShardingError: the mesh has no such axis.
+
+    Warns:
+      PlanWarning: entries that split nothing, as there is no such name.
 
     Example:
       >>> mesh = mw.AbstractMesh((2,), ("tp",))
@@ -87,83 +155,29 @@ def tp_shardings(
       >>> mw.interop.torch.tp_shardings({"layers.*.up": "colwise"}, w, mesh)["layers.0.up.weight"].spec
       PartitionSpec('tp', None)
     """
+    shapes, mesh = _shapes("tp_plan", params), _with_axis("tp_plan", mesh, axis)
+    entries = [_Entry(text, style) for text, style in _checked(plan).items()]
+    _warn_of_unused(entries, list(shapes))
+    dims = {name: _dimension(entries, name, len(shape)) for name, shape in shapes.items()}
+    return {
+        name: NamedSharding(mesh, PartitionSpec(*(axis if d == dims[name] else None for d in range(len(shape)))))
+        for name, shape in shapes.items()
+    }
+
+
+def _shapes(what: str, params: Any) -> dict[str, tuple[int, ...]]:
+    if not isinstance(params, Mapping) or not all(hasattr(v, "shape") for v in params.values()):
+        raise ArgumentTypeError(
+            f"{what}: params must be arrays or types by name, as model.params, got {type(params).__name__}"
+        )
+    return {name: tuple(v.shape) for name, v in params.items()}
+
+
+def _with_axis(what: str, mesh: Any, axis: str) -> AnyMesh:
+    mesh = as_mesh(mesh, what)
     if axis not in mesh.axis_names:
-        raise ShardingError(f"tp_plan: {mesh!r} has no axis {axis!r}; pass axis=")
-    styles = {name: _style(plan, name) for name in params}
-    shardings = {}
-    for name, style in styles.items():
-        shape = tuple(params[name].shape)
-        dim = None if style is None else _split(shape, style, name)
-        shardings[name] = NamedSharding(mesh, PartitionSpec(*(axis if d == dim else None for d in range(len(shape)))))
-    return shardings
-
-
-# --- DTensor ------------------------------------------------------------------------------------------------
-def from_device_mesh(device_mesh: Any) -> AbstractMesh:
-    """The axes of a ``DeviceMesh``, without its devices."""
-    names = device_mesh.mesh_dim_names or tuple(f"dim{i}" for i in range(device_mesh.ndim))
-    return AbstractMesh(tuple(device_mesh.shape), tuple(names))
-
-
-def from_placements(placements: Sequence[Placement], mesh: AnyMesh, ndim: int) -> NamedSharding:
-    """DTensor's placements (one for each dimension of the mesh) as a sharding.
-
-    Mesh dimensions that split the same dimension of the tensor do so from left to right, unless ``_StridedShard`` says
-    that one of them was applied after those to its right.
-
-    Raises:
-      ShardingError: a pending sum (``Partial``), which no sharding of an argument says; another number of them; a
-        ``_StridedShard`` whose factor is not the number of parts that the axes to its right make.
-    """
-    if len(placements) != len(mesh.axis_names):
-        raise ShardingError(f"{len(placements)} placements for the {len(mesh.axis_names)} axes of {mesh!r}")
-    dims: list[list[str]] = [[] for _ in range(ndim)]
-    late: list[tuple[int, str, int]] = []
-    for axis, placement in zip(mesh.axis_names, placements):
-        if isinstance(placement, Partial):
-            raise ShardingError(f"a pending sum over {axis!r} ({placement}) is no sharding; redistribute it first")
-        if type(placement).__name__ == "_StridedShard":
-            late.append((placement.dim % ndim, axis, placement.split_factor))  # type: ignore[attr-defined]
-        elif isinstance(placement, Shard):
-            dims[placement.dim % ndim].append(axis)
-    for dim, axis, factor in late:
-        if factor != math.prod(mesh.shape[a] for a in dims[dim]):
-            raise ShardingError(
-                f"_StridedShard over {axis!r} with split_factor={factor}: {dims[dim]} make another number"
-            )
-        dims[dim].append(axis)
-    return NamedSharding(mesh, PartitionSpec(*(tuple(d) if len(d) > 1 else d[0] if d else None for d in dims)))
-
-
-def _axes(entry: Any) -> tuple[str, ...]:
-    """The axes of an entry of a spec.
-
-    Raises:
-      ShardingError: an open entry, which says nothing yet.
-    """
-    if entry is None or isinstance(entry, str):
-        return () if entry is None else (entry,)
-    if not isinstance(entry, tuple):
-        raise ShardingError(f"{entry} leaves a dimension open; a placement is one that has been chosen")
-    return entry
-
-
-def to_placements(sharding: NamedSharding) -> tuple[Placement, ...]:
-    """A sharding as DTensor's placements, one for each axis of its mesh.
-
-    Raises:
-      ShardingError: axes that split a dimension in another order than the mesh has them.
-    """
-    names = list(sharding.mesh.axis_names)
-    placements: list[Placement] = [Replicate() for _ in names]
-    for dim, entry in enumerate(sharding.spec):
-        axes = _axes(entry)
-        order = [names.index(a) for a in axes]
-        if order != sorted(order):
-            raise ShardingError(f"{sharding.spec} splits dimension {dim} by {axes}, an order without placements")
-        for position in order:
-            placements[position] = Shard(dim)
-    return tuple(placements)
+        raise ShardingError(f"{what}: {mesh!r} has no axis {axis!r}; pass axis=")
+    return mesh
 
 
 def fully_sharded(
@@ -173,16 +187,20 @@ def fully_sharded(
     (tensor parallelism) splits already.
 
     Raises:
-      ShardingError: the mesh has no such axis.
+      ShardingError: the mesh has no such axis, or ``within`` uses it already.
+      ArgumentError: ``within`` has a name that is none of a parameter.
+      ArgumentTypeError: no parameters by name.
     """
-    if axis not in mesh.axis_names:
-        raise ShardingError(f"fully_sharded: {mesh!r} has no axis {axis!r}; pass axis=")
+    shapes, mesh = _shapes("fully_sharded", params), _with_axis("fully_sharded", mesh, axis)
+    before = dict(within or {})
+    if unknown := sorted(before.keys() - shapes.keys()):
+        raise ArgumentError(f"fully_sharded: within has {unknown[0]!r}, which is none of the parameters' names")
     shardings = {}
-    for name, value in params.items():
-        before = tuple(within[name].spec) if within and name in within else ()
-        entries = [*before, *[None] * (len(value.shape) - len(before))]
+    for name, shape in shapes.items():
+        spec = tuple(before[name].spec) if name in before else ()
+        entries = [*spec, *[None] * (len(shape) - len(spec))]
         if entries:
-            already = _axes(entries[0])
+            already = axes_of(entries[0])
             entries[0] = (*already, axis) if already else axis
         shardings[name] = NamedSharding(mesh, PartitionSpec(*entries))
     return shardings

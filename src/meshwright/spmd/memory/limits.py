@@ -1,12 +1,28 @@
-"""What to say of a program that does not fit."""
+"""Limits of memory, and what to say of a program that does not fit."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from meshwright.errors import ArgumentError
 from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.report import human_bytes
 
 #: buffers that are listed
 _SHOWN = 5
+
+
+def require_limit(limit: Any, what: str) -> None:
+    """Raise for a ``memory_limit`` that is neither None nor a positive number.
+
+    Raises:
+      ArgumentError: it is not.
+    """
+    is_number = isinstance(limit, (int, float, np.number)) and not isinstance(limit, bool)
+    if limit is not None and not (is_number and limit > 0):
+        raise ArgumentError(f"{what}: memory_limit must be positive, in bytes, got {limit!r}")
 
 
 def does_not_fit(memory: Memory, limit: float) -> str:
