@@ -2,96 +2,99 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from meshwright import errors, hardware, lax, memory, numpy, sharding, tree, tree_util
-from meshwright.api.assembling import (
-    copy_to_host_async,
-    device_put_replicated,
-    device_put_sharded,
-    live_arrays,
-    make_array_from_callback,
-    make_array_from_process_local_data,
-    make_array_from_single_device_arrays,
-)
-from meshwright.api.batching_rules import fwd_and_bwd
-from meshwright.api.callbacks import io_callback, pure_callback
-from meshwright.api.environment import default_backend, effects_barrier, print_environment_info
-from meshwright.api.jit import jit
-from meshwright.api.placement import (
-    block_until_ready,
-    device_get,
-    device_put,
-    reshard,
-    with_sharding_constraint,
-)
-from meshwright.api.shape_dtype import ShapeDtypeStruct
-from meshwright.api.shard_map import shard_map
-from meshwright.api.tracing import eval_shape, make_jaxpr
-from meshwright.config import config
-from meshwright.core.absent import absent as _absent
-from meshwright.core.caches import clear_caches
-from meshwright.core.dtypes import float0
-from meshwright.core.late import late_attributes as _late_attributes
-from meshwright.core.late import submodules as _submodules
-from meshwright.core.options import (
-    check_tracer_leaks,
-    checking_leaks,
-    debug_infs,
-    debug_nans,
-    default_device,
-    default_matmul_precision,
-    default_prng_impl,
-    disable_jit,
-    dump_ir,
-    enable_custom_prng,
-    enable_x64,
-    log_compiles,
-    numpy_dtype_promotion,
-    numpy_rank_promotion,
-    transfer_guard,
-    transfer_guard_device_to_device,
-    transfer_guard_device_to_host,
-    transfer_guard_host_to_device,
-)
-from meshwright.core.pytree_classes import register_dataclass, register_pytree_node, register_pytree_node_class
-from meshwright.core.source import name_scope as named_scope
-from meshwright.ir.op import Zero as SymbolicZero
-from meshwright.ir.tracing import ensure_compile_time_eval, typeof
-from meshwright.runtime.array import Array, Shard
-from meshwright.runtime.devices import (
-    Device,
-    device_count,
-    devices,
-    host_count,
-    host_id,
-    host_ids,
-    local_device_count,
-    local_devices,
-    make_mesh,
-    process_count,
-    process_index,
-    process_indices,
-)
-from meshwright.sharding import (
-    AUTO,
-    AbstractMesh,
-    Mesh,
-    NamedSharding,
-    PartitionSpec,
-    PositionalSharding,
-    SingleDeviceSharding,
-    get_mesh,
-    set_mesh,
-)
-from meshwright.sharding import PartitionSpec as P
-from meshwright.transforms.autodiff import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
-from meshwright.transforms.closures import custom_gradient
-from meshwright.transforms.custom_jvp import custom_jvp
-from meshwright.transforms.custom_vjp import custom_vjp
-from meshwright.transforms.jacobian import closure_convert, hessian, jacfwd, jacrev, named_call
-from meshwright.transforms.jacobian import jacrev as jacobian
-from meshwright.transforms.remat import checkpoint, checkpoint_name, checkpoint_policies
-from meshwright.transforms.remat import checkpoint as remat
-from meshwright.transforms.vmap import vmap
+from meshwright.core.collector import collector_paused as _collector_paused
+
+with _collector_paused():  # all that is imported lives on
+    from meshwright import errors, hardware, lax, memory, numpy, sharding, tree, tree_util
+    from meshwright.api.assembling import (
+        copy_to_host_async,
+        device_put_replicated,
+        device_put_sharded,
+        live_arrays,
+        make_array_from_callback,
+        make_array_from_process_local_data,
+        make_array_from_single_device_arrays,
+    )
+    from meshwright.api.batching_rules import fwd_and_bwd
+    from meshwright.api.callbacks import io_callback, pure_callback
+    from meshwright.api.environment import default_backend, effects_barrier, print_environment_info
+    from meshwright.api.jit import jit
+    from meshwright.api.placement import (
+        block_until_ready,
+        device_get,
+        device_put,
+        reshard,
+        with_sharding_constraint,
+    )
+    from meshwright.api.shape_dtype import ShapeDtypeStruct
+    from meshwright.api.shard_map import shard_map
+    from meshwright.api.tracing import eval_shape, make_jaxpr
+    from meshwright.config import config
+    from meshwright.core.absent import absent as _absent
+    from meshwright.core.caches import clear_caches
+    from meshwright.core.dtypes import float0
+    from meshwright.core.late import late_attributes as _late_attributes
+    from meshwright.core.late import submodules as _submodules
+    from meshwright.core.options import (
+        check_tracer_leaks,
+        checking_leaks,
+        debug_infs,
+        debug_nans,
+        default_device,
+        default_matmul_precision,
+        default_prng_impl,
+        disable_jit,
+        dump_ir,
+        enable_custom_prng,
+        enable_x64,
+        log_compiles,
+        numpy_dtype_promotion,
+        numpy_rank_promotion,
+        transfer_guard,
+        transfer_guard_device_to_device,
+        transfer_guard_device_to_host,
+        transfer_guard_host_to_device,
+    )
+    from meshwright.core.pytree_classes import register_dataclass, register_pytree_node, register_pytree_node_class
+    from meshwright.core.source import name_scope as named_scope
+    from meshwright.ir.op import Zero as SymbolicZero
+    from meshwright.ir.tracing import ensure_compile_time_eval, typeof
+    from meshwright.runtime.array import Array, Shard
+    from meshwright.runtime.devices import (
+        Device,
+        device_count,
+        devices,
+        host_count,
+        host_id,
+        host_ids,
+        local_device_count,
+        local_devices,
+        make_mesh,
+        process_count,
+        process_index,
+        process_indices,
+    )
+    from meshwright.sharding import (
+        AUTO,
+        AbstractMesh,
+        Mesh,
+        NamedSharding,
+        PartitionSpec,
+        PositionalSharding,
+        SingleDeviceSharding,
+        get_mesh,
+        set_mesh,
+    )
+    from meshwright.sharding import PartitionSpec as P
+    from meshwright.transforms.autodiff import grad, jvp, linear_transpose, linearize, value_and_grad, vjp
+    from meshwright.transforms.closures import custom_gradient
+    from meshwright.transforms.custom_jvp import custom_jvp
+    from meshwright.transforms.custom_vjp import custom_vjp
+    from meshwright.transforms.jacobian import closure_convert, hessian, jacfwd, jacrev, named_call
+    from meshwright.transforms.jacobian import jacrev as jacobian
+    from meshwright.transforms.remat import checkpoint, checkpoint_name, checkpoint_policies
+    from meshwright.transforms.remat import checkpoint as remat
+    from meshwright.transforms.vmap import vmap
 
 if _TYPE_CHECKING:
     from meshwright import (
