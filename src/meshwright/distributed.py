@@ -6,10 +6,13 @@ import os
 from collections.abc import Sequence
 
 from meshwright.core.config import config
+from meshwright.core.expected import as_integer, as_number
 from meshwright.errors import ArgumentError, DistributedError
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes.jobs import Job, find_job
 from meshwright.runtime.processes.joining import join, leave
+
+_CALL = "distributed.initialize"
 
 __all__ = ["initialize", "is_initialized", "shutdown"]
 
@@ -48,7 +51,9 @@ def initialize(
         count = 1 if isinstance(local_device_ids, int) else len(local_device_ids)
         config.update("num_devices", count)
     if all(g is not None for g in given):
-        job = Job(int(process_id or 0), int(num_processes or 0), str(coordinator_address), "the call")
+        rank = as_integer(f"{_CALL}: process_id", process_id)
+        count = as_integer(f"{_CALL}: num_processes", num_processes, 1)
+        job = Job(rank, count, str(coordinator_address), "the call")
     elif any(g is not None for g in given):
         job = _completed(coordinator_address, num_processes, process_id)
     else:
@@ -56,7 +61,7 @@ def initialize(
         if launched is None:
             return
         job = launched
-    join(job, initialization_timeout)
+    join(job, as_number(f"{_CALL}: initialization_timeout", initialization_timeout))
 
 
 def _completed(address: str | None, count: int | None, rank: int | None) -> Job:

@@ -13,18 +13,6 @@ from meshwright.runtime.devices import require_backend
 
 
 # --- options that name arguments ----------------------------------------------------------------------------
-def numbers_of(value: int | Iterable[int] | None, what: str) -> tuple[int, ...]:
-    """Argument numbers, of one or several.
-
-    Raises:
-      ArgumentTypeError: not ints.
-    """
-    numbers = () if value is None else tuple(value) if isinstance(value, Iterable) else (value,)
-    if not all(isinstance(n, int) for n in numbers):
-        raise ArgumentTypeError(f"jit: {what} must be an int or a sequence of ints, got {value!r}")
-    return numbers
-
-
 def words_of(value: str | Iterable[str] | None, what: str) -> tuple[str, ...]:
     """Argument names, of one or several.
 

@@ -18,6 +18,7 @@ from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.depth import room
 from meshwright.core.dtypes import promote
+from meshwright.core.expected import as_integer
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
 from meshwright.core.source import own_scope
@@ -168,7 +169,7 @@ def leading_size(what: str, xs: Any, length: int | None) -> int:
     Raises:
       ArgumentError: there is none, or it is not ``length``.
     """
-    sizes: dict[int, str] = {} if length is None else {int(length): "length"}
+    sizes: dict[int, str] = {} if length is None else {as_integer(f"{what}: length", length): "length"}
     for path, x in zip(pytree.paths(xs), pytree.leaves(xs)):
         aval = typeof(x)
         if not aval.shape:

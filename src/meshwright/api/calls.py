@@ -62,8 +62,7 @@ class Taken:
         name, in_tree = self.program.name, self.program.in_tree
         flat, treedef = pytree.flatten(without_float0((tuple(args), dict(kwargs))))
         if in_tree is None:
-            if len(flat) != len(self.program.all_arguments):
-                raise ArgumentError(f"{name!r} takes {len(self.program.all_arguments)} arrays, got {len(flat)}")
+            _check_count(repr(name), self.program, flat)
         elif treedef != in_tree:
             raise ArgumentTypeError(
                 f"{name!r} was {self.stage} for arguments {_call_text(in_tree)}, got {_call_text(treedef)}; "
@@ -92,6 +91,30 @@ class Taken:
                 return error
         what = f"{program!r} was {self.stage} for argument {name}"
         return None if place is None else misplaced(what, x, argument.sharding, config.move_arguments)
+
+
+def _check_count(what: str, program: Program, flat: Sequence[Any]) -> None:
+    if len(flat) != len(program.all_arguments):
+        raise ArgumentError(f"{what} takes {len(program.all_arguments)} arrays, got {len(flat)}")
+
+
+def leaves_for(function: str, program: Program, args: Any) -> list[Any]:
+    """The arrays of ``args``, in whatever trees, for the arguments that a program uses; ``function`` converts types.
+
+    Raises:
+      ArgumentError: another number of arrays. ArgumentTypeError: something that is no array.
+      ShapeError: an array of another shape.
+    """
+    what, flat = f"{function}: {program.name!r}", pytree.leaves(args)
+    _check_count(what, program, flat)
+    for x, argument in zip(flat, program.all_arguments):
+        try:
+            got = typeof(x)
+        except ArgumentTypeError as error:
+            raise ArgumentTypeError(f"{what}: argument {argument.name}: {error}") from None
+        if got.shape != argument.aval.shape:
+            raise ShapeError(f"{what} takes argument {argument.name} of type {argument.aval}, got {got}")
+    return list(program.picked(flat))
 
 
 def misplaced(what: str, x: Any, expected: Sharding | None, moves: bool) -> ShardingError | None:

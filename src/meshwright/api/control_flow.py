@@ -22,6 +22,7 @@ from meshwright.api.in_python import known_value, scan_in_python, while_in_pytho
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import OnlyTyped
 from meshwright.core.config import config
+from meshwright.core.expected import as_tuple
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
 from meshwright.core.tracebacks import boundary
@@ -96,7 +97,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
         if operands:
             raise ArgumentError("switch: give operands by position or as operand, not both")
         operands = (operand,)
-    branches = tuple(branches)
+    branches = as_tuple("switch: branches", "a sequence of functions", branches)
     for i, branch in enumerate(branches):
         require_callable(branch, f"switch branch {i}")
     aval = typeof(index)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_of, words_of
+from meshwright.api.arguments import bad_argument, both_ways, check_apart, words_of
 from meshwright.api.calls import misplaced, together
 from meshwright.api.compiled import Compiled
 from meshwright.api.ready import CACHES, Ready
@@ -27,6 +27,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.depth import room
+from meshwright.core.expected import as_numbers, refused
 from meshwright.core.float0 import is_float0, without_float0
 from meshwright.core.identity import made_of
 from meshwright.core.late import LateModule
@@ -470,13 +471,21 @@ def jit(
       PartitionSpec('x',)
     """
     require_backend(backend, "jit")
+    if not isinstance(compiler_options, Mapping | None):
+        raise refused("jit: compiler_options", "a dict of XLA's flags by name", compiler_options)
     in_shardings, out_shardings = (None if s is UNSPECIFIED else s for s in (in_shardings, out_shardings))
     if device is not None:
         if in_shardings is not None or out_shardings is not None:
             raise ArgumentError("jit: device and shardings exclude each other; put the device into the shardings")
         in_shardings = out_shardings = SingleDeviceSharding(device)
-    static = numbers_of(static_argnums, "static_argnums"), words_of(static_argnames, "static_argnames")
-    donate = numbers_of(donate_argnums, "donate_argnums"), words_of(donate_argnames, "donate_argnames")
+    static = (
+        as_numbers("jit: static_argnums", () if static_argnums is None else static_argnums),
+        words_of(static_argnames, "static_argnames"),
+    )
+    donate = (
+        as_numbers("jit: donate_argnums", () if donate_argnums is None else donate_argnums),
+        words_of(donate_argnames, "donate_argnames"),
+    )
 
     def wrap(f: Callable[..., Any]) -> JitFunction:
         require_callable(f, "jit")

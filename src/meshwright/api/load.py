@@ -26,6 +26,7 @@ from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.dtypes import wide_types
+from meshwright.core.expected import as_integer
 from meshwright.core.source import warn
 from meshwright.errors import (
     ArgumentError,
@@ -58,6 +59,7 @@ from meshwright.sharding import (
 from meshwright.sharding.device_groups import groups_sharding
 from meshwright.sharding.hlo_convert import sdy_to_hlo
 from meshwright.sharding.kinds import LogicalDevice
+from meshwright.sharding.mesh import require_mesh
 from meshwright.sharding.sdy import SdySharding
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text
@@ -304,12 +306,13 @@ class ImportedProgram(Stage):
 
     def mesh_for(self, mesh: AnyMesh | None, num_devices: int | None) -> AnyMesh:
         """The mesh that the program is put on if these are asked for; see :meth:`partition`."""
+        require_mesh(mesh, "partition")
         if mesh is None and num_devices in (None, self.num_partitions) and self.mesh is not None:
             return self.mesh
         if num_devices is None and self.num_partitions > 1:
             num_devices = self.num_partitions
         if mesh is None and num_devices is not None:
-            mesh = AbstractMesh((num_devices,), ("devices",))
+            mesh = AbstractMesh((as_integer("partition: num_devices", num_devices, 1),), ("devices",))
         if mesh is None:
             raise MeshError(
                 f"partition: {self.name!r} has no shardings, so it says nothing of devices; call .partition(mesh) or "

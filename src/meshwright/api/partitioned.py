@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from meshwright.api.calls import Taken
+from meshwright.api.calls import Taken, leaves_for
 from meshwright.api.changes import Changes, changes
 from meshwright.api.compiled import Compiled
 from meshwright.api.page import page
@@ -19,6 +19,7 @@ from meshwright.api.shardings import orders_of, over_mesh, refuse_orders
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.expected import as_number, as_path, refused
 from meshwright.core.late import LateModule
 from meshwright.core.source import warn
 from meshwright.errors import (
@@ -292,11 +293,14 @@ class PartitionedProgram(Stage):
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to look at, as HTML: what is sent and why, shardings, step time, memory, the program."""
-        Path(path).write_text(page(self), encoding="utf-8")
-        return Path(path)
+        file = as_path("report: path", path)
+        file.write_text(page(self), encoding="utf-8")
+        return file
 
     def diff(self, other: PartitionedProgram) -> Changes:
         """What changes from this program to ``other``: collectives, bytes, memory, work, replication and padding."""
+        if not isinstance(other, PartitionedProgram):
+            raise refused("diff", "another partitioned program, as lowered.partition() gives it", other)
         return changes(self, other)
 
     def _repr_html_(self) -> str:
@@ -427,12 +431,10 @@ class PartitionedProgram(Stage):
         Raises:
           VerificationError: an output differs by more, with the first op after which the programs do; or less than the
             share ``finite`` of an output is neither infinite nor NaN.
-          ArgumentError: another number of arrays than the program takes.
+          ArgumentError: another number of arrays than the program takes, a tolerance or seed that is negative.
+          ArgumentTypeError: something that is no array, or no number. ShapeError: an array of another shape.
         """
-        given, expected = pytree.leaves(args), len(self.program.all_arguments)
-        if args and len(given) != expected:
-            raise ArgumentError(f"verify: the program takes {expected} arrays, got {len(given)}")
-        values = list(self.program.picked(given)) if args else None
+        values = leaves_for("verify", self.program, args) if args else None
         with nullcontext(progress) if progress else on_terminal(f"verifying {self.name}") as report:
             return verify(Request(self.part, self.name, rtol, atol, seed, finite, report, self.program.called), values)
 
@@ -461,8 +463,7 @@ def partition_program(
       MemoryLimitError: the program needs more; says by how much, and what is largest.
     """
     require_limit(memory_limit, "partition")
-    if combine_bytes < 0:
-        raise ArgumentError(f"partition: combine_bytes must not be negative, got {combine_bytes}")
+    as_number("partition: combine_bytes", combine_bytes)
     if (mesh := program.mesh) is None:
         raise MeshError(
             f"partition: no sharding of {program.name!r} names a mesh; pass in_shardings=NamedSharding(mesh, spec) "

@@ -25,6 +25,7 @@ from meshwright.api.shardings import placed
 from meshwright.core import pytree
 from meshwright.core.avals import NOWHERE, Typed
 from meshwright.core.config import config
+from meshwright.core.expected import as_numbers, as_tuple
 from meshwright.core.identity import made_of
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
@@ -138,9 +139,8 @@ def pmap(
     if devices is not None and backend is not None:
         raise ArgumentError("pmap: devices and backend exclude each other; give one of them")
     require_backend(backend, "pmap")
-    static = static_broadcasted_argnums
-    numbers = (static,) if isinstance(static, int) else tuple(static)
-    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    numbers = as_numbers("pmap: static_broadcasted_argnums", static_broadcasted_argnums)
+    donated = as_numbers("pmap: donate_argnums", donate_argnums)
     axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     spec = _Pmap(fun, axis_name, axes, out_axes, numbers, _checked(devices), axis_size, check_vma)
 
@@ -173,7 +173,7 @@ def _unplaced(x: Any) -> Any:
 def _checked(devices: Sequence[Any] | None) -> tuple[Any, ...] | None:
     if devices is None:
         return None
-    given, known = tuple(devices), all_devices()
+    given, known = as_tuple("pmap: devices", "a sequence of devices", devices), all_devices()
     if not given:
         raise ArgumentError("pmap: devices is empty; give one for each index of the axis, or None for the first ones")
     unknown = [d for d in given if d not in known]

@@ -7,7 +7,8 @@ from typing import Any
 
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.dtypes import canonical, requested
-from meshwright.errors import ArgumentTypeError
+from meshwright.core.expected import as_integers, refused
+from meshwright.errors import ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.sharding import Sharding, typed_by
 
@@ -26,7 +27,12 @@ class ShapeDtypeStruct(Typed):
         sharding: Sharding | None = None,
         weak_type: bool = False,
     ) -> None:
-        self.aval = typed_by(ShapedArray(tuple(shape), requested(dtype, "ShapeDtypeStruct"), weak_type), sharding)
+        sizes = as_integers("ShapeDtypeStruct: shape", shape)
+        if any(size < 0 for size in sizes):
+            raise ShapeError(f"ShapeDtypeStruct: shape {sizes} has a negative size; expected sizes from 0 on")
+        if not isinstance(sharding, Sharding | None):
+            raise refused("ShapeDtypeStruct: sharding", "a Sharding or None", sharding)
+        self.aval = typed_by(ShapedArray(sizes, requested(dtype, "ShapeDtypeStruct"), weak_type), sharding)
         #: the named axes over which it differs, and their sizes: ``xla_computation`` tells them
         self.named_shape = dict(named_shape or {})
         self.sharding = sharding

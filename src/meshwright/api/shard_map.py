@@ -17,6 +17,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
+from meshwright.core.expected import as_tuple
 from meshwright.core.identity import made_of
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
@@ -146,7 +147,7 @@ def _manual_axes(mesh: Mesh | AbstractMesh, axis_names: Any) -> tuple[str, ...]:
     Raises:
       ArgumentError: names that are no axes of the mesh, or that an enclosing region has made manual.
     """
-    names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+    names = as_tuple("shard_map: axis_names", "names of the mesh's axes", axis_names)
     outside = [a for a in mesh.axis_names if a in STATE.axis_env]
     unknown = sorted(set(names) - set(mesh.axis_names))
     if unknown or set(names) & set(outside) or (not names and len(outside) == len(mesh.axis_names)):

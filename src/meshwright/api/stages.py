@@ -14,6 +14,7 @@ from meshwright.api.pruning import pruned
 from meshwright.api.shardings import placed
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
+from meshwright.core.expected import as_integer
 from meshwright.core.late import LateModule
 from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, MeshError
@@ -32,6 +33,7 @@ from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.executable import Results, compile_program, one_device
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, named_to_hlo
+from meshwright.sharding.mesh import require_mesh
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text, to_hlo
 from meshwright.transforms.keys import on_words
@@ -156,7 +158,8 @@ class Lowered(Stage):
         """
         program = self.program
         if mesh is None and num_devices is not None:
-            mesh = AbstractMesh((num_devices,), ("devices",))
+            mesh = AbstractMesh((as_integer("partition: num_devices", num_devices, 1),), ("devices",))
+        require_mesh(mesh, "partition")
         if mesh is not None and program.mesh is not None and program.mesh.abstract_mesh != mesh.abstract_mesh:
             raise MeshError(
                 f"partition: the program's shardings are over {program.mesh!r}, not {mesh!r}; leave the mesh out, or "

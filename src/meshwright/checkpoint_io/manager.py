@@ -11,6 +11,7 @@ from typing import Any
 from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING, Index, read_index
 from meshwright.checkpoint_io.reading import restore
 from meshwright.checkpoint_io.writing import Progress, Saving, save
+from meshwright.core.expected import as_path
 from meshwright.core.source import warn
 from meshwright.core.static import static_index
 from meshwright.errors import ArgumentError, CheckpointError, CheckpointWarning
@@ -50,7 +51,7 @@ class CheckpointManager:
                 "CheckpointManager: expected keep >= 1 (or None), keep_best >= 0, mode 'min' or 'max', every >= 1, got "
                 f"keep={keep}, keep_best={keep_best}, mode={mode!r}, every={every}"
             )
-        self.directory = Path(directory).absolute()
+        self.directory = as_path("CheckpointManager: directory", directory).absolute()
         self.keep, self.keep_best, self.metric, self.mode = keep, keep_best, metric, mode
         self.every, self.format = every, format
         self._saving: Saving | None = None

@@ -15,6 +15,7 @@ from meshwright.checkpoint_io import files, zarr
 from meshwright.checkpoint_io.index import REPLACED, Entry, Index, read_index, rebuilt
 from meshwright.core import pytree
 from meshwright.core.dtypes import as_dtype, kind_of
+from meshwright.core.expected import as_path
 from meshwright.core.key_types import KEY_TYPES, is_key
 from meshwright.errors import ArgumentTypeError, CheckpointError
 from meshwright.runtime.array import Array, from_numpy
@@ -44,7 +45,7 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
       >>> mw.checkpoint_io.restore(folder, like={"w": mw.ShapeDtypeStruct((8,), "bfloat16", sharding=split)})["w"].dtype
       dtype(bfloat16)
     """
-    folder = _settled(Path(directory).absolute())
+    folder = _settled(as_path("checkpoint_io.restore: directory", directory).absolute())
     index = read_index(folder)
     if verify:
         check(folder, index)

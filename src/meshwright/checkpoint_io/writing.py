@@ -19,6 +19,7 @@ from meshwright.checkpoint_io import files, zarr
 from meshwright.checkpoint_io.group import Group
 from meshwright.checkpoint_io.index import FORMATS, NAME, REPLACED, WRITING, Entry, Index, Leaf, Piece, structure
 from meshwright.core import pytree
+from meshwright.core.expected import as_path
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index
@@ -97,7 +98,7 @@ def save(
         raise ArgumentError(f"save: format must be one of {', '.join(FORMATS)}, got {format!r}")
     if format == "tensorstore":
         zarr.require()
-    folder = Path(directory).absolute()
+    folder = as_path("checkpoint_io.save: directory", directory).absolute()
     if (folder.exists() or folder.is_symlink()) and not overwrite:
         raise CheckpointError(f"save: {folder} is there already; choose another name, or pass overwrite=True")
     if folder.exists() and not (folder / NAME).is_file() and not (folder.is_dir() and not any(folder.iterdir())):

@@ -198,7 +198,7 @@ class Config(threading.local):
         Raises:
           ConfigError: unknown option, a value of the wrong type, or an option that is already in use.
         """
-        if is_as_it_is(name, value):
+        if isinstance(name, str) and is_as_it_is(name, value):
             return
         name, value = self._checked(name, value)
         if value == getattr(self, name):
@@ -221,6 +221,9 @@ class Config(threading.local):
 
     def parse_flags_with_absl(self) -> None:
         """Nothing: options come from :meth:`update` and ``MESHWRIGHT_...`` in the environment, not from flags."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ConfigError(f"config.{name}: options are not assigned to; call config.update({name!r}, {value!r})")
 
     def freeze(self, name: str, why: str) -> None:
         """Refuse later changes of ``name``, saying ``why``."""
@@ -254,6 +257,8 @@ class Config(threading.local):
         Raises:
           ConfigError: unknown option, or a value that it cannot have.
         """
+        if not isinstance(name, str):
+            raise ConfigError(f"config.update: expected the name of an option, got {name!r}")
         name = name.removeprefix("meshwright_").removeprefix("jax_")
         name = JAX_NAMES.get(name, name)
         if name == "dump_ir" and value == "":  # JAX's way to say nowhere
@@ -292,7 +297,7 @@ class Config(threading.local):
             return getattr(self, known)
         if has_value(known):
             return value_of(known)
-        raise AttributeError(f"there is no option {name!r}; the options are {', '.join(OPTIONS)}")
+        raise ConfigError(f"there is no option {name!r}; the options are {', '.join(OPTIONS)}")
 
 
 def _summaries(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from meshwright.core.expected import as_integer, as_tuple, refused
 from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, MeshError
@@ -202,6 +203,8 @@ def chip(name: str) -> Chip:
     Raises:
       ArgumentError: no such chip; says which there are.
     """
+    if not isinstance(name, str):
+        raise refused("chip", "the name of one", name)
     plain = name.strip().lower()
     if plain in (THIS, "cpu"):
         return this.this_chip()
@@ -243,10 +246,18 @@ def machine(
             )
         model = chip(match["chip"])
         shape = tuple(int(n) for n in re.split("[x×]", match["shape"])) if match["shape"] else ()
-    if nodes < 1 or slices < 1:
-        raise ArgumentError(f"machine: nodes and slices must be positive, got {nodes} and {slices}")
-    result = _shaped(model, shape, nodes, slices, devices)
-    return replace(result, wrap=tuple(wrap)) if wrap is not None else result
+    nodes, slices = as_integer("machine: nodes", nodes, 1), as_integer("machine: slices", slices, 1)
+    result = _shaped(
+        model, shape, nodes, slices, None if devices is None else as_integer("machine: devices", devices, 1)
+    )
+    if wrap is None:
+        return result
+    rings = as_tuple("machine: wrap", "a bool for each dimension", wrap)
+    if len(rings) != len(result.shape):
+        raise ArgumentError(
+            f"machine: wrap={rings} for a shape of {len(result.shape)} dimensions; give a bool for each"
+        )
+    return replace(result, wrap=rings)
 
 
 def _shaped(chip: Chip, shape: tuple[int, ...], nodes: int, slices: int, devices: int | None) -> Machine:

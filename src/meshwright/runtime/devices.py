@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 
 from meshwright.core.config import config, platform_named
+from meshwright.core.expected import as_integers, as_tuple, refused
 from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
 from meshwright.errors import ArgumentError, ConfigError, DeviceError, MeshError
@@ -147,6 +148,8 @@ def require_backend(backend: str | None, what: str) -> None:
     """
     if backend is None:
         return  # without a look at the devices, which would start them
+    if not isinstance(backend, str):
+        raise refused(f"{what}: backend", "a platform's name", backend)
     platform = _all_devices()[0].platform
     if platform_named(backend) != platform:
         raise DeviceError(
@@ -313,8 +316,9 @@ def make_mesh(
       >>> mesh, mesh.shape
       (Mesh('x': 2, 'y': 4), {'x': 2, 'y': 4})
     """
-    shape = tuple(int(s) for s in axis_shapes)
-    available = list(_all_devices() if devices is None else devices)
+    shape = as_integers("make_mesh: axis_shapes", axis_shapes)
+    names = as_tuple("make_mesh: axis_names", "a sequence of strings", axis_names)
+    available = _all_devices() if devices is None else as_tuple("make_mesh: devices", "a sequence of devices", devices)
     if any(s < 1 for s in shape):
         raise MeshError(f"make_mesh: axis sizes must be positive, got {shape}; give how many devices each has")
     needed = int(np.prod(shape)) if shape else 1
@@ -325,4 +329,4 @@ def make_mesh(
             f"MESHWRIGHT_NUM_DEVICES={-(-needed // WORLD.count)}) before first use"
             f"{' in each process' if WORLD.count > 1 else ''}, or use AbstractMesh to plan without devices"
         )
-    return Mesh(placed(available[:needed], shape), tuple(axis_names), axis_types, machine=machine)
+    return Mesh(placed(available[:needed], shape), names, axis_types, machine=machine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
+from meshwright.core.expected import as_tuple
 from meshwright.errors import MeshError
 
 
@@ -29,7 +30,8 @@ def types_of(function: str, types: AxisType | Sequence[AxisType] | None, names: 
     """
     if types is None:
         return (AxisType.Auto,) * len(names)
-    given = (types,) * len(names) if isinstance(types, AxisType) else tuple(types)
+    each = (types,) * len(names) if isinstance(types, AxisType) else types
+    given = as_tuple(f"{function}: axis_types", "one AxisType an axis", each)
     if len(given) != len(names):
         raise MeshError(f"{function}: {len(given)} axis_types {given} for {len(names)} axes {tuple(names)}")
     wrong = next((t for t in given if not isinstance(t, AxisType)), None)

@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from meshwright.core.expected import as_integers, as_tuple
 from meshwright.core.late import LateModule
 from meshwright.core.slots import Slot
 from meshwright.errors import MeshError, ShardingError
@@ -57,10 +58,8 @@ class AbstractMesh:
         *,
         machine: AnyMachine = None,
     ) -> None:
-        if isinstance(axis_names, str):
-            axis_names = (axis_names,)
-        self.axis_sizes: tuple[int, ...] = tuple(int(size) for size in axis_sizes)
-        self.axis_names: tuple[str, ...] = tuple(axis_names)
+        self.axis_sizes: tuple[int, ...] = as_integers("mesh: axis_sizes", axis_sizes)
+        self.axis_names: tuple[str, ...] = as_tuple("mesh: axis_names", "a sequence of strings", axis_names)
         _check_axes(self.axis_sizes, self.axis_names)
         self.axis_types: tuple[AxisType, ...] = types_of("AbstractMesh", axis_types, self.axis_names)
         self.machine: Machine | None = None if machine is None else machine_for(machine, self.size)
@@ -93,7 +92,7 @@ class AbstractMesh:
 
     def restricted(self, axis_names: Iterable[str]) -> AbstractMesh:
         """The mesh of some of the axes, on the same hardware."""
-        names = tuple(axis_names)
+        names = as_tuple("mesh: axis_names", "a sequence of strings", axis_names)
         types = [dict(zip(self.axis_names, self.axis_types))[a] for a in names]
         key = self._key and self._key.restricted(names)
         return _remade([self.shape[a] for a in names], names, self.machine, key, types)
@@ -268,10 +267,8 @@ class Mesh:
     def __init__(
         self, devices: Any, axis_names: Sequence[str], axis_types: AxisTypes = None, *, machine: AnyMachine = None
     ) -> None:
-        if isinstance(axis_names, str):
-            axis_names = (axis_names,)
         self.devices: np.ndarray = _device_array(devices)
-        names = tuple(axis_names)
+        names = as_tuple("mesh: axis_names", "a sequence of strings", axis_names)
         if self.devices.ndim != len(names):
             raise MeshError(
                 f"Mesh: devices have {self.devices.ndim} dimensions {self.devices.shape} but axis_names "
@@ -390,14 +387,17 @@ def set_mesh(mesh: AnyMesh | None) -> _MeshSetting:
       >>> y.sharding
       NamedSharding(mesh=Mesh('x': 4), spec=PartitionSpec('x',))
     """
-    if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
-        raise MeshError(
-            f"set_mesh: expected a Mesh, an AbstractMesh or None, got {type(mesh).__name__}; "
-            "make one with make_mesh(axis_sizes, axis_names)"
-        )
+    require_mesh(mesh, "set_mesh")
     before = _CURRENT.get()
     _CURRENT.set((*before[:-1], mesh))
     return _MeshSetting(mesh, before)
+
+
+def require_mesh(mesh: Any, what: str) -> None:
+    """Raise a ``MeshError`` unless ``mesh`` is one, or None."""
+    if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
+        name = type(mesh).__name__
+        raise MeshError(f"{what}: expected a Mesh, an AbstractMesh or None, got {name}; make one with make_mesh")
 
 
 def get_mesh() -> AnyMesh | None:

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core.expected import refused
 from meshwright.errors import ShardingError
 from meshwright.sharding import tiles
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding, check_rank
 from meshwright.sharding.layout import Layout
 from meshwright.sharding.memory_kind import DEVICE, checked_kind
-from meshwright.sharding.mesh import AbstractMesh, AnyMesh, Mesh
+from meshwright.sharding.mesh import AbstractMesh, AnyMesh, DeviceLike, Mesh
 from meshwright.sharding.spec import PartitionSpec
 
 
@@ -105,6 +106,8 @@ class SingleDeviceSharding(Sharding):
     """The whole array on one device."""
 
     def __init__(self, device: Any, *, memory_kind: str | None = None) -> None:
+        if not isinstance(device, DeviceLike):
+            raise refused("SingleDeviceSharding", "a device, as devices() lists them", device)
         self.device = device
         if memory_kind is not None:
             self.host_kind = checked_kind(memory_kind, "SingleDeviceSharding")

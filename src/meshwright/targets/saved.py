@@ -15,6 +15,7 @@ from dataclasses import asdict, field
 from os import PathLike
 from pathlib import Path
 
+from meshwright.core.expected import as_path
 from meshwright.core.records import dataclass
 from meshwright.errors import ImportProgramError
 
@@ -35,7 +36,7 @@ class SavedExecutable:
 
     def write(self, path: str | PathLike[str]) -> Path:
         """Write it to ``path``, at once: there is the whole file or none."""
-        file = Path(path)
+        file = as_path("save: path", path)
         header = {k: v for k, v in asdict(self).items() if k != "data"}
         header |= {"form": _FORM, "sha256": hashlib.sha256(self.data).hexdigest(), "bytes": len(self.data)}
         beside = file.with_name(file.name + ".part")
@@ -58,7 +59,7 @@ def load_executable(path: str | PathLike[str]) -> SavedExecutable:
       >>> mw.load_executable(part.compile("cpu:2").save(path)).target
       'cpu:2'
     """
-    file = Path(path)
+    file = as_path("load_executable: path", path)
     head, _, data = _read(file).partition(b"\n")
     try:
         header = json.loads(head)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.api.changes import compared, reasons, summary
+from meshwright.core.expected import as_path
 from meshwright.errors import ArgumentTypeError, ContractError
 
 #: set to 1, contracts are written anew; ``pytest --meshwright-update`` sets it
@@ -41,7 +42,7 @@ def contract(partitioned: Any, file: str | os.PathLike[str], *, update: bool | N
     __tracebackhide__ = True  # of pytest's
     if not hasattr(partitioned, "collectives") or not hasattr(partitioned, "peak_bytes"):
         raise ArgumentTypeError(f"contract: expected a partitioned program, got {type(partitioned).__name__}")
-    path, current = Path(file), summary(partitioned)
+    path, current = as_path("contract: file", file), summary(partitioned)
     if update or (update is None and os.environ.get(UPDATE) == "1"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(current, indent=1, ensure_ascii=False) + "\n")
@@ -56,6 +57,10 @@ def contract(partitioned: Any, file: str | os.PathLike[str], *, update: bool | N
         )
 
 
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and {"count", "bytes"} <= entry.keys()
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         pinned = json.loads(path.read_text())
@@ -65,6 +70,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise ContractError(f"{path}: is no contract ({error}); run pytest with --meshwright-update") from None
-    if not isinstance(pinned, dict) or not isinstance(pinned.get("collectives"), dict):
+    collectives = pinned.get("collectives") if isinstance(pinned, dict) else None
+    if not isinstance(collectives, dict) or not all(_is_entry(entry) for entry in collectives.values()):
         raise ContractError(f"{path}: is no contract; run pytest with --meshwright-update to write it anew")
     return pinned

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray, Typed
+from meshwright.core.expected import as_numbers
 from meshwright.core.pytree_classes import Partial
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
@@ -210,9 +211,7 @@ def argument_numbers(argnums: Any, n: int, where: str) -> tuple[int, ...]:
     Raises:
       ArgumentError: one that is not there. ArgumentTypeError: no numbers.
     """
-    numbers = (argnums,) if isinstance(argnums, (int, str)) else tuple(argnums)
-    if not all(isinstance(i, int) for i in numbers):
-        raise ArgumentTypeError(f"{where}: argnums must be an int or a sequence of ints, got {argnums!r}")
+    numbers = as_numbers(f"{where}: argnums", argnums)
     for i in numbers:
         if not -n <= i < n:
             raise ArgumentError(

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.core import pytree
 from meshwright.core.dtypes import float0
+from meshwright.core.expected import as_tuple
 from meshwright.core.float0 import is_float0
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described, leaf_names
@@ -77,7 +78,7 @@ def vmap(
     require_callable(fun, "vmap")
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
-    spmd = (spmd_axis_name,) if isinstance(spmd_axis_name, str) else tuple(spmd_axis_name or ())
+    spmd = as_tuple("vmap: spmd_axis_name", "names of mesh axes", spmd_axis_name or ())
 
     @functools.wraps(fun)
     @ends_traces

@@ -17,6 +17,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.dtypes import wide_types
+from meshwright.core.expected import as_integer, as_number
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import VerificationError
@@ -99,6 +100,9 @@ def verify(request: Request, args: Sequence[Any] | None) -> Verification:
       VerificationError: they differ, or too little of the results is finite to tell.
     """
     started = time.perf_counter()
+    for tolerance in ("rtol", "atol", "finite"):
+        as_number(f"verify: {tolerance}", getattr(request, tolerance))
+    as_integer("verify: seed", request.seed)
     part, progress = request.part, request.progress
     if (wrong := other_types(part)) is not None:
         raise VerificationError(f"{request.name!r} has other types than the unpartitioned program: {wrong}")
@@ -112,8 +116,8 @@ def verify(request: Request, args: Sequence[Any] | None) -> Verification:
         parts = _compiled(_from_narrow(virtual_program(wide.part, copies=True), avals), request.name)
         progress("running both", 3, 4)
         runs, begun = [], time.perf_counter()
-        for number in range(_MOST_DRAWS):
-            runs.append(_once(dataclasses.replace(request, seed=request.seed + number), wide, whole, parts, args))
+        for draw in range(_MOST_DRAWS):
+            runs.append(_once(dataclasses.replace(request, seed=request.seed + draw), wide, whole, parts, args))
             if args is not None or time.perf_counter() - begun > _SECONDS:
                 break
     return _result(runs, wide, time.perf_counter() - started)

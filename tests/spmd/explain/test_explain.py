@@ -210,7 +210,7 @@ def test_combining_is_asked_for():
     assert one.operand.shape == (8,) and together.bytes_sent == alone.bytes_sent and len(one.reasons) == 2
     assert any("combine small collectives: 2 -> 1" in note for note in together.explain().notes)
     together.verify()
-    with pytest.raises(ArgumentError, match="combine_bytes must not be negative"):
+    with pytest.raises(ArgumentError, match="combine_bytes: expected a number that is not negative, got -1"):
         lowered.partition(combine_bytes=-1)
 
 

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 from meshwright.core import dtypes, pytree
+from meshwright.core.expected import as_integers, as_tuple, refused
 from meshwright.errors import ArgumentError, AxisError, ShapeError
 from meshwright.ir.state import STATE, axis_size
 from meshwright.ir.tracing import typeof
@@ -29,7 +30,9 @@ Groups = Sequence[Sequence[int]] | None
 
 
 def _names(axis_name: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    names = as_tuple("axis_name", "a name or a tuple of names", axis_name)
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"axis_name: {names} has an axis more than once; name each once")
     return names, tuple(axis_size(n) for n in names)
 
 
@@ -192,7 +195,11 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
       [0, 5, 6]
     """
     names, sizes = _names(axis_name)
-    pairs = tuple((int(s), int(t)) for s, t in perm)
+    expected = "pairs of a source and a target"
+    given = [as_integers("ppermute: a pair of perm", pair) for pair in as_tuple("ppermute: perm", expected, perm)]
+    if any(len(pair) != 2 for pair in given):
+        raise refused("ppermute: perm", expected, perm)
+    pairs = tuple((source, target) for source, target in given)
     positions = math.prod(sizes)
     for side in zip(*pairs):
         if len(set(side)) != len(side) or not all(0 <= i < positions for i in side):

@@ -1,0 +1,93 @@
+"""What public functions expect of plain arguments (numbers, lists, values of a class), refused alike."""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError
+
+
+def refused(what: str, expected: str, value: object) -> ArgumentTypeError:
+    """The error for a value of a wrong type: ``what`` names function and argument, ``expected`` says what would do."""
+    return ArgumentTypeError(f"{what}: expected {expected}, got {value!r} of type {type(value).__name__}")
+
+
+def as_integer(what: str, value: Any, least: int = 0) -> int:
+    """``value`` as an ``int``, NumPy's integers included.
+
+    Raises:
+      ArgumentTypeError: no integer. ArgumentError: one below ``least``.
+    """
+    try:
+        number = operator.index(value)
+    except MeshwrightError:  # of a traced value, which says more
+        raise
+    except TypeError:
+        raise refused(what, "an integer", value) from None
+    if number < least:
+        raise ArgumentError(f"{what}: expected an integer from {least} on, got {number}")
+    return number
+
+
+def as_number(what: str, value: Any) -> float:
+    """``value`` as a ``float`` that is not negative and not NaN.
+
+    Raises:
+      ArgumentTypeError: no real number. ArgumentError: a negative one, or NaN.
+    """
+    if not isinstance(value, numbers.Real):
+        raise refused(what, "a number", value)
+    if not float(value) >= 0:
+        raise ArgumentError(f"{what}: expected a number that is not negative, got {value}")
+    return float(value)
+
+
+def as_path(what: str, value: Any) -> Path:
+    """``value`` as a path.
+
+    Raises:
+      ArgumentTypeError: neither text nor a path.
+    """
+    try:
+        return Path(value)
+    except TypeError:
+        raise refused(what, "a path", value) from None
+
+
+def as_numbers(what: str, value: Any) -> tuple[int, ...]:
+    """The numbers of arguments, of one or several.
+
+    Raises:
+      ArgumentTypeError: not ints.
+    """
+    numbers = (value,) if isinstance(value, int | str) or not isinstance(value, Iterable) else tuple(value)
+    if not all(isinstance(n, int) for n in numbers):
+        raise ArgumentTypeError(f"{what} must be an int or a sequence of ints, got {value!r}")
+    return numbers
+
+
+def as_tuple(what: str, expected: str, values: Any) -> tuple[Any, ...]:
+    """The elements of what can be iterated over; a string is one.
+
+    Raises:
+      ArgumentTypeError: something else.
+    """
+    if not isinstance(values, Iterable):
+        raise refused(what, expected, values)
+    return (values,) if isinstance(values, str) else tuple(values)
+
+
+def as_integers(what: str, values: Any) -> tuple[int, ...]:
+    """The elements of a sequence of integers, of whatever size.
+
+    Raises:
+      ArgumentTypeError: no sequence, or an element that is no integer.
+    """
+    elements = as_tuple(what, "a sequence of integers", values)
+    if not all(isinstance(e, numbers.Integral) for e in elements):
+        raise refused(what, "a sequence of integers", values)
+    return tuple(map(int, elements))
