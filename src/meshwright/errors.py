@@ -270,6 +270,10 @@ class PlanWarning(MeshwrightWarning):
     """A plan of shardings has entries that no parameter has the name of."""
 
 
+class DerivativeWarning(MeshwrightWarning):
+    """A derivative is that of a program's operations, where rules that the program does not have may be others."""
+
+
 class ElidedConstantWarning(MeshwrightWarning):
     """A program's text leaves the values of large constants out; they were read as zeros."""
 

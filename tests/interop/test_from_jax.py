@@ -1,6 +1,7 @@
 """JAX's programs in every form, with trees, names, shardings, donation and unused arguments; ours as JAX's."""
 
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -307,3 +308,70 @@ def test_derivatives_are_by_jaxs_rules():
     step.lower(*args).partition(mesh).verify()
     mapped = mw.vmap(mw.grad(mw.from_jax(tripled)))(mnp.arange(3.0))
     np.testing.assert_allclose(mapped, [0, 3, 6])
+
+
+def _with_rules():
+    @jax.custom_vjp
+    def tripled(x):
+        return jnp.sin(x)
+
+    tripled.defvjp(lambda x: (tripled(x), x), lambda x, ct: (3 * ct * x,))
+    return lambda x: (tripled(x) * jax.nn.relu(x) + jax.lax.stop_gradient(x) * x).sum()
+
+
+def test_exports_are_differentiated_by_their_own_derivative_others_say_that_theirs_is_of_operations():
+    f, x = _with_rules(), mnp.array([0.0, 0.5, -1.0, 2.0])
+    want = jax.grad(f)(np.asarray(x))
+    exported = export.export(jax.jit(f))(jax.ShapeDtypeStruct((4,), "float32"))
+    np.testing.assert_allclose(mw.grad(mw.from_jax(exported))(x), want, rtol=1e-6)
+    np.testing.assert_allclose(mw.jit(mw.grad(lambda x: mw.from_jax(exported)(2 * x)))(x / 2), 2 * want, rtol=1e-6)
+    forms = [jax.jit(f).lower(x.__array__())]
+    if find_spec("flatbuffers"):  # what JAX serializes with
+        np.testing.assert_allclose(mw.grad(mw.from_jax(exported.serialize(vjp_order=1)))(x), want, rtol=1e-6)
+        forms.append(exported.serialize())
+    for form in forms:
+        program = mw.from_jax(form)
+        np.testing.assert_allclose(mw.jit(program)(x), f(np.asarray(x)), rtol=1e-6)  # says nothing
+        with pytest.warns(errors.DerivativeWarning, match="vjp_order=1"):
+            mw.grad(program)(x)
+        with pytest.warns(errors.DerivativeWarning):
+            mw.jvp(program, (x,), (x,))
+
+
+def test_jax_arrays_beside_traced_ones():
+    f = mw.from_jax(lambda w, x: jax.nn.relu(w * x).sum())
+    np.testing.assert_allclose(mw.grad(lambda x: f(jnp.arange(3.0), x))(mnp.ones(3)), [0, 1, 2])
+
+
+def test_wrappers_of_flax_and_equinox_take_our_arrays_and_jaxs_rules():
+    nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
+    equinox = pytest.importorskip("equinox", reason="equinox is not installed")
+    f, x = _with_rules(), mnp.array([0.0, 0.5, -1.0, 2.0])
+
+    class Linen(nnx.Module):
+        def __init__(self):
+            self.w = nnx.Param(jnp.full(4, 0.5))
+
+        def __call__(self, x):
+            return f(self.w[...] * x)
+
+    class Eqx(equinox.Module):
+        w: jax.Array
+        name: str
+
+        def __call__(self, x):
+            return f(self.w * x)
+
+    want = jax.grad(lambda x: f(x / 2))(np.asarray(x))
+    for jitted, module in (
+        (nnx.jit(lambda m, x: m(x)), Linen()),
+        (equinox.filter_jit(lambda m, x: m(x)), Eqx(jnp.full(4, 0.5), "e")),
+    ):
+        ours = mw.from_jax(jitted)
+        np.testing.assert_allclose(ours(module, x), f(np.asarray(x) / 2), rtol=1e-6)
+        np.testing.assert_allclose(mw.grad(partial(ours, module))(x), want, rtol=1e-6)
+        batched = mw.jit(mw.vmap(partial(ours, module)))(mnp.stack([x, 2 * x]))
+        np.testing.assert_allclose(batched, [f(x.__array__() / 2), f(x.__array__())], rtol=1e-6)
+    model, ours = Eqx(jnp.full(4, 0.5), "e"), mw.from_jax(equinox.filter_jit(lambda m, x: m(x)))
+    by_w = mw.grad(lambda w: ours(equinox.tree_at(lambda m: m.w, model, w), x))(mnp.full(4, 0.5))
+    np.testing.assert_allclose(by_w, jax.grad(lambda w: f(w * x.__array__()))(jnp.full(4, 0.5)), rtol=1e-6)

@@ -14,7 +14,11 @@ from typing import Any
 import jax
 
 from meshwright.core import dtypes
+from meshwright.core.source import warn
+from meshwright.errors import DerivativeWarning
 from meshwright.ir.tracing import typeof
+from meshwright.transforms.autodiff import jvp
+from meshwright.transforms.custom_jvp import custom_jvp
 from meshwright.transforms.custom_vjp import custom_vjp
 
 #: JAX's primitives whose derivative is not that of the operations they are lowered to
@@ -47,6 +51,23 @@ def _jaxprs(value: Any) -> Iterator[Any]:
             yield from _jaxprs(each)
     elif hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
         yield value
+
+
+def of_operations(plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> list[Any]:
+    """``plain(*leaves)``, whose derivative is that of its operations; it says so when it is asked for."""
+    call = custom_jvp(plain)
+
+    def derivative(primals: Any, tangents: Any) -> Any:
+        warn(
+            "from_jax: the derivative of a lowered or exported program is that of its operations: rules of JAX's "
+            "functions (custom_vjp, custom_jvp, stop_gradient, relu) are not in it. Give from_jax the function, or an "
+            "export that is serialized with vjp_order=1",
+            DerivativeWarning,
+        )
+        return jvp(plain, primals, tangents)
+
+    call.defjvp(derivative)
+    return list(call(*leaves))
 
 
 class ByRules:

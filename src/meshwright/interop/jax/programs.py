@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import jax
+import jax.extend
+import numpy as np
 from jax import export as jax_export
 
 from meshwright.api.load import ImportedProgram, load, read_program
@@ -21,8 +23,8 @@ from meshwright.api.partitioned import PartitionedProgram
 from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
-from meshwright.interop.jax.derivatives import ByRules, has_rules
-from meshwright.interop.jax.values import from_mesh, on_devices, words
+from meshwright.interop.jax.derivatives import ByRules, has_rules, of_operations
+from meshwright.interop.jax.values import from_arrays, from_mesh, on_devices, words
 from meshwright.ir.tracing import Tracer
 from meshwright.ops.elementwise.table import convert
 from meshwright.random import key_data, key_impl, wrap_key_data
@@ -78,6 +80,21 @@ class Standin:
         return self.call
 
 
+class Held(np.ndarray):
+    """An array of ours to libraries that sort out what is an array: of its type, with no values of its own."""
+
+    __array_ufunc__ = None  # type: ignore[assignment]
+    ours: Any = None
+
+
+def _held(x: Any) -> Any:
+    if not isinstance(x, (Array, Tracer)) or is_key(x.dtype):
+        return x
+    held = np.broadcast_to(np.zeros((), x.dtype), x.shape).view(Held)
+    held.ours = x
+    return held
+
+
 def wrapped(outer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """``call``, which takes a JAX program's arguments, as a function of what the library takes that lowered it.
 
@@ -85,7 +102,18 @@ def wrapped(outer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """
     if not hasattr(outer, "lowered"):
         return call
-    return dataclasses.replace(outer, lowered=Standin(call)).compile()
+
+    def given(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = jax.tree_util.tree_map(lambda x: x.ours if isinstance(x, Held) else x, (args, kwargs))
+        return call(*args, **kwargs)
+
+    compiled = dataclasses.replace(outer, lowered=Standin(given)).compile()
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = jax.tree_util.tree_map(_held, (args, kwargs))
+        return compiled(*args, **kwargs)
+
+    return run
 
 
 def argument_names(function: Any, outer: Any, args: Any, kwargs: Any) -> list[str | None]:
@@ -147,27 +175,35 @@ class JaxProgram:
         self.program = program
         self.trees = trees
         self._outer = outer
-        self._call = wrapped(outer, lambda *a, **k: trees.results(program(*trees.arguments(a, k))))
-        #: the function with JAX's derivative, where the program does not tell it
-        self.by_rules: ByRules | None = None
+        self._call = wrapped(outer, self._run)
+        #: the function, from leaves to leaves, with the derivative that the program does not tell
+        self.by_rules: Callable[[Callable[..., list[Any]], Sequence[Any]], list[Any]] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function's output, in JAX's trees, of our arrays. A function's derivative is JAX's; that of a
-        ``Lowered``, an export or a text is of its operations, as rules of JAX's are not in them.
+        """The function's output, in JAX's trees, of our arrays. A function's derivative is JAX's, and that of an export
+        which was made with one is the export's; that of a ``Lowered`` or another export is of its operations.
 
         Raises:
           ArgumentError: arguments of another structure. ShapeError: an array of another type.
+
+        Warns:
+          DerivativeWarning: a derivative of operations alone, where JAX's rules may have been others.
         """
+        return self._call(*args, **kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        """What :meth:`__call__` is, of the arguments that JAX gets."""
+        trees = self.trees
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        if self.by_rules is None or tree != self.trees.in_tree or not any(isinstance(x, Tracer) for x in leaves):
-            return self._call(*args, **kwargs)
 
-        def plain(*leaves: Any) -> list[Any]:
+        def results(*leaves: Any) -> Any:
             args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
-            outs: list[Any] = jax.tree_util.tree_leaves(self._call(*args, **kwargs))
-            return outs
+            return trees.results(self.program(*trees.arguments(args, kwargs)))
 
-        return jax.tree_util.tree_unflatten(self.trees.out_tree, self.by_rules(plain, leaves))
+        if self.by_rules is None or tree != trees.in_tree or not any(isinstance(x, Tracer) for x in leaves):
+            return results(*leaves)
+        outs = self.by_rules(lambda *leaves: jax.tree_util.tree_leaves(results(*leaves)), from_arrays(leaves))
+        return jax.tree_util.tree_unflatten(trees.out_tree, outs)
 
     def partition(self, mesh: Any = None, num_devices: int | None = None, **options: Any) -> JaxPartitioned:
         """The per-device program; ``mesh`` may be one of JAX's. See :meth:`ImportedProgram.partition`.
@@ -205,33 +241,17 @@ class JaxFunction:
 
         As in JAX, it is called without those that are static.
         """
-        args, kwargs = jax.tree_util.tree_map(_known_to_jax, ((*self._first, *args), kwargs))
+        known = _known_to_jax if hasattr(self.function, "_jit_info") else _held
+        args, kwargs = jax.tree_util.tree_map(known, ((*self._first, *args), kwargs))
         dynamic, static = self._told_apart(args, kwargs)
         leaves, tree = jax.tree_util.tree_flatten(dynamic)
         key = tree, tuple(map(_type, leaves)), static
         if key not in self._programs:
-            outer, with_rules = self._lowered(args, kwargs)
+            outer, jaxpr = self._lowered(args, kwargs)
             names = argument_names(self.function, outer, args, kwargs) if hasattr(outer, "lowered") else None
             self._programs[key] = program = of_lowered(outer, names)
-            if with_rules:
-                program.by_rules = ByRules(self._of_leaves(tree, static), JaxFunction)
+            program.by_rules = ByRules(jax.extend.core.jaxpr_as_fun(jaxpr), JaxFunction) if has_rules(jaxpr) else None
         return self._programs[key]
-
-    def _of_leaves(self, tree: Any, static: Sequence[tuple[Any, Any]]) -> Callable[..., list[Any]]:
-        """The function from its dynamic arguments' leaves to its results'."""
-
-        def flat(*leaves: Any) -> list[Any]:
-            args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
-            full = list(args)
-            for place, x in static:
-                if isinstance(place, int):
-                    full.insert(place, x)
-                else:
-                    kwargs = {**kwargs, place: x}
-            outs: list[Any] = jax.tree_util.tree_leaves(self.function(*full, **kwargs))
-            return outs
-
-        return flat
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's output, of our arrays."""
@@ -239,13 +259,14 @@ class JaxFunction:
         (args, kwargs), _ = self._told_apart((*self._first, *args), kwargs)
         return program(*args, **kwargs)
 
-    def _lowered(self, args: Any, kwargs: Any) -> tuple[Any, bool]:
-        """Of JAX; without devices too, where the mesh is an abstract one. And whether it has rules of its own."""
-        if hasattr(self.function, "trace"):
-            traced = self.function.trace(*args, **kwargs)
-            lowered = traced.lower(lowering_platforms=(jax.default_backend(),))
-            return lowered, hasattr(traced, "jaxpr") and has_rules(traced.jaxpr)
-        return self.function.lower(*args, **kwargs), False
+    def _lowered(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Of JAX; without devices too, where the mesh is an abstract one. And the jaxpr that it is of."""
+        with _jaxprs_seen() as seen:
+            if hasattr(self.function, "trace"):
+                lowered = self.function.trace(*args, **kwargs).lower(lowering_platforms=(jax.default_backend(),))
+            else:
+                lowered = self.function.lower(*args, **kwargs)
+        return lowered, seen[-1]
 
     def _told_apart(self, args: Any, kwargs: Any) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
         """The arguments that are arrays, and those that ``jax.jit`` was told are static, with their places."""
@@ -262,6 +283,23 @@ class JaxFunction:
 
     def __repr__(self) -> str:
         return f"JaxFunction({self.__name__!r})"
+
+
+@contextmanager
+def _jaxprs_seen() -> Iterator[list[Any]]:
+    """Within, the jaxprs that are lowered are noted: flax and equinox keep theirs to themselves."""
+    seen: list[Any] = []
+    lower = jax.stages.Traced.lower
+
+    def noted(traced: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(traced.jaxpr)
+        return lower(traced, *args, **kwargs)
+
+    jax.stages.Traced.lower = noted  # type: ignore[assignment]
+    try:
+        yield seen
+    finally:
+        jax.stages.Traced.lower = lower  # type: ignore[method-assign]
 
 
 def _known_to_jax(x: Any) -> Any:
@@ -330,7 +368,17 @@ def of_exported(exported: Any) -> JaxProgram | JaxFunction:
     program = load(str(exported.mlir_module()))
     kept = exported.module_kept_var_idx
     trees = JaxTrees(program.name, exported.in_tree, exported.out_tree, kept, exported.out_avals)
-    return JaxProgram(program, trees)
+    converted = JaxProgram(program, trees)
+    converted.by_rules = ByRules(_of_leaves(exported), JaxFunction) if exported.has_vjp() else of_operations
+    return converted
+
+
+def _of_leaves(exported: Any) -> Callable[..., list[Any]]:
+    def flat(*leaves: Any) -> list[Any]:
+        args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, leaves)
+        return list(jax.tree_util.tree_leaves(exported.call(*args, **kwargs)))
+
+    return flat
 
 
 def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
@@ -346,7 +394,9 @@ def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
         exported = of_exported(f)
         return exported.lower(*args, **kwargs) if isinstance(exported, JaxFunction) and (args or kwargs) else exported
     if hasattr(f, "out_tree") and hasattr(getattr(f, "lowered", f), "_lowering"):
-        return of_lowered(f)
+        program = of_lowered(f)
+        program.by_rules = of_operations
+        return program
     if isinstance(f, str):
         return load(f)
     if isinstance(f, tuple) and hasattr(f, "_fields") and all(map(callable, f)):
