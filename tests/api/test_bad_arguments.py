@@ -1,5 +1,7 @@
 """What public functions say to arguments that they cannot use: the argument, what was expected, what came."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -80,12 +82,19 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_what_is_none_is_refused(call):
-    with pytest.raises(
-        MeshwrightError, match=r"expected|must be|more than once|give a bool for each|no option|config\.update"
-    ):
-        call()
+SAID = re.compile(r"expected|must be|more than once|give a bool for each|no option|config\.update|takes")
+
+
+def error_of(call, *args):
+    try:
+        call(*args)
+    except Exception as error:
+        return error
+
+
+def test_what_is_none_is_refused():
+    errors = {name: error_of(call) for name, call in CALLS.items()}
+    assert not {n: e for n, e in errors.items() if not isinstance(e, MeshwrightError) or not SAID.search(str(e))}
 
 
 OF_PROGRAMS = {
@@ -109,10 +118,9 @@ OF_PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize(("error", "call"), OF_PROGRAMS.values(), ids=OF_PROGRAMS)
-def test_of_programs(lowered, part, error, call):
-    with pytest.raises(error, match=r"expected|takes"):
-        call(lowered, part)
+def test_of_programs(lowered, part):
+    errors = {name: (kind, error_of(call, lowered, part)) for name, (kind, call) in OF_PROGRAMS.items()}
+    assert not {n: (k, e) for n, (k, e) in errors.items() if not isinstance(e, k) or not SAID.search(str(e))}
 
 
 def test_what_numpy_makes_is_taken(part):

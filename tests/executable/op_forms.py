@@ -146,7 +146,7 @@ def _check_traffic(f: Form, parts: Sequence[Partition]) -> None:
     used = set()
     for part in parts:
         (devices,) = part.mesh.axis_sizes
-        found = collectives(part.jaxpr.jaxpr, part.mesh)
+        found = collectives(part.jaxpr.jaxpr)
         text = "\n".join(map(str, found))
         used.update(c.kind for c in found)
         assert used <= set(f.sends), f"{devices} devices send {text}"

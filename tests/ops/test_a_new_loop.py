@@ -202,8 +202,8 @@ def test_what_is_dead_leaves_it():
 def test_what_is_the_same_in_each_run_leaves_it():
     before = local(lambda w, x, y: repeat(lambda w, x: [x @ lax.psum(w, "x")], [w], [x]))
     after = hoist_invariants(before.jaxpr, Variance(before.jaxpr, [frozenset("x")] * 3))
-    assert [c.count for c in report.collectives(before.jaxpr, MESH.abstract_mesh)] == [3]
-    assert [c.count for c in report.collectives(after, MESH.abstract_mesh)] == [1] and after.eqns[0].op.name == "psum"
+    assert [c.count for c in report.collectives(before.jaxpr)] == [3]
+    assert [c.count for c in report.collectives(after)] == [1] and after.eqns[0].op.name == "psum"
 
 
 def test_it_keeps_track_of_what_varies():

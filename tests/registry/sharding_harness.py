@@ -196,10 +196,8 @@ def localized_program(
 
 def _combine(x: Any, shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh) -> Any:
     plan = plan_reshard(shape, typeof(x).dtype.itemsize, layout, layout.drop_partial(), mesh)
-    before = layout
     for step, after in plan.steps:
-        x = emit_step(x, step, shape, before, after, mesh)
-        before = after
+        x = emit_step(x, step, shape, after, mesh)
     return x
 
 

@@ -61,7 +61,7 @@ def test_a_table_split_by_features_does_not_unsplit_the_batch():
 def lookahead_off(part: Any) -> Any:
     found = part.part
     plain = partition(found.source, found.mesh, *found.asked, order=Order())
-    return collectives(plain.jaxpr.jaxpr, plain.mesh)
+    return collectives(plain.jaxpr.jaxpr)
 
 
 def test_repeated_layers_are_one_decision(monkeypatch):

@@ -21,8 +21,6 @@ from meshwright.core.key_types import is_key
 from meshwright.core.source import warn
 from meshwright.errors import DTypeError, DTypeWarning, TypePromotionError
 
-DType = np.dtype
-
 _EXTENDED = (
     "bfloat16", "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
     "float8_e3m4", "float8_e4m3", "float8_e8m0fnu", "float4_e2m1fn", "int2", "uint2", "int4", "uint4",

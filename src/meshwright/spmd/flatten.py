@@ -154,13 +154,13 @@ def _manual(op: ShardMap, eqn: JaxprEqn) -> Iterator[Ruled]:
             rule = pointwise_rule([cut.aval.ndim], cut.aval.shape)
             yield JaxprEqn(_cut(op, spec, cut), [atom], [cut], eqn.source), rule
             if op.automatic:
-                yield JaxprEqn(op, [cut], [var], eqn.source), make_rule(*_parts(op, spec, cut, var, entering=True))
+                yield JaxprEqn(op, [cut], [var], eqn.source), make_rule(*_parts(spec, cut, var, entering=True))
     if op.automatic:
         yield from _with_regions(inner)
     for out, spec, atom in zip(eqn.outvars, op.out_specs, inner.outvars):
         yield JaxprEqn(_cut(op, spec, out), [], [out], eqn.source), pointwise_rule([], out.aval.shape)
         if op.automatic and isinstance(atom, Var):
-            yield JaxprEqn(op, [atom], [out], eqn.source), make_rule(*_parts(op, spec, out, atom, entering=False))
+            yield JaxprEqn(op, [atom], [out], eqn.source), make_rule(*_parts(spec, out, atom, entering=False))
 
 
 def _cut(op: ShardMap, spec: PartitionSpec, var: Var) -> ShardingConstraint:
@@ -170,7 +170,7 @@ def _cut(op: ShardMap, spec: PartitionSpec, var: Var) -> ShardingConstraint:
 
 
 def _parts(
-    op: ShardMap, spec: PartitionSpec, whole: Var, part: Var, entering: bool
+    spec: PartitionSpec, whole: Var, part: Var, entering: bool
 ) -> tuple[list[list[list[str]]], list[list[list[str]]], dict[str, int]]:
     """A dimension of ``whole`` is a manual factor and the dimension of ``part``."""
     sizes: dict[str, int] = {}

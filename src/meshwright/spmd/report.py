@@ -61,7 +61,7 @@ def wire_bytes(kind: str, group: int, operand: ShapedArray, result: ShapedArray)
     return operand.nbytes
 
 
-def collectives(jaxpr: Jaxpr, mesh: AbstractMesh) -> list[Collective]:
+def collectives(jaxpr: Jaxpr) -> list[Collective]:
     """The collectives of a per-device program, in program order."""
     return [_reported(*place) for place in _places(jaxpr.eqns, _Around())]
 

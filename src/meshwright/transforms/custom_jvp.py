@@ -100,11 +100,11 @@ class custom_jvp(CustomDerivative):
             if traced is not None:
                 flat_rule, more = traced
                 jaxpr, consts = with_operands(jaxpr, len(consts), more), [*consts, *more]
-        op = CustomJvpCall(name, jaxpr, _closed_rule(jaxpr, len(consts), len(flat), flat_rule))
+        op = CustomJvpCall(name, jaxpr, _closed_rule(jaxpr, len(consts), flat_rule))
         return pytree.unflatten(out_tree, op.bind(*consts, *flat))
 
 
-def _closed_rule(jaxpr: ClosedJaxpr, n: int, count: int, rule: Callable[..., Any]) -> Callable[..., Any]:
+def _closed_rule(jaxpr: ClosedJaxpr, n: int, rule: Callable[..., Any]) -> Callable[..., Any]:
     """The rule of all operands, of which the first ``n`` are values that function and rule close over."""
 
     def closed(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:

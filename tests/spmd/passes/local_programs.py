@@ -71,11 +71,11 @@ def optimize(jaxpr: ClosedJaxpr, inputs: Sequence[Input], combine_bytes: int = 0
 
 
 def sent(jaxpr: ClosedJaxpr) -> int:
-    return sum(c.bytes_sent for c in report.collectives(jaxpr.jaxpr, MESH))
+    return sum(c.bytes_sent for c in report.collectives(jaxpr.jaxpr))
 
 
 def kinds(jaxpr: ClosedJaxpr) -> list[str]:
-    return [c.kind for c in report.collectives(jaxpr.jaxpr, MESH)]
+    return [c.kind for c in report.collectives(jaxpr.jaxpr)]
 
 
 def run(jaxpr: ClosedJaxpr, inputs: Sequence[Input], seed: int = 0) -> list[np.ndarray]:

@@ -181,8 +181,8 @@ def test_collectives_leave_nested_loops():
     inputs = [array(3, over="y"), array(4, 5, 3)]
     before = trace(loop, inputs)
     after = apply("hoist", before, inputs)
-    assert [c.count for c in report.collectives(before.jaxpr, MESH)] == [20]
-    assert [c.count for c in report.collectives(after.jaxpr, MESH)] == [1]
+    assert [c.count for c in report.collectives(before.jaxpr)] == [20]
+    assert [c.count for c in report.collectives(after.jaxpr)] == [1]
     same(before, after, inputs)
 
 
@@ -632,7 +632,7 @@ def test_small_collectives_go_together():
     assert sorted(kinds(after)) == ["all_gather", "all_reduce", "all_reduce"]
     assert sent(after) == sent(before)
     same(before, after, inputs)
-    both = next(c for c in report.collectives(after.jaxpr, MESH) if c.axes == ("x",))
+    both = next(c for c in report.collectives(after.jaxpr) if c.axes == ("x",))
     assert both.operand.shape == (27,) and both.reason.count("it is written in the program") == 2
     assert both.reason.count("test_communication_passes.py:") == 1  # the other one's line is the collective's own
 
@@ -655,7 +655,7 @@ def test_the_pipeline_says_what_each_pass_changed():
         "merge neighbouring collectives: 1 -> 1 collectives, 96 B -> 48 B",
     ]
     same(before, after, inputs)
-    (found,) = report.collectives(after.jaxpr, MESH)
+    (found,) = report.collectives(after.jaxpr)
     assert found.kind == "reduce_scatter" and "; also, at test_communication_passes.py:" in found.reason
 
 

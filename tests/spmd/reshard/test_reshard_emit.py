@@ -84,7 +84,7 @@ def _emit(x: Any, shape: tuple[int, ...], src: Layout, dst: Layout, mesh: Abstra
     before = src
     plan = plan_reshard(shape, LARGE, src, dst, mesh)
     for (step, after), padded in zip(plan.steps, plan.shapes):
-        x = emit_step(x, step, padded, before, after, mesh)
+        x = emit_step(x, step, padded, after, mesh)
         assert typeof(x).shape == after.local_shape(padded, mesh), (
             f"{src} -> {dst}: {step} made {typeof(x)} for {after}"
         )

@@ -71,7 +71,7 @@ def test_what_uneven_reshards_cost_is_known_without_planning_their_rounds(mesh):
 @pytest.mark.parametrize("mesh", [M42, M222, M6, M23], ids=str)
 @pytest.mark.parametrize("shape", [(8, 24), (5, 12), (3, 7), (1, 9)], ids=str)
 def test_every_plan_of_a_matrix_is_right(mesh, shape):
-    for src, dst in pairs(all_layouts(mesh, 2), 500):
+    for src, dst in pairs(all_layouts(mesh, 2), 250):
         check(shape, src, dst, mesh)
 
 
@@ -83,7 +83,7 @@ def test_every_plan_of_a_vector_is_right(shape):
 
 
 def test_plans_of_three_dimensions_are_right():
-    for src, dst in pairs(all_layouts(M42, 3), 250):
+    for src, dst in pairs(all_layouts(M42, 3), 120):
         check((8, 8, 8), src, dst, M42)
         check((3, 8, 5), src, dst, M42)
 
@@ -91,7 +91,7 @@ def test_plans_of_three_dimensions_are_right():
 @pytest.mark.parametrize("reduction", ["sum", "max"])
 def test_plans_with_partial_values_are_right(reduction):
     layouts = partial_layouts(M222, 2, reduction)
-    for src, dst in pairs(layouts, 250):
+    for src, dst in pairs(layouts, 120):
         check((8, 8), src, dst, M222)
         check((5, 6), src, dst, M222)
 
@@ -169,7 +169,7 @@ def test_rows_are_cut_as_they_are_sent_and_columns_as_they_are_received():
 
 
 def test_small_arrays_take_few_collectives():
-    for src, dst in pairs(all_layouts(M42, 2, True), 100):
+    for src, dst in pairs(all_layouts(M42, 2, True), 50):
         plan = plan_reshard((61, 45), 4, src, dst, M42)
         check_plan(plan, (61, 45), src, dst, M42)
         assert plan.collectives(M42) <= 4
@@ -296,7 +296,7 @@ def test_a_large_mesh_is_planned_in_blocks():
 
 def test_uneven_arrays_on_three_axes_are_planned_in_bounded_time():
     mesh = AbstractMesh((8, 4, 2), ("a", "b", "c"))
-    for src, dst in pairs(all_layouts(mesh, 3, whole_axes=True), 15):
+    for src, dst in pairs(all_layouts(mesh, 3, whole_axes=True), 8):
         check((5, 70, 9), src, dst, mesh)
 
 

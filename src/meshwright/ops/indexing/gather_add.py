@@ -48,11 +48,7 @@ from meshwright.ops.shape.rearrange import above, expand_dims, move_dim
 from meshwright.ops.shape.slice_pad import slice_
 from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule, make_rule
 
-CLIP, FILL, PROMISE = (
-    GatherScatterMode.CLIP,
-    GatherScatterMode.FILL_OR_DROP,
-    GatherScatterMode.PROMISE_IN_BOUNDS,
-)
+CLIP, FILL = GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP
 
 
 def _list(dims: Sequence[int]) -> str:

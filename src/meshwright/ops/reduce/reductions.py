@@ -36,8 +36,6 @@ from meshwright.ops.shape.rearrange import expand_dims, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule
 
-Fill = Callable[[np.dtype], np.ndarray]
-
 
 @dataclass(frozen=True)
 class Reduction(Op):

@@ -30,13 +30,6 @@ _PERIOD = 0.2
 T = TypeVar("T")
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port on which nobody listens now."""
-    with socket.socket() as s:
-        s.bind((host, 0))
-        return s.getsockname()[1]
-
-
 def address_towards(address: str) -> str:
     """The address of this machine on the way to another's ``host:port``: where others reach it."""
     host, _, port = address.rpartition(":")

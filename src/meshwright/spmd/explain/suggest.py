@@ -91,7 +91,7 @@ class _Outcome:
 
     @staticmethod
     def of(part: Partition) -> _Outcome:
-        traffic = collectives(part.jaxpr.jaxpr, part.mesh)
+        traffic = collectives(part.jaxpr.jaxpr)
         sorts = Counter(sort for c in traffic for sort in _sorts(c))
         return _Outcome(sum(c.bytes_sent for c in traffic), operations_of(part.jaxpr.jaxpr), price(part), sorts, part)
 

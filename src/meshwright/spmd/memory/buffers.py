@@ -89,11 +89,11 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         return [live.of[k][0] for k in kernel.operands]
     if root.op == "while":
         _inside(live, kernel, step, inner)
-        _table(live, kernel, step, len(kernel.operands))
+        _table(live, kernel, len(kernel.operands))
         used = root.attributes["used"]
         return [live.of[kernel.operands[used[i]]][0] if i in used else None for i in range(len(root.avals))]
     if len(root.avals) > 1:
-        _table(live, kernel, step, len(root.avals))
+        _table(live, kernel, len(root.avals))
     if taken := updated(kernel):
         return _in_place(live, kernel, step, taken)
     if "in_place" in root.attributes:
@@ -118,9 +118,9 @@ def _of_choice(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[
     kept = {place: over.get(place) or through(root, place) for place in used.values()}
     if root.op != "call":
         for taken in {tuple(p.attributes["outside"] for p in region.parameters) for region in root.regions}:
-            _table(live, kernel, step, len(taken))
+            _table(live, kernel, len(taken))
         if None in kept.values() or tuple(map(handed, root.regions[0].results)) != root.regions[0].parameters:
-            _table(live, kernel, step, len(used))
+            _table(live, kernel, len(used))
     results: list[Buffer | None] = [None] * len(root.avals)
     for i, place in used.items():
         source = kept[place]
@@ -138,7 +138,7 @@ def _inside(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> None:
     _new(live, [Buffer(kernel.root.avals[0], n, kernel, step, step) for n in max(needs, key=sum)])
 
 
-def _table(live: Liveness, kernel: Kernel, step: int, count: int) -> None:
+def _table(live: Liveness, kernel: Kernel, count: int) -> None:
     """The addresses of several values: memory that is not used again."""
     _new(live, [Buffer(ShapedArray((count,), _ADDRESS), _ADDRESS.itemsize * count, kernel, -1, _ALWAYS)])
 

@@ -202,7 +202,7 @@ def neighbours(part: Partition, order: Order) -> list[Order]:
 def contests(part: Partition) -> Counter[Sort]:
     """For each sort of annotations, the bytes sent at equations where another one brings its axis to another factor."""
     sent: Counter[int] = Counter()
-    for c in collectives(part.jaxpr.jaxpr, part.mesh):
+    for c in collectives(part.jaxpr.jaxpr):
         for user in {id(r.user) for r in c.reasons if r.user is not None}:
             sent[user] += c.bytes_sent
     bytes_by_sort: Counter[Sort] = Counter()

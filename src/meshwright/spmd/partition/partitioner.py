@@ -197,8 +197,7 @@ class Partitioner:
             output=self.names.of("output", number) if op == "output" and number is not None else "",
         )
         for (step, after), padded in zip(plan.steps, plan.shapes):
-            local = emit_step(local, step, padded, before, after, self.mesh)
-            before = after
+            local = emit_step(local, step, padded, after, self.mesh)
             if not after.partial and after.local_shape(padded, self.mesh) == after.local_shape(
                 value.aval.shape, self.mesh
             ):

@@ -18,7 +18,7 @@ Place = tuple[str, int, int]  # ("dim", dimension, position), ("partial", 0, 0) 
 def blocks_of(src: Layout, dst: Layout, mesh: AbstractMesh) -> tuple[tuple[str, ...], ...]:
     """The atoms that a reshard from ``src`` to ``dst`` can touch, as blocks. Atoms partial in both are left out."""
     src_places, dst_places = _places(src), _places(dst)
-    sequences = [*src.dims, *_outside(src, dst, mesh)]
+    sequences = [*src.dims, *_outside(src, dst)]
     cuts: set[str] = set()  # atoms that start a block
     for sequence in sequences:
         for i, atom in enumerate(sequence):
@@ -48,7 +48,7 @@ def _follows(places: dict[str, Place], first: str, second: str) -> bool:
     return a[:2] == b[:2] and (a[0] != "dim" or a[2] + 1 == b[2])
 
 
-def _outside(src: Layout, dst: Layout, mesh: AbstractMesh) -> Iterator[tuple[str, ...]]:
+def _outside(src: Layout, dst: Layout) -> Iterator[tuple[str, ...]]:
     """The touched atoms that split nothing in ``src``: in the order of ``dst``, then those that split nothing."""
     inside = set(src.split_axes)
     for atoms in dst.dims:

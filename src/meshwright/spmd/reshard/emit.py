@@ -84,7 +84,7 @@ def is_marked(marks: Sequence[bool], axes: Sequence[str], mesh: AbstractMesh) ->
     return eq(lookup(marks, axes, mesh), np.int32(1))
 
 
-def emit_step(x: Any, step: S.Step, shape: Sequence[int], before: Layout, after: Layout, mesh: AbstractMesh) -> Any:
+def emit_step(x: Any, step: S.Step, shape: Sequence[int], after: Layout, mesh: AbstractMesh) -> Any:
     """One step on this device's array of a global ``shape``, padding that a step adds included."""
     rows = after.local_shape(shape, mesh)
     if isinstance(step, S.Permute):

@@ -128,7 +128,7 @@ def _limit(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh
 
 
 def _searched(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> list[Step]:
-    return _merge(_search(shape, itemsize, src, dst, mesh), mesh)
+    return _merge(_search(shape, itemsize, src, dst, mesh))
 
 
 def _ways(shape: tuple[int, ...], itemsize: int, mesh: AbstractMesh) -> Ways:
@@ -301,7 +301,7 @@ def _step(move: Move, before: Layout, blocks: Sequence[tuple[str, ...]], mesh: A
 
 
 # --- putting together ---------------------------------------------------------------------------------------
-def _merge(planned: Iterator[tuple[Step, Layout]], mesh: AbstractMesh) -> list[Step]:
+def _merge(planned: Iterator[tuple[Step, Layout]]) -> list[Step]:
     """The steps, with neighbours that one collective can do made one."""
     steps: list[Step] = []
     for step, _ in planned:
