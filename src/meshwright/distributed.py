@@ -94,5 +94,5 @@ def shutdown() -> None:
       DistributedError: ``initialize`` was not called.
     """
     if WORLD.service is None:
-        raise DistributedError("distributed.shutdown: initialize() was not called")
+        raise DistributedError("distributed.shutdown: initialize() was not called; call it first, or leave this out")
     leave()

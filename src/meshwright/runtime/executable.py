@@ -270,12 +270,11 @@ def as_result(x: Any) -> Any:
 
 
 def compile_jaxpr(
-    jaxpr: ClosedJaxpr, name: str, out_shardings: Sequence[Sharding], out_committed: bool = False, quick: bool = False,
-    place: Place | None = None, options: tuple[tuple[str, Any], ...] = (),
+    jaxpr: ClosedJaxpr, name: str, out_shardings: Sequence[Sharding], quick: bool = False, place: Place | None = None,
+    options: tuple[tuple[str, Any], ...] = (),
 ) -> Executable:  # fmt: skip
     """Compile a program for one device, as :func:`compile_program`."""
-    results = Results(jaxpr.out_avals, out_shardings, out_committed)
-    return compile_program(lower(jaxpr, name), results, quick, options, place)
+    return compile_program(lower(jaxpr, name), Results(jaxpr.out_avals, out_shardings, False), quick, options, place)
 
 
 def compile_program(

@@ -68,9 +68,7 @@ def factor_axes_of(
     for axes, factors in zip(dims, dim_factors):
         if axes and factors:
             sizes = tuple(rule.factors[f].size for f in factors)
-            for f, part in zip(factors, split_axes(axes, factors, sizes, mesh)):
-                if part:
-                    by_factor[f] = part
+            by_factor.update((f, part) for f, part in zip(factors, split_axes(axes, factors, sizes, mesh)) if part)
     return by_factor
 
 

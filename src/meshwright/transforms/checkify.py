@@ -186,9 +186,8 @@ class _Checker:
             for region in regions:
                 self.collect(region.jaxpr)
             where = f"at {eqn.source}"
-            if isinstance(op, Check):
-                if "user" in self.errors:
-                    self.add(eqn, "user", op, [a.aval for a in eqn.invars[1:]])
+            if isinstance(op, Check) and "user" in self.errors:
+                self.add(eqn, "user", op, [a.aval for a in eqn.invars[1:]])
             starts = [eqn.invars[i].aval for i in op.index_operands(len(eqn.invars))]
             if "index" in self.errors and starts:
                 message = f"index out of bounds: {op.name} of {eqn.invars[0].aval} at index {{}} {where}"

@@ -155,9 +155,7 @@ def _own_tiles(x: Any, dim: int, d: int, sizes: tuple[int, ...], i: int) -> Any:
     major, n = math.prod(sizes[:i]), sizes[i]
     shape = typeof(x).shape
     x = reshape(x, (*shape[: d + 1], major, n, shape[d + 1] // (major * n), *shape[d + 2 :]))
-    rows = []
-    for t in range(n):
-        rows.append(slice_in_dim(slice_in_dim(x, t, t + 1, axis=0), t, t + 1, axis=d + 2))
+    rows = [slice_in_dim(slice_in_dim(x, t, t + 1, axis=0), t, t + 1, axis=d + 2) for t in range(n)]
     y = squeeze(concatenate(rows, 0), [d + 2])
     shape = typeof(y).shape
     y = reshape(y, (*shape[: d + 1], shape[d + 1] * shape[d + 2], *shape[d + 3 :]))

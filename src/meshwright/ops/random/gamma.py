@@ -160,6 +160,6 @@ class RandomGamma(Elementwise):
         return [_sample(self.log_space, *(match_shape(x, typeof(x).update(shape=shape)) for x in (k0, k1, alpha)))]
 
 
-def random_gamma(k0: Any, k1: Any, alpha: Any, log_space: bool = False) -> Any:
+def random_gamma(k0: Any, k1: Any, alpha: Any, log_space: bool) -> Any:
     """A gamma variate, or its logarithm, for each key and parameter."""
     return RandomGamma(log_space).bind(k0, k1, alpha)

@@ -18,13 +18,12 @@ def summands(
     eqns: Sequence[JaxprEqn],
     rules: Sequence[ShardingRule],
     outvars: Sequence[Atom],
-    repeats: Mapping[Atom, int] | None = None,
+    repeats: Mapping[Atom, int],
 ) -> dict[Var, int]:
     """For each value, the number of contractions in the sum that it becomes part of before something needs it whole.
 
     ``repeats`` are the outputs that are added up further outside, so many times.
     """
-    repeats = repeats or {}
     uses = use_counts(eqns, outvars)
     leaves: dict[Var, int] = {}
     flows: dict[Var, Var] = {}

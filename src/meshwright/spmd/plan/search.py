@@ -130,11 +130,8 @@ class _Search:
         """Those of one axis, then of more made of the best kinds so far, with and without splitting the rest."""
         for mesh in sorted(self.request.meshes, key=lambda mesh: len(mesh.axis_names)):
             count = len(mesh.axis_names)
-            if count <= 1:
-                choices = [[None, *range(len(self.kinds))]] * count
-            else:
-                choices = [self.promising()] * count
-            for picked in itertools.product(*choices):
+            choices = self.promising() if count > 1 else [None, *range(len(self.kinds))]
+            for picked in itertools.product(choices, repeat=count):
                 used = [k for k in picked if k is not None]
                 if len(set(used)) < len(used) or not all(map(self.divides, picked, mesh.axis_sizes)):
                     continue

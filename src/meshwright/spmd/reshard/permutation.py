@@ -55,8 +55,6 @@ def _pairs(have: list[Tile], want: list[Tile]) -> list[tuple[int, int]]:
     for device, tile in enumerate(have):
         if tile != want[device]:
             holders[tile].append(device)
-    moved = []
-    for device in reversed(range(len(want))):
-        if have[device] != want[device]:
-            moved.append((holders[want[device]].pop(), device))
+    receivers = [device for device in reversed(range(len(want))) if have[device] != want[device]]
+    moved = [(holders[want[device]].pop(), device) for device in receivers]
     return sorted(kept + moved)
