@@ -88,3 +88,44 @@ def test_borders_of_a_torus() -> None:
         return y[2:] + y[:-2] - 2 * x
 
     assert {kind for kind, _ in collectives(laplace, X)} == {"collective_permute"}
+
+
+ROWS = mw.ShapeDtypeStruct((12, 10), "float32", sharding=mw.NamedSharding(MESH, P(("data", "model"))))
+
+
+@pytest.mark.parametrize(
+    ("f", "sent"),
+    [
+        (lambda x: x.at[0].set(x[1]).at[-1].set(x[-2]).at[:, 0].set(x[:, 1]), []),
+        (lambda x: x.at[0].set(2 * x[1] - x[2]), []),
+        (lambda x: x.at[0].set(mnp.sin(x[1]) * mnp.arange(10.0)), []),
+        (lambda x: x.at[0, 0].set(x[1, 0]), []),
+        (lambda x: x.at[0].set(x[-2]).at[-1].set(x[1]), [("collective_permute", 20)] * 2),
+        (lambda x: x.at[0].set(x[1] + x[-1]), [("all_reduce", 30)]),  # two have what one reads
+        (lambda x: x.at[0].set(x[2]).at[3].set(x[2]), [("all_reduce", 30)]),  # two read it
+        (lambda x: mw.lax.fori_loop(0, 5, lambda i, x: x.at[0].set(x[1]), x), []),
+        (lambda x: x.at[4:6].set(0), []),
+    ],
+    ids=["borders", "of two", "computed", "corner", "from afar", "of two tiles", "for two", "in a loop", "constant"],
+)
+def test_a_row_that_one_device_reads_is_sent_to_no_other(f: Any, sent: list[tuple[str, int]]) -> None:
+    out = mw.NamedSharding(MESH, P("data", "model"))
+    assert collectives(f, X, out_shardings=out) == sent
+
+
+def test_a_row_is_read_by_one_along_two_axes() -> None:
+    """Tiles of two rows; the last two hold padding alone."""
+    f = lambda x: x.at[0].set(x[1]).at[11].set(x[4])  # noqa: E731
+    assert collectives(f, ROWS, out_shardings=ROWS.sharding) == [("collective_permute", 40)]
+
+
+def test_what_others_compute_of_a_row_is_not_seen() -> None:
+    """Elsewhere a boundary is made of other rows, infinite and NaN ones too; there, nobody reads it."""
+    x = np.arange(96, dtype=np.float32).reshape(12, 8)
+    x[4:7], x[7:] = np.inf, np.nan
+    mesh = mw.make_mesh((4, 2), ("data", "model"))
+    put = mw.device_put(x, mw.NamedSharding(mesh, P("data", "model")))
+    got = mw.jit(lambda x: x.at[0].set(1 / (x[1] - x[2])).at[11].set(x[3] * 2), out_shardings=put.sharding)(put)
+    want = x.copy()
+    want[0], want[11] = 1 / (x[1] - x[2]), x[3] * 2
+    np.testing.assert_array_equal(got, want)

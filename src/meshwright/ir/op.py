@@ -20,7 +20,7 @@ from meshwright.core.avals import NOWHERE, Axes, OnlyTyped, ShapedArray
 from meshwright.core.key_types import KeyType, is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, RuleError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes, Region
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes, Region, Value
 from meshwright.ir.explicit import common_memory, is_explicit, result_types
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
@@ -394,6 +394,11 @@ class Op:
     def localized(self, ctx: LocalSizes) -> Op:
         """This op with parameters that name sizes changed to local ones. Default: unchanged."""
         return self
+
+    def before_merging(self, x: Value, groups: Sequence[tuple[int, ...]]) -> list[Value] | None:
+        """The results for an operand whose dimension ``d`` is the dimensions ``groups[d]`` of ``x``, merged; up to a
+        reshape. Default: None, it has to be merged first."""
+        return None
 
 
 def by_name(name: str) -> Op:

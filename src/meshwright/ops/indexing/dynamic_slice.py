@@ -21,17 +21,16 @@ from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.clamp import clamp
 from meshwright.ops.elementwise.monoid import nothing, picked_kind
 from meshwright.ops.elementwise.table import (
     add,
     and_,
     convert,
+    eq,
     ge,
     le,
     lt,
     materialize,
-    mul,
     not_,
     or_,
     scalar_like,
@@ -40,6 +39,7 @@ from meshwright.ops.elementwise.table import (
 )
 from meshwright.ops.indexing.gather_scatter import Gather, Scatter, ScatterDimensionNumbers
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
+from meshwright.ops.indexing.tile_windows import TileWindow, known_place
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.shape.rearrange import above, move_dim, reshape, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
@@ -74,37 +74,6 @@ def _index_vectors(starts: Sequence[Any], dims: Sequence[int | None], size: int)
     """Start indices, some of them batched, as ``[batch, operand dimension]``."""
     columns = [reshape(_batched(s, d, 0, size), (size, 1)) for s, d in zip(starts, dims)]
     return concatenate(columns, 1)
-
-
-# --- windows of tiles ---------------------------------------------------------------------------------------
-def _clamped(start: Any, size: int, length: int) -> Any:
-    """The position of a window of ``length`` in ``size``, as int32."""
-    top = min(size - length, int(np.iinfo(typeof(start).dtype).max))
-    return convert(clamp(scalar_like(0, start), start, scalar_like(top, start)), dtypes.int32)
-
-
-@dataclass(frozen=True)
-class _TileWindow:
-    """Where the window of an operand's dimension lies in this device's tile.
-
-    Only the tile's ``rows`` rows from ``near`` on can be in the window; the first is the window's row ``shift``,
-    which is outside the window if it is negative or not below ``length``.
-    """
-
-    dim: int
-    length: int
-    rows: int
-    near: Any
-    shift: Any
-
-    @staticmethod
-    def of(ctx: Localizer, dim: int, start: Any, length: int) -> _TileWindow:
-        size, tile = ctx.in_avals[0].shape[dim], ctx.in_local_shapes[0][dim]
-        first = mul(ctx.tile_index(ctx.axes(0, dim)), np.int32(tile))
-        local = sub(_clamped(start, size, length), first)
-        rows = min(length, tile)
-        near = clamp(np.int32(0), local, np.int32(tile - rows))
-        return _TileWindow(dim, length, rows, near, sub(near, local))
 
 
 def _shifted(x: Any, dim: int, start: Any, length: int) -> Any:
@@ -200,7 +169,7 @@ class DynamicSlice(Op):
             if k == size:
                 sizes[d] = ctx.in_local_shapes[0][d]
                 continue
-            window = _TileWindow.of(ctx, d, starts[d], k)
+            window = TileWindow.of(ctx, d, starts[d], k)
             windows.append(window)
             sizes[d] = window.rows
             begin[d] = convert(window.near, typeof(starts[d]).dtype)
@@ -278,7 +247,10 @@ class DynamicUpdateSlice(Op):
         split = [d for d in range(len(shape)) if ctx.is_split(0, d) and lengths[d] != shape[d]]
         if not split:
             return self.bind(x, update, *starts)
-        windows = [_TileWindow.of(ctx, d, starts[d], lengths[d]) for d in split]
+        known = [known_place(ctx, d, starts[d], lengths[d]) for d in split]
+        if all(known):
+            return self._in_one_tile(ctx, x, update, starts, dict(zip(split, known)))
+        windows = [TileWindow.of(ctx, d, starts[d], lengths[d]) for d in split]
         begin: list[Any] = list(starts)
         for w in windows:
             begin[w.dim] = convert(w.near, typeof(starts[w.dim]).dtype)
@@ -291,6 +263,16 @@ class DynamicUpdateSlice(Op):
             inside = here if inside is None else and_(inside, here)
         old = DynamicSlice(aval.shape).bind(x, *begin)
         return self.bind(x, select(inside, update, old), *begin)
+
+    def _in_one_tile(self, ctx: Localizer, x: Any, update: Any, starts: Sequence[Any], places: Any) -> ArrayLike:
+        """The update of a window that is known to lie in one tile: the device that has it takes it."""
+        begin, here = list(starts), None
+        for d, (tile, row) in places.items():
+            begin[d] = scalar_like(row, starts[d])
+            mine = eq(ctx.tile_index(ctx.axes(0, d)), np.int32(tile))
+            here = mine if here is None else and_(here, mine)
+        old = DynamicSlice(typeof(update).shape).bind(x, *begin)
+        return self.bind(x, select(here, update, old), *begin)
 
     def emit(self, b: Builder, x: Emitted, update: Emitted, *starts: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.dynamic_update_slice", [x, update, *starts], b.out_avals)[0]

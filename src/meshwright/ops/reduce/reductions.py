@@ -23,6 +23,7 @@ from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.monoid import AND, MAX, MIN, OR, PROD, XOR, Monoid, member
 from meshwright.ops.elementwise.table import add, convert, div, eq, mul, ne, or_, scalar_like, select
 from meshwright.ops.shape.broadcast_reduce import (
+    axes_before_merging,
     batch_reduce_axes,
     broadcast_in_dim,
     emit_reduce,
@@ -62,6 +63,9 @@ class Reduction(Op):
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         new, out = batch_reduce_axes(self.axes, dims[0])  # type: ignore[arg-type]
         return type(self)(new).bind(*args), out
+
+    def before_merging(self, x: Value, groups: Sequence[tuple[int, ...]]) -> list[Value] | None:
+        return [type(self)(axes_before_merging(self.axes, groups)).bind(x)]
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return reduce_rule(x, self.axes, self.monoid.kind)
@@ -209,6 +213,18 @@ class _ArgExtremum(Composite):
             match_shape(dtypes.max_value(self.index_dtype), typeof(positions)),
         )
         return ReduceMin(self.axes).bind(candidates)
+
+    def before_merging(self, x: Value, groups: Sequence[tuple[int, ...]]) -> list[Value] | None:
+        """In each row of the last of the dimensions, then among the rows, and so on."""
+        *rest, d = groups[self.axes[0]]
+        value, position, size = self.reduction((d,)).bind(x), type(self)((d,), self.index_dtype).bind(x), x.shape[d]
+        for d in reversed(rest):
+            rows = iota(self.index_dtype, typeof(value).shape, d)
+            extremum = self.reduction((d,)).bind(value)
+            along = type(self)((d,), self.index_dtype)
+            position = along._least_position(value, extremum, add(position, mul(rows, scalar_like(size, rows))))
+            value, size = extremum, size * x.shape[d]
+        return [position]
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return _exchanging_rule(x, self.axes)

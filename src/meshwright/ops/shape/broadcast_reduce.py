@@ -12,7 +12,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index, static_indices
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes, Region
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes, Region, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Op
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
@@ -134,6 +134,9 @@ class ReduceSum(Linear1):
         new, out = batch_reduce_axes(self.axes, dims[0])  # type: ignore[arg-type]
         return ReduceSum(new).bind(*args), out
 
+    def before_merging(self, x: Value, groups: Sequence[tuple[int, ...]]) -> list[Value] | None:
+        return [ReduceSum(axes_before_merging(self.axes, groups)).bind(x)]
+
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         return reduce_rule(x, self.axes, "sum")
 
@@ -153,6 +156,11 @@ def batch_reduce_axes(axes: Sequence[int], dim: int) -> tuple[tuple[int, ...], i
     """Reduced axes beside a batch dimension, and where that stands in the result."""
     new = tuple(above(d, dim) for d in axes)
     return new, dim - sum(d < dim for d in new)
+
+
+def axes_before_merging(axes: Sequence[int], groups: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """All dimensions of which the reduced ones are merged."""
+    return tuple(sorted(d for a in axes for d in groups[a]))
 
 
 def reduce_rule(x: ShapedArray, axes: Sequence[int], kind: str) -> ShardingRule:

@@ -6,6 +6,7 @@ along one mesh axis after the other, so that a device receives ``k (n - 1)`` ele
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -15,13 +16,13 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.table import convert
+from meshwright.ops.elementwise.table import add, convert, div, mul
 from meshwright.ops.indexing.gather_scatter import gather_along
-from meshwright.ops.shape.rearrange import move_dim, not_last
+from meshwright.ops.shape.rearrange import move_dim, not_last, reshape
 from meshwright.sharding.rule import WINDOW, GatheredParts, ShardingRule, make_rule
 
 
@@ -60,6 +61,21 @@ class TopK(Op):
         out, last = [*names[:-1], None], f"d{x.ndim - 1}"
         passes = {last: GatheredParts(x.shape[-1], 2 * max(1, self.k))}
         return make_rule([names], [out, out], sizes, {last: WINDOW}, passes=passes)
+
+    def before_merging(self, x: Value, groups: Sequence[tuple[int, ...]]) -> list[Value] | None:
+        """The largest of each row of the last of the dimensions; then those of these."""
+        (*rest, row) = groups[-1]
+        shape, size = [math.prod(x.shape[d] for d in group) for group in groups], x.shape[row]
+        if row != x.ndim - 1 or self.k == 0:
+            return None
+        k = min(self.k, size)
+        values, positions = TopK(k).bind(x)
+        if not rest:
+            return [values, positions]
+        values, positions = (reshape(y, (*shape[:-1], shape[-1] // size * k)) for y in (values, positions))
+        values, order = self.bind(values)
+        rows = mul(div(order, np.int32(k)), np.int32(size))
+        return [values, add(gather_along(positions, order, len(shape) - 1), rows)]
 
     def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         last = typeof(x).ndim - 1

@@ -35,6 +35,7 @@ from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.control import partition_regions
 from meshwright.spmd.partition.in_parts import in_parts
 from meshwright.spmd.partition.keep import KeepPartial
+from meshwright.spmd.partition.merged import before_merging
 from meshwright.spmd.partition.moves import merge_moves
 from meshwright.spmd.partition.record import Partition, Replicated
 from meshwright.spmd.partition.sharing import summands
@@ -78,7 +79,8 @@ def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> boo
 
 def _rewritten(jaxpr: ClosedJaxpr, propagation: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
     """The program in equations that suit the layouts found."""
-    return merge_moves(in_parts(apart(jaxpr, propagation), propagation, mesh), propagation.layout, mesh)
+    jaxpr = before_merging(apart(jaxpr, propagation), propagation)
+    return merge_moves(in_parts(jaxpr, propagation, mesh), propagation.layout, mesh)
 
 
 class Partitioner:

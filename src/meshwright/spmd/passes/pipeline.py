@@ -15,6 +15,7 @@ from meshwright.spmd.passes.dead import drop_dead
 from meshwright.spmd.passes.early import start_early
 from meshwright.spmd.passes.gathers import sink_gathers
 from meshwright.spmd.passes.hoist import hoist_invariants
+from meshwright.spmd.passes.one_reader import send_to_one_reader
 from meshwright.spmd.passes.pairs import merge_pairs
 from meshwright.spmd.passes.partial_sums import reassociate
 from meshwright.spmd.passes.rewrite import Rewrite, with_regions
@@ -81,6 +82,10 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
         ),
         everywhere(
             "reassociate sums of partial values", reassociate, "All-reduces move down to where they send least."
+        ),
+        everywhere(
+            "send to who reads", send_to_one_reader,
+            "Sums of what one device has, and one reads, become messages, or nothing.",
         ),
         everywhere(
             "gather after what shrinks", lambda j, variance: sink_gathers(j, variance, mesh),

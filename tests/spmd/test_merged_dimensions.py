@@ -1,0 +1,83 @@
+"""What is reduced or selected along merged dimensions, one of them in tiles, is not gathered."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import PartitionSpec as P
+from meshwright import lax
+
+MESH = mw.make_mesh((2, 4), ("data", "model"))
+RNG = np.random.default_rng(2)
+X = RNG.normal(size=(6, 3, 128)).astype(np.float32)
+#: equal ones, and what is no number
+TIES = RNG.integers(0, 3, (6, 3, 128)).astype(np.float32)
+SPECIAL = np.where(RNG.random((6, 3, 128)) < 0.05, np.nan, np.where(RNG.random((6, 3, 128)) < 0.1, np.inf, X))
+
+
+def partitioned(f: Any, x: Any, *spec: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return mw.jit(f, in_shardings=mw.NamedSharding(MESH, P(*spec))).lower(x).partition()
+
+
+FUNCTIONS = {
+    "sum": lambda xp, lax, x: x.reshape(6, -1).sum(1),
+    "of all": lambda xp, lax, x: x.reshape(-1).max(),
+    "max": lambda xp, lax, x: x.reshape(6, -1).max(1),
+    "of the other": lambda xp, lax, x: x.reshape(6, -1).min(0)[:4],
+    "argmax": lambda xp, lax, x: xp.argmax(x.reshape(6, -1), 1),
+    "argmin": lambda xp, lax, x: xp.argmin(x.reshape(6, -1), 1),
+    "of three": lambda xp, lax, x: xp.argmax(x.reshape(-1)),
+    "top_k": lambda xp, lax, x: lax.top_k(x.reshape(6, -1), 5),
+    "top_k of many": lambda xp, lax, x: lax.top_k(x.reshape(6, -1), 40),
+    "of a function": lambda xp, lax, x: (xp.sin(y := x.reshape(6, -1)) * 2 + y).sum(1),
+    "any": lambda xp, lax, x: (x.reshape(6, -1) > 2).any(1),
+}
+
+
+@pytest.mark.parametrize("x", [X, TIES, SPECIAL.astype(np.float32)], ids=["numbers", "ties", "special"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results(name: str, x: np.ndarray) -> None:
+    part = partitioned(lambda x: FUNCTIONS[name](mnp, lax, x), x, "data", None, "model")
+    for got, want in zip(
+        mw.tree.leaves(part(x)), jax.tree.leaves(FUNCTIONS[name](jax.numpy, jax.lax, jax.numpy.asarray(x)))
+    ):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("sum", 2 * 3 * 4 * 3 // 4),  # three sums, all-reduced by four
+        ("max", 2 * 3 * 4 * 3 // 4),
+        ("argmax", 2 * 2 * 3 * 3 * 4 * 3 // 4),  # of each row: its maximum and where
+        ("top_k", 2 * (5 * 9 * 4) * 2),  # values and places of five from another device each time, of nine rows
+        ("any", 5),
+        ("of a function", 2 * 3 * 4 * 3 // 4),
+    ],
+)
+def test_little_is_sent(name: str, sent: int) -> None:
+    part = partitioned(lambda x: FUNCTIONS[name](mnp, lax, x), X, "data", None, "model")
+    assert part.bytes_sent == sent < X.nbytes // 8 * 3
+
+
+def test_a_beam_search_sends_candidates() -> None:
+    def step(hidden: Any, weights: Any, scores: Any) -> Any:
+        logits = mw.nn.log_softmax(hidden @ weights) + scores[..., None]
+        values, places = lax.top_k(logits.reshape(6, -1), 3)
+        return values, places // 512, places % 512
+
+    specs = P("data"), P(None, "model"), P("data")
+    args = X, RNG.normal(size=(128, 512)).astype(np.float32), X[..., 0]
+    part = mw.jit(step, in_shardings=tuple(mw.NamedSharding(MESH, s) for s in specs)).lower(*args).partition()
+    assert part.bytes_sent < 1000 < 4 * 3 * 3 * 512 * 3 // 4
+    part.verify(*args)
