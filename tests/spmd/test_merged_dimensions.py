@@ -39,6 +39,9 @@ FUNCTIONS = {
     "top_k": lambda xp, lax, x: lax.top_k(x.reshape(6, -1), 5),
     "top_k of many": lambda xp, lax, x: lax.top_k(x.reshape(6, -1), 40),
     "of a function": lambda xp, lax, x: (xp.sin(y := x.reshape(6, -1)) * 2 + y).sum(1),
+    "variance": lambda xp, lax, x: x.reshape(6, -1).var(1),
+    "softmax": lambda xp, lax, x: (lambda y: xp.exp(y - y.max(1, keepdims=True)).reshape(x.shape))(x.reshape(6, -1)),
+    "also whole": lambda xp, lax, x: (lambda y: (y, y.max(1)))(x.reshape(6, -1)),
     "any": lambda xp, lax, x: (x.reshape(6, -1) > 2).any(1),
 }
 
@@ -63,11 +66,25 @@ def test_results(name: str, x: np.ndarray) -> None:
         ("top_k", 2 * (5 * 9 * 4) * 2),  # values and places of five from another device each time, of nine rows
         ("any", 5),
         ("of a function", 2 * 3 * 4 * 3 // 4),
+        ("variance", 2 * 2 * 3 * 4 * 3 // 4),  # of the mean, and of squares
     ],
 )
 def test_little_is_sent(name: str, sent: int) -> None:
     part = partitioned(lambda x: FUNCTIONS[name](mnp, lax, x), X, "data", None, "model")
     assert part.bytes_sent == sent < X.nbytes // 8 * 3
+
+
+def test_what_is_whole_anyway_is_reduced_where_it_is() -> None:
+    part = partitioned(lambda x: FUNCTIONS["also whole"](mnp, lax, x), X, "data", None, "model")
+    assert [c.kind for c in part.collectives] == ["all_gather"]
+
+
+def test_what_is_taken_apart_again_is_never_merged() -> None:
+    tiles = mw.NamedSharding(MESH, P("data", None, "model"))
+    f = mw.jit(lambda x: FUNCTIONS["softmax"](mnp, lax, x), in_shardings=tiles, out_shardings=tiles)
+    part = f.lower(X).partition()
+    assert [(c.kind, c.bytes_sent) for c in part.collectives] == [("all_reduce", 18)]
+    part.verify()
 
 
 def test_a_beam_search_sends_candidates() -> None:

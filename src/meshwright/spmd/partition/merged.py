@@ -7,18 +7,20 @@ the largest of each row. Ops say how they are done so (:meth:`~meshwright.ir.op.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
 from meshwright.ir.passes import DEAD_CODE
 from meshwright.ir.tracing import trace_to_jaxpr
-from meshwright.ops.shape.rearrange import reshape
+from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
+from meshwright.ops.shape.rearrange import Reshape, reshape
 from meshwright.sharding.rule import PARALLEL
 from meshwright.spmd.flatten import eqn_rule
-from meshwright.spmd.propagate import Propagation
+from meshwright.spmd.propagate import Placement, Propagation
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -30,45 +32,115 @@ class _Merged(NamedTuple):
     groups: Groups
     eqns: tuple[JaxprEqn, ...] = ()
 
+    @property
+    def shape(self) -> tuple[tuple[int, ...], Groups]:
+        return self.x.aval.shape, self.groups
+
 
 def before_merging(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr:
-    """The program with such reductions of what is merged instead, elementwise equations between included."""
-    merged: dict[Atom, _Merged] = {}
-    eqns: dict[JaxprEqn, None] = {}
-    changed = False
-    for eqn in closed.jaxpr.eqns:
-        if merged and eqn.invars and eqn.invars[0] in merged and (instead := _instead(eqn, merged[eqn.invars[0]])):
-            eqns.update(dict.fromkeys(instead))
-            changed = True
-            continue
-        eqns[eqn] = None
-        if eqn.op.is_view and isinstance(x := eqn.invars[0], Var):
-            groups = _groups(eqn)
-            if groups is not None and any(propagation.layout(x).dims[d] for group in groups for d in group[1:]):
-                merged[eqn.outvars[0]] = _Merged(x, groups)
-        elif merged and any(a in merged for a in eqn.invars) and (whole := _elementwise(eqn, merged)) is not None:
-            merged[eqn.outvars[0]] = whole
-    return DEAD_CODE.apply(closed.replace(jaxpr=closed.jaxpr.replace(eqns=list(eqns)))) if changed else closed
+    """The program with such reductions of what is merged instead, elementwise equations between included.
+
+    What is merged for another reason, too, stays as it is: it will be whole."""
+    kept: set[Var] = set()
+    while True:
+        plan = _Plan(closed, propagation, kept)
+        if not plan.changed:
+            return closed
+        after = DEAD_CODE.apply(closed.replace(jaxpr=closed.jaxpr.replace(eqns=list(plan.eqns))))
+        needed = plan.roots & {v for e in after.jaxpr.eqns for v in e.outvars}
+        if not needed:
+            return after
+        kept |= needed
 
 
-def _elementwise(eqn: JaxprEqn, merged: Mapping[Atom, _Merged]) -> _Merged | None:
-    """The result of an elementwise equation whose operands are all merged alike, or numbers; None of another one."""
-    values = [merged.get(a) for a in eqn.invars if isinstance(a, Var)]
-    first = values[0]
-    if first is None or len(eqn.outvars) != 1 or eqn.op.has_effects or eqn.op.holds_jaxprs or eqn.op.multiple_results:
-        return None
-    if any(v is None or (v.groups, v.x.aval.shape) != (first.groups, first.x.aval.shape) for v in values):
-        return None
-    rule = eqn_rule(eqn)
-    alike = all(dims == rule.results[0] for a, dims in zip(eqn.invars, rule.operands) if isinstance(a, Var))
-    if not alike or {f.kind for f in rule.factors} != {PARALLEL} or type(eqn.op).localize is not Op.localize:
-        return None
-    out = Var(eqn.outvars[0].aval.update(shape=first.x.aval.shape))
-    ins = [merged[a].x if a in merged else a for a in eqn.invars]
-    if eqn.op.infer(*(a.aval for a in ins)) != out.aval:
-        return None
-    before = dict.fromkeys(e for v in values if v is not None for e in v.eqns)
-    return _Merged(out, first.groups, (*before, eqn.replace(invars=ins, outvars=[out])))
+class _Plan:
+    """The equations of the program with reductions of what is merged, but for the values ``kept``, done before."""
+
+    def __init__(self, closed: ClosedJaxpr, propagation: Propagation, kept: Container[Var]) -> None:
+        self.propagation = propagation
+        self.merged: dict[Atom, _Merged] = {}
+        self.makers: dict[Atom, JaxprEqn] = {}
+        self.eqns: dict[JaxprEqn, None] = {}
+        #: what is merged
+        self.roots: set[Var] = set()
+        self.changed = False
+        for eqn in closed.jaxpr.eqns:
+            instead = self.instead(eqn)
+            self.changed |= instead is not None
+            self.eqns.update(dict.fromkeys([eqn] if instead is None else instead))
+            if instead is not None:
+                continue
+            self.makers.update(dict.fromkeys(eqn.outvars, eqn))
+            if eqn.op.is_view and isinstance(x := eqn.invars[0], Var) and eqn.outvars[0] not in kept:
+                groups = _groups(eqn)
+                if groups is not None and any(propagation.layout(x).dims[d] for group in groups for d in group[1:]):
+                    self.merged[eqn.outvars[0]] = _Merged(x, groups)
+                    self.roots.add(eqn.outvars[0])
+            elif self.merged and (whole := self.elementwise(eqn)) is not None:
+                self.merged[eqn.outvars[0]] = whole
+
+    def instead(self, eqn: JaxprEqn) -> list[JaxprEqn] | None:
+        """The equations that take the place of one whose operand is merged."""
+        of = self.merged.get(eqn.invars[0]) if len(eqn.invars) == 1 else None
+        if of is None:
+            return None
+        if eqn.op.is_view and eqn.outvars[0].aval == of.x.aval and of.eqns:  # apart again
+            last = of.eqns[-1]
+            return [*of.eqns[:-1], last.replace(outvars=eqn.outvars)]
+        if type(eqn.op).before_merging is Op.before_merging:
+            return None
+        traced = trace_to_jaxpr(partial(_results, eqn, of.groups), [of.x.aval])
+        return [*of.eqns, *_inlined(traced, of.x, eqn)] if traced.jaxpr.outvars else None
+
+    def elementwise(self, eqn: JaxprEqn) -> _Merged | None:
+        """The result of an elementwise equation whose operands are merged alike, are the same all along what is merged,
+        or numbers; None of another one."""
+        first = next((self.merged[a] for a in eqn.invars if a in self.merged), None)
+        if first is None or len(eqn.outvars) != 1 or eqn.op.has_effects or eqn.op.holds_jaxprs:
+            return None
+        rule = eqn_rule(eqn)
+        alike = all(dims == rule.results[0] for a, dims in zip(eqn.invars, rule.operands) if isinstance(a, Var))
+        if not alike or {f.kind for f in rule.factors} != {PARALLEL} or type(eqn.op).localize is not Op.localize:
+            return None
+        ins: list[Atom] = []
+        before: dict[JaxprEqn, None] = {}
+        for a in eqn.invars:
+            of = self.spread(a, first) if isinstance(a, Var) else None
+            if isinstance(a, Var) and (of is None or of.shape != first.shape):
+                return None
+            ins.append(a if of is None else of.x)
+            before.update(dict.fromkeys(() if of is None else of.eqns))
+        out = self.like(first.x, eqn.outvars[0].aval)
+        if eqn.op.infer(*(a.aval for a in ins)) != out.aval:
+            return None
+        return _Merged(out, first.groups, (*before, eqn.replace(invars=ins, outvars=[out])))
+
+    def like(self, x: Var, aval: ShapedArray) -> Var:
+        """A new value of a type's elements, shaped and laid out as ``x``."""
+        out = Var(aval.update(shape=x.aval.shape))
+        dims = self.propagation.layout(x).dims
+        self.propagation.placements[out] = Placement(dims, (False,) * len(dims))
+        return out
+
+    def spread(self, value: Var, like: _Merged) -> _Merged | None:
+        """A value that is merged, or the same along all dimensions that are."""
+        maker = self.makers.get(value)
+        if value in self.merged or not isinstance(maker and maker.op, BroadcastInDim):
+            return self.merged.get(value)
+        assert maker is not None
+        (x,) = maker.invars
+        dims: Any = maker.op.broadcast_dimensions  # type: ignore[attr-defined]
+        along = [(n, d) for n, d in zip(x.aval.shape, dims) if n != 1 or len(like.groups[d]) == 1]
+        if any(len(like.groups[d]) != 1 for _, d in along):
+            return None
+        out = self.like(like.x, value.aval)
+        alone = Reshape(tuple(n for n, _ in along))
+        small = Var(alone.infer(x.aval))
+        spread = BroadcastInDim(out.aval.shape, tuple(like.groups[d][0] for _, d in along))
+        eqns = maker.replace(op=alone, outvars=[small]), maker.replace(op=spread, invars=[small], outvars=[out])
+        whole = _Merged(out, like.groups, eqns)
+        self.merged[value] = whole
+        return whole
 
 
 def _groups(eqn: JaxprEqn) -> Groups | None:
@@ -81,13 +153,6 @@ def _groups(eqn: JaxprEqn) -> Groups | None:
     except KeyError:
         return None
     return groups if [d for group in groups for d in group] == sorted(places.values()) else None
-
-
-def _instead(eqn: JaxprEqn, of: _Merged) -> list[JaxprEqn] | None:
-    if len(eqn.invars) != 1 or type(eqn.op).before_merging is Op.before_merging:
-        return None
-    traced = trace_to_jaxpr(partial(_results, eqn, of.groups), [of.x.aval])
-    return [*of.eqns, *_inlined(traced, of.x, eqn)] if traced.jaxpr.outvars else None
 
 
 def _results(eqn: JaxprEqn, groups: Groups, x: Any) -> list[Any]:
