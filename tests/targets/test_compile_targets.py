@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from meshwright.targets import child
 from meshwright.targets.child import Answer, Job, compile_in_child
 from meshwright.targets.compiling import needed, report_of
 from meshwright.targets.hlo import parse_hlo
+from meshwright.targets.report import TargetReport
 from meshwright.targets.schedule import _iota_groups
 from meshwright.targets.tiling import hardware_memory, tiled_bytes, tiled_memory
 
@@ -293,6 +295,12 @@ def test_every_kind_of_collective(reports):
     assert {"all_gather", "reduce_scatter", "all_reduce", "collective_permute", "all_to_all"} <= kinds
     assert all(c.axes and c.source.line in lines_of("moves") and c.bytes_sent > 0 for c in found)
     assert any("Ring" in c.algorithm for c in found)
+
+
+def test_one_collective_is_one():
+    report = SimpleNamespace(bytes_sent=1536, overlapped_share=0.0, collectives=[SimpleNamespace(asynchronous=False)])
+    said = "1 collective sends 1.5 KiB a run; it does not run beside other work"
+    assert TargetReport.summary.fget(report) == said
 
 
 def test_reports_are_printed(reports):

@@ -225,11 +225,11 @@ class TargetReport:
         """What of the communication runs beside other work, in words."""
         if not self.collectives:
             return "it has no collectives" if self.memory is not None else ""
-        beside = sum(c.asynchronous for c in self.collectives)
-        return (
-            f"{len(self.collectives)} collectives send {human_bytes(self.bytes_sent)} a run; {beside} of them, with "
-            f"{self.overlapped_share:.0%} of the bytes, run beside other work"
-        )
+        count, beside = len(self.collectives), sum(c.asynchronous for c in self.collectives)
+        sent, share = f"{human_bytes(self.bytes_sent)} a run", f"{self.overlapped_share:.0%} of the bytes"
+        if count == 1:
+            return f"1 collective sends {sent}; it {'runs' if beside else 'does not run'} beside other work"
+        return f"{count} collectives send {sent}; {beside} of them, with {share}, run beside other work"
 
     def __str__(self) -> str:
         parts = [self.headline, self.summary, *(_table(*t) for t in self.tables)]
