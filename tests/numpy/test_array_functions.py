@@ -367,7 +367,7 @@ def test_statistics() -> None:
     assert mnp.array_equal(nans, nans, equal_nan=True)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_random_reductions_and_reshapes(shape: list[int], data: st.DataObject) -> None:
     x = sample(tuple(shape))

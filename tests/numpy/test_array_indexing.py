@@ -113,14 +113,14 @@ def indices(draw: Any, shape: tuple[int, ...]) -> Any:
     return (*before, ..., *after)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(indices(SHAPE))
 def test_random_indices_read_as_numpy(index: Any) -> None:
     want = X[index]
     assert_same(mnp.asarray(X)[index], want, repr(index))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=13, deadline=None)
 @given(indices(SHAPE), st.sampled_from(["set", "add", "multiply", "min", "max"]))
 def test_random_indices_update_as_jax(index: Any, method: str) -> None:
     values = sample(X[index].shape[-1:], seed=7)

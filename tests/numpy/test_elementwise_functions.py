@@ -136,7 +136,7 @@ VALUES = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(VALUES, min_size=2, max_size=4))
 def test_result_type_of_values(values: list[object]) -> None:
     assert mnp.result_type(*values) == jnp.result_type(*values)
@@ -146,7 +146,7 @@ def test_result_type_of_values(values: list[object]) -> None:
     assert_same(total, want)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_broadcasting_is_numpys(data: st.DataObject) -> None:
     shapes = [tuple(data.draw(st.lists(st.sampled_from([1, 2, 3]), max_size=3))) for _ in range(3)]

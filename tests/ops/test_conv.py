@@ -115,7 +115,7 @@ def test_batch_of_groups_is_more_groups():
     assert [op.feature_group_count for op in convs] == [9]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_any_parameters(data):
     spatial = data.draw(st.integers(1, 2), "spatial")
@@ -237,7 +237,7 @@ def test_conv_transpose_other_layout():
     )  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.integers(0, 9), st.integers(1, 5), st.integers(1, 4), st.sampled_from(["SAME", "VALID", "SAME_LOWER", "same"])
 )

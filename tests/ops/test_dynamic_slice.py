@@ -43,7 +43,7 @@ def test_update_positions(start):
     )  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_any_window(data):
     shape = tuple(data.draw(st.lists(st.integers(0, 3), max_size=3), "shape"))

@@ -75,7 +75,7 @@ def test_batching():
     np.testing.assert_array_equal(nested, want)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=13, deadline=None)
 @given(st.data())
 def test_tiles(data):
     shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
@@ -87,7 +87,7 @@ def test_tiles(data):
     np.testing.assert_array_equal(tile, whole[tuple(slice(s, s + k) for s, k in zip(starts, sizes))])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=13, deadline=None)
 @given(st.data())
 def test_counters_of_huge_arrays(data):
     """Numbers of elements beyond 2**32, at a small tile."""

@@ -106,7 +106,7 @@ def test_arg_batching(fun):
     check_batch(lambda x: fun(x, 1), values(2, 3, 4))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_any_axes(data):
     shape = tuple(data.draw(st.lists(st.integers(0, 3), max_size=4), "shape"))

@@ -208,7 +208,7 @@ def test_average_pooling():
     check_grad(ours, theirs, x)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_any_parameters(data):
     rank = data.draw(st.integers(1, 2), "rank")

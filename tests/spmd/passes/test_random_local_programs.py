@@ -113,7 +113,7 @@ def check(data: st.DataObject) -> None:
     same(before, after, inputs, 4e-3)
 
 
-@settings(max_examples=30, derandomize=True, **QUIET)
+@settings(max_examples=15, derandomize=True, **QUIET)
 @given(st.data())
 def test_random_local_programs(data):
     check(data)

@@ -26,6 +26,7 @@ from meshwright.core.late import LateModule
 from meshwright.errors import CompileError, DeletedArrayError, DeviceError, MeshwrightError
 from meshwright.ops.control.callback import failure_in
 from meshwright.runtime.pjrt import platforms, shielded
+from meshwright.runtime.pjrt.contexts import with_module
 from meshwright.runtime.pjrt.world import WORLD
 
 if TYPE_CHECKING:
@@ -208,7 +209,9 @@ def load(
     host = [list(callbacks)] if callbacks else []
 
     def compile() -> Any:
-        return shielded.shielded(lambda: client.compile_and_load(module, devices, options, *host))
+        return shielded.shielded(
+            lambda: with_module(module, lambda read: client.compile_and_load(read, devices, options, *host))
+        )
 
     try:
         if text is None or callbacks:
