@@ -537,3 +537,50 @@ def test_what_becomes_of_nan_and_infinity_is_torchs():
     nan = torch.tensor([np.nan, 0.0, -0.0, np.inf])
     for i, (got, want) in enumerate(zip(mw.from_torch(Group(functions), (nan,))({}, nan), Group(functions)(nan))):
         np.testing.assert_allclose(got, want, rtol=1e-5, err_msg=str(i))
+
+
+# --- elements by where they lie in memory -------------------------------------------------------------------
+def chunks(x):
+    """Overlapping windows, as models with sliding attention make them."""
+    h = x.view(2, 2, 4, 5)
+    (b, n, w, d), (sb, sn, sw, sd) = h.shape, h.stride()
+    return h.as_strided((b, 2 * n - 1, w, d), (sb, sn // 2, sw, sd))
+
+
+STRIDED = [
+    lambda x: x.t().as_strided((3, 2), (1, 3)), lambda x: x.t().as_strided((8, 10), (10, 1)), lambda x: x[1:].as_strided((2, 2), (1, 1)),
+    lambda x: (x.t() * 2).as_strided((3,), (2,), 1), lambda x: x.as_strided((), (), 5), lambda x: x.as_strided((0, 2), (1, 1)),
+    lambda x: x.as_strided((2, 3), (0, 4)), lambda x: x[2:5].as_strided((3, 3), (10, 1)), lambda x: chunks(x.view(2, 8, 5)),
+    lambda x: x.view(4, 2, 10).permute(2, 0, 1).contiguous().as_strided((10, 2, 4), (8, 2, 1)),
+    lambda x: x.view(4, 2, 10).permute(1, 0, 2).mul(2).as_strided((4, 10), (20, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", STRIDED)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_strides_count_in_memory(f, transposed):
+    x = r(10, 8).t() if transposed else r(8, 10)
+
+    def run(_, x):
+        return f(x.t().contiguous() + 1) if transposed else f(x)
+
+    model, x = mw.from_torch(Of(run), (x,)), x.requires_grad_()
+    want = run(None, x)
+    weights = torch.arange(1.0, want.numel() + 1).reshape(want.shape)
+    (want * weights).sum().backward()
+    a = x.detach().numpy()
+    np.testing.assert_array_equal(model(model.params, a), want.detach())
+    np.testing.assert_allclose(mw.grad(lambda a: (model(model.params, a) * weights.numpy()).sum())(a), x.grad)
+
+
+def test_writing_by_strides_and_what_they_cannot_count_in():
+    def write(x):
+        y = x * 2
+        y.as_strided((2, 2), (3, 1), 1).mul_(5)
+        return y
+
+    x = r(3, 4)
+    model = mw.from_torch(Of(lambda _, x: write(x)), (x.t(),))
+    np.testing.assert_array_equal(model(model.params, x.t().numpy()), write(x.t()))
+    with pytest.raises(errors.RuleError, match="part of another"):
+        mw.from_torch(Of(lambda _, x: x.as_strided((2, 2), (1, 1))), (x[:, 1:3],))

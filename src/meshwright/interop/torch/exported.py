@@ -20,6 +20,7 @@ from meshwright.interop.torch.decompositions import decomposed, without_rule
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
 from meshwright.interop.torch.modes import gradients_stopped, write_casts
+from meshwright.interop.torch.ops.strided import in_memory_order
 from meshwright.interop.torch.overrides import Overridden
 from meshwright.interop.torch.passes import drop_packed, sink_views
 from meshwright.interop.torch.sources import described, user_line
@@ -50,6 +51,7 @@ def export(
             raise
         except Exception as error:
             raise _explained(error, module) from error
+    in_memory_order(program.graph_module)
     drop_packed(program.graph_module)
     sink_views(program.graph_module)
     refuse_unknown(program.graph_module, module)

@@ -23,4 +23,5 @@ from meshwright.interop.torch.ops import (
     shapes,
     sorting,
     special,
+    strided,
 )

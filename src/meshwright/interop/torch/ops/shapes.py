@@ -8,7 +8,6 @@ from typing import Any
 
 from meshwright import lax
 from meshwright import numpy as mnp
-from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import common_dtype
 from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.interop.torch.registry import register
@@ -212,17 +211,6 @@ def unfold(self: Any, dimension: int, size: int, step: int) -> Any:
     count = (self.shape[dim] - size) // step + 1
     rows = mnp.arange(count)[:, None] * step + mnp.arange(size)
     return mnp.moveaxis(mnp.take(self, rows, dim), dim + 1, -1)
-
-
-@register("aten.as_strided", "aten.as_strided_copy")
-def as_strided(self: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
-    contiguous = [math.prod(size[i + 1 :]) for i in range(len(size))]
-    if storage_offset in (0, None) and list(stride) == contiguous and math.prod(size) == self.size:
-        return self.reshape(tuple(size))
-    raise RuleError(
-        f"aten.as_strided: size {list(size)} with strides {list(stride)} is about memory, not values; use view, "
-        "transpose, unfold or expand in the module"
-    )
 
 
 # --- joining ------------------------------------------------------------------------------------------------
