@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_checks import check_batch
 
+import meshwright as mw
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
+from meshwright.core.dtypes import wide_types
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
 from meshwright.ops.random import bits as B
 from meshwright.transforms.vmap import vmap
@@ -121,3 +123,14 @@ def test_rule():
     key = ShapedArray((4, 2), np.dtype(np.uint32))
     rule = B.RandomBits((6, 5), 32).sharding_rule(key)
     assert str(rule) == "[k0 1] -> [k0 d0 d1]; d0: window, d1: window"
+
+
+def test_what_was_found_with_wide_types_is_not_found_without():
+    """Types, like programs, are remembered for the options that they were found with."""
+    for wide in (lambda: mw.enable_x64(True), wide_types):
+        with wide():
+            assert B.random_bits(KEY, 64, (7,)).dtype == np.uint64
+        with pytest.raises(DTypeError, match="enable_x64"):
+            B.random_bits(KEY, 64, (7,))
+        with pytest.raises(DTypeError, match="enable_x64"):
+            mw.eval_shape(lambda key: B.random_bits(key, 64, (7,)), KEY)

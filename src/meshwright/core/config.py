@@ -104,7 +104,9 @@ OPTIONS: dict[str, Option] = {
     "reproducible_sums": Option(False, traced=True),
     "default_device": Option(None, accepts=_is_device, expected="a device (see devices()) or None", traced=True),
 }
-_TRACED = tuple(name for name, option in OPTIONS.items() if option.traced)
+#: what programs decide for themselves (``dtypes.wide_types``), and users do not
+_SCOPED = {"wide_types": False}
+_TRACED = (*(name for name, option in OPTIONS.items() if option.traced), *_SCOPED)
 _AT_CALLS = ("disable_jit", "debug_nans", "debug_infs")
 
 
@@ -186,6 +188,8 @@ class Config(threading.local):
     transfer_guard_device_to_device: str | None
     transfer_guard_device_to_host: str | None
     default_device: Any
+    #: whether 64-bit types stay what they are without ``enable_x64``
+    wide_types: bool
     #: stands for the values of the options that shape traces; part of the key of every cache of traces and programs
     tracing: Setting
     #: whether calls of compiled programs do more than to run them: one of ``_AT_CALLS`` is on
@@ -236,7 +240,12 @@ class Config(threading.local):
         Raises:
           ConfigError: unknown option, or a value of the wrong type.
         """
-        name, value = self._checked(name, value)
+        with self.within(*self._checked(name, value)):
+            yield
+
+    @contextmanager
+    def within(self, name: str, value: Any) -> Iterator[None]:
+        """:meth:`override` of what is no option, but decided by programs."""
         before = dict(self.__dict__)
         self._set_here(name, value)
         try:
@@ -364,6 +373,8 @@ def _initialize() -> Config:
     for name, option in OPTIONS.items():
         text = _in_environment(name)
         value = option.default if text is None or name == "default_device" else _parse(name, option.default, text)
+        setattr(Config, name, value)
+    for name, value in _SCOPED.items():
         setattr(Config, name, value)
     _summarize(Config)
     return Config()

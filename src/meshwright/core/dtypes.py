@@ -7,9 +7,8 @@ bound in a partial order of the array dtypes and the three *weak* Python scalar 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from typing import Any
 
@@ -101,30 +100,19 @@ def as_dtype(spec: Any) -> np.dtype:
         ) from None
 
 
-class _Scope(threading.local):
-    wide = False
-
-
-_scope = _Scope()
-
 #: of derivatives by integers and bools: there is nothing to say, in no bytes
 float0 = np.dtype([("float0", np.void, 0)])
 
 
-@contextmanager
-def wide_types(wide: bool = True) -> Iterator[None]:
+def wide_types(wide: bool = True) -> AbstractContextManager[None]:
     """Keep 64-bit types in the ``with`` block, whatever ``enable_x64`` says: for programs that say of every value how
     wide it is; or, within such a block, do as ``enable_x64`` says."""
-    before, _scope.wide = _scope.wide, wide
-    try:
-        yield
-    finally:
-        _scope.wide = before
+    return config.within("wide_types", wide)
 
 
 def keeps_wide() -> bool:
     """Whether 64-bit types stay what they are here."""
-    return config.enable_x64 or _scope.wide
+    return config.enable_x64 or config.wide_types
 
 
 def canonical(dtype: np.dtype) -> np.dtype:

@@ -354,7 +354,7 @@ def infer_cached(op: Op, avals: tuple[ShapedArray, ...]) -> Any:
     """The types of ``op``'s results, remembered (but for ops that hold jaxprs, which a cache should not keep alive)."""
     if STATE.decided is not None and is_explicit(avals):
         return op.typed(*avals)
-    key = (op, avals, STATE.checked)
+    key = (op, avals, STATE.checked, config.tracing)
     inferred = None if op.holds_jaxprs else _infer_cache.get(key)
     if inferred is None:
         op.check_keys(avals)
