@@ -76,6 +76,25 @@ def test_stencils(f, sent):
     part.verify()
 
 
+@pytest.mark.parametrize(
+    ("f", "sent"),
+    [
+        (lambda u: mnp.concatenate([u[1:2], u[1:-1], u[-2:-1]]), 0),
+        (lambda u: mnp.pad(u[1:-1], ((1, 1), (0, 0)), mode="edge"), 0),
+        *[(lambda u, mode=m: mnp.pad(u[1:-1, 1:-1], 1, mode=mode), 0) for m in BORDERS],
+        *[(lambda u, mode=m: mnp.pad(neighbours(u), 1, mode=mode), ROWS + COLUMN) for m in BORDERS],
+        (lambda u: mnp.concatenate([mnp.maximum(u[1:2], 0.5) * u[0, 0], u[1:-1], u[-1:]]), 7),
+        (lambda u: mnp.concatenate([2 * u[1:2] - u[2:3], u[1:-1], 2 * u[-2:-1] - u[-3:-2]]), 0),
+        (lambda u: mnp.concatenate([u[-2:-1], u[1:-1], u[1:2]]), ROWS),  # from end to end
+        (lambda u: mnp.concatenate([u[3:4], u[2:3], u[1:-2] - u[:-3], u[-1:]]), ROWS),
+    ],
+)
+def test_few_rows_at_the_ends_shift_nothing(f, sent):
+    part = partitioned(f, "a", "b")
+    assert part.bytes_sent == sent
+    part.verify()
+
+
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 @pytest.mark.parametrize("stencil", [neighbours, nine])
 def test_borders_are_little_work(stencil, mode):

@@ -12,7 +12,7 @@ row, of values that are each computed of shifts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
@@ -55,7 +55,8 @@ def interiors(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _of_padded(eqn: JaxprEqn, makers: Mapping[Var, JaxprEqn]) -> JaxprEqn | list[JaxprEqn]:
-    """A slice of a padded array as that array padded and cut, and of a periodic window as another window."""
+    """A slice of a padded array as that array padded and cut, of a periodic window as another window, of a slice as
+    one slice."""
     maker = makers.get(eqn.invars[0])  # type: ignore[arg-type]
     op: Any = eqn.op
     if maker is None or any(s != 1 for s in op.strides):
@@ -66,6 +67,9 @@ def _of_padded(eqn: JaxprEqn, makers: Mapping[Var, JaxprEqn]) -> JaxprEqn | list
         ends = zip(maker.op.padding_config, starts, limits, sizes)
         moved = tuple((lo - start, hi - (size - limit), 0) for (lo, hi, _), start, limit, size in ends)
         return eqn.replace(op=Pad(moved), invars=maker.invars)
+    if isinstance(maker.op, Slice) and all(s == 1 for s in maker.op.strides):
+        first, last = (tuple(a + n for a, n in zip(maker.op.start_indices, ends)) for ends in (starts, limits))
+        return eqn.replace(op=Slice(first, last, op.strides), invars=maker.invars)
     if isinstance(maker.op, CyclicWindow):
         d, (x,) = maker.op.dimension, maker.invars
         size, first, length = x.aval.shape[d], starts[d], limits[d] - starts[d]
@@ -153,6 +157,10 @@ def _interior(eqn: JaxprEqn) -> _Interior | None:
     return _Interior(shape, start, value, border)
 
 
+#: an array, and where its first rows stand in the whole
+_Shift = tuple[Var, tuple[int, ...]]
+
+
 class _Whole:
     """Makes equations in the rows of an array of ``shape``."""
 
@@ -165,6 +173,7 @@ class _Whole:
         self.shape, self.makers, self.users = shape, makers, users
         self.trace = JaxprTrace()
         self.leaves: dict[Var, Any] = {}
+        self.values: dict[_Shift, Any] = {}
 
     def equations(self, eqn: JaxprEqn, make: Callable[[_Whole], Any]) -> JaxprEqn | list[JaxprEqn]:
         """Those that make the result of an equation in this way; the equation itself where no array has these rows."""
@@ -206,16 +215,25 @@ class _Whole:
         return None
 
     def is_made_once(self, atom: Var) -> bool:
-        """Whether a value is computed no more often in rows of the whole: one equation uses it, or small parts."""
+        """Whether a value is computed no more often in rows of the whole: one equation uses it, or small parts, which
+        may be joined to it."""
+
+        def takes_little(user: JaxprEqn | None) -> bool:
+            return user is not None and isinstance(user.op, Slice) and 2 * user.outvars[0].aval.size <= atom.aval.size
+
         users = self.users[atom]
-        return len(users) == 1 or all(
-            u is not None and isinstance(u.op, Slice) and 2 * u.outvars[0].aval.size <= atom.aval.size for u in users
-        )
+        others = [user for user in users if not takes_little(user)]
+        return len(users) == 1 or not others or [user and type(user.op) for user in others] == [Concatenate]
 
     def value(self, atom: Atom, start: tuple[int, ...]) -> Any:
         """A value in rows of the whole, of which ``start`` are those where its first rows stand; anything around it."""
         if isinstance(atom, Literal):
             return atom.val
+        if (atom, start) not in self.values:
+            self.values[atom, start] = self.made(atom, start)
+        return self.values[atom, start]
+
+    def made(self, atom: Var, start: tuple[int, ...]) -> Any:
         eqn = self.maker(atom) if atom.aval.shape else None
         if eqn is None:
             return self.placed(atom, start)
@@ -239,19 +257,73 @@ class _Whole:
         return pad(x, scalar_like(0, x), config) if any(map(any, config)) else x
 
     def chosen(self, eqn: JaxprEqn, start: tuple[int, ...]) -> Any:
-        """What is joined: in each row the piece that stands there."""
+        """What is joined: in each row the piece that stands there. A few rows for which an array would have to be
+        shifted once more are taken where they are, and put in their places."""
         d: int = eqn.op.dimension  # type: ignore[attr-defined]
-        at, pieces = start[d], []
+        pieces = list(self.pieces(eqn, start))
+        known = self.shifts(*max(pieces, key=lambda piece: piece[0].aval.shape[d]))
+        rows = [None if self.shifts(a, at) <= known else self.row(a, at, d, known) for a, at in pieces]
+        *before, (last, at) = [piece for piece, row in zip(pieces, rows) if row is None]
+        value = self.value(last, at)
+        for atom, at in reversed(before):
+            above = lt(iota(np.int32, (self.shape[d],), 0), np.int32(at[d] + atom.aval.shape[d]))
+            value = select(broadcast_in_dim(above, self.shape, (d,)), self.value(atom, at), value)
+        for (_, at), row in zip(pieces, rows):
+            if row is not None:
+                value = DynamicUpdateSlice().bind(
+                    value, row, *[np.int32(at[d] if k == d else 0) for k in range(len(at))]
+                )
+        return value
+
+    def row(self, atom: Atom, start: tuple[int, ...], d: int, known: set[_Shift]) -> Any:
+        """A piece as rows of the whole along dimension ``d``, of arrays shifted as is known; None if it is not of such,
+        or more than it would be shifted by."""
+        eqn = self.maker(atom) if isinstance(atom, Var) else None
+        if eqn is None:
+            return None
+        n, at = atom.aval.shape[d], start[d]
+        for by in {at_d[d] - own[d] for var, own in self.shifts(atom, start) for x, at_d in known if x is var}:
+            moved = (*start[:d], at + by, *start[d + 1 :])
+            if (
+                n <= abs(by)
+                and 0 <= at <= self.shape[d] - n
+                and 0 <= at + by <= self.shape[d] - n
+                and self.shifts(atom, moved) <= known
+            ):
+                low, high = [0] * len(moved), list(self.shape)
+                low[d], high[d] = at + by, at + by + n
+                return Slice(tuple(low), tuple(high), (1,) * len(low)).bind(self.value(atom, moved))
+        if not isinstance(eqn.op, Elementwise):
+            return None
+        parts = [a.val if isinstance(a, Literal) else self.row(a, start, d, known) for a in eqn.invars]
+        return None if any(part is None for part in parts) else eqn.op.bind(*parts)
+
+    def pieces(self, eqn: JaxprEqn, start: tuple[int, ...]) -> Iterator[tuple[Atom, tuple[int, ...]]]:
+        """The pieces of what is joined that stand in rows of the whole, and where each of them begins."""
+        d: int = eqn.op.dimension  # type: ignore[attr-defined]
+        at = start[d]
         for atom in eqn.invars:
             end = at + atom.aval.shape[d]
             if at < self.shape[d] and end > 0:
-                pieces.append((end, self.value(atom, (*start[:d], at, *start[d + 1 :]))))
+                yield atom, (*start[:d], at, *start[d + 1 :])
             at = end
-        *before, (_, value) = pieces
-        for end, piece in reversed(before):
-            above = lt(iota(np.int32, (self.shape[d],), 0), np.int32(end))
-            value = select(broadcast_in_dim(above, self.shape, (d,)), piece, value)
-        return value
+
+    def shifts(self, atom: Atom, start: tuple[int, ...]) -> set[_Shift]:
+        """The arrays that a value is made of in rows of the whole, and where each stands for it."""
+        if isinstance(atom, Literal) or not atom.aval.shape:
+            return set()
+        eqn = self.maker(atom)
+        if eqn is None:
+            return {(atom, start)}
+        op: Any = eqn.op
+        match op:
+            case Slice():
+                return self.shifts(eqn.invars[0], tuple(n - low for n, low in zip(start, op.start_indices)))
+            case Concatenate():
+                return set().union(*(self.shifts(a, at) for a, at in self.pieces(eqn, start)))
+            case BroadcastInDim():
+                return set()
+        return set().union(*(self.shifts(a, start) for a in eqn.invars))
 
     def around(self, border: Atom) -> Any:
         """An array of these rows, or of a scalar in all of them."""
