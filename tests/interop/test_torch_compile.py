@@ -267,3 +267,122 @@ def test_what_stops_in_a_transformation_leaves_no_trace():
     x.requires_grad_()
     checkpoint(torch.sin, x, use_reentrant=False).sum().backward()
     torch.testing.assert_close(x.grad, torch.cos(x.detach()))
+
+
+def clamped(x, w):
+    with torch.no_grad():
+        w.clamp_(-0.5, 0.5)
+    y = (x.detach() * w).sum()
+    with torch.no_grad():
+        w.mul_(2)
+    return y + (w * x).cos().sum()
+
+
+def scaled(x, w):
+    y = x.sin() * w
+    with torch.no_grad():
+        y.mul_(2)
+    return y * y
+
+
+def masked(x, w):
+    y = x * w
+    with torch.no_grad():
+        y[y < 0] = float("-inf")
+    return y.exp()
+
+
+def through_views(x, w):
+    y = x.sin() * w
+    row, turned = y[0], y.t()
+    with torch.no_grad():
+        row.mul_(5)
+        y.view(-1)[1:3] = 0
+        total = turned.sum()
+    return y * y + total, row.cos(), turned * turned
+
+
+def through_detached(x, w):
+    y = x.sin() * w
+    y.detach()[0] = 7.0
+    return y * y
+
+
+@pytest.mark.parametrize("f", [clamped, scaled, masked, through_views, through_detached])
+def test_what_is_written_without_gradients_keeps_those_that_it_had(f):
+    torch.manual_seed(0)
+    x, w = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    results = []
+    for run in (f, compiled(f)):
+        given = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+        outs = run(*given)
+        sum(o.sin().sum() for o in (outs if isinstance(outs, tuple) else [outs])).backward()
+        results.append([outs, given, [g.grad for g in given]])
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_statistics_that_are_written_without_gradients_and_read_again():
+    class Running(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x):
+            y = self.linear(x)
+            with torch.no_grad():
+                self.mean.mul_(0.9).add_(0.1 * y.mean(0))
+            return y - self.mean
+
+    module, x = Running(), torch.randn(4, 3)
+    want, theirs = copy.deepcopy(module)(x), compiled(copy.deepcopy(module))(x)
+    torch.testing.assert_close(theirs, want)
+    model = mw.from_torch(module, (x,))
+    ours, buffers = model.apply(model.params, model.buffers, x.numpy())
+    np.testing.assert_allclose(ours, want.detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert np.abs(buffers["mean"]).max() > 0
+    grads = mw.grad(lambda p: (model(p, x.numpy()) ** 2).sum())(model.params)
+    want.square().sum().backward()
+    by_torch = copy.deepcopy(module)
+    by_torch(x).square().sum().backward()
+    np.testing.assert_allclose(grads["linear.weight"], by_torch.linear.weight.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def _added(total, x):
+    total.add_(x * 2)
+    return total.sum()
+
+
+def _tripled(y, _):
+    y.mul_(3)
+    return y.sum()
+
+
+def _tripled_row(y, _):
+    y[0].mul_(3)
+    return y.sum()
+
+
+def _tripled_unseen(y, _):
+    with torch.no_grad():
+        y.mul_(3)
+    return y.sum()
+
+
+@pytest.mark.parametrize("f", [_added, _tripled, _tripled_row, _tripled_unseen])
+def test_arguments_that_are_written_to_have_the_gradients_of_that(f):
+    results = []
+    for run in (f, compiled(f)):
+        x = torch.arange(6.0).reshape(3, 2).requires_grad_()
+        y = torch.zeros(2, 3) if f is _added else (x * 2).t()
+        out = run(y, x.t())
+        (out + (y * y).sum()).backward()
+        results.append((x.grad, y.detach(), y.requires_grad))
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_derivatives_of_derivatives_are_refused_not_forgotten(refuses):
+    x = torch.ones(3, requires_grad=True)
+    y = compiled(lambda x: x.sin().sum())(x)
+    with refuses(errors.RuleError, "create_graph=True", "meshwright.grad"):
+        torch.autograd.grad(y, x, create_graph=True)

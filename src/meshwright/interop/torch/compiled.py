@@ -86,7 +86,24 @@ def _lifted(module: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]]
 
 
 def _signature(x: Any) -> Any:
-    return (x.shape, x.dtype, x.requires_grad) if isinstance(x, torch.Tensor) else x
+    return (x.shape, x.dtype, x.requires_grad, x.is_leaf) if isinstance(x, torch.Tensor) else x
+
+
+def _like(x: torch.Tensor, wanted: bool) -> torch.Tensor:
+    """The tensor apart from how it came about, but for whether it may be written to."""
+    alone = x.detach().requires_grad_(wanted and x.requires_grad)
+    return alone if x.is_leaf or not wanted else alone.clone()
+
+
+def _written_with_gradients(module: fx.GraphModule, inputs: Sequence[Any]) -> set[int]:
+    """The inputs that a graph writes to where gradients are taken: as Dynamo saw them, they have gradients after it."""
+    places = [n for n in module.graph.nodes if n.op == "placeholder"]
+    seen = [n.meta.get("example_value") for n in places]
+    return {
+        i
+        for i, (x, after) in enumerate(zip(inputs, seen))
+        if isinstance(x, torch.Tensor) and isinstance(after, torch.Tensor) and after.requires_grad and not after.is_leaf
+    }
 
 
 class _Compiled:
@@ -102,7 +119,7 @@ class _Compiled:
     def __init__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> None:
         wanted = torch.is_grad_enabled()  # what an optimizer writes to has gradients, which are of no matter there
         tensors = [isinstance(x, torch.Tensor) for x in inputs]
-        alone = [x.detach().requires_grad_(wanted and x.requires_grad) if t else x for x, t in zip(inputs, tensors)]
+        alone = [_like(x, wanted) if t else x for x, t in zip(inputs, tensors)]
         with torch.enable_grad(), enable_x64(True):
             program, functions = export(module, tuple(alone), {}, None)
             self._model = TorchModel(module, program, True, functions)
@@ -116,7 +133,8 @@ class _Compiled:
         differentiated = [names[i] for i in self.tensors if inputs[i].requires_grad and torch.is_grad_enabled()]
         by, of = _depending(program, differentiated)
         self.moving = [i for i in self.tensors if names[i] in by]
-        self.differentiable = [i for i in of if i not in self.written]
+        moved = _written_with_gradients(module, inputs) if wanted else set()
+        self.differentiable = [i for i in of if i not in self.written or self.written[i] in moved]
         self._types = [n.meta["val"] if isinstance(n, fx.Node) else None for n in _returned(program)]
         self._is_random = any(_draws(n.target) for n in calls(program.graph_module))
         #: forward and backward, once the first inputs are there
@@ -130,8 +148,8 @@ class _Compiled:
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         outs = _Step.apply(self, inputs, *(inputs[i] for i in self.tensors)) if self.moving else self.run(inputs)[0]
-        with torch.no_grad():
-            for i, n in self.written.items():
+        for i, n in self.written.items():
+            with torch.set_grad_enabled(i in self.differentiable):
                 inputs[n].copy_(outs[i])
         return tuple(o for i, o in enumerate(outs) if i not in self.written)
 
@@ -202,8 +220,13 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     @torch.compiler.disable
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():
+            raise RuleError(
+                "torch.compile(backend='meshwright'): a derivative is asked for whose own derivative is wanted "
+                "(create_graph=True), which compiled graphs do not have; compile without this function, or convert it "
+                "by meshwright.from_torch and take meshwright.grad twice"
+            )
         compiled: _Compiled = ctx.compiled
         assert ctx.saved_tensors is not None  # raises where one was written to since
         given = [cotangents[i] for i in compiled.differentiable]

@@ -12,6 +12,8 @@ from torch import fx
 from torch._export.passes import replace_set_grad_with_hop_pass as passes
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from meshwright.interop.torch.unseen import write_unseen
+
 
 # --- no gradients -------------------------------------------------------------------------------------------
 @contextmanager
@@ -31,6 +33,7 @@ def gradients_stopped() -> Iterator[None]:
 
 
 def _stop_gradients(graph: fx.Graph) -> None:
+    write_unseen(graph)
     enabled, inside = True, set()
     for node in list(graph.nodes):
         if node.target is torch._C._set_grad_enabled:
