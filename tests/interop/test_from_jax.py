@@ -375,3 +375,18 @@ def test_wrappers_of_flax_and_equinox_take_our_arrays_and_jaxs_rules():
     model, ours = Eqx(jnp.full(4, 0.5), "e"), mw.from_jax(equinox.filter_jit(lambda m, x: m(x)))
     by_w = mw.grad(lambda w: ours(equinox.tree_at(lambda m: m.w, model, w), x))(mnp.full(4, 0.5))
     np.testing.assert_allclose(by_w, jax.grad(lambda w: f(w * x.__array__()))(jnp.full(4, 0.5)), rtol=1e-6)
+
+
+def test_functions_that_were_lowered_before_say_that_their_derivative_is_of_operations():
+    class Kept:
+        def __init__(self, f, x):
+            self.kept = jax.jit(f).lower(x)
+
+        def __call__(self, x): ...
+
+        def lower(self, x):
+            return self.kept
+
+    program = mw.from_jax(Kept(jnp.sin, jnp.zeros(2)))
+    with pytest.warns(errors.DerivativeWarning):
+        np.testing.assert_allclose(mw.grad(lambda x: program(x).sum())(mnp.zeros(2)), [1, 1])

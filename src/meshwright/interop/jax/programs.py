@@ -250,7 +250,10 @@ class JaxFunction:
             outer, jaxpr = self._lowered(args, kwargs)
             names = argument_names(self.function, outer, args, kwargs) if hasattr(outer, "lowered") else None
             self._programs[key] = program = of_lowered(outer, names)
-            program.by_rules = ByRules(jax.extend.core.jaxpr_as_fun(jaxpr), JaxFunction) if has_rules(jaxpr) else None
+            if jaxpr is None:
+                program.by_rules = of_operations
+            elif has_rules(jaxpr):
+                program.by_rules = ByRules(jax.extend.core.jaxpr_as_fun(jaxpr), JaxFunction)
         return self._programs[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -260,13 +263,13 @@ class JaxFunction:
         return program(*args, **kwargs)
 
     def _lowered(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Of JAX; without devices too, where the mesh is an abstract one. And the jaxpr that it is of."""
+        """Of JAX; without devices too, where the mesh is an abstract one. And the jaxpr, if it was traced for this."""
         with _jaxprs_seen() as seen:
             if hasattr(self.function, "trace"):
                 lowered = self.function.trace(*args, **kwargs).lower(lowering_platforms=(jax.default_backend(),))
             else:
                 lowered = self.function.lower(*args, **kwargs)
-        return lowered, seen[-1]
+        return lowered, seen[-1] if seen else None
 
     def _told_apart(self, args: Any, kwargs: Any) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
         """The arguments that are arrays, and those that ``jax.jit`` was told are static, with their places."""
