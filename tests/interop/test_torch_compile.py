@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -386,3 +387,41 @@ def test_derivatives_of_derivatives_are_refused_not_forgotten(refuses):
     y = compiled(lambda x: x.sin().sum())(x)
     with refuses(errors.RuleError, "create_graph=True", "meshwright.grad"):
         torch.autograd.grad(y, x, create_graph=True)
+
+
+def _hooked(x):
+    y = x.sin()
+    y.register_hook(lambda g: g * 5)
+    return y * y
+
+
+def test_hooks_on_gradients_that_a_forward_registers_are_refused(refuses):
+    class Hooked(nn.Linear):
+        def forward(self, x):
+            return _hooked(super().forward(x))
+
+    with refuses(errors.RuleError, "register_hook", "autograd.Function", "test_torch_compile.py", "_hooked"):
+        compiled(_hooked)(torch.ones(3, requires_grad=True))
+    with refuses(errors.RuleError, "register_hook", "autograd.Function", "test_torch_compile.py", "forward"):
+        mw.from_torch(Hooked(3, 3), (torch.ones(2, 3),))
+
+
+@pytest.mark.parametrize(
+    ("register", "named"),
+    [
+        (lambda m: m[0].register_full_backward_pre_hook(lambda m, g: None), "module 0"),
+        (lambda m: m[1].register_full_backward_hook(lambda m, given, g: None), "module 1"),
+        (lambda m: m[1].weight.register_hook(lambda g: g * 2), "parameter 1.weight"),
+        (lambda m: m[1].bias.register_post_accumulate_grad_hook(lambda p: None), "parameter 1.bias"),
+        (lambda m: nn.modules.module.register_module_full_backward_pre_hook(lambda m, g: None), "all modules"),
+    ],
+)
+def test_hooks_on_gradients_that_a_module_has_are_told_of(register, named):
+    module, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), torch.ones(2, 3)
+    hook = register(module)
+    with pytest.warns(errors.DerivativeWarning, match=named):
+        mw.from_torch(module, (x,))
+    hook.remove()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", errors.DerivativeWarning)
+        mw.from_torch(module, (x,))

@@ -19,6 +19,7 @@ from meshwright.interop.torch import trees
 from meshwright.interop.torch.checks import Sizes, fitted, refuse_unknown_tensors
 from meshwright.interop.torch.exported import export
 from meshwright.interop.torch.graph import Interpreter, Keys
+from meshwright.interop.torch.hooks import warn_of_hooks
 from meshwright.interop.torch.state import arrays, tied
 from meshwright.interop.torch.tensors import as_array, example_tensor
 
@@ -238,6 +239,7 @@ def from_torch(
         raise ArgumentTypeError(f"from_torch: example arguments are a tuple, (x,), got {type(args).__name__}")
     inputs, named = torch.utils._pytree.tree_map(example_tensor, (tuple(args), dict(kwargs or {})))
     refuse_unknown_tensors(module, inputs, named)
+    warn_of_hooks(module)
     module, inputs, named = _on_one_device(module, inputs, named)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
