@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +154,76 @@ def test_what_compiles_in_no_time_is_not_kept(folder):
     with mw.config.override("persistent_cache_min_compile_time_secs", 1000):
         run(9.5)
     assert not folder.exists()
+
+
+@pytest.fixture
+def loads(monkeypatch, folder):
+    """The threads, by whether they are this one, that loaded a program, of however few bytes."""
+    found = []
+    monkeypatch.setattr(disk_cache, "_LARGE", 0)
+    started = client.client()
+
+    class Client:
+        def __getattr__(self, name):
+            return getattr(started, name)
+
+        def deserialize_executable(self, *args):
+            found.append(threading.current_thread() is threading.main_thread())
+            return started.deserialize_executable(*args)
+
+    ours = Client()
+    disk_cache._machine.cache_clear()
+    monkeypatch.setattr(client, "client", lambda: ours)
+    yield found
+    disk_cache._machine.cache_clear()
+
+
+def test_a_program_is_loaded_while_it_is_lowered(folder, compiles, loads):
+    want = run(10.5)
+    assert not loads
+    np.testing.assert_array_equal(run(10.5), want)
+    assert loads == [False] and len(compiles) == 1
+
+
+def test_a_program_of_several_devices_is_loaded_while_it_is_lowered(folder, compiles, loads):
+    mesh = mw.make_mesh((4,), ("d",))
+
+    def summed():
+        return mw.jit(lambda x: mnp.cos(x).sum(1), in_shardings=mw.NamedSharding(mesh, mw.P(None, "d")))(X)
+
+    want = summed()
+    made = len(compiles)
+    np.testing.assert_array_equal(summed(), want)
+    assert False in loads and len(compiles) == made
+
+
+def test_what_was_loaded_is_not_taken_for_another_program(folder, compiles, loads):
+    want = run(11.5), run(12.5)  # the same operations: the note names what came last
+    loads.clear()
+    for factor, value in zip((11.5, 12.5, 12.5), (*want, want[1])):
+        np.testing.assert_array_equal(run(factor), value)
+    assert len(compiles) == 2
+    assert sorted(loads) == [False, False, False, True, True]  # twice the wrong one, then that which is asked for
+
+
+@pytest.mark.parametrize("text", [b"", b"hello", b"../" * 20, b"0" * 64, b"\xff" * 64])
+def test_notes_that_say_nothing_are_not_followed(folder, compiles, loads, text):
+    want = run(13.5)
+    (note,) = folder.glob("*.last")
+    note.write_bytes(text)
+    np.testing.assert_array_equal(run(13.5), want)
+    assert loads == [True] and len(compiles) == 1
+    np.testing.assert_array_equal(run(13.5), want)  # the note is right again
+    assert loads == [True, False]
+
+
+def test_notes_go_with_what_they_name(folder, loads):
+    run(14.5)
+    entry, note = sorted(folder.iterdir(), key=lambda path: path.suffix, reverse=True)
+    os.utime(entry, (1, 1))
+    with mw.config.override("compilation_cache_max_size", entry.stat().st_size + 10):
+        run(15.5)
+    assert not entry.exists() and note.read_text() + ".xla" in {e.name for e in entries(folder)}
+    with mw.config.override("compilation_cache_max_size", 1):
+        mw.jit(lambda x: mnp.cos(x) - 3)(X)
+    assert not entries(folder)

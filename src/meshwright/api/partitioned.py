@@ -41,7 +41,7 @@ from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.ops.sharding.custom import on_mesh
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.eager import check_finite
-from meshwright.runtime.executable import Executable, Results, compile_program, one_device
+from meshwright.runtime.executable import Executable, Results, compile_program, loading_ahead, one_device
 from meshwright.runtime.pjrt.replicas import compiled_for_replicas
 from meshwright.runtime.spread import compile_spread, needs_spread
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec
@@ -325,9 +325,10 @@ class PartitionedProgram(Stage):
                 refuse_orders(self.name, self._orders)
                 lowered = self._on_real_devices(self.mesh)
                 return compile_spread(lowered, results, self.mesh, self.in_shardings, program.compiler_options)
-            lowered = lower(virtual_program(self.part), self.name, donated=program.aliases, arg_names=self.names)
             place = one_device(NamedSharding(self.mesh, PartitionSpec()), self.in_shardings)
-            return compile_program(lowered, results, options=program.compiler_options, place=place)
+            with loading_ahead(self.part.jaxpr, self.name, program.compiler_options, place):
+                lowered = lower(virtual_program(self.part), self.name, donated=program.aliases, arg_names=self.names)
+                return compile_program(lowered, results, options=program.compiler_options, place=place)
 
     def _on_real_devices(self, mesh: Mesh) -> DeviceProgram:
         """What each real device runs; it may write over donated parts, which are of other shapes than the arrays."""

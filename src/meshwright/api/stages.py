@@ -31,7 +31,7 @@ from meshwright.lowering.regions import with_manual_regions
 from meshwright.lowering.target import Target
 from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
-from meshwright.runtime.executable import Results, compile_program, one_device
+from meshwright.runtime.executable import Results, compile_program, loading_ahead, one_device
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, named_to_hlo
 from meshwright.sharding.mesh import require_mesh
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
@@ -207,12 +207,12 @@ class Lowered(Stage):
         inspected = (e.op for e in all_eqns(program.jaxpr.jaxpr) if isinstance(e.op, InspectSharding))
         for op in inspected:
             op.callback(single)
-        with program.precision():
+        place = one_device(single, [single] * len(program.arguments))
+        with program.precision(), loading_ahead(program.jaxpr, program.name, program.compiler_options, place):
             passes = CHANNELS_LAST, CONVOLVING_PRODUCTS, JOINED_REDUCTIONS, SWAPPED_PRODUCTS
             jaxpr = run_passes(program.jaxpr, passes)
             lowered = lower(jaxpr, program.name, donated=taken, arg_names=program.names)
             results = Results(program.out_avals, [single] * len(program.out_avals), program.place is not None)
-            place = one_device(single, [single] * len(program.arguments))
             executable = compile_program(lowered, results, options=program.compiler_options, place=place)
         return Compiled(self, executable, [single] * len(program.arguments))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -17,7 +18,7 @@ from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ConcretizationTypeError, MeshError
-from meshwright.ir.jaxpr import ClosedJaxpr, Var, has_effects
+from meshwright.ir.jaxpr import ClosedJaxpr, Var, all_eqns, has_effects
 from meshwright.ir.passes import require_room
 from meshwright.ir.tracing import FOREIGN, Tracer
 from meshwright.lowering.lower import DeviceProgram, lower
@@ -305,6 +306,18 @@ def compile_program(
         forwarded,
         lambda: _loaded(program, quick, options, reals),
     )
+
+
+def loading_ahead(
+    jaxpr: ClosedJaxpr, name: str, options: tuple[tuple[str, Any], ...] = (), place: Place | None = None
+) -> AbstractContextManager[None]:
+    """Within, what becomes of a program that has still to be lowered is loaded from the cache on disk, if it is there;
+    with what :func:`compile_program` is given."""
+
+    def sketch() -> str:
+        return "\n".join((name, *map(str, jaxpr.in_avals), *(e.op.name for e in all_eqns(jaxpr.jaxpr))))
+
+    return pjrt.loading_ahead(sketch, options, None if place is None else _reals(name, place.sharding))
 
 
 def _loaded(program: DeviceProgram, quick: bool, options: tuple[tuple[str, Any], ...], reals: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -221,6 +222,17 @@ def load(
         if not _is_xla_error(error):
             raise
         raise CompileError(f"{what}: {error}") from None
+
+
+def loading_ahead(
+    sketch: Callable[[], str], overrides: tuple[tuple[str, Any], ...] = (), reals: tuple[int, ...] | None = None
+) -> AbstractContextManager[None]:
+    """Within, a program that the cache on disk probably has is loaded while it is lowered (see ``disk_cache``)."""
+    if not disk_cache.is_used():
+        return nullcontext()
+    reals = (first_local(),) if reals is None else reals
+    devices = _jax.DeviceList(tuple(real_devices()[r] for r in reals))
+    return disk_cache.loading_ahead(sketch(), client(), devices, _compile_options(reals, False, overrides=overrides))
 
 
 def compile_module(

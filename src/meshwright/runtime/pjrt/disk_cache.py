@@ -3,6 +3,10 @@
 An entry is machine code that will be run: it is read only from a folder that no other user can write to, and only if
 its hash is right. Its name is the hash of all that shapes it: the program without source locations, XLA's options and
 flags, the versions of ``jaxlib`` and its platform, the devices, and what this processor can do.
+
+Loading a large program takes as long as lowering it, and holds no lock of Python's. So a *note* beside the entries says
+which one a program was the last time that its *sketch*, which is known before it is lowered, was the same; another
+thread loads it meanwhile. It is taken only if its name turns out to be the right one: a note decides nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +16,10 @@ import os
 import re
 import stat
 import tempfile
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,16 +33,20 @@ from meshwright.errors import CompilationCacheWarning
 from meshwright.runtime.pjrt.world import WORLD
 
 _MAGIC = b"meshwright executable 1\n"
-_SUFFIX = ".xla"
+_SUFFIX, _NOTE = ".xla", ".last"
+#: programs of fewer bytes are loaded in a few milliseconds
+_LARGE = 1 << 16
 
 
 def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, compile: Callable[[], Any]) -> Any:
     """What ``compile()`` gives for the program with this ``text``, from the cache if there is one and it is there."""
-    folder = config.compilation_cache_dir
-    if not folder or not config.enable_compilation_cache:
+    if not is_used():
         return compile()
     key = _key(text(), client, options)
-    path = Path(folder) / (key + _SUFFIX)
+    ahead = getattr(_here, "ahead", None)
+    if ahead is not None and (found := ahead.taken(key)) is not None:
+        return found
+    path = _folder() / (key + _SUFFIX)
     blob = _read(path)
     if blob is None and not _compiles_first(devices):
         _wait_for_first(key, devices)
@@ -57,6 +66,75 @@ def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, c
         with suppress(RuntimeError):  # that others did not hear it costs them time, no more
             WORLD.service.key_value_set(f"meshwright/compiled/{key}", "1", allow_overwrite=True)
     return loaded
+
+
+def is_used() -> bool:
+    """Whether compiled programs are looked for and kept."""
+    return bool(config.compilation_cache_dir) and config.enable_compilation_cache
+
+
+def _folder() -> Path:
+    return Path(config.compilation_cache_dir or "")
+
+
+# --- loading while lowering ---------------------------------------------------------------------------------
+class _Ahead:
+    """What another thread loads, and what is asked for meanwhile."""
+
+    def __init__(self, note: Path, load: Callable[[bytes], Any]) -> None:
+        self._note, self._load = note, load
+        self._loaded: Any = None
+        self.key = self.asked = _noted(note)
+        self._thread = threading.Thread(target=self._run) if self.key else None
+        if self._thread is not None:
+            self._thread.start()
+
+    def _run(self) -> None:
+        blob = _read(self._note.with_name(self.key + _SUFFIX), say=lambda _: None)
+        if blob is not None:
+            with suppress(Exception):  # what is wrong with an entry is said where it is asked for
+                self._loaded = self._load(blob)
+
+    def taken(self, key: str) -> Any:
+        """The program of this name, once; None if it is not the one that was loaded."""
+        self.asked = key
+        if key != self.key or self._thread is None:
+            return None
+        self._thread.join()
+        loaded, self._loaded = self._loaded, None
+        return loaded
+
+    def write_note(self) -> None:
+        """Note what was asked for, for the next time."""
+        entry = self._note.with_name(self.asked + _SUFFIX)
+        if self.asked != self.key and entry.exists() and entry.stat().st_size >= _LARGE:
+            _put(self._note, self.asked.encode())
+
+
+def _noted(note: Path) -> str:
+    """The entry that a note names; none if it cannot be trusted."""
+    with suppress(OSError, UnicodeDecodeError):
+        if _is_private(note.parent) and _is_private(note) and re.fullmatch("[0-9a-f]{64}", name := note.read_text()):
+            return name
+    return ""
+
+
+_here = threading.local()
+
+
+@contextmanager
+def loading_ahead(sketch: str, client: Any, devices: Any, options: Any) -> Iterator[None]:
+    """Within, what was compiled the last time that there was this ``sketch`` of a program is loaded by another thread,
+    and :func:`compiled` takes it if it is what it is asked for."""
+    note = _folder() / (hashlib.sha256(sketch.encode(errors="surrogatepass")).hexdigest() + _NOTE)
+    ahead = _Ahead(note, lambda blob: client.deserialize_executable(blob, devices, options))
+    outer, _here.ahead = getattr(_here, "ahead", None), ahead
+    try:
+        yield
+    finally:
+        _here.ahead = outer
+    with suppress(OSError):
+        ahead.write_note()
 
 
 # --- processes that share a folder --------------------------------------------------------------------------
@@ -98,23 +176,27 @@ def _machine(client: Any) -> str:
 
 
 # --- files --------------------------------------------------------------------------------------------------
-def _read(path: Path) -> bytes | None:
-    """The program in a file; None if there is none that can be trusted."""
+def _warn(text: str) -> None:
+    warn(f"compilation cache: {text}", CompilationCacheWarning)
+
+
+def _read(path: Path, say: Callable[[str], None] = _warn) -> bytes | None:
+    """The program in a file; None if there is none that can be trusted, and why not is said."""
     try:
         if not _is_private(path.parent) or not _is_private(path):
-            _warn(f"{path} can be written to by other users and is not read; chmod go-w it and its folder")
+            say(f"{path} can be written to by other users and is not read; chmod go-w it and its folder")
             return None
         content = path.read_bytes()
         os.utime(path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        _warn(f"{path} could not be read: {error}")
+        say(f"{path} could not be read: {error}")
         return None
     head = len(_MAGIC) + hashlib.sha256().digest_size
     blob = content[head:]
     if content[:head] != _MAGIC + hashlib.sha256(blob).digest():
-        _warn(f"{path} is damaged; the program is compiled again")
+        say(f"{path} is damaged; the program is compiled again")
         return None
     return blob
 
@@ -127,20 +209,25 @@ def _is_private(path: Path) -> bool:
 
 
 def _write(path: Path, blob: bytes) -> None:
-    """Put a program into the cache: whole or not at all, whoever else writes it at the same time."""
+    """Put a program into the cache."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(blob).digest() + blob)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        _put(path, _MAGIC + hashlib.sha256(blob).digest() + blob)
         _evict(path.parent)
     except OSError as error:
         _warn(f"a compiled program could not be kept in {path.parent}: {error}")
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write a file: whole or not at all, whoever else writes it at the same time."""
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 def _evict(folder: Path) -> None:
@@ -153,7 +240,6 @@ def _evict(folder: Path) -> None:
         total += size
         if total > config.compilation_cache_max_size:
             entry.unlink(missing_ok=True)
-
-
-def _warn(text: str) -> None:
-    warn(f"compilation cache: {text}", CompilationCacheWarning)
+    for note in folder.glob("*" + _NOTE):
+        if not note.with_name(_noted(note) + _SUFFIX).exists():
+            note.unlink(missing_ok=True)
