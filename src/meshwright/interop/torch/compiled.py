@@ -3,7 +3,7 @@
 A graph is converted like a module, for each type of its inputs, and differentiated by our derivatives; to autograd
 it is one Function. Tensors become arrays and arrays tensors by DLPack, without a copy: what torch may write to in
 between is told from the versions that autograd keeps of saved tensors, and inputs that the graph itself writes to are
-copied.
+copied. Results that are views in torch are views (:mod:`~meshwright.interop.torch.aliases`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from meshwright.core import pytree
 from meshwright.core.options import enable_x64
 from meshwright.errors import ArgumentError, RuleError
 from meshwright.interop.torch import registry
+from meshwright.interop.torch.aliases import Sharing, overlapping, refuse_overlapping
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.exported import export
 from meshwright.interop.torch.graph import calls
@@ -47,6 +48,7 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
     held: list[torch.Tensor] = []
     if any(p.requires_grad for p in module.parameters()):
         module, held = _lifted(module)
+    sharing = Sharing(module)
     compiled: dict[Any, _Compiled] = {}
 
     @torch.compiler.disable  # where a whole step is compiled, Dynamo would follow what it has compiled
@@ -54,7 +56,7 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
         inputs = (*inputs, *held)
         key = tuple(map(_signature, inputs)), torch.is_grad_enabled()
         if key not in compiled:
-            compiled[key] = _Compiled(module, inputs)
+            compiled[key] = _Compiled(sharing, inputs)
         return compiled[key](inputs)
 
     return run
@@ -86,12 +88,12 @@ def _lifted(module: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]]
 
 
 def _signature(x: Any) -> Any:
-    return (x.shape, x.dtype, x.requires_grad, x.is_leaf) if isinstance(x, torch.Tensor) else x
+    return (x.shape, x.stride(), x.dtype, x.requires_grad, x.is_leaf) if isinstance(x, torch.Tensor) else x
 
 
-def _like(x: torch.Tensor, wanted: bool) -> torch.Tensor:
-    """The tensor apart from how it came about, but for whether it may be written to."""
-    alone = x.detach().requires_grad_(wanted and x.requires_grad)
+def _like(x: torch.Tensor, wanted: bool, shared: bool) -> torch.Tensor:
+    """The tensor apart from how it came about and whose memory it shares, but for whether it may be written to."""
+    alone = (x.detach().clone() if shared else x.detach()).requires_grad_(wanted and x.requires_grad)
     return alone if x.is_leaf or not wanted else alone.clone()
 
 
@@ -116,10 +118,12 @@ class _Compiled:
       written: for results that are new values of inputs, which.
     """
 
-    def __init__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> None:
+    def __init__(self, sharing: Sharing, inputs: Sequence[Any]) -> None:
+        module, self.views, self._places = sharing.module, sharing.at(inputs), sharing.places
         wanted = torch.is_grad_enabled()  # what an optimizer writes to has gradients, which are of no matter there
         tensors = [isinstance(x, torch.Tensor) for x in inputs]
-        alone = [_like(x, wanted) if t else x for x, t in zip(inputs, tensors)]
+        shared = overlapping(inputs)
+        alone = [_like(x, wanted, i in shared) if t else x for i, (x, t) in enumerate(zip(inputs, tensors))]
         with torch.enable_grad(), enable_x64(True):
             program, functions = export(module, tuple(alone), {}, None)
             self._model = TorchModel(module, program, True, functions)
@@ -147,11 +151,21 @@ class _Compiled:
             raise RuleError(f"torch.compile(backend='meshwright'): results of a kind that is not known: {other}")
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        refuse_overlapping(inputs, self.written.values(), self._places)
         outs = _Step.apply(self, inputs, *(inputs[i] for i in self.tensors)) if self.moving else self.run(inputs)[0]
         for i, n in self.written.items():
             with torch.set_grad_enabled(i in self.differentiable):
                 inputs[n].copy_(outs[i])
-        return tuple(o for i, o in enumerate(outs) if i not in self.written)
+        return self.views.all(inputs, self._results(outs))
+
+    def _results(self, outs: Sequence[Any]) -> list[Any]:
+        """Without new values of inputs."""
+        return [o for i, o in enumerate(outs) if i not in self.written]
+
+    def made_inside(self, inputs: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+        """The results, with new values of inputs, some of them views whose derivative is the graph's."""
+        made = iter(self.views.made_inside(inputs, self._results(outs)))
+        return [o if i in self.written else next(made) for i, o in enumerate(outs)]
 
     def run(self, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
         """The results, some of them new values of inputs, and what the backward needs.
@@ -209,6 +223,7 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, compiled: _Compiled, inputs: Sequence[Any], *tensors: torch.Tensor) -> tuple[Any, ...]:
         outs, kept = compiled.run(inputs)
+        outs = compiled.made_inside(inputs, outs)
         ctx.compiled, ctx.kept = compiled, kept
         shared = {_address(x) for x in to_torch(pytree.leaves(kept)) if isinstance(x, torch.Tensor)}
         # Whatever shares memory with what the backward needs is saved, so that autograd notices writes to it.
