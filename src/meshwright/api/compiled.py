@@ -120,7 +120,7 @@ class Compiled(Stage):
 
     def cost_analysis(self) -> dict[str, float]:
         """XLA's cost estimates of one device, by name (``"flops"``, ``"bytes accessed"``)."""
-        return self._looked_into.cost_analysis()
+        return (self.executable if self._on_device is None else self._looked_into).cost_analysis()
 
     @property
     def in_avals(self) -> Any:

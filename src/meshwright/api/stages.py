@@ -26,6 +26,7 @@ from meshwright.lowering.channels_last import CHANNELS_LAST
 from meshwright.lowering.convolutions import CONVOLVING_PRODUCTS
 from meshwright.lowering.joined import JOINED_REDUCTIONS
 from meshwright.lowering.lower import lower
+from meshwright.lowering.onednn import ONEDNN
 from meshwright.lowering.products import SWAPPED_PRODUCTS
 from meshwright.lowering.regions import with_manual_regions
 from meshwright.lowering.target import Target
@@ -190,7 +191,9 @@ class Lowered(Stage):
 
     def cost_analysis(self) -> dict[str, float]:
         """XLA's cost estimates of one device, by name (``"flops"``, ``"bytes accessed"``); compiles the program."""
-        return self._looked_into().cost_analysis()
+        if self.program.mesh is not None:
+            return self._looked_into().cost_analysis()
+        return self._compiled.executable.cost_analysis()
 
     def memory_analysis(self) -> Any:
         """XLA's memory statistics of one device (bytes of arguments, outputs, temporaries); compiles the program."""
@@ -209,7 +212,7 @@ class Lowered(Stage):
             op.callback(single)
         place = one_device(single, [single] * len(program.arguments))
         with program.precision(), loading_ahead(program.jaxpr, program.name, program.compiler_options, place):
-            passes = CHANNELS_LAST, CONVOLVING_PRODUCTS, JOINED_REDUCTIONS, SWAPPED_PRODUCTS
+            passes = CHANNELS_LAST, ONEDNN, CONVOLVING_PRODUCTS, JOINED_REDUCTIONS, SWAPPED_PRODUCTS
             jaxpr = run_passes(program.jaxpr, passes)
             lowered = lower(jaxpr, program.name, donated=taken, arg_names=program.names)
             results = Results(program.out_avals, [single] * len(program.out_avals), program.place is not None)

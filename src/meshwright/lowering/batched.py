@@ -19,6 +19,7 @@ from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
 from meshwright.lowering.channels_last import CHANNELS_LAST
 from meshwright.lowering.convolutions import CONVOLVING_PRODUCTS
 from meshwright.lowering.joined import JOINED_REDUCTIONS
+from meshwright.lowering.onednn import ONEDNN
 from meshwright.lowering.products import MERGE_PRODUCTS, SWAPPED_PRODUCTS
 from meshwright.lowering.reductions import merge_reductions
 from meshwright.lowering.reproducible import in_order
@@ -69,6 +70,7 @@ def batching(part: Partition, units: Units, copies: bool = False) -> tuple[Pass,
         ),
         DEAD_CODE,
         CHANNELS_LAST,
+        ONEDNN,
         CONVOLVING_PRODUCTS,
         MERGE_PRODUCTS,
         JOINED_REDUCTIONS,

@@ -22,6 +22,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Var, all_eqns, has_effects
 from meshwright.ir.passes import require_room
 from meshwright.ir.tracing import FOREIGN, Tracer
 from meshwright.lowering.lower import DeviceProgram, lower
+from meshwright.lowering.onednn import uncounted_flops
 from meshwright.runtime import programs
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.parts import Parts, spread_of
@@ -81,6 +82,8 @@ class Executable:
     forwarded: Mapping[int, int] = field(default_factory=dict)
     #: gives XLA's executable of all results, to be looked into
     whole: Callable[[], Any] | None = field(default=None, repr=False)
+    #: floating-point operations that XLA's cost analysis leaves out
+    uncounted_flops: float = 0.0
     #: runs it on buffers, from the second time on
     runner: Callable[[list[Any]], list[Any]] | None = field(default=None, repr=False)
 
@@ -106,6 +109,11 @@ class Executable:
     def inspected(self) -> Any:
         """XLA's executable, to be looked into: of what runs, or where nothing has to run, of what that does."""
         return self.loaded if self.loaded is not None or self.whole is None else self.whole()
+
+    def cost_analysis(self) -> dict[str, float]:
+        """XLA's cost estimates, by name, with the work of calls of libraries."""
+        found = self.inspected.cost_analysis()
+        return {**found, "flops": found.get("flops", 0.0) + self.uncounted_flops} if self.uncounted_flops else found
 
     #: one device computes for all that its results are on
     is_virtual: ClassVar[bool] = True
@@ -305,6 +313,7 @@ def compile_program(
         None if place is None else place.in_shardings,
         forwarded,
         lambda: _loaded(program, quick, options, reals),
+        uncounted_flops(program.jaxpr),
     )
 
 
