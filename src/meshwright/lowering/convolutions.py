@@ -94,7 +94,7 @@ def _product(eqn: JaxprEqn) -> list[JaxprEqn]:
         return []
     windows = op.windows(y.shape)
     sizes = [x.shape[d] for d in op.dimension_numbers.lhs_spec[2:]]
-    if all(_is_product(w, n) for w, n in zip(windows, sizes)):
+    if is_product(op, x.shape, y.shape):
         return [called(partial(_one_product, op), eqn.invars, eqn.outvars, eqn.source)]
     columns = out.shape[op.dimension_numbers.out_spec[1]]
     if 2 * (out.size // columns) <= columns and all(w.size <= w.output_size(n) for w, n in zip(windows, sizes)):
@@ -102,10 +102,10 @@ def _product(eqn: JaxprEqn) -> list[JaxprEqn]:
     return []
 
 
-def _is_product(window: WindowDim, n: int) -> bool:
-    """Whether each position of a window sees a row once, and nothing but rows."""
-    alone = window.size == 1 or window.output_size(n) == 1
-    return alone and window.low == 0 and window.high <= 0
+def is_product(op: ConvGeneralDilated, lhs: Sequence[int], rhs: Sequence[int]) -> bool:
+    """Whether each position of a window sees a row once, and nothing but rows; of operands of these shapes."""
+    seen = zip(op.windows(rhs), (lhs[d] for d in op.dimension_numbers.lhs_spec[2:]))
+    return all((w.size == 1 or w.output_size(n) == 1) and w.low == 0 and w.high <= 0 for w, n in seen)
 
 
 def _one_product(op: ConvGeneralDilated, x: Any, y: Any) -> list[Any]:

@@ -28,6 +28,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
 from meshwright.ir.passes import Pass, inline_calls
 from meshwright.ir.rewrite import replaced_in_all
 from meshwright.ir.tracing import typeof
+from meshwright.lowering.convolutions import is_product
 from meshwright.lowering.narrow_bits import called
 from meshwright.ops.imported.opaque import Opaque
 from meshwright.ops.products.conv_op import ConvGeneralDilated
@@ -64,6 +65,8 @@ def _call(eqn: JaxprEqn) -> list[JaxprEqn]:
     is_large = 0 not in x.shape and _multiply_adds(y.shape, out.shape, y.shape[rspec[0]]) > _LARGE
     is_float32 = {x.dtype, y.dtype, out.dtype} == {np.dtype(np.float32)}
     if not is_large or not is_float32 or prod(w.size for w in windows) > _MOST or not all(map(_slides, windows, rows)):
+        return []
+    if is_product(op, x.shape, y.shape):
         return []
     return [called(partial(_convolution, op), eqn.invars, eqn.outvars, eqn.source)]
 
