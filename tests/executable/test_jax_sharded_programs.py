@@ -53,11 +53,7 @@ def test_program(exported: Any, name: str, partitioner: str) -> None:
         same(again.executable([np.asarray(a) for a in args]), want)
 
 
-#: the texts say their annotations in different places, and the orders that are tried for them differ by a few bytes
-OTHERWISE = pytest.mark.xfail(reason="one of the two gathers 16 bytes where the other gathers 8", strict=True)
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=OTHERWISE) if n == "along_one_axis" else n for n in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_both_partitioners_texts_mean_the_same(exported: Any, name: str) -> None:
     texts, _, _ = exported[name]
     parts = [mw.load(texts[p]).partition() for p in ("shardy", "gspmd", "shardy in HLO")]

@@ -440,7 +440,7 @@ def test_annotations_in_control_flow_bodies() -> None:
     assert cosine.outvars[0].aval.shape[0] == 2
     (branch,) = (e for e in part.jaxpr.jaxpr.eqns if e.op.name == "cond")
     (sine,) = (e for r in branch.op.regions() for e in r.jaxpr.eqns if e.op.name == "sin")
-    assert sine.outvars[0].aval.shape == (8, 8)
+    assert sine.outvars[0].aval.shape[1] == 8
 
 
 # --- bad input ----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from meshwright.ops.collective.inside import collectives_in
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.passes.combine import combine_collectives
 from meshwright.spmd.passes.common import common_collectives
+from meshwright.spmd.passes.cuts import cut_gathers
 from meshwright.spmd.passes.dead import drop_dead
 from meshwright.spmd.passes.early import start_early
 from meshwright.spmd.passes.gathers import sink_gathers
@@ -90,6 +91,10 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
         everywhere(
             "gather after what shrinks", lambda j, variance: sink_gathers(j, variance, mesh),
             "All-gathers move down to where they send least.",
+        ),
+        everywhere(
+            "gather where least is sent", lambda j, variance: cut_gathers(j, variance, mesh),
+            "Gathers of what several equations use are made at the cheapest cut before those that need it whole.",
         ),
         everywhere(
             "merge neighbouring collectives", lambda j, variance: merge_pairs(j, variance, mesh),

@@ -1,0 +1,249 @@
+"""All-gathers of what several equations use, placed where least is sent.
+
+A gathered value that is used twice has no one place after its uses, so it is no part of the trees of
+:mod:`~meshwright.spmd.passes.sink`. Here the values that can be had in tiles form a graph, from the operands of gathers
+to what must have its operands whole. Devices can know a value whole by gathering it, or by computing it of whole
+operands; so the gathers that are needed are a vertex cut of the graph, and the cheapest a minimum one (Ford and
+Fulkerson 1956; bytes first, then the number of gathers). Of several the last is taken: what comes before it is computed
+by tiles, a share of the work on each device, as :func:`~meshwright.spmd.passes.gathers.on_tiles` says. What cuts its
+tile out of a gathered value needs no gather.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import field, replace
+from functools import cached_property
+from typing import Any
+
+from meshwright.core.records import dataclass
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
+from meshwright.ir.rewrite import producers_of, uses_of
+from meshwright.ops.collective.tiles import AllGather, AllSlice
+from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
+from meshwright.sharding import AbstractMesh
+from meshwright.spmd.passes.gathers import on_tiles
+from meshwright.spmd.passes.rewrite import merged_note
+from meshwright.spmd.passes.sink import Moved, is_simple, plain_price
+from meshwright.spmd.varying import Variance
+
+#: what one gather more is worth, so that bytes come first
+_UNIT = 1 << 20
+#: values of the largest graph that is looked at
+_MOST = 4_000
+
+
+def cut_gathers(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
+    """The jaxpr with gathers at the last of the cheapest cuts; of values that are gathered along several axes one after
+    the other, along each."""
+    for _ in mesh.axis_names:
+        if not any(isinstance(e.op, AllGather) for e in jaxpr.eqns):
+            return jaxpr
+        graph = _Graph(jaxpr, variance, mesh)
+        if not graph.moves():
+            return jaxpr
+        jaxpr = graph.rewritten()
+        variance = Variance(jaxpr, variance.inputs, variance.units)
+    return jaxpr
+
+
+@dataclass(eq=False)
+class _Graph:
+    """The values of a jaxpr that can be had in tiles.
+
+    ``tiled`` says how, ``eqns`` what makes them; ``whole`` are those that something needs whole; ``taken`` are slices
+    that are tiles of them. ``cut`` are those to be gathered.
+    """
+
+    jaxpr: Jaxpr
+    variance: Variance
+    mesh: AbstractMesh
+    tiled: dict[Var, Moved] = field(default_factory=dict, init=False)
+    eqns: dict[Var, JaxprEqn] = field(default_factory=dict, init=False)
+    whole: set[Var] = field(default_factory=set, init=False)
+    taken: dict[Var, Var] = field(default_factory=dict, init=False)
+    cut: set[Var] = field(default_factory=set, init=False)
+
+    @cached_property
+    def makers(self) -> dict[Var, JaxprEqn]:
+        return producers_of(self.jaxpr)
+
+    def moves(self) -> bool:
+        """Find the cut; whether any gather is elsewhere in it than now."""
+        for eqn in self.jaxpr.eqns:
+            self._enter(eqn)
+        starts = {v for v, m in self.tiled.items() if m.local is None}
+        if len(starts) == len(self.tiled) and not self.taken:
+            return False
+        if len(self.tiled) > _MOST:
+            return False
+        uses = uses_of(self.jaxpr)
+        for var in self.tiled:
+            if any(e is None or not self._by_tiles(e) for e in uses.get(var, ())):
+                self.whole.add(var)
+        self.cut = _cut(self)
+        return self.cut != starts
+
+    def _enter(self, eqn: JaxprEqn) -> None:
+        if not is_simple(eqn):
+            return
+        (out,) = eqn.outvars
+        if isinstance(eqn.op, AllGather):
+            self.tiled[out], self.eqns[out] = Moved(None, (), eqn.invars[0].aval, eqn.op), eqn
+            return
+        pending = {i: self.tiled[a] for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in self.tiled}
+        if not pending:
+            return
+        if isinstance(eqn.op, AllSlice):
+            if _undoes(eqn.op, pending[0].collective):
+                self.taken[out] = eqn.invars[0]  # type: ignore[assignment]
+            return
+        moved = on_tiles(eqn, pending, self.variance, self.mesh)
+        if moved is not None and isinstance(moved.collective, AllGather):
+            self.tiled[out], self.eqns[out] = moved, eqn
+
+    def _by_tiles(self, eqn: JaxprEqn) -> bool:
+        """Whether an equation may have its operands in tiles."""
+        if len(eqn.outvars) != 1:
+            return False
+        moved = self.tiled.get(eqn.outvars[0])
+        return eqn.outvars[0] in self.taken if moved is None else moved.local is not None
+
+    def operands(self, var: Var) -> Iterator[Var]:
+        """The values in tiles that one is made of."""
+        if self.tiled[var].local is not None:
+            yield from (a for a in dict.fromkeys(self.eqns[var].invars) if isinstance(a, Var) and a in self.tiled)
+
+    def price(self, var: Var) -> int:
+        moved = self.tiled[var]
+        return plain_price(moved.collective, moved.value, None) * _UNIT + 1
+
+    # --- the new program ------------------------------------------------------------------------------------
+    def rewritten(self) -> Jaxpr:
+        """The jaxpr with the gathers of the cut, and everything before them by tiles."""
+        whole, local = self._needed()
+        names: dict[Atom, Atom] = {}
+        eqns: list[JaxprEqn] = []
+        for eqn in self.jaxpr.eqns:
+            out = eqn.outvars[0] if len(eqn.outvars) == 1 else None
+            if out in self.taken:
+                names[out] = names[self.taken[out]]
+                continue
+            eqn = eqn.replace(invars=[names[a] if a in self.taken else a for a in eqn.invars])
+            if out is None or out not in self.tiled:
+                eqns.append(eqn)
+                continue
+            if out in local:
+                names[out] = self._local(eqn, names, eqns)
+            if out in self.cut and out in whole:
+                leaves = list(self._leaves(out))
+                moved = JaxprEqn(self.tiled[out].collective, [names[out]], [out], leaves[0].source, merged_note(leaves))
+                eqns.append(moved)
+            elif out in whole:
+                eqns.append(eqn)
+        outs = [names[a] if a in self.taken else a for a in self.jaxpr.outvars]
+        return self.jaxpr.replace(eqns=eqns, outvars=outs)
+
+    def _needed(self) -> tuple[set[Var], set[Var]]:
+        """The values that are needed whole, and those in tiles."""
+        whole, local = set(self.whole), set(self.taken.values())
+        for var in reversed(self.tiled):
+            if var in whole and var not in self.cut:
+                whole.update(self.operands(var))
+            if var in whole and var in self.cut:
+                local.add(var)
+            if var in local:
+                local.update(self.operands(var))
+        return whole, local
+
+    def _local(self, eqn: JaxprEqn, names: dict[Atom, Atom], eqns: list[JaxprEqn]) -> Atom:
+        """The tile of a value, computed by equations that are added."""
+        (out,) = eqn.outvars
+        moved = self.tiled[out]
+        if moved.local is None:
+            return eqn.invars[0]
+        before = [self._slice(e.replace(invars=[names.get(a, a) for a in e.invars])) for e in moved.before]
+        invars = [names[a] if a in self.tiled or a in self.taken else a for a in moved.local.invars]
+        value = Var(moved.value)
+        eqns += [*before, moved.local.replace(invars=invars, outvars=[value])]
+        return value
+
+    def _slice(self, eqn: JaxprEqn) -> JaxprEqn:
+        """The tile of a whole value: of a number that is broadcast, it is made at once."""
+        (whole,) = eqn.invars
+        made = self.makers.get(whole)  # type: ignore[arg-type]
+        if made is None or not isinstance(made.op, BroadcastInDim):
+            return eqn
+        if eqn.op.dimension in made.op.broadcast_dimensions:  # type: ignore[attr-defined]
+            return eqn
+        return made.replace(op=replace(made.op, shape=eqn.outvars[0].aval.shape), outvars=eqn.outvars)
+
+    def _leaves(self, var: Var) -> Iterator[JaxprEqn]:
+        """The gathers that a value is made of."""
+        seen, left = {var}, [var]
+        while left:
+            v = left.pop()
+            if self.tiled[v].local is None:
+                yield self.eqns[v]
+            new = [o for o in self.operands(v) if o not in seen]
+            seen.update(new)
+            left += new
+
+
+def _undoes(op: AllSlice, gather: Any) -> bool:
+    return (op.axes, op.dimension) == (gather.axes, gather.dimension)
+
+
+#: where the flow begins and ends; every value is two nodes between them, with its price as the capacity
+_SOURCE, _SINK = "source", "sink"
+
+
+def _cut(graph: _Graph) -> set[Var]:
+    """The values of the minimum cut that is nearest to what must be whole."""
+    rest: dict[Any, dict[Any, float]] = {_SOURCE: {}, _SINK: {}}
+
+    def edge(a: Any, b: Any, capacity: float) -> None:
+        rest.setdefault(a, {})[b] = capacity
+        rest.setdefault(b, {}).setdefault(a, 0)
+
+    for var, moved in graph.tiled.items():
+        edge((var, 0), (var, 1), graph.price(var))
+        if moved.local is None:
+            edge(_SOURCE, (var, 0), math.inf)
+        for operand in graph.operands(var):
+            edge((operand, 1), (var, 0), math.inf)
+        if var in graph.whole:
+            edge((var, 1), _SINK, math.inf)
+    while (way := _shortest(rest)) is not None:
+        least = min(rest[a][b] for a, b in way)
+        for a, b in way:
+            rest[a][b] -= least
+            rest[b][a] += least
+    behind = set(_reached(_SINK, lambda b: (a for a in rest[b] if rest[a][b] > 0)))
+    return {v for v in graph.tiled if (v, 1) in behind and (v, 0) not in behind}
+
+
+def _shortest(rest: dict[Any, dict[Any, float]]) -> list[tuple[Any, Any]] | None:
+    """The edges of a shortest way on which more can flow."""
+    found = _reached(_SOURCE, lambda a: (b for b, capacity in rest[a].items() if capacity > 0))
+    if _SINK not in found:
+        return None
+    way, b = [], _SINK
+    while b != _SOURCE:
+        way.append((found[b], b))
+        b = found[b]
+    return way
+
+
+def _reached(start: Any, nexts: Callable[[Any], Iterable[Any]]) -> dict[Any, Any]:
+    """What can be reached, and from where it was."""
+    found, queue = {start: start}, deque([start])
+    while queue:
+        a = queue.popleft()
+        for b in nexts(a):
+            if b not in found:
+                found[b] = a
+                queue.append(b)
+    return found
