@@ -187,3 +187,18 @@ def test_merged_dimensions_that_are_both_split():
     part.verify()
     assert sent(part) == [("all_to_all", x.nbytes // 4 // 2)]
     assert part.work.redundancy == 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: mnp.flip(x, 1), lambda x: mnp.roll(x, 3, 1), lambda x: mnp.cumsum(x, 1), lambda x: mnp.sort(x, 1)],
+    ids=["flip", "roll", "cumsum", "sort"],
+)
+def test_what_is_wanted_along_another_dimension_is_brought_there_first(function):
+    """One all-to-all, and no exchange of what the op needs of its neighbours."""
+    mesh = mw.AbstractMesh((8,), ("x",))
+    there, wanted = mw.NamedSharding(mesh, mw.P(None, "x")), mw.NamedSharding(mesh, mw.P("x"))
+    x = mw.ShapeDtypeStruct((16, 32, 24), np.float32)
+    part = mw.jit(function, in_shardings=there, out_shardings=wanted).lower(x).partition()
+    assert [(c.kind, c.bytes_sent) for c in part.collectives] == [("all_to_all", 16 * 32 * 24 * 4 // 8 * 7 // 8)]
+    part.verify()

@@ -439,7 +439,9 @@ class Rev(Linear1):
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         names = [f"d{d}" for d in range(x.ndim)]
-        return make_rule([names], [names], dict(zip(names, x.shape)), {f"d{d}": WINDOW for d in self.dimensions})
+        reversed_ = [f"d{d}" for d in self.dimensions]
+        kinds, passes = dict.fromkeys(reversed_, WINDOW), dict.fromkeys(reversed_, SentTimes())
+        return make_rule([names], [names], dict(zip(names, x.shape)), kinds, passes=passes)
 
     def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         for d in self.dimensions:

@@ -406,13 +406,16 @@ def _work(q: Question, assignment: Assignment) -> float:
 
 
 def _exchanged(q: Question, assignment: Assignment, layouts: Sequence[Layout]) -> float:
-    """Bytes that the op itself makes every device send."""
+    """Bytes that the op itself makes every device send; next to none for windows, so that they have no say but on a
+    tie."""
     cost = 0.0
     for f, (factor, axes) in enumerate(zip(q.rule.factors, assignment)):
         if axes and factor.passes is not None:
             operands = {o for o, _ in q.rule.operand_dims(f)}
             tiles = sum(_local_bytes(q.operands[o].aval, layouts[o], q.mesh) for o in operands)
             cost += prices(q.mesh).latency + factor.passes(q.mesh.sizes(axes)) * tiles
+        elif axes and factor.kind == WINDOW:
+            cost += 1.0
     return cost
 
 
