@@ -157,7 +157,7 @@ class Config(threading.local):
     traceback_in_locations_limit: int
     #: whether errors show our own frames: "off" shows them, the quiet form does not say that they are left out
     traceback_filtering: str
-    #: where compiled programs are kept for other processes; None: nowhere
+    #: where compiled programs are kept for other processes; None: nowhere. Convolutions are XLA's own then, no oneDNN's
     compilation_cache_dir: str | os.PathLike[str] | None
     #: what compiles faster is not kept
     persistent_cache_min_compile_time_secs: float

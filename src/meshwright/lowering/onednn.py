@@ -52,7 +52,8 @@ def by_onednn(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 def _is_there() -> bool:
     """Whether programs may have such calls: with them, XLA cannot write what it has compiled to a file."""
     where = sys.platform, platform.machine(), config.platform
-    return where == ("linux", "x86_64", "cpu") and not config.compilation_cache_dir
+    is_kept = config.compilation_cache_dir and config.enable_compilation_cache
+    return where == ("linux", "x86_64", "cpu") and not is_kept
 
 
 def _call(eqn: JaxprEqn) -> list[JaxprEqn]:
