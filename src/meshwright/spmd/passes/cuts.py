@@ -202,15 +202,19 @@ _SOURCE, _SINK = "source", "sink"
 
 def _cut(graph: _Graph) -> set[Var]:
     """The values of the minimum cut that is nearest to what must be whole."""
+    starts = {v for v, moved in graph.tiled.items() if moved.local is None}
+    begins = starts - graph.whole  # the others are gathered, whatever becomes of these
+    if not begins:
+        return starts
     rest: dict[Any, dict[Any, float]] = {_SOURCE: {}, _SINK: {}}
 
     def edge(a: Any, b: Any, capacity: float) -> None:
         rest.setdefault(a, {})[b] = capacity
         rest.setdefault(b, {}).setdefault(a, 0)
 
-    for var, moved in graph.tiled.items():
+    for var in graph.tiled:
         edge((var, 0), (var, 1), graph.price(var))
-        if moved.local is None:
+        if var in begins:
             edge(_SOURCE, (var, 0), math.inf)
         for operand in graph.operands(var):
             edge((operand, 1), (var, 0), math.inf)
@@ -222,12 +226,12 @@ def _cut(graph: _Graph) -> set[Var]:
             rest[a][b] -= least
             rest[b][a] += least
     behind = set(_reached(_SINK, lambda b: (a for a in rest[b] if rest[a][b] > 0)))
-    return {v for v in graph.tiled if (v, 1) in behind and (v, 0) not in behind}
+    return (starts - begins) | {v for v in graph.tiled if (v, 1) in behind and (v, 0) not in behind}
 
 
 def _shortest(rest: dict[Any, dict[Any, float]]) -> list[tuple[Any, Any]] | None:
     """The edges of a shortest way on which more can flow."""
-    found = _reached(_SOURCE, lambda a: (b for b, capacity in rest[a].items() if capacity > 0))
+    found = _reached(_SOURCE, lambda a: (b for b, capacity in rest[a].items() if capacity > 0), _SINK)
     if _SINK not in found:
         return None
     way, b = [], _SINK
@@ -237,10 +241,10 @@ def _shortest(rest: dict[Any, dict[Any, float]]) -> list[tuple[Any, Any]] | None
     return way
 
 
-def _reached(start: Any, nexts: Callable[[Any], Iterable[Any]]) -> dict[Any, Any]:
-    """What can be reached, and from where it was."""
+def _reached(start: Any, nexts: Callable[[Any], Iterable[Any]], end: Any = None) -> dict[Any, Any]:
+    """What can be reached, and from where it was; once ``end`` is, no more is looked for."""
     found, queue = {start: start}, deque([start])
-    while queue:
+    while queue and end not in found:
         a = queue.popleft()
         for b in nexts(a):
             if b not in found:
