@@ -241,11 +241,19 @@ class ConfigError(MeshwrightError, ValueError, AttributeError):
     """A configuration option that does not exist (JAX: ``AttributeError``) or cannot be changed any more."""
 
 
-# --- warnings -----------------------------------------------------------------------------------------------
-class DumpError(MeshwrightError, OSError):
+class FileError(MeshwrightError, OSError):
+    """A file or folder that the caller named cannot be read or written."""
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """There is no such file or folder."""
+
+
+class DumpError(FileError):
     """What a program looks like on its way could not be written to a folder."""
 
 
+# --- warnings -----------------------------------------------------------------------------------------------
 class MeshwrightWarning(UserWarning):
     """Base of every warning; ``warnings.simplefilter("error", MeshwrightWarning)`` makes them errors."""
 

@@ -28,6 +28,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from meshwright.core.expected import as_path
+from meshwright.core.files import user_file
 from meshwright.errors import ArgumentError, ProfilerError
 from meshwright.inspect.profile import PROGRAMS_FILE, Profile, read_profile
 from meshwright.runtime import programs
@@ -93,7 +95,7 @@ def start_trace(
 
     Raises:
       ProfilerError: one is being recorded.
-      ArgumentError: ``create_perfetto_link``, which would need a server.
+      ArgumentError: ``create_perfetto_link``, which would need a server. FileError: ``log_dir`` cannot be made.
     """
     if create_perfetto_link:
         raise ArgumentError(
@@ -102,7 +104,10 @@ def start_trace(
         )
     if _Running.session is not None:
         raise ProfilerError("start_trace: a profile is being recorded; there is one at a time (stop_trace ends it)")
-    _Running.folder, _Running.perfetto = Path(log_dir), create_perfetto_trace
+    folder = as_path("start_trace: log_dir", log_dir)
+    with user_file("start_trace: log_dir", folder):  # rather than when there is a profile, which would be lost
+        folder.mkdir(parents=True, exist_ok=True)
+    _Running.folder, _Running.perfetto = folder, create_perfetto_trace
     _Running.session = profiling.session(profiler_options)
 
 
@@ -117,7 +122,6 @@ def stop_trace() -> None:
     if _Running.session is None:
         raise ProfilerError("stop_trace: no profile is being recorded; start_trace begins one")
     session, _Running.session = _Running.session, None
-    _Running.folder.mkdir(parents=True, exist_ok=True)
     before = set(_Running.folder.glob("plugins/profile/*/*"))
     session.export(session.stop(), str(_Running.folder))
     written = sorted(set(_Running.folder.glob("plugins/profile/*/*")) - before)
@@ -177,5 +181,11 @@ def device_memory_profile(backend: str | None = None) -> bytes:
 
 
 def save_device_memory_profile(filename: str | os.PathLike[str], backend: str | None = None) -> None:
-    """Write :func:`device_memory_profile` to a file, for ``pprof --web FILE``."""
-    Path(filename).write_bytes(device_memory_profile(backend))
+    """Write :func:`device_memory_profile` to a file, for ``pprof --web FILE``.
+
+    Raises:
+      FileError: the file cannot be written.
+    """
+    file = as_path("save_device_memory_profile: filename", filename)
+    with user_file("save_device_memory_profile: filename", file):
+        file.write_bytes(device_memory_profile(backend))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.core.background import Background
+from meshwright.core.files import user_file
 from meshwright.errors import ArgumentError
 from meshwright.runtime.devices import local_devices
 from meshwright.runtime.memory_stats import memory_stats
@@ -32,7 +33,8 @@ def _folder() -> Path:
     """Where processes of this user write; ``MESHWRIGHT_SMI_DIR`` says another place."""
     chosen = os.environ.get("MESHWRIGHT_SMI_DIR")
     folder = Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"meshwright-smi-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with user_file("smi: MESHWRIGHT_SMI_DIR", folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise ArgumentError(f"smi: {folder} belongs to another user; set MESHWRIGHT_SMI_DIR to a folder of your own")
     return folder

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from meshwright.core.expected import from_front
 from meshwright.core.signature import parameters_of
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError
 from meshwright.ir.tracing import typeof
@@ -67,6 +68,17 @@ def both_ways(
     more_names = [order[n] for n in numbers if 0 <= n < len(order)]
     more_numbers = [order.index(n) for n in names if n in order]
     return tuple(dict.fromkeys((*numbers, *more_numbers))), tuple(dict.fromkeys((*names, *more_names)))
+
+
+def counted(what: str, numbers: Sequence[int], count: int, fun: str) -> set[int]:
+    """Numbers of arguments in a call of ``fun`` with ``count``; beyond the last, where there are defaults, as they are.
+
+    Raises:
+      ArgumentError: one before the first.
+    """
+    if not numbers or min(numbers) >= 0:
+        return set(numbers)
+    return {*from_front(what, [i for i in numbers if i < 0], count, fun), *(i for i in numbers if i >= 0)}
 
 
 def check_apart(static: Sequence[Any], donated: Sequence[Any]) -> None:

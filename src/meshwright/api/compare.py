@@ -10,6 +10,7 @@ from typing import Any
 
 from meshwright.api.binding import partitioned_elsewhere
 from meshwright.api.load import ImportedProgram, load
+from meshwright.core.files import user_file
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, MeshwrightError
 from meshwright.ops.sharding.constraint import without_constraints
@@ -95,7 +96,8 @@ def xla_figures(
     devices = program.num_partitions
     if devices < 2:
         raise ArgumentError(f"compare: {program.name!r} has no shardings, so XLA has nothing to partition")
-    data = source if isinstance(source, bytes) else Path(source).read_bytes()
+    with user_file("compare: source", "<bytes>" if isinstance(source, bytes) else source):
+        data = source if isinstance(source, bytes) else Path(source).read_bytes()
     free = [s is None for s in program.parsed.result_shardings]
     return _figures(xla_partition(data, devices, free), program, mesh)
 

@@ -9,6 +9,7 @@ from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.api.shardings import over_mesh, places_of
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.expected import as_numbers, from_front
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShardingError, UnexpectedTracerError
 from meshwright.ir.state import STATE
@@ -54,7 +55,7 @@ class custom_partitioning(CustomFunction):
 
     def __init__(self, fun: Callable[..., Any], static_argnums: int | Iterable[int] = ()) -> None:
         super().__init__(fun)
-        self.static_argnums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+        self.static_argnums = as_numbers("custom_partitioning: static_argnums", static_argnums)
 
     def def_partition(
         self,
@@ -120,7 +121,7 @@ class custom_partitioning(CustomFunction):
         args = positional(self.fun, args, kwargs, "custom_partitioning")
         if STATE.trace is EVAL:
             return self.fun(*args)
-        numbers = {n % len(args) for n in self.static_argnums} if args else set()
+        numbers = from_front("custom_partitioning: static_argnums", self.static_argnums, len(args), name)
         static = {i: x for i, x in enumerate(args) if i in numbers}
         if any(isinstance(leaf, Tracer) for leaf in pytree.leaves(static)):
             raise UnexpectedTracerError(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from meshwright.api.arguments import bad_argument, both_ways, check_apart, words_of
+from meshwright.api.arguments import bad_argument, both_ways, check_apart, counted, words_of
 from meshwright.api.calls import misplaced, together
 from meshwright.api.compiled import Compiled
 from meshwright.api.ready import CACHES, Ready
@@ -100,6 +100,8 @@ def trace_flat(
 
 class JitFunction:
     """A jitted function. Calling it runs the compiled program; see also ``trace``, ``lower``, ``clear_cache``."""
+
+    _numbered = "jit: static_argnums", "jit: donate_argnums"
 
     def __init__(
         self,
@@ -272,7 +274,7 @@ class JitFunction:
 
     # --- static arguments -----------------------------------------------------------------------------------
     def _split_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        numbers = {i % len(args) if args and -len(args) <= i < 0 else i for i in self.static_argnums}
+        numbers = counted(self._numbered[0], self.static_argnums, len(args), self.name)
         positional = tuple((i, args[i]) for i in sorted(numbers) if i < len(args))
         named = tuple((n, kwargs[n]) for n in self.static_argnames if n in kwargs)
         for where, value in (*positional, *named):
@@ -350,7 +352,7 @@ class JitFunction:
         skipped = {i for i, _ in static[1]} if static else set()
         count = static[0] if static else len(args)
         numbers = [i for i in range(count) if i not in skipped]  # original number of each dynamic argument
-        donate = {i % count if i < 0 and count else i for i in self.donate_argnums}
+        donate = counted(self._numbered[1], self.donate_argnums, count, self.name)
         flags = []
         for number, arg in zip(numbers, args):
             flags += [number in donate] * len(pytree.leaves(arg))

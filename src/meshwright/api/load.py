@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,8 @@ from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.dtypes import wide_types
-from meshwright.core.expected import as_integer
+from meshwright.core.expected import as_integer, as_path
+from meshwright.core.files import user_file
 from meshwright.core.source import warn
 from meshwright.errors import (
     ArgumentError,
@@ -444,9 +444,6 @@ def _contents(source: Any) -> tuple[str | bytes, str]:
         return source, "<text>"
     if not isinstance(source, (str, os.PathLike)):
         raise ArgumentTypeError(f"load: expected a path, text or bytes, got {type(source).__name__}")
-    path = Path(source)
-    try:
+    path = as_path("load: source", source)
+    with user_file("load: cannot read", path, ArgumentError):
         return path.read_bytes(), path.name
-    except (OSError, ValueError) as error:  # ValueError: no system has a file of such a name
-        why = error.strerror if isinstance(error, OSError) else error
-        raise ArgumentError(f"load: cannot read {str(path)!r}: {why}") from None

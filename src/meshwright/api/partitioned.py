@@ -19,7 +19,8 @@ from meshwright.api.shardings import orders_of, over_mesh, refuse_orders
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.core.expected import as_number, as_path, refused
+from meshwright.core.expected import as_number, refused
+from meshwright.core.files import write_text
 from meshwright.core.late import LateModule
 from meshwright.core.source import warn
 from meshwright.errors import (
@@ -293,9 +294,7 @@ class PartitionedProgram(Stage):
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to look at, as HTML: what is sent and why, shardings, step time, memory, the program."""
-        file = as_path("report: path", path)
-        file.write_text(page(self), encoding="utf-8")
-        return file
+        return write_text("report: path", path, page(self))
 
     def diff(self, other: PartitionedProgram) -> Changes:
         """What changes from this program to ``other``: collectives, bytes, memory, work, replication and padding."""

@@ -25,7 +25,7 @@ from meshwright.api.shardings import placed
 from meshwright.core import pytree
 from meshwright.core.avals import NOWHERE, Typed
 from meshwright.core.config import config
-from meshwright.core.expected import as_numbers, as_tuple
+from meshwright.core.expected import as_numbers, as_tuple, from_front
 from meshwright.core.identity import made_of
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
@@ -155,6 +155,8 @@ def pmap(
 class PmapFunction(JitFunction):
     """A ``pmap``: a jitted function whose arguments may lie anywhere, as it says itself on which devices they are."""
 
+    _numbered = "pmap: static_broadcasted_argnums", "pmap: donate_argnums"
+
     def __repr__(self) -> str:
         return f"<pmapped function {self.name}>"
 
@@ -229,12 +231,7 @@ def _run(spec: _Pmap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _bound(spec: _Pmap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-    static = {i % len(args) if args and i < 0 else i for i in spec.static}
-    if any(i >= len(args) for i in static):
-        raise ArgumentError(
-            f"pmap of {described(spec.fun)}: static_broadcasted_argnums={spec.static}, but it was called with "
-            f"{len(args)} positional arguments; pass static arguments by position"
-        )
+    static = from_front("pmap: static_broadcasted_argnums", spec.static, len(args), described(spec.fun))
     dynamic = tuple(a for i, a in enumerate(args) if i not in static)
     in_axes = spec.in_axes
     if isinstance(in_axes, tuple):

@@ -12,6 +12,7 @@ from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING, Index, read_
 from meshwright.checkpoint_io.reading import restore
 from meshwright.checkpoint_io.writing import Progress, Saving, save
 from meshwright.core.expected import as_path
+from meshwright.core.files import user_file
 from meshwright.core.source import warn
 from meshwright.core.static import static_index
 from meshwright.errors import ArgumentError, CheckpointError, CheckpointWarning
@@ -56,8 +57,9 @@ class CheckpointManager:
         self.every, self.format = every, format
         self._saving: Saving | None = None
         if WORLD.rank == 0:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._clean()
+            with user_file("CheckpointManager: directory", self.directory, CheckpointError):
+                self.directory.mkdir(parents=True, exist_ok=True)
+                self._clean()
 
     def __enter__(self) -> CheckpointManager:
         return self
@@ -130,7 +132,8 @@ class CheckpointManager:
         kept = {*steps[-self.keep :], *(self.best_steps()[: self.keep_best] if self.keep_best else ())}
         for step in steps:
             if step not in kept:
-                (self.folder(step) / NAME).unlink()  # no checkpoint from here on, whatever happens
+                with user_file("CheckpointManager: directory", self.folder(step), CheckpointError):
+                    (self.folder(step) / NAME).unlink()  # no checkpoint from here on, whatever happens
                 shutil.rmtree(self.folder(step), ignore_errors=True)
 
     def _clean(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import operator
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -50,12 +51,21 @@ def as_path(what: str, value: Any) -> Path:
     """``value`` as a path.
 
     Raises:
-      ArgumentTypeError: neither text nor a path.
+      ArgumentTypeError: neither text nor a path. ArgumentError: no system has a file of such a name.
     """
     try:
-        return Path(value)
+        path = Path(value)
     except TypeError:
         raise refused(what, "a path", value) from None
+    if "\0" in str(path):
+        raise ArgumentError(f"{what}: expected a path, got {str(path)!r}, which has a zero byte; take it out")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ArgumentError(
+            f"{what}: expected a path, got {str(path)!r}, which has a character that no name can have; take it out"
+        ) from None
+    return path
 
 
 def as_numbers(what: str, value: Any) -> tuple[int, ...]:
@@ -68,6 +78,24 @@ def as_numbers(what: str, value: Any) -> tuple[int, ...]:
     if not all(isinstance(n, int) for n in numbers):
         raise ArgumentTypeError(f"{what} must be an int or a sequence of ints, got {value!r}")
     return numbers
+
+
+def from_front(what: str, numbers: Iterable[int], count: int, fun: str) -> tuple[int, ...]:
+    """Numbers of arguments of a call of ``fun`` with ``count`` by position; negative ones count from the end.
+
+    Raises:
+      ArgumentError: one that is not there.
+    """
+    given = tuple(numbers)
+    for i in given:
+        if not -count <= i < count:
+            arguments = f"{count} positional argument{'' if count == 1 else 's'}"
+            few = f"numbers from {-count} to {count - 1}, of those" if count else "one that is passed by position"
+            shown = given[0] if len(given) == 1 else given
+            raise ArgumentError(
+                f"{what}={shown} names argument {i}, but {fun} was called with {arguments}; expected {few}"
+            )
+    return tuple(i % count for i in given)
 
 
 def as_tuple(what: str, expected: str, values: Any) -> tuple[Any, ...]:

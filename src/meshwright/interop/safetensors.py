@@ -20,6 +20,7 @@ import numpy as np
 from meshwright.api.assembling import make_array_from_callback
 from meshwright.api.shardings import resolve
 from meshwright.core.dtypes import as_dtype, canonical, kind_of
+from meshwright.core.files import user_file
 from meshwright.core.records import dataclass
 from meshwright.errors import WeightsError
 from meshwright.interop.extras import require
@@ -273,7 +274,8 @@ def save(
     if math.isinf(max_bytes):
         _save_file(path, _values(tensors, tensors), metadata)
         return
-    path.mkdir(parents=True, exist_ok=True)
+    with user_file("save: path", path, WeightsError):
+        path.mkdir(parents=True, exist_ok=True)
     groups = _shards(tensors, max_bytes)
     files = [f"model-{i + 1:05}-of-{len(groups):05}.safetensors" for i in range(len(groups))]
     for file, names in zip(files, groups):
@@ -282,7 +284,8 @@ def save(
         "metadata": {"total_size": sum(x.nbytes for x in tensors.values())},
         "weight_map": {n: file for file, names in zip(files, groups) for n in names},
     }
-    (path / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    with user_file("save: path", path / INDEX, WeightsError):
+        (path / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
 def _save_file(file: Path, values: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None) -> None:

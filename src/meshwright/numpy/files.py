@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.files import user_file
 from meshwright.numpy.creation import asarray
 from meshwright.runtime.array import Array
 
@@ -51,7 +52,8 @@ def save(file: Any, arr: Any, allow_pickle: bool = True) -> None:
     >>> load(io.BytesIO(buffer.getvalue())).tolist()
     [1, 2]
     """
-    np.save(file, np.asarray(arr), allow_pickle)
+    with user_file("save: file", file):
+        np.save(file, np.asarray(arr), allow_pickle)
 
 
 def savez(file: Any, *args: Any, **kwds: Any) -> None:
@@ -64,7 +66,8 @@ def savez(file: Any, *args: Any, **kwds: Any) -> None:
     [1, 2]
     """
     named: dict[str, Any] = {name: np.asarray(x) for name, x in kwds.items()}
-    np.savez(file, *map(np.asarray, args), **named)
+    with user_file("savez: file", file):
+        np.savez(file, *map(np.asarray, args), **named)
 
 
 def load(file: Any, *args: Any, **kwargs: Any) -> Any:
@@ -76,7 +79,8 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
     >>> load(io.BytesIO(buffer.getvalue())).shape
     (1, 1)
     """
-    loaded = np.load(file, *args, **kwargs)
+    with user_file("load: file", file):
+        loaded = np.load(file, *args, **kwargs)
     return asarray(loaded) if isinstance(loaded, np.ndarray) else loaded
 
 
@@ -89,7 +93,9 @@ def fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offs
     >>> fromfile(path, "uint8").tolist()
     [1, 2]
     """
-    return asarray(np.fromfile(file, dtypes.as_dtype(dtype), count, sep, offset))
+    with user_file("fromfile: file", file):
+        numbers = np.fromfile(file, dtypes.as_dtype(dtype), count, sep, offset)
+    return asarray(numbers)
 
 
 def fromiter(iter: Iterable[Any], dtype: Any, count: int = -1) -> Any:

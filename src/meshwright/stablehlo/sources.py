@@ -33,6 +33,17 @@ for _name in ("read_structure", "read_manual", "read_custom_calls", "read_derive
 _BYTECODE = b"ML\xefR"
 _KNOWN = "HLO text, serialized HloModuleProto, StableHLO text, bytecode or portable artifact"
 _MLIR_POSITION = re.compile(r'loc\("([^"]*)":(\d+):(\d+)')
+#: what to do about a program that is no such program
+_REMEDIES = {
+    "stablehlo": "correct the text there, or print the module again: all of it, ops of known dialects only",
+    "hlo": "correct the text there, or print the module again, all of it",
+    "bytecode": "write the module again, all of it, for a version of StableHLO that this one reads (an older target "
+                "version), or as text",
+    "proto": "give one of these forms; an HloModuleProto that is part of another message, as HloProto, has to be taken "
+             "out of it",
+}  # fmt: skip
+#: how much of a line is shown before and after the place of an error
+_NEAR = 40
 _HLO_POSITION = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
 
 
@@ -103,7 +114,9 @@ def _read(form: str, data: bytes, what: str) -> ir.Module:
         if not _has_plain_names(module):
             read("names", module)
     except Refused as refused:
-        raise ImportProgramError("\n".join(_complaint(p, m, what) for p, m in refused.complaints)) from None
+        text = data.decode() if form in ("stablehlo", "hlo") else ""
+        complaints = [_complaint(p, m, what, text) for p, m in refused.complaints]
+        raise ImportProgramError("\n".join([*complaints, _REMEDIES[form]])) from None
     except ImportProgramError as error:
         raise ImportProgramError(f"{what}: {error}") from None
     return ir.Module.parse(module, new_context())
@@ -117,14 +130,25 @@ def _has_plain_names(bytecode: bytes) -> bool:
     return True
 
 
-def _complaint(place: str, message: str, what: str) -> str:
+def _complaint(place: str, message: str, what: str, text: str) -> str:
     """A complaint of MLIR's, which has a place, or of XLA's."""
     match = _MLIR_POSITION.match(place)
+    if match is not None and match[1] not in ("-", ""):
+        return f"{what}: {message} (from {match[1]}:{match[2]})"
     if match is not None:
-        name, line, column = match.groups()
-        return f"{what}:{line}:{column}: {message}" if name in ("-", "") else f"{what}: {message} (from {name}:{line})"
-    match = _HLO_POSITION.search(message)
-    return f"{what}:{match[1]}:{match[2]}: {match[3]}" if match else f"{what}: {message}"
+        line, column = match[2], match[3]
+    elif match := _HLO_POSITION.search(message):
+        line, column, message = match[1], match[2], match[3].removesuffix(":")
+    else:
+        return f"{what}: {message.strip()}"
+    return f"{what}:{line}:{column}: {message}{_near(text, int(line), int(column))}"
+
+
+def _near(text: str, line: int, column: int) -> str:
+    """What stands at a place, which begins with line 1 and column 1."""
+    lines = text.split("\n")
+    found = lines[line - 1][max(column - 1 - _NEAR, 0) : column - 1 + _NEAR].strip() if 0 < line <= len(lines) else ""
+    return f", near {found!r}" if found else ""
 
 
 def _as_bytes(text: str, file: str) -> bytes:

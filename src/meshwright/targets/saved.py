@@ -16,8 +16,9 @@ from os import PathLike
 from pathlib import Path
 
 from meshwright.core.expected import as_path
+from meshwright.core.files import user_file
 from meshwright.core.records import dataclass
-from meshwright.errors import ImportProgramError
+from meshwright.errors import FileError, ImportProgramError
 
 _FORM = "meshwright executable 1"
 
@@ -35,14 +36,21 @@ class SavedExecutable:
     data: bytes = field(repr=False)
 
     def write(self, path: str | PathLike[str]) -> Path:
-        """Write it to ``path``, at once: there is the whole file or none."""
+        """Write it to ``path``, at once: there is the whole file or none.
+
+        Raises:
+          FileError: it cannot be written.
+        """
         file = as_path("save: path", path)
         header = {k: v for k, v in asdict(self).items() if k != "data"}
         header |= {"form": _FORM, "sha256": hashlib.sha256(self.data).hexdigest(), "bytes": len(self.data)}
-        beside = file.with_name(file.name + ".part")
-        beside.write_bytes(json.dumps(header).encode() + b"\n" + self.data)
-        beside.chmod(0o600)
-        beside.replace(file)
+        if file.is_dir():  # which would be seen only when the name is taken, after the writing
+            raise FileError(f"save: path {str(file)!r}: is a folder; name a file in it")
+        with user_file("save: path", file):
+            beside = file.with_name(file.name + ".part")
+            beside.write_bytes(json.dumps(header).encode() + b"\n" + self.data)
+            beside.chmod(0o600)
+            beside.replace(file)
         return file
 
 

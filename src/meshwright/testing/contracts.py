@@ -13,7 +13,8 @@ from typing import Any
 
 from meshwright.api.changes import compared, reasons, summary
 from meshwright.core.expected import as_path
-from meshwright.errors import ArgumentTypeError, ContractError
+from meshwright.core.files import user_file
+from meshwright.errors import ArgumentTypeError, ContractError, MissingFileError
 
 #: set to 1, contracts are written anew; ``pytest --meshwright-update`` sets it
 UPDATE = "MESHWRIGHT_UPDATE_CONTRACTS"
@@ -32,7 +33,7 @@ def contract(partitioned: Any, file: str | os.PathLike[str], *, update: bool | N
 
     Raises:
       ContractError: the program is another, with what came and what went, and why; or there is no such file.
-      ArgumentTypeError: not a partitioned program.
+      ArgumentTypeError: not a partitioned program. FileError: the file cannot be read, or not be written.
 
     Example:
       >>> part = mw.jit(lambda x: x.sum()).lower(mnp.ones(8)).partition(num_devices=4)
@@ -44,8 +45,9 @@ def contract(partitioned: Any, file: str | os.PathLike[str], *, update: bool | N
         raise ArgumentTypeError(f"contract: expected a partitioned program, got {type(partitioned).__name__}")
     path, current = as_path("contract: file", file), summary(partitioned)
     if update or (update is None and os.environ.get(UPDATE) == "1"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(current, indent=1, ensure_ascii=False) + "\n")
+        with user_file("contract: file", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(current, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return
     pinned = _read(path)
     changes = compared(pinned, current, reasons(partitioned))
@@ -63,12 +65,13 @@ def _is_entry(entry: Any) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        pinned = json.loads(path.read_text())
-    except OSError:
+        with user_file("contract: file", path):
+            pinned = json.loads(path.read_text(encoding="utf-8"))
+    except MissingFileError:
         raise ContractError(
             f"there is no contract {str(path)!r}; run pytest with --meshwright-update to write it"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ContractError(f"{path}: is no contract ({error}); run pytest with --meshwright-update") from None
     collectives = pinned.get("collectives") if isinstance(pinned, dict) else None
     if not isinstance(collectives, dict) or not all(_is_entry(entry) for entry in collectives.values()):

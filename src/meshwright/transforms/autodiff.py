@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray, Typed
-from meshwright.core.expected import as_numbers
+from meshwright.core.expected import as_numbers, from_front
 from meshwright.core.pytree_classes import Partial
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
@@ -211,14 +211,7 @@ def argument_numbers(argnums: Any, n: int, where: str) -> tuple[int, ...]:
     Raises:
       ArgumentError: one that is not there. ArgumentTypeError: no numbers.
     """
-    numbers = as_numbers(f"{where}: argnums", argnums)
-    for i in numbers:
-        if not -n <= i < n:
-            raise ArgumentError(
-                f"{where}: argnums={argnums} names argument {i}, but the function was called with {n} positional "
-                f"argument{'' if n == 1 else 's'}"
-            )
-    return tuple(i % n for i in numbers)
+    return from_front(f"{where}: argnums", as_numbers(f"{where}: argnums", argnums), n, "the function")
 
 
 def function_of(fun: Callable[..., Any], numbers: Sequence[int], args: Sequence[Any], kwargs: Any) -> Any:

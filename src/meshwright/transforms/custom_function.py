@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright.core import pytree
+from meshwright.core.expected import as_numbers, from_front
 from meshwright.core.signature import positions
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
@@ -42,6 +43,15 @@ class CustomDerivative(CustomFunction):
         self.symbolic_zeros = False
         self._types = ResultTypes()
 
+    def static_of(self, args: tuple[Any, ...]) -> dict[int, Any]:
+        """The arguments that are Python values, by number.
+
+        Raises:
+          ArgumentError: the call has no such argument.
+        """
+        what = f"{type(self).__name__}: nondiff_argnums"
+        return {i: args[i] for i in from_front(what, self.nondiff_argnums, len(args), name_of(self.fun))}
+
 
 def with_operands(jaxpr: ClosedJaxpr, at: int, values: Sequence[Any]) -> ClosedJaxpr:
     """``jaxpr`` with operands more, of which it makes no use."""
@@ -56,9 +66,9 @@ def nondiff_numbers(
     """The arguments that are Python values, by number, in order.
 
     Raises:
-      ArgumentError: ``fun`` has no such argument.
+      ArgumentError: ``fun`` has no argument of a name. ArgumentTypeError: ``numbers`` are no ints.
     """
-    numbers = (numbers,) if isinstance(numbers, int) else tuple(numbers)
+    numbers = as_numbers(f"{where} {name_of(fun)}: nondiff_argnums", numbers)
     names = (names,) if isinstance(names, str) else tuple(names)
     if not names:
         return numbers

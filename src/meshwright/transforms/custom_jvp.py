@@ -80,7 +80,7 @@ class custom_jvp(CustomDerivative):
         if self.rule is None:
             raise ArgumentError(f"custom_jvp {name}: no rule is set; call .defjvp(rule) first")
         args = positional(self.fun, args, kwargs, "custom_jvp")
-        static = {i: args[i] for i in self.nondiff_argnums}
+        static = self.static_of(args)
         flat, treedef = pytree.flatten(tuple(a for i, a in enumerate(args) if i not in static))
         level = differentiation(flat)
         if level is EVAL:

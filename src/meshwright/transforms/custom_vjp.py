@@ -83,7 +83,7 @@ class custom_vjp(CustomDerivative):
         if self.fwd is None or self.bwd is None:
             raise ArgumentError(f"custom_vjp {name}: no rules are set; call .defvjp(fwd, bwd) first")
         args = positional(self.fun, args, kwargs)
-        static = {i: args[i] for i in self.nondiff_argnums}
+        static = self.static_of(args)
         flat, in_tree = pytree.flatten(tuple(a for i, a in enumerate(args) if i not in static))
         level = differentiation(flat)
         if level is EVAL:

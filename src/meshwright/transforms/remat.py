@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from meshwright.core import pytree
+from meshwright.core.expected import as_numbers, from_front
 from meshwright.core.signature import described, leaf_names, positions
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.op import Op
@@ -55,14 +56,11 @@ def checkpoint(
     if concrete:
         raise ArgumentError("checkpoint: concrete=True is not supported, as in JAX; mark arguments in static_argnums")
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    numbers = as_numbers("checkpoint: static_argnums", static_argnums)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if any(not -len(args) <= i < len(args) for i in numbers):
-            raise ArgumentError(
-                f"checkpoint: static_argnums={numbers} for {len(args)} positional arguments of {name_of(fun)}"
-            )
-        static = {i % len(args) for i in numbers} | {i for i in positions(fun, names) if i < len(args)}
+        counted = from_front("checkpoint: static_argnums", numbers, len(args), name_of(fun))
+        static = {*counted} | {i for i in positions(fun, names) if i < len(args)}
         dynamic = [a for i, a in enumerate(args) if i not in static]
         fixed = {k: v for k, v in kwargs.items() if k in names}
         others = {k: v for k, v in kwargs.items() if k not in names}

@@ -1,0 +1,65 @@
+"""Files and folders that users name: what the system says of them, as errors of ours that say what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from meshwright.core.expected import as_path
+from meshwright.errors import FileError, MeshwrightError, MissingFileError
+
+_REMEDIES = {
+    errno.EISDIR: "it is a folder; name a file in it",
+    errno.ENOTDIR: "a part of the path is a file; name a folder there",
+    errno.EEXIST: "a file is where a folder is expected; choose another path",
+    errno.EACCES: "choose a path that you have the rights for, or change them",
+    errno.EPERM: "choose a path that you have the rights for, or change them",
+    errno.EROFS: "what is mounted there can only be read; choose another path",
+    errno.ENOSPC: "the disk is full; make room there, or choose another path",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+@contextmanager
+def user_file(what: str, path: Any, kind: type[MeshwrightError] | None = None) -> Iterator[None]:
+    """Around code that reads or writes the file or folder at ``path``; ``what`` names function and argument.
+
+    Raises (``kind`` in place of both, if it is given):
+      MissingFileError: for a ``FileNotFoundError``. FileError: for any other ``OSError``.
+    """
+    try:
+        yield
+    except MeshwrightError:
+        raise
+    except OSError as error:
+        kind = kind or (MissingFileError if isinstance(error, FileNotFoundError) else FileError)
+        why = error.strerror or str(error) or type(error).__name__
+        raise kind(f"{what} {_shown(path)}: {why}; {_remedy(error, path)}") from None
+
+
+def write_text(what: str, path: Any, text: str) -> Path:
+    """Write a file of text; ``what`` names function and argument.
+
+    Raises:
+      FileError: it cannot be written. ArgumentTypeError, ArgumentError: no path.
+    """
+    file = as_path(what, path)
+    with user_file(what, file):
+        file.write_text(text, encoding="utf-8")
+    return file
+
+
+def _shown(path: Any) -> str:
+    return repr(os.fspath(path)) if isinstance(path, (str, bytes, os.PathLike)) else f"the {type(path).__name__} given"
+
+
+def _remedy(error: OSError, path: Any) -> str:
+    if not isinstance(error, FileNotFoundError):
+        return _REMEDIES.get(error.errno or 0, "choose another path")
+    folder = os.path.dirname(os.path.abspath(os.fsdecode(path))) if isinstance(path, (str, bytes, os.PathLike)) else ""
+    missing = folder and not os.path.isdir(folder)
+    return f"there is no folder {folder!r}; choose another path, or make it" if missing else "check the name"
