@@ -1,5 +1,6 @@
 """JAX's programs in every form, with trees, names, shardings, donation and unused arguments; ours as JAX's."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 
@@ -390,3 +391,20 @@ def test_functions_that_were_lowered_before_say_that_their_derivative_is_of_oper
     program = mw.from_jax(Kept(jnp.sin, jnp.zeros(2)))
     with pytest.warns(errors.DerivativeWarning):
         np.testing.assert_allclose(mw.grad(lambda x: program(x).sum())(mnp.zeros(2)), [1, 1])
+
+
+def test_threads_do_not_see_each_others_programs():
+    lower = jax.stages.Traced.lower
+
+    def scaled(n):
+        @jax.custom_vjp
+        def scaled(x):
+            return x * n
+
+        scaled.defvjp(lambda x: (x * n, None), lambda _, ct: (ct * (n + 0.5),))
+        return mw.from_jax(jax.jit(lambda x: scaled(x).sum()))
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda n: mw.grad(scaled(n))(mnp.ones(n + 1))[0].item(), range(24)))
+    assert found == [n + 0.5 for n in range(24)]
+    assert jax.stages.Traced.lower is lower

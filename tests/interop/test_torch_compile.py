@@ -425,3 +425,12 @@ def test_hooks_on_gradients_that_a_module_has_are_told_of(register, named):
     with warnings.catch_warnings():
         warnings.simplefilter("error", errors.DerivativeWarning)
         mw.from_torch(module, (x,))
+
+
+@pytest.mark.parametrize("given", [{"mode": "max-autotune"}, {"options": {"max_autotune": True}}])
+def test_what_is_inductors_is_refused(given):
+    step = torch.compile(torch.nn.Linear(3, 2), backend="meshwright", **given)
+    with pytest.raises(
+        Exception, match=rf"expected no mode and no options, which are inductor's, got {next(iter(given))}="
+    ):
+        step(torch.ones(4, 3))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -288,21 +289,28 @@ class JaxFunction:
         return f"JaxFunction({self.__name__!r})"
 
 
+#: one thread at a time notes what JAX lowers
+_NOTING = threading.RLock()
+
+
 @contextmanager
 def _jaxprs_seen() -> Iterator[list[Any]]:
-    """Within, the jaxprs that are lowered are noted: flax and equinox keep theirs to themselves."""
+    """Within, the jaxprs that this thread lowers are noted: flax and equinox keep theirs to themselves."""
     seen: list[Any] = []
-    lower = jax.stages.Traced.lower
+    here = threading.get_ident()
+    with _NOTING:
+        lower = jax.stages.Traced.lower
 
-    def noted(traced: Any, *args: Any, **kwargs: Any) -> Any:
-        seen.append(traced.jaxpr)
-        return lower(traced, *args, **kwargs)
+        def noted(traced: Any, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == here:
+                seen.append(traced.jaxpr)
+            return lower(traced, *args, **kwargs)
 
-    jax.stages.Traced.lower = noted  # type: ignore[assignment]
-    try:
-        yield seen
-    finally:
-        jax.stages.Traced.lower = lower  # type: ignore[method-assign]
+        jax.stages.Traced.lower = noted  # type: ignore[assignment]
+        try:
+            yield seen
+        finally:
+            jax.stages.Traced.lower = lower  # type: ignore[method-assign]
 
 
 def _known_to_jax(x: Any) -> Any:

@@ -31,7 +31,7 @@ from meshwright.interop.torch.tensors import as_array, conjugated, to_torch
 from meshwright.transforms.autodiff import vjp
 
 
-def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **others: Any) -> Callable[..., Any]:
     """What ``torch.compile(..., backend="meshwright")`` calls with each graph that it captures.
 
     The module's training step then runs here: its forward, and the derivative of it when ``loss.backward()`` needs it.
@@ -39,12 +39,18 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
 
     Raises, when the compiled module is called:
       RuleError: an op that is not known here, with its line.
-      ArgumentError: tensors of a device other than the CPU.
+      ArgumentError: tensors of a device other than the CPU; a ``mode`` or ``options``, which are inductor's.
 
     Example:
       >>> step = torch.compile(module, backend="meshwright")  # doctest: +SKIP
       >>> step(x).sum().backward()  # doctest: +SKIP
     """
+    if others:
+        given = ", ".join(f"{name}={value!r}" for name, value in others.items())
+        raise ArgumentError(
+            f"torch.compile(backend='meshwright'): expected no mode and no options, which are inductor's, got {given}; "
+            "leave them out (meshwright.config has what there is to choose here)"
+        )
     held: list[torch.Tensor] = []
     if any(p.requires_grad for p in module.parameters()):
         module, held = _lifted(module)
