@@ -7,7 +7,6 @@ Hugging Face's libraries write them.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -19,116 +18,29 @@ import numpy as np
 
 from meshwright.api.assembling import make_array_from_callback
 from meshwright.api.shardings import resolve
-from meshwright.core.dtypes import as_dtype, canonical, kind_of
+from meshwright.core.dtypes import canonical, kind_of
+from meshwright.core.expected import as_number, as_path, refused
 from meshwright.core.files import user_file
-from meshwright.core.records import dataclass
-from meshwright.errors import WeightsError
+from meshwright.errors import ArgumentError, ArgumentTypeError, WeightsError
 from meshwright.interop.extras import require
-from meshwright.runtime.array import default_sharding
+from meshwright.interop.weight_files import DTYPES, INDEX, METADATA, Entry, entries, index_of
+from meshwright.runtime.array import Array, default_sharding
 
-INDEX = "model.safetensors.index.json"
-_DTYPES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",
-    "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
-    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "C64": "complex64",
-}  # fmt: skip
 #: how many rows a table of what does not fit shows of each kind
 _SHOWN = 20
-
-
-# --- files --------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Entry:
-    """Where a tensor is: its file, type, and the byte at which it begins."""
-
-    file: Path
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    start: int
-
-    def part(self, index: Any = ()) -> np.ndarray:
-        """The tensor, or a slice of it, read from the file."""
-        if math.prod(self.shape) == 0:
-            return np.zeros(self.shape, self.dtype)[index]
-        mapped = np.memmap(self.file, np.uint8, "r", self.start, (math.prod(self.shape) * self.dtype.itemsize,))
-        return np.array(mapped.view(self.dtype).reshape(self.shape)[index])
-
-
-def _header(file: Path) -> dict[str, Entry]:
-    """The tensors of a file, after the library has checked that each lies within it.
-
-    Raises:
-      WeightsError: not a safetensors file, or one that is cut off or says what is not so.
-    """
-    library = require("safetensors")
-    try:
-        with library.safe_open(file, "np"):
-            pass
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            header = json.loads(opened.read(length))
-    except FileNotFoundError:
-        raise WeightsError(f"there is no file {str(file)!r}") from None
-    except Exception as error:
-        raise WeightsError(f"{file}: cannot be read as safetensors ({error})") from None
-    size = file.stat().st_size
-    return {name: _entry(file, name, raw, 8 + length, size) for name, raw in header.items() if name != "__metadata__"}
-
-
-def _entry(file: Path, name: str, raw: Mapping[str, Any], base: int, size: int) -> Entry:
-    if raw["dtype"] not in _DTYPES:
-        raise WeightsError(f"{file}: {name} has dtype {raw['dtype']}, which arrays do not have")
-    dtype, shape = as_dtype(_DTYPES[raw["dtype"]]), tuple(raw["shape"])
-    start, end = raw["data_offsets"]
-    if end - start != math.prod(shape) * dtype.itemsize or base + end > size:
-        raise WeightsError(f"{file}: {name} of type {dtype}{list(shape)} is said to be in bytes {start} to {end}")
-    return Entry(file, dtype, shape, base + start)
-
-
-def _files(path: Path) -> list[Path]:
-    """The files that a path stands for: one, those of an index, or those of a directory."""
-    if path.is_dir():
-        index = path / INDEX
-        files = _files(index) if index.exists() else sorted(path.glob("*.safetensors"))
-        if not files:
-            raise WeightsError(f"{path}: has no safetensors files")
-        return files
-    if path.suffix != ".json":
-        return [path]
-    try:
-        named = set(json.loads(path.read_text())["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(f"{path}: is no index of weights ({type(error).__name__}: {error})") from None
-    for name in named:
-        if not isinstance(name, str) or Path(name).name != name:
-            raise WeightsError(f"{path}: names the file {name!r}, which is not beside it")
-    return [path.parent / name for name in sorted(named)]
-
-
-def entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
-    """Where each tensor of a file, index or directory is.
-
-    Raises:
-      WeightsError: files that cannot be read, or that have a tensor twice.
-    """
-    entries: dict[str, Entry] = {}
-    for file in _files(Path(path)):
-        for name, entry in _header(file).items():
-            if name in entries:
-                raise WeightsError(f"{name} is in {entries[name].file} and in {file}")
-            entries[name] = entry
-    return entries
 
 
 # --- names --------------------------------------------------------------------------------------------------
 def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
     """``name`` after each (regular expression, replacement), one after another."""
-    for pattern, replacement in patterns:
+    for pair in patterns:
+        if not isinstance(pair, tuple | list) or [type(p) for p in pair] != [str, str]:
+            raise refused("rename", "pairs of a regular expression and its replacement", patterns)
         try:
-            name = re.sub(pattern, replacement, name)
+            name = re.sub(*pair, name)
         except re.error as error:
             raise WeightsError(
-                f"rename: {pattern!r} to {replacement!r} is no replacement of an expression ({error})"
+                f"rename: {pair[0]!r} to {pair[1]!r} is no replacement of an expression ({error})"
             ) from None
     return name
 
@@ -138,7 +50,10 @@ def fit(weights: Mapping[str, Any], like: Mapping[str, Any], rename: Sequence[tu
 
     Raises:
       WeightsError: a table of what is missing, left over, of another shape, or of a type that loses a part of it.
+      ArgumentTypeError: ``like`` is no mapping of arrays or types.
     """
+    if not isinstance(like, Mapping) or not all(hasattr(x, "shape") and hasattr(x, "dtype") for x in like.values()):
+        raise refused("like", "arrays or types by name", like)
     given: dict[str, Any] = {}
     for name, value in weights.items():
         target = renamed(name, rename)
@@ -187,8 +102,9 @@ def load(
       rename: pairs of a regular expression and its replacement, for names in the file.
 
     Raises:
-      WeightsError: files that cannot be read, or do not hold what ``like`` has, or integers beyond the type that they
-        are loaded in: nothing is loaded then.
+      WeightsError: files that cannot be read, or do not hold what ``like`` or an index has, or integers beyond the
+        type that they are loaded in: nothing is loaded then.
+      ArgumentTypeError, ArgumentError: no path, types by name or pairs.
       MissingExtraError: safetensors is not installed.
 
     Example:
@@ -235,19 +151,53 @@ def _array(name: str, entry: Entry, like: Mapping[str, Any] | None, sharding: An
     return make_array_from_callback(entry.shape, sharding or default_sharding(), part)
 
 
-def _values(tensors: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
-    values = {n: np.ascontiguousarray(np.asarray(tensors[n])).reshape(np.shape(tensors[n])) for n in names}
-    for name, value in values.items():
-        if value.dtype.name not in _DTYPES.values():
-            raise WeightsError(f"{name}: safetensors files have no dtype for {value.dtype}")
-    return values
+def _arrays(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """What is saved, as arrays, on devices where it is there.
+
+    Raises:
+      WeightsError: a dtype that the format does not have. ArgumentTypeError: no mapping, or what is no array.
+    """
+    _named("tensors", tensors)
+    arrays = {name: _as_array(name, x) for name, x in tensors.items()}
+    for name, x in arrays.items():
+        if x.dtype.name not in DTYPES.values():
+            raise WeightsError(f"save: {name} is of {x.dtype}, which safetensors files do not have; convert it")
+    return arrays
 
 
-def _shards(tensors: Mapping[str, Any], limit: float) -> list[list[str]]:
+def _as_array(name: str, x: Any) -> Any:
+    if isinstance(x, Array | np.ndarray):
+        return x
+    try:
+        return np.asarray(x)
+    except Exception as error:  # torch's tensors have errors of their own
+        raise ArgumentTypeError(
+            f"save: tensors[{name!r}]: expected an array, got a {type(x).__name__} ({error})"
+        ) from None
+
+
+def _named(what: str, values: Any) -> None:
+    """Raise for what is no mapping, or has names that a header cannot have.
+
+    Raises:
+      ArgumentTypeError, WeightsError: as said.
+    """
+    if not isinstance(values, Mapping):
+        raise refused(f"save: {what}", "a dict by name", values)
+    bad = [n for n in values if not isinstance(n, str) or n == METADATA]
+    if bad:
+        raise WeightsError(f"save: {what} has {bad[0]!r}, which cannot be a name in a file; rename it")
+
+
+def _on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {n: np.ascontiguousarray(np.asarray(x)).reshape(x.shape) for n, x in arrays.items()}
+
+
+def _shards(arrays: Mapping[str, Any], limit: float) -> list[list[str]]:
     """Names in groups of at most ``limit`` bytes each, in order; what is larger is alone."""
     groups: list[list[str]] = [[]]
     filled = 0
-    for name, x in tensors.items():
+    for name, x in arrays.items():
         if groups[-1] and filled + x.nbytes > limit:
             groups.append([])
             filled = 0
@@ -268,30 +218,34 @@ def save(
 
     Raises:
       WeightsError: a dtype or name that the format does not have, or a file that cannot be written.
+      ArgumentTypeError, ArgumentError: no path, no arrays by name, metadata that is no text, files of no bytes.
       MissingExtraError: safetensors is not installed.
     """
-    path = Path(path)
-    if math.isinf(max_bytes):
-        _save_file(path, _values(tensors, tensors), metadata)
+    path, arrays = as_path("save: path", path), _arrays(tensors)
+    _named("metadata", metadata or {})
+    for name, text in (metadata or {}).items():
+        if not isinstance(text, str):
+            raise refused(f"save: metadata[{name!r}]", "text", text)
+    if math.isinf(limit := as_number("save: max_bytes", max_bytes)):
+        _save_file(path, arrays, metadata)
         return
+    if limit < 1:
+        raise ArgumentError(f"save: max_bytes: expected the bytes of a file, got {max_bytes}")
     with user_file("save: path", path, WeightsError):
         path.mkdir(parents=True, exist_ok=True)
-    groups = _shards(tensors, max_bytes)
+    groups = _shards(arrays, limit)
     files = [f"model-{i + 1:05}-of-{len(groups):05}.safetensors" for i in range(len(groups))]
     for file, names in zip(files, groups):
-        _save_file(path / file, _values(tensors, names), metadata)
-    index = {
-        "metadata": {"total_size": sum(x.nbytes for x in tensors.values())},
-        "weight_map": {n: file for file, names in zip(files, groups) for n in names},
-    }
+        _save_file(path / file, {n: arrays[n] for n in names}, metadata)
+    placed = {n: file for file, names in zip(files, groups) for n in names}
     with user_file("save: path", path / INDEX, WeightsError):
-        (path / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+        (path / INDEX).write_text(index_of(placed, sum(x.nbytes for x in arrays.values())), encoding="utf-8")
 
 
-def _save_file(file: Path, values: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None) -> None:
+def _save_file(file: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> None:
     """Write one file; raises as :func:`save`."""
     library = require("safetensors.numpy", "safetensors")
     try:
-        library.save_file(values, file, {"format": "np", **(metadata or {})})
+        library.save_file(_on_host(arrays), file, {"format": "np", **(metadata or {})})
     except Exception as error:  # the library has errors of its own, beside those of types and of the disk
         raise WeightsError(f"save: {file} cannot be written ({error})") from None

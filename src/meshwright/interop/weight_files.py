@@ -1,0 +1,186 @@
+"""Where tensors are in safetensors files: headers and index files that others wrote, believed where they are checked.
+
+Files may be links (Hugging Face's cache is made of them), but an index names files beside it only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from meshwright.core.dtypes import as_dtype
+from meshwright.core.expected import as_path
+from meshwright.core.files import user_file
+from meshwright.core.records import dataclass
+from meshwright.errors import WeightsError
+from meshwright.interop.extras import require
+
+_T = TypeVar("_T")
+INDEX = "model.safetensors.index.json"
+#: the name in a header that stands for no tensor
+METADATA = "__metadata__"
+DTYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",
+    "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "C64": "complex64",
+}  # fmt: skip
+#: the most dimensions that NumPy's arrays have, and the most bytes that it counts
+_RANK, _BYTES = 64, 2**63
+_AGAIN = "write or download it again"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it was when its header was read."""
+
+    path: Path
+    state: tuple[int, ...]
+
+    @staticmethod
+    def at(path: Path) -> File:
+        """The file at ``path``.
+
+        Raises:
+          WeightsError: there is none, or what is there is no file.
+        """
+        with user_file("load: path", path, WeightsError):
+            found = path.stat()
+        if not path.is_file():  # a pipe would be waited for
+            raise WeightsError(f"load: path {str(path)!r}: expected a file; name one, an index, or a folder with them")
+        return File(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+
+    def unchanged(self) -> Path:
+        """Its path.
+
+        Raises:
+          WeightsError: it is gone, or another one.
+        """
+        if File.at(self.path).state != self.state:
+            raise WeightsError(f"load: {self.path} was written to while it was read; load it again")
+        return self.path
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a tensor is: its file, type, and the byte at which it begins."""
+
+    file: File
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    start: int
+
+    def part(self, index: Any = ()) -> np.ndarray:
+        """The tensor, or a slice of it, read from the file.
+
+        Raises:
+          WeightsError: the file is not as it was when the header was read.
+        """
+        if math.prod(self.shape) == 0:
+            return np.zeros(self.shape, self.dtype)[index]
+        path = self.file.unchanged()
+        with user_file("load: path", path, WeightsError):
+            mapped = np.memmap(path, np.uint8, "r", self.start, (math.prod(self.shape) * self.dtype.itemsize,))
+        return np.array(mapped.view(self.dtype).reshape(self.shape)[index])
+
+
+def entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
+    """Where each tensor of a file, index or directory is.
+
+    Raises:
+      ArgumentTypeError, ArgumentError: no path.
+      WeightsError: files that cannot be read, that have a tensor twice, or lack one that the index has there.
+    """
+    entries: dict[str, Entry] = {}
+    for file, expected in _files(as_path("load: path", path)).items():
+        header = _header(file)
+        lacking = sorted(expected - header.keys())
+        if lacking:
+            raise WeightsError(f"{file}: has no tensor {lacking[0]!r}, which the index beside it has there; {_AGAIN}")
+        for name, entry in header.items():
+            if name in entries:
+                raise WeightsError(f"{name} is in {entries[name].file.path} and in {file}")
+            entries[name] = entry
+    return entries
+
+
+# --- headers ------------------------------------------------------------------------------------------------
+def _header(path: Path) -> dict[str, Entry]:
+    """The tensors of a file, after the library has checked that each lies within it.
+
+    Raises:
+      WeightsError: not a safetensors file, or one that is cut off or says what is not so.
+    """
+    file, library = File.at(path), require("safetensors")
+
+    def read() -> dict[str, Entry]:
+        with library.safe_open(path, "np"):
+            pass
+        with path.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(length))
+        return {name: _entry(file, name, raw, 8 + length) for name, raw in header.items() if name != METADATA}
+
+    return _believed(path, "safetensors", read)
+
+
+def _entry(file: File, name: str, raw: Mapping[str, Any], base: int) -> Entry:
+    if raw["dtype"] not in DTYPES:
+        raise WeightsError(f"{file.path}: {name} has dtype {raw['dtype']}, which arrays do not have")
+    dtype, shape = as_dtype(DTYPES[raw["dtype"]]), tuple(raw["shape"])
+    if len(shape) > _RANK or math.prod(filter(None, shape)) * dtype.itemsize >= _BYTES:
+        raise WeightsError(f"{file.path}: {name} is of shape {shape}, which no array has")
+    start, end = raw["data_offsets"]
+    if end - start != math.prod(shape) * dtype.itemsize or base + end > file.path.stat().st_size:
+        raise WeightsError(f"{file.path}: {name} of type {dtype}{list(shape)} is said to be in bytes {start} to {end}")
+    return Entry(file, dtype, shape, base + start)
+
+
+def _believed(path: Path, kind: str, read: Callable[[], _T]) -> _T:
+    """What ``read`` makes of a file; whatever it raises says that the file is not of its kind."""
+    try:
+        return read()
+    except WeightsError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise WeightsError(f"{path}: cannot be read as {kind} ({why}); {_AGAIN}") from None
+
+
+# --- index files --------------------------------------------------------------------------------------------
+def _files(path: Path) -> dict[Path, set[str]]:
+    """The files that a path stands for (one, those of an index, or those of a directory), each with the tensors that
+    an index has there."""
+    if path.is_dir():
+        index = path / INDEX
+        files = _files(index) if index.exists() else {f: set[str]() for f in sorted(path.glob("*.safetensors"))}
+        if not files:
+            raise WeightsError(f"{path}: has no safetensors files")
+        return files
+    if path.suffix != ".json":
+        return {path: set()}
+    return _believed(File.at(path).path, "an index of weights", lambda: _named(path))
+
+
+def _named(index: Path) -> dict[Path, set[str]]:
+    """The files that an index names, with the tensors of each.
+
+    Raises:
+      WeightsError: one that is not beside it. And what reading raises.
+    """
+    files: dict[Path, set[str]] = {}
+    for tensor, name in json.loads(index.read_text("utf-8"))["weight_map"].items():
+        if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
+            raise WeightsError(f"{index}: names the file {name!r}, which is not beside it")
+        files.setdefault(as_path("weight_map", index.parent / name), set()).add(tensor)
+    return dict(sorted(files.items()))
+
+
+def index_of(placed: Mapping[str, str], total: int) -> str:
+    """The text of an index: the file of each tensor, and the bytes of all."""
+    return json.dumps({"metadata": {"total_size": total}, "weight_map": dict(placed)}, indent=2) + "\n"
