@@ -9,6 +9,7 @@ copied. Results that are views in torch are views (:mod:`~meshwright.interop.tor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from meshwright.interop.torch.kept import compiled_pair
 from meshwright.interop.torch.model import TorchModel
 from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.interop.torch.tensors import as_array, conjugated, to_torch
+from meshwright.interop.torch.transformations import written_out
 from meshwright.transforms.autodiff import vjp
 
 
@@ -54,7 +56,7 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **others: Any
     held: list[torch.Tensor] = []
     if any(p.requires_grad for p in module.parameters()):
         module, held = _lifted(module)
-    sharing = Sharing(module)
+    sharing = cache(lambda: Sharing(written_out(module)))  # what it raises reaches the user when the module is called
     compiled: dict[Any, _Compiled] = {}
 
     @torch.compiler.disable  # where a whole step is compiled, Dynamo would follow what it has compiled
@@ -62,7 +64,7 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **others: Any
         inputs = (*inputs, *held)
         key = tuple(map(_signature, inputs)), torch.is_grad_enabled()
         if key not in compiled:
-            compiled[key] = _Compiled(sharing, inputs)
+            compiled[key] = _Compiled(sharing(), inputs)
         return compiled[key](inputs)
 
     return run

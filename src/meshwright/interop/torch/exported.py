@@ -12,6 +12,7 @@ import torch
 import torch.utils.checkpoint
 from torch import fx
 from torch._C import _autograd, _functorch
+from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from meshwright.errors import ImportProgramError, RuleError
@@ -62,10 +63,13 @@ def export(
 def _as_before() -> Iterator[None]:
     """What stops in one of torch's transformations leaves it on their stack, and hooks of saved tensors forbidden."""
     depth, hooks = _functorch.get_dynamic_layer_stack_depth(), _autograd._saved_tensors_hooks_is_enabled()
+    level = forward_ad._current_level
     try:
         yield
     finally:
         _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        if forward_ad._current_level != level:
+            forward_ad.exit_dual_level()
         if hooks:
             _autograd._saved_tensors_hooks_enable()
 

@@ -7,6 +7,7 @@ from meshwright.interop.torch.ops import (
     ctc,
     elementwise,
     fourier,
+    gradients,
     indexing,
     linalg,
     losses,

@@ -53,6 +53,12 @@ for _name, _value in (("zeros", 0), ("ones", 1), ("empty", 0)):
 register("aten.zero")(lambda self: mnp.zeros_like(self))
 
 
+@register("aten._new_zeros_with_same_feature_meta")
+def zero_tangent(self: Any, other: Any, self_num_batch_dims: int = 0) -> Any:
+    """What forward mode takes for the tangent of ``other``: batched as ``self`` is."""
+    return mnp.zeros((*self.shape[:self_num_batch_dims], *other.shape), other.dtype)
+
+
 @register("aten.empty_strided", "aten.empty_permuted")
 def empty(size: Any, dtype: Any = None) -> Any:
     return full(size, 0.0, dtype)
