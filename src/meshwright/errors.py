@@ -302,6 +302,10 @@ class RankPromotionWarning(MeshwrightWarning):
     """Operands of different ranks were broadcast together, and ``numpy_rank_promotion`` is ``"warn"``."""
 
 
+class RecompilationWarning(MeshwrightWarning):
+    """A program is compiled for each value of what changes from call to call."""
+
+
 class DonationWarning(MeshwrightWarning):
     """A donated argument could not be reused."""
 

@@ -24,6 +24,7 @@ from meshwright.interop.torch import registry
 from meshwright.interop.torch.aliases import Sharing, overlapping, refuse_overlapping
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.exported import export
+from meshwright.interop.torch.floats import Floats, Values
 from meshwright.interop.torch.graph import calls
 from meshwright.interop.torch.kept import compiled_pair
 from meshwright.interop.torch.model import TorchModel
@@ -56,16 +57,22 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **others: Any
     held: list[torch.Tensor] = []
     if any(p.requires_grad for p in module.parameters()):
         module, held = _lifted(module)
-    sharing = cache(lambda: Sharing(written_out(module)))  # what it raises reaches the user when the module is called
+    floats = Floats(module)
+    # what these raise reaches the user when the module is called
+    sharing = cache(lambda values: Sharing(written_out(floats.written(values))))
     compiled: dict[Any, _Compiled] = {}
 
     @torch.compiler.disable  # where a whole step is compiled, Dynamo would follow what it has compiled
     def run(*inputs: Any) -> tuple[Any, ...]:
         inputs = (*inputs, *held)
-        key = tuple(map(_signature, inputs)), torch.is_grad_enabled()
-        if key not in compiled:
-            compiled[key] = _Compiled(sharing(), inputs)
-        return compiled[key](inputs)
+
+        def call(values: Values) -> tuple[Any, ...]:
+            key = values, tuple(map(_signature, inputs)), torch.is_grad_enabled()
+            if key not in compiled:
+                compiled[key] = _Compiled(sharing(values), inputs)
+            return compiled[key](inputs)
+
+        return floats.called(call, inputs)
 
     return run
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from meshwright.core import dtypes
 from meshwright.core.dtypes import as_dtype, canonical
 from meshwright.errors import DTypeError
 from meshwright.ir.tracing import typeof
@@ -94,5 +95,8 @@ def common_dtype(*values: Any) -> np.dtype:
             groups[2].append(_of_number(x))
         elif x is not None:
             aval = typeof(x)
-            groups[0 if aval.shape else 1].append(torch_dtype(aval.dtype))
+            if aval.weak_type and dtypes.is_inexact(aval.dtype):  # a number that only a run knows
+                groups[2].append(torch.float32)
+            else:
+                groups[0 if aval.shape else 1].append(torch_dtype(aval.dtype))
     return array_dtype(_common(*map(tuple, groups)))

@@ -21,6 +21,7 @@ from meshwright.interop.torch.decompositions import decomposed, without_rule
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
 from meshwright.interop.torch.modes import gradients_stopped, write_casts
+from meshwright.interop.torch.ops.numbers import is_number
 from meshwright.interop.torch.ops.strided import in_memory_order
 from meshwright.interop.torch.overrides import Overridden
 from meshwright.interop.torch.passes import drop_packed, sink_views
@@ -103,15 +104,18 @@ def _remedy(error: Exception) -> str:
 
 
 # --- what is refused ---------------------------------------------------------------------------------------
-def _is_unbacked(value: Any) -> bool:
-    """Whether a result's shape depends on values."""
-    return isinstance(value, torch.Tensor) and bool(free_unbacked_symbols(value))
+def _depends_on_values(node: fx.Node) -> bool:
+    """Whether a result's shape, or an integer of Python's, depends on values."""
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and free_unbacked_symbols(value):
+        return True
+    return registry.is_data_dependent(node.target) and not is_number(value)
 
 
 def refuse_unknown(graph: fx.GraphModule, module: torch.nn.Module) -> None:
     """Raise for ops that have no rule, with their lines."""
     unknown = without_rule(graph)
-    shapes = [n for n in calls(graph) if registry.is_data_dependent(n.target) or _is_unbacked(n.meta.get("val"))]
+    shapes = [n for n in calls(graph) if _depends_on_values(n)]
     if not unknown and not shapes:
         return
     lines = [f"  {registry.name_of(n.target)}, at {described(n)}" for n in dict.fromkeys(shapes or unknown)]

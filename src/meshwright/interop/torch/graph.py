@@ -13,6 +13,7 @@ from meshwright import lax, random
 from meshwright.core import source
 from meshwright.errors import ArgumentError, MeshwrightError, RuleError
 from meshwright.interop.torch import registry
+from meshwright.interop.torch.ops import numbers
 from meshwright.interop.torch.sources import described, location
 from meshwright.interop.torch.tensors import as_array
 
@@ -46,7 +47,7 @@ def is_size(target: Any) -> bool:
 
 def _size(target: Any, args: Sequence[Any]) -> Any:
     if not isinstance(target, torch._ops.OpOverload):
-        return target(*args)
+        return numbers.of_numbers(target, args)
     name = str(target)
     if "sym_size" in name:
         return args[0].shape[args[1]] if len(args) > 1 else list(args[0].shape)
@@ -88,17 +89,20 @@ class Interpreter:
         Raises:
           RuleError: the op, or what is asked of it, is not supported.
         """
-        if is_size(node.target):
-            return _size(node.target, args)
         with source.at(_within(location(node))):
             try:
+                if is_size(node.target):
+                    return _size(node.target, args)
                 if isinstance(node.target, torch._ops.HigherOrderOperator):
                     return self.region(node.target, args)
-                return registry.call(node.target, tuple(args), kwargs, self.draw)
+                out = registry.call(node.target, tuple(args), kwargs, self.draw)
+                given = any(numbers.is_number(n.meta.get("val")) for n in node.all_input_nodes)
+                return numbers.typed(out, node.meta.get("val")) if given else out
             except ArgumentError:
                 raise
             except (MeshwrightError, TypeError, ValueError, NotImplementedError) as error:
-                raise RuleError(f"{registry.name_of(node.target)}, at {described(node)}: {error}") from error
+                what = f"{registry.name_of(node.target)}, at {described(node)}"
+                raise RuleError(f"{what}: {error}{numbers.remedy(node, error)}") from error
 
     # --- regions --------------------------------------------------------------------------------------------
     def region(self, target: Any, args: Sequence[Any]) -> Any:

@@ -13,6 +13,7 @@ from meshwright.interop.torch.ops import (
     losses,
     nibbles,
     normalization,
+    numbers,
     pooling,
     products,
     randomness,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,54 @@ def promoted(*values: Any) -> list[Any]:
     return [None if x is None else cast(x, dtype) for x in values]
 
 
+def is_one(factor: Any) -> bool:
+    """Whether a factor leaves what it scales as it is, which is not known of numbers that only a run knows."""
+    return isinstance(factor, (int, float, complex)) and factor == 1
+
+
 def to_float(x: Any) -> Any:
     """Integers and bools as floats, others as they are."""
     return x if dtypes.is_inexact(x.dtype) else cast(x, dtypes.default_float())
+
+
+#: floats that torch's kernels compute with in float32, rounding results
+_HALVES = (dtypes.float16, dtypes.bfloat16)
+
+
+def in_single(rule: Function) -> Function:
+    """What torch computes in float32 of floats of half its width."""
+
+    def widened(x: Any) -> Any:
+        return cast(x, dtypes.float32) if getattr(x, "dtype", None) in _HALVES else x
+
+    @wraps(rule)
+    def computed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.dtype not in _HALVES:
+            return rule(self, *args, **kwargs)
+        given = {name: widened(x) for name, x in kwargs.items()}
+        return cast(rule(widened(self), *map(widened, args), **given), self.dtype)
+
+    return computed
+
+
+def _is_rounded(x: Any, dtype: np.dtype) -> bool:
+    """Whether an operand that torch takes as a number loses a part of it in a dtype of half width."""
+    if dtype not in _HALVES:
+        return False
+    if isinstance(x, (bool, int, float)):
+        return float(np.asarray(x).astype(dtype)) != x
+    return x.ndim == 0 and x.dtype in (dtypes.float32, dtypes.float64)
+
+
+def scaling(function: Function) -> Function:
+    """A product or quotient: a number beside floats of half width is not rounded to theirs before."""
+
+    def rule(self: Any, other: Any) -> Any:
+        dtype = common_dtype(self, other)
+        wide = dtypes.float32 if _is_rounded(self, dtype) or _is_rounded(other, dtype) else dtype
+        return cast(function(cast(self, wide), cast(other, wide)), dtype)
+
+    return rule
 
 
 def unary(function: Function) -> Function:
@@ -59,9 +105,13 @@ def binary_of_floats(function: Function) -> Function:
 def scaled(function: Function) -> Function:
     """``function(self, alpha * other)``, the operand ``alpha`` being a Python number."""
 
+    @in_single
+    def multiplied(self: Any, other: Any, alpha: Any) -> Any:
+        return function(self, mnp.multiply(other, alpha))
+
     def rule(self: Any, other: Any, alpha: Any = 1) -> Any:
         self, other = promoted(self, other)
-        return function(self, other if alpha == 1 else mnp.multiply(other, cast(alpha, other.dtype)))
+        return function(self, other) if is_one(alpha) else multiplied(self, other, cast(alpha, other.dtype))
 
     return rule
 
@@ -174,14 +224,13 @@ rows(
 )
 
 
-@register("aten.mul", "aten.multiply")
-def mul(self: Any, other: Any) -> Any:
-    self, other = promoted(self, other)
-    return mnp.multiply(self, other)
+rows({"mul multiply": scaling(mnp.multiply)})
 
 
 @register("aten.div", "aten.divide")
 def div(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is None and dtypes.is_inexact(common_dtype(self, other)):
+        return scaling(mnp.true_divide)(self, other)
     self, other = promoted(self, other)
     if rounding_mode is None:
         return mnp.true_divide(to_float(self), to_float(other))
@@ -230,18 +279,21 @@ def round_(self: Any, decimals: int = 0) -> Any:
 
 
 @register("aten.lerp")
+@in_single
 def lerp(self: Any, end: Any, weight: Any) -> Any:
     self, end = promoted(self, end)
     return self + cast(weight, self.dtype) * (end - self)
 
 
 @register("aten.addcmul")
+@in_single
 def addcmul(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
     self, a, b = promoted(self, tensor1, tensor2)
     return self + cast(value, self.dtype) * a * b
 
 
 @register("aten.addcdiv")
+@in_single
 def addcdiv(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
     self, a, b = map(to_float, promoted(self, tensor1, tensor2))
     return self + cast(value, self.dtype) * (a / b)
@@ -317,6 +369,7 @@ def gelu(self: Any, approximate: str = "none") -> Any:
 
 
 @register("aten.elu")
+@in_single
 def elu(self: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     safe = mnp.where(self > 0, 0, self)
     return mnp.where(self > 0, self * scale, mnp.expm1(safe * input_scale) * (alpha * scale))
@@ -333,6 +386,7 @@ def selu(self: Any) -> Any:
 
 
 @register("aten.leaky_relu")
+@in_single
 def leaky_relu(self: Any, negative_slope: float = 0.01) -> Any:
     return mnp.where(self > 0, self, self * negative_slope)
 
@@ -345,6 +399,7 @@ def prelu(self: Any, weight: Any) -> Any:
 
 
 @register("aten.softplus")
+@in_single
 def softplus(self: Any, beta: float = 1, threshold: float = 20) -> Any:
     large = self * beta > threshold
     safe = mnp.where(large, 0, self) * beta

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.errors import RuleError
-from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.ops.elementwise import cast, is_one
 from meshwright.interop.torch.ops.reductions import lengths_to_offsets
 from meshwright.interop.torch.registry import register
 from meshwright.transforms.custom_vjp import custom_vjp
@@ -135,7 +135,7 @@ def _slots(self: Any, dim: int, index: Any) -> Any:
 
 @register("aten.index_add")
 def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Any:
-    return _slots(self, dim, index).add(source if alpha == 1 else source * alpha)
+    return _slots(self, dim, index).add(source if is_one(alpha) else source * alpha)
 
 
 register("aten.index_copy")(lambda self, dim, index, source: _slots(self, dim, index).set(source))

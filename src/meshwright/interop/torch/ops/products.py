@@ -7,7 +7,8 @@ from typing import Any
 
 from meshwright import lax
 from meshwright import numpy as mnp
-from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.core.avals import Typed
+from meshwright.interop.torch.ops.elementwise import is_one, scaling
 from meshwright.interop.torch.registry import register, rows
 
 
@@ -47,10 +48,11 @@ rows(
 
 def _added(product: Any, self: Any, beta: Any, alpha: Any) -> Any:
     """``beta * self + alpha * product``; a ``beta`` of 0 drops what is in ``self``, NaN or not."""
-    product = product if alpha == 1 else product * cast(alpha, product.dtype)
-    if beta == 0:
+    product = product if is_one(alpha) else scaling(mnp.multiply)(product, alpha)
+    if isinstance(beta, (int, float, complex)) and beta == 0:
         return product
-    return product + (self if beta == 1 else self * cast(beta, self.dtype))
+    added = product + (self if is_one(beta) else scaling(mnp.multiply)(self, beta))
+    return mnp.where(beta == 0, product, added) if isinstance(beta, Typed) else added
 
 
 _ADDED_PRODUCTS: dict[str, Callable[[Any, Any], Any]] = {
