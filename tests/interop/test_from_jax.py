@@ -87,6 +87,29 @@ def test_modules_and_texts():
         np.testing.assert_array_equal(mw.from_jax(form)(np.asarray(X)), X + 1)
 
 
+def test_what_jax_would_be_given_is_given_away(refuses):
+    f = jax.jit(lambda state, x: ({"w": state["w"] + x}, x.sum()), donate_argnums=0)
+    want, x = np.arange(4096.0, dtype="f4"), np.ones(4096, "f4")
+    for step in (mw.from_jax(f), mw.from_jax(f, {"w": want}, x), mw.from_jax(f.lower({"w": want}, x))):
+        state = {"w": mnp.asarray(want)}
+        place = np.from_dlpack(state["w"]).ctypes.data
+        new, total = step(state, x)
+        assert state["w"].is_deleted() and np.from_dlpack(new["w"]).ctypes.data == place and total == 4096
+        np.testing.assert_array_equal(new["w"], want + 1)
+        with refuses(errors.MeshwrightError, "donated"):
+            step(state, x)
+        inside = mnp.asarray(want)
+        np.testing.assert_array_equal(mw.jit(lambda w: step({"w": w}, x)[0]["w"])(inside), want + 1)  # noqa: B023
+        theirs = jnp.asarray(want)
+        step({"w": theirs}, x)
+        np.testing.assert_array_equal(theirs, want)
+        np.testing.assert_array_equal(inside, want)
+    kept = mnp.asarray(want)
+    mw.from_jax(export.export(f)({"w": want}, x))({"w": kept}, x)
+    mw.load(f.lower({"w": want}, x).as_text())(kept, x)
+    np.testing.assert_array_equal(kept, want)
+
+
 def test_shardings_names_and_donation():
     mesh = AbstractMesh((4, 2), ("data", "model"))
     by = lambda *spec: NamedSharding(mesh, PartitionSpec(*spec))  # noqa: E731

@@ -72,6 +72,9 @@ AnyMesh = Mesh | AbstractMesh
 class ImportedProgram(Stage):
     """A program from elsewhere: bound to a mesh it is partitioned like any other. Calling it runs it on one device."""
 
+    #: whether a call gives its donated arguments away; that a text says so binds no caller of it
+    donates: bool = False
+
     def __init__(self, parsed: ParsedProgram) -> None:
         self.parsed = parsed
         self.name = parsed.name
@@ -196,13 +199,8 @@ class ImportedProgram(Stage):
 
     @cached_property
     def _compiled(self) -> Compiled:
-        return Lowered(self._undonated).compile()
-
-    @property
-    def _undonated(self) -> Program:
-        """The program for one device, called as a function: that its text gives memory away binds no caller of it."""
-        arguments = tuple(replace(a, donated=False) for a in self.program.arguments)
-        return replace(self.program, arguments=arguments)
+        arguments = tuple(replace(a, donated=a.donated and self.donates) for a in self.program.arguments)
+        return Lowered(replace(self.program, arguments=arguments)).compile()
 
     def __call__(self, *args: Any) -> Any:
         """The results for arrays (in any tree): one array, or a tuple of several.

@@ -61,7 +61,8 @@ def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
     Returns:
       a program: ``program(*args)`` gives the function's output with our arrays, ``program.partition(mesh)`` what each
       device runs, also called with the function's arguments, but for static ones. Shardings and unused arguments are
-      kept, donated ones noted (a call leaves them as they are), Python functions that it calls are called. Of a text or
+      kept; arrays of ours that are passed for donated arguments are given away, as in JAX (not of an export, nor are
+      arrays of JAX's ever); Python functions that it calls are called. Of a text or
       module, whose trees are not known, an :class:`ImportedProgram`. What is made of a function is jitted,
       differentiated, batched and partitioned like ours, within ours too. (After
       ``meshwright.interop.jax.register_arrays()`` JAX's own functions take our arrays, and so do transformations of

@@ -349,6 +349,7 @@ def of_lowered(lowered: Any, names: Sequence[str | None] | None = None) -> JaxPr
     trees.name = program.name
     if names is not None:
         program = _named(program, names if trees.kept is None else [names[i] for i in trees.kept])
+    program.donates = True
     return JaxProgram(program, trees, lowered)
 
 
