@@ -1,7 +1,12 @@
-"""Products with groups of rows of different sizes, as in mixtures of experts: ``ragged_dot`` of ``jax.lax``.
+"""Groups of rows of different sizes, as in mixtures of experts: products with them (``ragged_dot`` of ``jax.lax``), and
+their exchange between devices (``ragged_all_to_all``).
 
-A group's rows are the operand with zeros elsewhere; with the groups as one dimension more these are ordinary products,
-which every transformation and the partitioner know. The arithmetic done is that of every row with every group.
+In a product a group's rows are the operand with zeros elsewhere; with the groups as one dimension more these are
+ordinary products, which every transformation and the partitioner know. The arithmetic done is that of every row with
+every group.
+
+Sizes that only a run knows have no program of fixed shapes that sends no more than they say: an exchange gathers the
+operands, and each device takes the rows that are for it.
 """
 
 from __future__ import annotations
@@ -18,10 +23,26 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError, RuleError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.lax.products import dot_general
-from meshwright.ops.elementwise.table import and_, convert, le, lt, select, sub, zeros_like
+from meshwright.ops.collective.named_axis import Groups, all_gather, all_to_all
+from meshwright.ops.elementwise.clamp import clamp
+from meshwright.ops.elementwise.table import (
+    add,
+    and_,
+    convert,
+    div,
+    le,
+    lt,
+    mul,
+    scalar_like,
+    select,
+    sub,
+    zeros_like,
+)
+from meshwright.ops.indexing.gather_scatter import gather_along
 from meshwright.ops.reduce.cumulative import cumsum
+from meshwright.ops.reduce.reductions import reduce_max
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
-from meshwright.ops.shape.rearrange import move_dim, transpose
+from meshwright.ops.shape.rearrange import move_dim, reshape, transpose
 
 
 @dataclass(frozen=True)
@@ -158,3 +179,71 @@ def _in_groups(name: str, lhs: Any, sizes: Any, outer: tuple[int, ...], ragged: 
     inside = and_(le(starts, row), lt(row, stops))
     repeated = broadcast_in_dim(lhs, shape, range(1, len(shape)))
     return select(inside, repeated, zeros_like(repeated))
+
+
+def ragged_all_to_all(
+    operand: Any, output: Any, input_offsets: Any, send_sizes: Any, output_offsets: Any, recv_sizes: Any, *,
+    axis_name: Any, axis_index_groups: Groups = None,
+) -> Any:  # fmt: skip
+    """``output [m, ...]`` with rows that come from the ``operand [n, ...]`` of each position along the named axes.
+
+    Position ``i`` is sent the ``send_sizes[i]`` rows from ``input_offsets[i]`` on, which it has from row
+    ``output_offsets[i]`` of its result on; it is to know their number as its ``recv_sizes`` at this position. The four
+    are ``[k]`` integers; with ``k`` several times the positions, each is sent that many slices. The operands are
+    gathered: what is sent is their size, not that of the slices. No row may be written by two slices.
+
+    Raises:
+      ShapeError: shapes that do not fit each other, or the number of positions.
+      DTypeError: ``operand`` and ``output`` of different dtypes, or offsets and sizes that are no integers.
+      UnboundAxisError, ArgumentError: as :func:`all_to_all`.
+
+    Example:
+      >>> rows = jnp.array([[1, 2, 2], [3, 4, 0]])
+      >>> tables = [[0, 1], [0, 1]], [[1, 2], [1, 1]], [[0, 0], [1, 2]], [[1, 1], [2, 1]]
+      >>> f = lambda x, *tables: lax.ragged_all_to_all(x, jnp.zeros(4, int), *tables, axis_name="i")
+      >>> mw.vmap(f, axis_name="i")(rows, *map(jnp.array, tables)).tolist()
+      [[1, 3, 0, 0], [2, 2, 4, 0]]
+    """
+    name = "ragged_all_to_all"
+    x, y = typeof(operand), typeof(output)
+    if x.dtype != y.dtype:
+        raise DTypeError(f"{name}: operand {x} and output {y} must have one dtype; convert one with .astype")
+    if not x.ndim or x.ndim != y.ndim or x.shape[1:] != y.shape[1:]:
+        raise ShapeError(f"{name}: operand {x} and output {y} must have rows of one shape")
+    where: dict[str, Any] = {"axis_name": axis_name, "axis_index_groups": axis_index_groups}
+    operands = all_gather(operand, **where)
+    positions, n = typeof(operands).shape[:2]
+    tables = {"input_offsets": input_offsets, "send_sizes": send_sizes, "output_offsets": output_offsets,
+              "recv_sizes": recv_sizes}  # fmt: skip
+    starts, sent, targets, sizes = (_table(name, what, given, positions) for what, given in tables.items())
+    slices, rows = typeof(sizes).shape[0], y.shape[0]
+    if not all(typeof(t).shape == (slices,) for t in (starts, sent, targets)):
+        types = ", ".join(str(typeof(t)) for t in tables.values())
+        raise ShapeError(f"{name}: offsets and sizes must be as many, got {types}")
+    if 0 in (n, rows, slices):
+        return output
+    starts, targets = (all_to_all(t, split_axis=0, concat_axis=0, tiled=True, **where) for t in (starts, targets))
+    row, number = (iota(np.int32, (rows, slices), d) for d in (0, 1))
+    starts, targets, sizes = (broadcast_in_dim(t, (rows, slices), (1,)) for t in (starts, targets, sizes))
+    inside = and_(le(targets, row), lt(row, add(targets, sizes)))
+    sender = div(number, scalar_like(slices // positions, number))
+    place = add(mul(sender, scalar_like(n, sender)), add(starts, sub(row, targets)))
+    places = reduce_max(select(inside, place, scalar_like(-1, place)), (1,))
+    arrived = lt(scalar_like(-1, places), places)
+    known = clamp(scalar_like(0, places), places, scalar_like(positions * n - 1, places))
+    taken = gather_along(reshape(operands, (positions * n, *x.shape[1:])), broadcast_in_dim(known, y.shape, (0,)), 0)
+    return select(broadcast_in_dim(arrived, y.shape, (0,)), taken, output)
+
+
+def _table(name: str, what: str, given: Any, positions: int) -> Any:
+    """Offsets or sizes as int32.
+
+    Raises:
+      ShapeError, DTypeError: they are none.
+    """
+    aval = typeof(given)
+    if not dtypes.is_integer(aval.dtype):
+        raise DTypeError(f"{name}: {what} must be integers, got {aval}")
+    if aval.ndim != 1 or aval.shape[0] % positions:
+        raise ShapeError(f"{name}: {what} must have shape [k], k a multiple of the {positions} positions, got {aval}")
+    return convert(given, np.dtype(np.int32))
