@@ -237,6 +237,10 @@ class CheckpointError(MeshwrightError, OSError):
     """A checkpoint that cannot be written or read, is damaged, or is of another tree."""
 
 
+class CheckpointDamagedError(CheckpointError):
+    """A checkpoint whose files are not as they were written: cut off, missing, changed, or of another one."""
+
+
 class ConfigError(MeshwrightError, ValueError, AttributeError):
     """A configuration option that does not exist (JAX: ``AttributeError``) or cannot be changed any more."""
 

@@ -25,7 +25,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "exported": lambda path: export.deserialize(path.read_bytes()).call(np.ones((2, 3), np.float32), [1]),
     "executable": mw.load_executable,
     "checkpoint/checkpoint.json": lambda path: checkpoint_io.restore(path.parent),
-    "checkpoint/data-00000.safetensors": lambda path: checkpoint_io.restore(path.parent),
+    "checkpoint/data-*.safetensors": lambda path: checkpoint_io.restore(path.parent),
     "split/checkpoint.json": lambda path: checkpoint_io.restore(path.parent, _like()),
 }
 
@@ -60,7 +60,7 @@ def use_file(rng: random.Random) -> bool:
         top = name.split("/", 1)[0]
         source, copy = written() / top, Path(folder) / top
         shutil.copytree(source, copy) if source.is_dir() else shutil.copy(source, copy)
-        path = Path(folder) / name
+        (path,) = Path(folder).glob(name)
         data: str | bytes = path.read_bytes()
         if name.endswith(".json"):
             data = data.decode()

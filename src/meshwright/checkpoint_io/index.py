@@ -7,19 +7,17 @@ a folder with the right name is whole.
 from __future__ import annotations
 
 import json
-import math
+import reprlib
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from meshwright.core import pytree
-from meshwright.core.dtypes import as_dtype
 from meshwright.core.records import dataclass
-from meshwright.errors import CheckpointError, MeshwrightError
+from meshwright.errors import CheckpointDamagedError
 
 NAME = "checkpoint.json"
 FORMATS = "safetensors", "tensorstore"
@@ -76,84 +74,17 @@ class Index:
     def text(self) -> str:
         """As JSON, with a checksum of all else."""
         raw = asdict(self)
-        return json.dumps({**raw, "crc32": _checksum(raw)})
-
-    @staticmethod
-    def parse(text: str) -> Index:
-        """The opposite of :meth:`text`.
-
-        Raises:
-          CheckpointError: what was read is not what was written. ValueError, TypeError, LookupError: nor is it like it.
-        """
-        raw = json.loads(text)
-        if "crc32" in raw and raw.pop("crc32") != _checksum(raw):
-            raise CheckpointError("its checksum is of another text")
-        entries = [Entry(**{**e, "pieces": [Piece(**p) for p in e["pieces"]]}) for e in raw.pop("entries")]
-        for entry in entries:
-            _check_entry(entry)
-        index = Index(entries=entries, **raw)
-        if index.format not in FORMATS:
-            raise CheckpointError(f"it is of format {index.format!r}")
-        if index.tree:
-            rebuilt(index.tree, entries)
-        return index
+        return json.dumps({**raw, "crc32": checksum(raw)})
 
 
-def _checksum(raw: dict[str, Any]) -> int:
+def checksum(raw: dict[str, Any]) -> int:
+    """Of an index without its own checksum."""
     return zlib.crc32(json.dumps(raw, sort_keys=True).encode())
 
 
-def _check_entry(entry: Entry) -> None:
-    """Raise for an array that its pieces do not make, each row once, or that no file can hold."""
-    try:
-        itemsize = as_dtype(entry.dtype).itemsize
-    except MeshwrightError as error:
-        raise CheckpointError(f"{entry.path!r}: {error}") from None
-    sizes = 0
-    for piece in entry.pieces:
-        ends = list(zip(piece.start, piece.stop, entry.shape, strict=True))
-        if not all(0 <= a <= b <= n for a, b, n in ends) or min(piece.offset, piece.count) < 0:
-            raise CheckpointError(f"a piece of {entry.path!r} lies outside of it")
-        if Path(piece.file).name != piece.file:
-            raise CheckpointError(f"{entry.path!r} is in {piece.file!r}, which is no part of the checkpoint")
-        size = math.prod(b - a for a, b, _ in ends)
-        if piece.count != size * itemsize:
-            raise CheckpointError(f"a piece of {entry.path!r} has {piece.count} bytes for {size} elements")
-        sizes += size
-    if sizes != math.prod(entry.shape) or min(entry.shape, default=0) < 0:
-        raise CheckpointError(f"the pieces of {entry.path!r} have {sizes} elements, not those of {entry.shape}")
-
-
-def read_index(folder: Path) -> Index:
-    """The index of a checkpoint.
-
-    Raises:
-      CheckpointError: there is none, or not one that this version can read.
-    """
-    try:
-        text = (folder / NAME).read_text(errors="replace")
-    except FileNotFoundError:
-        raise CheckpointError(f"there is no checkpoint at {folder}{_neighbours(folder)}") from None
-    except OSError as error:
-        raise CheckpointError(f"the checkpoint {folder} cannot be read: {error}") from None
-    try:
-        version = json.loads(text).get("version")
-        if version == VERSION:
-            return Index.parse(text)
-    except (CheckpointError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{folder / NAME} is damaged ({error}); use an earlier checkpoint") from None
-    raise CheckpointError(
-        f"{folder} is a checkpoint of format {version}, this version reads {VERSION}; read it with the version of "
-        "meshwright that wrote it"
-    )
-
-
-def _neighbours(folder: Path) -> str:
-    """What else is there, for an error."""
-    if not folder.parent.is_dir():
-        return f": the folder {folder.parent} does not exist"
-    names = sorted(p.name for p in folder.parent.iterdir() if (p / NAME).is_file())
-    return f"; beside it there are {', '.join(names[:8])}" if names else ""
+def block_name(path: str, start: Sequence[int], stop: Sequence[int]) -> str:
+    """The name in a file of a piece of the leaf ``path``."""
+    return f"{path}[{','.join(f'{a}:{b}' for a, b in zip(start, stop))}]"
 
 
 # --- trees --------------------------------------------------------------------------------------------------
@@ -179,14 +110,20 @@ def structure(tree: Any) -> Any:
 
 
 def rebuilt(code: Any, leaves: Sequence[Any]) -> Any:
-    """The opposite of :func:`structure`."""
-    match code:
-        case {"none": _}:
+    """The opposite of :func:`structure`.
+
+    Raises:
+      CheckpointDamagedError: what says no tree. IndexError: a leaf that is not there.
+    """
+    match [*code.items()] if type(code) is dict else code:
+        case [("none", True)]:
             return None
-        case {"dict": items}:
+        case [("dict", dict(items))]:
             return {k: rebuilt(v, leaves) for k, v in items.items()}
-        case {"list": items}:
+        case [("list", list(items))]:
             return [rebuilt(v, leaves) for v in items]
-        case {"tuple": items}:
+        case [("tuple", list(items))]:
             return tuple(rebuilt(v, leaves) for v in items)
-    return leaves[code["leaf"]]
+        case [("leaf", int(number))] if type(number) is int and number >= 0:
+            return leaves[number]
+    raise CheckpointDamagedError(f"{reprlib.repr(code)} says no tree")

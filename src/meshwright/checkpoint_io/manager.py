@@ -8,17 +8,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING, Index, read_index
+from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING
+from meshwright.checkpoint_io.parsing import read_index
 from meshwright.checkpoint_io.reading import restore
 from meshwright.checkpoint_io.writing import Progress, Saving, save
 from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.core.source import warn
 from meshwright.core.static import static_index
-from meshwright.errors import ArgumentError, CheckpointError, CheckpointWarning
+from meshwright.errors import ArgumentError, CheckpointDamagedError, CheckpointError, CheckpointWarning
 from meshwright.runtime.pjrt.world import WORLD
 
 _STEP = re.compile(r"step_(\d+)")
+#: the names of what is in a checkpoint
+_PARTS = re.compile(rf"{NAME}|data-\d+(-\w+)?\.safetensors|_METADATA|d|manifest\.ocdbt.*|ocdbt\.process_.*")
 
 
 class CheckpointManager:
@@ -75,20 +78,26 @@ class CheckpointManager:
     def steps(self) -> list[int]:
         """The steps whose checkpoints are whole, in order."""
         matches = (_STEP.fullmatch(p.name) for p in self.directory.glob("step_*") if (p / NAME).is_file())
-        return sorted(int(m[1]) for m in matches if m)
+        steps = (int(m[1]) for m in matches if m)
+        return sorted({step for step in steps if (self.folder(step) / NAME).is_file()})  # step_5 is none of ours
 
     def latest_step(self) -> int | None:
         return max(self.steps(), default=None)
 
     def best_steps(self) -> list[int]:
         """The steps that have the metric, best first; one whose metric is NaN is not among them."""
-        known = [(self._index(step).metrics.get(self.metric), step) for step in self.steps()]
+        known = [(self._metric(step), step) for step in self.steps()]
         sign = 1 if self.mode == "min" else -1
         ordered = sorted((sign * value, step) for value, step in known if value is not None and value == value)
         return [step for _, step in ordered]
 
-    def _index(self, step: int) -> Index:
-        return read_index(self.folder(step))
+    def _metric(self, step: int) -> float | None:
+        """The metric of a step; None if it has none, or is damaged: training goes on."""
+        try:
+            return read_index(self.folder(step)).metrics.get(self.metric)
+        except CheckpointDamagedError as error:
+            warn(f"step {step} is passed over: {error}", CheckpointWarning)
+            return None
 
     # --- saving ---------------------------------------------------------------------------------------------
     def should_save(self, step: int) -> bool:
@@ -139,10 +148,10 @@ class CheckpointManager:
     def _clean(self) -> None:
         """Remove what ended runs have left unfinished; what was taken away and not yet replaced is put back."""
         for path in list(self.directory.iterdir()):
-            new = path.with_name(path.name.removesuffix(REPLACED))
-            if new != path and not new.exists():
+            new = self.directory / path.name.removesuffix(REPLACED)
+            if new != path and not new.exists() and (path / NAME).is_file():
                 path.rename(new)
-            elif new != path or WRITING in path.name or _is_unfinished(path):
+            elif (new != path or WRITING in path.name or _is_unfinished(path)) and _is_ours(path):
                 shutil.rmtree(path, ignore_errors=True)
 
     # --- restoring ------------------------------------------------------------------------------------------
@@ -158,9 +167,7 @@ class CheckpointManager:
         for candidate in reversed(self.steps()):
             try:
                 return restore(self.folder(candidate), like, verify=verify)
-            except CheckpointError as error:
-                if "damaged" not in str(error) and "too short" not in str(error):
-                    raise
+            except CheckpointDamagedError as error:
                 warn(f"step {candidate} is passed over: {error}", CheckpointWarning)
         raise CheckpointError(f"there is no good checkpoint in {self.directory}; save(step, tree) makes one")
 
@@ -170,4 +177,9 @@ class CheckpointManager:
 
 def _is_unfinished(path: Path) -> bool:
     """Whether it has the name of a step, and is no checkpoint."""
-    return _STEP.fullmatch(path.name) is not None and path.is_dir() and not (path / NAME).is_file()
+    return _STEP.fullmatch(path.name) is not None and not (path / NAME).is_file()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is a folder with nothing but what checkpoints have: other programs name theirs by steps too."""
+    return path.is_dir() and not path.is_symlink() and all(_PARTS.fullmatch(p.name) for p in path.iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import numpy as np
 
 from meshwright.api.assembling import make_array_from_callback
 from meshwright.api.jit import shape_of
-from meshwright.checkpoint_io import files, zarr
-from meshwright.checkpoint_io.index import REPLACED, Entry, Index, read_index, rebuilt
+from meshwright.checkpoint_io.index import REPLACED, Entry, rebuilt
+from meshwright.checkpoint_io.opened import Opened
+from meshwright.checkpoint_io.parsing import damaged
 from meshwright.core import pytree
 from meshwright.core.dtypes import as_dtype, kind_of
 from meshwright.core.expected import as_path
+from meshwright.core.files import user_file
 from meshwright.core.key_types import KEY_TYPES, is_key
 from meshwright.errors import ArgumentTypeError, CheckpointError
 from meshwright.runtime.array import Array, from_numpy
@@ -35,7 +38,8 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
       verify: read all of it first, and compare checksums.
 
     Raises:
-      CheckpointError: there is none, it is damaged, or of another tree than ``like``: a table says how they differ.
+      CheckpointError: there is none, it is changed while it is read, or of another tree than ``like``: a table says how
+        they differ. CheckpointDamagedError: it is damaged.
 
     Example:
       >>> import tempfile
@@ -45,44 +49,41 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
       >>> mw.checkpoint_io.restore(folder, like={"w": mw.ShapeDtypeStruct((8,), "bfloat16", sharding=split)})["w"].dtype
       dtype(bfloat16)
     """
-    folder = _settled(as_path("checkpoint_io.restore: directory", directory).absolute())
-    index = read_index(folder)
-    if verify:
-        check(folder, index)
-    if like is None:
-        leaves = [_typed(_region(folder, index, e, ()), e) for e in index.entries]
-        return rebuilt(index.tree, leaves) if index.tree else dict(zip((e.path for e in index.entries), leaves))
-    paths, targets, treedef = pytree.paths(like), pytree.leaves(like), pytree.structure(like)
-    entries = _matched(folder, index, paths, targets)
-    return pytree.unflatten(treedef, [_placed(folder, index, e, w) for e, w in zip(entries, targets)])
+    folder = as_path("checkpoint_io.restore: directory", directory).absolute()
+    with user_file("checkpoint_io.restore: directory", folder, CheckpointError):
+        folder = _settled(folder)
+    with Opened(folder) as opened:
+        if verify:
+            _check(opened)
+        if like is None:
+            return _as_saved(opened)
+        paths, targets, treedef = pytree.paths(like), pytree.leaves(like), pytree.structure(like)
+        entries = _matched(opened, paths, targets)
+        return pytree.unflatten(treedef, [_placed(opened, e, w) for e, w in zip(entries, targets)])
 
 
 def _settled(folder: Path) -> Path:
     """The folder; what it replaced, if the process was ended between taking that away and putting this in place."""
-    old = folder.with_name(folder.name + REPLACED)
+    old = folder.parent / f"{folder.name}{REPLACED}"
     return old if not folder.exists() and old.exists() else folder
 
 
-def check(folder: Path, index: Index | None = None) -> None:
+def _as_saved(opened: Opened) -> Any:
+    """The tree, where it is of dicts, lists and tuples; its arrays by path."""
+    leaves = {e.path: _typed(opened.region(e), e) for e in opened.index.entries}
+    return leaves if opened.index.tree is None else rebuilt(opened.index.tree, [*leaves.values()])
+
+
+def _check(opened: Opened) -> None:
     """Read all of a checkpoint and compare checksums.
 
     Raises:
-      CheckpointError: naming the arrays that are damaged.
+      CheckpointDamagedError: naming the arrays that are damaged.
     """
-    index = read_index(folder) if index is None else index
-    bad = [e.path or "value" for e in index.entries if not all(_is_right(folder, index, e, p) for p in e.pieces)]
+    bad = [e.path or "value" for e in opened.index.entries if not opened.is_right(e)]
     if bad:
-        listed = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
-        raise CheckpointError(f"{folder} is damaged: {listed} is not what was written; use an earlier checkpoint")
-
-
-def _is_right(folder: Path, index: Index, entry: Entry, piece: Any) -> bool:
-    if index.format == "tensorstore":
-        return zarr.check(folder, entry, piece)
-    try:
-        return files.check(folder / piece.file, piece.offset, piece.count, piece.crc32)
-    except OSError:
-        return False
+        listed = ", ".join(map(repr, bad[:5])) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
+        raise damaged(opened.folder, f"{listed}: not what was written")
 
 
 # --- another tree -------------------------------------------------------------------------------------------
@@ -91,15 +92,15 @@ def _type(x: Any) -> tuple[tuple[int, ...], Any]:
     return aval.shape, aval.dtype
 
 
-def _matched(folder: Path, index: Index, paths: Sequence[str], targets: Sequence[Any]) -> list[Entry]:
+def _matched(opened: Opened, paths: Sequence[str], targets: Sequence[Any]) -> list[Entry]:
     """The entry of each leaf.
 
     Raises:
       CheckpointError: a leaf without one, one without a leaf, another shape, a lesser kind of number, or random keys
         on one side only.
     """
-    saved = {e.path: e for e in index.entries}
-    rows = []
+    saved = {e.path: e for e in opened.index.entries}
+    rows = [(path, "-", "twice") for path, count in Counter(paths).items() if count > 1]
     for path, x in zip(paths, targets):
         try:
             shape, dtype = _type(x)
@@ -113,7 +114,7 @@ def _matched(folder: Path, index: Index, paths: Sequence[str], targets: Sequence
             rows.append((path, f"{entry.key or entry.dtype}{_shape(entry)}", text))
     rows += [(e.path, f"{e.key or e.dtype}{_shape(e)}", "-") for p, e in saved.items() if p not in set(paths)]
     if rows:
-        raise CheckpointError(f"{folder} is of another tree than like:\n{_table(rows)}")
+        raise CheckpointError(f"{opened.folder} is of another tree than like:\n{_table(rows)}")
     return [saved[p] for p in paths]
 
 
@@ -136,31 +137,6 @@ def _table(rows: Sequence[tuple[str, str, str]]) -> str:
 
 
 # --- values -------------------------------------------------------------------------------------------------
-def _region(folder: Path, index: Index, entry: Entry, where: Sequence[slice]) -> np.ndarray:
-    """A part of an array; all of it for no slices. One that is in one piece is a view of the file."""
-    full = [slice(*s.indices(n)) for s, n in zip(where, entry.shape)] if where else [slice(0, n) for n in entry.shape]
-    if any(s.start >= s.stop for s in full):  # also the part of a device that has only padding
-        return np.zeros([max(s.stop - s.start, 0) for s in full], as_dtype(entry.dtype))
-    if index.format == "tensorstore":
-        return zarr.read(folder, entry, full)
-    out = None
-    for piece in entry.pieces:
-        spans = [(max(s.start, a), min(s.stop, b)) for s, a, b in zip(full, piece.start, piece.stop)]
-        if any(a >= b for a, b in spans):
-            continue
-        shape = [b - a for a, b in zip(piece.start, piece.stop)]
-        if [[s.start, s.stop] for s in full] == [list(ends) for ends in zip(piece.start, piece.stop)]:
-            return files.loaded(folder / piece.file, piece.offset, piece.count, shape, entry.dtype)
-        value = files.mapped(folder / piece.file, piece.offset, piece.count, shape, entry.dtype)
-        value = value[tuple(slice(a - p, b - p) for (a, b), p in zip(spans, piece.start))]
-        if all((a, b) == (s.start, s.stop) for (a, b), s in zip(spans, full)):
-            return value
-        out = np.empty([s.stop - s.start for s in full], value.dtype) if out is None else out
-        out[tuple(slice(a - s.start, b - s.start) for (a, b), s in zip(spans, full))] = value
-    assert out is not None
-    return out
-
-
 def _typed(value: np.ndarray, entry: Entry) -> Array:
     array = from_numpy(value, as_dtype(entry.dtype), copy=False)
     return array.keys(KEY_TYPES[_key_name(entry)]) if entry.key else array
@@ -170,17 +146,17 @@ def _key_name(entry: Entry) -> str:
     return next(n for n, k in KEY_TYPES.items() if k.name == entry.key)
 
 
-def _placed(folder: Path, index: Index, entry: Entry, like: Any) -> Any:
+def _placed(opened: Opened, entry: Entry, like: Any) -> Any:
     """An array with the sharding and dtype of ``like``."""
     if isinstance(like, _NUMBERS):
-        return type(like)(_region(folder, index, entry, ()).item())
+        return type(like)(opened.region(entry).item())
     sharding = getattr(like, "sharding", None)
     if isinstance(like, np.ndarray):
-        return np.array(_region(folder, index, entry, ())).astype(like.dtype)
+        return np.array(opened.region(entry)).astype(like.dtype)
     dtype = as_dtype(entry.dtype) if entry.key else shape_of(like).dtype
 
     def part(where: Sequence[slice]) -> np.ndarray:
-        return _region(folder, index, entry, where).astype(dtype, copy=False)
+        return opened.region(entry, where).astype(dtype, copy=False)
 
     placed = sharding if getattr(like, "committed", True) and isinstance(sharding, Sharding) else None
     if placed is None or isinstance(getattr(placed, "mesh", None), AbstractMesh):

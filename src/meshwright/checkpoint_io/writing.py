@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -17,9 +18,21 @@ import numpy as np
 
 from meshwright.checkpoint_io import files, zarr
 from meshwright.checkpoint_io.group import Group
-from meshwright.checkpoint_io.index import FORMATS, NAME, REPLACED, WRITING, Entry, Index, Leaf, Piece, structure
+from meshwright.checkpoint_io.index import (
+    FORMATS,
+    NAME,
+    REPLACED,
+    WRITING,
+    Entry,
+    Index,
+    Leaf,
+    Piece,
+    block_name,
+    structure,
+)
 from meshwright.core import pytree
 from meshwright.core.expected import as_path
+from meshwright.core.files import user_file
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index
@@ -99,11 +112,9 @@ def save(
     if format == "tensorstore":
         zarr.require()
     folder = as_path("checkpoint_io.save: directory", directory).absolute()
-    if (folder.exists() or folder.is_symlink()) and not overwrite:
-        raise CheckpointError(f"save: {folder} is there already; choose another name, or pass overwrite=True")
-    if folder.exists() and not (folder / NAME).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise CheckpointError(f"save: {folder} is no checkpoint, and is not replaced by one; choose another name")
-    sources = [_source(path, x) for path, x in zip(pytree.paths(tree), pytree.leaves(tree))]
+    with user_file("checkpoint_io.save: directory", folder, CheckpointError):
+        _check_free(folder, overwrite)
+    sources = [_source(path, x) for path, x in zip(_paths(tree), pytree.leaves(tree))]
     if asynchronous:
         sources = [_copied(s) for s in sources]
     step = None if step is None else static_index(step, "save", "the step")
@@ -115,6 +126,31 @@ def save(
         return saving
     threading.Thread(target=saving._run, args=(job.run,), name="meshwright-checkpoint").start()
     return saving
+
+
+def _check_free(folder: Path, overwrite: bool) -> None:
+    """Raise for a place that a checkpoint does not take.
+
+    Raises:
+      CheckpointError: something is there, or something else than a checkpoint. OSError: there can be nothing.
+    """
+    if (folder.exists() or folder.is_symlink()) and not overwrite:
+        raise CheckpointError(f"save: {folder} is there already; choose another name, or pass overwrite=True")
+    if folder.exists() and not (folder / NAME).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise CheckpointError(f"save: {folder} is no checkpoint, and is not replaced by one; choose another name")
+
+
+def _paths(tree: Any) -> list[str]:
+    """The path of each leaf, by which it is found again.
+
+    Raises:
+      ArgumentError: two have the same, as nodes with keys of their own may.
+    """
+    paths = pytree.paths(tree)
+    twice = [path for path, count in Counter(paths).items() if count > 1]
+    if twice:
+        raise ArgumentError(f"save: two leaves of the tree are {twice[0]!r}; rename one, in the keys of their node")
+    return paths
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -180,7 +216,7 @@ class _Job:
           CheckpointError: something could not be written, here or in another process.
         """
         group = self.group
-        place = self.folder.with_name(f"{self.folder.name}{WRITING}{group.token()}")
+        place = self.folder.parent / f"{self.folder.name}{WRITING}{group.token()}"
         try:
             place.mkdir(parents=True, exist_ok=True)
             mine = self._write(place)
@@ -225,13 +261,13 @@ class _Job:
     def _write(self, place: Path) -> list[Entry]:
         if self.index.format == "tensorstore":
             return zarr.write(place, self.group.rank, self.sources, self._count)
-        name = f"data-{self.group.rank:05d}.safetensors"
+        token = place.name.rpartition(WRITING)[2]  # a file of another checkpoint has another name
+        name = f"data-{self.group.rank:05d}-{token}.safetensors"
         blocks, owners = [], []
         for source in self.sources:
             for start, stop, value in source.pieces:
                 shape = tuple(b - a for a, b in zip(start, stop))
-                where = ",".join(f"{a}:{b}" for a, b in zip(start, stop))
-                blocks.append(files.Block(f"{source.entry.path}[{where}]", shape, source.dtype, value))
+                blocks.append(files.Block(block_name(source.entry.path, start, stop), shape, source.dtype, value))
                 owners.append((source.entry, start, stop))
         for (entry, start, stop), (offset, count, crc) in zip(owners, files.write(place / name, blocks, self._count)):
             entry.pieces.append(Piece(start, stop, name, offset, count, crc))

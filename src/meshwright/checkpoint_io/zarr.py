@@ -11,6 +11,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,10 +22,13 @@ import numpy as np
 
 from meshwright.checkpoint_io.files import aligned, write_text
 from meshwright.checkpoint_io.index import Entry, Leaf, Piece
-from meshwright.errors import CheckpointError, MissingExtraError
+from meshwright.checkpoint_io.parsing import damaged
+from meshwright.errors import CheckpointDamagedError, CheckpointError, MissingExtraError
 
 MANIFEST = "manifest.ocdbt"
 _PROCESS = "ocdbt.process_"
+#: what Orbax keeps of the tree, and in it our checksum of the arrays in the index
+_TREE, _INDEX = "_METADATA", "meshwright.entries"
 #: bytes of a chunk, if a tile can be cut so; bytes that are on their way to the disk at a time
 _CHUNK, _UNDER_WAY = 1 << 24, 1 << 28
 #: bytes of a file, about, above which another is begun: several are written at once
@@ -71,7 +75,11 @@ def _tree_metadata(entries: Sequence[Entry]) -> str:
         for e in entries
     }
     options = {"use_ocdbt": True, "use_zarr3": False, "store_array_data_equal_to_fill_value": True}
-    return json.dumps({"tree_metadata": tree, **options, "custom_metadata": None})
+    return json.dumps({"tree_metadata": tree, **options, "custom_metadata": {_INDEX: _checksum(entries)}})
+
+
+def _checksum(entries: Sequence[Entry]) -> int:
+    return zlib.crc32(json.dumps([asdict(e) for e in entries]).encode())
 
 
 # --- databases ----------------------------------------------------------------------------------------------
@@ -87,7 +95,7 @@ def _database(folder: Path, name: str = "") -> dict[str, Any]:
 def _spec(folder: Path, name: str) -> dict[str, Any]:
     """An array of a checkpoint; in those of before, it is a folder."""
     if (folder / MANIFEST).exists():
-        return {"driver": "zarr", "kvstore": _database(folder, name)}
+        return {"driver": "zarr", "kvstore": _database(folder, name), "fill_missing_data_reads": False}
     return {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder / name}/"}}
 
 
@@ -165,7 +173,7 @@ def join(place: Path, entries: Sequence[Entry]) -> None:
         change.commit_async().result()
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise CheckpointError(f"save: the processes' databases cannot be joined by tensorstore: {error}") from None
-    write_text(place / "_METADATA", _tree_metadata(entries))
+    write_text(place / _TREE, _tree_metadata(entries))
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -173,23 +181,43 @@ def read(folder: Path, entry: Entry, index: Sequence[slice]) -> np.ndarray:
     """A part of an array, in memory that a device can take over.
 
     Raises:
-      CheckpointError: it cannot be read.
+      CheckpointDamagedError: it cannot be read, or is another one.
     """
     ts = require()
     try:
         store = ts.open(_spec(folder, entry.pieces[0].file), open=True, read=True).result()
-        part = store[tuple(index)].translate_to[0]
-        array = aligned(part.shape, np.dtype(store.dtype.numpy_dtype))
-        ts.array(array).write(part).result()
-        return array
-    except (ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{folder}: the array {entry.path} cannot be read: it is damaged ({error})") from None
+        found = f"{store.dtype.name}{list(store.shape)}"
+        if found == f"{entry.dtype}{entry.shape}":
+            part = store[tuple(index)].translate_to[0]
+            array = aligned(part.shape, np.dtype(store.dtype.numpy_dtype))
+            ts.array(array).write(part).result()
+            return array
+    except Exception as error:  # of many kinds: of Python's, and of tensorstore's
+        raise damaged(folder, f"the array {entry.path!r} cannot be read: {error}") from None
+    raise damaged(folder, f"the array {entry.path!r} is {found}, not {entry.dtype}{entry.shape}")
+
+
+def check_index(folder: Path, entries: Sequence[Entry]) -> None:
+    """Raise for the index of another checkpoint; those of before do not say whose it is.
+
+    Raises:
+      CheckpointDamagedError: as said, or there is nothing that says it.
+    """
+    if not (folder / MANIFEST).exists():
+        return
+    try:
+        own = json.loads((folder / _TREE).read_text())["custom_metadata"] or {}
+        known = own.get(_INDEX)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(folder / _TREE, error) from None
+    if known is not None and known != _checksum(entries):
+        raise damaged(folder, "its index is of another checkpoint")
 
 
 def check(folder: Path, entry: Entry, piece: Piece) -> bool:
     """Whether a piece is what was written."""
     try:
         value = read(folder, entry, [slice(a, b) for a, b in zip(piece.start, piece.stop)])
-    except CheckpointError:
+    except CheckpointDamagedError:
         return False
     return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data) == piece.crc32

@@ -7,7 +7,8 @@ bound in a partial order of the array dtypes and the three *weak* Python scalar 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from typing import Any
@@ -113,6 +114,11 @@ def wide_types(wide: bool = True) -> AbstractContextManager[None]:
 def keeps_wide() -> bool:
     """Whether 64-bit types stay what they are here."""
     return config.enable_x64 or config.wide_types
+
+
+def is_representable(shape: Sequence[int], dtype: np.dtype) -> bool:
+    """Whether NumPy can have an array of this shape: of at most 64 dimensions, whose bytes it can count."""
+    return len(shape) <= 64 and min(shape, default=0) >= 0 and math.prod(filter(None, shape)) * dtype.itemsize < 2**63
 
 
 def canonical(dtype: np.dtype) -> np.dtype:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,15 @@ def write_text(what: str, path: Any, text: str) -> Path:
     with user_file(what, file):
         file.write_text(text, encoding="utf-8")
     return file
+
+
+def file_state(path: Path) -> tuple[int, ...]:
+    """What changes when the file at ``path`` is written to or replaced; nothing for what is no file, such as a pipe,
+    which would be waited for. Raises what ``stat`` does."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _shown(path: Any) -> str:

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from meshwright.core.dtypes import as_dtype
+from meshwright.core.dtypes import as_dtype, is_representable
 from meshwright.core.expected import as_path
-from meshwright.core.files import user_file
+from meshwright.core.files import file_state, user_file
 from meshwright.core.records import dataclass
 from meshwright.errors import WeightsError
 from meshwright.interop.extras import require
@@ -30,8 +30,6 @@ DTYPES = {
     "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "C64": "complex64",
 }  # fmt: skip
-#: the most dimensions that NumPy's arrays have, and the most bytes that it counts
-_RANK, _BYTES = 64, 2**63
 _AGAIN = "write or download it again"
 
 
@@ -50,10 +48,10 @@ class File:
           WeightsError: there is none, or what is there is no file.
         """
         with user_file("load: path", path, WeightsError):
-            found = path.stat()
-        if not path.is_file():  # a pipe would be waited for
+            state = file_state(path)
+        if not state:
             raise WeightsError(f"load: path {str(path)!r}: expected a file; name one, an index, or a folder with them")
-        return File(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+        return File(path, state)
 
     def unchanged(self) -> Path:
         """Its path.
@@ -133,7 +131,7 @@ def _entry(file: File, name: str, raw: Mapping[str, Any], base: int) -> Entry:
     if raw["dtype"] not in DTYPES:
         raise WeightsError(f"{file.path}: {name} has dtype {raw['dtype']}, which arrays do not have")
     dtype, shape = as_dtype(DTYPES[raw["dtype"]]), tuple(raw["shape"])
-    if len(shape) > _RANK or math.prod(filter(None, shape)) * dtype.itemsize >= _BYTES:
+    if not is_representable(shape, dtype):
         raise WeightsError(f"{file.path}: {name} is of shape {shape}, which no array has")
     start, end = raw["data_offsets"]
     if end - start != math.prod(shape) * dtype.itemsize or base + end > file.path.stat().st_size:

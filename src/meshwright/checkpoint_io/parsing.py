@@ -1,0 +1,235 @@
+"""The index of a checkpoint as it is read: believed where each field is one that saving writes.
+
+What arrays are made of is checked here (each element in one piece, each leaf of the tree in one array, all within what
+NumPy can have); whether the files have it, where they are read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from meshwright.checkpoint_io.index import FORMATS, NAME, VERSION, Entry, Index, Piece, checksum, rebuilt
+from meshwright.core import pytree
+from meshwright.core.dtypes import as_dtype, is_representable
+from meshwright.core.expected import as_path
+from meshwright.core.files import file_state, user_file
+from meshwright.core.key_types import KEY_TYPES
+from meshwright.errors import CheckpointDamagedError, CheckpointError, MeshwrightError
+
+_T = TypeVar("_T")
+
+
+def damaged(path: Path, why: object) -> CheckpointDamagedError:
+    """The error for a file that is not as it was written."""
+    return CheckpointDamagedError(f"{path} is damaged ({why}); use an earlier checkpoint")
+
+
+def whole_state(path: Path) -> tuple[int, ...]:
+    """What changes when a file of a checkpoint is written to.
+
+    Raises:
+      CheckpointDamagedError: there is no file.
+    """
+    try:
+        state = file_state(path)
+    except OSError as error:
+        raise damaged(path, error.strerror) from None
+    if not state:
+        raise damaged(path, "expected a file, found a folder, a pipe or a device")
+    return state
+
+
+def read_index(folder: Path) -> Index:
+    """The index of a checkpoint.
+
+    Raises:
+      CheckpointError: there is none, or not one that this version can read. CheckpointDamagedError: it is damaged.
+    """
+    file = folder / NAME
+    if not os.path.lexists(file):
+        with user_file("restore: directory", folder, CheckpointError):
+            raise CheckpointError(f"there is no checkpoint at {folder}{_neighbours(folder)}")
+    whole_state(file)
+    try:
+        raw = json.loads(file.read_text(errors="replace"))
+        if type(raw) is not dict or type(raw.get("version")) is not int:
+            raise CheckpointDamagedError("it has no version")
+        if "crc32" in raw and raw.pop("crc32") != checksum(raw):
+            raise CheckpointDamagedError("its checksum is of another text")
+        if raw["version"] == VERSION:
+            return _index(raw)
+    except (OSError, ValueError, RecursionError, MeshwrightError) as error:
+        raise damaged(file, error) from None
+    raise CheckpointError(
+        f"{folder} is a checkpoint of format {raw['version']}, this version reads {VERSION}; read it with the version "
+        "of meshwright that wrote it"
+    )
+
+
+def _neighbours(folder: Path) -> str:
+    """What else is there, for an error."""
+    if not folder.parent.is_dir():
+        return f": the folder {folder.parent} does not exist"
+    names = sorted(p.name for p in folder.parent.iterdir() if (p / NAME).is_file())
+    return f"; beside it there are {', '.join(names[:8])}" if names else ""
+
+
+# --- fields -------------------------------------------------------------------------------------------------
+def _are(kind: type, values: Any) -> bool:
+    return type(values) is list and all(type(x) is kind for x in values)
+
+
+#: by the annotation of a field: what it says in words, and whether a value is that; bools are no numbers
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "int": ("an integer", lambda x: type(x) is int),
+    "int | None": ("an integer or null", lambda x: x is None or type(x) is int),
+    "str": ("text", lambda x: type(x) is str),
+    "str | None": ("text or null", lambda x: x is None or type(x) is str),
+    "list[int]": ("a list of integers", lambda x: _are(int, x)),
+    "list[Piece]": ("a list of pieces", lambda x: _are(Piece, x)),
+    "list[Entry]": ("a list of arrays", lambda x: _are(Entry, x)),
+    "dict[str, float]": (
+        "numbers by name", lambda x: type(x) is dict and all(type(v) in (int, float) for v in x.values()),
+    ),
+    "Any": ("anything", lambda x: True),
+}  # fmt: skip
+
+
+def _made(cls: type[_T], raw: Any) -> _T:
+    """A record of fields that were read.
+
+    Raises:
+      CheckpointDamagedError: one is missing, unknown, or of another type.
+    """
+    kind = cls.__name__.lower()
+    known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    for name, field in known.items():
+        if name in raw:
+            words, is_right = _KINDS[str(field.type)]
+            if not is_right(raw[name]):
+                raise CheckpointDamagedError(f"{kind}.{name}: expected {words}, got {reprlib.repr(raw[name])}")
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise CheckpointDamagedError(f"{kind}.{name} is missing")
+    if unknown := raw.keys() - known.keys():
+        raise CheckpointDamagedError(f"{kind}.{min(unknown)} is not known")
+    return cls(**raw)
+
+
+def _listed(raw: Any, name: str, make: Callable[[Any], Any]) -> dict[str, Any]:
+    """``raw`` with what ``make`` makes of each element of one of its fields.
+
+    Raises:
+      CheckpointDamagedError: it is not of fields, or the field is no list.
+    """
+    if type(raw) is not dict or type(raw.get(name)) is not list or not all(type(x) is dict for x in raw[name]):
+        raise CheckpointDamagedError(f"expected fields with a list {name!r} of fields, got {reprlib.repr(raw)}")
+    return {**raw, name: [make(x) for x in raw[name]]}
+
+
+def _index(raw: dict[str, Any]) -> Index:
+    """An index, all of which has been checked.
+
+    Raises:
+      CheckpointDamagedError: something is wrong. DTypeError, ArgumentError: a type or a name that nothing has.
+    """
+    index = _made(Index, _listed(raw, "entries", _entry))
+    if index.format not in FORMATS:
+        raise CheckpointDamagedError(f"it is of format {index.format!r}, expected one of {', '.join(FORMATS)}")
+    for what, names in {
+        "arrays": [e.path for e in index.entries],
+        "arrays in zarr": [p.file for e in index.entries for p in e.pieces[:1] if index.format == "tensorstore"],
+    }.items():
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise CheckpointDamagedError(f"two {what} are {twice[0]!r}")
+    for entry in index.entries:
+        if index.format == "tensorstore" and len({p.file for p in entry.pieces}) > 1:
+            raise CheckpointDamagedError(f"{entry.path!r} is in several arrays of zarr")
+    if index.tree is not None:
+        _check_tree(index)
+    return index
+
+
+def _check_tree(index: Index) -> None:
+    """Raise unless the leaves of the tree are the arrays, in their order.
+
+    Raises:
+      CheckpointDamagedError: they are not.
+    """
+    numbers = range(len(index.entries))
+    try:
+        tree = rebuilt(index.tree, numbers)
+    except IndexError:
+        raise CheckpointDamagedError("its tree has a leaf without an array") from None
+    if pytree.leaves(tree) != [*numbers] or pytree.paths(tree) != [e.path for e in index.entries]:
+        raise CheckpointDamagedError("the leaves of its tree are not its arrays")
+
+
+# --- arrays -------------------------------------------------------------------------------------------------
+def _entry(raw: Any) -> Entry:
+    """An array that its pieces make up.
+
+    Raises:
+      CheckpointDamagedError: they do not. DTypeError, ArgumentError: a type or a name that nothing has.
+    """
+    entry = _made(Entry, _listed(raw, "pieces", lambda p: _made(Piece, p)))
+    dtype = as_dtype(entry.dtype)
+    if dtype.name != entry.dtype or not is_representable(entry.shape, dtype):
+        raise CheckpointDamagedError(
+            f"{entry.path!r} is of type {entry.dtype!r} and shape {entry.shape}, which no array has"
+        )
+    words = {k.name: k.words for k in KEY_TYPES.values()}
+    if entry.key is not None and (entry.dtype, *entry.shape[-1:]) != ("uint32", words.get(entry.key)):
+        raise CheckpointDamagedError(
+            f"{entry.path!r} of type {dtype}{entry.shape} is said to have random keys {entry.key!r}"
+        )
+    sizes = [_size(entry, dtype.itemsize, piece) for piece in entry.pieces]
+    if sum(sizes) != math.prod(entry.shape):
+        raise CheckpointDamagedError(
+            f"the pieces of {entry.path!r} have {sum(sizes)} elements, not those of {entry.shape}"
+        )
+    _check_grid(entry, [piece for piece, size in zip(entry.pieces, sizes) if size])
+    return entry
+
+
+def _size(entry: Entry, itemsize: int, piece: Piece) -> int:
+    """How many elements a piece has.
+
+    Raises:
+      CheckpointDamagedError: not those of a part of the array. ArgumentError: in a file whose name none has.
+    """
+    if not len(piece.start) == len(piece.stop) == len(entry.shape):
+        raise CheckpointDamagedError(f"a piece of {entry.path!r} has not {len(entry.shape)} dimensions")
+    if not all(0 <= a <= b <= n for a, b, n in zip(piece.start, piece.stop, entry.shape)) or piece.offset < 0:
+        raise CheckpointDamagedError(f"a piece of {entry.path!r} lies outside of it")
+    if piece.file in ("", ".", "..") or as_path("a piece's file", piece.file).name != piece.file:
+        raise CheckpointDamagedError(f"{entry.path!r} is in {piece.file!r}, which is no part of the checkpoint")
+    size = math.prod(b - a for a, b in zip(piece.start, piece.stop))
+    if piece.count != size * itemsize:
+        raise CheckpointDamagedError(f"a piece of {entry.path!r} has {piece.count} bytes for {size} elements")
+    return size
+
+
+def _check_grid(entry: Entry, pieces: Sequence[Piece]) -> None:
+    """Raise for pieces that lie over each other: as many elements as the array has are then not all of it.
+
+    Pieces are tiles: along each dimension the rows of two are the same, or apart. So those of other starts are apart.
+
+    Raises:
+      CheckpointDamagedError: as said.
+    """
+    for d in range(len(entry.shape)):
+        rows = sorted({(p.start[d], p.stop[d]) for p in pieces})
+        if any(before[1] > after[0] for before, after in pairwise(rows)):
+            raise CheckpointDamagedError(f"pieces of {entry.path!r} lie over each other")
+    if len({tuple(p.start) for p in pieces}) != len(pieces):
+        raise CheckpointDamagedError(f"a piece of {entry.path!r} is there twice")
