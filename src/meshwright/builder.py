@@ -28,6 +28,7 @@ from meshwright.api.load import ImportedProgram
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.dtypes import canonical, wide_types
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.op import REGISTRY, Op
@@ -271,7 +272,10 @@ class Builder:
         return closed.replace(jaxpr=closed.jaxpr.replace(invars=list(invars)))
 
     def __repr__(self) -> str:
-        return f"Builder({self.name!r}, {len(self._parameters)} parameters, {len(self._traces[0].eqns)} ops)"
+        return (
+            f"Builder({self.name!r}, {counted(len(self._parameters), 'parameter')}, "
+            f"{counted(len(self._traces[0].eqns), 'op')})"
+        )
 
 
 # --- types, names, attributes -------------------------------------------------------------------------------
@@ -356,7 +360,7 @@ def _check_count(op: Op, operands: Sequence[Any]) -> None:
     least = sum(p.default is p.empty for p in parameters)
     if not least <= len(operands) <= most:
         names = ", ".join(p.name for p in parameters)
-        raise ArgumentError(f"Builder.op: {op.name} takes {most} operands ({names}), got {len(operands)}")
+        raise ArgumentError(f"Builder.op: {op.name} takes {counted(most, 'operand')} ({names}), got {len(operands)}")
 
 
 def _annotation(sharding: Any, ndim: int | None) -> Annotation:
@@ -372,7 +376,7 @@ def _annotation(sharding: Any, ndim: int | None) -> Annotation:
     rank = annotated_rank(hlo)
     if ndim is not None and rank not in (None, ndim):
         raise ShardingError(
-            f"Builder: sharding {hlo} is for {rank} dimensions, the value has {ndim}; give one for each, or end the "
-            "marking of what follows with clear_sharding()"
+            f"Builder: sharding {hlo} is for {counted(rank, 'dimension')}, the value has {ndim}; give one for each, or "
+            "end the marking of what follows with clear_sharding()"
         )
     return hlo

@@ -84,7 +84,7 @@ def test_marks_on_values_and_on_what_follows(refuses):
     part = program.partition()
     assert part.out_shardings[1].spec == P("x0", None) and part.out_shardings[0].is_fully_replicated
     b.set_sharding("{devices=[4]<=[4]}")
-    with refuses(mw.errors.ShardingError, "1 dimensions, the value has 2", "clear_sharding"):
+    with refuses(mw.errors.ShardingError, "1 dimension, the value has 2", "clear_sharding"):
         b.op("cos", z)
     b.clear_sharding()
     assert b.op("cos", z).sharding is None

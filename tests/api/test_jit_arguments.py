@@ -230,11 +230,11 @@ def test_axes_of_vmap(refuses):
     add = mnp.add
     cases = [
         (lambda: mw.vmap(power)(V, np.ones(3)), ("mapped axes", "x of shape (6,)", "n of shape (3,)")),
-        (lambda: mw.vmap(power, in_axes=(0,))(V, V), ("in_axes has 1 entries", "2 positional")),
+        (lambda: mw.vmap(power, in_axes=(0,))(V, V), ("in_axes has 1 entry", "2 positional")),
         (lambda: mw.vmap(power, in_axes=(0, 1))(V, V), ("axis 1 of argument n", "(6,)", "None")),
         (lambda: mw.vmap(power, in_axes=(0, "a"))(V, V), ("in_axes", "'a'")),
         (lambda: mw.vmap(power, in_axes=None)(V, V), ("power", "no argument is mapped", "axis_size")),
-        (lambda: mw.vmap(power, out_axes=3)(V, V), ("out_axes", "axis 3", "1 dimensions")),
+        (lambda: mw.vmap(power, out_axes=3)(V, V), ("out_axes", "axis 3", "1 dimension")),
         (lambda: mw.vmap(power, out_axes=None)(V, V), ("out_axes is None",)),
         (lambda: mw.vmap(lambda x: (x, x), out_axes=(0,))(V), ("out_axes", "(*,)", "(*, *)")),
         (lambda: mw.vmap(add)(1.0, V), ("axis 0", "()", "None")),

@@ -26,7 +26,14 @@ def on(sharding, value=X):
 # --- trees of shardings -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_wrong_number_of_in_shardings(refuses, count):
-    with refuses(ValueError, "in_shardings", f"{count} entries", "add", "2 positional", "one entry an argument"):
+    with refuses(
+        ValueError,
+        "in_shardings",
+        "1 entry" if count == 1 else f"{count} entries",
+        "add",
+        "2 positional",
+        "one entry an argument",
+    ):
         mw.jit(add, in_shardings=(ROWS,) * count)(X, X)
 
 

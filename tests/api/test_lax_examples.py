@@ -51,7 +51,7 @@ def test_operands_by_name() -> None:
     np.testing.assert_array_equal(lax.sub(x=mnp.array([5, 7]), y=mnp.array([1, 2])), [4, 5])
     np.testing.assert_array_equal(lax.sub(mnp.array([5, 7]), y=mnp.array([1, 2])), [4, 5])
     np.testing.assert_array_equal(lax.exp2(mnp.array([3.0]), accuracy=None), [8.0])
-    with pytest.raises(mw.errors.ArgumentTypeError, match=r"sub\(x, y\): got 1 operands and keywords \['z'\]"):
+    with pytest.raises(mw.errors.ArgumentTypeError, match=r"sub\(x, y\): got 1 operand and keywords \['z'\]"):
         lax.sub(mnp.ones(2), z=mnp.ones(2))
     with pytest.raises(mw.errors.ArgumentTypeError, match="accuracy"):
         lax.exp(mnp.ones(2), accuracy="highest")

@@ -122,7 +122,7 @@ def test_names_of_core():
     assert isinstance(jaxpr, mw.core.ClosedJaxpr) and isinstance(jaxpr.jaxpr, mw.core.Jaxpr)
     np.testing.assert_allclose(mw.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, 2.0)[0], 6)
     np.testing.assert_allclose(mw.grad(lambda x: mw.core.jaxpr_as_fun(jaxpr)(x)[0])(2.0), 3)
-    with pytest.raises(TypeError, match="takes 1 arrays"):
+    with pytest.raises(TypeError, match="takes 1 array"):
         mw.core.jaxpr_as_fun(jaxpr)(1.0, 2.0)
     assert mw.core.ShapedArray((2,), np.dtype("float32")) == mw.typeof(np.ones(2, np.float32))
     seen = []

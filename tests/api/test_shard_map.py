@@ -137,7 +137,7 @@ class TestErrors:
             ShapeError, match=r"dimension 0 of argument\[0\] of type f32\[5,4\] has size 5.*divisible by 3"
         ):
             mw.make_jaxpr(over(lambda a: a, P("x"), P("x")))(A[:5])
-        with pytest.raises(ArgumentError, match="in_specs has 1 entries"):
+        with pytest.raises(ArgumentError, match="in_specs has 1 entry"):
             mw.make_jaxpr(over(lambda a, b: a, (P("x"),), P("x")))(A, B)
         with pytest.raises(ArgumentError, match=r"3 entries, for argument.*give at most 2"):
             mw.make_jaxpr(over(lambda a: a, P(None, None, "x"), P("x")))(A)

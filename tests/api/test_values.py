@@ -213,7 +213,7 @@ def test_arrays_without_dimensions(refuses, value):
 
 def test_scalars_have_no_dimension_to_split(refuses):
     for use in (lambda: mw.device_put(3.0, ROWS), lambda: mw.jit(lambda x: x, in_shardings=ROWS)(3.0)):
-        with refuses(errors.ShardingError, "1 entries", "shape ()", "0 dimensions"):
+        with refuses(errors.ShardingError, "1 entry", "shape ()", "0 dimensions"):
             use()
 
 

@@ -453,7 +453,7 @@ def at_line(text: str, start: str) -> int:
     [
         ("{devices=[2,2]<=[4]}", "names 4 devices but the program runs on 8"),
         ("{devices=[2,2,2]<=[8]}", "is for 3 dimensions, the value is f32"),
-        ("{devices=[8]<=[8]}", "is for 1 dimensions, the value is f32"),
+        ("{devices=[8]<=[8]}", "is for 1 dimension, the value is f32"),
         ("{devices=[4,2]0,1,2,3,4,5,6,8}", "device 8 is listed; expected 0 to 7"),
         ("{devices=[4,2]0,1,2,3,4,5,6,6}", "a device is listed twice"),
         ("{devices=[4,2]<=[6]}", "have 8 tiles but 6 devices are given"),

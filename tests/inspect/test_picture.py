@@ -256,7 +256,7 @@ def test_html_in_a_notebook():
 
 
 def test_a_sharding_that_does_not_fit():
-    with pytest.raises(ShardingError, match="give at most 1 entries"):
+    with pytest.raises(ShardingError, match="give at most 1 entry"):
         picture_of((8,), NamedSharding(M42, P("data", "model")))
 
 

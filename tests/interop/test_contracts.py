@@ -44,9 +44,9 @@ def test_changes_say_what_came_and_went(tmp_path, refuses):
     name = "all_reduce over model at test_contracts.py (layer): return h @ v"
     contract(split, tmp_path / "split.json", update=True)
     contract(whole, tmp_path / "whole.json", update=True)
-    with refuses(AssertionError, f"- {name}: 1 times, 128 bytes", "~ bytes_sent: 128 is now 0", "~ work"):
+    with refuses(AssertionError, f"- {name}: 1 time, 128 bytes", "~ bytes_sent: 128 is now 0", "~ work"):
         contract(whole, tmp_path / "split.json")
-    with refuses(errors.ContractError, f"+ {name}: 1 times, 128 bytes", "because ", "~ bytes_sent: 0 is now 128"):
+    with refuses(errors.ContractError, f"+ {name}: 1 time, 128 bytes", "because ", "~ bytes_sent: 0 is now 128"):
         contract(split, tmp_path / "whole.json")
 
 

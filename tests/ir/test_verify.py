@@ -99,7 +99,7 @@ BROKEN = {
     wrong_dtype: "i32[2,3], the op gives f32[2,3]",
     operands_that_do_not_fit: "operand shapes",
     another_number_of_operands: "equation 0 (transpose",
-    another_number_of_results: "1 results, the op has 2",
+    another_number_of_results: "1 result, the op has 2",
     literal_array: "only scalars are literals",
     constants_missing: "0 constants for 1",
     wrong_inside: "in inner",

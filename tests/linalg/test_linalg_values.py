@@ -199,7 +199,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] =
     "a fft norm": (lambda: mnp.fft.fft(A, norm="unit"), ArgumentError, ("fft", "unit")),
     "a fft size": (lambda: mnp.fft.rfft(A, n=0), ArgumentError, ("rfft", "positive")),
     "a fft axis": (lambda: mnp.fft.fft(A, axis=3), AxisError, ("fft", "axis 3")),
-    "sizes and axes": (lambda: mnp.fft.fftn(A, s=(2, 2), axes=(0,)), ArgumentError, ("fftn", "2 sizes", "1 axes")),
+    "sizes and axes": (lambda: mnp.fft.fftn(A, s=(2, 2), axes=(0,)), ArgumentError, ("fftn", "2 sizes", "1 axis")),
     "a complex rfft": (lambda: mnp.fft.rfft(C), DTypeError, ("rfft", "real")),
     "lax fft": (lambda: mw.lax.fft(C, "fft", (3,)), ShapeError, ("FFT", "(3,)")),
 }  # fmt: skip

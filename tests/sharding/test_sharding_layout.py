@@ -96,7 +96,7 @@ def test_specs_and_back():
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        (Layout((D,)), "has 1 dimensions, the array has 2"),
+        (Layout((D,)), "has 1 dimension, the array has 2"),
         (Layout((("data",), ())), "not an atomic axis"),
         (Layout((("q",), ())), "not an axis of the mesh"),
         (Layout((D, D)), "uses data more than once"),

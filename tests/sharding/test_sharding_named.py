@@ -113,7 +113,7 @@ def test_equality_and_equivalence():
         (lambda: NamedSharding(AbstractMesh((1,), ("x",)), P("x", "x")), "twice"),
         (lambda: NamedSharding(MESH, ("data",)), "expected a PartitionSpec"),
         (lambda: NamedSharding(None, P("data")), "expected a Mesh"),
-        (lambda: NamedSharding(MESH, P("data", None)).shard_shape((4,)), "give at most 1 entries"),
+        (lambda: NamedSharding(MESH, P("data", None)).shard_shape((4,)), "give at most 1 entry"),
     ],
 )
 def test_what_is_refused(make, message):
@@ -173,7 +173,7 @@ def test_positional_scalars():
     [
         (lambda: GRID.reshape(3, 3), "the number of cells must stay the same"),
         (lambda: GRID.replicate(2), "use an axis of the grid"),
-        (lambda: GRID.shard_shape((8,)), "reshape the sharding to 1 dimensions"),
+        (lambda: GRID.shard_shape((8,)), "reshape the sharding to 1 dimension"),
         (lambda: PositionalSharding([]), "at least one device"),
         (lambda: PositionalSharding([DEVICES[0]] * 2), "given twice"),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.core.expected import from_front
 from meshwright.core.signature import parameters_of
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError
 from meshwright.ir.tracing import typeof
 from meshwright.runtime.devices import require_backend
@@ -54,8 +55,8 @@ def both_ways(
         for n in numbers:
             if not -len(order) <= n < len(order):
                 raise ArgumentError(
-                    f"jit: {what}_argnums={numbers} names argument {n}, but the function takes {len(order)} positional "
-                    f"arguments ({', '.join(order)}); use numbers below {len(order)}"
+                    f"jit: {what}_argnums={numbers} names argument {n}, but the function takes "
+                    f"{counted(len(order), 'positional argument')} ({', '.join(order)}); use numbers below {len(order)}"
                 )
         numbers = tuple(n % len(order) for n in numbers)
     known = {p.name for p in parameters}
@@ -70,7 +71,7 @@ def both_ways(
     return tuple(dict.fromkeys((*numbers, *more_numbers))), tuple(dict.fromkeys((*names, *more_names)))
 
 
-def counted(what: str, numbers: Sequence[int], count: int, fun: str) -> set[int]:
+def numbers_in_call(what: str, numbers: Sequence[int], count: int, fun: str) -> set[int]:
     """Numbers of arguments in a call of ``fun`` with ``count``; beyond the last, where there are defaults, as they are.
 
     Raises:

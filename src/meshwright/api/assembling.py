@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.core import pytree
 from meshwright.core.dtypes import requested
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError, ShardingError
 from meshwright.runtime.array import Array, from_numpy, index_text
 from meshwright.runtime.memory_stats import alive
@@ -97,7 +98,8 @@ def make_array_from_process_local_data(
     given = (None,) * value.ndim if global_shape is None else tuple(global_shape)
     if len(given) != value.ndim:
         raise ShapeError(
-            f"{function}: global_shape {given} has {len(given)} entries, the data is of shape {value.shape}"
+            f"{function}: global_shape {given} has {counted(len(given), 'entry', 'entries')}, the data is of shape "
+            f"{value.shape}"
         )
     _indices(function, value.shape, sharding)
     boxes = [_box(sharding, d, n, g) for d, (n, g) in enumerate(zip(value.shape, given))]
@@ -181,7 +183,10 @@ def device_put_sharded(shards: Sequence[Any], devices: Sequence[Any]) -> Any:
     """
     function = "device_put_sharded"
     if len(shards) != len(devices) or not shards:
-        raise ArgumentError(f"{function}: {len(shards)} shards for {len(devices)} devices; give one shard a device")
+        raise ArgumentError(
+            f"{function}: {counted(len(shards), 'shard')} for {counted(len(devices), 'device')}; give one shard a "
+            "device"
+        )
     trees = {pytree.structure(s) for s in shards}
     if len(trees) > 1:
         raise ArgumentError(

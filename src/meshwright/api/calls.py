@@ -11,6 +11,7 @@ from meshwright.core.config import config
 from meshwright.core.float0 import without_float0
 from meshwright.core.records import dataclass
 from meshwright.core.source import warn
+from meshwright.core.words import counted
 from meshwright.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -95,7 +96,7 @@ class Taken:
 
 def _check_count(what: str, program: Program, flat: Sequence[Any]) -> None:
     if len(flat) != len(program.all_arguments):
-        raise ArgumentError(f"{what} takes {len(program.all_arguments)} arrays, got {len(flat)}")
+        raise ArgumentError(f"{what} takes {counted(len(program.all_arguments), 'array')}, got {len(flat)}")
 
 
 def leaves_for(function: str, program: Program, args: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from meshwright.core.printed import Printed
 from meshwright.core.source import SourceLocation
+from meshwright.core.words import counted
 
 _NUMBERS = ("bytes_sent", "peak_bytes", "work", "redundancy")
 
@@ -89,4 +90,4 @@ def compared(pinned: Mapping[str, Any], current: Mapping[str, Any], reasons: Map
 
 
 def _shown(entry: Mapping[str, int]) -> str:
-    return f"{entry['count']} times, {entry['bytes']} bytes"
+    return f"{counted(entry['count'], 'time')}, {counted(entry['bytes'], 'byte')}"

@@ -16,6 +16,7 @@ from meshwright.api.shardings import is_spec, named, resolve, spread
 from meshwright.core import pytree
 from meshwright.core.avals import NOWHERE, ShapedArray
 from meshwright.core.tracebacks import boundary
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShardingError
 from meshwright.ir.jaxpr import Var
 from meshwright.ir.program import Program
@@ -195,8 +196,8 @@ def _tiles(counts: Sequence[int | None], aval: ShapedArray, what: str) -> HloSha
     sizes = tuple(1 if n is None else n for n in counts)
     if len(sizes) != aval.ndim or min(sizes) < 1:
         raise ShardingError(
-            f"{what}: {tuple(counts)} does not say in how many parts the {aval.ndim} dimensions of {aval} are cut; "
-            "give a positive number for each, 1 or None for one that stays whole"
+            f"{what}: {tuple(counts)} does not say in how many parts the {counted(aval.ndim, 'dimension')} of {aval} "
+            "are cut; give a positive number for each, 1 or None for one that stays whole"
         )
     devices = math.prod(sizes)
     return HloSharding.tiled(TileAssignment(sizes, IotaOrder((devices,), (0,))))

@@ -11,6 +11,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.expected import as_numbers, from_front
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShardingError, UnexpectedTracerError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, Tracer
@@ -191,7 +192,7 @@ class _Given:
         shown = self._shown(self.in_tree, ins), self._shown(self.out_tree, outs)
         returned = self.rules.partition(*self.static, mesh, *shown)
         if not isinstance(returned, (tuple, list)) or len(returned) != 4:
-            many = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else type(returned).__name__
+            many = counted(len(returned), "value") if isinstance(returned, (tuple, list)) else type(returned).__name__
             raise ArgumentTypeError(
                 f"custom_partitioning {self.name}: partition must return (mesh, function, result_shardings, "
                 f"arg_shardings), got {many}"

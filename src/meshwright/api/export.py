@@ -27,6 +27,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted, there_are
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MeshError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.runtime.devices import default_device, devices
@@ -195,7 +196,7 @@ def _local_mesh(program: ImportedProgram, count: int) -> Mesh:
     available = devices()
     if len(available) < count:
         raise MeshError(
-            f"{program.name!r} was exported for {count} devices, there are {len(available)}; set "
+            f"{program.name!r} was exported for {counted(count, 'device')}, {there_are(len(available))}; set "
             f"MESHWRIGHT_NUM_DEVICES={count}"
         )
     mesh = program.mesh

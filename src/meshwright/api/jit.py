@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from meshwright.api.arguments import bad_argument, both_ways, check_apart, counted, words_of
+from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_in_call, words_of
 from meshwright.api.calls import misplaced, together
 from meshwright.api.compiled import Compiled
 from meshwright.api.ready import CACHES, Ready
@@ -274,7 +274,7 @@ class JitFunction:
 
     # --- static arguments -----------------------------------------------------------------------------------
     def _split_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        numbers = counted(self._numbered[0], self.static_argnums, len(args), self.name)
+        numbers = numbers_in_call(self._numbered[0], self.static_argnums, len(args), self.name)
         positional = tuple((i, args[i]) for i in sorted(numbers) if i < len(args))
         named = tuple((n, kwargs[n]) for n in self.static_argnames if n in kwargs)
         for where, value in (*positional, *named):
@@ -352,7 +352,7 @@ class JitFunction:
         skipped = {i for i, _ in static[1]} if static else set()
         count = static[0] if static else len(args)
         numbers = [i for i in range(count) if i not in skipped]  # original number of each dynamic argument
-        donate = counted(self._numbered[1], self.donate_argnums, count, self.name)
+        donate = numbers_in_call(self._numbered[1], self.donate_argnums, count, self.name)
         flags = []
         for number, arg in zip(numbers, args):
             flags += [number in donate] * len(pytree.leaves(arg))

@@ -28,6 +28,7 @@ from meshwright.core.dtypes import wide_types
 from meshwright.core.expected import as_integer, as_path
 from meshwright.core.files import user_file
 from meshwright.core.source import warn
+from meshwright.core.words import counted
 from meshwright.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -132,8 +133,8 @@ class ImportedProgram(Stage):
         for sharding in shardings:
             if sharding.num_devices not in (None, self.num_partitions):
                 raise ImportProgramError(
-                    f"{self.name!r} is written for {self.num_partitions} devices, but its sharding {sharding} names "
-                    f"{sharding.num_devices}"
+                    f"{self.name!r} is written for {counted(self.num_partitions, 'device')}, but its sharding "
+                    f"{sharding} names {sharding.num_devices}"
                 )
         n = self.num_partitions
         order = device_order_of(shardings, n)
@@ -319,8 +320,8 @@ class ImportedProgram(Stage):
         tiled = self.num_partitions > 1 or any(_num_devices(s) is not None for s in self.annotations)
         if tiled and self.annotations and mesh.size != self.num_partitions:
             raise MeshError(
-                f"partition: {self.name!r} has shardings for {self.num_partitions} devices, {mesh!r} has {mesh.size}; "
-                f"use a mesh of {self.num_partitions} devices"
+                f"partition: {self.name!r} has shardings for {counted(self.num_partitions, 'device')}, {mesh!r} has "
+                f"{mesh.size}; use a mesh of {counted(self.num_partitions, 'device')}"
             )
         return mesh
 
@@ -356,8 +357,9 @@ class ImportedProgram(Stage):
 
     def __repr__(self) -> str:
         return (
-            f"ImportedProgram({self.name!r}, {len(self.in_avals)} parameters, {len(self.out_avals)} results, "
-            f"{len(self.jaxpr.eqns)} ops, {self.num_partitions} partitions)"
+            f"ImportedProgram({self.name!r}, {counted(len(self.in_avals), 'parameter')}, "
+            f"{counted(len(self.out_avals), 'result')}, {counted(len(self.jaxpr.eqns), 'op')}, "
+            f"{counted(self.num_partitions, 'partition')})"
         )
 
 

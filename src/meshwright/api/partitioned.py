@@ -23,6 +23,7 @@ from meshwright.core.expected import as_number, refused
 from meshwright.core.files import write_text
 from meshwright.core.late import LateModule
 from meshwright.core.source import warn
+from meshwright.core.words import counted
 from meshwright.errors import (
     ArgumentError,
     DonationWarning,
@@ -308,8 +309,8 @@ class PartitionedProgram(Stage):
     def __repr__(self) -> str:
         sent = report.human_bytes(self.bytes_sent)
         return (
-            f"PartitionedProgram({self.name!r}, {self.mesh!r}, {len(self.jaxpr.eqns)} ops, "
-            f"{len(self.collectives)} collective{'s' if len(self.collectives) != 1 else ''}, {sent} sent a run)"
+            f"PartitionedProgram({self.name!r}, {self.mesh!r}, {counted(len(self.jaxpr.eqns), 'op')}, "
+            f"{counted(len(self.collectives), 'collective')}, {sent} sent a run)"
         )
 
     # --- running --------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from meshwright.core.expected import as_numbers, as_tuple, from_front
 from meshwright.core.identity import made_of
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
+from meshwright.core.words import counted, there_are
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.program import Program
@@ -239,8 +240,8 @@ def _bound(spec: _Pmap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
             in_axes = tuple(a for i, a in enumerate(in_axes) if i not in static)
         if len(in_axes) != len(dynamic):
             raise ArgumentError(
-                f"pmap of {described(spec.fun)}: in_axes has {len(spec.in_axes)} entries, it was called with "
-                f"{len(args)} positional arguments; give one entry an argument, or a single int"
+                f"pmap of {described(spec.fun)}: in_axes has {counted(len(spec.in_axes), 'entry', 'entries')}, it was "
+                f"called with {counted(len(args), 'positional argument')}; give one entry an argument, or a single int"
             )
     flat, tree = pytree.flatten((dynamic, kwargs))
     if not flat and spec.axis_size is None:
@@ -290,7 +291,7 @@ def _available(call: _Call, needed: int, why: str, at_least: bool = False) -> li
     available = list(given or all_devices())
     if needed > len(available):
         raise ArgumentError(
-            f"pmap of {described(call.spec.fun)}: {why}, there are {len(available)} devices; set "
+            f"pmap of {described(call.spec.fun)}: {why}, {there_are(len(available), 'device')}; set "
             f"MESHWRIGHT_NUM_DEVICES={needed}, or use vmap"
         )
     return available[:needed]

@@ -16,6 +16,7 @@ from typing import Any
 from meshwright.api.control_flow import scan
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.tracing import typeof
@@ -99,8 +100,8 @@ def check_loops(
         if sizes[name] % (length * ways[name]):
             devices = f" on each of {ways[name]} devices" if ways[name] > 1 else ""
             raise ShapeError(
-                f"xmap of {described(fun)}: axis {name!r} of size {sizes[name]} is to be computed in {length} steps"
-                f"{devices}, which do not divide it; give SerialLoop a number that does"
+                f"xmap of {described(fun)}: axis {name!r} of size {sizes[name]} is to be computed in "
+                f"{counted(length, 'step')}{devices}, which do not divide it; give SerialLoop a number that does"
             )
     for eqn in all_eqns(jaxpr.jaxpr):
         met = [a for a in eqn.op.axes if a in steps] if isinstance(eqn.op, Collective) else []

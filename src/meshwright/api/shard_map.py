@@ -23,6 +23,7 @@ from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
 from meshwright.core.tracebacks import boundary
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError, ShardingError
 from meshwright.ir.alike import structure
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, all_eqns
@@ -205,8 +206,8 @@ class _Region:
             self._type(x, f"argument{path}")
         if isinstance(given, tuple) and not _is_spec(given) and len(given) != len(args):
             raise ArgumentError(
-                f"shard_map: in_specs has {len(given)} entries, {name} got {len(args)} arguments; give one entry for "
-                "each positional argument, or one for all"
+                f"shard_map: in_specs has {counted(len(given), 'entry', 'entries')}, {name} got "
+                f"{counted(len(args), 'argument')}; give one entry for each positional argument, or one for all"
             )
         if given is INFERRED:
             return [self._inferred(x, path) for x, path in zip(pytree.leaves(args), pytree.paths(args))]
@@ -368,8 +369,8 @@ def too_long(which: str, spec: PartitionSpec, what: str, aval: Any) -> ArgumentE
     """The error for a spec with more entries than its value has dimensions."""
     remedy = f"give at most {aval.ndim}" if aval.ndim else "a scalar takes P(), or make it an array with x[None]"
     return ArgumentError(
-        f"shard_map: {which} has {spec}, {len(spec)} entries, for {what} of type {aval}, which has {aval.ndim} "
-        f"dimensions; {remedy}"
+        f"shard_map: {which} has {spec}, {counted(len(spec), 'entry', 'entries')}, for {what} of type {aval}, which "
+        f"has {counted(aval.ndim, 'dimension')}; {remedy}"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.sentinel import Sentinel
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
 from meshwright.ir.passes import inline_calls, is_written_out
@@ -97,9 +98,9 @@ def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -
     if type(tree) is tuple and len(tree) != len(args):
         by_name = f" and {len(kwargs)} by keyword, which take no shardings" if kwargs else ""
         raise ArgumentError(
-            f"jit in_shardings has {len(tree)} entries, {name} was called with {len(args)} positional arguments"
-            f"{by_name}; give one entry an argument (None leaves the choice to the partitioner), or a single sharding "
-            "for all"
+            f"jit in_shardings has {counted(len(tree), 'entry', 'entries')}, {name} was called with "
+            f"{counted(len(args), 'positional argument')}{by_name}; give one entry an argument (None leaves the choice "
+            "to the partitioner), or a single sharding for all"
         )
     positional = flat_shardings(tree, tuple(args), "jit in_shardings")
     return [*positional, *([None] * len(pytree.leaves(kwargs)))]

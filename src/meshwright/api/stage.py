@@ -7,6 +7,7 @@ from typing import Any
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.ir.program import Program
 from meshwright.sharding import Sharding
 
@@ -37,7 +38,7 @@ class Stage:
         """``'f', (f32[8,4]) -> (f32[]), 8 devices``: the name, and the types of arguments and results."""
         jaxpr, mesh = self.program.jaxpr, self.program.mesh
         ins, outs = (", ".join(map(str, avals)) for avals in (jaxpr.in_avals, jaxpr.out_avals))
-        where = "" if mesh is None else f", {mesh.size} devices"
+        where = "" if mesh is None else f", {counted(mesh.size, 'device')}"
         return f"{self.program.name!r}, ({ins}) -> ({outs}){where}"
 
     @property

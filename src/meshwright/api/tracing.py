@@ -10,6 +10,7 @@ from meshwright.api.jit import jit
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.core import pytree
 from meshwright.core.tracebacks import boundary
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.state import extend_axis_env
@@ -79,7 +80,7 @@ def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
     def fun(*args: Any) -> list[Any]:
         in_avals = jaxpr.in_avals
         if len(args) != len(in_avals):
-            raise ArgumentTypeError(f"jaxpr_as_fun: the jaxpr takes {len(in_avals)} arrays, got {len(args)}")
+            raise ArgumentTypeError(f"jaxpr_as_fun: the jaxpr takes {counted(len(in_avals), 'array')}, got {len(args)}")
         return eval_jaxpr(jaxpr, jaxpr.consts, *args)
 
     return fun

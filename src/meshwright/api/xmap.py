@@ -21,6 +21,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShapeError, ShardingError, UnboundAxisError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.state import extend_axis_env
@@ -273,8 +274,8 @@ def _check_result(fun: Any, aval: ShapedArray, spec: AxesSpec, sizes: Mapping[Na
     rank = aval.ndim + len(spec.axes)
     if (spec.rank is not None and spec.rank != rank) or any(dim >= rank for dim, _ in spec.axes):
         raise ShapeError(
-            f"xmap of {described(fun)}: a result of shape {aval.shape} inside has {rank} dimensions with its named "
-            f"axes, which out_axes {spec.text} does not fit; name a dimension of it for each"
+            f"xmap of {described(fun)}: a result of shape {aval.shape} inside has {counted(rank, 'dimension')} with "
+            f"its named axes, which out_axes {spec.text} does not fit; name a dimension of it for each"
         )
 
 

@@ -14,6 +14,7 @@ from meshwright.checkpoint_io.index import Entry, Piece, block_name
 from meshwright.checkpoint_io.parsing import damaged
 from meshwright.core.dtypes import as_dtype
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Data:
         if self.header.get(name) != described(shape, as_dtype(entry.dtype), piece.offset - self.base):
             raise damaged(self.path, f"it has no {entry.dtype}{shape} of {name!r} at byte {piece.offset}")
         if piece.offset + piece.count > self.size:
-            raise damaged(self.path, f"it is too short: {self.size} bytes, but {name!r} ends at byte "
+            raise damaged(self.path, f"it is too short: {counted(self.size, 'byte')}, but {name!r} ends at byte "
                           f"{piece.offset + piece.count}")  # fmt: skip
         return shape
 

@@ -23,6 +23,7 @@ from meshwright.core.dtypes import as_dtype, is_representable
 from meshwright.core.expected import as_path
 from meshwright.core.files import file_state, user_file
 from meshwright.core.key_types import KEY_TYPES
+from meshwright.core.words import counted
 from meshwright.errors import CheckpointDamagedError, CheckpointError, MeshwrightError
 
 _T = TypeVar("_T")
@@ -195,7 +196,7 @@ def _entry(raw: Any) -> Entry:
     sizes = [_size(entry, dtype.itemsize, piece) for piece in entry.pieces]
     if sum(sizes) != math.prod(entry.shape):
         raise CheckpointDamagedError(
-            f"the pieces of {entry.path!r} have {sum(sizes)} elements, not those of {entry.shape}"
+            f"the pieces of {entry.path!r} have {counted(sum(sizes), 'element')}, not those of {entry.shape}"
         )
     _check_grid(entry, [piece for piece, size in zip(entry.pieces, sizes) if size])
     return entry
@@ -208,14 +209,16 @@ def _size(entry: Entry, itemsize: int, piece: Piece) -> int:
       CheckpointDamagedError: not those of a part of the array. ArgumentError: in a file whose name none has.
     """
     if not len(piece.start) == len(piece.stop) == len(entry.shape):
-        raise CheckpointDamagedError(f"a piece of {entry.path!r} has not {len(entry.shape)} dimensions")
+        raise CheckpointDamagedError(f"a piece of {entry.path!r} has not {counted(len(entry.shape), 'dimension')}")
     if not all(0 <= a <= b <= n for a, b, n in zip(piece.start, piece.stop, entry.shape)) or piece.offset < 0:
         raise CheckpointDamagedError(f"a piece of {entry.path!r} lies outside of it")
     if piece.file in ("", ".", "..") or as_path("a piece's file", piece.file).name != piece.file:
         raise CheckpointDamagedError(f"{entry.path!r} is in {piece.file!r}, which is no part of the checkpoint")
     size = math.prod(b - a for a, b in zip(piece.start, piece.stop))
     if piece.count != size * itemsize:
-        raise CheckpointDamagedError(f"a piece of {entry.path!r} has {piece.count} bytes for {size} elements")
+        raise CheckpointDamagedError(
+            f"a piece of {entry.path!r} has {counted(piece.count, 'byte')} for {counted(size, 'element')}"
+        )
     return size
 
 

@@ -36,6 +36,7 @@ from meshwright.core.files import user_file
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError
 from meshwright.runtime.array import Array
 from meshwright.runtime.executable import as_array
@@ -287,8 +288,8 @@ def _check_whole(entries: Sequence[Entry]) -> None:
         have = sum(math.prod(b - a for a, b in zip(p.start, p.stop)) for p in entry.pieces)
         if have != math.prod(entry.shape):
             raise CheckpointError(
-                f"save: of the array {entry.path or 'itself'} with {math.prod(entry.shape)} elements, {have} were "
-                "written; all processes must save the same tree"
+                f"save: of the array {entry.path or 'itself'} with {counted(math.prod(entry.shape), 'element')}, "
+                f"{have} were written; all processes must save the same tree"
             )
 
 

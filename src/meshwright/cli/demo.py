@@ -14,6 +14,7 @@ from rich.rule import Rule
 import meshwright as mw
 from meshwright import random
 from meshwright.cli import digits
+from meshwright.core.words import counted
 from meshwright.inspect.picture import picture_of
 from meshwright.spmd.report import human_bytes
 
@@ -85,5 +86,5 @@ def _report(
     worst = max(d.relative for d in differences)
     console.print(
         f"each device sends {human_bytes(part.bytes_sent)} a step; the partitioned step equals the unpartitioned one: "
-        f"largest relative difference {worst:.1e} over {len(differences)} outputs"
+        f"largest relative difference {worst:.1e} over {counted(len(differences), 'output')}"
     )

@@ -17,6 +17,7 @@ from rich.table import Table
 from meshwright.api.compare import our_figures, xla_figures
 from meshwright.api.load import ImportedProgram, load
 from meshwright.api.partitioned import PartitionedProgram
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, MeshwrightWarning
 from meshwright.lowering.pipeline import whole_pipeline
 from meshwright.sharding import AbstractMesh
@@ -120,7 +121,9 @@ def compare(file: File, machine: MachineOption = "") -> None:
     table.add_row("arithmetic of a device, of its part", *(_known(f.redundancy, "{:.2f}".format) for f in both))
     table.add_row(f"time of a run, modelled{on}", *(_known(f.run_seconds, human_seconds) for f in both), style="bold")
     table.add_row("time of planning", f"{ours.seconds:.2f} s", f"{theirs.seconds:.2f} s, with compiling")
-    console.print(f"[bold]{program.name}[/bold] for {program.num_partitions} devices: collectives, and their bytes")
+    console.print(
+        f"[bold]{program.name}[/bold] for {counted(program.num_partitions, 'device')}: collectives, and their bytes"
+    )
     console.print(table)
     if theirs.note:
         console.print(f"note: {theirs.note}", markup=False, soft_wrap=True)

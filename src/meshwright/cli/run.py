@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from meshwright.core.words import counted
 from meshwright.runtime.processes.launching import Launch, Terminated, described, environment, heed_signals
 
 _writing = threading.Lock()
@@ -65,7 +66,7 @@ def run(
         if attempt < restarts:
             killed = sum(status < 0 for status in failed.values())
             count = max(count - max(killed, 1), min_processes) if min_processes is not None else count
-            _say(f"restart {attempt + 1} of {restarts}, with {count} processes")
+            _say(f"restart {attempt + 1} of {restarts}, with {counted(count, 'process', 'processes')}")
     raise typer.Exit(failed[first] if failed[first] > 0 else 128 - failed[first])
 
 

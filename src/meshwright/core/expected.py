@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError
 
 
@@ -89,7 +90,7 @@ def from_front(what: str, numbers: Iterable[int], count: int, fun: str) -> tuple
     given = tuple(numbers)
     for i in given:
         if not -count <= i < count:
-            arguments = f"{count} positional argument{'' if count == 1 else 's'}"
+            arguments = counted(count, "positional argument")
             few = f"numbers from {-count} to {count - 1}, of those" if count else "one that is passed by position"
             shown = given[0] if len(given) == 1 else given
             raise ArgumentError(

@@ -15,6 +15,7 @@ from typing import Any
 import optree
 
 from meshwright.core.pytree_keys import KeyPath, key_path
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, NestingError
 
 NAMESPACE = "meshwright"
@@ -73,8 +74,8 @@ def unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
             ) from None
         if len(leaves) != treedef.num_leaves:
             raise ArgumentError(
-                f"tree.unflatten: the structure {show(treedef)} has {treedef.num_leaves} leaves, {len(leaves)} were "
-                "given; give one value a leaf"
+                f"tree.unflatten: the structure {show(treedef)} has {counted(treedef.num_leaves, 'leaf', 'leaves')}, "
+                f"{len(leaves)} were given; give one value a leaf"
             ) from None
         raise
 

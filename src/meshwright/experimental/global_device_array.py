@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright.api.assembling import make_array_from_callback, make_array_from_single_device_arrays
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
 from meshwright.runtime.array import Array, Shard
 from meshwright.sharding import Mesh, NamedSharding, PartitionSpec
@@ -69,8 +70,8 @@ class GlobalDeviceArray(metaclass=_GlobalDeviceArrayType):
         parts = list(data_callback(list(different.values())))
         if len(parts) != len(different):
             raise ArgumentError(
-                f"from_batched_callback: the callback gave {len(parts)} parts for {len(different)} indices; give one "
-                "for each"
+                f"from_batched_callback: the callback gave {counted(len(parts), 'part')} for "
+                f"{counted(len(different), 'index', 'indices')}; give one for each"
             )
         by_index = dict(zip(different, parts))
         return make_array_from_callback(global_shape, sharding, lambda index: by_index[_key(index)])

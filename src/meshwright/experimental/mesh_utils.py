@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core.words import counted, there_are
 from meshwright.errors import MeshError
 from meshwright.hardware.placement import placed
 from meshwright.runtime.devices import devices as all_devices
@@ -39,8 +40,9 @@ def create_device_mesh(
     shape = tuple(int(n) for n in mesh_shape)
     if len(chosen) != math.prod(shape):
         raise MeshError(
-            f"create_device_mesh: a mesh of shape {shape} needs {math.prod(shape)} devices, there are {len(chosen)}; "
-            "give devices, or set meshwright.config.update('num_devices', ...) before they are first used"
+            f"create_device_mesh: a mesh of shape {shape} needs {counted(math.prod(shape), 'device')}, "
+            f"{there_are(len(chosen))}; give devices, or set meshwright.config.update('num_devices', ...) "
+            "before they are first used"
         )
     return placed(chosen, shape)
 

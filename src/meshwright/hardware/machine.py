@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from meshwright.core.expected import as_integer, as_tuple, refused
 from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.hardware.chips import ALIASES, CHIPS, DEFAULT_CHIP, TORUS_2D, Chip
 from meshwright.hardware.links import LINE, NETWORK, RING, Link
@@ -51,7 +52,7 @@ class Machine:
         torus = self.chip.torus
         if torus and len(self.shape) != torus:
             raise MeshError(
-                f"machine {self.name}: chips of {self.chip.name} are connected in {torus} dimensions, got "
+                f"machine {self.name}: chips of {self.chip.name} are connected in {counted(torus, 'dimension')}, got "
                 f"{len(self.shape)}; write it as {self.chip.name}:{'x'.join(['4'] * torus)}"
             )
         largest = sorted(self.chip.largest)
@@ -105,7 +106,7 @@ class Machine:
         return rate / self._parts, figure
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.size} devices; {self.chip}"
+        return f"{self.name}: {counted(self.size, 'device')}; {self.chip}"
 
     # --- a mesh on it ---------------------------------------------------------------------------------------
     @property
@@ -139,8 +140,8 @@ class Machine:
         if math.prod(sizes) != self.size:
             text = ", ".join(f"{n}={s}" for n, s in axes.items())
             raise MeshError(
-                f"machine {self.name} has {self.size} devices, the mesh ({text}) {math.prod(sizes)}; give a machine "
-                "and a mesh of the same number"
+                f"machine {self.name} has {counted(self.size, 'device')}, the mesh ({text}) {math.prod(sizes)}; give a "
+                "machine and a mesh of the same number"
             )
         levels = self.levels
         whole = _whole_dimensions(sizes, levels) or _aligned(sizes, levels)
@@ -255,7 +256,7 @@ def machine(
     rings = as_tuple("machine: wrap", "a bool for each dimension", wrap)
     if len(rings) != len(result.shape):
         raise ArgumentError(
-            f"machine: wrap={rings} for a shape of {len(result.shape)} dimensions; give a bool for each"
+            f"machine: wrap={rings} for a shape of {counted(len(result.shape), 'dimension')}; give a bool for each"
         )
     return replace(result, wrap=rings)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from meshwright.core.words import counted
 from meshwright.hardware.chips import Chip
 
 #: figures of a file that are of another form are measured again
@@ -63,7 +64,7 @@ def _chip(figures: dict[str, object]) -> Chip:
         latency,
         network_bandwidth=1.25e9,
         network_latency=50e-6,
-        source=f"measured on {figures.get('on', _model())}, {os.cpu_count()} cores",
+        source=f"measured on {figures.get('on', _model())}, {counted(os.cpu_count() or 1, 'core')}",
         guessed=frozenset({"network_bandwidth", "network_latency"}),
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 
 import meshwright.numpy as mnp
 from meshwright.core import dtypes
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.promotion import promotes_freely
@@ -90,7 +91,9 @@ def _weights(size: int, new: int, scale: Any, shift: Any, kernel: Kernel, antial
 def _image(name: str, image: Any, shape: Sequence[int]) -> tuple[Any, tuple[int, ...]]:
     x, new = mnp.asarray(image), tuple(int(s) for s in shape)
     if len(new) != x.ndim:
-        raise ShapeError(f"{name}: shape {new} must have the {x.ndim} dimensions of the image of shape {x.shape}")
+        raise ShapeError(
+            f"{name}: shape {new} must have the {counted(x.ndim, 'dimension')} of the image of shape {x.shape}"
+        )
     if min(new, default=0) < 0:
         raise ShapeError(f"{name}: sizes must not be negative, got {new}")
     return x, new

@@ -17,6 +17,7 @@ import numpy as np
 from meshwright.core import pytree
 from meshwright.core.absent import absent as _absent
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.inspect.picture import ShardingPicture, picture_of, visualize_sharding
 from meshwright.inspect.picture import visualize_array_sharding as _visualize
@@ -143,8 +144,8 @@ def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
         if isinstance(error, ArgumentError):
             raise
         raise ArgumentError(
-            f"debug.print: the format {fmt!r} does not fit {len(args)} positional arguments and {sorted(kwargs)}: "
-            f"{error}; pass what it names, and write braces themselves as '{{{{'"
+            f"debug.print: the format {fmt!r} does not fit {counted(len(args), 'positional argument')} and "
+            f"{sorted(kwargs)}: {error}; pass what it names, and write braces themselves as '{{{{'"
         ) from None
     _effect(_Printer(fmt), "print", args, kwargs, ordered)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
 from meshwright.runtime.pjrt.profiling import Event, events
 
@@ -63,7 +64,8 @@ class Profile:
 
     def __str__(self) -> str:
         parts = [
-            f"{_time(self.seconds)} in {sum(self.counts.values())} runs of {len(self.ops)} ops, in {self.folder}",
+            f"{_time(self.seconds)} in {counted(sum(self.counts.values()), 'run')} of {counted(len(self.ops), 'op')}, "
+            f"in {self.folder}",
             _table("by device", self.devices),
             _table("by virtual device (computed: the time of its program divided by their number)", self.shares),
             _table("by op", self.ops, self.counts),
@@ -86,7 +88,7 @@ def _table(title: str, times: Counter[str], counts: Counter[str] | None = None, 
     total = sum(times.values()) or 1.0
     rows = [f"{title}:"]
     for name, seconds in times.most_common(most):
-        runs = f"  {counts[name]} runs" if counts is not None else ""
+        runs = f"  {counted(counts[name], 'run')}" if counts is not None else ""
         rows.append(f"  {_time(seconds):>9}  {100 * seconds / total:5.1f} %  {name}{runs}")
     if len(times) > most:
         rows.append(f"  and {len(times) - most} more")

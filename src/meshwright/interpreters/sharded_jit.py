@@ -11,6 +11,7 @@ from meshwright.api.placement import with_sharding_constraint as constrained
 from meshwright.api.pmap import mesh_with
 from meshwright.api.shardings import spread
 from meshwright.core import pytree
+from meshwright.core.words import counted, there_are
 from meshwright.errors import ArgumentError
 from meshwright.ir.state import STATE
 from meshwright.runtime.devices import devices
@@ -135,7 +136,8 @@ def _sharding(parts: PartitionSpec | None, count: int) -> PositionalSharding:
     available = devices()
     if count > len(available):
         raise ArgumentError(
-            f"sharded_jit: {count} parts, there are {len(available)} devices; set MESHWRIGHT_NUM_DEVICES, or use fewer"
+            f"sharded_jit: {counted(count, 'part')}, {there_are(len(available), 'device')}; set "
+            "MESHWRIGHT_NUM_DEVICES, or use fewer"
         )
     grid = PositionalSharding(available[:count])
     return grid.replicate() if parts is None else grid.reshape(*parts)

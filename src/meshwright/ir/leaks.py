@@ -13,6 +13,7 @@ from types import CellType, FrameType
 from typing import Any, TypeVar
 
 from meshwright.core.config import config
+from meshwright.core.words import counted
 from meshwright.errors import UnexpectedTracerError
 from meshwright.ir.tracing import Trace, Tracer
 
@@ -68,7 +69,7 @@ def _check(ended: list[Trace]) -> None:
         return
     lines = [_described(x, leaked) for x in leaked]
     raise UnexpectedTracerError(
-        f"{len(leaked)} traced value{'s' if len(leaked) > 1 else ''} outlived the traced function (checking_leaks): "
+        f"{counted(len(leaked), 'traced value')} outlived the traced function (checking_leaks): "
         f"{'; '.join(lines[:5])}. Return them from the function instead of saving them"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshwright.core.words import counted
 from meshwright.errors import MeshwrightError, VerifierError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, sub_jaxprs
 from meshwright.ir.state import STATE, scope
@@ -60,7 +61,7 @@ def _verify_eqn(eqn: JaxprEqn, number: int, defined: dict[Var, int], what: str, 
         raise VerifierError(f"{where()}: {error}") from error
     avals = list(out) if eqn.op.multiple_results else [out]
     if len(avals) != len(eqn.outvars):
-        raise VerifierError(f"{where()}: {len(eqn.outvars)} results, the op has {len(avals)}")
+        raise VerifierError(f"{where()}: {counted(len(eqn.outvars), 'result')}, the op has {len(avals)}")
     for var, aval in zip(eqn.outvars, avals):
         if (var.aval.shape, var.aval.dtype, var.aval.vma) != (aval.shape, aval.dtype, aval.vma):
             raise VerifierError(f"{where()}: result is declared {var.aval}, the op gives {aval}")

@@ -16,6 +16,7 @@ import numpy as np
 from meshwright.api.placement import laid_out, made_as
 from meshwright.core import dtypes
 from meshwright.core.static import static_index, static_indices
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, IndexingError, ShapeError
 from meshwright.ir.tracing import FOREIGN, typeof
 from meshwright.ops.elementwise.table import add, convert, lt, rem, select
@@ -36,7 +37,7 @@ def existing_axis(name: str, axis: int, ndim: int) -> int:
     """
     axis = static_index(axis, name, "an axis")
     if not -ndim <= axis < ndim:
-        raise AxisError(f"{name}: axis {axis} does not exist in an array of {ndim} dimensions")
+        raise AxisError(f"{name}: axis {axis} does not exist in an array of {counted(ndim, 'dimension')}")
     return axis % ndim
 
 
@@ -374,7 +375,9 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
       [6, 1, 4]
     """
     if len(idxs) != len(axes):
-        raise ArgumentError(f"index_take: {len(idxs)} index arrays for {len(axes)} axes; give one for each")
+        raise ArgumentError(
+            f"index_take: {len(idxs)} index arrays for {counted(len(axes), 'axis', 'axes')}; give one for each"
+        )
     ndim = typeof(src).ndim
     axes = [existing_axis("index_take", a, ndim) for a in axes]
     moved = transpose(src, [*axes, *(d for d in range(ndim) if d not in axes)])

@@ -10,6 +10,7 @@ from typing import Any
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import Pass, run_passes
 from meshwright.lowering.convolutions import CUT_CONVOLUTIONS
@@ -83,7 +84,7 @@ class DeviceProgram:
         return module_text(self.emitted[0], debug_info)
 
     def __repr__(self) -> str:
-        return f"DeviceProgram({self.name!r}, {len(self.jaxpr.eqns)} ops, {self.target!r})"
+        return f"DeviceProgram({self.name!r}, {counted(len(self.jaxpr.eqns), 'op')}, {self.target!r})"
 
 
 def lower(

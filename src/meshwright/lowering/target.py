@@ -22,6 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import MeshError
 from meshwright.sharding import AbstractMesh, Mesh
 
@@ -119,7 +120,9 @@ class Target:
     def __repr__(self) -> str:
         kind = "owned" if self.is_owned else "not owned"
         real = ", ".join(self.mesh.coalesce(self.real)) or "none"
-        return f"Target({self.mesh!r}, real axes: {real}, {self.num_devices} {self.platform} devices, {kind})"
+        return (
+            f"Target({self.mesh!r}, real axes: {real}, {counted(self.num_devices, self.platform + ' device')}, {kind})"
+        )
 
 
 def _remedy(hardware: np.ndarray) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import pytree
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_axis
@@ -62,7 +63,9 @@ def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Any:
         result = asarray(func(x, d))
         missing = ndim - typeof(result).ndim
         if missing not in (0, 1):
-            raise ShapeError(f"apply_over_axes: the function made {typeof(result).ndim} dimensions of {ndim}")
+            raise ShapeError(
+                f"apply_over_axes: the function made {counted(typeof(result).ndim, 'dimension')} of {ndim}"
+            )
         x = expand_dims(result, d) if missing else result
     return x
 
@@ -100,7 +103,9 @@ def vectorize(
         given = [asarray(args[i]) for i in mapped] + [asarray(kwargs[n]) for n in names]
         dims = [()] * len(given) if core is None else core[0]
         if len(dims) != len(given):
-            raise ArgumentError(f"vectorize: signature {signature!r} is for {len(dims)} arguments, got {len(given)}")
+            raise ArgumentError(
+                f"vectorize: signature {signature!r} is for {counted(len(dims), 'argument')}, got {len(given)}"
+            )
 
         def inner(*arrays: Any) -> Any:
             full, named = list(args), dict(kwargs)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from operator import index as index_of
 from typing import Any
 
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, TracerError
 from meshwright.ir.tracing import Tracer
 
@@ -42,7 +43,7 @@ def normal_axis(axis: Any, ndim: int, name: str) -> int:
     """
     axis = static_int(axis, name, "axis")
     if not -ndim <= axis < ndim:
-        raise AxisError(f"{name}: axis {axis} is out of range for an array of {ndim} dimensions")
+        raise AxisError(f"{name}: axis {axis} is out of range for an array of {counted(ndim, 'dimension')}")
     return axis + ndim if axis < 0 else axis
 
 

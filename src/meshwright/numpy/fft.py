@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_axes, static_int
@@ -78,7 +79,10 @@ def _transform(name: str, kind: str, a: Any, s: Any, axes: Any, norm: str | None
         sizes[-1] = 2 * (sizes[-1] - 1)
     if s is not None:
         if len(s) != len(axes):
-            raise ArgumentError(f"fft.{name}: s={s} has {len(s)} sizes for the {len(axes)} axes {tuple(axes)}")
+            raise ArgumentError(
+                f"fft.{name}: s={s} has {counted(len(s), 'size')} for the {counted(len(axes), 'axis', 'axes')} "
+                f"{tuple(axes)}"
+            )
         sizes = [have if n == -1 else n for n, have in zip(s, sizes)]
     if any(n < 1 for n in sizes):
         raise ArgumentError(

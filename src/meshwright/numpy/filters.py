@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import abs, add, divide, multiply, remainder, subtract
@@ -194,7 +195,10 @@ def _gradient(f: Any, spacing: Any, dim: int) -> Any:
     if np.ndim(spacing) == 1:
         gaps = diff(converted(asarray(spacing), dtypes.real_of(typeof(f).dtype)))
         if typeof(gaps).size != n - 1:
-            raise ShapeError(f"gradient: {typeof(gaps).size + 1} positions for {n} elements along dimension {dim}")
+            raise ShapeError(
+                f"gradient: {counted(typeof(gaps).size + 1, 'position')} for {counted(n, 'element')} along dimension "
+                f"{dim}"
+            )
         gaps = reshape(gaps, shape)
     else:
         gaps = spacing
@@ -243,7 +247,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     dims = normal_axes(axis, typeof(x).ndim, "gradient")
     spacings = list(varargs) * len(dims) if len(varargs) == 1 else list(varargs) or [1] * len(dims)
     if len(spacings) != len(dims):
-        raise ArgumentError(f"gradient: {len(spacings)} spacings for {len(dims)} axes")
+        raise ArgumentError(f"gradient: {counted(len(spacings), 'spacing')} for {counted(len(dims), 'axis', 'axes')}")
     gradients = [_gradient(x, spacing, d) for d, spacing in zip(dims, spacings)]
     return gradients[0] if len(gradients) == 1 and not isinstance(axis, (tuple, list)) else gradients
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import divide, subtract
@@ -123,9 +124,14 @@ def histogramdd(
     each = list(bins) if isinstance(bins, (tuple, list)) else [bins] * dims
     ranges = [None] * dims if range is None else list(range)
     if len(each) != dims or len(ranges) != dims:
-        raise ArgumentError(f"histogramdd: {len(each)} bins and {len(ranges)} ranges for {dims} dimensions")
+        raise ArgumentError(
+            f"histogramdd: {counted(len(each), 'bin')} and {counted(len(ranges), 'range')} for "
+            f"{counted(dims, 'dimension')}"
+        )
     if weights is not None and typeof(asarray(weights)).shape != (count,):
-        raise ArgumentError(f"histogramdd: {count} points, but weights of shape {typeof(asarray(weights)).shape}")
+        raise ArgumentError(
+            f"histogramdd: {counted(count, 'point')}, but weights of shape {typeof(asarray(weights)).shape}"
+        )
     columns = [points[:, d] for d in np.arange(dims)]
     edges = [histogram_bin_edges(c, b, r) for c, b, r in zip(columns, each, ranges)]
     mass = np.ones((), dtypes.default_int()) if weights is None else asarray(weights)

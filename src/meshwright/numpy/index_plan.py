@@ -14,6 +14,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import IndexingError, NonConcreteBooleanIndexError
 from meshwright.ir.tracing import FOREIGN, Tracer, typeof
 from meshwright.numpy.promotion import broadcast_shapes
@@ -147,7 +148,9 @@ def _expanded(entries: list[Any], ndim: int, index: Any) -> list[Any]:
     if len(places) > 1:
         raise IndexingError("an index can only have one ellipsis ('...')")
     if used > ndim:
-        raise IndexingError(f"too many indices: the array has {ndim} dimensions, the index has {used} ({_show(index)})")
+        raise IndexingError(
+            f"too many indices: the array has {counted(ndim, 'dimension')}, the index has {used} ({_show(index)})"
+        )
     at = places[0] if places else len(entries)
     # An ellipsis for no dimensions stays: it separates the index arrays beside it.
     filling: list[Any] = [slice(None)] * (ndim - used) or [Ellipsis] * len(places)

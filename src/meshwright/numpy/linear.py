@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.api.placement import made_as
 from meshwright.core import dtypes
 from meshwright.core.config import config
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import multiply, negative, subtract
@@ -232,7 +233,7 @@ def tensordot(
         n = operator.index(axes)
         if n > min(nx, ny):
             raise ShapeError(
-                f"tensordot: axes={n} needs {n} dimensions, shapes are {typeof(x).shape}, {typeof(y).shape}"
+                f"tensordot: axes={n} needs {counted(n, 'dimension')}, shapes are {typeof(x).shape}, {typeof(y).shape}"
             )
         cx, cy = tuple(range(nx - n, nx)), tuple(range(n))
     if [typeof(x).shape[d] for d in cx] != [typeof(y).shape[d] for d in cy]:

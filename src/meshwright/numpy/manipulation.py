@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.axes import normal_axes, normal_axis, normal_shape, static_int
@@ -62,13 +63,14 @@ def _new_shape(total: int, old: tuple[int, ...], new: Any) -> tuple[int, ...]:
         rest = math.prod(s for s in shape if s != -1)
         if rest == 0 or total % rest:
             raise ShapeError(
-                f"reshape: array of shape {old} has {total} elements, which shape {tuple(shape)} cannot take: they "
-                f"are not a multiple of {rest}"
+                f"reshape: array of shape {old} has {counted(total, 'element')}, which shape {tuple(shape)} cannot "
+                f"take: they are not a multiple of {rest}"
             )
         shape[unknown[0]] = total // rest
     if math.prod(shape) != total:
         raise ShapeError(
-            f"reshape: array of shape {old} has {total} elements, shape {tuple(shape)} has {math.prod(shape)}"
+            f"reshape: array of shape {old} has {counted(total, 'element')}, shape {tuple(shape)} has "
+            f"{math.prod(shape)}"
         )
     return tuple(shape)
 
@@ -125,7 +127,7 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
         return shp.transpose(x, range(n)[::-1])
     order = normal_axes(tuple(axes), n, "transpose")
     if len(order) != n:
-        raise ArgumentError(f"transpose: axes {tuple(axes)} is not a permutation of {n} dimensions")
+        raise ArgumentError(f"transpose: axes {tuple(axes)} is not a permutation of {counted(n, 'dimension')}")
     return shp.transpose(x, order)
 
 
@@ -338,7 +340,10 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     axes = [normal_axis(d, typeof(x).ndim, "roll") for d in (axis if several else (axis,))]
     shifts = shift if isinstance(shift, (tuple, list)) else (shift,)
     if len({len(axes), len(shifts)} - {1}) > 1:
-        raise ArgumentError(f"roll: {len(shifts)} shifts for {len(axes)} axes; give as many, or one for all")
+        raise ArgumentError(
+            f"roll: {counted(len(shifts), 'shift')} for {counted(len(axes), 'axis', 'axes')}; give as many, or one for "
+            "all"
+        )
     count = 0 if not axes or not shifts else max(len(axes), len(shifts))
     for d, s in zip(axes * count if len(axes) == 1 else axes, list(shifts) * count if len(shifts) == 1 else shifts):
         n = typeof(x).shape[d]

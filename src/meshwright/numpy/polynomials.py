@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import add, divide, multiply, subtract
@@ -230,7 +231,9 @@ def _covariance(scaled: Any, lengths: Any, residuals: Any, ndim: int, cov: bool 
     if cov == "unscaled":
         return base if ndim == 1 else base[:, :, None]
     if n <= count:
-        raise ArgumentError(f"polyfit: {n} points are too few for covariances of {count} coefficients; cov='unscaled'")
+        raise ArgumentError(
+            f"polyfit: covariances of {counted(count, 'coefficient')} need more points than {n}; cov='unscaled'"
+        )
     factor = divide(residuals, n - count)
     return multiply(base, factor[0]) if ndim == 1 else multiply(base[:, :, None], factor[None, None, :])
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.api.control_flow import switch
 from meshwright.core import dtypes
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.applying import vectorize
@@ -243,7 +244,9 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
     _functional("place", inplace)
     x, flags, new = asarray(arr), ravel(truth(asarray(mask), "place")), ravel(asarray(vals))
     if typeof(flags).size != typeof(x).size or typeof(new).size == 0:
-        raise ArgumentError(f"place: array {typeof(x)}, mask of {typeof(flags).size} and {typeof(new).size} values")
+        raise ArgumentError(
+            f"place: array {typeof(x)}, mask of {typeof(flags).size} and {counted(typeof(new).size, 'value')}"
+        )
     count = cumulative.cumsum(convert(flags, dtypes.default_int()), 0)
     which = ops.rem(
         ops.max_(ops.sub(count, scalar_like(1, count)), scalar_like(0, count)), scalar_like(typeof(new).size, count)
@@ -268,7 +271,9 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
     x, index, new = asarray(a), as_positions(ravel(asarray(ind))), ravel(asarray(v))
     size = typeof(x).size
     if mode not in (None, "clip", "wrap") or (typeof(new).size == 0 and typeof(index).size):
-        raise ArgumentError(f"put: mode must be None, 'clip' or 'wrap', got {mode!r} and {typeof(new).size} values")
+        raise ArgumentError(
+            f"put: mode must be None, 'clip' or 'wrap', got {mode!r} and {counted(typeof(new).size, 'value')}"
+        )
     if typeof(index).size == 0:
         return x
     index = index % max(size, 1) if mode == "wrap" else index.clip(0, size - 1) if mode == "clip" else index

@@ -15,6 +15,7 @@ import numpy as np
 from meshwright.api.control_flow import fori_loop, scan
 from meshwright.core import dtypes
 from meshwright.core.tracebacks import boundary
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy import arithmetic, logic, reductions, sorting
@@ -86,7 +87,7 @@ class ufunc:
             raise ArgumentError(f"{self.__name__}: out= and where= are not supported, arrays are immutable; use the "
                                 "result, and where() to choose elements of it")  # fmt: skip
         if len(args) != self.nin:
-            raise ArgumentTypeError(f"{self.__name__}: expected {self.nin} arguments, got {len(args)}")
+            raise ArgumentTypeError(f"{self.__name__}: expected {counted(self.nin, 'argument')}, got {len(args)}")
         return self._call(*args)
 
     def __repr__(self) -> str:

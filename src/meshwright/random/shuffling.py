@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_axis, normal_shape, static_int
@@ -86,7 +87,7 @@ def choice(
     if draws and n <= 0:
         raise ArgumentError("random.choice: a has no elements to choose from")
     if not replace and draws > n:
-        raise ArgumentError(f"random.choice: {draws} elements cannot be drawn from {n} without replace=True")
+        raise ArgumentError(f"random.choice: {counted(draws, 'element')} cannot be drawn from {n} without replace=True")
     if p is None:
         if not replace:
             source = arange(n) if pool is None else pool

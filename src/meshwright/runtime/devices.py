@@ -15,6 +15,7 @@ from meshwright.core.config import config, platform_named
 from meshwright.core.expected import as_integers, as_tuple, refused
 from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
+from meshwright.core.words import counted, there_are
 from meshwright.errors import ArgumentError, ConfigError, DeviceError, MeshError
 from meshwright.hardware.machine import Machine
 from meshwright.hardware.placement import placed
@@ -120,8 +121,8 @@ def _all_devices() -> tuple[Device, ...]:
     real, count = own or 1, max(config.num_devices, own)
     if count % real:
         raise ConfigError(
-            f"config: {count} devices (num_devices) cannot be shared out evenly among {real} real ones (real_devices); "
-            "make one a multiple of the other"
+            f"config: {counted(count, 'device')} (num_devices) cannot be shared out evenly among {real} real ones "
+            "(real_devices); make one a multiple of the other"
         )
     return tuple(
         Device(p * count + i, config.platform, p, p * real + i // (count // real), i, own != count)
@@ -324,9 +325,9 @@ def make_mesh(
     needed = int(np.prod(shape)) if shape else 1
     if needed > len(available):
         raise MeshError(
-            f"make_mesh: a mesh of shape {shape} needs {needed} devices, there are {len(available)}; set "
-            f"meshwright.config.update('num_devices', {-(-needed // WORLD.count)}) (or "
-            f"MESHWRIGHT_NUM_DEVICES={-(-needed // WORLD.count)}) before first use"
-            f"{' in each process' if WORLD.count > 1 else ''}, or use AbstractMesh to plan without devices"
+            f"make_mesh: a mesh of shape {shape} needs {counted(needed, 'device')}, "
+            f"{there_are(len(available))}; set meshwright.config.update('num_devices', "
+            f"{-(-needed // WORLD.count)}) (or MESHWRIGHT_NUM_DEVICES={-(-needed // WORLD.count)}) before first "
+            f"use{' in each process' if WORLD.count > 1 else ''}, or use AbstractMesh to plan without devices"
         )
     return Mesh(placed(available[:needed], shape), names, axis_types, machine=machine)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.lax import complex as complex_of
 from meshwright.lax import conv_general_dilated
@@ -191,7 +192,7 @@ def detrend(
     n = x.shape[0]
     ends = sorted({0, n, *np.atleast_1d(np.asarray(bp)).tolist()})
     if ends[0] < 0 or ends[-1] > n:
-        raise ArgumentError(f"detrend: breakpoints {bp} must lie within the {n} elements of the axis")
+        raise ArgumentError(f"detrend: breakpoints {bp} must lie within the {counted(n, 'element')} of the axis")
     flat, parts = x.reshape(n, math.prod(x.shape[1:])), []
     for start, stop in pairwise(ends):
         size = stop - start

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import signal
 
 from meshwright.core import dtypes
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
 from meshwright.numpy import fft
 from meshwright.numpy.creation import asarray, zeros
@@ -47,7 +48,8 @@ def _overlapping(name: str, size: int, noverlap: int | None, nfft: int | None) -
     length = size if nfft is None else nfft
     if overlap >= size or length < size:
         raise ArgumentError(
-            f"{name}: noverlap={overlap} must be less, nfft={length} not less than the {size} elements of a piece"
+            f"{name}: noverlap={overlap} must be less, nfft={length} not less than the {counted(size, 'element')} of a "
+            "piece"
         )
     return size - overlap, length
 

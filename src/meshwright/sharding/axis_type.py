@@ -6,6 +6,7 @@ import enum
 from collections.abc import Sequence
 
 from meshwright.core.expected import as_tuple
+from meshwright.core.words import counted
 from meshwright.errors import MeshError
 
 
@@ -33,7 +34,9 @@ def types_of(function: str, types: AxisType | Sequence[AxisType] | None, names: 
     each = (types,) * len(names) if isinstance(types, AxisType) else types
     given = as_tuple(f"{function}: axis_types", "one AxisType an axis", each)
     if len(given) != len(names):
-        raise MeshError(f"{function}: {len(given)} axis_types {given} for {len(names)} axes {tuple(names)}")
+        raise MeshError(
+            f"{function}: {len(given)} axis_types {given} for {counted(len(names), 'axis', 'axes')} {tuple(names)}"
+        )
     wrong = next((t for t in given if not isinstance(t, AxisType)), None)
     if wrong is not None:
         raise MeshError(f"{function}: axis_types holds {wrong!r}; expected AxisType.Auto, Explicit or Manual")

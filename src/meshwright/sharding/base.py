@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.sharding.memory_kind import DEVICE, checked_kind
 from meshwright.sharding.tiles import tile_slices
@@ -130,6 +131,7 @@ def check_rank(entries: int, shape: Sequence[int], sharding: object, what: str) 
     """Raises unless an array of ``shape`` has at least as many dimensions as the sharding has entries."""
     if entries > len(shape):
         raise ShardingError(
-            f"{what}: {sharding} has {entries} entries but the shape {tuple(shape)} has {len(shape)} "
-            f"dimensions; give at most {len(shape)} entries, one per dimension"
+            f"{what}: {sharding} has {counted(entries, 'entry', 'entries')} but the shape {tuple(shape)} has "
+            f"{counted(len(shape), 'dimension')}; give at most {counted(len(shape), 'entry', 'entries')}, one per "
+            "dimension"
         )

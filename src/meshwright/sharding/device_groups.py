@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.sharding.axes import AxisPart, parse_part
 from meshwright.sharding.hlo import HloSharding
@@ -100,7 +101,9 @@ class ManualGrid:
         for group in groups:
             unknown = [d for d in group if d not in self._places]
             if unknown:
-                raise ShardingError(f"{what} {group} names device {unknown[0]}; the mesh has {self.mesh.size} devices")
+                raise ShardingError(
+                    f"{what} {group} names device {unknown[0]}; the mesh has {counted(self.mesh.size, 'device')}"
+                )
             rows = {self._places[d][0] for d in group}
             if len(rows) > 1:
                 raise ShardingError(

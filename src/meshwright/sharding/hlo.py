@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 
@@ -94,13 +95,13 @@ class HloSharding:
         """Raises ``ShardingError``, naming ``what``, unless it fits an array's rank and a device count."""
         if self.rank is not None and self.rank != ndim:
             raise ShardingError(
-                f"{what}: sharding {self} is for {self.rank} dimensions but the array has {ndim}; "
+                f"{what}: sharding {self} is for {counted(self.rank, 'dimension')} but the array has {ndim}; "
                 "give one tile count per dimension (and name subgroups in last_tile_dims)"
             )
         if self.num_devices is not None and self.num_devices != num_devices:
             raise ShardingError(
-                f"{what}: sharding {self} names {self.num_devices} devices but the program runs on "
-                f"{num_devices}; use a tile assignment of {num_devices} devices"
+                f"{what}: sharding {self} names {counted(self.num_devices, 'device')} but the program runs on "
+                f"{num_devices}; use a tile assignment of {counted(num_devices, 'device')}"
             )
         if self.kind == "maximal" and not 0 <= self.device < num_devices:
             raise ShardingError(

@@ -22,6 +22,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from meshwright.core.words import counted
 from meshwright.errors import MeshError, ShardingError, ShardingSyntaxError
 from meshwright.sharding.axes import MOST_DEVICES
 from meshwright.sharding.hlo import HloSharding
@@ -263,8 +264,8 @@ class _Parser:
             raise self.error(f"a tile assignment of {tiles.num_devices} devices; expected at most {MOST_DEVICES}")
         if 0 in dims or tiles.num_devices != math.prod(dims):
             raise self.error(
-                f"tile dimensions {list(dims)} have {math.prod(dims)} tiles but {tiles.num_devices} devices "
-                "are given; their numbers must be the same and not zero"
+                f"tile dimensions {list(dims)} have {counted(math.prod(dims), 'tile')} but "
+                f"{counted(tiles.num_devices, 'device')} are given; their numbers must be the same and not zero"
             )
         if len(set(listed)) != len(listed):
             raise self.error("a device is listed twice; every device holds one tile")

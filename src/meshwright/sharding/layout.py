@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.sharding.mesh import AbstractMesh
 from meshwright.sharding.spec import PartitionSpec
@@ -143,8 +144,8 @@ class Layout:
         """The layout of ``ndim`` dimensions under ``spec``; unconstrained ones are left whole."""
         if len(spec) > ndim:
             raise ShardingError(
-                f"{spec} has {len(spec)} entries but the array has {ndim} dimensions; "
-                f"give at most {ndim} entries, one per dimension"
+                f"{spec} has {counted(len(spec), 'entry', 'entries')} but the array has {counted(ndim, 'dimension')}; "
+                f"give at most {counted(ndim, 'entry', 'entries')}, one per dimension"
             )
         layout = Layout(tuple(mesh.expand(spec.axes(dim)) for dim in range(ndim)))
         layout.validate(ndim, mesh)
@@ -158,7 +159,7 @@ class Layout:
         """Raises ``ShardingError`` unless this is a layout on ``mesh`` for ``shape`` (or its rank)."""
         ndim = shape if isinstance(shape, int) else len(shape)
         if len(self.dims) != ndim:
-            raise ShardingError(f"layout {self} has {len(self.dims)} dimensions, the array has {ndim}")
+            raise ShardingError(f"layout {self} has {counted(len(self.dims), 'dimension')}, the array has {ndim}")
         used = (*self.split_axes, *self.partial)
         for atom in used:
             if mesh.atoms_of(atom) != (atom,):

@@ -20,6 +20,7 @@ import numpy as np
 from meshwright.core.expected import as_integers, as_tuple
 from meshwright.core.late import LateModule
 from meshwright.core.slots import Slot
+from meshwright.core.words import counted
 from meshwright.errors import MeshError, ShardingError
 from meshwright.hardware.fabric import Fabric, fabric_of
 from meshwright.hardware.links import Link
@@ -271,7 +272,7 @@ class Mesh:
         names = as_tuple("mesh: axis_names", "a sequence of strings", axis_names)
         if self.devices.ndim != len(names):
             raise MeshError(
-                f"Mesh: devices have {self.devices.ndim} dimensions {self.devices.shape} but axis_names "
+                f"Mesh: devices have {counted(self.devices.ndim, 'dimension')} {self.devices.shape} but axis_names "
                 f"{names} names {len(names)}; give one name per dimension, or reshape the devices"
             )
         self.abstract_mesh = AbstractMesh(self.devices.shape, names, axis_types, machine=machine)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.slots import Slot
+from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.sharding.base import Index, Sharding
 from meshwright.sharding.kinds import MeshOf
@@ -37,8 +38,8 @@ class PmapSharding(Sharding):
         self.sharding_spec = sharding_spec
         if len(self._devices) != prod(sharding_spec.mesh_shape):
             raise ShardingError(
-                f"PmapSharding: {len(self._devices)} devices for a grid of shape {sharding_spec.mesh_shape}; give one "
-                "for each place"
+                f"PmapSharding: {counted(len(self._devices), 'device')} for a grid of shape "
+                f"{sharding_spec.mesh_shape}; give one for each place"
             )
         self._hash = hash((self._devices, sharding_spec))
 

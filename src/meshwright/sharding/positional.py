@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.kinds import MeshOf
@@ -124,8 +125,8 @@ class PositionalSharding(Sharding):
     def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
         if len(shape) != self.ndim and not (self.is_fully_replicated and self.ndim <= len(shape)):
             raise ShardingError(
-                f"{what}: {self} is a grid of {self.ndim} dimensions but the shape {tuple(shape)} has "
-                f"{len(shape)}; reshape the sharding to {len(shape)} dimensions"
+                f"{what}: {self} is a grid of {counted(self.ndim, 'dimension')} but the shape {tuple(shape)} has "
+                f"{len(shape)}; reshape the sharding to {counted(len(shape), 'dimension')}"
             )
 
     def to_named(self) -> NamedSharding:

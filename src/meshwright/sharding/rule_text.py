@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
+from meshwright.core.words import counted
 from meshwright.errors import ShardingError, ShardingSyntaxError, ShardingTypeError
 from meshwright.sharding.rule import REDUCTION, REPLICATED, WINDOW, ShardingRule, make_rule
 
@@ -155,8 +156,8 @@ class SdyShardingRule:
             more = len(shape) - len(rest)
             if more < 0 or (more and batch is None):
                 raise ShardingError(
-                    f"sharding rule {self}: {what} {number} has {len(rest)} dimensions there, and {len(shape)} in the "
-                    "function; '...' at the start takes any number"
+                    f"sharding rule {self}: {what} {number} has {counted(len(rest), 'dimension')} there, and "
+                    f"{len(shape)} in the function; '...' at the start takes any number"
                 )
             dims: list[tuple[str, ...]] = [(f"{batch}_{n}",) for n in range(more)]
             dims += [(d,) if isinstance(d, str) else tuple(d) for d in rest]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.hlo import HloSharding
@@ -134,7 +135,9 @@ class ShardingSpec:
           ShardingError: naming the dimension.
         """
         if len(shape) != len(self.sharding):
-            raise ShardingError(f"{what}: {self} is for {len(self.sharding)} dimensions, the shape is {tuple(shape)}")
+            raise ShardingError(
+                f"{what}: {self} is for {counted(len(self.sharding), 'dimension')}, the shape is {tuple(shape)}"
+            )
         for dim, (size, entry) in enumerate(zip(shape, self.sharding)):
             n = prod(_pieces(entry))
             if size != n if isinstance(entry, Unstacked) else size % n:

@@ -10,6 +10,7 @@ from jaxlib.mlir import ir
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
+from meshwright.core.words import counted
 from meshwright.errors import MeshwrightError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.reading import READERS, ReadRule, Region, Unreadable, binary_op_name
@@ -155,7 +156,7 @@ class BodyReader:
                 outs = self.operation(operation, name)
             results = operation.results
             if len(results) != len(outs):
-                raise Failure(operation, f"has {len(results)} results, its reading rule gave {len(outs)}")
+                raise Failure(operation, f"has {counted(len(results), 'result')}, its reading rule gave {len(outs)}")
             env.update(zip(results, outs))
         return []
 

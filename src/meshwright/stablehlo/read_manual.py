@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.words import counted
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.all_reduce import ALL_REDUCE, Psum
@@ -225,7 +226,7 @@ def _all_to_all(r: Any) -> Any:
         return _one_for_each(r, groups, n)
     split, concat = r.attr("split_dimension"), r.attr("concat_dimension")
     if r.attr("split_count", n) != n:
-        r.fail(f"split_count is {r.attr('split_count')}, its groups have {n} devices; expected the same")
+        r.fail(f"split_count is {r.attr('split_count')}, its groups have {counted(n, 'device')}; expected the same")
     return [_exchanged(r, groups, x, split, concat, n) for x in r.operands]
 
 
@@ -240,7 +241,10 @@ def _exchanged(r: Any, groups: Groups, x: Any, split: int, concat: int, n: int) 
 def _one_for_each(r: Any, groups: Groups, n: int) -> Any:
     """HLO's form without dimensions: operand i is for the i-th device of a group, result i comes from it."""
     if len(r.operands) != n:
-        r.fail(f"has {len(r.operands)} operands and no split_dimension, its groups have {n} devices; expected the same")
+        r.fail(
+            f"has {counted(len(r.operands), 'operand')} and no split_dimension, its groups have "
+            f"{counted(n, 'device')}; expected the same"
+        )
     rows = concatenate([expand_dims(x, [0]) for x in r.operands], 0)
     exchanged = _exchanged(r, groups, rows, 0, 0, n)
     return [squeeze(slice_in_dim(exchanged, i, i + 1), [0]) for i in range(n)]

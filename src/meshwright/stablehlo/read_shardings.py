@@ -13,6 +13,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _sdy as sdy
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
@@ -57,7 +58,7 @@ class Meshes:
         elif sharding.mesh.size != n:
             raise ShardingError(
                 f"sharding {sharding} is over {sharding.mesh!r}, the program has num_partitions = {n}; use a mesh of "
-                f"{n} devices"
+                f"{counted(n, 'device')}"
             )
         return sharding
 
@@ -66,7 +67,9 @@ def check_rank(sharding: Annotation | None, aval: Any) -> None:
     """Raises ``ShardingError`` unless a sharding is for as many dimensions as a value has."""
     rank = None if sharding is None else annotated_rank(sharding)
     if rank is not None and rank != aval.ndim:
-        raise ShardingError(f"sharding {sharding} is for {rank} dimensions, the value is {aval}; give one for each")
+        raise ShardingError(
+            f"sharding {sharding} is for {counted(rank, 'dimension')}, the value is {aval}; give one for each"
+        )
 
 
 # --- GSPMD --------------------------------------------------------------------------------------------------
@@ -90,7 +93,9 @@ def _elements(sharding: Annotation, count: int) -> list[Annotation | None]:
         return [None if sharding.is_open or not sharding.mesh.axis_names else sharding] * count
     leaves = list(sharding.elements) if sharding.kind == "tuple" else [sharding] * count
     if sharding.kind == "tuple" and len(leaves) != count:
-        raise ShardingError(f"sharding {sharding} has {len(leaves)} elements, the value has {count}; give one for each")
+        raise ShardingError(
+            f"sharding {sharding} has {counted(len(leaves), 'element')}, the value has {count}; give one for each"
+        )
     return [None if s == HloSharding("unknown") else s for s in leaves]
 
 

@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.hardware.chips import DEFAULT_CHIP
 from meshwright.hardware.machine import Machine, machine
@@ -166,13 +167,13 @@ class CompileTarget:
             name, fits = other.name, other.size == needed and not _odd(other)
         fitting = f"use target {name}, or " if fits else ""
         return (
-            f"target {self.name} has {self.size} devices, a mesh of shape {shape} has {needed}; {fitting}partition "
-            f"for a mesh of {self.size}"
+            f"target {self.name} has {counted(self.size, 'device')}, a mesh of shape {shape} has {needed}; "
+            f"{fitting}partition for a mesh of {self.size}"
         )
 
     def __repr__(self) -> str:
         if self.platform == "cpu":
-            return f"target({self.name!r}: {self.size} devices of this kind of CPU)"
+            return f"target({self.name!r}: {counted(self.size, 'device')} of this kind of CPU)"
         chip, gib = self.machine.chip, self.memory_bytes / 2**30
         wires = f"a {chip.torus}-D torus" if chip.torus else "a switch"
         apart = f", {self.machine.nodes} nodes" if self.machine.nodes > 1 else ""

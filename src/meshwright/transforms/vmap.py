@@ -15,6 +15,7 @@ from meshwright.core.float0 import is_float0
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.op import BatchAxis
@@ -85,8 +86,8 @@ def vmap(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if isinstance(in_axes, tuple) and len(in_axes) != len(args):
             raise ArgumentError(
-                f"vmap: in_axes has {len(in_axes)} entries, {name_of(fun)} was called with {len(args)} positional "
-                "arguments; give one entry an argument, or a single int"
+                f"vmap: in_axes has {counted(len(in_axes), 'entry', 'entries')}, {name_of(fun)} was called with "
+                f"{counted(len(args), 'positional argument')}; give one entry an argument, or a single int"
             )
         flat, treedef = pytree.flatten((args, kwargs))
         call = MappedCall("vmap", fun, args, kwargs)
@@ -201,7 +202,7 @@ def _place(name: Callable[[], str], x: Any, dim: int | None, target: int | None,
             )
         return x
     if not -ndim <= target < ndim:
-        raise ArgumentError(f"{name()}: out_axes names axis {target} of a result with {ndim} dimensions")
+        raise ArgumentError(f"{name()}: out_axes names axis {target} of a result with {counted(ndim, 'dimension')}")
     if is_float0(x):
         shape = x.shape
         return np.zeros((*shape[: target % ndim], size, *shape[target % ndim :]), float0)

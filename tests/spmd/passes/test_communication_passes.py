@@ -651,8 +651,8 @@ def test_the_pipeline_says_what_each_pass_changed():
     before = trace(lambda a, b: all_slice(lax.psum(a, "x") + lax.psum(b, "x"), "x", 0), inputs)
     after, changes = optimize(before, inputs)
     assert [str(c) for c in changes] == [
-        "reassociate sums of partial values: 2 -> 1 collectives, 192 B -> 96 B",
-        "merge neighbouring collectives: 1 -> 1 collectives, 96 B -> 48 B",
+        "reassociate sums of partial values: 2 -> 1 collective, 192 B -> 96 B",
+        "merge neighbouring collectives: 1 -> 1 collective, 96 B -> 48 B",
     ]
     same(before, after, inputs)
     (found,) = report.collectives(after.jaxpr)

@@ -14,6 +14,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from meshwright.api.jit import jit
 from meshwright.core.options import numpy_dtype_promotion, numpy_rank_promotion
 from meshwright.core.source import warn
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, MutationWarning, RuleError
 from meshwright.interop.torch import trees
 from meshwright.interop.torch.checks import Sizes, fitted, refuse_unknown_tensors
@@ -184,7 +185,10 @@ class TorchModel:
         raise RuleError(f"from_torch: {self.__name__} has an input of kind {spec.kind.name}, which is not supported")
 
     def __repr__(self) -> str:
-        return f"TorchModel({self.__name__!r}, {len(self.params)} parameters, {len(self.buffers)} buffers)"
+        return (
+            f"TorchModel({self.__name__!r}, {counted(len(self.params), 'parameter')}, "
+            f"{counted(len(self.buffers), 'buffer')})"
+        )
 
 
 def _dynamic(dynamic: Any, args: tuple[Any, ...], kwargs: dict[str, Any], module: torch.nn.Module) -> Any:

@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
 from meshwright.interop.torch.overrides import known, overrides, unrecorded
 
@@ -115,7 +116,7 @@ def pack(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool = False) 
     rows, sizes = _packed_rows(values)
     if padded.shape[1] != len(values) or padded.shape[0] < len(sizes):
         raise ArgumentError(
-            f"pack_padded_sequence: lengths {values} do not fit an input of {padded.shape[0]} steps and "
+            f"pack_padded_sequence: lengths {values} do not fit an input of {counted(padded.shape[0], 'step')} and "
             f"{padded.shape[1]} sequences"
         )
     return _packed(padded[: len(sizes)], rows), _recorded(sizes)

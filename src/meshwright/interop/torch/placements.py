@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentTypeError, MeshError, ShardingError
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
@@ -42,7 +43,10 @@ def to_device_mesh(mesh: AnyMesh, device_type: str = "cpu") -> DeviceMesh:
         raise MeshError("to_device_mesh: torch has no processes yet; call torch.distributed.init_process_group")
     ranks = [d.id for d in mesh.devices.flat] if isinstance(mesh, Mesh) else list(range(mesh.size))
     if max(ranks) >= (world := torch.distributed.get_world_size()):
-        raise MeshError(f"to_device_mesh: {mesh!r} has device {max(ranks)}, of {world} processes that torch has")
+        raise MeshError(
+            f"to_device_mesh: {mesh!r} has device {max(ranks)}, of {counted(world, 'process', 'processes')} that torch "
+            "has"
+        )
     shape = tuple(mesh.shape.values())
     return DeviceMesh(device_type, torch.tensor(ranks).reshape(shape), mesh_dim_names=tuple(mesh.axis_names))
 
@@ -78,7 +82,10 @@ def from_placements(placements: Sequence[Placement], mesh: AnyMesh, ndim: int) -
     if not isinstance(placements, (tuple, list)) or not all(isinstance(p, Placement) for p in placements):
         raise ArgumentTypeError(f"from_placements: expected a sequence of torch's placements, got {placements!r}")
     if len(placements) != len(mesh.axis_names):
-        raise ShardingError(f"{len(placements)} placements for the {len(mesh.axis_names)} axes of {mesh!r}")
+        raise ShardingError(
+            f"{counted(len(placements), 'placement')} for the {counted(len(mesh.axis_names), 'axis', 'axes')} of "
+            f"{mesh!r}"
+        )
     dims: list[list[str]] = [[] for _ in range(ndim)]
     for axis, placement in reversed(list(zip(mesh.axis_names, placements))):
         if isinstance(placement, (Shard, _StridedShard)):
@@ -94,7 +101,7 @@ def _insert(axis: str, placement: Any, dims: list[list[str]], mesh: AnyMesh) -> 
     """Put an axis before those to its right, or behind as many of them as its factor says."""
     dim, ndim = placement.dim, len(dims)
     if not -ndim <= dim < ndim:
-        raise ShardingError(f"{placement} over {axis!r}: the tensor has {ndim} dimensions")
+        raise ShardingError(f"{placement} over {axis!r}: the tensor has {counted(ndim, 'dimension')}")
     later, factor = dims[dim], getattr(placement, "split_factor", 1)
     parts = [math.prod(mesh.shape[a] for a in later[:n]) for n in range(len(later) + 1)]
     if factor not in parts:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.words import counted
 from meshwright.errors import ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.promotion import as_operand, broadcast_shapes, converted, inexact
@@ -81,6 +82,6 @@ def fitting(name: str, n: int, b: Any, rows: int) -> None:
     """
     if n != rows:
         raise ShapeError(
-            f"{name}: the matrices have {n} rows and b has shape {typeof(b).shape} with {rows}; expected shape "
-            f"(..., {n}, k), or ({n},) for one vector"
+            f"{name}: the matrices have {counted(n, 'row')} and b has shape {typeof(b).shape} with {rows}; expected "
+            f"shape (..., {n}, k), or ({n},) for one vector"
         )

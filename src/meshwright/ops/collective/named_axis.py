@@ -12,6 +12,7 @@ from typing import Any
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.expected import as_integers, as_tuple, refused
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, AxisError, ShapeError
 from meshwright.ir.state import STATE, axis_size
 from meshwright.ir.tracing import typeof
@@ -38,7 +39,7 @@ def _names(axis_name: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 def _dim(name: str, argument: str, dim: int, ndim: int) -> int:
     if not -ndim <= dim < ndim:
-        raise AxisError(f"{name}: {argument} {dim} does not exist among {ndim} dimensions")
+        raise AxisError(f"{name}: {argument} {dim} does not exist among {counted(ndim, 'dimension')}")
     return dim % ndim
 
 

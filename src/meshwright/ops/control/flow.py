@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from meshwright.core.avals import NOWHERE, ShapedArray
 from meshwright.core.dtypes import is_bool
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import DifferentiationError, DTypeError, RuleError, ShapeError
 from meshwright.ir.contract import ArrayLike
 from meshwright.ir.jaxpr import ClosedJaxpr
@@ -300,7 +301,7 @@ class ControlOp(RegionOp):
 def check_operands(what: str, avals: Sequence[ShapedArray], expected: Sequence[ShapedArray]) -> None:
     """Raise if operands have other types than a body takes."""
     if len(avals) != len(expected):
-        raise ShapeError(f"{what}: expected {len(expected)} operands, got {len(avals)}")
+        raise ShapeError(f"{what}: expected {counted(len(expected), 'operand')}, got {len(avals)}")
     for i, (got, want) in enumerate(zip(avals, expected)):
         if not _alike([got], [want]):
             raise ShapeError(f"{what}: operand {i} is {got}, the body takes {want}")

@@ -12,6 +12,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentTypeError, DTypeError, MeshwrightError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import REGISTRY, BatchAxis, Builder, Constant, Dual, Op, Tangent, Unknown, Zero, by_name
@@ -107,7 +108,7 @@ class Elementwise(Op):
 
     def infer(self, *avals: ShapedArray) -> ShapedArray:
         if len(avals) != len(self.accepts):
-            raise ArgumentTypeError(f"{self.name}: expected {len(self.accepts)} operands, got {len(avals)}")
+            raise ArgumentTypeError(f"{self.name}: expected {counted(len(self.accepts), 'operand')}, got {len(avals)}")
         self.check_dtypes(*(a.dtype for a in avals))
         shapes = {a.shape for a in avals if a.shape}
         if len(shapes) > 1:

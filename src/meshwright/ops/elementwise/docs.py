@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentTypeError
 
 
@@ -174,7 +175,7 @@ def in_order(name: str, accepts: Sequence[str], args: Sequence[Any], named: Mapp
     names = arguments_of(name, accepts)
     if sorted(rest) != sorted(names[len(args) :]):
         raise ArgumentTypeError(
-            f"{public_name(name)}({', '.join(names)}): got {len(args)} operands and keywords {sorted(rest)}"
+            f"{public_name(name)}({', '.join(names)}): got {counted(len(args), 'operand')} and keywords {sorted(rest)}"
         )
     return [*args, *(rest[n] for n in names[len(args) :])]
 

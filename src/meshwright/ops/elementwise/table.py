@@ -17,6 +17,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Region
 from meshwright.ir.op import CONSTANT, Builder, Cotangents, Dual, Linear, Op, Tangent, Unknown, Zero
@@ -423,7 +424,8 @@ class SelectN(Elementwise):
         which, *cases = avals
         if not cases or not ((dtypes.is_bool(which.dtype) and len(cases) <= 2) or which.dtype == dtypes.int32):
             raise DTypeError(
-                f"select_n: which has dtype {which.dtype} for {len(cases)} cases; expected bool for two, else int32"
+                f"select_n: which has dtype {which.dtype} for {counted(len(cases), 'case')}; expected bool for two, "
+                "else int32"
             )
         shape = max((a.shape for a in avals), key=len)
         if {c.dtype for c in cases} != {cases[0].dtype} or any(c.shape not in (shape, ()) for c in cases):

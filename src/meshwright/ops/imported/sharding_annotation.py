@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
@@ -40,7 +41,7 @@ class ShardingAnnotation(Linear1):
     def infer(self, x: ShapedArray) -> ShapedArray:
         rank = annotated_rank(self.sharding)
         if rank is not None and rank != x.ndim:
-            raise ShardingError(f"sharding {self.sharding} is for {rank} dimensions, the value is {x}")
+            raise ShardingError(f"sharding {self.sharding} is for {counted(rank, 'dimension')}, the value is {x}")
         return x
 
     def transpose(self, ct: Any, x: Any) -> Cotangents:

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Op
@@ -44,7 +45,7 @@ class Batched(Op):
             if a.ndim < r or leads[i] != leads[0]:
                 raise ShapeError(
                     f"{self.name}: operand {i} is {a}; expected the leading sizes {leads[0]} of the first operand and "
-                    f"{r} dimensions after them; broadcast or reshape it"
+                    f"{counted(r, 'dimension')} after them; broadcast or reshape it"
                 )
         return leads[0]
 

@@ -17,6 +17,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Linear, Zero
@@ -148,7 +149,10 @@ class ConvGeneralDilated(Bilinear):
         for what in ("window_strides", "padding", "lhs_dilation", "rhs_dilation"):
             value = getattr(self, what)
             if len(value) != n:
-                raise ShapeError(f"conv_general_dilated: {what} {value} needs {n} entries, one a spatial dimension")
+                raise ShapeError(
+                    f"conv_general_dilated: {what} {value} needs {counted(n, 'entry', 'entries')}, one a spatial "
+                    "dimension"
+                )
 
     def _check_sizes(self, lhs: ShapedArray, rhs: ShapedArray) -> None:
         lspec, rspec, _ = self.dimension_numbers

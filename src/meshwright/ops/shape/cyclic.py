@@ -16,6 +16,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer, Value
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
@@ -42,7 +43,7 @@ class CyclicWindow(Linear1, Composite):
     def infer(self, x: ShapedArray) -> ShapedArray:
         d = self.dimension
         if not 0 <= d < x.ndim or not 0 <= self.start < x.shape[d] or self.length < 1:
-            raise ShapeError(f"cyclic_window: no {self.length} rows from {self.start} on along {d} in {x}")
+            raise ShapeError(f"cyclic_window: no {counted(self.length, 'row')} from {self.start} on along {d} in {x}")
         return x.update(shape=(*x.shape[:d], self.length, *x.shape[d + 1 :]))
 
     def pieces(self, size: int) -> Iterator[tuple[int, int]]:

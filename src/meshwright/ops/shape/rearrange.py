@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_indices
+from meshwright.core.words import counted
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent
@@ -174,7 +175,7 @@ class Reshape(Moves):
     def infer(self, x: ShapedArray) -> ShapedArray:
         if math.prod(self.new_sizes) != x.size or any(d < 0 for d in self.new_sizes):
             raise ShapeError(
-                f"reshape: cannot give {x.size} elements of shape {x.shape} the shape {self.new_sizes}, "
+                f"reshape: cannot give {counted(x.size, 'element')} of shape {x.shape} the shape {self.new_sizes}, "
                 f"which has {math.prod(self.new_sizes)}"
             )
         return x.update(shape=self.new_sizes)
@@ -317,8 +318,8 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
     places = sorted(d + ndim if d < 0 else d for d in dimensions)
     if len(set(places)) != len(places) or any(not 0 <= d < ndim for d in places):
         raise ShapeError(
-            f"expand_dims: dimensions {tuple(dimensions)} must be different ones of a result of {ndim} dimensions, for "
-            f"an array of shape {tuple(shape)}"
+            f"expand_dims: dimensions {tuple(dimensions)} must be different ones of a result of "
+            f"{counted(ndim, 'dimension')}, for an array of shape {tuple(shape)}"
         )
     for d in places:
         shape.insert(d, 1)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof
@@ -87,8 +88,8 @@ class WindowDim:
                 raise ShapeError(f"{op}: {what} of window dimension {dim} is {value}, expected at least 1")
         if self.padded_size(n) < 0:
             raise ShapeError(
-                f"{op}: padding ({self.low}, {self.high}) of window dimension {dim} cuts more than the "
-                f"{dilate(n, self.base_dilation)} rows that there are; make it less negative"
+                f"{op}: padding ({self.low}, {self.high}) of window dimension {dim} cuts more than its "
+                f"{counted(dilate(n, self.base_dilation), 'row')}; make it less negative"
             )
 
 
@@ -141,7 +142,9 @@ def int_tuple(op: str, what: str, value: Any, rank: int, default: int | None = N
     except (TypeError, AttributeError):
         raise ArgumentError(f"{op}: {what} must be a sequence of ints, got {value!r}") from None
     if len(ints) != rank:
-        raise ArgumentError(f"{op}: {what} needs {rank} entries, one a window dimension, got {ints}")
+        raise ArgumentError(
+            f"{op}: {what} needs {counted(rank, 'entry', 'entries')}, one a window dimension, got {ints}"
+        )
     return ints
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Region
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
@@ -61,8 +62,8 @@ class WindowOp(Op):
             value = getattr(self, field)
             if len(value) != x.ndim:
                 raise ShapeError(
-                    f"{self.name}: {field} {value} needs {x.ndim} entries, one a dimension of the operand {x}; give "
-                    "dimensions without a window 1, padding (0, 0)"
+                    f"{self.name}: {field} {value} needs {counted(x.ndim, 'entry', 'entries')}, one a dimension of the "
+                    f"operand {x}; give dimensions without a window 1, padding (0, 0)"
                 )
         for d, (window, n) in enumerate(zip(self.windows, x.shape)):
             window.check(self.name, d, n)

@@ -18,6 +18,7 @@ import numpy as np
 from jaxlib import _hlo, _jax
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted, there_are
 from meshwright.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -189,7 +190,7 @@ class LoadedExecutable:
         """
         if len(self._devices) != 1:
             raise ArgumentError(
-                f"execute: the computation is compiled for {len(self._devices)} devices; call "
+                f"execute: the computation is compiled for {counted(len(self._devices), 'device')}; call "
                 "execute_sharded_on_local_devices with a list of buffers, one a device, for each argument"
             )
         return [outs[0] for outs in self.execute_sharded_on_local_devices([[a] for a in arguments])]
@@ -221,7 +222,8 @@ class LoadedExecutable:
         types = self._types[0]
         if len(arguments) != len(types):
             raise ArgumentError(
-                f"execute: the computation takes {len(types)} arguments, got {len(arguments)}; give one for each"
+                f"execute: the computation takes {counted(len(types), 'argument')}, got {len(arguments)}; give one for "
+                "each"
             )
         for i, (shards, type_) in enumerate(zip(arguments, types)):
             if [b._device for b in shards] != self._devices:
@@ -298,8 +300,9 @@ class PjrtBackend:
         if assignment.size > len(self._devices) or (assignment.size and assignment.max() >= len(self._devices)):
             replicas, partitions = assignment.shape
             raise DeviceError(
-                f"compile: {replicas} replicas of {partitions} partitions need {assignment.size} devices, there are "
-                f"{len(self._devices)}; set config.update('num_devices', {assignment.size}) before the first use"
+                f"compile: {counted(replicas, 'replica')} of {counted(partitions, 'partition')} need "
+                f"{counted(assignment.size, 'device')}, {there_are(len(self._devices))}; set "
+                f"config.update('num_devices', {assignment.size}) before the first use"
             )
         return assignment
 
@@ -348,7 +351,7 @@ class PjrtBackend:
         return LoadedExecutable(loaded, devices, pjrt, ids, self.buffer_from_pyval)
 
     def __repr__(self) -> str:
-        return f"Backend({self.platform!r}, {len(self._devices)} devices)"
+        return f"Backend({self.platform!r}, {counted(len(self._devices), 'device')})"
 
 
 def _copy(options: Any) -> Any:

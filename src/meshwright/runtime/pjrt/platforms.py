@@ -21,6 +21,7 @@ from jaxlib import xla_client as xc
 from jaxlib.version import __version__ as jaxlib_version
 
 from meshwright.core.config import config
+from meshwright.core.words import counted
 from meshwright.errors import DeviceError
 from meshwright.runtime.pjrt import freed_memory, plugins
 from meshwright.runtime.pjrt.plugins import Plugin
@@ -84,7 +85,8 @@ def _plugin_client(plugin: Plugin, devices: int) -> Any:
         ) from None
     if devices > len(client.local_devices()):
         raise DeviceError(
-            f"config.real_devices is {devices}, and {plugin.platform!r} has {len(client.local_devices())} devices here"
+            f"config.real_devices is {devices}, and {plugin.platform!r} has "
+            f"{counted(len(client.local_devices()), 'device')} here"
         )
     return client
 

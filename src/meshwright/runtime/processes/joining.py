@@ -12,6 +12,7 @@ from typing import Any
 
 from meshwright.core.background import Background
 from meshwright.core.config import config
+from meshwright.core.words import counted
 from meshwright.errors import ConfigError, DistributedError
 from meshwright.runtime import devices
 from meshwright.runtime.pjrt import client as pjrt
@@ -63,7 +64,7 @@ def _check_devices(table: Any, wait: float) -> None:
       DistributedError: naming one that has others, or that did not say.
     """
     real = f", {config.real_devices} of them real," if config.real_devices else ""
-    mine = f"{config.num_devices} devices{real} on {config.platform}"
+    mine = f"{counted(config.num_devices, 'device')}{real} on {config.platform}"
     table.put(f"meshwright/devices/{WORLD.rank}", mine.encode())
     for rank in range(WORLD.count):
         theirs = table.get(f"meshwright/devices/{rank}", wait)

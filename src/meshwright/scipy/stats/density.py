@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.pytree_classes import register_pytree_node_class
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.nn.normalization import logsumexp
 from meshwright.numpy.creation import asarray, full, zeros
@@ -86,7 +87,7 @@ class gaussian_kde:
         points = atleast_2d(asarray(x) + 0.0)
         if points.shape[0] != self.d:
             if points.shape != (1, self.d):
-                raise ShapeError(f"gaussian_kde: points must have {self.d} rows, got shape {points.shape}")
+                raise ShapeError(f"gaussian_kde: points must have {counted(self.d, 'row')}, got shape {points.shape}")
             points = points.T
         factor = cholesky(self.covariance)
         ours, theirs = (solve_triangular(factor, v, lower=True) for v in (self.dataset, points))

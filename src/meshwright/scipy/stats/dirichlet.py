@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core.words import counted
 from meshwright.errors import ShapeError
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import exp, gammaln
@@ -31,7 +32,7 @@ def logpdf(x: Any, alpha: Any) -> Any:
     """
     x, alpha = asarray(x) + 0.0, asarray(alpha) + 0.0
     if alpha.ndim != 1 or not x.shape or x.shape[0] not in (alpha.size, alpha.size - 1):
-        raise ShapeError(f"dirichlet.logpdf: x of shape {x.shape} must have {alpha.size} rows or one less")
+        raise ShapeError(f"dirichlet.logpdf: x of shape {x.shape} must have {counted(alpha.size, 'row')} or one less")
     if x.shape[0] != alpha.size:
         x = concatenate([x, 1 - sum_of(x, 0, keepdims=True)])
     inside = all_of(x >= 0, 0) & (abs(sum_of(x, 0) - 1) < 1e-4)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.explain.causes import causes
 from meshwright.spmd.explain.repeated import RepeatedEntry
@@ -102,7 +103,7 @@ def advised(
     after = list(entries)
     for number, entry in enumerate(entries):
         if advisor.is_spent:
-            left = f"{len(entries) - number} of {len(entries)} entries"
+            left = f"{len(entries) - number} of {counted(len(entries), 'entry', 'entries')}"
             return after, [f"{len(advisor.tried)} annotations were tried; no time was left for {left} of the smallest"]
         if progress is not None:
             progress(number, len(entries), len(advisor.tried))

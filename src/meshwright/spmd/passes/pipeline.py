@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import Pass, run_passes
 from meshwright.ops.collective.inside import collectives_in
@@ -34,7 +35,7 @@ class Change:
 
     def __str__(self) -> str:
         (count, left), (sent, still) = self.collectives, self.bytes_sent
-        return f"{self.name}: {count} -> {left} collectives, {human_bytes(sent)} -> {human_bytes(still)}"
+        return f"{self.name}: {count} -> {counted(left, 'collective')}, {human_bytes(sent)} -> {human_bytes(still)}"
 
 
 @dataclass(frozen=True)

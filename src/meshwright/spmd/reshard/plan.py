@@ -24,6 +24,7 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.sharding import AbstractMesh, Layout, joined_reduction
 from meshwright.spmd.reshard.blocks import blocks_of, in_blocks
@@ -77,7 +78,7 @@ class ReshardPlan:
 
     def __str__(self) -> str:
         steps = "\n".join(f"  {step} -> {layout}" for step, layout in self.steps) or "  nothing to do"
-        return f"reshard: sends {self.bytes_sent} bytes, holds {self.peak_bytes} bytes\n{steps}"
+        return f"reshard: sends {counted(self.bytes_sent, 'byte')}, holds {counted(self.peak_bytes, 'byte')}\n{steps}"
 
 
 @lru_cache(maxsize=65536)

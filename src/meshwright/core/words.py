@@ -1,0 +1,23 @@
+"""Numbers of things in messages."""
+
+from __future__ import annotations
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """``count`` things by name: ``many`` is the plural, which is ``one`` with an "s" if it is not given.
+
+    Example:
+      >>> counted(1, "axis", "axes"), counted(2, "axis", "axes"), counted(0, "device")
+      ('1 axis', '2 axes', '0 devices')
+    """
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def there_are(count: int, one: str = "", many: str = "") -> str:
+    """How many there are, as a clause; without ``one``, of things that were named before.
+
+    Example:
+      >>> there_are(1, "device"), there_are(2)
+      ('there is 1 device', 'there are 2')
+    """
+    return f"there {'is' if count == 1 else 'are'} {counted(count, one, many) if one else count}"
