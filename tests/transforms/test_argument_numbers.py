@@ -62,3 +62,22 @@ def test_numbers_from_the_end_are_those_arguments():
     jvp = mw.custom_jvp(lambda x, k: x * k, nondiff_argnums=-1)
     jvp.defjvp(lambda k, primals, tangents: (primals[0] * k, tangents[0] * k))
     assert mw.grad(jvp)(2.0, 3.0) == 3
+
+
+@pytest.mark.parametrize("transform", [mw.jit, mw.pmap])
+@pytest.mark.parametrize("numbers", [3, (0, 3), -4])
+def test_what_is_donated_is_a_parameter(transform, numbers):
+    """As the function is made, where it has a fixed number of them; of any number, where it is passed."""
+    with pytest.raises(ArgumentError, match=r"donate_argnums=.* names argument -?[34], but the function takes 3 pos"):
+        transform(_f, donate_argnums=numbers)
+    x = X + 0
+    transform(lambda *a: a[0] * 2, donate_argnums=(0, 3))(x)
+    assert x.is_deleted()
+
+
+@pytest.mark.parametrize("static, donated", [(1, 1), (1, -1), (-1, 1), (-1, (0, -1))])
+@pytest.mark.parametrize("fun", [lambda x, n: x * n, lambda *a: a[0] * a[1]], ids=["fixed", "any number"])
+def test_what_is_static_is_not_donated(fun, static, donated):
+    for transform, option in ((mw.jit, "static_argnums"), (mw.pmap, "static_broadcasted_argnums")):
+        with pytest.raises(ArgumentError, match=f"{transform.__name__}: argument .* both static and donated"):
+            transform(fun, **{option: static}, donate_argnums=donated)(X, 3)

@@ -39,12 +39,12 @@ def require_platforms(platforms: Sequence[str] | None) -> None:
 
 
 def both_ways(
-    fun: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...], what: str
+    fun: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...], what: str, function: str = "jit"
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Arguments by number and by name, each completed from the other with the signature of ``fun``.
 
     Raises:
-      ArgumentError: ``fun`` has no such parameter; ``what`` is ``"static"`` or ``"donate"``.
+      ArgumentError: ``fun`` has no such parameter; ``what`` of ``function`` is ``"static"`` or ``"donate"``.
     """
     parameters = parameters_of(fun)
     if not (numbers or names) or parameters is None:
@@ -55,7 +55,7 @@ def both_ways(
         for n in numbers:
             if not -len(order) <= n < len(order):
                 raise ArgumentError(
-                    f"jit: {what}_argnums={numbers} names argument {n}, but the function takes "
+                    f"{function}: {what}_argnums={numbers} names argument {n}, but the function takes "
                     f"{counted(len(order), 'positional argument')} ({', '.join(order)}); use numbers below {len(order)}"
                 )
         numbers = tuple(n % len(order) for n in numbers)
@@ -63,8 +63,8 @@ def both_ways(
     unknown = [n for n in names if n not in known]
     if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
         raise ArgumentError(
-            f"jit: {what}_argnames={names} names {', '.join(map(repr, unknown))}, but the function's parameters are "
-            f"{', '.join(p.name for p in parameters) or 'none'}"
+            f"{function}: {what}_argnames={names} names {', '.join(map(repr, unknown))}, but the function's parameters "
+            f"are {', '.join(p.name for p in parameters) or 'none'}"
         )
     more_names = [order[n] for n in numbers if 0 <= n < len(order)]
     more_numbers = [order.index(n) for n in names if n in order]
@@ -82,17 +82,17 @@ def numbers_in_call(what: str, numbers: Sequence[int], count: int, fun: str) -> 
     return {*from_front(what, [i for i in numbers if i < 0], count, fun), *(i for i in numbers if i >= 0)}
 
 
-def check_apart(static: Sequence[Any], donated: Sequence[Any]) -> None:
+def check_apart(static: Iterable[Any], donated: Iterable[Any], function: str = "jit") -> None:
     """Raise if an argument is static and donated.
 
     Raises:
       ArgumentError: naming it.
     """
-    both = [x for x in static if x in donated]
+    both = [*set(static).intersection(donated)]
     if both:
         raise ArgumentError(
-            f"jit: argument {both[0]!r} is both static and donated; only arrays, which are not static, can be donated: "
-            "leave it out of one of them"
+            f"{function}: argument {both[0]!r} is both static and donated; only arrays, which are not static, can be "
+            "donated: leave it out of one of them"
         )
 
 

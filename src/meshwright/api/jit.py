@@ -353,6 +353,7 @@ class JitFunction:
         count = static[0] if static else len(args)
         numbers = [i for i in range(count) if i not in skipped]  # original number of each dynamic argument
         donate = numbers_in_call(self._numbered[1], self.donate_argnums, count, self.name)
+        check_apart(skipped, donate, self._numbered[1].partition(":")[0])
         flags = []
         for number, arg in zip(numbers, args):
             flags += [number in donate] * len(pytree.leaves(arg))

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.arguments import both_ways
 from meshwright.api.jit import JitFunction
 from meshwright.api.per_device import Ring
 from meshwright.api.shape_dtype import ShapeDtypeStruct
@@ -124,12 +125,13 @@ def pmap(
         Keyword arguments are mapped over axis 0.
       out_axes: where the axis stands in the results; None for one that is equal on all devices (see ``check_vma``).
       static_broadcasted_argnums: positional arguments that are passed as Python values.
+      donate_argnums: positional arguments whose memory is given away.
       devices: as many as the axis has indices; the first ones, if None.
       axis_size: the size of the axis, where no argument says it.
       check_vma: a result with ``out_axes=None`` must be known to be equal on all devices; False: the first one's is it.
 
-    Raises (when called):
-      ArgumentError: an axis that an argument does not have, too few devices, or a result that differs under
+    Raises (when called; for ``donate_argnums``, at once):
+      ArgumentError: an axis or argument that is not there, too few devices, or a result that differs under
         ``out_axes=None``. ShapeError: mapped axes of different sizes; each argument is named.
 
     Example:
@@ -141,7 +143,7 @@ def pmap(
         raise ArgumentError("pmap: devices and backend exclude each other; give one of them")
     require_backend(backend, "pmap")
     numbers = as_numbers("pmap: static_broadcasted_argnums", static_broadcasted_argnums)
-    donated = as_numbers("pmap: donate_argnums", donate_argnums)
+    donated, _ = both_ways(fun, as_numbers("pmap: donate_argnums", donate_argnums), (), "donate", "pmap")
     axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     spec = _Pmap(fun, axis_name, axes, out_axes, numbers, _checked(devices), axis_size, check_vma)
 
