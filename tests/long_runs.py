@@ -47,6 +47,7 @@ KINDS = {
     "programs": Kind("fuzz", "fuzz_checks", 20_000),
     "faults": Kind("processes", "faults", 100, patience=900, told=5),
     "kills": Kind("checkpoints", "kills", 500),
+    "indexes": Kind("checkpoints", "changed_indexes", 20_000, told=2000),
 }
 #: with which the text of a case begins that differs as it is meant to; and where somebody else says what we do
 MEANT, SAID = "[meant", "[meant: as "

@@ -1,56 +1,27 @@
 """Checkpoints that others wrote, or a crash left: right values, or an error that says what is wrong with which file."""
 
 import copy
-import json
 import os
-import random
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
+import changed_indexes
 import numpy as np
 import pytest
+from changed_indexes import ANYTHING, HAVE, VALUE, WANT, raw_index, replaced, save_in_pieces, sealed, tree, values
 
 import meshwright as mw
-from meshwright import NamedSharding
-from meshwright import PartitionSpec as P
-from meshwright.checkpoint_io import CheckpointManager, opened, restore, save, writing
-from meshwright.checkpoint_io.index import FORMATS, NAME, Leaf, checksum
+from meshwright.checkpoint_io import CheckpointManager, opened, restore, save
+from meshwright.checkpoint_io.index import NAME
 from meshwright.errors import ArgumentError, CheckpointDamagedError, CheckpointError, CheckpointWarning
-
-HAVE = [f for f in FORMATS if f != "tensorstore" or find_spec("tensorstore")]
-MESH = mw.make_mesh((4, 2), ("x", "y"))
-SPLIT = NamedSharding(MESH, P("x", "y"))
-VALUE = np.arange(64, dtype=np.float32).reshape(8, 8)
-
-
-def tree(by=0):
-    return {
-        "w": mw.device_put(VALUE + by, SPLIT),
-        "list": [None, mw.random.key(3 + by), (np.float32(by), np.zeros((0, 4), np.float32))],
-        "v": np.arange(8, dtype=np.int32) + by,
-    }
-
-
-def source_in_pieces(path, x, whole=writing._source):
-    """What is written of a leaf, in eight pieces for a matrix, as several processes have it."""
-    leaf = whole(path, x)
-    if leaf.entry.shape != [8, 8]:
-        return leaf
-    starts = [[a, b] for a in range(0, 8, 2) for b in (0, 4)]
-    value = np.asarray(x)
-    pieces = [([a, b], [a + 2, b + 4], lambda a=a, b=b: value[a : a + 2, b : b + 4]) for a, b in starts]
-    return Leaf(leaf.entry, leaf.dtype, (2, 4), pieces)
 
 
 @pytest.fixture(scope="module", params=HAVE)
 def kept(request, tmp_path_factory):
     """A folder with two checkpoints of a kind, ``a`` and ``b``; do not change it."""
     folder = tmp_path_factory.mktemp(request.param)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "_source", source_in_pieces)
-        for by, name in enumerate("ab"):
-            save(folder / name, tree(by), format=request.param, step=by, metrics={"loss": 0.5})
+    for by, name in enumerate("ab"):
+        save_in_pieces(folder / name, by, request.param)
     return folder
 
 
@@ -59,26 +30,6 @@ def folder(kept, tmp_path):
     """A copy of it."""
     shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
     return tmp_path
-
-
-def raw_index(folder):
-    raw = json.loads((folder / NAME).read_text())
-    raw.pop("crc32")
-    return raw
-
-
-def sealed(raw):
-    """The text of an index whose checksum is right."""
-    return json.dumps({**raw, "crc32": checksum(raw)}) if isinstance(raw, dict) else json.dumps(raw)
-
-
-def values(tree):
-    """The bytes of all leaves."""
-    leaves = [mw.random.key_data(x) if "key" in str(x.dtype) else x for x in mw.tree.leaves(tree)]
-    return [(str(x.dtype), x.shape, np.asarray(x).tobytes()) for x in leaves]
-
-
-WANT = values(tree())
 
 
 def outcome(folder, **how):
@@ -95,13 +46,6 @@ def outcome(folder, **how):
 
 
 # --- the index ----------------------------------------------------------------------------------------------
-ANYTHING = {
-    "null": None, "true": True, "-1": -1, "0": 0, "0.0": 0.0, "1.5": 1.5, "huge": 10**40, "2**63": 2**63,
-    "NaN": float("nan"), "text": "x", "no text": "", "surrogate": "\ud800", "list": [], "deep": 0, "dict": {},
-    "leaf": {"leaf": 0}, "lists": [[]],
-}  # fmt: skip
-for _ in range(300):
-    ANYTHING["deep"] = [ANYTHING["deep"]]
 #: a field of each kind, by its place
 FIELDS = {
     ".".join(map(str, place)): place
@@ -119,18 +63,6 @@ HARMLESS = {"step": ("null", "-1", "0", "huge", "2**63"), "metrics": ("dict", "l
             "metrics.loss": ("-1", "0", "0.0", "1.5", "huge", "2**63", "NaN"), "entries.4.key": ("null",),
             "entries.4.pieces.1.offset": ("0",), "entries.0.key": ("null",), "tree.dict.v.leaf": ("0",),
             "tree.dict.v": ("leaf",)}  # fmt: skip
-
-
-def replaced(raw, place, value):
-    """``raw`` with another value at a place, or without it for a value that is ``...``."""
-    raw = at = json.loads(json.dumps(raw))
-    for key in place[:-1]:
-        at = at[key]
-    if value is ...:
-        del at[place[-1]]
-    else:
-        at[place[-1]] = value
-    return raw
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -166,6 +98,8 @@ INDEXES = {
     "a leaf twice": code("e.append(copy.deepcopy(e[4])); i['tree'] = None"),
     "a leaf of another name": code("e[1]['path'] = \"['other']\""),
     "a leaf's names exchanged": code("e[0]['path'], e[1]['path'] = e[1]['path'], e[0]['path']"),
+    "a leaf forgotten": code("e.pop(0); i['tree'] = None"),
+    "an array made empty": code("e[4].update(shape=[0, 8], pieces=[])"),
     "an array that no leaf has": code("e.append({**copy.deepcopy(e[4]), 'path': \"['x']\"})"),
     "a leaf without array": code("e.pop()"),
     "no arrays": code("e.clear()"),
@@ -194,6 +128,7 @@ INDEXES = {
     "keys of another generator": code("e[0]['key'] = 'key<rbg>'"),
     "numbers as keys": code("e[4]['key'] = 'key<fry>'"),
     "another shape of as many elements": code("e[3].update(shape=[16])"),
+    "another shape of no elements": code("e[2].update(shape=[0, 5])"),
     "rank 65": code("e[3].update(shape=[1] * 64 + [64]); e[3]['pieces'] = []"),
     "overflow": code("e[3].update(shape=[2**31, 2**32, 0], pieces=[])"),
     "huge": code("e[3].update(shape=[2**60], pieces=[{**p[0], 'start': [0], 'stop': [2**60], 'count': 2**62}])"),
@@ -402,49 +337,7 @@ def test_managers_leave_alone_what_is_not_theirs(tmp_path):
 
 
 # --- random -------------------------------------------------------------------------------------------------
-def places(raw, place=()):
-    """All places in an index."""
-    for key, value in raw.items() if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else ():
-        yield (*place, key)
-        yield from places(value, (*place, key))
-
-
-def mutated(raw, rng):
-    """With a few values replaced: by something else, by each other, or by what they nearly are."""
-    for _ in range(rng.randint(1, 3)):
-        everywhere = [*places(raw)]
-        if not everywhere:
-            return raw
-        place = rng.choice(everywhere)
-        at = raw
-        for key in place:
-            at = at[key]
-        value = rng.choice([*ANYTHING.values(), ...])
-        if type(at) is int and rng.random() < 0.5:
-            value = at + rng.choice([-8, -1, 1, 8])
-        elif rng.random() < 0.3:
-            value = raw
-            for key in rng.choice(everywhere):
-                value = value[key]
-        raw = replaced(raw, place, value)
-    return raw
-
-
-def found_in(folder, number):
-    """What is wrong with what is read after the change ``number``, or ""."""
-    rng = random.Random(number)
-    (folder / NAME).write_text(sealed(mutated(raw_index(folder), rng)))
-    try:
-        got = values(restore(folder, tree(1) if rng.random() < 0.5 else None))
-    except CheckpointError as error:
-        return "" if str(folder) in str(error) else f"no file is named: {error}"
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "" if all(x in WANT for x in got) else "other values"
-
-
-def test_indexes_changed_at_random(folder):
-    before, number = (folder / "a" / NAME).read_text(), 0
-    for number in range(150):
-        (folder / "a" / NAME).write_text(before)
-        assert not (wrong := found_in(folder / "a", number)), f"{number}: {wrong}"
+def test_indexes_changed_at_random():
+    """``make fuzz`` changes 20,000 (``tests/long_runs.py``)."""
+    for number in range(300):
+        assert not (wrong := changed_indexes.found_in(number)), f"{number}: {wrong}"

@@ -27,22 +27,24 @@ class Data:
     base: int
 
     @staticmethod
-    def at(path: Path, size: int) -> Data:
-        """The file at ``path``.
+    def at(path: Path, size: int, pieces: int) -> Data:
+        """The file at ``path``, in which the index has this many pieces.
 
         Raises:
-          CheckpointDamagedError: it has no header, or one of another file. OSError: it cannot be read.
+          CheckpointDamagedError: it has no header, or another file's, or other pieces. OSError: it cannot be read.
         """
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             text = file.read(length) if length <= size else b""
         try:
             header = json.loads(text)
-            own = header.get(METADATA, {}).get("file", path.name)
-        except (ValueError, RecursionError, AttributeError) as error:
+            own = header.pop(METADATA, {}).get("file", path.name)
+        except (ValueError, RecursionError, AttributeError, TypeError) as error:
             raise damaged(path, f"its header cannot be read: {error}") from None
         if own != path.name:
             raise damaged(path, f"it is the file {own!r}, of this checkpoint or another")
+        if len(header) != pieces:
+            raise damaged(path, f"it has {counted(len(header), 'piece')} of arrays, of which the index names {pieces}")
         return Data(path, size, header, 8 + length)
 
     def _check(self, entry: Entry, piece: Piece) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ class Opened:
         with suppress(OSError):  # which reading says better
             self._states[folder / NAME] = file_state(folder / NAME)
         self.index = read_index(folder)
+        self._counts = Counter(piece.file for entry in self.index.entries for piece in entry.pieces)
         if self.index.format == "tensorstore":
             for path in _files_in(folder):
                 self._states[path] = whole_state(path)
@@ -70,7 +72,7 @@ class Opened:
         if data is None:
             path = self.folder / piece.file
             self._states[path] = state = whole_state(path)
-            data = self._data[piece.file] = Data.at(path, state[2])
+            data = self._data[piece.file] = Data.at(path, state[2], self._counts[piece.file])
         return data
 
     def is_right(self, entry: Entry) -> bool:

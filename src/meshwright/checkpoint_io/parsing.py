@@ -198,6 +198,8 @@ def _entry(raw: Any) -> Entry:
         raise CheckpointDamagedError(
             f"the pieces of {entry.path!r} have {counted(sum(sizes), 'element')}, not those of {entry.shape}"
         )
+    if 0 in entry.shape and any([0] * len(p.stop) + entry.shape != p.start + p.stop for p in entry.pieces):
+        raise CheckpointDamagedError(f"a piece of {entry.path!r}, which is empty, is not all of it")
     _check_grid(entry, [piece for piece, size in zip(entry.pieces, sizes) if size])
     return entry
 
