@@ -13,6 +13,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,20 +106,24 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }  # fmt: skip
 
 
+@cache
+def _known(cls: Any) -> dict[str, tuple[str, Callable[[Any], bool], bool]]:
+    """Of each field of a record: what it may be, and whether it must be there."""
+    return {f.name: (*_KINDS[str(f.type)], f.default is MISSING and f.default_factory is MISSING) for f in fields(cls)}
+
+
 def _made(cls: type[_T], raw: Any) -> _T:
     """A record of fields that were read.
 
     Raises:
       CheckpointDamagedError: one is missing, unknown, or of another type.
     """
-    kind = cls.__name__.lower()
-    known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    for name, field in known.items():
+    kind, known = cls.__name__.lower(), _known(cls)  # type: ignore[arg-type]
+    for name, (words, is_right, needed) in known.items():
         if name in raw:
-            words, is_right = _KINDS[str(field.type)]
             if not is_right(raw[name]):
                 raise CheckpointDamagedError(f"{kind}.{name}: expected {words}, got {reprlib.repr(raw[name])}")
-        elif field.default is MISSING and field.default_factory is MISSING:
+        elif needed:
             raise CheckpointDamagedError(f"{kind}.{name} is missing")
     if unknown := raw.keys() - known.keys():
         raise CheckpointDamagedError(f"{kind}.{min(unknown)} is not known")
@@ -204,6 +209,16 @@ def _entry(raw: Any) -> Entry:
     return entry
 
 
+@lru_cache(1024)
+def _is_name(file: str) -> bool:
+    """Whether this is the name of a file beside the index.
+
+    Raises:
+      ArgumentError: it is none of any file.
+    """
+    return file not in ("", ".", "..") and as_path("a piece's file", file).name == file
+
+
 def _size(entry: Entry, itemsize: int, piece: Piece) -> int:
     """How many elements a piece has.
 
@@ -214,7 +229,7 @@ def _size(entry: Entry, itemsize: int, piece: Piece) -> int:
         raise CheckpointDamagedError(f"a piece of {entry.path!r} has not {counted(len(entry.shape), 'dimension')}")
     if not all(0 <= a <= b <= n for a, b, n in zip(piece.start, piece.stop, entry.shape)) or piece.offset < 0:
         raise CheckpointDamagedError(f"a piece of {entry.path!r} lies outside of it")
-    if piece.file in ("", ".", "..") or as_path("a piece's file", piece.file).name != piece.file:
+    if not _is_name(piece.file):
         raise CheckpointDamagedError(f"{entry.path!r} is in {piece.file!r}, which is no part of the checkpoint")
     size = math.prod(b - a for a, b in zip(piece.start, piece.stop))
     if piece.count != size * itemsize:
