@@ -10,6 +10,7 @@ from meshwright.core.config import config
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
+from meshwright.ops.element_order import in_one_order
 from meshwright.ops.shape.cyclic import cyclic_windows
 from meshwright.ops.shape.interiors import interiors
 from meshwright.ops.shape.joined_pads import joined_pads
@@ -29,8 +30,9 @@ CYCLIC_WINDOWS = Pass(
 JOINED_PADS = Pass(
     "joined pads", joined_pads, "Sums of arrays with zeros around them that fill a dimension together are joined."
 )
+IN_ONE_ORDER = Pass("in one order", in_one_order, "Reversals and rotations of what was reversed or rotated are one.")
 #: what is done to the whole program before axes spread in it
-PREPARE = (INLINE, UNTYPED, CYCLIC_WINDOWS, JOINED_PADS, DEAD_CODE)
+PREPARE = (INLINE, UNTYPED, JOINED_PADS, CYCLIC_WINDOWS, DEAD_CODE, IN_ONE_ORDER)
 #: what is tried besides, and kept where it pays
 ALTERNATIVE = (
     Pass("interiors", interiors, "Stencils are computed in the rows of the array whose interior they are of."),

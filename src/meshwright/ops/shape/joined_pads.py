@@ -2,19 +2,20 @@
 
 Derivatives of slices are such sums: of a fused projection that is split into gate and up, or query, key and value, each
 cotangent is padded to the whole, and all are added. Joined, nothing is added, and along a split dimension the rows move
-in one redistribution. The sign of a zero may differ: ``-0 + 0`` is ``0``.
+in one redistribution. So are those of rotations, which are rotations again: of several, as stencils on a torus have,
+the cotangents are added one after another, and each takes its own from the sum. At most one of what is joined is not
+zero, so nothing is rounded in another way; the sign of a zero may differ: ``-0 + 0`` is ``0``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from itertools import pairwise
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
-from meshwright.ir.rewrite import in_regions, replaced, use_counts
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns
+from meshwright.ir.rewrite import in_regions, replaced, uses_of
 from meshwright.ir.tracing import Tracer
 from meshwright.ops.elementwise.table import ConvertElementType, add
 from meshwright.ops.shape.slice_pad import Concatenate, Pad
@@ -28,33 +29,82 @@ class _Rows(NamedTuple):
     array: Atom
 
 
-#: a dimension, and what stands where along it
-_Parts = tuple[int, tuple[_Rows, ...]]
+class _Padded(NamedTuple):
+    """An array padded with zeros, at the ends of ``dim``."""
+
+    dim: int
+    rows: _Rows
 
 
 def joined_pads(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with sums of padded arrays that fill a dimension together as joined arrays."""
+    """The program with padded arrays of a sum that fill a dimension together as joined arrays."""
     if sum(isinstance(e.op, Pad) for e in all_eqns(jaxpr.jaxpr)) < 2:
         return jaxpr
-    uses = use_counts(jaxpr.jaxpr.eqns, jaxpr.jaxpr.outvars)
-    zeros = zeros_of(jaxpr)
-    known: dict[Atom, _Parts] = {}
+    sums, zeros = _Sums(jaxpr.jaxpr), zeros_of(jaxpr)
 
-    def joined(eqn: JaxprEqn) -> JaxprEqn:
+    def joined(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
         if eqn.op.holds_jaxprs:
             return in_regions(eqn, joined_pads)
-        padded = _padded(eqn, zeros) if isinstance(eqn.op, Pad) else _sum(eqn, known, uses) if eqn.op == add else None
-        if padded is None:
-            return eqn
-        dim, rows = padded
-        known[eqn.outvars[0]] = padded
-        if len(rows) < 2 or rows[0].low or rows[-1].high < eqn.outvars[0].aval.shape[dim]:
-            return eqn
-        if any(a.high < b.low for a, b in pairwise(rows)):
-            return eqn
-        return eqn.replace(op=Concatenate(dim), invars=[r.array for r in rows])
+        if isinstance(eqn.op, Pad) and (padded := _padded(eqn, zeros)) is not None:
+            sums.padded[eqn.outvars[0]] = padded
+        return sums.joined(eqn) if eqn.op == add else eqn
 
     return replaced(jaxpr, joined)
+
+
+class _Sums:
+    """The sums of a jaxpr, with what is padded in them."""
+
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        self.users = uses_of(jaxpr)
+        self.terms: dict[Atom, list[Atom]] = {}
+        self.padded: dict[Atom, _Padded] = {}
+
+    def joined(self, eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
+        """An addition; where it is the last of its sum, the sum with what fills a dimension joined."""
+        (out,) = eqn.outvars
+        terms = self.terms[out] = [t for a in eqn.invars for t in (self.terms.get(a, [a]) if self._once(a) else [a])]
+        user = self.users[out][0] if self._once(out) else None
+        if user is not None and user.op == add:
+            return eqn
+        fillings = self._fillings(terms)
+        if not fillings:
+            return eqn
+        eqns: list[JaxprEqn] = []
+        taken = {t for filling in fillings for t in filling}
+        parts = [t for t in terms if t not in taken]
+        for filling in fillings:
+            arrays = [self.padded[t].rows.array for t in filling]
+            joined = Var(out.aval) if parts or len(fillings) > 1 else out
+            eqns.append(eqn.replace(op=Concatenate(self.padded[filling[0]].dim), invars=arrays, outvars=[joined]))
+            parts.append(joined)
+        total = parts[0]
+        for i, part in enumerate(parts[1:], 2):
+            result = out if i == len(parts) else Var(out.aval)
+            eqns.append(eqn.replace(invars=[total, part], outvars=[result]))
+            total = result
+        return eqns
+
+    def _once(self, atom: Atom) -> bool:
+        return isinstance(atom, Var) and len(self.users.get(atom, ())) == 1
+
+    def _fillings(self, terms: Sequence[Atom]) -> list[list[Atom]]:
+        """Padded terms that fill a dimension together, each in one of the lists, by their rows."""
+        left = [t for t in dict.fromkeys(terms) if t in self.padded and self._once(t)]
+        fillings = []
+        for first in list(left):
+            filling, dim, end = [first], self.padded[first].dim, first.aval.shape[self.padded[first].dim]
+            if first not in left or self.padded[first].rows.low:
+                continue
+            while (high := self.padded[filling[-1]].rows.high) < end:
+                following = (t for t in left if self.padded[t].dim == dim and self.padded[t].rows.low == high)
+                if (then := next(following, None)) is None:
+                    break
+                filling.append(then)
+            else:
+                fillings.append(filling)
+                left = [t for t in left if t not in filling]
+        return fillings
 
 
 def zeros_of(jaxpr: ClosedJaxpr) -> set[Atom]:
@@ -79,7 +129,7 @@ def is_zero_value(value: Any) -> bool:
     return array.ndim == 0 and array.dtype.kind in "biufV" and not array and not np.signbit(array.astype(np.float64))
 
 
-def _padded(eqn: JaxprEqn, zeros: Container[Atom]) -> _Parts | None:
+def _padded(eqn: JaxprEqn, zeros: Container[Atom]) -> _Padded | None:
     """An array padded with zeros at the ends of one dimension."""
     x, value = eqn.invars
     changed = [d for d, config in enumerate(eqn.op.padding_config) if config != (0, 0, 0)]  # type: ignore[attr-defined]
@@ -87,14 +137,4 @@ def _padded(eqn: JaxprEqn, zeros: Container[Atom]) -> _Parts | None:
         return None
     low, high, inner = eqn.op.padding_config[changed[0]]  # type: ignore[attr-defined]
     size = x.aval.shape[changed[0]]
-    return (changed[0], (_Rows(low, low + size, x),)) if min(low, high) >= 0 and not inner and size else None
-
-
-def _sum(eqn: JaxprEqn, known: Mapping[Atom, _Parts], uses: Mapping[Var, int]) -> _Parts | None:
-    """What stands where in a sum of padded arrays, if no two share a row."""
-    terms = [known[a] for a in eqn.invars if a in known and uses[a] == 1]  # type: ignore[index]
-    if len(terms) != 2 or terms[0][0] != terms[1][0] or eqn.invars[0] is eqn.invars[1]:
-        return None
-    rows = sorted((r for _, term in terms for r in term), key=lambda r: r.low)
-    apart = all(a.high <= b.low for a, b in pairwise(rows))
-    return (terms[0][0], tuple(rows)) if apart else None
+    return _Padded(changed[0], _Rows(low, low + size, x)) if min(low, high) >= 0 and not inner and size else None
