@@ -29,7 +29,7 @@ ABSENT: dict[str, dict[str, str]] = {
         "AccuracyMode|Tolerance": "there is one accuracy, that of XLA's CPU code",
         "DotAlgorithm|DotAlgorithmPreset": "use lax.Precision",
         "after_all|create_token": "effects are kept in order by ordered=True of callbacks",
-        "ragged_all_to_all|psend|precv": "use all_to_all or ppermute",
+        "psend|precv": "use all_to_all or ppermute",
         "scaled_dot": "scale the operands and use dot_general",
         "dce_sink|stage": "results that nothing uses go; return them, or use optimization_barrier",
     },
