@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns
+from meshwright.ir.op import Op
 from meshwright.ir.rewrite import in_regions, replaced, uses_of
 from meshwright.ir.tracing import Tracer
 from meshwright.ops.elementwise.table import ConvertElementType, add
@@ -57,16 +58,17 @@ class _Sums:
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.users = uses_of(jaxpr)
-        self.terms: dict[Atom, list[Atom]] = {}
+        self.inner: dict[Atom, JaxprEqn] = {}
         self.padded: dict[Atom, _Padded] = {}
 
     def joined(self, eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
         """An addition; where it is the last of its sum, the sum with what fills a dimension joined."""
         (out,) = eqn.outvars
-        terms = self.terms[out] = [t for a in eqn.invars for t in (self.terms.get(a, [a]) if self._once(a) else [a])]
         user = self.users[out][0] if self._once(out) else None
         if user is not None and user.op == add:
+            self.inner[out] = eqn
             return eqn
+        terms = self._terms(eqn)
         fillings = self._fillings(terms)
         if not fillings:
             return eqn
@@ -75,15 +77,22 @@ class _Sums:
         parts = [t for t in terms if t not in taken]
         for filling in fillings:
             arrays = [self.padded[t].rows.array for t in filling]
-            joined = Var(out.aval) if parts or len(fillings) > 1 else out
-            eqns.append(eqn.replace(op=Concatenate(self.padded[filling[0]].dim), invars=arrays, outvars=[joined]))
-            parts.append(joined)
+            parts.append(_made(eqn, Concatenate(self.padded[filling[0]].dim), arrays, eqns))
         total = parts[0]
-        for i, part in enumerate(parts[1:], 2):
-            result = out if i == len(parts) else Var(out.aval)
-            eqns.append(eqn.replace(invars=[total, part], outvars=[result]))
-            total = result
-        return eqns
+        for part in parts[1:]:
+            total = _made(eqn, eqn.op, [total, part], eqns)
+        return [*eqns[:-1], eqns[-1].replace(outvars=[out])]
+
+    def _terms(self, eqn: JaxprEqn) -> list[Atom]:
+        """What is added by an addition and those that are for it alone, in order."""
+        terms, left = [], list(eqn.invars[::-1])
+        while left:
+            atom = left.pop()
+            if atom in self.inner:
+                left += self.inner[atom].invars[::-1]
+            else:
+                terms.append(atom)
+        return terms
 
     def _once(self, atom: Atom) -> bool:
         return isinstance(atom, Var) and len(self.users.get(atom, ())) == 1
@@ -105,6 +114,13 @@ class _Sums:
                 fillings.append(filling)
                 left = [t for t in left if t not in filling]
         return fillings
+
+
+def _made(at: JaxprEqn, op: Op, operands: Sequence[Atom], eqns: list[JaxprEqn]) -> Var:
+    """The result of an equation that is added to ``eqns``."""
+    result = Var(op.infer(*(a.aval for a in operands)))
+    eqns.append(at.replace(op=op, invars=operands, outvars=[result]))
+    return result
 
 
 def zeros_of(jaxpr: ClosedJaxpr) -> set[Atom]:
