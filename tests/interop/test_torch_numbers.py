@@ -146,4 +146,4 @@ def test_numbers_are_not_rounded_to_half_width_where_torch_does_not(name, dtype)
     x, y = torch.randn(2, 500, generator=G).to(dtype)
     model = mw.from_torch(Module(), (x, y))
     got = mw.interop.torch.to_torch(model(model.params, x, y))
-    assert (got == Module()(x, y)).float().mean() > 0.99  # but for an ulp of exp's
+    assert (got == Module()(x, y)).float().mean() > 0.97  # but for an ulp; rounded numbers give at most .85

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -111,10 +112,32 @@ def wrapped(outer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     compiled = dataclasses.replace(outer, lowered=Standin(given)).compile()
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = jax.tree_util.tree_map(_held, (args, kwargs))
-        return compiled(*args, **kwargs)
+        held, named = jax.tree_util.tree_map(_held, (args, kwargs))
+        outs = compiled(*held, **named)
+        _update((args, kwargs), (held, named))
+        return outs
 
     return run
+
+
+def _update(given: Any, held: Any) -> None:
+    """Give modules of flax what a call has made of their copies: trees are copied where arrays are held, and a call updates
+    objects. One of plain numbers gets no traced ones, which would outlive their trace."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return
+    kinds = tuple({nnx.Module, getattr(nnx, "Pytree", nnx.Module), getattr(nnx, "Object", nnx.Module)})
+    is_module = lambda x: isinstance(x, kinds)  # noqa: E731
+    modules, copies = (jax.tree_util.tree_leaves(tree, is_leaf=is_module) for tree in (given, held))
+    for module, copied in zip(modules, copies):
+        if is_module(module) and module is not copied:
+            new = jax.tree_util.tree_map(lambda x: x.ours if isinstance(x, Held) else x, nnx.state(copied))
+            if _is_traced(nnx.state(module)) or not _is_traced(new):
+                nnx.update(module, new)
+
+
+def _is_traced(tree: Any) -> bool:
+    return any(isinstance(x, Tracer) for x in jax.tree_util.tree_leaves(tree))
 
 
 def argument_names(function: Any, outer: Any, args: Any, kwargs: Any) -> list[str | None]:
