@@ -121,8 +121,8 @@ def wrapped(outer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _update(given: Any, held: Any) -> None:
-    """Give modules of flax what a call has made of their copies: trees are copied where arrays are held, and a call updates
-    objects. One of plain numbers gets no traced ones, which would outlive their trace."""
+    """Give modules of flax what a call has made of their copies: trees are copied where arrays are held, and a call
+    updates objects. One of plain numbers gets no traced ones, which would outlive their trace."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return
