@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ def test_repeated_layers_are_one_decision(monkeypatch):
             tried[-1] += 1
             return planner.partition(propagation)
 
-        return found(Planner(planner.propagate, partition))
+        return found(replace(planner, partition=partition))
 
     monkeypatch.setattr("meshwright.spmd.driver.look_ahead", counted)
     orders = [language_model_step(layers)[0].part.order for layers in (1, 4)]

@@ -103,6 +103,7 @@ def test_axes_on_any_loops(a, b, c, sent):
 def test_a_larger_peak_has_to_save_time_and_bytes(monkeypatch):
     given = ((), X), ((), Y), ((), ())
     assert on_two_axes(*given).bytes_sent == 4 * I * K // 4 * 3 // 4 + 4 * I * J * 7 // 8
+    monkeypatch.setattr(lookahead, "ROUGH", float("inf"))  # no estimate is an answer
     monkeypatch.setattr(lookahead, "_peak", lambda part: (4 if totals(part.jaxpr.jaxpr)[1] < 3_500_000 else 2) << 30)
     assert on_two_axes(*given).bytes_sent > 3_500_000
 

@@ -21,7 +21,7 @@ from meshwright.spmd.order import Order
 from meshwright.spmd.partition.lookahead import Candidate, Planner, look_ahead
 from meshwright.spmd.partition.partitioner import Partitioner
 from meshwright.spmd.partition.record import Partition
-from meshwright.spmd.passes.pipeline import communication_passes
+from meshwright.spmd.passes.pipeline import communication_passes, tiling_passes
 from meshwright.spmd.propagate import Propagation, propagate
 
 CYCLIC_WINDOWS = Pass(
@@ -67,9 +67,13 @@ def partition(
             dump(part.jaxpr, PARTITION)
             passes = communication_passes(mesh, part.in_layouts, combine_bytes)
             part.jaxpr, part.changes = passes.run(part.jaxpr)
-            return part
+            return in_tiles(part) if propagation.order.tiles else part
 
-        return Planner(lambda order: propagate(flat.jaxpr, mesh, in_layouts, out_layouts, order), partitioned)
+        def in_tiles(part: Partition) -> Partition:
+            jaxpr, changes = tiling_passes(mesh, part.in_layouts, combine_bytes).run(part.jaxpr)
+            return replace(part, jaxpr=jaxpr, changes=[*part.changes, *changes])
+
+        return Planner(lambda order: propagate(flat.jaxpr, mesh, in_layouts, out_layouts, order), partitioned, in_tiles)
 
     def planned(order: Order) -> Partition:
         chosen = planner(run_passes(flat, ALTERNATIVE) if order.whole else flat)

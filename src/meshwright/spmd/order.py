@@ -25,7 +25,8 @@ class Order:
     ``across``: where a loop takes slices along a split dimension, its axes go to another one of each slice.
     ``exchanges``: products may be shared along other dimensions than those that their operands and results are split
     along. ``whole``: interiors are computed in rows of the arrays that they are of. ``shares``: axes that nothing
-    brings to products share them, after all else has spread.
+    brings to products share them, after all else has spread. ``tiles``: sums over devices stay in tiles until something
+    needs them whole.
     """
 
     later: frozenset[Sort] = frozenset()
@@ -33,6 +34,7 @@ class Order:
     exchanges: bool = False
     whole: bool = False
     shares: tuple[Share, ...] = ()
+    tiles: bool = False
 
     def describe(self, mesh: AbstractMesh) -> list[str]:
         """What differs from the order in which annotations come, in words."""
@@ -47,6 +49,10 @@ class Order:
             lines.append("products may be split along dimensions that nothing else is split along: less is sent so")
         if self.whole:
             lines.append("interiors of arrays are computed in the rows of the arrays, and their borders left out")
+        if self.tiles:
+            lines.append(
+                "sums over devices stay in tiles until something needs them whole: less is repeated and held so"
+            )
         lines += [
             f"{', '.join(mesh.coalesce(share.axes))} shares products along dimension {share.dim} of their results, "
             "which no annotation splits: devices would repeat them"

@@ -7,7 +7,8 @@ Each outcome is a whole program, communication passes included, and its step tim
 is overruled: only the order changes in which it spreads.
 
 At last products may be shared along dimensions that nothing else is split along (two all-to-alls instead of a gather),
-or by axes that nothing brings to them: what that costs further on shows only in the whole, too.
+or by axes that nothing brings to them, and sums may stay in tiles: what that costs further on shows only in the whole,
+too.
 
 The search is a greedy descent. Orders that propagate alike are one; sorts at whose contests next to nothing is sent
 are left alone; and the equations walked over again are limited, so that large programs are planned about as fast as
@@ -28,11 +29,13 @@ from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.rule import REPLICATED, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of
+from meshwright.spmd.memory.estimate import estimate
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.order import Order
 from meshwright.spmd.origin import Sort
 from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
+from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation, scanned
 from meshwright.spmd.report import collectives, totals
 from meshwright.spmd.steptime.schedule import step_time
@@ -44,22 +47,30 @@ if TYPE_CHECKING:
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24
 #: equations of the largest program that is walked over once more to share its products along other dimensions
 EXCHANGED = 2_500
+#: equations of the largest program whose sums are kept in tiles
+TILED = 10_000
 #: in how many ways it is tried at most to share products along dimensions that nothing brings an axis to
 SHARINGS = 4
 #: how many sorts of annotations are tried at a time, and what share of what is sent must be at their contests
 WIDTH, SHARE = 3, 0.02
 #: how much quicker an order must be than the one before it
 GAIN = 0.97
+#: how many times the bytes a program with sums in tiles may send: those of the gradients of norms' weights
+MORE_BYTES = 1.01
+#: how far the ratio of two estimates is from that of the peaks at most, about
+ROUGH = 1.6
 #: how much of the time in which the links are busy counts even where it is hidden: schedules are not perfect
 HIDDEN = 0.5
 
 
 @dataclass(frozen=True)
 class Planner:
-    """How a program is propagated in an order, and partitioned from what was found."""
+    """How a program is propagated in an order, and partitioned from what was found; and how what was partitioned keeps
+    sums in tiles."""
 
     propagate: Callable[[Order], Propagation]
     partition: Callable[[Propagation], Partition]
+    in_tiles: Callable[[Partition], Partition]
 
 
 class Candidate:
@@ -82,20 +93,27 @@ class Candidate:
         return max(1, _peak(self.part))
 
     @cached_property
+    def estimate(self) -> int:
+        return max(1, estimate(self.part.jaxpr.jaxpr))
+
+    @cached_property
     def ends(self) -> int:
         """The bytes of arguments and results: no peak is less."""
         inner = self.part.jaxpr.jaxpr
         return sum(a.aval.nbytes for a in (*inner.invars, *inner.outvars))
 
-    def is_better(self, than: Candidate) -> bool:
-        """Whether it sends no more than another, and its time, bytes and peak are less together: a percent of one is
-        worth one of another. Starting collectives counts as time."""
+    def is_better(self, than: Candidate, more_bytes: float = 1.0) -> bool:
+        """Whether it sends no more than another (or so many times as much), and its time, bytes and peak are less
+        together: a percent of one is worth one of another. Starting collectives counts as time. Peaks are predicted
+        where estimates are no answer: for large programs that takes as long as partitioning does."""
         (number, sent), (more, new_sent) = than.sent, self.sent
-        if new_sent > sent:
+        if new_sent > more_bytes * sent:
             return False
         new = (self.price + (more - number) * self.part.mesh.fabric.start) * new_sent
-        old = GAIN * than.price * sent * than.peak
-        return new * self.ends < old and new * self.peak < old
+        old = GAIN * than.price * sent
+        if new * self.estimate * ROUGH < old * than.estimate:
+            return True
+        return new * self.ends < old * than.peak and new * self.peak < old * than.peak
 
 
 def look_ahead(planner: Planner) -> Candidate:
@@ -116,6 +134,7 @@ class _Search:
             pass
         self.exchange()
         self.share()
+        self.keep_tiles()
         return self.best
 
     def exchange(self) -> None:
@@ -139,6 +158,16 @@ class _Search:
             other = self.candidate(replace(self.best.order, shares=(*self.best.order.shares, share)))
             if other.price <= self.best.price and other.is_better(self.best):
                 self.best = other
+
+    def keep_tiles(self) -> None:
+        """Keep sums in tiles until something needs them whole, if that is better."""
+        best, part = self.best, self.best.part
+        if len(part.propagation.rules) > TILED or not has_large_sums(part.jaxpr.jaxpr):
+            return
+        other = Candidate(self.planner.in_tiles(part), replace(best.order, tiles=True))
+        # Where these two programs differ, estimates see it.
+        if other.price * other.estimate < GAIN * best.price * best.estimate and other.is_better(best, MORE_BYTES):
+            self.best = other
 
     def candidate(self, order: Order) -> Candidate:
         return Candidate(self.planner.partition(self.planner.propagate(order)), order)

@@ -4,19 +4,21 @@ A gathered value that is used twice has no one place after its uses, so it is no
 :mod:`~meshwright.spmd.passes.sink`. Here the values that can be had in tiles form a graph, from the operands of gathers
 to what must have its operands whole. Devices can know a value whole by gathering it, or by computing it of whole
 operands; so the gathers that are needed are a vertex cut of the graph, and the cheapest a minimum one (Ford and
-Fulkerson 1956; bytes first, then the number of gathers). Of several the last is taken: what comes before it is computed
-by tiles, a share of the work on each device, as :func:`~meshwright.spmd.passes.gathers.on_tiles` says. What cuts its
-tile out of a gathered value needs no gather.
+Fulkerson 1956). Its price is in bytes, those that repeating costs among them: what comes before the cut is computed by
+tiles, a share of the work on each device, as :func:`~meshwright.spmd.passes.gathers.on_tiles` says, what comes after it
+on every device. Then come the number of gathers, and the last of several cuts. What cuts its tile out of a gathered
+value needs no gather. What sums over tiles ends the way to it: completing the sum is the price there.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, TypeGuard
 
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
@@ -24,6 +26,9 @@ from meshwright.ir.rewrite import producers_of, uses_of
 from meshwright.ops.collective.tiles import AllGather, AllSlice
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.sharding import AbstractMesh
+from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.partition.choose import prices
+from meshwright.spmd.passes.flow import Network
 from meshwright.spmd.passes.gathers import on_tiles
 from meshwright.spmd.passes.rewrite import merged_note
 from meshwright.spmd.passes.sink import Moved, is_simple, plain_price
@@ -31,6 +36,10 @@ from meshwright.spmd.varying import Variance
 
 #: what one gather more is worth, so that bytes come first
 _UNIT = 1 << 20
+#: which share of the values that elementwise equations read and write goes through memory, about: compilers fuse them
+_FUSED = 0.25
+#: how many of the gathers that one stands for it names as its reasons, at most
+_NAMED = 3
 #: values of the largest graph that is looked at
 _MOST = 4_000
 
@@ -54,7 +63,8 @@ class _Graph:
     """The values of a jaxpr that can be had in tiles.
 
     ``tiled`` says how, ``eqns`` what makes them; ``whole`` are those that something needs whole; ``taken`` are slices
-    that are tiles of them. ``cut`` are those to be gathered.
+    that are tiles of them. ``cut`` are those to be gathered. Sums over tiles are among them, partial ones being the
+    tiles; they are always whole to who uses them.
     """
 
     jaxpr: Jaxpr
@@ -81,7 +91,8 @@ class _Graph:
             return False
         uses = uses_of(self.jaxpr)
         for var in self.tiled:
-            if any(e is None or not self._by_tiles(e) for e in uses.get(var, ())):
+            users = uses.get(var, ())
+            if (users and not self._is_tiled(var)) or any(e is None or not self._by_tiles(e) for e in users):
                 self.whole.add(var)
         self.cut = _cut(self)
         return self.cut != starts
@@ -93,7 +104,7 @@ class _Graph:
         if isinstance(eqn.op, AllGather):
             self.tiled[out], self.eqns[out] = Moved(None, (), eqn.invars[0].aval, eqn.op), eqn
             return
-        pending = {i: self.tiled[a] for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in self.tiled}
+        pending = {i: self.tiled[a] for i, a in enumerate(eqn.invars) if self._is_tiled(a)}
         if not pending:
             return
         if isinstance(eqn.op, AllSlice):
@@ -101,8 +112,12 @@ class _Graph:
                 self.taken[out] = eqn.invars[0]  # type: ignore[assignment]
             return
         moved = on_tiles(eqn, pending, self.variance, self.mesh)
-        if moved is not None and isinstance(moved.collective, AllGather):
+        if moved is not None:
             self.tiled[out], self.eqns[out] = moved, eqn
+
+    def _is_tiled(self, atom: Atom) -> TypeGuard[Var]:
+        """Whether an operand can be had in tiles; a sum cannot."""
+        return isinstance(atom, Var) and atom in self.tiled and isinstance(self.tiled[atom].collective, AllGather)
 
     def _by_tiles(self, eqn: JaxprEqn) -> bool:
         """Whether an equation may have its operands in tiles."""
@@ -114,11 +129,21 @@ class _Graph:
     def operands(self, var: Var) -> Iterator[Var]:
         """The values in tiles that one is made of."""
         if self.tiled[var].local is not None:
-            yield from (a for a in dict.fromkeys(self.eqns[var].invars) if isinstance(a, Var) and a in self.tiled)
+            yield from (a for a in dict.fromkeys(self.eqns[var].invars) if self._is_tiled(a))
 
     def price(self, var: Var) -> int:
         moved = self.tiled[var]
         return plain_price(moved.collective, moved.value, None) * _UNIT + 1
+
+    def repeated(self, var: Var) -> int:
+        """The price of what devices do too much where each computes a value whole."""
+        moved, eqn = self.tiled[var], self.eqns[var]
+        if moved.local is None or eqn.op.moves_only:
+            return 0
+        points = eqn_rule(eqn).work if eqn_rule(eqn).is_product else 0
+        size = max(a.aval.nbytes for a in (*eqn.invars, *eqn.outvars))
+        unit, n = prices(self.mesh), moved.collective.group_size
+        return round((unit.work * points + unit.memory * _FUSED * size) * (n - 1) / n * _UNIT)
 
     # --- the new program ------------------------------------------------------------------------------------
     def rewritten(self) -> Jaxpr:
@@ -138,7 +163,7 @@ class _Graph:
             if out in local:
                 names[out] = self._local(eqn, names, eqns)
             if out in self.cut and out in whole:
-                leaves = list(self._leaves(out))
+                leaves = list(islice(self._leaves(out), _NAMED))
                 moved = JaxprEqn(self.tiled[out].collective, [names[out]], [out], leaves[0].source, merged_note(leaves))
                 eqns.append(moved)
             elif out in whole:
@@ -164,8 +189,10 @@ class _Graph:
         moved = self.tiled[out]
         if moved.local is None:
             return eqn.invars[0]
-        before = [self._slice(e.replace(invars=[names.get(a, a) for a in e.invars])) for e in moved.before]
-        invars = [names[a] if a in self.tiled or a in self.taken else a for a in moved.local.invars]
+        before = [
+            self._slice(e.replace(invars=[names[a] if a in self.taken else a for a in e.invars])) for e in moved.before
+        ]
+        invars = [names[a] if a in self.taken or self._is_tiled(a) else a for a in moved.local.invars]
         value = Var(moved.value)
         eqns += [*before, moved.local.replace(invars=invars, outvars=[value])]
         return value
@@ -181,10 +208,10 @@ class _Graph:
         return made.replace(op=replace(made.op, shape=eqn.outvars[0].aval.shape), outvars=eqn.outvars)
 
     def _leaves(self, var: Var) -> Iterator[JaxprEqn]:
-        """The gathers that a value is made of."""
-        seen, left = {var}, [var]
+        """The gathers that a value is made of, the nearest first."""
+        seen, left = {var}, deque([var])
         while left:
-            v = left.pop()
+            v = left.popleft()
             if self.tiled[v].local is None:
                 yield self.eqns[v]
             new = [o for o in self.operands(v) if o not in seen]
@@ -196,7 +223,8 @@ def _undoes(op: AllSlice, gather: Any) -> bool:
     return (op.axes, op.dimension) == (gather.axes, gather.dimension)
 
 
-#: where the flow begins and ends; every value is two nodes between them, with its price as the capacity
+#: where the flow begins and ends; every value is two nodes between them, with its price as the capacity, and what
+#: devices repeat if it is not computed by tiles as that of the way to the first
 _SOURCE, _SINK = "source", "sink"
 
 
@@ -206,48 +234,14 @@ def _cut(graph: _Graph) -> set[Var]:
     begins = starts - graph.whole  # the others are gathered, whatever becomes of these
     if not begins:
         return starts
-    rest: dict[Any, dict[Any, float]] = {_SOURCE: {}, _SINK: {}}
-
-    def edge(a: Any, b: Any, capacity: float) -> None:
-        rest.setdefault(a, {})[b] = capacity
-        rest.setdefault(b, {}).setdefault(a, 0)
-
+    network = Network()
     for var in graph.tiled:
-        edge((var, 0), (var, 1), graph.price(var))
-        if var in begins:
-            edge(_SOURCE, (var, 0), math.inf)
+        network.edge((var, 0), (var, 1), graph.price(var) if var in begins or var not in starts else 0)
+        network.edge(_SOURCE, (var, 0), math.inf if var in begins else graph.repeated(var))
         for operand in graph.operands(var):
-            edge((operand, 1), (var, 0), math.inf)
+            network.edge((operand, 1), (var, 0), math.inf)
+            network.edge((var, 0), (operand, 0), math.inf)  # tiles are made of tiles
         if var in graph.whole:
-            edge((var, 1), _SINK, math.inf)
-    while (way := _shortest(rest)) is not None:
-        least = min(rest[a][b] for a, b in way)
-        for a, b in way:
-            rest[a][b] -= least
-            rest[b][a] += least
-    behind = set(_reached(_SINK, lambda b: (a for a in rest[b] if rest[a][b] > 0)))
+            network.edge((var, 1), _SINK, math.inf)
+    behind = network.behind(_SOURCE, _SINK)
     return (starts - begins) | {v for v in graph.tiled if (v, 1) in behind and (v, 0) not in behind}
-
-
-def _shortest(rest: dict[Any, dict[Any, float]]) -> list[tuple[Any, Any]] | None:
-    """The edges of a shortest way on which more can flow."""
-    found = _reached(_SOURCE, lambda a: (b for b, capacity in rest[a].items() if capacity > 0), _SINK)
-    if _SINK not in found:
-        return None
-    way, b = [], _SINK
-    while b != _SOURCE:
-        way.append((found[b], b))
-        b = found[b]
-    return way
-
-
-def _reached(start: Any, nexts: Callable[[Any], Iterable[Any]], end: Any = None) -> dict[Any, Any]:
-    """What can be reached, and from where it was; once ``end`` is, no more is looked for."""
-    found, queue = {start: start}, deque([start])
-    while queue and end not in found:
-        a = queue.popleft()
-        for b in nexts(a):
-            if b not in found:
-                found[b] = a
-                queue.append(b)
-    return found

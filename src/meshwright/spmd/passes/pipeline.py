@@ -21,6 +21,7 @@ from meshwright.spmd.passes.one_reader import send_to_one_reader
 from meshwright.spmd.passes.pairs import merge_pairs
 from meshwright.spmd.passes.partial_sums import reassociate
 from meshwright.spmd.passes.rewrite import Rewrite, with_regions
+from meshwright.spmd.passes.scattered_sums import scatter_sums
 from meshwright.spmd.passes.tiles import sum_tiles
 from meshwright.spmd.report import human_bytes, totals
 
@@ -65,12 +66,20 @@ class Pipeline:
         return jaxpr, changes
 
 
+#: the pass that scattered sums are for
+_CUTS = "gather where least is sent"
+
+
+def _axes_of(layouts: Sequence[Layout]) -> list[frozenset[str]]:
+    return [frozenset(layout.axes_used) for layout in layouts]
+
+
 def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:
     """The passes for a per-device program on ``mesh`` whose inputs have these layouts.
 
     ``combine_bytes`` is the size of the buckets in which small collectives are combined; 0: they are not.
     """
-    inputs = [frozenset(layout.axes_used) for layout in in_layouts]
+    inputs = _axes_of(in_layouts)
 
     def everywhere(name: str, rewrite: Rewrite, about: str) -> Pass:
         return Pass(name, lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, rewrite), about)
@@ -94,7 +103,7 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
             "All-gathers move down to where they send least.",
         ),
         everywhere(
-            "gather where least is sent", lambda j, variance: cut_gathers(j, variance, mesh),
+            _CUTS, lambda j, variance: cut_gathers(j, variance, mesh),
             "Gathers of what several equations use are made at the cheapest cut before those that need it whole.",
         ),
         everywhere(
@@ -119,9 +128,21 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
     return Pipeline(tuple(passes))
 
 
+def tiling_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:
+    """The passes after those that keep sums in tiles: what is sent is the same, or little more."""
+    scattered = Pass(
+        "scatter sums",
+        lambda jaxpr: with_regions(jaxpr, _axes_of(in_layouts), mesh.expand, scatter_sums),
+        "All-reduces of large sums become reduce-scatters and all-gathers.",
+    )
+    again = communication_passes(mesh, in_layouts, combine_bytes).passes
+    cuts = next(n for n, step in enumerate(again) if step.name == _CUTS)
+    return Pipeline((scattered, *again[cuts:]))
+
+
 def target_passes(platform: str, mesh: AbstractMesh, in_layouts: Sequence[Layout]) -> Pipeline:
     """What is done for the compiler of a platform alone."""
-    inputs = [frozenset(layout.axes_used) for layout in in_layouts]
+    inputs = _axes_of(in_layouts)
     early = Pass(
         "start sums early", lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, start_early),
         "All-reduces go before what scales their operands, which TPUs then do where the sums are read.",
