@@ -249,6 +249,16 @@ def test_a_product_that_others_use_stays_whole() -> None:
     assert sum(e.op.name == "dot_general" for e in part.jaxpr.jaxpr.eqns) == 1
 
 
+@pytest.mark.parametrize("f", [mnp.sum, mnp.max, lambda x: x @ x, lambda x: mw.grad(mnp.sum)(x * x).sum()])
+def test_a_joined_array_becomes_a_number(f: Any) -> None:
+    partition(lambda x, y: f(mnp.concatenate([x, y])), [(16,), (48,)], (P("d"), P("d")), P())
+
+
+def test_a_sum_of_what_is_joined_is_one_of_its_parts() -> None:
+    part = partition(lambda x, y: mnp.concatenate([x, y]).sum(), [(16,), (48,)], (P("d"), P("d")), P())
+    assert set(sent(part)) == {"all_reduce"}
+
+
 def test_what_is_done_in_parts_names_the_line_it_is_for():
     """The weight of a fused gate and up projection is rearranged, by permutes, where its product is cut."""
 

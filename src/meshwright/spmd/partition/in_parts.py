@@ -217,10 +217,10 @@ class _Plan:
             self.known[key] = new  # type: ignore[index]
         return self.known[key]  # type: ignore[index]
 
-    def like(self, value: Atom, dim: int, size: int) -> Var:
-        """A new value: so many rows, laid out as ``value``."""
-        shape = value.aval.shape
-        new = Var(value.aval.update(shape=(*shape[:dim], size, *shape[dim + 1 :])))
+    def like(self, value: Atom, dim: int | None = None, size: int = 0) -> Var:
+        """A new value laid out as ``value``; of another size along a dimension, if one is given."""
+        shape = tuple(size if d == dim else n for d, n in enumerate(value.aval.shape))
+        new = Var(value.aval.update(shape=shape))
         if isinstance(value, Var):
             dims = self.propagation.layout(value).dims
             self.propagation.placements[new] = Placement(dims, (False,) * len(dims))
@@ -256,14 +256,14 @@ class _Plan:
         parts: list[Var] = []
         for n, (low, high) in enumerate(cut.bounds):
             given = {a: self.parts(a, d, cut.bounds)[n] for a, d in operands}
-            parts.append(self.like(out, 0, out.aval.shape[0]) if place is None else self.like(out, place, high - low))
+            parts.append(self.like(out, place, high - low))
             self.apply(eqn, given, parts[-1])
         if place is not None:
             self.eqns.append(eqn.replace(op=Concatenate(place), invars=parts, outvars=[out]))
             return
 
         def added(a: Var, b: Var) -> Var:
-            total = out if b is parts[-1] else self.like(out, 0, out.aval.shape[0])
+            total = out if b is parts[-1] else self.like(out)
             self.eqns.append(eqn.replace(op=add, invars=[a, b], outvars=[total]))
             return total
 
