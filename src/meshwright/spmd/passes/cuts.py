@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Any, TypeGuard
 
 from meshwright.core.records import dataclass
+from meshwright.ir.flow import Network
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import producers_of, uses_of
 from meshwright.ops.collective.tiles import AllGather, AllSlice
@@ -28,7 +29,6 @@ from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.partition.choose import prices
-from meshwright.spmd.passes.flow import Network
 from meshwright.spmd.passes.gathers import on_tiles
 from meshwright.spmd.passes.rewrite import merged_note
 from meshwright.spmd.passes.sink import Moved, is_simple, plain_price

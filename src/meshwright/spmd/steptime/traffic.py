@@ -25,8 +25,8 @@ class _Traffic:
         self.results = set(jaxpr.outvars)
         self.same: dict[Var, Atom] = {}  # what a reshape is of
         self.readers: dict[Atom, list[int]] = {}
-        self.fuses = [_fuses(eqn) for eqn in self.eqns]
-        self.is_loop = [kind == _LOOP for kind in self.fuses]
+        self.fuses = [fuses(eqn) for eqn in self.eqns]
+        self.is_loop = [kind == LOOP for kind in self.fuses]
 
     def bytes_moved(self) -> list[int]:
         for number, eqn in enumerate(self.eqns):
@@ -68,21 +68,21 @@ class _Traffic:
         return written + read
 
 
-_LOOP, _REDUCES = "loop", "reduces"
+LOOP, _REDUCES = "loop", "reduces"
 
 
-def _fuses(eqn: JaxprEqn) -> str | None:
+def fuses(eqn: JaxprEqn) -> str | None:
     """How an equation is fused with what makes its operands: not at all, as a loop, or as a reduction, which writes its
     results."""
     op = eqn.op
     if isinstance(op, Collective) or op.holds_jaxprs or op.has_effects or op.update_operand is not None:
         return None
     if op.moves_only:
-        return _LOOP
+        return LOOP
     rule = eqn_rule(eqn)
     kinds = {f.kind for f in rule.factors}
     if rule.is_product or len(eqn.outvars) > 1:
         return None
     if kinds <= {PARALLEL}:
-        return _LOOP
+        return LOOP
     return _REDUCES if kinds <= {PARALLEL, REDUCTION} else None

@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_flow
 
-from meshwright.spmd.passes.flow import Network
+from meshwright.ir.flow import Network
 
 
 def random_edges(seed, n):
