@@ -8,11 +8,13 @@ import sys
 
 import benchmarks
 
+#: modules that others use, no comparisons
+_HELPERS = ("__main__", "common", "torchvision_kernels")
+
 
 def main() -> None:
-    known = sorted(
-        m.name for m in pkgutil.iter_modules(benchmarks.__path__) if m.name not in ("__main__", "common", "peers")
-    )
+    names = (m.name for m in pkgutil.iter_modules(benchmarks.__path__) if m.name not in _HELPERS)
+    known = sorted(names)
     wanted = sys.argv[1:] or known
     for name in wanted:
         if name not in known:

@@ -2,7 +2,7 @@
 
 The ideal of the bytes is the one of the papers (data parallel, ZeRO and FSDP: Rajbhandari et al. 2020; tensor parallel:
 Shoeybi et al. 2019; sequence parallel: Korthikanti et al. 2022; pencils: Foster and Worley 1997), for rings. The ideal
-of the work is an equal part for every device.
+of the work is an equal part for every device; prefixes in parallel take two passes over it (Blelloch 1990).
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from benchmarks.mlp import partitioned as mlp_step
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and the bytes that a device need send (None: no optimum is known)."""
+    """A program, the bytes that a device need send (None: no optimum is known), and how often its work need be done."""
 
     make: Callable[[], Any]
     bytes: int | None = None
+    work: float = 1
 
 
 def _mesh(**axes: int) -> Any:
@@ -297,6 +298,23 @@ def fused(tokens: int, width: int, hidden: int) -> Any:
     return _lower(mw.grad(loss, (0, 1, 2)), _mesh(d=8), args, specs, specs)
 
 
+def _recurrence(gradient: bool) -> Any:
+    """``h[t] = a[t] h[t - 1] + b[t]`` by an associative scan, as state-space models have it."""
+    import meshwright as mw
+    from meshwright import PartitionSpec as P
+    from meshwright import lax
+
+    def states(a: Any, b: Any) -> Any:
+        return lax.associative_scan(lambda p, q: (p[0] * q[0], p[1] * q[0] + q[1]), (a, b))[1]
+
+    def gradients(a: Any, b: Any) -> Any:
+        return mw.grad(lambda a, b: (states(a, b) ** 2).sum(), (0, 1))(a, b)
+
+    args = (mw.ShapeDtypeStruct((4096, 64), np.float32),) * 2
+    specs = (P("d"), P("d"))
+    return _partition(gradients if gradient else states, _mesh(d=8), args, specs, specs if gradient else P("d"))
+
+
 def ops() -> dict[str, Case]:
     """Ops along a split dimension: two all-to-alls where another dimension is free."""
     import meshwright.numpy as mnp
@@ -309,6 +327,7 @@ def ops() -> dict[str, Case]:
     stack = 4 * 8 * 64 * 64 // 8
     perm = np.random.default_rng(0).permutation(512)
     moved = tile * (n - 1) // n
+    row = 4 * 64 * (n - 1)  # of each tile, to all
     found = {
         "fft along a split dimension": Case(_one(mnp.fft.fft, second, square, second, np.complex64), 4 * moved),
         "fft2, rows to columns": Case(_one(lambda x: mnp.fft.fft2(x), first, square, second, np.complex64), 2 * moved),
@@ -316,6 +335,9 @@ def ops() -> dict[str, Case]:
         "scan over split rows": Case(
             _one(lambda x: lax.scan(lambda c, r: (c + r, c * r), mnp.zeros(512), x)[1], first, square, first), 2 * moved
         ),
+        "sums up to each row, split rows": Case(_one(lambda x: mnp.cumsum(x, 0), P("d"), (4096, 64), P("d")), row, 2),
+        "linear recurrence, split rows": Case(lambda: _recurrence(False), 2 * row, 2),
+        "linear recurrence and its gradient, split rows": Case(lambda: _recurrence(True), 4 * row + 2 * 4 * 64, 2),
         "cholesky, split rows": Case(
             _one(lambda x: mnp.linalg.cholesky(x), P(None, "d"), batch, P(None, "d")), 2 * stack * (n - 1) // n
         ),
@@ -376,7 +398,12 @@ def measure(case: Case) -> dict[str, Any]:
     start = time.perf_counter()
     part = case.make()
     seconds = time.perf_counter() - start
-    return {"bytes": part.bytes_sent, "work": part.work.redundancy, "peak": part.peak_bytes, "seconds": seconds}
+    return {
+        "bytes": part.bytes_sent,
+        "work": part.work.redundancy / case.work,
+        "peak": part.peak_bytes,
+        "seconds": seconds,
+    }
 
 
 def main() -> None:

@@ -32,9 +32,10 @@ from meshwright.ops.control.cond import Cond
 from meshwright.ops.control.scan import Scan
 from meshwright.ops.control.while_loop import While
 from meshwright.ops.elementwise.clamp import clamp
-from meshwright.ops.elementwise.table import add, convert, ne, or_, scalar_like
-from meshwright.ops.shape.rearrange import reshape, rev
-from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
+from meshwright.ops.elementwise.table import convert, ne, scalar_like
+from meshwright.ops.reduce.associative import AssociativeScan, body_of, prefixes
+from meshwright.ops.shape.rearrange import reshape
+from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.transforms.vmap import vmap
 from meshwright.transforms.wrapped import require_callable
 
@@ -454,40 +455,6 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
             )
         return out
 
-    prefixes = _prefixes(combine, [_flipped(x, d) if reverse else x for x, d in zip(leaves, dims)], dims)
-    return pytree.unflatten(treedef, [_flipped(x, d) if reverse else x for x, d in zip(prefixes, dims)])
-
-
-def _flipped(x: Any, dim: int) -> Any:
-    return rev(x, [dim])
-
-
-def _prefixes(combine: Callable[..., Any], xs: list[Any], dims: list[int]) -> list[Any]:
-    n = typeof(xs[0]).shape[dims[0]]
-    if n < 2:
-        return xs
-
-    def part(values: list[Any], start: int, stop: int, stride: int = 1) -> list[Any]:
-        return [slice_in_dim(x, start, stop, stride, axis=d) for x, d in zip(values, dims)]
-
-    # Prefixes that end at odd places, from pairs; the others are one element further.
-    odd = _prefixes(combine, combine(part(xs, 0, n - 1, 2), part(xs, 1, n, 2)), dims)
-    m = typeof(odd[0]).shape[dims[0]]
-    even = part(xs, 0, 1)
-    if n > 2:
-        rest = combine(part(odd, 0, m - (n % 2 == 0)), part(xs, 2, n, 2))
-        even = [concatenate([a, b], d) for a, b, d in zip(even, rest, dims)]
-    return [_interleaved(a, b, d) for a, b, d in zip(even, odd, dims)]
-
-
-def _interleaved(even: Any, odd: Any, dim: int) -> Any:
-    a, b = typeof(even), typeof(odd)
-    total = a.shape[dim] + b.shape[dim]
-
-    def spread(x: Any, first: int) -> Any:
-        config = [(0, 0, 0)] * a.ndim
-        config[dim] = (first, total - first - (2 * typeof(x).shape[dim] - 1), 1)
-        return pad(x, np.zeros((), a.dtype), config)
-
-    combine = or_ if dtypes.is_bool(a.dtype) else add
-    return combine(spread(even, 0), spread(odd, 1))
+    if len(set(dims)) == 1 and (body := body_of(combine, [typeof(x) for x in leaves])) is not None:
+        return pytree.unflatten(treedef, AssociativeScan(body, dims[0], bool(reverse)).bind(*leaves))
+    return pytree.unflatten(treedef, prefixes(combine, leaves, dims, bool(reverse)))

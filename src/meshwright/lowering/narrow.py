@@ -46,7 +46,7 @@ AS_THEY_ARE = frozenset(
 )  # fmt: skip
 #: whose jaxprs are functions of scalars
 _OF_SCALARS = frozenset(
-    {"map", "reduce", "reduce_window", "cumulative", "select_and_scatter", "scatter_body", "sort_by"}
+    {"map", "reduce", "reduce_window", "associative_scan", "select_and_scatter", "scatter_body", "sort_by"}
 )
 
 #: a dtype as that which stands for it

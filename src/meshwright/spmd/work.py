@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from meshwright.core.printed import Printed
 from meshwright.core.records import dataclass
-from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
+from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, sub_jaxprs
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
@@ -101,14 +101,18 @@ def operations_of(jaxpr: Jaxpr) -> int:
 
 
 def operations(eqn: JaxprEqn) -> int:
-    """Operations of one equation without inner jaxprs."""
+    """Operations of one equation; of inner jaxprs, those of functions of scalars."""
     op = eqn.op
-    if op.moves_only or op.moved is not None or op.holds_jaxprs or not op.computes or isinstance(op, Collective):
+    if op.moves_only or op.moved is not None or not op.computes or isinstance(op, Collective):
+        return 0
+    bodies = list(sub_jaxprs(op))
+    if any(v.aval.shape for body in bodies for v in body.invars):
         return 0
     rule = eqn_rule(eqn)
     if rule.is_product:
         return 2 * rule.work
-    return max(rule.points or 0, *(a.aval.size for a in (*eqn.invars, *eqn.outvars)))
+    points = max(rule.points or 0, *(a.aval.size for a in (*eqn.invars, *eqn.outvars)))
+    return points * sum(len(body.eqns) for body in bodies) if bodies else points
 
 
 #: operations by name, place, and whether it is a product

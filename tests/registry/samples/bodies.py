@@ -18,10 +18,11 @@ from meshwright.ops.elementwise.total_order import CompareTotal
 from meshwright.ops.indexing.gather_add import ScatterDimensionNumbers
 from meshwright.ops.indexing.gather_scatter import ScatterBody
 from meshwright.ops.random.bit_generator import Philox4x32
+from meshwright.ops.reduce.associative import AssociativeScan, LinearRecurrence
 from meshwright.ops.reduce.body import ReduceBody
 from meshwright.ops.scalar_body import Map
 from meshwright.ops.sort.sorting import SortBody
-from meshwright.ops.window.body import CumulativeBody, ReduceWindowBody, SelectAndScatterBody
+from meshwright.ops.window.body import ReduceWindowBody, SelectAndScatterBody
 from samples.sample import Sample, floats, ints, sample
 
 F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
@@ -63,8 +64,14 @@ def _reductions() -> Iterator[Sample]:
     yield _sample(ReduceBody((0,), AFFINE), floats(6, 3), floats(6, 3, seed=1), np.float32(2), np.float32(-3))
     for axis, reverse in ((0, False), (0, True), (1, False)):
         label = f"{axis}-{reverse}"
-        yield _sample(CumulativeBody(axis, reverse, LOG_SUM), floats(7, 4), np.float32(0.5), label=label)
-    yield _sample(CumulativeBody(0, False, AFFINE), floats(7, 2), floats(7, 2, seed=1), np.float32(2), np.float32(-3))
+        yield _sample(AssociativeScan(LOG_SUM, axis, reverse), floats(7, 4), label=label)
+        yield _sample(
+            AssociativeScan(AFFINE, axis, reverse), floats(7, 5), floats(7, 5, seed=1), label=f"affine {label}"
+        )
+        yield _sample(AssociativeScan(FARTHER, axis, reverse), floats(7, 5), ints(7, 5), label=f"c {label}")
+        matrix = (floats(6, 3, seed=i) for i in range(3))
+        op = LinearRecurrence(((0, 0), (1, 0), (1, 1)), axis, reverse)
+        yield _sample(op, *matrix, floats(6, 3, seed=4), floats(6, 3, seed=5), label=label)
 
 
 def _windows() -> Iterator[Sample]:

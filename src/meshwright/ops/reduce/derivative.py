@@ -86,7 +86,7 @@ def _joined(x: Any, y: Any) -> Any:
     return None if x is None else concatenate([x, y], 0)
 
 
-class _Forward(Interpreter[Pair]):
+class Forward(Interpreter[Pair]):
     """Values with their tangents."""
 
     def constant(self, value: Any, aval: ShapedArray) -> Pair:
@@ -104,7 +104,7 @@ def _body_with_tangents(body: ClosedJaxpr, a: Sequence[Pair], b: Sequence[Pair])
     """A body of elementwise ops on arrays of one shape, by the ops' own derivatives."""
     shape = typeof(a[0][0]).shape
     args = [(x, Zero(typeof(x)) if t is None else t) for x, t in (*a, *b)]
-    results = _Forward().run(body, args)
+    results = Forward().run(body, args)
 
     def filled(v: Any) -> Any:
         return v if isinstance(v, Zero) else match_shape(v, typeof(v).update(shape=shape))

@@ -1,48 +1,39 @@
-"""Windows with functions of their own: ``reduce_window`` and ``select_and_scatter`` with any regions, and cumulative
-reductions, which StableHLO spells as windows that are as long as the dimension.
+"""Windows with functions of their own: ``reduce_window`` and ``select_and_scatter`` with any regions.
 
 Along a split dimension a window fetches the rows that it sees; what lies outside is the initial value, which is what
-StableHLO pads with. A cumulative reduction needs nothing but one row a tile: the reduction of all before it.
+StableHLO pads with. Cumulative reductions, which StableHLO spells as windows that are as long as the dimension, are
+read as what they are (:mod:`meshwright.ops.reduce.associative`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
-from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Tangent
 from meshwright.ir.reading import Reader
 from meshwright.ir.tracing import typeof
-from meshwright.ops.composite import Composite
-from meshwright.ops.elementwise.table import and_, gt, lt, scalar_like
-from meshwright.ops.reduce.body import FALSE, TRUE, reduce_parts
+from meshwright.ops.reduce.associative import cumulative
 from meshwright.ops.reduce.derivative import fold_with_tangents, with_tangents, without_none
 from meshwright.ops.scalar_body import (
     along,
-    apply_body,
     as_body_takes,
     batched_with_initial,
     checked_arrays,
-    lifted,
     one_by_one,
     read_body,
 )
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
-from meshwright.ops.shape.rearrange import above, expand_dims
-from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.shape.rearrange import expand_dims
+from meshwright.ops.shape.slice_pad import concatenate
 from meshwright.ops.window.geometry import WindowDim, fetch_for_result
 from meshwright.ops.window.op import WindowOp, pads_array
 from meshwright.ops.window.slices import window_slices
-from meshwright.sharding.rule import REPLICATED, WINDOW, GatheredParts, ShardingRule, make_rule
+from meshwright.sharding.rule import REPLICATED, ShardingRule, make_rule
 
 
 @dataclass(frozen=True)
@@ -104,72 +95,6 @@ class ReduceWindowBody(_BodyWindow):
         n = len(operands) // 2
         region = b.jaxpr_region(self.computation)
         return self.emit_reduce_window(b, operands[:n], operands[n:], b.out_avals, region)
-
-
-# --- cumulative reductions ----------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class CumulativeBody(Composite):
-    """Operands of one shape, then an initial value for each: element ``i`` along ``axis`` reduces all up to ``i``, or
-    with ``reverse`` all from ``i`` on."""
-
-    axis: int
-    reverse: bool
-    computation: ClosedJaxpr
-    name: ClassVar[str] = "cumulative"
-    multiple_results: ClassVar[bool] = True
-    holds_jaxprs: ClassVar[bool] = True
-
-    def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
-        arrays = checked_arrays(self.name, self.computation, avals)
-        return tuple(arrays)
-
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
-        at = lambda place: dataclasses.replace(self, axis=above(self.axis, place))  # noqa: E731
-        return batched_with_initial(self, at, axis, args, dims)
-
-    def expand(self, *operands: Value) -> list[Value]:
-        shape = typeof(operands[0]).shape
-        rows = shape[self.axis]
-        if not rows:
-            return list(operands[: len(operands) // 2])
-        pads = [(0, 0)] * len(shape)
-        pads[self.axis] = (0, rows - 1) if self.reverse else (rows - 1, 0)
-        sizes, ones = [1] * len(shape), (1,) * len(shape)
-        sizes[self.axis] = rows
-        outs: list[Any] = ReduceWindowBody(tuple(sizes), ones, tuple(pads), ones, ones, self.computation).bind(
-            *operands
-        )
-        return outs
-
-    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
-        n, shape = len(avals) // 2, avals[0].shape
-        names = [f"d{d}" for d in range(len(shape))]
-        name = names[self.axis]
-        passes = {name: GatheredParts(shape[self.axis])}
-        return make_rule([names] * n + [[]] * n, [names] * n, dict(zip(names, shape)), {name: WINDOW}, passes=passes)
-
-    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
-        axis, n = self.axis, len(operands) // 2
-        arrays, inits = operands[:n], operands[n:]
-        if not ctx.is_split(0, axis):
-            return self.bind(*operands)
-        exists = match_shape(TRUE, typeof(arrays[0]).update(dtype=dtypes.bool_))
-        exists = ctx.mask(exists, 0, axis, FALSE)  # padding comes before everything else in reverse
-        scan = dataclasses.replace(self, computation=lifted(self.computation))
-        *mine, _ = scan.bind(*arrays, exists, *(scalar_like(0, x) for x in arrays), FALSE)
-        rows, axes = ctx.in_local_shapes[0][axis], ctx.axes(0, axis)
-        last = 0 if self.reverse else rows - 1
-        totals = [ctx.all_gather(slice_in_dim(y, last, last + 1, axis=axis), axes, axis) for y in mine]
-        # What has been reduced before this tile begins, starting from the initial values.
-        shape = typeof(totals[0]).shape
-        tile, number = ctx.tile_index(axes), iota(np.int32, shape, axis)
-        count = np.int32(-(-ctx.in_avals[0].shape[axis] // rows))  # tiles behind these hold nothing
-        before = gt(number, tile) if self.reverse else lt(number, tile)
-        before = before if not self.reverse or shape[axis] == count else and_(before, lt(number, count))
-        *carry, _ = reduce_parts(self.computation, (axis,), totals, before, inits)
-        kept = [d for d in range(len(shape)) if d != axis]
-        carry = [broadcast_in_dim(c, typeof(mine[0]).shape, kept) for c in carry]
-        return apply_body(self.computation, *(mine if self.reverse else carry), *(carry if self.reverse else mine))
 
 
 # --- select_and_scatter -------------------------------------------------------------------------------------
@@ -239,8 +164,9 @@ def read_reduce_window_body(r: Reader, window: dict[str, Any]) -> Any:
     body = read_body(r)
     operands = [*as_body_takes(body, r.operands[:n]), *as_body_takes(body, r.operands[n:])]
     along_axis = cumulative_axis(window, typeof(operands[0]).shape)
-    op: Op = CumulativeBody(*along_axis, body) if along_axis else ReduceWindowBody(**window, computation=body)
-    return op.bind(*operands)
+    if along_axis is None:
+        return ReduceWindowBody(**window, computation=body).bind(*operands)
+    return cumulative(body, *along_axis, operands[:n], operands[n:])
 
 
 def read_select_and_scatter_body(r: Reader, window: dict[str, Any]) -> Any:
