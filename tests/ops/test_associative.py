@@ -154,6 +154,14 @@ def test_integers_beside_numbers_have_no_derivative():
     )
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_ties_share_derivatives_as_in_the_tree(reverse):
+    weights = np.arange(1, 8, dtype=np.float32)
+    slope = lambda m, n, L: m.grad(lambda x: (L.associative_scan(n.maximum, x, reverse=reverse) * weights).sum())  # noqa: E731
+    for x in (np.ones(7, np.float32), np.array([3, 1, 3, 3, 2, 3, 3], np.float32)):
+        np.testing.assert_array_equal(np.asarray(slope(mw, mnp, lax)(x)), np.asarray(slope(jax, jnp, jax.lax)(x)))
+
+
 def test_complex_numbers():
     """As in state-space models; a function without one derivative is differentiated as it is written out."""
     a, b = (RNG.normal(size=(2, 6, 3)) + 1j * RNG.normal(size=(2, 6, 3))).astype(np.complex64)

@@ -45,6 +45,8 @@ from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
 Combine = Callable[[list[Any], list[Any]], list[Any]]
 #: the ops by which a function of complex numbers has one derivative, that by its argument
 _HOLOMORPHIC = frozenset({"add", "sub", "mul", "div", "neg", "exp"})
+#: the ops whose derivative is shared by operands that tie, so that it depends on the order in which they meet
+_SHARING = frozenset({"max", "min"})
 
 
 # --- the tree -----------------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ class AssociativeScan(Composite):
 
     # --- derivatives ----------------------------------------------------------------------------------------
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
-        if not self._is_one_field(primals):
+        if not self._is_linearized(primals):
             body = traced(self.expand, self.name, tuple(map(typeof, primals)))
             ys, dys = zip(*Forward().run(body, list(zip(primals, tangents))))
             return list(ys), list(dys)
@@ -173,12 +175,12 @@ class AssociativeScan(Composite):
         found = recurrence(by_before, inputs, self.axis, self.reverse)
         return ys, [found.get(p, Zero(typeof(y))) for p, y in enumerate(ys)]
 
-    def _is_one_field(self, operands: Sequence[Any]) -> bool:
-        """Whether derivatives are products with one type of numbers."""
+    def _is_linearized(self, operands: Sequence[Any]) -> bool:
+        """Whether the derivative is a linear recurrence of numbers of one type, and that of the tree."""
         moving = {dt for dt in (typeof(x).dtype for x in operands) if dtypes.is_inexact(dt)}
         names = {e.op.name for e in self.computation.eqns}
-        is_complex = any(map(dtypes.is_complex, moving))
-        return is_elementwise(self.computation) and len(moving) == 1 and (not is_complex or names <= _HOLOMORPHIC)
+        is_smooth = names <= _HOLOMORPHIC if any(map(dtypes.is_complex, moving)) else names.isdisjoint(_SHARING)
+        return is_elementwise(self.computation) and len(moving) == 1 and is_smooth
 
     def _partials(
         self, ys: Sequence[Any], xs: Sequence[Any]
