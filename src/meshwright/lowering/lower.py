@@ -18,6 +18,7 @@ from meshwright.lowering.divisors import keep_divisors
 from meshwright.lowering.narrow import without_narrow_types
 from meshwright.lowering.not_numbers import INLINE_BYTES, keep_not_numbers
 from meshwright.lowering.ordering import order_callbacks
+from meshwright.lowering.overlapping import keep_what_is_read
 from meshwright.lowering.powers import keep_powers
 from meshwright.lowering.regions import WHOLE_REGIONS
 from meshwright.lowering.target import Target
@@ -37,9 +38,23 @@ POWERS = Pass("powers", keep_powers, "Powers are choices, which XLA joins with n
 NARROW = Pass(
     "narrow types", without_narrow_types, "On CPUs, what XLA has no code for is computed in wider types and rounded."
 )
+OVERLAPPING = Pass(
+    "overlapping updates", keep_what_is_read, "On CPUs, updates do not overwrite what they read in another shape."
+)
 NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN keep these as they are.")
 #: what is done to a program before it is written
-LOWERING = (WORDS, UNCONSTRAINED, WHOLE_REGIONS, ORDERED, DIVISORS, POWERS, CUT_CONVOLUTIONS, NARROW, NOT_NUMBERS)
+LOWERING = (
+    WORDS,
+    UNCONSTRAINED,
+    WHOLE_REGIONS,
+    ORDERED,
+    DIVISORS,
+    POWERS,
+    CUT_CONVOLUTIONS,
+    NARROW,
+    OVERLAPPING,
+    NOT_NUMBERS,
+)
 
 #: one device, and no mesh
 ONE_DEVICE = Target(AbstractMesh((), ()))
@@ -96,7 +111,7 @@ def lower(
 ) -> DeviceProgram:
     """The program of one real device, ready to be written for ``target``."""
     platform = target.platform if target.devices else config.platform
-    passes = [p for p in LOWERING if p is not NARROW or platform == "cpu"]
+    passes = [p for p in LOWERING if p not in (NARROW, OVERLAPPING) or platform == "cpu"]
     hoisted, constants = hoist_constants(run_passes(jaxpr, passes))
     return DeviceProgram(name, hoisted, constants, target, donated or {}, arg_names)
 

@@ -1,0 +1,101 @@
+"""Updates that read what they overwrite.
+
+XLA's CPU compiler writes ``dynamic_update_slice(x, update)`` into the memory of ``x`` where nothing else needs that. If
+``x`` is a value in another shape, it does not see that an update fused into it reads this value too: rows that are
+moved along in it are then read after they are written. Such updates are written as a choice between the two arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
+from meshwright.ir.rewrite import replaced_in_all
+from meshwright.ir.tracing import typeof
+from meshwright.lowering.narrow_bits import called
+from meshwright.ops.elementwise.table import add, and_, ge, lt, max_, min_, scalar_like, select, sub
+from meshwright.ops.indexing.dynamic_slice import DynamicSlice
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
+from meshwright.ops.shape.slice_pad import pad
+
+#: ops whose result may be their operand's memory
+_VIEWS = frozenset({"broadcast_in_dim", "optimization_barrier", "reshape", "reshape_rows", "squeeze", "transpose"})
+
+
+def keep_what_is_read(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with no update of memory that it reads in another shape; itself where none is."""
+    return replaced_in_all(jaxpr, _rule_in)
+
+
+def _rule_in(jaxpr: ClosedJaxpr) -> Callable[[JaxprEqn], Sequence[JaxprEqn]]:
+    values: dict[Var, _Value] = {}
+
+    def rule(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
+        if eqn.op.name != "dynamic_update_slice":
+            return ()
+        if not values:
+            values.update(_values(jaxpr))
+        x, update = (values.get(a) if isinstance(a, Var) else None for a in eqn.invars[:2])
+        return [called(_updated, eqn.invars, eqn.outvars, eqn.source)] if _reads(update, x) else ()
+
+    return rule
+
+
+class _Value:
+    """A value by what makes it: XLA computes once what is written twice."""
+
+    def __init__(self, operands: Sequence[_Value], is_view: bool) -> None:
+        self.operands, self.is_view = operands, is_view
+
+
+def _values(jaxpr: ClosedJaxpr) -> dict[Var, _Value]:
+    """What each variable stands for; equal computations are one object."""
+    inner = jaxpr.jaxpr
+    values = {v: _Value((), False) for v in (*inner.constvars, *inner.invars)}
+    known: dict[Any, _Value] = {}
+    for eqn in inner.eqns:
+        operands = [values[a] for a in eqn.invars if isinstance(a, Var)]
+        same = tuple(values[a] if isinstance(a, Var) else (str(a.val), a.aval) for a in eqn.invars)
+        for i, v in enumerate(eqn.outvars):
+            is_view = eqn.op.name in _VIEWS and eqn.invars[i].aval.size == v.aval.size
+            values[v] = known.setdefault((eqn.op, same, i), _Value(operands, is_view))
+    return values
+
+
+def _reads(update: _Value | None, x: _Value | None) -> bool:
+    """Whether ``update`` is made of what ``x`` is in another shape, other than by way of ``x``: that XLA sees."""
+    shared: set[_Value | None] = set()
+    views, seen, todo = [x], {x}, [update]
+    while views:
+        view = views.pop()
+        if view is not None and view.is_view:
+            shared.update(view.operands)
+            views += view.operands
+    while todo and shared:
+        value = todo.pop()
+        if value in shared:
+            return True
+        if value is not None and value not in seen:
+            seen.add(value)
+            todo += value.operands
+    return False
+
+
+def _updated(x: Any, update: Any, *starts: Any) -> list[Any]:
+    shape, lengths = typeof(x).shape, typeof(update).shape
+    margins = [n - k for n, k in zip(shape, lengths)]
+    begin = [min_(max_(s, scalar_like(0, s)), scalar_like(m, s)) for s, m in zip(starts, margins)]
+    inside = None
+    for d, (s, n, k) in enumerate(zip(begin, shape, lengths)):
+        if k < n:
+            rows = iota(typeof(s).dtype, (n,), 0)
+            row = broadcast_in_dim(s, (n,), ())
+            end = broadcast_in_dim(add(s, scalar_like(k, s)), (n,), ())
+            here = broadcast_in_dim(and_(ge(rows, row), lt(rows, end)), shape, (d,))
+            inside = here if inside is None else and_(inside, here)
+    if inside is None:
+        return [update]
+    wide = pad(update, scalar_like(0, update), [(m, m, 0) for m in margins])
+    moved = DynamicSlice(shape).bind(wide, *(sub(scalar_like(m, s), s) for m, s in zip(margins, begin)))
+    return [select(inside, moved, x)]
