@@ -320,7 +320,7 @@ def test_terms_pass_through_what_is_linear_alone(mesh, f):
 
 def test_gradients_of_reduced_are_unreduced_and_the_reverse(mesh):
     a = arrays(mesh)
-    value = np.arange(64, dtype=np.float32).reshape(16, 4) / 9
+    value = np.arange(64, dtype=np.float32).reshape(16, 4) / 900  # sines of large numbers differ between processors
 
     def loss(w, x):
         return mnp.sin(x @ w).sum()
