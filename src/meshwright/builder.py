@@ -37,7 +37,7 @@ from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer, typeof
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotated_rank
 from meshwright.sharding import HloSharding, NamedSharding, named_to_hlo, parse_hlo_sharding
-from meshwright.stablehlo.parse import ParsedProgram
+from meshwright.stablehlo.parsed import ParsedProgram
 
 __all__ = ["Builder", "Region", "Value", "type_of"]
 

@@ -317,7 +317,8 @@ def test_operations_without_meaning_name_their_line():
       stablehlo.return %s : tensor<f32>
     }) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<f32>) -> tensor<f32>
   return %0 : tensor<f32>"""
-    raises(main(reduce), r"<text>:2: stablehlo.all_reduce: belongs in a program that is already partitioned")
+    alone = f"module attributes {{mhlo.num_replicas = 1 : i32}} {{\n{main(reduce)}\n}}"
+    raises(alone, r"<text>:3: stablehlo.all_reduce: replica_groups name replica 1; the program has replicas 0 to 0")
     raises(main("  return %x : tensor<?xf32>", "tensor<?xf32>", "%x: tensor<?xf32>"), r"dynamic shape; export")
     quantized = "  return %x : tensor<2x!quant.uniform<i8:f32, 0.5>>"
     raises(

@@ -16,8 +16,9 @@ import meshwright.numpy as mnp
 from meshwright import lax
 from meshwright.api.compare import compiled_figures, our_figures, xla_figures
 from meshwright.errors import CompileError
-from meshwright.runtime.pjrt.xla_partitioner import with_listed_groups, xla_partition
+from meshwright.runtime.pjrt.xla_partitioner import xla_partition
 from meshwright.stablehlo.hlo import module_bytecode
+from meshwright.stablehlo.hlo_groups import with_listed_groups
 
 PROGRAM = """module @layer attributes {mhlo.num_partitions = 4 : i32} {
   func.func public @main(%x: tensor<4x6xf32> {mhlo.sharding = "{devices=[1,2,2]<=[4] last_tile_dim_replicate}"},

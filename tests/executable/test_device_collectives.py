@@ -264,16 +264,6 @@ def test_wrong_groups(program: str, match: str) -> None:
     refused(program, match)
 
 
-def test_collectives_outside_of_regions_are_of_partitioned_programs() -> None:
-    body = f"""module attributes {{mhlo.num_partitions = 8 : i32}} {{
-  func.func @main(%a: tensor<4x8xf32>) -> tensor<4x8xf32> {{
-    {all_reduce(PAIRS)}
-    return %r : tensor<4x8xf32>
-  }}
-}}"""
-    refused(body, r"<text>:3: stablehlo.all_reduce: .*outside of one: the program is already partitioned")
-
-
 def test_groups_along_automatic_axes() -> None:
     program = (
         text(all_reduce(PAIRS))

@@ -94,8 +94,9 @@ def xla_figures(
     """
     program = program or load(source)
     devices = program.num_partitions
-    if devices < 2:
-        raise ArgumentError(f"compare: {program.name!r} has no shardings, so XLA has nothing to partition")
+    if devices < 2 or program.is_stacked:
+        why = "is partitioned already" if program.is_stacked else "has no shardings"
+        raise ArgumentError(f"compare: {program.name!r} {why}, so XLA has nothing to partition")
     with user_file("compare: source", "<bytes>" if isinstance(source, bytes) else source):
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
     free = [s is None for s in program.parsed.result_shardings]

@@ -64,7 +64,7 @@ from meshwright.sharding.mesh import require_mesh
 from meshwright.sharding.sdy import SdySharding
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text
-from meshwright.stablehlo.parse import ParsedProgram
+from meshwright.stablehlo.parsed import ParsedProgram
 from meshwright.stablehlo.sources import parse_program
 
 AnyMesh = Mesh | AbstractMesh
@@ -141,6 +141,11 @@ class ImportedProgram(Stage):
         groups = [g for g in _group_shardings(self.jaxpr.jaxpr) if g.num_devices == n]
         shardings += [g for g in groups if device_order_of([*shardings, g], n) == order]
         return _with_devices(mesh_of(shardings, n), order)
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether it was partitioned already: dimension 0 of its arguments and results is the device."""
+        return self.parsed.is_stacked
 
     @cached_property
     def has_manual_regions(self) -> bool:
@@ -359,7 +364,7 @@ class ImportedProgram(Stage):
         return (
             f"ImportedProgram({self.name!r}, {counted(len(self.in_avals), 'parameter')}, "
             f"{counted(len(self.out_avals), 'result')}, {counted(len(self.jaxpr.eqns), 'op')}, "
-            f"{counted(self.num_partitions, 'partition')})"
+            f"{counted(self.num_partitions, 'partition')}{', stacked' if self.is_stacked else ''})"
         )
 
 
@@ -408,6 +413,9 @@ def load(source: str | bytes | os.PathLike[str]) -> ImportedProgram:
 
     Read are HLO text, serialized ``HloModuleProto``, StableHLO text and bytecode, and portable artifacts; GSPMD
     (``mhlo.sharding``) and Shardy (``sdy.sharding``) annotations in them.
+
+    A program that is partitioned already, what each device or replica runs, is loaded as that of all devices: dimension
+    0 of its arguments and results is the device, as ``pmap`` has it (:attr:`ImportedProgram.is_stacked`).
 
     Raises:
       ImportProgramError: a program that cannot be read; says where and why.

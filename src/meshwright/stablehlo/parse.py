@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 from jaxlib.mlir import ir
 
-from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN
 from meshwright.errors import ImportProgramError, MeshwrightError, NestingError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
@@ -30,32 +28,17 @@ from meshwright.sharding.axes import MOST_DEVICES
 from meshwright.stablehlo.call_order import in_call_order
 from meshwright.stablehlo.lines import line_of
 from meshwright.stablehlo.manual_regions import form_regions, outside_regions
+from meshwright.stablehlo.parsed import ParsedProgram
+from meshwright.stablehlo.per_device import counted_devices, is_for_all_devices, of_all_devices
 from meshwright.stablehlo.read_attributes import Attributes, UnsupportedType, is_token, resource_blobs
-from meshwright.stablehlo.read_bodies import BodyReader, Failure, leaves
+from meshwright.stablehlo.read_bodies import AlreadyPartitioned, BodyReader, Failure, leaves
 from meshwright.stablehlo.read_shardings import (
-    MeshDeclaration,
     Meshes,
     check_rank,
     mesh_declaration,
     read_sharding,
     shardy_attributes,
 )
-
-
-@dataclass
-class ParsedProgram:
-    """A module as read: its entry function and what its attributes say."""
-
-    name: str
-    jaxpr: ClosedJaxpr
-    arguments: tuple[Argument, ...]
-    result_shardings: tuple[Annotation | None, ...]
-    num_partitions: int | None
-    meshes: dict[str, MeshDeclaration]
-    notes: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    #: how many constants have no values in the text, and were read as zeros
-    elided: int = 0
 
 
 class ModuleReader:
@@ -100,20 +83,34 @@ class ModuleReader:
 
     @property
     def num_devices(self) -> int | None:
-        """The number of devices that groups are of: a program over an abstract mesh says that it has one partition."""
-        if self.devices_are_replicas:
-            return self._number("mhlo.num_replicas")
+        """The number of devices that groups are of, if it is known."""
+        return None if self.partitions is None else self.replicas * self.partitions
+
+    @property
+    def partitions(self) -> int | None:
+        """The number of devices of a replica: a program over an abstract mesh says that it has one partition."""
+        if self.per_device:
+            return self._counts[1]
         declared = [m.mesh.size for m in self.meshes.declared.values()]
         return max(declared, default=1) if self.num_partitions == 1 else self.num_partitions
 
     @property
-    def devices_are_replicas(self) -> bool:
-        """Whether groups of replicas are groups of devices: in what a replica, not partitioned any further, runs."""
-        return self.per_device and self.num_partitions in (None, 1)
+    def replicas(self) -> int:
+        """The number of replicas that groups may be of: a program for all devices has one."""
+        return self._counts[0] if self.per_device else 1
 
     @cached_property
-    def num_replicas(self) -> int:
-        return self._number("mhlo.num_replicas") or 1
+    def _counts(self) -> tuple[int, int]:
+        """The numbers of replicas and partitions that the module says; if it says neither, its collectives do."""
+        partitions, replicas = self.num_partitions, self.num_replicas
+        if partitions is None and replicas is None:
+            return counted_devices(self.module)
+        return replicas or 1, partitions or 1
+
+    @cached_property
+    def num_replicas(self) -> int | None:
+        """The number of replicas, if the module says it."""
+        return self._number("mhlo.num_replicas")
 
     def _number(self, name: str) -> int | None:
         attributes = self.module.operation.attributes
@@ -129,29 +126,39 @@ class ModuleReader:
         return next(self._draws)
 
     def read(self) -> ParsedProgram:
-        """The whole program.
+        """The whole program. What is one device's, of a program that is partitioned already, becomes that of all.
 
         Raises:
           ImportProgramError: an operation that cannot be read, no entry function.
         """
-        operations = {o.operation.attributes["sym_name"].value: o.operation for o in self.module.body.operations
-                      if o.operation.name == "func.func"}  # fmt: skip
         try:
-            try:
-                self.meshes = self._meshes()
-            except MeshwrightError as error:
-                raise Failure(self.module.operation, str(error)) from None
-            entry = self._entry(operations)
-            *callees, _ = in_call_order(entry, operations)
-            for name in callees:
-                self.functions[name] = self._function(operations[name], name)
-            return self._program(operations[entry], entry)
+            return self._read()
+        except AlreadyPartitioned as failure:
+            misplaced = failure
         except Failure as failure:
             raise self._error(failure) from failure.__cause__
         except RecursionError:
             raise ImportProgramError(
                 f"{self.file}: regions are nested too deeply to be read; flatten the program's control flow"
             ) from None
+        reader = ModuleReader(self.module, self.file, self.text, True, self.host_functions)
+        program = reader.read()
+        if reader.num_devices in (None, 1) or is_for_all_devices(program, reader.replicas):
+            raise self._error(misplaced)
+        return of_all_devices(program, reader.num_devices)
+
+    def _read(self) -> ParsedProgram:
+        operations = {o.operation.attributes["sym_name"].value: o.operation for o in self.module.body.operations
+                      if o.operation.name == "func.func"}  # fmt: skip
+        try:
+            self.meshes = self._meshes()
+        except MeshwrightError as error:
+            raise Failure(self.module.operation, str(error)) from None
+        entry = self._entry(operations)
+        *callees, _ = in_call_order(entry, operations)
+        for name in callees:
+            self.functions[name] = self._function(operations[name], name)
+        return self._program(operations[entry], entry)
 
     def _meshes(self) -> Meshes:
         """The meshes that the module declares, as operations or (in HLO) as a frontend attribute."""
@@ -231,11 +238,7 @@ class ModuleReader:
         jaxpr = self._function(operation, entry, entry=True)
         misplaced = None if self.per_device else next(outside_regions(jaxpr.jaxpr), None)
         if misplaced is not None:
-            raise Failure(
-                self._remembered[misplaced.origin],
-                "belongs in a manual region, and stands outside of one: the program is already partitioned; load the "
-                "program for all devices, with shardings or manual regions, instead",
-            )
+            raise AlreadyPartitioned(self._remembered[misplaced.origin], ", or in a manual region")
         name = _module_name(self.module) or entry
         results = _result_types(operation)
         each = zip(self._shardings(operation, "result", results), results)

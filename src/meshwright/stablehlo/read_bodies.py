@@ -135,6 +135,17 @@ class Failure(Exception):
         self.operation = operation
 
 
+class AlreadyPartitioned(Failure):
+    """An operation of a program that is what one device runs, read as one for all devices."""
+
+    def __init__(self, operation: ir.Operation, where: str = "") -> None:
+        super().__init__(
+            operation,
+            f"belongs in a program that is already partitioned{where}; load the program for all devices, with "
+            "shardings or manual regions, instead",
+        )
+
+
 class BodyReader:
     """Reads one function: its blocks, in order, under the current trace."""
 

@@ -1,13 +1,7 @@
-"""Manual regions and what stands in them: collectives over groups of devices, and device numbers.
-
-What a collective's groups number (replicas, partitions or both) depends on its kind, its channel and
-``use_global_device_ids``; StableHLO's specification calls these its communication strategies. Programs have one replica
-here: they are written for all devices, and replicated programs are partitioned already.
-"""
+"""Manual regions and what stands in them: collectives over groups of devices, and device numbers."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +16,7 @@ from meshwright.ops.collective.base import AxisIndex, Collective
 from meshwright.ops.collective.exchange import AllToAll, Ppermute
 from meshwright.ops.collective.tiles import AllGather, ReduceScatter
 from meshwright.ops.elementwise.monoid import MONOIDS
-from meshwright.ops.elementwise.table import convert, eq, select, zeros_like
+from meshwright.ops.elementwise.table import convert, div, eq, rem, select, zeros_like
 from meshwright.ops.imported.device_collective import GROUP, DeviceCollective, DeviceNumber
 from meshwright.ops.imported.manual_computation import FullToShard, ManualComputation, ShardToFull
 from meshwright.ops.imported.sharding_annotation import Annotation
@@ -30,9 +24,11 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import expand_dims, reshape, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding import HloSharding
-from meshwright.sharding.device_groups import Groups, axis_groups
+from meshwright.sharding.device_groups import Groups
 from meshwright.sharding.hlo_convert import sdy_to_hlo
 from meshwright.sharding.sdy import SdySharding
+from meshwright.stablehlo.read_bodies import AlreadyPartitioned
+from meshwright.stablehlo.read_groups import groups_of
 from meshwright.stablehlo.read_shardings import (
     annotate,
     manual_axes_of,
@@ -105,62 +101,6 @@ def _crossed(r: Any, attribute: str, cross: Callable[..., Any]) -> Any:
 
 
 # --- groups of devices --------------------------------------------------------------------------------------
-def _strategy(r: Any, replicas_with_channel: bool) -> str:
-    """What a collective's groups number: ``replica``, ``partition`` or ``all partitions`` of a replica."""
-    channel = r.attr("channel_handle", {}) or r.attr("channel_id", 0)
-    number = channel.get("handle", 0) if isinstance(channel, dict) else channel
-    if r.module.devices_are_replicas or (replicas_with_channel and r.attr("use_global_device_ids", False)):
-        return "partition"
-    if number <= 0:
-        return "replica"
-    return "all partitions" if replicas_with_channel else "partition"
-
-
-def _groups(r: Any, attribute: str, replicas_with_channel: bool = False) -> Groups | None:
-    """The groups of device numbers, none for all devices in one group; None if every device is a group of its own."""
-    table = _axis_groups(r, attribute)
-    if table is None:
-        table = np.asarray(r.attr(attribute, np.zeros((0, 0), np.int64)))
-    groups = tuple(tuple(int(d) for d in row if d >= 0) for row in table.tolist())
-    replicas, partitions = r.module.num_replicas, r.module.num_devices
-    strategy = _strategy(r, replicas_with_channel)
-    several = replicas > 1 and not r.module.devices_are_replicas
-    if several or (strategy == "replica" and any(d for group in groups for d in group)):
-        r.fail(
-            "belongs in a program that is already partitioned; load the program for all devices, with shardings or "
-            "manual regions, instead"
-        )
-    if strategy == "replica" or partitions == 1:
-        return None
-    if strategy == "all partitions":
-        return ()
-    numbers = [d for group in groups for d in group]
-    if attribute == "replica_groups" and len(set(numbers)) < len(numbers):
-        r.fail(f"{attribute} {list(map(list, groups))} name a device twice; each device is in one group")
-    if partitions is not None and any(d >= partitions for d in numbers):
-        r.fail(f"{attribute} name device {max(numbers)}; the program has devices 0 to {partitions - 1}")
-    if attribute == "replica_groups" and len({len(group) for group in groups}) > 1:
-        r.fail(f"{attribute} {list(map(list, groups))} differ in size; expected groups of one size")
-    return groups
-
-
-_MESH_AXES = re.compile(r"#stablehlo.replica_group_mesh_axes<mesh = @(\w+), axes = \[(.*)\]>")
-_AXIS = re.compile(r'name = "([^"]*)"(?:, sub_axis_info = (\(\d+\)\d+))?')
-
-
-def _axis_groups(r: Any, attribute: str) -> np.ndarray | None:
-    """Groups that are written as axes of a mesh, as a table; None for others."""
-    attributes = r.operation.attributes
-    match = _MESH_AXES.fullmatch(str(attributes[attribute])) if attribute == "replica_groups" in attributes else None
-    if match is None:
-        return None
-    declared = r.module.meshes.declared.get(match[1])
-    if declared is None:
-        return r.fail(f"{attribute} are over the mesh {match[1]!r}, which the program does not declare")
-    axes = [f"{name}:{part}" if part else name for name, part in _AXIS.findall(match[2])]
-    return axis_groups(declared.mesh, axes, declared.device_ids)
-
-
 def _bind(r: Any, collective: Collective, groups: Groups, *operands: Any) -> Any:
     return DeviceCollective(collective, groups, origin=r.module.remember(r.operation)).bind(*operands)
 
@@ -176,7 +116,7 @@ def _size(r: Any, groups: Groups) -> int:
 # --- collectives --------------------------------------------------------------------------------------------
 @reads("stablehlo.all_reduce", "stablehlo.cross-replica-sum")
 def _all_reduce(r: Any) -> Any:
-    groups = _groups(r, "replica_groups", True)
+    groups = groups_of(r, "replica_groups", True)
     if groups is None:
         return list(r.operands)
     op = ALL_REDUCE[_reduction(r)]((GROUP,), (_size(r, groups),))
@@ -202,7 +142,7 @@ def _reduce_scatter(r: Any) -> Any:
 
 
 def _joined(r: Any, attribute: str, collective: Any) -> Any:
-    groups = _groups(r, "replica_groups", True)
+    groups = groups_of(r, "replica_groups", True)
     if groups is None:
         return list(r.operands)
     op = collective(r.attr(attribute), _size(r, groups))
@@ -218,7 +158,7 @@ def _check_results(r: Any, avals: Sequence[Any]) -> None:
 
 @reads("stablehlo.all_to_all")
 def _all_to_all(r: Any) -> Any:
-    groups = _groups(r, "replica_groups")
+    groups = groups_of(r, "replica_groups")
     if groups is None:
         return list(r.operands)
     n = _size(r, groups)
@@ -252,7 +192,7 @@ def _one_for_each(r: Any, groups: Groups, n: int) -> Any:
 
 @reads("stablehlo.collective_permute")
 def _collective_permute(r: Any) -> Any:
-    pairs = _groups(r, "source_target_pairs")
+    pairs = groups_of(r, "source_target_pairs")
     if pairs is None:
         table = np.asarray(r.attr("source_target_pairs"))
         return list(r.operands) if table.size else [zeros_like(x) for x in r.operands]
@@ -264,7 +204,7 @@ def _collective_permute(r: Any) -> Any:
 @reads("stablehlo.collective_broadcast")
 def _collective_broadcast(r: Any) -> Any:
     """A sum to which only the first device of each group gives something."""
-    groups = _groups(r, "replica_groups")
+    groups = groups_of(r, "replica_groups")
     if groups is None:
         return list(r.operands)
     n = _size(r, groups)
@@ -280,9 +220,14 @@ def _collective_broadcast(r: Any) -> Any:
 
 @reads("stablehlo.partition_id", "stablehlo.replica_id")
 def _number(r: Any) -> Any:
+    """Devices are numbered replica by replica."""
     (aval,) = r.out_avals
-    if not r.module.devices_are_replicas and (r.name.endswith("replica_id") or r.module.num_devices == 1):
-        if r.module.num_replicas > 1:
-            r.fail("belongs in a program that is already partitioned; load the program for all devices instead")
+    of_replica, module = r.name.endswith("replica_id"), r.module
+    if not module.per_device and (module.num_replicas or 1) > 1:
+        raise AlreadyPartitioned(r.operation)
+    if (module.replicas if of_replica else module.partitions) == 1:
         return convert(np.uint32(0), aval.dtype)
-    return convert(DeviceNumber(origin=r.module.remember(r.operation)).bind(), aval.dtype)
+    number: Any = DeviceNumber(origin=module.remember(r.operation)).bind()
+    if module.replicas > 1 and module.partitions > 1:
+        number = (div if of_replica else rem)(number, np.uint32(module.partitions))
+    return convert(number, aval.dtype)

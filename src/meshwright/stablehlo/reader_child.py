@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import resource
 import runpy
 import signal
@@ -26,12 +25,8 @@ from jaxlib.mlir import ir
 
 _context = runpy.run_path(str(Path(__file__).with_name("dialects.py")))["new_context"]
 
-#: groups of devices over a mesh whose devices are not 0, 1, 2, ...
-_ORDERED_GROUPS = re.compile(r"replica_groups=mesh\[[^\]]*\], device_ids=")
-
-
-class Unsaid(Exception):
-    """Something that StableHLO cannot say."""
+#: how HLO text writes groups of devices that are axes of a mesh, which StableHLO cannot always say
+_MESH_GROUPS = "replica_groups=mesh["
 
 
 # --- what can be asked for ----------------------------------------------------------------------------------
@@ -44,11 +39,21 @@ def _from_bytecode(data: bytes) -> bytes:
 
 
 def _from_proto(data: bytes) -> bytes:
-    computation = _hlo.XlaComputation(data)
-    module = _jax.mlir.xla_computation_to_mlir_module(computation)
-    if "replica_group_mesh_axes" in module and _ORDERED_GROUPS.search(computation.as_hlo_text()):
-        raise Unsaid("replica_groups are over a mesh with device_ids, which StableHLO cannot say; list the groups")
-    return _bytecode(module)
+    return _bytecode(_jax.mlir.xla_computation_to_mlir_module(_hlo.XlaComputation(data)))
+
+
+def _text_with_groups(data: bytes) -> bytes:
+    """The text of a proto that has groups of devices over a mesh, of another one nothing."""
+    module = _hlo.XlaComputation(data).get_hlo_module()
+    if _MESH_GROUPS not in module.to_string(_printed(constants=False)):
+        return b""
+    return module.to_string(_printed(constants=True)).encode()
+
+
+def _printed(constants: bool) -> Any:
+    options = _hlo.HloPrintOptions()
+    options.print_large_constants = constants
+    return options
 
 
 def _from_hlo_text(data: bytes) -> bytes:
@@ -77,7 +82,7 @@ def _names(data: bytes) -> bytes:
 
 FORMS = {
     "stablehlo": _stablehlo, "bytecode": _from_bytecode, "proto": _from_proto, "hlo": _from_hlo_text,
-    "sharding": _sharding, "names": _names,
+    "groups": _text_with_groups, "sharding": _sharding, "names": _names,
 }  # fmt: skip
 
 

@@ -22,7 +22,9 @@ from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.stablehlo.bytecode import check_names
 from meshwright.stablehlo.context import new_context
 from meshwright.stablehlo.hlo import is_ours
-from meshwright.stablehlo.parse import ModuleReader, ParsedProgram
+from meshwright.stablehlo.hlo_groups import with_listed_groups
+from meshwright.stablehlo.parse import ModuleReader
+from meshwright.stablehlo.parsed import ParsedProgram
 from meshwright.stablehlo.reader import Refused, read
 
 # Every op's file declares its reading rules.
@@ -88,15 +90,33 @@ def _module(data: str | bytes, file: str) -> _Source:
             return _Source(_read("bytecode", data, f"{file}: the bytecode cannot be read"), file)
         text = _as_text(data)
         if text is None:
-            return _Source(_read("proto", data, f"{file}: not a program in a known form ({_KNOWN})"), file)
+            return _Source(_of_proto(data, f"{file}: not a program in a known form ({_KNOWN})"), file)
         data = text
     if not data.strip():
         raise ImportProgramError(f"{file}: the program is empty; expected HLO or StableHLO")
     form = "hlo" if _first_word(data) == "HloModule" else "stablehlo"
-    module = _own(form, data) if is_ours(data) else _read(form, _as_bytes(data, file), file)
+    if is_ours(data):
+        module = _own(form, data)
+    else:
+        module = _read(form, _as_bytes(data if form == "stablehlo" else with_listed_groups(data), file), file)
     if form == "stablehlo":
         return _Source(module, file, data)
+    _declare_devices(module, data)
     return _Source(module, file, elided=data.count("constant({...})"))  # which XLA reads as zeros, silently
+
+
+#: how the first line of HLO text says for how many devices it is, which XLA's serialized form leaves out
+_COUNTS = {"replica_count": "mhlo.num_replicas", "num_partitions": "mhlo.num_partitions"}
+_HEADER = re.compile(rf"\b({'|'.join(_COUNTS)})=(\d{{1,9}})\b")
+
+
+def _declare_devices(module: ir.Module, text: str) -> None:
+    """Write into the module for how many devices the text says it is."""
+    header = next((line for line in text.splitlines() if line.startswith("HloModule")), "")
+    with module.context:
+        i32 = ir.IntegerType.get_signless(32)
+        for name, number in _HEADER.findall(header):
+            module.operation.attributes[_COUNTS[name]] = ir.IntegerAttr.get(i32, int(number))
 
 
 def _own(form: str, text: str) -> ir.Module:
@@ -107,19 +127,31 @@ def _own(form: str, text: str) -> ir.Module:
     return ir.Module.parse(text, new_context())
 
 
+def _of_proto(data: bytes, what: str) -> ir.Module:
+    """The module of a serialized ``HloModuleProto``."""
+    text = _asked("groups", data, what).decode()
+    return _read("hlo", with_listed_groups(text).encode(), what) if text else _read("proto", data, what)
+
+
 def _read(form: str, data: bytes, what: str) -> ir.Module:
     """The module of a foreign program; ``what`` begins the message of an error."""
+    module = _asked(form, data, what)
+    if not _has_plain_names(module):
+        _asked("names", module, what)
+    return ir.Module.parse(module, new_context())
+
+
+def _asked(form: str, data: bytes, what: str) -> bytes:
+    """What the reader makes of a foreign program."""
     try:
-        module = read(form, data)
-        if not _has_plain_names(module):
-            read("names", module)
+        return read(form, data)
     except Refused as refused:
         text = data.decode() if form in ("stablehlo", "hlo") else ""
         complaints = [_complaint(p, m, what, text) for p, m in refused.complaints]
-        raise ImportProgramError("\n".join([*complaints, _REMEDIES[form]])) from None
+        remedy = _REMEDIES.get(form, _REMEDIES["proto"])
+        raise ImportProgramError("\n".join([*complaints, remedy])) from None
     except ImportProgramError as error:
         raise ImportProgramError(f"{what}: {error}") from None
-    return ir.Module.parse(module, new_context())
 
 
 def _has_plain_names(bytecode: bytes) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -24,13 +23,10 @@ from meshwright.core.records import dataclass
 from meshwright.errors import CompileError
 from meshwright.runtime.pjrt.client import compile_options, load, xc
 from meshwright.runtime.pjrt.replicas import CompiledMemory
-from meshwright.sharding import AbstractMesh
-from meshwright.sharding.device_groups import axis_groups
-from meshwright.sharding.hlo_parse import parse_device_order
+from meshwright.stablehlo.hlo_groups import with_listed_groups
 
 #: what of a compiler's last words is shown
 _LINES = 5
-_ON_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\))? \{([^}]*)\}")
 #: the pass before which the partitioned module is written down
 _BEFORE = "layout-assignment"
 #: the file of the optimized module
@@ -137,24 +133,6 @@ def _partition(
     seconds = time.perf_counter() - start
     (folder / _COMPILED).write_text(loaded.get_hlo_text())
     return {"peak": CompiledMemory.of(loaded).peak_bytes, "seconds": seconds}
-
-
-def with_listed_groups(text: str) -> str:
-    """HLO text with the groups of devices that are axes of a mesh written out: StableHLO has none with an order.
-
-    >>> with_listed_groups("replica_groups=mesh['x'=2,'y'=2], device_ids=([2,2]T(1,0)) {'y'}")
-    'replica_groups={{0,2},{1,3}}'
-    """
-    return _ON_MESH.sub(lambda match: _listed(*match.groups()), text)
-
-
-def _listed(mesh: str, order: str | None, axes: str) -> str:
-    sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh)}
-    names = [name + part for name, part in re.findall(r"'(\w+)'(:\(\d+\)\d+)?", axes)]
-    groups = axis_groups(
-        AbstractMesh(tuple(sizes.values()), tuple(sizes)), names, parse_device_order(order) if order else ()
-    )
-    return "replica_groups={" + ",".join("{" + ",".join(map(str, g)) + "}" for g in groups.tolist()) + "}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,101 @@
+"""Programs that are partitioned already: of what one device runs, the program of all.
+
+Compilers and per-replica interfaces write what each device runs, with collectives over groups of devices. The program
+of all devices is a manual region along all of them: its arguments and results are the devices' own ones, stacked along
+a new dimension 0, as ``pmap`` has them. So what another partitioner made can be run, explained, priced and checked like
+any other program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import all_eqns
+from meshwright.ir.tracing import trace_to_jaxpr
+from meshwright.ops.control.call import Jit
+from meshwright.ops.imported.manual_computation import Border, ManualComputation
+from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation
+from meshwright.ops.shape.rearrange import expand_dims, squeeze
+from meshwright.sharding import HloSharding
+from meshwright.sharding.sdy import SdySharding
+from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
+from meshwright.stablehlo.manual_regions import ALL_MANUAL
+from meshwright.stablehlo.parsed import ParsedProgram
+
+_TABLES = ("replica_groups", "source_target_pairs")
+
+
+def counted_devices(module: ir.Module) -> tuple[int, int]:
+    """The numbers of replicas and partitions that the groups of a module's collectives are of: if any has a channel, or
+    anything asks for its partition, they are partitions."""
+    numbers, among_partitions = [0], []
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        attributes = operation.attributes
+        for name in _TABLES:
+            if name in attributes and isinstance(attributes[name], ir.DenseElementsAttr):
+                numbers.append(int(np.asarray(attributes[name]).max(initial=0)))
+        if "channel_handle" in attributes or operation.name == "stablehlo.partition_id":
+            among_partitions.append(operation.name)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    count = max(numbers) + 1
+    return (1, count) if among_partitions else (count, 1)
+
+
+def is_for_all_devices(program: ParsedProgram, replicas: int) -> bool:
+    """Whether any part of a program is for all devices all the same: it has regions, or says how values are split.
+
+    What parameters are said to be split by does not count: compilers leave it where it was. In one of several replicas
+    it may be what is still to be done."""
+    shardings: list[Annotation | None] = []
+    for eqn in all_eqns(program.jaxpr.jaxpr):
+        if isinstance(eqn.op, (ManualComputation, Border)):
+            return True
+        if isinstance(eqn.op, ShardingAnnotation):
+            shardings.append(eqn.op.sharding)
+    if replicas > 1:
+        shardings += [*(a.sharding for a in program.arguments), *program.result_shardings]
+    return any(map(_splits, shardings))
+
+
+def _splits(sharding: Annotation | None) -> bool:
+    if isinstance(sharding, SdySharding):
+        return any(d.axes for d in sharding.dimensions)
+    return sharding is not None and any(n > 1 for n in sharding.tile_counts)
+
+
+def of_all_devices(program: ParsedProgram, devices: int) -> ParsedProgram:
+    """The program of all of ``devices``, each of which runs ``program``, on stacked arguments."""
+    local = program.jaxpr
+
+    def part(*rows: Any) -> list[Any]:
+        outs = Jit(program.name, local, inline=True).bind(*(squeeze(x, [0]) for x in rows))
+        return [expand_dims(y, [0]) for y in outs]
+
+    body = trace_to_jaxpr(part, list(_rows(local.in_avals, 1)), program.name)
+    ins, outs = (tuple(_by_device(a, devices) for a in avals) for avals in (local.in_avals, local.out_avals))
+    results = tuple(_rows(local.out_avals, devices))
+    region = ManualComputation(ins, body, outs, ALL_MANUAL, results)
+    whole = trace_to_jaxpr(lambda *xs: region.bind(*xs), list(_rows(local.in_avals, devices)), program.name)
+    arguments = tuple(
+        replace(a, aval=aval, sharding=s) for a, aval, s in zip(program.arguments, whole.in_avals, ins, strict=True)
+    )
+    return replace(
+        program, jaxpr=whole, arguments=arguments, result_shardings=outs, num_partitions=devices, is_stacked=True
+    )
+
+
+def _rows(avals: Sequence[ShapedArray], count: int) -> Iterator[ShapedArray]:
+    return (a.update(shape=(count, *a.shape)) for a in avals)
+
+
+def _by_device(aval: ShapedArray, devices: int) -> HloSharding:
+    return HloSharding.tiled(TileAssignment((devices, *(1,) * aval.ndim), IotaOrder((devices,), (0,))))

@@ -1,0 +1,109 @@
+"""The groups of devices that collectives are over.
+
+What the numbers in a table of groups stand for (replicas, partitions or both) depends on the collective's kind, its
+channel and ``use_global_device_ids``; StableHLO's specification calls these its communication strategies. Here they all
+become numbers of devices: those of one replica's partitions, then those of the next. A program for all devices has one
+replica; what one device runs, of a program that is partitioned already, may have several (``ModuleReader.replicas``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from meshwright.sharding.device_groups import Groups, axis_groups
+from meshwright.stablehlo.read_bodies import AlreadyPartitioned
+
+
+class Strategy(Enum):
+    """What the numbers of a table are, and which devices are in a group of them."""
+
+    REPLICAS = "replicas, for each partition"
+    PARTITIONS = "partitions, for each replica"
+    WHOLE_REPLICAS = "replicas, with all their partitions"
+    DEVICES = "devices"
+
+
+def strategy_of(r: Any, replicas_with_channel: bool = False) -> Strategy:
+    """That of an operation; ``replicas_with_channel``: a channel leaves its numbers those of replicas."""
+    channel = r.attr("channel_handle", {}) or r.attr("channel_id", 0)
+    number = channel.get("handle", 0) if isinstance(channel, dict) else channel
+    if replicas_with_channel and r.attr("use_global_device_ids", False):
+        return Strategy.DEVICES
+    if number <= 0:
+        return Strategy.REPLICAS
+    return Strategy.WHOLE_REPLICAS if replicas_with_channel else Strategy.PARTITIONS
+
+
+def groups_of(r: Any, attribute: str, replicas_with_channel: bool = False) -> Groups | None:
+    """The groups of device numbers, none for all devices in one group; None if every device is a group of its own."""
+    table, strategy = _axis_groups(r, attribute), strategy_of(r, replicas_with_channel)
+    if table is None:
+        table = np.asarray(r.attr(attribute, np.zeros((0, 0), np.int64)))
+    rows = tuple(tuple(int(d) for d in row if d >= 0) for row in table.tolist())
+    module = r.module
+    _check_whole(r, strategy, rows)
+    _check_rows(r, attribute, strategy, rows)
+    if module.replicas > 1:
+        return tuple(_of_devices(rows, strategy, module.replicas, module.partitions))
+    if strategy is Strategy.REPLICAS or module.num_devices == 1:
+        return None
+    return () if strategy is Strategy.WHOLE_REPLICAS else rows
+
+
+def _check_whole(r: Any, strategy: Strategy, rows: Groups) -> None:
+    """Refuse what a program for all devices does not have: replicas."""
+    several = strategy is Strategy.REPLICAS and any(d for row in rows for d in row)
+    if not r.module.per_device and ((r.module.num_replicas or 1) > 1 or several):
+        raise AlreadyPartitioned(r.operation)
+
+
+def _check_rows(r: Any, attribute: str, strategy: Strategy, rows: Groups) -> None:
+    module, shown = r.module, list(map(list, rows))
+    numbers = [d for row in rows for d in row]
+    if attribute == "replica_groups" and len(set(numbers)) < len(numbers):
+        r.fail(f"{attribute} {shown} name a device twice; each device is in one group")
+    of_replicas = strategy in (Strategy.REPLICAS, Strategy.WHOLE_REPLICAS)
+    of_devices = module.num_devices if strategy is Strategy.DEVICES else module.partitions
+    count, what = (module.replicas, "replica") if of_replicas else (of_devices, "device")
+    if count is not None and any(d >= count for d in numbers):
+        r.fail(f"{attribute} name {what} {max(numbers)}; the program has {what}s 0 to {count - 1}")
+    if attribute == "replica_groups" and len({len(row) for row in rows}) > 1:
+        r.fail(f"{attribute} {shown} differ in size; expected groups of one size")
+
+
+def _of_devices(rows: Groups, strategy: Strategy, replicas: int, partitions: int) -> Iterator[tuple[int, ...]]:
+    """Groups of device numbers for those of a table; an empty one is one group of all."""
+    match strategy:
+        case Strategy.DEVICES:
+            yield from rows
+        case Strategy.PARTITIONS:
+            for first in range(0, replicas * partitions, partitions):
+                yield from (tuple(first + p for p in row) for row in rows or (range(partitions),))
+        case Strategy.REPLICAS:
+            for p in range(partitions):
+                yield from (tuple(i * partitions + p for i in row) for row in rows or (range(replicas),))
+        case Strategy.WHOLE_REPLICAS:
+            for row in rows or (range(replicas),):
+                yield tuple(i * partitions + p for i in row for p in range(partitions))
+
+
+_MESH_AXES = re.compile(r"#stablehlo.replica_group_mesh_axes<mesh = @(\w+), axes = \[(.*)\]>")
+_AXIS = re.compile(r'name = "([^"]*)"(?:, sub_axis_info = (\(\d+\)\d+))?')
+
+
+def _axis_groups(r: Any, attribute: str) -> np.ndarray | None:
+    """Groups that are written as axes of a mesh, as a table; None for others."""
+    attributes = r.operation.attributes
+    match = _MESH_AXES.fullmatch(str(attributes[attribute])) if attribute == "replica_groups" in attributes else None
+    if match is None:
+        return None
+    declared = r.module.meshes.declared.get(match[1])
+    if declared is None:
+        return r.fail(f"{attribute} are over the mesh {match[1]!r}, which the program does not declare")
+    axes = [f"{name}:{part}" if part else name for name, part in _AXIS.findall(match[2])]
+    return axis_groups(declared.mesh, axes, declared.device_ids)
