@@ -174,6 +174,38 @@ ENTRY e {{ a = f32[4,8] parameter(0)
     np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5, atol=1e-5)
 
 
+def test_what_is_started_and_waited_for() -> None:
+    text = """HloModule m, num_partitions=8
+
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b) }
+
+scatter { p = f32[4,8] parameter(0)
+  ROOT q = f32[4,1] reduce-scatter(p), channel_id=3, replica_groups=[1,8]<=[8], dimensions={1}, to_apply=add,
+    use_global_device_ids=true }
+
+ENTRY e { a = f32[4,8] parameter(0)
+  s = f32[4,8] all-reduce-start(a), channel_id=1, replica_groups={{0,4},{1,5},{2,6},{3,7}}, to_apply=add,
+    use_global_device_ids=true
+  c = (f32[4,8], f32[4,8], u32[], u32[]) collective-permute-start(a), channel_id=2, source_target_pairs={{0,1},{1,0}}
+  t = ((f32[4,8]), f32[4,1]) async-start(a), calls=scatter
+  d = f32[4,8] all-reduce-done(s)
+  m = f32[4,8] collective-permute-done(c)
+  u = f32[4,1] async-done(t)
+  w = f32[4,8] add(d, m)
+  ROOT r = f32[4,9] concatenate(w, u), dimensions={1}
+}
+"""
+    got, part = run(text, X)
+    pairs = X[:4] + X[4:]
+    moved = np.concatenate([X[[1, 0]], np.zeros_like(X[2:])])
+    tiles = X.sum(0).T[:, :, None]
+    want = np.concatenate([np.concatenate([pairs, pairs]) + moved, tiles], 2)
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5, atol=1e-5)
+    assert sorted(c.kind for c in part.collectives) == ["all_reduce", "collective_permute", "reduce_scatter"]
+
+
 # --- whole programs -----------------------------------------------------------------------------------------
 MESH = mw.AbstractMesh((4, 2), ("d", "m"))
 SPECS = (P("d"), P(None, "m"), P("m"))

@@ -39,6 +39,18 @@ def _call(r: Any) -> Any:
     return r.call(r.attr("callee"), r.operands)
 
 
+@reads("stablehlo.async_start")
+def _async_start(r: Any) -> Any:
+    """What is started at one place and waited for at another is done at once: that is for a schedule to say."""
+    return [tuple(r.body.block(r.operation.regions[0].blocks[0], r.operands))]
+
+
+@reads("stablehlo.async_done")
+def _async_done(r: Any) -> Any:
+    results = list(r.operands[0])
+    return results if len(results) == len(r.operation.results) else [tuple(results)]
+
+
 @reads("mhlo.fusion")
 def _fusion(r: Any) -> Any:
     return r.body.block(r.operation.regions[0].blocks[0], r.operands)
@@ -97,9 +109,12 @@ def _token(r: Any) -> list[Any]:
 
 # --- what has no meaning here -------------------------------------------------------------------------------
 @reads(
-    "stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv", "stablehlo.async_start",
-    "stablehlo.async_done", "mhlo.xla.rng_get_and_update_state",
-)  # fmt: skip
+    "stablehlo.infeed",
+    "stablehlo.outfeed",
+    "stablehlo.send",
+    "stablehlo.recv",
+    "mhlo.xla.rng_get_and_update_state",
+)
 def _communicates(r: Any) -> Any:
     r.fail("talks to the host or to other programs, which has no meaning here; pass values as arguments and results")
 
