@@ -88,9 +88,11 @@ def of_all_devices(program: ParsedProgram, devices: int) -> ParsedProgram:
     arguments = tuple(
         replace(a, aval=aval, sharding=s) for a, aval, s in zip(program.arguments, whole.in_avals, ins, strict=True)
     )
+    note = f"partitioned already, for {devices} devices: dimension 0 of arguments and results is the device"
     return replace(
-        program, jaxpr=whole, arguments=arguments, result_shardings=outs, num_partitions=devices, is_stacked=True
-    )
+        program, jaxpr=whole, arguments=arguments, result_shardings=outs, num_partitions=devices, is_stacked=True,
+        notes=[*program.notes, note],
+    )  # fmt: skip
 
 
 def _rows(avals: Sequence[ShapedArray], count: int) -> Iterator[ShapedArray]:
