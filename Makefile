@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Tests start hundreds of processes, each of which would compile the package again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-slow test-torch test-tpu test-cuda test-plugin test-gpu targets check bench conformance fuzz clean
 
 demo: $(STAMP)
@@ -78,6 +81,7 @@ test-gpu: .venv-gpu/.installed
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m compileall -q src
 	touch $(STAMP)
 
 clean:
