@@ -250,7 +250,9 @@ def check(text: Any, lowered: Any) -> Any:
 @pytest.mark.parametrize("form", ["stablehlo", "hlo"])
 def test_our_own(lowered: Any, form: str) -> None:
     part = lowered.partition()
-    again = check(part.as_text(form), lowered)
+    text = part.as_text(form)
+    assert ("replica_count=8" if form == "hlo" else "mhlo.num_replicas = 8") in text.partition("\n")[0]
+    again = check(text, lowered)
     assert again.bytes_sent <= part.bytes_sent
 
 
@@ -265,6 +267,19 @@ def test_that_of_xlas_partitioner(lowered: Any, of_xla: Any, stage: str) -> None
     part = check(getattr(of_xla, stage), lowered)
     lines = {c.source.line for c in part.collectives}
     assert lines and 0 not in lines, "collectives know the lines of the program"
+
+
+def test_what_values_were_split_by_is_no_matter() -> None:
+    """Compilers leave it on parameters and copies of these."""
+    text = """HloModule m, num_partitions=8
+
+ENTRY e { a = f32[4,8] parameter(0), sharding={devices=[8,1]<=[8]}
+  c = f32[4,8] copy(a), sharding={devices=[8,1]<=[8]}
+  ROOT r = f32[32,8] all-gather(c), channel_id=1, replica_groups=[1,8]<=[8], dimensions={0}, use_global_device_ids=true
+}
+"""
+    got, _ = run(text, X)
+    np.testing.assert_array_equal(np.asarray(got), np.broadcast_to(X.reshape(32, 8), (N, 32, 8)))
 
 
 def test_it_can_be_part_of_a_program() -> None:
@@ -296,6 +311,8 @@ REGION = """%w = stablehlo.custom_call @Sharding(%a) {mhlo.sharding = "{devices=
             r"<text>:3: .*already partitioned",
         ),
         (module(permute([[0, 9]], "cross_replica")), "name replica 9; the program has replicas 0 to 7"),
+        # There may be more than those that get anything.
+        (module(permute([[0, 1]], "cross_replica"), declared=False), "does not say for how many devices; write mhlo"),
     ],
 )
 def test_refused(text: str, match: str) -> None:

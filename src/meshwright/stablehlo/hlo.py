@@ -60,9 +60,17 @@ def to_hlo(module: ir.Module, *, tuple_args: bool = False, tuple_result: bool = 
         raise CompileError(f"XLA cannot write the program as HLO: {error}") from None
 
 
+#: how the first line of HLO text says for how many devices it is, which XLA's serialized form leaves out
+DEVICE_COUNTS = {"replica_count": "mhlo.num_replicas", "num_partitions": "mhlo.num_partitions"}
+
+
 def hlo_text(module: ir.Module) -> str:
     """The HLO text of a module, constants of any size written out, so that it can be read again."""
-    return _noted(to_hlo(module).as_hlo_text(True))
+    head, newline, rest = to_hlo(module).as_hlo_text(True).partition("\n")
+    attributes = module.operation.attributes
+    counts = {name: attributes[of].value for name, of in DEVICE_COUNTS.items() if of in attributes}
+    said = "".join(f", {name}={count}" for name, count in counts.items() if count > 1)
+    return _noted(head + said + newline + rest)
 
 
 def portable_artifact(module: ir.Module) -> bytes:

@@ -29,7 +29,7 @@ from meshwright.stablehlo.call_order import in_call_order
 from meshwright.stablehlo.lines import line_of
 from meshwright.stablehlo.manual_regions import form_regions, outside_regions
 from meshwright.stablehlo.parsed import ParsedProgram
-from meshwright.stablehlo.per_device import counted_devices, is_for_all_devices, of_all_devices
+from meshwright.stablehlo.per_device import UNCOUNTED, counted_devices, is_for_all_devices, of_all_devices
 from meshwright.stablehlo.read_attributes import Attributes, UnsupportedType, is_token, resource_blobs
 from meshwright.stablehlo.read_bodies import AlreadyPartitioned, BodyReader, Failure, leaves
 from meshwright.stablehlo.read_shardings import (
@@ -90,18 +90,18 @@ class ModuleReader:
     def partitions(self) -> int | None:
         """The number of devices of a replica: a program over an abstract mesh says that it has one partition."""
         if self.per_device:
-            return self._counts[1]
+            return self._counts and self._counts[1]
         declared = [m.mesh.size for m in self.meshes.declared.values()]
         return max(declared, default=1) if self.num_partitions == 1 else self.num_partitions
 
     @property
     def replicas(self) -> int:
         """The number of replicas that groups may be of: a program for all devices has one."""
-        return self._counts[0] if self.per_device else 1
+        return self._counts[0] if self.per_device and self._counts else 1
 
     @cached_property
-    def _counts(self) -> tuple[int, int]:
-        """The numbers of replicas and partitions that the module says; if it says neither, its collectives do."""
+    def _counts(self) -> tuple[int, int] | None:
+        """The numbers of replicas and partitions that the module says; if it says neither, its collectives may."""
         partitions, replicas = self.num_partitions, self.num_replicas
         if partitions is None and replicas is None:
             return counted_devices(self.module)
@@ -142,8 +142,10 @@ class ModuleReader:
                 f"{self.file}: regions are nested too deeply to be read; flatten the program's control flow"
             ) from None
         reader = ModuleReader(self.module, self.file, self.text, True, self.host_functions)
+        if reader.num_devices is None:
+            raise self._error(Failure(misplaced.operation, UNCOUNTED))
         program = reader.read()
-        if reader.num_devices in (None, 1) or is_for_all_devices(program, reader.replicas):
+        if reader.num_devices == 1 or is_for_all_devices(program, reader.replicas):
             raise self._error(misplaced)
         return of_all_devices(program, reader.num_devices)
 

@@ -28,33 +28,38 @@ from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.stablehlo.manual_regions import ALL_MANUAL
 from meshwright.stablehlo.parsed import ParsedProgram
 
-_TABLES = ("replica_groups", "source_target_pairs")
+#: what to do about a program whose number of devices is not known
+UNCOUNTED = (
+    "belongs in a program that is already partitioned, which does not say for how many devices; write mhlo.num_replicas"
+    " or mhlo.num_partitions into the module's attributes (in HLO, replica_count or num_partitions into its first line)"
+)
 
 
-def counted_devices(module: ir.Module) -> tuple[int, int]:
-    """The numbers of replicas and partitions that the groups of a module's collectives are of: if any has a channel, or
-    anything asks for its partition, they are partitions."""
-    numbers, among_partitions = [0], []
+def counted_devices(module: ir.Module) -> tuple[int, int] | None:
+    """The numbers of replicas and partitions that the groups of a module's collectives are of, each of which is in one:
+    if any has a channel, or anything asks for its partition, they are partitions. None if there are no groups."""
+    numbers, among_partitions = [], []
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
         attributes = operation.attributes
-        for name in _TABLES:
-            if name in attributes and isinstance(attributes[name], ir.DenseElementsAttr):
-                numbers.append(int(np.asarray(attributes[name]).max(initial=0)))
+        if "replica_groups" in attributes and isinstance(attributes["replica_groups"], ir.DenseElementsAttr):
+            numbers.append(int(np.asarray(attributes["replica_groups"]).max(initial=0)))
         if "channel_handle" in attributes or operation.name == "stablehlo.partition_id":
             among_partitions.append(operation.name)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    count = max(numbers) + 1
+    count = max(numbers, default=0) + 1
+    if count == 1:
+        return None
     return (1, count) if among_partitions else (count, 1)
 
 
 def is_for_all_devices(program: ParsedProgram, replicas: int) -> bool:
-    """Whether any part of a program is for all devices all the same: it has regions, or says how values are split.
+    """Whether any part of a program is for all devices all the same: it has regions, or constraints.
 
-    What parameters are said to be split by does not count: compilers leave it where it was. In one of several replicas
-    it may be what is still to be done."""
+    What parameters and other values are said to be split by does not count: compilers leave it where it was. In one of
+    several replicas, that of parameters may be what is still to be done."""
     shardings: list[Annotation | None] = []
     for eqn in all_eqns(program.jaxpr.jaxpr):
         if isinstance(eqn.op, (ManualComputation, Border)):

@@ -177,7 +177,7 @@ class BodyReader:
         rule = rule_of(operation, name)
         try:
             outs = read_opaque(reader) if rule is None else _results(rule, reader)
-            attributes = operation.attributes
+            attributes = () if self.module.per_device else operation.attributes  # which compilers leave where they were
             if any(a in attributes for a in _SHARDING_ATTRIBUTES) and not _is_about_sharding(operation, name):
                 outs = self._annotate(reader, outs)
             return outs

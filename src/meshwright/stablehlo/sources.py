@@ -21,7 +21,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.stablehlo.bytecode import check_names
 from meshwright.stablehlo.context import new_context
-from meshwright.stablehlo.hlo import is_ours
+from meshwright.stablehlo.hlo import DEVICE_COUNTS, is_ours
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 from meshwright.stablehlo.parse import ModuleReader
 from meshwright.stablehlo.parsed import ParsedProgram
@@ -105,9 +105,7 @@ def _module(data: str | bytes, file: str) -> _Source:
     return _Source(module, file, elided=data.count("constant({...})"))  # which XLA reads as zeros, silently
 
 
-#: how the first line of HLO text says for how many devices it is, which XLA's serialized form leaves out
-_COUNTS = {"replica_count": "mhlo.num_replicas", "num_partitions": "mhlo.num_partitions"}
-_HEADER = re.compile(rf"\b({'|'.join(_COUNTS)})=(\d{{1,9}})\b")
+_HEADER = re.compile(rf"\b({'|'.join(DEVICE_COUNTS)})=(\d{{1,9}})\b")
 
 
 def _declare_devices(module: ir.Module, text: str) -> None:
@@ -116,7 +114,7 @@ def _declare_devices(module: ir.Module, text: str) -> None:
     with module.context:
         i32 = ir.IntegerType.get_signless(32)
         for name, number in _HEADER.findall(header):
-            module.operation.attributes[_COUNTS[name]] = ir.IntegerAttr.get(i32, int(number))
+            module.operation.attributes[DEVICE_COUNTS[name]] = ir.IntegerAttr.get(i32, int(number))
 
 
 def _own(form: str, text: str) -> ir.Module:
