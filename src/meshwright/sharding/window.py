@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from meshwright.core.records import dataclass
 
@@ -55,6 +56,49 @@ class _Segment:
     source: int
     low: int
     high: int
+
+
+class Window(NamedTuple):
+    """What tile ``t`` needs: ``length`` rows from ``start(t)`` on, without those from ``stop`` on."""
+
+    start: Callable[[int], int]
+    length: int
+    stop: int | None = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The rows of an operand of ``size`` rows that a result of ``rows`` rows shows: row ``r`` of the result is row
+    ``(r * stride - before) / step``, where there is one."""
+
+    size: int
+    rows: int
+    before: int = 0
+    stride: int = 1
+    step: int = 1
+
+    def window(self, tiles: int) -> Window:
+        """What a tile of the result needs; one of ``stride`` and ``step`` is 1."""
+        n = -(-self.rows // tiles)
+        length = (n - 1) * self.stride + 1 if self.step == 1 else -(-n // self.step)
+        last = ((self.rows - 1) * self.stride - self.before) // self.step
+        return Window(lambda tile: -((self.before - tile * n * self.stride) // self.step), length, last + 1)
+
+    def sent(self, tiles: int) -> int:
+        """The rows that a device sends, so that all tiles of the result get theirs."""
+        plan = plan_window(self.size, tiles, *self.window(tiles))
+        return (tiles - 1) * -(-self.size // tiles) if plan.gather else plan.sent
+
+
+@dataclass(frozen=True)
+class SentWindows:
+    """The :data:`~meshwright.sharding.rule.Passes` of an op that fetches what it shows of operands, one by one."""
+
+    shown: tuple[Shown, ...]
+
+    def __call__(self, tiles: int) -> float:
+        held = sum(-(-s.size // tiles) for s in self.shown)
+        return sum(s.sent(tiles) for s in self.shown) / held if held else 0.0
 
 
 def plan_window(size: int, tiles: int, start: Callable[[int], int], length: int, stop: int | None = None) -> WindowPlan:

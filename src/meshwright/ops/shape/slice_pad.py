@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,16 +19,17 @@ from meshwright.ops.elementwise.monoid import nothing, picked_kind
 from meshwright.ops.elementwise.table import add, convert, eq, scalar_like, select, sub, zeros_like
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.ops.shape.rearrange import Moves, above, move_dim
-from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
+from meshwright.sharding.rule import REDUCTION, WINDOW, Passes, ShardingRule, make_rule
+from meshwright.sharding.window import SentWindows, Shown
 
 
 def _insert(values: Sequence[Any], dim: int, value: Any) -> tuple[Any, ...]:
     return (*values[:dim], value, *values[dim:])
 
 
-def _starts(rows: int, before: int, step: int = 1) -> Callable[[int], int]:
-    """Where each tile of ``rows`` rows starts, ``before`` rows earlier, counted in steps, rounded up."""
-    return lambda tile: -((before - tile * rows) // step)
+def _shown(size: int, start: int, limit: int, stride: int) -> Shown:
+    """What a slice shows of a dimension."""
+    return Shown(size, -(-(limit - start) // stride), -start, stride)
 
 
 @dataclass(frozen=True)
@@ -69,32 +70,33 @@ class Slice(Moves):
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         names, outs, kinds = [f"d{d}" for d in range(x.ndim)], [], {}
+        passes: dict[str, Passes] = {}
         for name, size, a, b, s in zip(names, x.shape, self.start_indices, self.limit_indices, self.strides):
             one = size > 1 and -(-(b - a) // s) == 1
             # One row is not worth splitting: the device that has it gives it to all, as a masked sum.
             outs.append(None if one else name)
             if (a, b, s) != (0, size, 1):
                 kinds[name] = REDUCTION if one else WINDOW
-        return make_rule([names], [outs], dict(zip(names, x.shape)), kinds, picked_kind(x.dtype))
+                passes |= {} if one else {name: SentWindows((_shown(size, a, b, s),))}
+        return make_rule([names], [outs], dict(zip(names, x.shape)), kinds, picked_kind(x.dtype), passes)
 
     def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         start, limit, strides = list(self.start_indices), list(self.limit_indices), list(self.strides)
         chosen = []
-        for d, (size, rows) in enumerate(zip(ctx.in_avals[0].shape, ctx.out_avals[0].shape)):
+        for d, size in enumerate(ctx.in_avals[0].shape):
             if not ctx.is_split(0, d):
                 continue
-            a, s, n = start[d], strides[d], ctx.out_local_shapes[0][d]
+            a, s = start[d], strides[d]
             if (a, limit[d], s) == (0, size, 1):
-                limit[d] = n
+                limit[d] = ctx.out_local_shapes[0][d]
             elif not ctx.is_split_result(0, d):
                 tile, row = divmod(a, ctx.in_local_shapes[0][d])
                 chosen.append((d, tile))
                 start[d], limit[d] = row, row + 1
             else:
-                # Result tile t needs rows [start + t·n·stride, … + (n-1)·stride + 1) of the operand.
-                first, stop = (lambda t, a=a, s=s, n=n: a + t * n * s), a + (rows - 1) * s + 1
-                x = ctx.fetch_window(x, 0, d, first, (n - 1) * s + 1, stop=stop)
-                start[d], limit[d] = 0, (n - 1) * s + 1
+                window = _shown(size, a, limit[d], s).window(ctx.num_tiles(0, d))
+                x = ctx.fetch_window(x, 0, d, window.start, window.length, stop=window.stop)
+                start[d], limit[d] = 0, window.length
         x = Slice(tuple(start), tuple(limit), tuple(strides)).bind(x)
         for d, tile in chosen:
             x = ctx.only_on(x, ctx.axes(0, d), tile)
@@ -212,7 +214,15 @@ class Pad(Op):
         ins = [None if padded[n] and size == 1 else n for n, size in zip(names, x.shape)]
         out = self.infer(x, x.update(shape=()))
         kinds = {n: WINDOW for n in names if padded[n]}
-        return make_rule([ins, []], [names], dict(zip(names, map(max, x.shape, out.shape))), kinds)
+        passes: dict[str, Passes] = {
+            n: SentWindows((self._shown(d, x, out),)) for d, n in enumerate(names) if padded[n]
+        }
+        return make_rule([ins, []], [names], dict(zip(names, map(max, x.shape, out.shape))), kinds, passes=passes)
+
+    def _shown(self, dim: int, x: ShapedArray, out: ShapedArray) -> Shown:
+        """What it shows of a dimension: row r of the result shows row (r - low) / step where that is whole."""
+        low, _, inner = self.padding_config[dim]
+        return Shown(x.shape[dim], out.shape[dim], low, step=inner + 1)
 
     def localize(self, ctx: Localizer, x: ArrayLike, value: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         config = list(self.padding_config)
@@ -225,16 +235,14 @@ class Pad(Op):
                 config[d] = (0, 0, 0)
                 continue
             step = inner + 1
-            # Result row r shows operand row (r - lo) / step where that is whole. Tile t starts at row t·n; the first
-            # operand row it may show is ceil((t·n - lo) / step).
-            rows = -(-n // step) + (step > 1)
-            x = ctx.fetch_window(x, 0, d, _starts(n, lo, step), rows, fill=value)
+            window = self._shown(d, ctx.in_avals[0], ctx.out_avals[0]).window(ctx.num_tiles(0, d))
+            x = ctx.fetch_window(x, 0, d, window.start, window.length, fill=value, stop=window.stop)
             if step == 1:
                 config[d] = (0, 0, 0)
                 continue
             # Spread the rows, then cut at this tile's phase.
             spread = [(0, 0, 0)] * typeof(x).ndim
-            spread[d] = (0, n, inner)
+            spread[d] = (0, 0, inner)
             x = Pad(tuple(spread)).bind(x, value)
             phase = [(-(t * n - lo)) % step for t in range(ctx.num_tiles(0, d))]
             x = ctx.cut(x, 0, d, [-p for p in phase], n, fill=value)
@@ -339,23 +347,28 @@ class Concatenate(Op):
         sizes[joined] = sum(a.shape[self.dimension] for a in avals)
         one = [None if n == joined else n for n in names]  # as in pad, one row is not worth splitting
         ins = [one if a.shape[self.dimension] == 1 else names for a in avals]
-        return make_rule(ins, [names], sizes, {joined: WINDOW})
+        shown = tuple(s for s in self._shown(avals) if s.size > 1)
+        return make_rule(ins, [names], sizes, {joined: WINDOW}, passes={joined: SentWindows(shown)})
+
+    def _shown(self, avals: Sequence[ShapedArray]) -> list[Shown]:
+        """What it shows of each operand."""
+        sizes = [a.shape[self.dimension] for a in avals]
+        return [Shown(n, sum(sizes), sum(sizes[:i])) for i, n in enumerate(sizes)]
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         d = self.dimension
         if not ctx.is_split_result(0, d):
             return self.bind(*operands)
-        n = ctx.out_local_shapes[0][d]
         fill = nothing(ctx.in_avals[0].dtype)
-        total, start = None, 0
-        for i, (x, aval) in enumerate(zip(operands, ctx.in_avals)):
+        total, tiles = None, ctx.mesh.sizes(ctx.result_axes(0, d))
+        for i, (x, shown) in enumerate(zip(operands, self._shown(ctx.in_avals))):
             # Each operand's rows land in a window of the result; outside it the window is nothing.
-            if aval.shape[d] == 1:
-                part = ctx.place_row(x, d, start, fill)
+            if shown.size == 1:
+                part = ctx.place_row(x, d, shown.before, fill)
             else:
-                part = ctx.fetch_window(x, i, d, _starts(n, start), n, fill=fill)
+                window = shown.window(tiles)
+                part = ctx.fetch_window(x, i, d, window.start, window.length, fill=fill)
             total = part if total is None else add(total, part)  # for bools, ``add`` is ``or``
-            start += aval.shape[d]
         assert total is not None, "there is an operand"
         return total
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from meshwright.core.key_types import is_key
@@ -24,7 +24,7 @@ from meshwright.ops.shape.row_moves import RowMoves
 from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.row_map import ZEROS, RowMap, Span
-from meshwright.sharding.window import plan_ring, plan_window
+from meshwright.sharding.window import Shown, plan_ring
 
 
 @dataclass(frozen=True)
@@ -189,11 +189,6 @@ def _sent(m: RowMap, tiles: int, ring: bool) -> int:
     sent, at = 0, 0
     for source, low, high in spans:
         if source != ZEROS:
-            plan = plan_window(m.sources[source], tiles, partial(_begin, low - at, rows), rows, low - at + size)
-            sent += (tiles - 1) * -(-m.sources[source] // tiles) if plan.gather else plan.sent
+            sent += Shown(m.sources[source], size, at - low).sent(tiles)
         at += high - low
     return sent
-
-
-def _begin(first: int, rows: int, tile: int) -> int:
-    return first + tile * rows

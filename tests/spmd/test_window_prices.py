@@ -1,0 +1,60 @@
+"""Slices, paddings and joins along a split dimension: what they send, and that the partitioner knows of it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+from meshwright import PartitionSpec as P
+from meshwright import lax
+from meshwright.ir.tracing import typeof
+from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
+from meshwright.spmd.partition import partitioner
+
+MESH = mw.AbstractMesh((4,), ("x",))
+COLUMNS = 6
+
+
+def op_on_rows(kind: str, rng: np.random.Generator) -> tuple[Any, list[tuple[int, int]]]:
+    """An op along the first dimension, and the shapes of its operands."""
+    size = int(rng.integers(8, 40))
+    if kind == "slice":
+        start = int(rng.integers(0, size // 2))
+        stop = int(rng.integers(start + 4, size + 1))
+        return Slice((start, 0), (stop, COLUMNS), (int(rng.integers(1, 4)), 1)), [(size, COLUMNS)]
+    if kind == "pad":
+        low, high = (int(n) for n in rng.integers(-3, 9, 2))
+        return Pad(((low, high, int(rng.integers(0, 3))), (0, 0, 0))), [(size, COLUMNS), ()]
+    return Concatenate(0), [(size, COLUMNS), (int(rng.integers(2, 40)), COLUMNS)]
+
+
+@pytest.mark.parametrize("kind", ["slice", "pad", "concatenate"])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_price_is_what_is_sent(kind, seed, monkeypatch):
+    monkeypatch.setattr(partitioner, "merge_moves", lambda closed, *_: closed)  # one by one
+    op, shapes = op_on_rows(kind, np.random.default_rng(seed))
+    args = [np.zeros(s, np.float32) for s in shapes]
+    rule = op.sharding_rule(*map(typeof, args))
+    (factor,) = {f for (f,) in (dims[0] for dims in rule.operands if dims and dims[0])}
+    result = op.infer(*map(typeof, args)).shape[0]
+    if result < 2:
+        return
+    rows = mw.NamedSharding(MESH, P("x"))
+    place = tuple(rows if len(s) else mw.NamedSharding(MESH, P()) for s in shapes)
+    part = mw.jit(lambda *xs: op.bind(*xs), in_shardings=place, out_shardings=rows).lower(*args).partition()
+    part.verify()
+    held = sum(4 * COLUMNS * -(-s[0] // 4) for s in shapes if len(s))
+    kinds = {c.kind for c in part.collectives}
+    if rule.factors[factor].passes is not None and kinds <= {"collective_permute", "all_gather"}:
+        assert part.bytes_sent == round(rule.factors[factor].passes(4) * held)
+
+
+def test_every_other_row_from_somewhere_is_taken_where_rows_are_whole():
+    """The rows between them would be sent, too; what is split by columns then, one all-to-all brings there."""
+    rows, columns = (mw.NamedSharding(MESH, s) for s in (P("x"), P(None, "x")))
+    x = mw.ShapeDtypeStruct((96, 32), np.float32)
+    run = mw.jit(lambda x: lax.slice_in_dim(x, 35, 93, 2), in_shardings=rows, out_shardings=columns)
+    part = run.lower(x).partition()
+    part.verify()
+    assert [(c.kind, c.bytes_sent) for c in part.collectives] == [("all_to_all", 96 * 32 * 4 // 4 * 3 // 4)]
