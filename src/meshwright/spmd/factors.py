@@ -91,6 +91,12 @@ def carried_back(dims: tuple[Axes, ...], rule: ShardingRule, mesh: AbstractMesh)
     return () if any(rule.factors[f].kind == REPLICATED for f in axes) else _cut(rule.operands, axes, rule, mesh)
 
 
+def carried_on(dims: tuple[Axes, ...], operand: int, rule: ShardingRule, mesh: AbstractMesh) -> Layout | None:
+    """How the first result is cut where the axes of an operand cut by ``dims`` split its factors; None where its tiles
+    would be no blocks."""
+    return _cut(rule.results[:1], factor_axes_of(dims, rule.operands[operand], rule, mesh), rule, mesh)[0]
+
+
 def _cut(
     values: Sequence[tuple[DimFactors, ...]], axes: Mapping[int, Axes], rule: ShardingRule, mesh: AbstractMesh
 ) -> list[Layout | None]:

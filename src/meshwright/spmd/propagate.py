@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 from itertools import takewhile
@@ -30,6 +30,7 @@ from meshwright.spmd.factors import Axes, carried_back, factor_axes_of, join_axe
 from meshwright.spmd.flatten import flatten
 from meshwright.spmd.order import AS_WRITTEN, Order, Share
 from meshwright.spmd.origin import Annotation, Origins, Sort
+from meshwright.spmd.turned import Turned
 
 Dims = tuple[Axes, ...]
 
@@ -245,10 +246,22 @@ class _Worker:
         pinned = self.result.pinned
         for eqn, rule in zip(self.eqns, self.rules):
             self.pin_operands(eqn, rule)
+        ends = dict(pinned)
+        self.carry_back()
+        stays = Turned(self.eqns, self.rules, self.levels, pinned, ends, self.result.layout, self.mesh).up_to_the_cut()
+        if stays:
+            pinned.clear()
+            pinned.update(ends)
+            self.carry_back(stays)
+
+    def carry_back(self, stays: Container[Var] = ()) -> None:
+        """Pin what pinned values are made of, but not what makes those that stay as they are."""
+        pinned = self.result.pinned
         for eqn, rule, level in zip(reversed(self.eqns), reversed(self.rules), reversed(self.levels)):
-            if level or len(eqn.outvars) != 1 or eqn.outvars[0] not in pinned:
+            out = eqn.outvars[0] if len(eqn.outvars) == 1 and not level else None
+            if out not in pinned or out in stays:
                 continue
-            layouts = carried_back(pinned[eqn.outvars[0]].dims, rule, self.mesh)
+            layouts = carried_back(pinned[out].dims, rule, self.mesh)
             for atom, layout in zip(eqn.invars, layouts):
                 if layout is not None and isinstance(atom, Var):
                     pinned.setdefault(atom, layout)

@@ -1,0 +1,59 @@
+"""Where values go from the dimension that an input splits to the one that an output does."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import PartitionSpec as P
+from meshwright import nn
+
+MESH = mw.AbstractMesh((4,), ("x",))
+SHAPE = (8, 16, 12)
+ROWS, COLUMNS = P(None, "x"), P(None, None, "x")
+#: what one all-to-all of the array sends
+MOVED = 4 * int(np.prod(SHAPE)) // 4 * 3 // 4
+
+
+def partitioned(fun: Any, *args: Any, out: Any = COLUMNS) -> mw.PartitionedProgram:
+    place = [mw.NamedSharding(MESH, s) for s in (*(spec for _, spec in args), out)]
+    structs = [mw.ShapeDtypeStruct(shape, np.float32) for shape, _ in args]
+    return mw.jit(fun, in_shardings=tuple(place[:-1]), out_shardings=place[-1]).lower(*structs).partition()
+
+
+def normalized(x: Any) -> Any:
+    y = x - x.mean(-1, keepdims=True)
+    return y / mnp.sqrt((y * y).mean(-1, keepdims=True) + 1)
+
+
+@pytest.mark.parametrize("rows", [nn.softmax, normalized])
+@pytest.mark.parametrize("derivative", [False, True])
+def test_rows_are_whole_until_all_is_done(rows, derivative):
+    """Sums over rows send nothing where these are split; one all-to-all of the result is all that is needed."""
+    fun = mw.grad(lambda x: mnp.sin(rows(x)).sum()) if derivative else lambda x: mnp.sin(rows(x))
+    part = partitioned(fun, (SHAPE, ROWS))
+    assert [(c.kind, c.bytes_sent) for c in part.collectives] == [("all_to_all", MOVED)]
+    part.verify()
+
+
+def test_what_several_results_are_made_of_goes_there_itself():
+    """One all-to-all before the results, not one of each."""
+
+    def moments(x: Any) -> Any:
+        y = mnp.exp(x - x.max(-1, keepdims=True))
+        return y, y * y, y * y * y
+
+    place = mw.NamedSharding(MESH, COLUMNS)
+    run = mw.jit(moments, in_shardings=mw.NamedSharding(MESH, ROWS), out_shardings=(place,) * 3)
+    part = run.lower(mw.ShapeDtypeStruct(SHAPE, np.float32)).partition()
+    assert [(c.kind, c.bytes_sent) for c in part.collectives] == [("all_to_all", MOVED)]
+    part.verify()
+
+
+def test_operands_that_lie_otherwise_go_where_the_result_is():
+    """An operand that is there already stays; the other goes there, not both to where that is, and back."""
+    part = partitioned(lambda x, y: mnp.sin(x) * y + y, (SHAPE, ROWS), (SHAPE, COLUMNS))
+    assert part.bytes_sent == MOVED
+    part.verify()
