@@ -44,6 +44,7 @@ KINDS = {
     "damaged": Kind("executable", "test_damaged_programs", 20_000, told=500),
     "regions": Kind("regions", "test_region_fuzz", 3_000),
     "partitions": Kind("executable", "test_fuzz", 200, patience=1800, told=2),  # each is 25 programs
+    "against_xla": Kind("executable", "against_xla", 1_000, told=25),
     "programs": Kind("fuzz", "fuzz_checks", 20_000),
     "faults": Kind("processes", "faults", 100, patience=900, told=5),
     "kills": Kind("checkpoints", "kills", 500),

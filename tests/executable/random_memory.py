@@ -39,6 +39,17 @@ def measured(seeds: Iterable[int], scale: int = 1, drawn: int = 50) -> Iterator[
 
 
 def _partitioned(number: int, scale: int, drawn: int) -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MeshwrightWarning)
+        found = drawn_programs(number, scale, drawn)
+        return [part for lowered, mesh, _ in found if (part := _of(lowered, mesh)) is not None]
+
+
+def drawn_programs(
+    number: int, scale: int, drawn: int, meshes: Sequence[Any] = MESHES, free: bool = True
+) -> list[tuple[Any, mw.AbstractMesh, str]]:
+    """So many programs as traced, each with its mesh and what it was drawn as; ``free``: arguments and results may be
+    without a sharding."""
     found: list[Any] = []
 
     @seed(number)
@@ -48,16 +59,14 @@ def _partitioned(number: int, scale: int, drawn: int) -> list[Any]:
     )  # fmt: skip
     @given(st.data())
     def draw(data: st.DataObject) -> None:
-        found.append(_drawn(data))
+        found.append(_drawn(data, meshes, free))
 
     token = SCALE.set(scale)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MeshwrightWarning)
-            draw()
-            return [part for lowered, mesh in found if (part := _of(lowered, mesh)) is not None]
+        draw()
     finally:
         SCALE.reset(token)
+    return found
 
 
 def _of(lowered: Any, mesh: mw.AbstractMesh) -> Any:
@@ -67,14 +76,14 @@ def _of(lowered: Any, mesh: mw.AbstractMesh) -> Any:
         return None
 
 
-def _drawn(data: st.DataObject) -> tuple[Any, mw.AbstractMesh]:
-    sizes, names = data.draw(st.sampled_from(MESHES))
+def _drawn(data: st.DataObject, meshes: Sequence[Any], free: bool) -> tuple[Any, mw.AbstractMesh, str]:
+    sizes, names = data.draw(st.sampled_from(meshes))
     mesh = mw.AbstractMesh(sizes, names)
     program = data.draw(programs(mesh))
-    given_shardings = _shardings(data, mesh, program.inputs)
+    given_shardings = _shardings(data, mesh, program.inputs, free)
     differentiate = program.reversible and data.draw(st.booleans())
     outputs = program.inputs if differentiate else [program.shapes[i] for i in program.outputs]
-    wanted = _shardings(data, mesh, outputs)
+    wanted = _shardings(data, mesh, outputs, free)
 
     def total(*args: Any) -> Any:
         return sum(mnp.sum(mnp.sin(y)) for y in program(*args))
@@ -84,8 +93,18 @@ def _drawn(data: st.DataObject) -> tuple[Any, mw.AbstractMesh]:
         lambda *a: function(*a), in_shardings=tuple(given_shardings),
         out_shardings=tuple(wanted) if differentiate else list(wanted),
     )  # fmt: skip
-    return run.lower(*(mw.ShapeDtypeStruct(s, np.float32) for s in program.inputs)), mesh
+    lowered = run.lower(*(mw.ShapeDtypeStruct(s, np.float32) for s in program.inputs))
+    text = f"{'gradient of ' * differentiate}{program!r}\n{mesh}: {_said(given_shardings)} -> {_said(wanted)}"
+    return lowered, mesh, text
 
 
-def _shardings(data: st.DataObject, mesh: mw.AbstractMesh, shapes: Sequence[Any]) -> list[Any]:
-    return [data.draw(st.none() | specs(mesh, len(s)).map(lambda p: NamedSharding(mesh, p))) for s in shapes]
+def _said(shardings: Sequence[Any]) -> str:
+    return ", ".join(str(s and s.spec) for s in shardings)
+
+
+def _shardings(data: st.DataObject, mesh: mw.AbstractMesh, shapes: Sequence[Any], free: bool) -> list[Any]:
+    def of(shape: Any) -> Any:
+        given = specs(mesh, len(shape)).map(lambda p: NamedSharding(mesh, p))
+        return data.draw(st.none() | given if free else given)
+
+    return [of(s) for s in shapes]

@@ -117,7 +117,7 @@ def _matmul(draw: Any, program: Program, mesh: Any) -> None:
     other = program.shapes[j]
     b = draw(st.sampled_from([d for d, n in enumerate(other) if n == shape[a]]))
     out = (*shape[:a], *shape[a + 1 :], *other[:b], *other[b + 1 :])
-    if math.prod(out) <= 4096 and len(out) <= 4:
+    if math.prod(out) <= 4096 * SCALE.get() ** 2 and len(out) <= 4:
         scale = 1 / math.sqrt(shape[a])
         program.add(
             f"tensordot v{i} v{j} over {a}, {b}",
@@ -397,7 +397,7 @@ def _scan(draw: Any, program: Program, mesh: Any) -> None:
     number = len(program.shapes)
     text = f"scan{' reversed' * reverse}\n{_indented(body)}\nof v{i} over v{j} with v{k}"
     program.add(f"carry of {text}", lambda v: step(v)[0], shapes[0])
-    if math.prod(stacked) * rows[0] <= 4096 and len(stacked) < 4:
+    if math.prod(stacked) * rows[0] <= 4096 * SCALE.get() ** 2 and len(stacked) < 4:
         program.add(f"stack of the scan of v{number}", lambda v: step(v)[1], (rows[0], *stacked))
 
 
