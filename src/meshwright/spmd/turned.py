@@ -46,7 +46,7 @@ class Turned:
         turned |= self.as_made.keys()
         network = Network()
         for var in turned:
-            network.edge((var, 0), (var, 1), max(1.0, self._price(var)))
+            network.edge((var, 0), (var, 1), max(1, self._price(var)))
         made = {v for eqn in self.eqns for v in eqn.outvars}
         for var in turned - made:
             network.edge(_SOURCE, (var, 0), math.inf)
@@ -84,7 +84,7 @@ class Turned:
             others = sum(self._price(v) for v in operands if v not in turned) if passes else math.inf
             network.edge(_SOURCE, (var, 0), others)
 
-    def _apart(self, eqn: JaxprEqn, rule: ShardingRule) -> float:
+    def _apart(self, eqn: JaxprEqn, rule: ShardingRule) -> int:
         """What an equation sends where all values are as they are: its operands may lie otherwise than its result."""
         needed = carried_back(self._as_it_is(eqn.outvars[0]).dims, rule, self.mesh)
         pairs = [(a, layout) for a, layout in zip(eqn.invars, needed) if isinstance(a, Var) and layout is not None]
@@ -93,12 +93,13 @@ class Turned:
     def _as_it_is(self, var: Var) -> Layout:
         return self.as_made.get(var) or self.own(var)
 
-    def _price(self, var: Var) -> float:
+    def _price(self, var: Var) -> int:
         """What bringing a value to the carried layout sends."""
-        return self._moved(var, self.carried[var]) if var in self.carried else 0.0
+        return self._moved(var, self.carried[var]) if var in self.carried else 0
 
-    def _moved(self, var: Var, layout: Layout) -> float:
-        return reshard_cost(var.aval.shape, var.aval.dtype.itemsize, self._as_it_is(var), layout, self.mesh)
+    def _moved(self, var: Var, layout: Layout) -> int:
+        """Whole numbers: sums of them are the same in any order, and so is the cut."""
+        return round(reshard_cost(var.aval.shape, var.aval.dtype.itemsize, self._as_it_is(var), layout, self.mesh))
 
 
 def _turns(own: Layout, carried: Layout) -> bool:
