@@ -2,11 +2,16 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import lax
+from meshwright.ir.passes import dead_code
 from meshwright.ir.tracing import eval_jaxpr
 from meshwright.lowering import depthwise
+from meshwright.lowering import kernel_gradients as of_kernels
 from meshwright.lowering.convolutions import as_products
 
 RNG = np.random.default_rng(0)
@@ -156,3 +161,69 @@ def test_other_grouped_convolutions_stay(monkeypatch):
         y = _random(*kernel)
         f = mw.make_jaxpr(lambda x, y, n=groups: lax.conv_general_dilated(x, y, (1, 1), "SAME", None, None, numbers, n))
         assert _left(as_products(f(x, y))) == 1
+
+
+# --- windows that are pictures ------------------------------------------------------------------------------
+@st.composite
+def kernel_gradients(draw):
+    """A convolution, in any order of dimensions, by whose kernel a derivative is taken; elements made at a time."""
+    n = draw(st.integers(1, 3))
+    spatial = "DHW"[-n:]
+    sizes, kernel = ([draw(st.integers(*b)) for _ in range(n)] for b in ((6, 9), (1, 3)))
+    names = {"N": draw(st.integers(1, 6)), "C": draw(st.integers(1, 4)), **dict(zip(spatial, sizes))}
+    order, kernel_order, result = (draw(st.permutations(c + spatial)) for c in ("NC", "OI", "NC"))
+    kernel_names = {"O": draw(st.integers(1, 5)), "I": names["C"], **dict(zip(spatial, kernel))}
+    padding = [(draw(st.integers(-2, k - 1)), draw(st.integers(-2, k - 1))) for k in kernel]
+    strides, dilation = (tuple(draw(st.integers(1, 3)) for _ in range(n)) for _ in range(2))
+    padding = [(lo, max(hi, (k - 1) * d + 1 - s - lo)) for (lo, hi), k, d, s in zip(padding, kernel, dilation, sizes)]
+    specs = tuple("".join(o) for o in (order, kernel_order, result))
+    shapes = [names[d] for d in order], [kernel_names[d] for d in kernel_order]
+    return shapes, strides, padding, dilation, specs, draw(st.sampled_from((1, 40, 300, 10**6)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(kernel_gradients())
+def test_gradients_of_kernels_are_products_of_patches(drawn):
+    (x_shape, y_shape), strides, padding, dilation, specs, at_a_time = drawn
+    x, y = _random(*x_shape), _random(*y_shape)
+
+    def f(y, x):
+        return lax.conv_general_dilated(x, y, strides, padding, rhs_dilation=dilation, dimension_numbers=specs)
+
+    ct = _random(*f(y, x).shape)
+    plain = mw.make_jaxpr(lambda x, ct: mw.vjp(lambda y: f(y, x), y)[1](ct))(x, ct)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_kernels, "_LARGE", 0)
+        patch.setattr(of_kernels, "_AT_A_TIME", at_a_time)
+        after = as_products(plain)
+    rows = np.prod([ct.shape[specs[2].index(d)] for d in specs[1] if d in "DHW"])
+    if 1 < np.prod([y.shape[i] for i, d in enumerate(specs[1]) if d in "DHW"]) < rows and 0 not in ct.shape:
+        assert _left(dead_code(after)) == 0
+    (got,) = mw.jit(lambda *v: eval_jaxpr(after, after.consts, *v))(x, ct)
+    with mw.enable_x64():
+        x, y, ct = (v.astype(np.float64) for v in (x, y, ct))
+        (want,) = mw.vjp(lambda y: f(y, x), y)[1](ct)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def _gradient(x, ct, like=(3, 3, 20, 24)):
+    f = lambda y: lax.conv_general_dilated(x, y, (1, 1), "SAME", None, None, ("NHWC", "HWIO", "NHWC"))  # noqa: E731
+    return mw.vjp(f, mnp.zeros(like))[1](ct)[0]
+
+
+def test_loops_over_pictures_keep_what_is_not_finite_to_its_taps():
+    x, ct = _random(6, 30, 31, 20), _random(6, 30, 31, 24)
+    x[5, 7, 7, 3] = np.inf
+    compiled = mw.jit(_gradient).lower(x, ct).compile()
+    text = compiled.as_text("virtual")
+    assert "while" in text and "ynn_fusion" not in text and "convolution(" not in text
+    got = np.asarray(mw.jit(_gradient)(x, ct))
+    wanted = np.zeros(got.shape, bool)
+    wanted[:, :, 3] = True
+    np.testing.assert_array_equal(~np.isfinite(got), wanted)
+
+
+def test_work_of_loops_is_counted():
+    x, ct = _random(6, 30, 31, 20), _random(6, 30, 31, 24)
+    work = 2 * 6 * 30 * 31 * 20 * 24 * 9
+    assert work <= mw.jit(_gradient).lower(x, ct).cost_analysis()["flops"] <= 1.02 * work

@@ -38,6 +38,7 @@ ALLOWED = {
     "lowering/channels_last.py": 6, "lowering/convolutions.py": 2,
     # A library has one op, and its calls are of one.
     "lowering/onednn.py": 2,
+    "lowering/kernel_gradients.py": 1,
     # What XLA cannot convert is converted in steps.
     "lowering/narrow.py": 1,
     # What repeats along a merged dimension repeats along those that it is made of.

@@ -1,10 +1,11 @@
 """Convolutions in the form that XLA's CPU kernels are right for, and fast.
 
 A convolution whose windows see one row, or all rows once (the gradient of such a kernel), is a matrix product. One of
-few positions is a product of patches, which are small beside its kernel. Of the others two libraries have kernels:
-YNNPACK's, which XLA takes where it knows the form, sums over pictures well, as gradients of kernels do; where the
-kernel is large, Eigen's products are faster. Measured in float32, four pictures, CPU time of one thread in
-milliseconds, of YNNPACK's and Eigen's convolutions and as here:
+few positions is a product of patches, which are small beside its kernel; so is one whose windows are pictures, as in
+gradients of kernels (:mod:`~meshwright.lowering.kernel_gradients`). Of the others two
+libraries have kernels: YNNPACK, whose XLA takes where it knows the form, and Eigen, whose are faster where the kernel is
+large. Measured in float32, four pictures, CPU time of one thread in milliseconds, of YNNPACK's and Eigen's convolutions
+and as here:
 
 ========================  =======  =====  =====
 ``(7, 7, 512) -> 512`` 3    12.44   9.21   9.18
@@ -36,6 +37,7 @@ from meshwright.ir.passes import Pass, inline_calls
 from meshwright.ir.rewrite import replaced_in_all
 from meshwright.ir.tracing import typeof
 from meshwright.lowering.depthwise import by_taps
+from meshwright.lowering.kernel_gradients import is_kernel_gradient, of_patches
 from meshwright.lowering.narrow_bits import called
 from meshwright.ops.control.markers import OptimizationBarrier
 from meshwright.ops.elementwise.table import scalar_like
@@ -96,6 +98,8 @@ def _product(eqn: JaxprEqn) -> list[JaxprEqn]:
     sizes = [x.shape[d] for d in op.dimension_numbers.lhs_spec[2:]]
     if is_product(op, x.shape, y.shape):
         return [called(partial(_one_product, op), eqn.invars, eqn.outvars, eqn.source)]
+    if is_kernel_gradient(op, x.shape, y.shape, out.shape):
+        return [called(partial(of_patches, op), eqn.invars, eqn.outvars, eqn.source)]
     columns = out.shape[op.dimension_numbers.out_spec[1]]
     if 2 * (out.size // columns) <= columns and all(w.size <= w.output_size(n) for w, n in zip(windows, sizes)):
         return [called(partial(_of_patches, op), eqn.invars, eqn.outvars, eqn.source)]
@@ -179,5 +183,5 @@ CUT_CONVOLUTIONS = Pass(
 CONVOLVING_PRODUCTS = Pass(
     "convolutions as products",
     lambda j: as_products(j) if config.platform == "cpu" else j,
-    "On CPUs, convolutions that see every row once, or make few, are matrix products, depthwise ones sums of rows.",
+    "On CPUs, convolutions that see every row once, or have few results, are matrix products, depthwise ones sums.",
 )

@@ -21,8 +21,8 @@ from meshwright.errors import ArgumentError, ConcretizationTypeError, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var, all_eqns, has_effects
 from meshwright.ir.passes import require_room
 from meshwright.ir.tracing import FOREIGN, Tracer
+from meshwright.lowering import kernel_gradients, onednn
 from meshwright.lowering.lower import DeviceProgram, lower
-from meshwright.lowering.onednn import uncounted_flops
 from meshwright.runtime import programs
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.parts import Parts, spread_of
@@ -313,7 +313,7 @@ def compile_program(
         None if place is None else place.in_shardings,
         forwarded,
         lambda: _loaded(program, quick, options, reals),
-        uncounted_flops(program.jaxpr),
+        onednn.uncounted_flops(program.jaxpr) + kernel_gradients.uncounted_flops(program.jaxpr),
     )
 
 
