@@ -3,9 +3,9 @@
 A convolution whose windows see one row, or all rows once (the gradient of such a kernel), is a matrix product. One of
 few positions is a product of patches, which are small beside its kernel; so is one whose windows are pictures, as in
 gradients of kernels (:mod:`~meshwright.lowering.kernel_gradients`). Of the others two
-libraries have kernels: YNNPACK, whose XLA takes where it knows the form, and Eigen, whose are faster where the kernel is
-large. Measured in float32, four pictures, CPU time of one thread in milliseconds, of YNNPACK's and Eigen's convolutions
-and as here:
+libraries have kernels: those of YNNPACK, which XLA takes where it knows the form, and those of Eigen, which are faster
+where the kernel is large. Measured in float32, four pictures, CPU time of one thread in milliseconds, of YNNPACK's and
+Eigen's convolutions and as here:
 
 ========================  =======  =====  =====
 ``(7, 7, 512) -> 512`` 3    12.44   9.21   9.18
