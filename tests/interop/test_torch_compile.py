@@ -434,3 +434,22 @@ def test_what_is_inductors_is_refused(given):
         Exception, match=rf"expected no mode and no options, which are inductor's, got {next(iter(given))}="
     ):
         step(torch.ones(4, 3))
+
+
+def _without_gradients(x, w):
+    y = x @ w
+    with torch.no_grad():
+        norm, large = y.norm(), (y * 2)[0]
+        with torch.enable_grad():
+            z = y * norm
+    return y / norm, norm, large, z
+
+
+def test_results_of_no_grad_have_no_gradients():
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True)
+    found, wanted = compiled(_without_gradients)(x, w), _without_gradients(x, w)
+    assert [o.requires_grad for o in found] == [o.requires_grad for o in wanted] == [True, False, False, True]
+    found[1].numpy()
+    grads, expected = (torch.autograd.grad(o[0].sum() + o[3].sum(), (x, w)) for o in (found, wanted))
+    for got, want in zip((*found, *grads), (*wanted, *expected)):
+        torch.testing.assert_close(got, want)

@@ -303,6 +303,8 @@ def _depending(program: torch.export.ExportedProgram, names: Sequence[str]) -> t
 
 
 def _differentiable(node: fx.Node) -> bool:
+    if node.target is torch.ops.higher_order.wrap_with_set_grad_enabled and not node.args[0]:
+        return False
     value = node.meta.get("val")
     inexact = not isinstance(value, torch.Tensor) or value.is_floating_point() or value.is_complex()
     return inexact and node.target is not torch.ops.aten.detach.default
