@@ -88,6 +88,17 @@ def test_vmap(method, jitted):
     assert shapes == expected[method]
 
 
+@pytest.mark.parametrize("method", ["sequential", "expand_dims", "broadcast_all"])
+def test_results_are_arrays_under_every_transformation(method):
+    pure = mw.vmap(lambda x: mw.pure_callback(np.sin, x, x, vmap_method=method))(X)
+    effect = mw.vmap(lambda x: mw.io_callback(np.sin, x, x))(X)
+    linear = mw.custom_jvp(lambda x: mw.pure_callback(np.sin, x, x))
+    linear.defjvp(lambda p, t: (mw.pure_callback(np.sin, p[0], *p), t[0] * mw.pure_callback(np.cos, p[0], *p)))
+    for out in (pure, effect, *mw.jvp(linear, (X,), (X,)), *mw.vjp(linear, X)[1](X)):
+        assert type(out) is mw.Array
+    assert pure.at[0, 0].set(5.0)[0, 0] == 5.0
+
+
 def test_custom_derivative_of_a_callback():
     f = mw.custom_jvp(sine)
     f.defjvp(lambda p, t: (f(*p), mw.pure_callback(np.cos, p[0], p[0]) * t[0]))

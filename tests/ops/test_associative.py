@@ -192,6 +192,24 @@ def test_the_function_is_not_taken_at_what_was_never_combined(reverse):
     np.testing.assert_allclose(got, 2 * x * np.arange(1, 7)[:: 1 if reverse else -1], rtol=1e-5)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_infinities_do_not_reach_the_first_element(reverse):
+    """A recurrence ends in an infinity: the derivative by the first factor, which it does not contain, is a number."""
+    a, c = np.array([0.5, 2, 3], np.float32), np.array([1, 2, np.inf], np.float32)
+    if reverse:
+        a, c = a[::-1].copy(), c[::-1].copy()
+
+    def loss(n, scan):
+        combine = lambda p, q: (p[0] * q[0], p[1] * q[0] + q[1])  # noqa: E731
+        return lambda a, c: sum(n.sum(n.sin(y)) for y in scan(combine, (a, c), reverse))
+
+    got = mw.grad(loss(mnp, lax.associative_scan), (0, 1))(a, c)
+    want = jax.grad(loss(jnp, jax.lax.associative_scan), (0, 1))(a, c)
+    assert np.isfinite(want[0][-1 if reverse else 0])
+    for x, y in zip(got, want):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=1e-5)
+
+
 def test_bad_recurrences_are_refused():
     x = np.ones((4, 2), np.float32)
     with pytest.raises(ShapeError, match="entries"):

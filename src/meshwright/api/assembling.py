@@ -76,10 +76,9 @@ def make_array_from_single_device_arrays(
     return _assembled(function, tuple(shape), sharding, parts, dtype)
 
 
-def make_array_from_process_local_data(
-    sharding: Sharding, local_data: Any, global_shape: Sequence[int | None] | None = None
-) -> Array:
-    """The array with this sharding whose part on this process is ``local_data``: with one process, all of it.
+def make_array_from_process_local_data(sharding: Any, local_data: Any, global_shape: Any = None) -> Any:
+    """The array with this sharding whose part on this process is ``local_data``: with one process, all of it. Of a tree
+    of such data, a tree; ``sharding`` and ``global_shape`` are then tree prefixes.
 
     Where ``global_shape`` (or an entry of it) is None, a dimension is as many times as large as it is split between
     processes; where it is the size of ``local_data``, the data is all of that dimension.
@@ -93,8 +92,26 @@ def make_array_from_process_local_data(
       >>> mw.make_array_from_process_local_data(split, np.arange(8.0)).sharding.spec
       PartitionSpec('x',)
     """
-    function = "make_array_from_process_local_data"
-    value = np.asarray(local_data)
+    leaves, tree = pytree.flatten(local_data)
+    whole = global_shape is None or (isinstance(global_shape, (tuple, list)) and not any(map(_is_shape, global_shape)))
+    shapes = (
+        [global_shape] * len(leaves)
+        if whole
+        else pytree.broadcast_prefix(global_shape, local_data, f"{_LOCAL} global_shape", _is_shape)
+    )
+    shardings = pytree.broadcast_prefix(sharding, local_data, f"{_LOCAL} sharding")
+    return pytree.unflatten(tree, [_from_local(s, x, g) for s, x, g in zip(shardings, leaves, shapes)])
+
+
+_LOCAL = "make_array_from_process_local_data"
+
+
+def _is_shape(x: Any) -> bool:
+    return isinstance(x, (tuple, list)) and all(n is None or isinstance(n, (int, np.integer)) for n in x)
+
+
+def _from_local(sharding: Sharding, local_data: Any, global_shape: Sequence[int | None] | None) -> Array:
+    function, value = _LOCAL, np.asarray(local_data)
     given = (None,) * value.ndim if global_shape is None else tuple(global_shape)
     if len(given) != value.ndim:
         raise ShapeError(

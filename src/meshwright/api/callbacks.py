@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from meshwright.api.shape_dtype import shape_of
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, CallbackError
 from meshwright.ops.control.callback import IoCallback, PureCallback
-from meshwright.runtime.executable import as_array
 from meshwright.transforms.wrapped import name_of, require_callable
 
 _VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all")
@@ -85,7 +82,7 @@ def pure_callback(
     leaves, in_tree = pytree.flatten((args, kwargs))
     flat = FlatFunction(callback, in_tree, out_tree)
     op = PureCallback(flat, name_of(callback), results, vmap_method=vmap_method)
-    return pytree.unflatten(out_tree, as_arrays(op.bind(*leaves)))
+    return pytree.unflatten(out_tree, op.bind(*leaves))
 
 
 def io_callback(
@@ -112,9 +109,4 @@ def io_callback(
     leaves, in_tree = pytree.flatten((args, kwargs))
     flat = FlatFunction(callback, in_tree, out_tree)
     op = IoCallback(flat, name_of(callback), results, bool(ordered))
-    return pytree.unflatten(out_tree, as_arrays(op.bind(*leaves)))
-
-
-def as_arrays(outs: list[Any]) -> list[Any]:
-    """Results of a callback; those that were computed at once, in Python, as arrays."""
-    return [as_array(x) if isinstance(x, np.ndarray) else x for x in outs]
+    return pytree.unflatten(out_tree, op.bind(*leaves))

@@ -25,8 +25,9 @@ from meshwright.core.config import config
 from meshwright.core.expected import as_tuple
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
+from meshwright.core.static import static_index
 from meshwright.core.tracebacks import boundary
-from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError, ShardingTypeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, ShapeError, ShardingTypeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.control.cond import Cond
 from meshwright.ops.control.scan import Scan
@@ -64,6 +65,10 @@ def cond(
       >>> lax.cond(True, lambda x: x + 1, lambda x: x - 1, 3)
       Array(4, dtype=int32, weak_type=True)
     """
+    if len(operands) == 2 and not callable(true_fun) and callable(false_fun) and callable(operands[1]):
+        # JAX's first form: cond(pred, true_operand, true_fun, false_operand, false_fun)
+        of_true, of_false = false_fun, operands[1]
+        return cond(pred, lambda x, _: of_true(x), lambda _, y: of_false(y), true_fun, operands[0])
     require_callable(true_fun, "cond true_fun")
     require_callable(false_fun, "cond false_fun")
     if operand is not _MISSING:
@@ -430,7 +435,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     from the last element to the first, ``a`` being what came before.
 
     Raises:
-      ArgumentError: leaves have different sizes along ``axis``, or ``fn`` changes the structure.
+      AxisError: a leaf has no such axis. ArgumentError: leaves have different sizes along it, or ``fn`` changes the
+        structure.
 
     Example:
       >>> lax.associative_scan(lambda a, b: a * b, mnp.arange(1, 6))
@@ -440,9 +446,12 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     leaves, treedef = pytree.flatten(elems)
     if not leaves:
         return elems
-    dims = [axis % max(typeof(x).ndim, 1) for x in leaves]
-    sizes = {typeof(x).shape[d] if typeof(x).ndim > d else -1 for x, d in zip(leaves, dims)}
-    if len(sizes) != 1 or -1 in sizes:
+    axis = static_index(axis, "associative_scan", "axis")
+    for x, path in zip(leaves, pytree.paths(elems)):
+        if not -typeof(x).ndim <= axis < typeof(x).ndim:
+            raise AxisError(f"associative_scan: axis {axis} is out of range for elems{path} of shape {typeof(x).shape}")
+    dims = [axis % typeof(x).ndim for x in leaves]
+    if len({typeof(x).shape[d] for x, d in zip(leaves, dims)}) != 1:
         shapes = ", ".join(str(typeof(x).shape) for x in leaves)
         raise ArgumentError(f"associative_scan: leaves must have one size along axis {axis}, got shapes {shapes}")
 

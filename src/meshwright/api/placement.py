@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -160,25 +161,21 @@ def _asserted(x: Any, target: NamedSharding, what: str) -> Any:
 
 
 def device_get(x: Any) -> Any:
-    """A tree of arrays as NumPy arrays of the same shapes that share their memory. Traced arrays and random keys stay
-    what they are.
-
-    Raises:
-      ArgumentTypeError: a leaf that is no array; says where.
+    """A tree of arrays as NumPy arrays of the same shapes that share their memory. Traced arrays, random keys and what
+    is no array stay what they are.
 
     Example:
       >>> mw.device_get({"a": mnp.arange(3)})
       {'a': array([0, 1, 2], dtype=int32)}
     """
-    _check_leaves("device_get", x)
     return pytree.map(_on_host, x)
 
 
 def _on_host(x: Any) -> Any:
     check_alive(x)
-    if isinstance(x, Tracer) or is_key(typeof(x).dtype):
-        return x
-    return x._host(explicit=True) if type(x) is Array else np.asarray(x)
+    if type(x) is Array:
+        return x if is_key(x.dtype) else x._host(explicit=True)
+    return np.asarray(x) if isinstance(x, np.generic) else x
 
 
 def _check_leaves(function: str, x: Any) -> list[ShapedArray]:
@@ -332,6 +329,10 @@ CAST_ARRAY.fill(_cast_array)
 # --- eager ops on a mesh ------------------------------------------------------------------------------------
 _sharded_cache: dict[Any, Any] = {}
 on_clear(_sharded_cache.clear)
+#: keys of ops that hold jaxprs, oldest first, which may be made anew at each call
+_with_jaxprs: deque[Any] = deque()
+_MOST_WITH_JAXPRS = 256
+on_clear(_with_jaxprs.clear)
 
 
 def _evaluate_sharded(op: Op, arrays: Sequence[Array]) -> Any:
@@ -349,6 +350,10 @@ def _evaluate_sharded(op: Op, arrays: Sequence[Array]) -> Any:
         program = Program(op.name, jaxpr, arguments, (None,) * len(jaxpr.out_avals), tree, tree)
         # Not ``compile``, which warns: what becomes of single ops is nothing to act upon.
         executable = _sharded_cache[key] = Lowered(program).partition().executable
+        if op.holds_jaxprs:
+            _with_jaxprs.append(key)
+            if len(_with_jaxprs) > _MOST_WITH_JAXPRS:
+                _sharded_cache.pop(_with_jaxprs.popleft(), None)
     outs = executable.run(executable.take(arrays))
     return outs if op.multiple_results else outs[0]
 

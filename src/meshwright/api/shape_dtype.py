@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshwright.api.shardings import resolve
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.dtypes import canonical, requested
 from meshwright.core.expected import as_integers, refused
 from meshwright.errors import ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.sharding import Sharding, typed_by
+from meshwright.sharding import PartitionSpec, Sharding, typed_by
 
 
 class ShapeDtypeStruct(Typed):
@@ -24,12 +25,17 @@ class ShapeDtypeStruct(Typed):
         dtype: Any,
         named_shape: Mapping[str, int] | None = None,
         *,
-        sharding: Sharding | None = None,
+        sharding: Sharding | PartitionSpec | None = None,
         weak_type: bool = False,
     ) -> None:
+        """A spec is one over the current mesh."""
         sizes = as_integers("ShapeDtypeStruct: shape", shape)
+        if dtype is None:  # NumPy's default would be one that nobody asked for
+            raise refused("ShapeDtypeStruct: dtype", "a dtype", dtype)
         if any(size < 0 for size in sizes):
             raise ShapeError(f"ShapeDtypeStruct: shape {sizes} has a negative size; expected sizes from 0 on")
+        if isinstance(sharding, PartitionSpec):
+            sharding = resolve(sharding, "ShapeDtypeStruct: sharding")
         if not isinstance(sharding, Sharding | None):
             raise refused("ShapeDtypeStruct: sharding", "a Sharding or None", sharding)
         self.aval = typed_by(ShapedArray(sizes, requested(dtype, "ShapeDtypeStruct"), weak_type), sharding)
@@ -48,6 +54,11 @@ class ShapeDtypeStruct(Typed):
         if unknown:
             raise ArgumentTypeError(f"ShapeDtypeStruct.update: no property {unknown[0]!r}; there are {', '.join(now)}")
         return ShapeDtypeStruct(**{**now, **changes})
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ArgumentTypeError(f"len() of {self!r}, which has no dimensions; its size is 1")
+        return int(self.shape[0])
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         """Refused: a type is no array.

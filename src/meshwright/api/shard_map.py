@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from meshwright.ir.state import STATE, extend_axis_env
 from meshwright.ir.tracing import EVAL, Tracer, array_leaves, typeof
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
+from meshwright.runtime.eager import REGION
 from meshwright.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, get_mesh, set_mesh
 from meshwright.sharding.typed import type_over
 from meshwright.transforms.autodiff import closed_call
@@ -333,6 +334,7 @@ def _program(op: ShardMap) -> Any:
 
 
 _NO_JAXPR = ClosedJaxpr(Jaxpr([], [], [], []))
+REGION.fill(lambda op, arrays: _program(cast(ShardMap, op))(*arrays))
 
 
 def _check_results(f: Callable[..., Any], op: ShardMap, paths: Sequence[str]) -> None:

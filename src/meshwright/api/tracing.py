@@ -49,7 +49,7 @@ def make_jaxpr(
             program = jit(lambda *a, **k: fun(*a, **k), static_argnums=static_argnums).trace(*args, **kwargs).program
         if not return_shape:
             return program.jaxpr
-        shapes = [ShapeDtypeStruct(a.shape, a.dtype) for a in program.jaxpr.out_avals]
+        shapes = [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in program.jaxpr.out_avals]
         return program.jaxpr, pytree.unflatten(program.out_tree, shapes)
 
     return wrapped

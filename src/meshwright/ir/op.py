@@ -56,6 +56,17 @@ class Linear(OnlyTyped):
 
     __slots__ = ()
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        """Refused: it has no value.
+
+        Raises:
+          RuleError: always.
+        """
+        raise RuleError(
+            f"a value of type {self.aval} that is to be transposed is asked for: the function multiplies what depends "
+            "on its arguments by what depends on them, and so is not linear in all of them; fix some of them"
+        )
+
 
 class Constant:
     """Says, in place of a derivative rule, that the result is piecewise constant: its derivative is zero, or there is

@@ -333,10 +333,6 @@ class EvalTrace(Trace):
     __slots__ = ()
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
-        if op.in_python:
-            for x in args:
-                check_alive(x)
-            return op.perform(*args)
         return EVALUATE.value(op, args)
 
 

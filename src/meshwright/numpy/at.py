@@ -35,6 +35,7 @@ from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import (
     aval_of,
     broadcast_shapes,
+    check_integer,
     converted,
     is_arraylike,
     is_python_number,
@@ -288,6 +289,8 @@ def _value(x: Any, values: Any, name: str) -> Any:
     if not is_python_number(values):
         return values
     kind = result_type(x, values)
+    if dtypes.is_integer(dtype) and kind == dtype:
+        check_integer(values, dtype, f"at.{name}")
     return np.asarray(values).astype(dtype if kind == dtype else kind)
 
 

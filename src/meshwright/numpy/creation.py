@@ -128,8 +128,8 @@ def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None
         return copy(result) if copy_ and result is x else result
     if is_python_number(x):
         return _from_number(x, dtype, sharding)
-    if isinstance(x, (list, tuple)):
-        value = _from_sequence(x, dtype, "array")
+    if isinstance(x, (list, tuple, range)):
+        value = _from_sequence(list(x) if isinstance(x, range) else x, dtype, "array")
         if not isinstance(value, np.ndarray):
             return value
         return from_numpy(_to_dtype(value, dtype), sharding=sharding, copy=False)

@@ -17,6 +17,7 @@ from meshwright.numpy import functions as fn
 from meshwright.numpy import joining, linear, logic, manipulation, ranges, reductions
 from meshwright.numpy.at import IndexUpdater
 from meshwright.numpy.bits import bits_as
+from meshwright.numpy.creation import asarray
 from meshwright.numpy.indexing import getitem, take
 from meshwright.numpy.linear import matmul
 from meshwright.runtime.array import Array
@@ -26,15 +27,19 @@ _OPERANDS = (Array, Tracer, bool, int, float, complex, np.ndarray, np.generic)
 
 def _is_taken(other: Any, beside: Any) -> bool:
     """Whether an operator takes an array of another library: not between two arrays with values, where the other
-    library's operator decides."""
-    return type(other) in FOREIGN and type(beside) is not Array
+    library's operator decides. What says itself which array it stands for is one."""
+    return (type(other) in FOREIGN and type(beside) is not Array) or hasattr(other, "__jax_array__")
+
+
+def _taken(other: Any) -> Any:
+    return asarray(other.__jax_array__()) if hasattr(other, "__jax_array__") else other
 
 
 def _operator(f: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        if type(other) is Array or isinstance(other, _OPERANDS) or _is_taken(other, self):
+        if type(other) is Array or isinstance(other, _OPERANDS):
             return f(self, other)
-        return NotImplemented
+        return f(self, _taken(other)) if _is_taken(other, self) else NotImplemented
 
     method.__name__ = name
     return method
@@ -42,7 +47,9 @@ def _operator(f: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], A
 
 def _reflected(f: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
-        return f(other, self) if isinstance(other, _OPERANDS) or _is_taken(other, self) else NotImplemented
+        if isinstance(other, _OPERANDS):
+            return f(other, self)
+        return f(_taken(other), self) if _is_taken(other, self) else NotImplemented
 
     method.__name__ = name
     return method
@@ -64,8 +71,7 @@ _COMPARISONS = {
     "ge": logic.greater_equal,
 }  # fmt: skip
 _UNARY = {
-    "neg": ar.negative, "pos": ar.positive, "abs": ar.absolute, "invert": logic.bitwise_not, "floor": ar.floor,
-    "ceil": ar.ceil, "trunc": ar.trunc,
+    "neg": ar.negative, "pos": ar.positive, "abs": ar.absolute, "invert": logic.bitwise_not,
 }  # fmt: skip
 
 
@@ -103,7 +109,9 @@ def _contains(self: Any, value: Any) -> bool:
 
 
 def _round(self: Any, ndigits: int | None = None) -> Any:
-    return ar.round(self, ndigits or 0)
+    """``round(x)``, which Python promises to be of integers; with ``ndigits`` of ``x``'s dtype."""
+    rounded = ar.round(self, ndigits or 0)
+    return rounded if ndigits is not None or dtypes.is_complex(self.dtype) else rounded.astype(int)
 
 
 def _flatten(self: Any, order: str = "C", *, out_sharding: Any = None) -> Any:

@@ -133,6 +133,20 @@ def _too_large(value: Any, dtype: np.dtype, name: str) -> IntegerRangeError:
     )
 
 
+def check_integer(value: Any, dtype: np.dtype, name: str) -> None:
+    """Raise if a Python integer is one of neither ``dtype`` nor the type that integers have, from which it would wrap.
+
+    Raises:
+      IntegerRangeError: with the remedy.
+    """
+    own = dtypes.int64 if config.enable_x64 else dtypes.int32
+    if not any(np.iinfo(t).min <= value <= np.iinfo(t).max for t in (own, dtype) if t.name in _NUMPYS_INTEGERS):
+        raise _too_large(value, dtype, name)
+
+
+_NUMPYS_INTEGERS = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
+
+
 # --- shapes -------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=4096)
 def broadcast_shapes(*shapes: tuple[int, ...], name: str = "broadcast_shapes") -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.slots import Slot
 from meshwright.errors import (
+    ArgumentError,
     ArgumentTypeError,
     DeletedArrayError,
     DLPackError,
@@ -126,6 +128,27 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
 
     def devices(self) -> set[Any]:
         return set(self.sharding.device_set)
+
+    def platform(self) -> str:
+        """What the devices are, as their ``platform`` says: ``"cpu"``."""
+        return str(next(iter(self.sharding.device_set)).platform)
+
+    def on_device_size_in_bytes(self) -> int:
+        """The bytes of all parts on all devices, repeated ones and padding included."""
+        return prod(self.sharding.shard_shape(self.shape)) * self.itemsize * self.sharding.num_devices
+
+    def unsafe_buffer_pointer(self) -> int:
+        """Where the array's memory starts. Nothing keeps that there but the array.
+
+        Raises:
+          ArgumentError: it lies on several devices; each part has memory of its own.
+        """
+        if self.sharding.num_devices > 1:
+            raise ArgumentError(
+                f"unsafe_buffer_pointer: the array is on {self.sharding.num_devices} devices; ask its parts, "
+                "x.addressable_data(i)"
+            )
+        return int(self.buffer.unsafe_buffer_pointer())
 
     @property
     def is_fully_replicated(self) -> bool:

@@ -12,8 +12,9 @@ from meshwright.core import dtypes, source
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.slots import Slot
+from meshwright.core.weak import once_for_each
 from meshwright.errors import MeshError, NonFiniteError
-from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var, sub_jaxprs
 from meshwright.ir.op import Op
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, EVALUATE, Tracer, check_alive, eval_jaxpr, infer_cached, typeof
@@ -24,7 +25,7 @@ from meshwright.runtime.executable import Executable, as_array, compile_jaxpr, o
 from meshwright.runtime.parts import spread_of
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt import platforms
-from meshwright.sharding import Sharding, SingleDeviceSharding
+from meshwright.sharding import Mesh, Sharding, SingleDeviceSharding
 
 _cache: dict[Any, Executable] = {}
 #: keys of ops that hold jaxprs, oldest first: a function that is made anew at each call must not fill the memory
@@ -40,6 +41,8 @@ _MOST_QUICK_BYTES = 1 << 16
 SHARDED: Slot[Callable[[Op, Sequence[Array]], Any]] = Slot(
     "the evaluation of ops on a mesh", "meshwright.api.placement"
 )
+#: evaluates a region that is written for the devices of a mesh
+REGION: Slot[Callable[[Op, Sequence[Array]], Any]] = Slot("the evaluation of regions", "meshwright.api.shard_map")
 
 
 def single_op_jaxpr(op: Op, avals: Sequence[Any]) -> ClosedJaxpr:
@@ -61,8 +64,34 @@ def _evaluate_body(body: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
     return [x if type(x) is Array else as_array(x) for x in outs]
 
 
+def _stated(op: Op) -> Slot[Callable[[Op, Sequence[Array]], Any]] | None:
+    """What evaluates an op that says itself on which devices it is, or whose body does; None for any other."""
+    if _has_devices(op):
+        return REGION if op.holds_jaxprs else SHARDED
+    return SHARDED if any(map(_says_devices, sub_jaxprs(op))) else None
+
+
+def _has_devices(op: Op) -> bool:
+    return any(isinstance(s.mesh, Mesh) for s in op.stated_shardings())
+
+
+@once_for_each
+def _says_devices(jaxpr: Jaxpr) -> bool:
+    return any(_stated(eqn.op) is not None for eqn in jaxpr.eqns)
+
+
+def _performed(op: Op, args: Sequence[Any]) -> Any:
+    """What Python makes, as arrays."""
+    for x in args:
+        check_alive(x)
+    outs = op.perform(*args)
+    return [as_array(x) if isinstance(x, np.ndarray) else x for x in outs] if op.multiple_results else outs
+
+
 def evaluate(op: Op, args: Sequence[Any]) -> Any:
     """Compute ``op`` on concrete values."""
+    if op.in_python:
+        return _performed(op, args)
     if isinstance(op, KeyOp):
         x = as_array(args[0])
         infer_cached(op, (x.aval,))
@@ -76,6 +105,8 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
                 check_alive(x)
             x = as_array(x)
         arrays.append(x)
+    if (run := _stated(op)) is not None:
+        return check_finite(op.name, run.value(op, arrays))
     sharding: SingleDeviceSharding | None = None
     committed = False
     for x in arrays:

@@ -63,6 +63,10 @@ class Sharding(ABC):
     def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
         """Raises ``ShardingError``, naming the array as ``what``, if ``shape`` cannot be laid out so."""
 
+    def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
+        """JAX's name for :meth:`check_compatible`."""
+        self.check_compatible(aval_shape)
+
     # --- devices --------------------------------------------------------------------------------------------
     @property
     def device_set(self) -> frozenset[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.expected import refused
-from meshwright.errors import ShardingError
+from meshwright.errors import ArgumentTypeError, ShardingError
 from meshwright.sharding import tiles
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding, check_rank
@@ -68,6 +68,17 @@ class NamedSharding(Sharding):
     def with_memory_kind(self, kind: str | None) -> NamedSharding:
         same = checked_kind(kind, "NamedSharding") == self.host_kind
         return self if same else NamedSharding(self.mesh, self.spec, memory_kind=kind or DEVICE)
+
+    def update(self, **changes: Any) -> NamedSharding:
+        """The same with another ``mesh``, ``spec`` or ``memory_kind``.
+
+        Raises:
+          ArgumentTypeError: there is no such property.
+        """
+        now = {"mesh": self.mesh, "spec": self.spec, "memory_kind": self.host_kind}
+        if unknown := sorted(changes.keys() - now.keys()):
+            raise ArgumentTypeError(f"NamedSharding.update: no property {unknown[0]!r}; there are {', '.join(now)}")
+        return NamedSharding(**{**now, **changes})
 
     @property
     def abstract_mesh(self) -> AbstractMesh:

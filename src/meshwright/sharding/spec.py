@@ -51,6 +51,17 @@ class PartitionSpec(tuple[SpecEntry, ...]):
         _check_sums(spec)
         return spec
 
+    def __add__(self, other: Any) -> PartitionSpec:
+        """The entries of both, one after the other."""
+        unreduced, reduced = (self._both(other, name) for name in ("unreduced", "reduced"))
+        return PartitionSpec(*self, *other, unreduced=unreduced, reduced=reduced)
+
+    def __radd__(self, other: Any) -> PartitionSpec:
+        return PartitionSpec(*other) + self
+
+    def _both(self, other: Any, name: str) -> frozenset[str]:
+        return getattr(self, name) | getattr(other, name, _NO_AXES)  # type: ignore[no-any-return]
+
     @property
     def partitions(self) -> tuple[SpecEntry, ...]:
         """The entries."""

@@ -190,7 +190,9 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
         flat_ct = checked_leaves("linear_transpose", "cotangent", fun, "output", ct, out_tree, out_avals, ring=True)
         cts = [convert(c, a.dtype) for c, a in zip(flat_ct, out_avals)]
         results = backward(tape, tape.records, collect_cts(tape, outs, cts), args)
-        return pytree.unflatten(treedef, [materialize(x) for x in results])
+        return pytree.unflatten(
+            treedef, [convert(materialize(x), a.dtype, a.weak_type) for x, a in zip(results, avals)]
+        )
 
     return transposed
 

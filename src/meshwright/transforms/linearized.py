@@ -267,8 +267,18 @@ def pushed(linear: Linearized, *tangents: Any) -> Any:
     return pytree.unflatten(s.out_tree, linear.push(flat))
 
 
-def pulled(linear: Linearized, ct: Any) -> tuple[Any, ...]:
-    """What ``vjp`` returns, of the linear part and a cotangent."""
+def pulled(linear: Linearized, *cts: Any) -> tuple[Any, ...]:
+    """What ``vjp`` returns, of the linear part and a cotangent.
+
+    Raises:
+      DifferentiationError: not one cotangent, of the output's structure and types.
+    """
     s = linear.signature
+    if len(cts) != 1:
+        raise DifferentiationError(
+            f"vjp of {described(s.fun)}: it takes one cotangent, of the output's structure, {pytree.show(s.out_tree)}, "
+            f"and was called with {len(cts)}; give those of several results in one"
+        )
+    (ct,) = cts
     flat = checked_leaves("vjp", "cotangent", s.fun, "output", ct, s.out_tree, s.out_avals)
     return pytree.unflatten(s.in_tree, linear.pull(flat))

@@ -167,10 +167,12 @@ class AssociativeScan(Composite):
         ys = self.bind(*primals)
         by_before, by_element = self._partials(ys, primals)
         inputs: dict[int, Any] = {}
+        first = self._is_first(typeof(ys[0]).shape)
         for (p, q), coefficient in by_element.items():
             t = tangents[q]
             if not isinstance(t, Zero):
-                term = mul(coefficient, t)
+                # The first element is its own result and no part of others: no NaN of theirs, times 0, comes to it.
+                term = mul(coefficient, t if p == q else select(first, zeros_like(t), t))
                 inputs[p] = add(inputs[p], term) if p in inputs else term
         found = recurrence(by_before, inputs, self.axis, self.reverse)
         return ys, [found.get(p, Zero(typeof(y))) for p, y in enumerate(ys)]
@@ -189,10 +191,8 @@ class AssociativeScan(Composite):
 
         The first element is a result as it is. Where nothing was before it the element itself stands, a value that the
         function is defined for."""
-        n, shape = len(xs), typeof(xs[0]).shape
+        n, first = len(xs), self._is_first(typeof(xs[0]).shape)
         moving = [i for i, x in enumerate(xs) if dtypes.is_inexact(typeof(x).dtype)]
-        start = shape[self.axis] - 1 if self.reverse else 0
-        first = broadcast_in_dim(np.arange(shape[self.axis]) == start, shape, (self.axis,))
         before = [select(first, x, shifted(y, self.axis, self.reverse)) for x, y in zip(xs, ys)]
         sides: tuple[dict[tuple[int, int], Any], dict[tuple[int, int], Any]] = {}, {}
         for side, q in itertools.product((0, 1), moving):
@@ -208,6 +208,10 @@ class AssociativeScan(Composite):
                     t = match_shape(alone * 0, aval) if isinstance(t, Zero) else match_shape(t, aval)
                     sides[side][p, q] = select(first, match_shape(alone, aval), t)
         return sides
+
+    def _is_first(self, shape: tuple[int, ...]) -> Any:
+        start = shape[self.axis] - 1 if self.reverse else 0
+        return broadcast_in_dim(np.arange(shape[self.axis]) == start, shape, (self.axis,))
 
     # --- many arrays, many devices --------------------------------------------------------------------------
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
