@@ -12,12 +12,6 @@ def compiled(f, **options):
     return torch.compile(f, backend=mw.interop.torch.backend, **options)
 
 
-@pytest.fixture(autouse=True)
-def forgotten():
-    yield
-    torch._dynamo.reset()
-
-
 class Reversed(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

@@ -13,12 +13,6 @@ def compiled(f, **options):
     return torch.compile(f, backend=mw.interop.torch.backend, **options)
 
 
-@pytest.fixture(autouse=True)
-def forgotten():
-    yield
-    torch._dynamo.reset()
-
-
 def of_module(module, size):
     """The loss of a module, of its parameters and an input."""
     torch.manual_seed(0)

@@ -44,7 +44,7 @@ from meshwright.ops.elementwise.table import (
     shift_right_logical,
     xor,
 )
-from meshwright.ops.random.bits import threefry2x32, wide_product
+from meshwright.ops.random.bits import threefry2x32, u32, wide_product
 from meshwright.ops.scalar_body import one_by_one
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.shape.rearrange import expand_dims, squeeze
@@ -57,16 +57,12 @@ _PHILOX_FACTORS = (0xD2511F53, 0xCD9E8D57)
 _PHILOX_STEPS = (0x9E3779B9, 0xBB67AE85)
 
 
-def _u32(x: int) -> np.ndarray:
-    return np.array(x, np.uint32)
-
-
 # --- philox -------------------------------------------------------------------------------------------------
 def _ten_rounds(k0: Any, k1: Any, *counter: Any) -> list[Any]:
     c0, c1, c2, c3 = counter
     for number in range(10):
         if number:
-            k0, k1 = add(k0, _u32(_PHILOX_STEPS[0])), add(k1, _u32(_PHILOX_STEPS[1]))
+            k0, k1 = add(k0, u32(_PHILOX_STEPS[0])), add(k1, u32(_PHILOX_STEPS[1]))
         (high0, low0), (high1, low1) = (wide_product(c, f) for c, f in zip((c0, c2), _PHILOX_FACTORS))
         c0, c1, c2, c3 = xor(xor(high1, c1), k0), low1, xor(xor(high0, c3), k1), low0
     return [c0, c1, c2, c3]
@@ -165,26 +161,26 @@ class RngBitGenerator(Op):
             axes = ctx.result_axes(1, d)
             number = iota(np.uint32, (n,), 0)
             if axes:
-                number = add(number, mul(convert(ctx.tile_index(axes), dtypes.uint32), _u32(n)))
+                number = add(number, mul(convert(ctx.tile_index(axes), dtypes.uint32), u32(n)))
             rows.append(number)
         counter, word = self._places(rows, shape)
         return [self._next(state), self._bits(state, counter, word)]
 
     def _places(self, rows: Sequence[Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
         """For the elements at ``rows`` of each dimension, which counter makes them, and which of its words they are."""
-        sizes, word = list(self.shape), _u32(0)
+        sizes, word = list(self.shape), u32(0)
         rows = list(rows)
         if self.algorithm == "THREE_FRY" and self.words == 2:
             d = self.paired
-            word = broadcast_in_dim(and_(rows[d], _u32(1)), shape, (d,))
-            rows[d], sizes[d] = shift_right_logical(rows[d], _u32(1)), -(-sizes[d] // 2)
-        number: Any = match_shape(_u32(0), ShapedArray(shape, dtypes.uint32))
+            word = broadcast_in_dim(and_(rows[d], u32(1)), shape, (d,))
+            rows[d], sizes[d] = shift_right_logical(rows[d], u32(1)), -(-sizes[d] // 2)
+        number: Any = match_shape(u32(0), ShapedArray(shape, dtypes.uint32))
         for d, row in enumerate(rows):
-            stride = _u32(math.prod(sizes[d + 1 :]))
+            stride = u32(math.prod(sizes[d + 1 :]))
             number = add(number, broadcast_in_dim(mul(row, stride), shape, (d,)))
         if self.algorithm == "PHILOX":
-            word = and_(number, _u32(self.words - 1))
-            number = shift_right_logical(number, _u32(self.words.bit_length() - 1))
+            word = and_(number, u32(self.words - 1))
+            number = shift_right_logical(number, u32(self.words.bit_length() - 1))
         return number, word
 
     def _bits(self, state: Any, counter: Any, word: Any) -> Any:
@@ -196,15 +192,15 @@ class RngBitGenerator(Op):
             words = threefry2x32(key[0], key[1], low, high)
         else:
             above = upper[0] if upper else key
-            carry = and_(carry, convert(eq(high, _u32(0)), dtypes.uint32))
+            carry = and_(carry, convert(eq(high, u32(0)), dtypes.uint32))
             third = add(above[0], carry)
-            fourth = add(above[1], and_(carry, convert(eq(third, _u32(0)), dtypes.uint32)))
+            fourth = add(above[1], and_(carry, convert(eq(third, u32(0)), dtypes.uint32)))
             words = Philox4x32().bind(key[0], key[1], low, high, third, fourth)
         if self.wide:
             words = [_joined(a, b) for a, b in zip(words[::2], words[1::2])]
         bits = words[0]
         for number, other in enumerate(words[1:], 1):
-            bits = select(eq(word, _u32(number)), other, bits)
+            bits = select(eq(word, u32(number)), other, bits)
         return convert(bits, self.dtype)
 
     def _next(self, state: Any) -> Any:

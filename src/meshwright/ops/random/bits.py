@@ -48,12 +48,13 @@ _PARITY = np.uint32(0x1BD11BDA)
 
 
 # --- threefry -----------------------------------------------------------------------------------------------
-def _u32(x: int) -> np.ndarray:
+def u32(x: int) -> np.ndarray:
+    """A word."""
     return np.array(x, np.uint32)
 
 
 def _rotate(x: Any, distance: int) -> Any:
-    return or_(shift_left(x, _u32(distance)), shift_right_logical(x, _u32(32 - distance)))
+    return or_(shift_left(x, u32(distance)), shift_right_logical(x, u32(32 - distance)))
 
 
 def _twenty_rounds(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
@@ -64,7 +65,7 @@ def _twenty_rounds(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
             x0 = add(x0, x1)
             x1 = xor(x0, _rotate(x1, distance))
         x0 = add(x0, keys[(group + 1) % 3])
-        x1 = add(x1, add(keys[(group + 2) % 3], _u32(group + 1)))
+        x1 = add(x1, add(keys[(group + 2) % 3], u32(group + 1)))
     return [x0, x1]
 
 
@@ -103,13 +104,13 @@ def threefry2x32(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
 def wide_product(i: Any, factor: int) -> tuple[Any, Any]:
     """``i * factor`` modulo 2**64, for uint32 ``i``, as (high, low) words: schoolbook, in 16-bit digits."""
     low_factor = factor & 0xFFFFFFFF
-    low = mul(i, _u32(low_factor))
+    low = mul(i, u32(low_factor))
     a, b = low_factor >> 16, low_factor & 0xFFFF
-    c, d = shift_right_logical(i, _u32(16)), and_(i, _u32(0xFFFF))
-    middle = add(mul(c, _u32(b)), shift_right_logical(mul(d, _u32(b)), _u32(16)))
-    other = add(mul(d, _u32(a)), and_(middle, _u32(0xFFFF)))
-    high = add(add(mul(c, _u32(a)), shift_right_logical(middle, _u32(16))), shift_right_logical(other, _u32(16)))
-    return add(high, mul(i, _u32(factor >> 32 & 0xFFFFFFFF))), low
+    c, d = shift_right_logical(i, u32(16)), and_(i, u32(0xFFFF))
+    middle = add(mul(c, u32(b)), shift_right_logical(mul(d, u32(b)), u32(16)))
+    other = add(mul(d, u32(a)), and_(middle, u32(0xFFFF)))
+    high = add(add(mul(c, u32(a)), shift_right_logical(middle, u32(16))), shift_right_logical(other, u32(16)))
+    return add(high, mul(i, u32(factor >> 32 & 0xFFFFFFFF))), low
 
 
 def linear_index(shape: Sequence[int], strides: Sequence[int], starts: Sequence[Any], total: int) -> tuple[Any, Any]:
@@ -118,13 +119,13 @@ def linear_index(shape: Sequence[int], strides: Sequence[int], starts: Sequence[
     ``total`` bounds the sum: the high words of small arrays are a scalar zero.
     """
     shape = tuple(shape)
-    high: Any = _u32(0)
+    high: Any = u32(0)
     low: Any = None
     for d, (stride, start) in enumerate(zip(strides, starts)):
         rows = iota(np.uint32, (shape[d],), 0)
         rows = rows if start is None else add(rows, convert(start, dtypes.uint32))
         if total <= 2**32:
-            part = broadcast_in_dim(mul(rows, _u32(stride & 0xFFFFFFFF)), shape, (d,))
+            part = broadcast_in_dim(mul(rows, u32(stride & 0xFFFFFFFF)), shape, (d,))
             low = part if low is None else add(low, part)
             continue
         part_high, part = (broadcast_in_dim(w, shape, (d,)) for w in wide_product(rows, stride))
@@ -134,7 +135,7 @@ def linear_index(shape: Sequence[int], strides: Sequence[int], starts: Sequence[
         low = add(low, part)
         carry = convert(lt(low, part), dtypes.uint32)
         high = add(add(high, part_high), carry)
-    return high, _u32(0) if low is None else low
+    return high, u32(0) if low is None else low
 
 
 # --- bits ---------------------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ class RandomBits(Composite):
         starts: list[Any] = []
         for d, size in enumerate(shape):
             axes = ctx.result_axes(0, lead + d)
-            starts.append(mul(convert(ctx.tile_index(axes), dtypes.uint32), _u32(size)) if axes else None)
+            starts.append(mul(convert(ctx.tile_index(axes), dtypes.uint32), u32(size)) if axes else None)
         if all(s is None for s in starts):
             return self.bind(key)
         return self._words(key, shape, starts)
@@ -254,7 +255,7 @@ def threefry_seed(seed: Any) -> Any:
     if aval.shape != () or not dtypes.is_integer(aval.dtype):
         raise ArgumentTypeError(f"a seed must be an integer scalar, got {aval}")
     wide = dtypes.bit_width(aval.dtype) == 64
-    high = convert(shift_right_logical(seed, scalar_like(32, seed)), dtypes.uint32) if wide else _u32(0)
+    high = convert(shift_right_logical(seed, scalar_like(32, seed)), dtypes.uint32) if wide else u32(0)
     low = convert(and_(seed, scalar_like(0xFFFFFFFF, seed)) if wide else seed, dtypes.uint32)
     return _pair(high, low)
 
@@ -278,8 +279,8 @@ def folded_seed(data: Any) -> Any:
     if dtypes.bit_width(dtype) < 64 or dtypes.is_unsigned(dtype):
         return seed
     high, low = _words_of(seed, "fold_in")
-    is_sign = and_(eq(high, _u32(0xFFFFFFFF)), ge(low, _u32(0x80000000)))
-    return _pair(select(is_sign, _u32(0), high), low)
+    is_sign = and_(eq(high, u32(0xFFFFFFFF)), ge(low, u32(0x80000000)))
+    return _pair(select(is_sign, u32(0), high), low)
 
 
 def threefry_fold_in(key: Any, data: Any) -> Any:
