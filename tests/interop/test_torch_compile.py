@@ -453,3 +453,71 @@ def test_results_of_no_grad_have_no_gradients():
     grads, expected = (torch.autograd.grad(o[0].sum() + o[3].sum(), (x, w)) for o in (found, wanted))
     for got, want in zip((*found, *grads), (*wanted, *expected)):
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, foreach=True),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1, foreach=True),
+        lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True, foreach=True),
+        lambda p: torch.optim.NAdam(p, foreach=True),
+    ],
+)
+def test_steps_of_optimizers_over_lists_of_tensors(make):
+    def trained(wrapped):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+        optimizer = make(module.parameters())
+
+        def update():
+            nn.utils.clip_grad_norm_(module.parameters(), 0.5, foreach=True)
+            optimizer.step()
+
+        update = wrapped(update)
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(torch.randn(4, 5)).pow(2).mean().backward()
+            update()
+        return [*module.parameters(), *(v for state in optimizer.state.values() for v in state.values())]
+
+    for got, want in zip(trained(compiled), trained(lambda f: f), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_operations_on_lists_of_tensors():
+    def run(xs, ys):
+        a = torch._foreach_add(xs, ys, alpha=2)
+        b = torch._foreach_mul(a, 3.0)
+        torch._foreach_mul_(b, [2.0, 3.0])
+        s = torch._foreach_addcdiv(a, b, torch._foreach_exp(ys), [1.0, 2.0])
+        bounded = torch._foreach_maximum(s, 0.5), torch._foreach_minimum(s, [0.1, 0.2])
+        torch._foreach_copy_(ys, s)
+        torch._foreach_zero_(xs)
+        return (
+            xs,
+            ys,
+            b,
+            *largest,
+            torch._foreach_norm(b, 1),
+            torch._foreach_lerp(a, b, 0.3),
+            torch._foreach_pow(2.0, s),
+        )
+
+    args = [torch.randn(3), torch.randn(2, 2)], [torch.randn(3), torch.randn(2, 2)]
+    again = copy.deepcopy(args)
+    for got, want in zip(compiled(run)(*args), run(*again), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}])
+def test_layers_of_encoders_outside_of_training(options):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **options).eval()
+    x, padding = torch.randn(3, 5, 8), torch.zeros(3, 5, dtype=torch.bool)
+    padding[1:, 4] = True
+    causal = nn.Transformer.generate_square_subsequent_mask(5)
+    run = compiled(layer)
+    with torch.no_grad():
+        for masks in ({}, {"src_mask": causal}, {"src_key_padding_mask": padding},
+                      {"src_mask": causal.isinf(), "src_key_padding_mask": padding}):  # fmt: skip
+            torch.testing.assert_close(run(x, **masks), layer(x, **masks), rtol=1e-5, atol=1e-5)

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch._decomp import decomposition_table
 
-from meshwright.interop.torch import registry
+from meshwright.interop.torch import fused, registry
 from meshwright.interop.torch.graph import calls, is_size
 
 #: how often ops without a rule are decomposed into smaller ones
@@ -37,7 +37,8 @@ def _known(targets: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
     default = torch.export.default_decompositions()
     table = {t: default[t] for t in targets if t in default}
     table |= {t: decomposition_table[t] for t in targets if t not in table and t in decomposition_table}
-    return table | {t: function for t in targets if (function := _of_integers(t)) is not None}
+    ours = {t: _of_integers(t) or fused.written(registry.name_of(t)) for t in targets}
+    return table | {t: function for t, function in ours.items() if function is not None}
 
 
 #: of ``quantized_decomposed``, those that torch writes in ops of fixed shapes; the others look at values
