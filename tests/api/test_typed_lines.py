@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jax.scipy.sparse.linalg
 import numpy as np
 import pytest
 
@@ -53,6 +54,13 @@ LINES = {
         "Held() + jnp.ones(2)", "jnp.ones(2) - Held()", "jax.jit(lambda x: Held() - x)(jnp.ones(2))",
         "isinstance(jax.jit(lambda x: x), jax.stages.Wrapped)",
     ),
+    "in order": (
+        "jax.jit(lambda p: lax.cond(p, lambda: note(1.), lambda: note(2.)))(True)", "noted()",
+        "jax.jit(lambda i: lax.switch(i, [lambda: note(1.), lambda: note(2.), lambda: note(3.)]))(2)", "noted()",
+        "jax.scipy.sparse.linalg.gmres(jnp.eye(2), jnp.ones(2))[1]",
+        "jax.scipy.sparse.linalg.cg(jnp.eye(2), jnp.ones(2))[1]",
+        "jax.scipy.sparse.linalg.gmres(jnp.eye(2), jnp.array([1., jnp.nan]))[1]",
+    ),
     "transposes": (
         "jax.linear_transpose(lambda x: 2 * x, 1.)(3.)", "jax.linear_transpose(lambda x: 2 * x, 1)(3)",
         "jax.linear_transpose(lambda x: 2 * x, jnp.ones(2))(jnp.ones(2))",
@@ -79,7 +87,9 @@ class _Held:
 def _scope(library: Any, numpy: Any) -> dict[str, Any]:
     mesh = library.make_mesh((1, 1), ("x", "y"), axis_types=(library.sharding.AxisType.Auto,) * 2)
     spec = library.sharding.PartitionSpec
+    noted: list[float] = []
     return {
+        "note": lambda x: (noted.append(x), x)[1], "noted": lambda: list(noted),
         "jax": library, "jnp": numpy, "lax": library.lax, "np": np, "math": math, "operator": operator, "P": spec,
         "Held": lambda: _Held(numpy.arange(2.)),
         "S": lambda *entries: library.sharding.NamedSharding(mesh, spec(*entries)),
@@ -95,9 +105,10 @@ def _described(x: Any) -> Any:
     return x
 
 
-def _outcome(line: str, library: Any, numpy: Any) -> Any:
+def _outcome(line: str, scope: dict[str, Any]) -> Any:
+    library = scope["jax"]
     try:
-        leaves, tree = library.tree.flatten(eval(line, _scope(library, numpy)))
+        leaves, tree = library.tree.flatten(eval(line, scope))
     except Exception as error:
         return error
     return [_described(x) for x in leaves], str(tree).partition("(")[2].split(", namespace")[0]
@@ -105,9 +116,9 @@ def _outcome(line: str, library: Any, numpy: Any) -> Any:
 
 @pytest.mark.parametrize("kind", LINES)
 def test_lines_mean_the_same(kind: str) -> None:
-    wrong = []
+    wrong, ours, theirs = [], _scope(mw, mnp), _scope(jax, jnp)
     for line in LINES[kind]:
-        got, want = _outcome(line, mw, mnp), _outcome(line, jax, jnp)
+        got, want = _outcome(line, ours), _outcome(line, theirs)
         if isinstance(want, Exception):
             same = isinstance(got, MeshwrightError) and isinstance(got, (TypeError, ValueError, OverflowError))
         else:

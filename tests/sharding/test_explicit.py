@@ -229,6 +229,20 @@ def test_printed_types_and_meshes(mesh):
     assert P("x", unreduced={"y"}) != P("x") and P(reduced={"y"}) == P(reduced=["y"])
 
 
+def test_types_without_values_say_how_they_are_split(mesh):
+    a = arrays(mesh)["both"]
+    for found in (
+        mw.eval_shape(lambda x: x.T, a),
+        mw.jit(lambda x: x.T).eval_shape(a),
+        mw.make_jaxpr(lambda x: x.T, return_shape=True)(a)[1],
+    ):
+        assert str(mw.typeof(found)) == "f32[16@y,8@x]" and found.sharding.spec == P("y", "x")
+        assert mw.jit(lambda x: x + 1).lower(found).compile()(a.T).sharding.spec == P("y", "x")
+    assert str(mw.typeof(mw.ShapeDtypeStruct((8, 4), "int8", sharding=P("x")))) == "i8[8@x,4]"
+    with mw.set_mesh(None), pytest.raises(MeshError):
+        mw.ShapeDtypeStruct((8, 4), "int8", sharding=P("x"))
+
+
 def test_gradients_have_the_types_of_their_values(mesh):
     a = arrays(mesh)
 

@@ -128,10 +128,11 @@ def _branches(
 ) -> Any:
     leaves, in_tree = pytree.flatten(operands)
     avals = [typeof(x) for x in leaves]
-    bodies = [trace_body(f, in_tree, avals, what) for f in functions]
-    # the branch that the others are measured by: true_fun of cond, or the first
-    main = len(bodies) - 1 if what == "cond" else 0
-    first = bodies[main]
+    # the branch that the others are measured by, and the first that is traced: true_fun of cond, or the first
+    main = len(functions) - 1 if what == "cond" else 0
+    order = [main, *(i for i in range(len(functions)) if i != main)]
+    traced = {i: trace_body(functions[i], in_tree, avals, what) for i in order}
+    first, bodies = traced[main], [traced[i] for i in range(len(functions))]
     full_names = [f"{name} {described(f)}" for name, f in zip(names, functions)]
     for name, body in zip(full_names, bodies):
         _check_branch(what, full_names[main], first, name, body)

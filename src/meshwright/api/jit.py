@@ -387,7 +387,7 @@ class JitFunction:
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The types of the results."""
         program = self.trace(*args, **kwargs).program
-        return pytree.unflatten(program.out_tree, [ShapeDtypeStruct(a.shape, a.dtype) for a in program.jaxpr.out_avals])
+        return pytree.unflatten(program.out_tree, list(map(ShapeDtypeStruct.of, program.jaxpr.out_avals)))
 
     def partition(self, *args: Any, **kwargs: Any) -> PartitionedProgram:
         """Short for ``.lower(...).partition()``."""

@@ -11,7 +11,7 @@ from meshwright.core.dtypes import canonical, requested
 from meshwright.core.expected import as_integers, refused
 from meshwright.errors import ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.sharding import PartitionSpec, Sharding, typed_by
+from meshwright.sharding import NamedSharding, PartitionSpec, Sharding, mesh_of_type, typed_by
 
 
 class ShapeDtypeStruct(Typed):
@@ -42,6 +42,13 @@ class ShapeDtypeStruct(Typed):
         #: the named axes over which it differs, and their sizes: ``xla_computation`` tells them
         self.named_shape = dict(named_shape or {})
         self.sharding = sharding
+
+    @staticmethod
+    def of(aval: ShapedArray) -> ShapeDtypeStruct:
+        """What says all that a type does: how explicit axes split it, too."""
+        typed = aval.explicit
+        sharding = None if typed is None else NamedSharding(mesh_of_type(typed.mesh), typed.spec)
+        return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
 
     def update(self, **changes: Any) -> ShapeDtypeStruct:
         """The same with another ``shape``, ``dtype``, ``sharding`` or ``weak_type``.

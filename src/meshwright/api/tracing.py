@@ -49,8 +49,9 @@ def make_jaxpr(
             program = jit(lambda *a, **k: fun(*a, **k), static_argnums=static_argnums).trace(*args, **kwargs).program
         if not return_shape:
             return program.jaxpr
-        shapes = [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in program.jaxpr.out_avals]
-        return program.jaxpr, pytree.unflatten(program.out_tree, shapes)
+        return program.jaxpr, pytree.unflatten(
+            program.out_tree, list(map(ShapeDtypeStruct.of, program.jaxpr.out_avals))
+        )
 
     return wrapped
 

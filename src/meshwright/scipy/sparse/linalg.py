@@ -18,7 +18,7 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.flatten_util import ravel_pytree
 from meshwright.ir.tracing import typeof
 from meshwright.lax import custom_linear_solve, fori_loop, while_loop
-from meshwright.numpy import asarray, sqrt, vdot, where, zeros, zeros_like
+from meshwright.numpy import asarray, isnan, sqrt, vdot, where, zeros, zeros_like
 from meshwright.numpy.linalg import lstsq, norm
 
 Product = Callable[[Any], Any]
@@ -207,8 +207,9 @@ def bicgstab(
 def gmres(
     A: Any, b: Any, x0: Any = None, *, tol: Any = 1e-5, atol: Any = 0.0, restart: int = 20, maxiter: int | None = None,
     M: Any = None, solve_method: str = "batched",
-) -> tuple[Any, None]:  # fmt: skip
-    """``(x, None)`` with ``A x = b`` for any square ``A``, by GMRES; arguments as for :func:`cg`.
+) -> tuple[Any, Any]:  # fmt: skip
+    """``(x, info)`` with ``A x = b`` for any square ``A``, by GMRES; arguments as for :func:`cg`. ``info`` is 0, and -1
+    where ``x`` is NaN.
 
     Args:
       restart: how many products a round takes; more need more memory.
@@ -224,7 +225,8 @@ def gmres(
     if solve_method not in ("batched", "incremental"):
         raise ArgumentError(f"gmres: solve_method must be 'batched' or 'incremental', got {solve_method!r}")
     method = partial(_gmres, restart=int(restart))
-    return _solved("gmres", method, A, b, x0, tol, atol, maxiter, M, False)
+    x, _ = _solved("gmres", method, A, b, x0, tol, atol, maxiter, M, False)
+    return x, where(isnan(norm(ravel_pytree(x)[0])), -1, 0)
 
 
 __all__ = ["bicgstab", "cg", "gmres"]
