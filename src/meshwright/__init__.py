@@ -261,6 +261,20 @@ _LATE_NAMES = {
     **dict.fromkeys(("load_executable", "target"), "meshwright.targets"),
     **dict.fromkeys(("from_jax", "from_torch", "to_jax"), "meshwright.interop"),
     **dict.fromkeys(
+        (
+            "allow_f16_reductions",
+            "array_garbage_collection_guard",
+            "debug_key_reuse",
+            "enable_checks",
+            "explain_cache_misses",
+            "legacy_prng_key",
+            "softmax_custom_jvp",
+            "thread_guard",
+            "threefry_partitionable",
+        ),
+        "meshwright.core.options",
+    ),
+    **dict.fromkeys(
         ("tree_flatten", "tree_leaves", "tree_map", "tree_multimap", "tree_structure", "tree_unflatten"),
         "meshwright.tree_util",
     ),

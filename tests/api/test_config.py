@@ -189,3 +189,26 @@ def test_what_is_not_kept_on_disk(tmp_path, option):
             assert not list(tmp_path.iterdir())
             mw.jit(lambda x: x * 3 + 2)(mnp.arange(5))
             assert list(tmp_path.iterdir())
+
+
+SETTLED = {
+    "allow_f16_reductions": (True, False), "array_garbage_collection_guard": ("allow", "fatal"),
+    "debug_key_reuse": (False, True), "legacy_prng_key": ("allow", "error"), "thread_guard": (False, True),
+    "threefry_partitionable": (True, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_options_of_jax_for_a_block(name, refuses):
+    right, wrong = SETTLED[name]
+    with getattr(mw, name)(right):
+        assert getattr(mw.config, f"jax_{name}") == right
+    with refuses(ValueError, name, repr(wrong)), getattr(mw, name)(wrong):
+        raise AssertionError("the block is not entered")
+
+
+def test_harmless_options_of_jax_for_a_block():
+    before = mw.config.jax_explain_cache_misses
+    with mw.explain_cache_misses(not before), mw.softmax_custom_jvp(True), mw.enable_checks(True):
+        assert mw.config.jax_explain_cache_misses is not before and mw.config.verify_passes
+    assert mw.config.jax_explain_cache_misses is before

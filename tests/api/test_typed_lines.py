@@ -88,8 +88,13 @@ def _scope(library: Any, numpy: Any) -> dict[str, Any]:
     mesh = library.make_mesh((1, 1), ("x", "y"), axis_types=(library.sharding.AxisType.Auto,) * 2)
     spec = library.sharding.PartitionSpec
     noted: list[float] = []
+
+    def note(x: float) -> float:
+        noted.append(x)
+        return x
+
     return {
-        "note": lambda x: (noted.append(x), x)[1], "noted": lambda: list(noted),
+        "note": note, "noted": lambda: list(noted),
         "jax": library, "jnp": numpy, "lax": library.lax, "np": np, "math": math, "operator": operator, "P": spec,
         "Held": lambda: _Held(numpy.arange(2.)),
         "S": lambda *entries: library.sharding.NamedSharding(mesh, spec(*entries)),

@@ -19,8 +19,6 @@ ABSENT: dict[str, dict[str, str]] = {
         "ffi": "use pure_callback",
         "monitoring": "use profiler, part.explain() and log_compiles",
         "auto_pcast|remove_size_one_mesh_axis_from_type": "use lax.pcast",
-        "thread_guard|array_garbage_collection_guard|debug_key_reuse|enable_checks|explain_cache_misses|"
-        "allow_f16_reductions|softmax_custom_jvp|legacy_prng_key|threefry_partitionable|"
         "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
         "version": "use meshwright.__version__",
     },

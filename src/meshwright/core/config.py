@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from meshwright.core.jax_options import JAX_NAMES, has_value, is_as_it_is, value_of
+from meshwright.core.jax_options import JAX_NAMES, has_value, is_as_it_is, settled, value_of
 from meshwright.core.key_types import KEY_TYPES
 from meshwright.core.precision import PRECISIONS
 from meshwright.core.records import dataclass
@@ -240,7 +240,8 @@ class Config(threading.local):
         Raises:
           ConfigError: unknown option, or a value of the wrong type.
         """
-        with self.within(*self._checked(name, value)):
+        is_settled = isinstance(name, str) and has_value(name.removeprefix("jax_"))
+        with settled(name, value) if is_settled else self.within(*self._checked(name, value)):
             yield
 
     @contextmanager

@@ -6,6 +6,8 @@ changes neither (effort, logging, how things are stored) may be set to anything,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from meshwright.errors import ConfigError
@@ -123,6 +125,22 @@ def has_value(name: str) -> bool:
 def value_of(name: str) -> Any:
     """What such an option was set to, or is."""
     return _set.get(name, ALWAYS[name][0] if name in ALWAYS else HARMLESS.get(name))
+
+
+@contextmanager
+def settled(name: str, value: Any) -> Iterator[None]:
+    """Such an option for the length of a ``with`` block.
+
+    Raises:
+      ConfigError: the value says something that is not so.
+    """
+    before = dict(_set)
+    is_as_it_is(name, value)
+    try:
+        yield
+    finally:
+        _set.clear()
+        _set.update(before)
 
 
 def is_as_it_is(name: str, value: Any) -> bool:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from os import PathLike
 from typing import Any
@@ -274,3 +274,27 @@ def transfer_guard_device_to_host(new_val: str) -> AbstractContextManager[None]:
       [0, 1]
     """
     return config.override("transfer_guard_device_to_host", new_val)
+
+
+# --- options of JAX that are none here ----------------------------------------------------------------------
+def _context(name: str) -> Callable[[Any], AbstractContextManager[None]]:
+    def within(new_val: Any) -> AbstractContextManager[None]:
+        return config.override(name, new_val)
+
+    within.__name__ = within.__qualname__ = name
+    within.__doc__ = (
+        f"JAX's option ``{name}`` in the ``with`` block; values that change what is so here are refused "
+        "(:mod:`meshwright.core.jax_options`)."
+    )
+    return within
+
+
+allow_f16_reductions = _context("allow_f16_reductions")
+array_garbage_collection_guard = _context("array_garbage_collection_guard")
+debug_key_reuse = _context("debug_key_reuse")
+enable_checks = _context("enable_checks")
+explain_cache_misses = _context("explain_cache_misses")
+legacy_prng_key = _context("legacy_prng_key")
+softmax_custom_jvp = _context("softmax_custom_jvp")
+thread_guard = _context("thread_guard")
+threefry_partitionable = _context("threefry_partitionable")
