@@ -44,15 +44,6 @@ REFUSED = {
     "partitions as text": (program(attributes='mhlo.num_partitions = "four"'), "num_partitions is 'four'"),
     "the memory of no result": (program(x="tf.aliasing_output = 17 : i32"), "aliasing_output is 17, which is no result"),
     "the memory of a name": (program(x='tf.aliasing_output = "q"'), "aliasing_output is 'q'"),
-    "groups with an order that is lost": (
-        """HloModule m, num_partitions=8
-add { a = f32[] parameter(0)
- b = f32[] parameter(1)
- ROOT s = f32[] add(a, b) }
-ENTRY e { x = f32[8] parameter(0)
- ROOT r = f32[8] all-reduce(x), channel_id=1, replica_groups=mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}, use_global_device_ids=true, to_apply=add }""",
-        "list the groups",
-    ),
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jaxlib import _hlo
 
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -85,7 +86,7 @@ def rows_of(n: int) -> list[Any]:
     return [[list(range(n))], [[i] for i in range(n)], *pairs]
 
 
-def run(text: str, *args: Any) -> tuple[Any, Any]:
+def run(text: Any, *args: Any) -> tuple[Any, Any]:
     """What the program gives; partitioned, it gives the same."""
     program = mw.load(text)
     assert program.is_stacked and "stacked" in repr(program) and program.num_partitions == N
@@ -267,6 +268,34 @@ def test_that_of_xlas_partitioner(lowered: Any, of_xla: Any, stage: str) -> None
     part = check(getattr(of_xla, stage), lowered)
     lines = {c.source.line for c in part.collectives}
     assert lines and 0 not in lines, "collectives know the lines of the program"
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows"),
+    [
+        ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}", [[0, 2, 4, 6], [1, 3, 5, 7]]),
+        ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}", [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        ("mesh['a'=2,'b'=4] {'b':(1)2}", [[0, 2], [1, 3], [4, 6], [5, 7]]),
+    ],
+)
+@pytest.mark.parametrize("form", ["text", "proto"])
+def test_groups_over_a_mesh(groups: str, rows: list[list[int]], form: str) -> None:
+    text: Any = f"""HloModule m, num_partitions=8
+
+add {{ a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b) }}
+
+ENTRY e {{ a = f32[4,8] parameter(0)
+  ROOT r = f32[4,8] all-reduce(a), channel_id=1, replica_groups={groups}, use_global_device_ids=true, to_apply=add
+}}
+"""
+    source = text if form == "text" else _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+    got, part = run(source, X)
+    for row in rows:
+        np.testing.assert_allclose(np.asarray(got)[row[0]], X[row].sum(0), rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(np.asarray(got)[row], np.broadcast_to(np.asarray(got)[row[0]], (len(row), 4, 8)))
+    assert [c.kind for c in part.collectives] == ["all_reduce"]
 
 
 def test_what_values_were_split_by_is_no_matter() -> None:

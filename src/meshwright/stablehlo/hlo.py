@@ -65,12 +65,12 @@ DEVICE_COUNTS = {"replica_count": "mhlo.num_replicas", "num_partitions": "mhlo.n
 
 
 def hlo_text(module: ir.Module) -> str:
-    """The HLO text of a module, constants of any size written out, so that it can be read again."""
-    head, newline, rest = to_hlo(module).as_hlo_text(True).partition("\n")
+    """The HLO text of a module, constants of any size written out, so that it can be read again: of what a replica
+    runs, with the number of replicas. (That of partitions is in shardings and groups.)"""
+    text, (name, attribute) = to_hlo(module).as_hlo_text(True), next(iter(DEVICE_COUNTS.items()))
     attributes = module.operation.attributes
-    counts = {name: attributes[of].value for name, of in DEVICE_COUNTS.items() if of in attributes}
-    said = "".join(f", {name}={count}" for name, count in counts.items() if count > 1)
-    return _noted(head + said + newline + rest)
+    count = attributes[attribute].value if attribute in attributes else 1
+    return _noted(text.replace("\n", f", {name}={count}\n", 1) if count > 1 else text)
 
 
 def portable_artifact(module: ir.Module) -> bytes:
