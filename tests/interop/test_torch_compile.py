@@ -494,15 +494,8 @@ def test_operations_on_lists_of_tensors():
         bounded = torch._foreach_maximum(s, 0.5), torch._foreach_minimum(s, [0.1, 0.2])
         torch._foreach_copy_(ys, s)
         torch._foreach_zero_(xs)
-        return (
-            xs,
-            ys,
-            b,
-            *largest,
-            torch._foreach_norm(b, 1),
-            torch._foreach_lerp(a, b, 0.3),
-            torch._foreach_pow(2.0, s),
-        )
+        others = torch._foreach_norm(b, 1), torch._foreach_lerp(a, b, 0.3), torch._foreach_pow(2.0, s)
+        return xs, ys, b, *bounded, *others
 
     args = [torch.randn(3), torch.randn(2, 2)], [torch.randn(3), torch.randn(2, 2)]
     again = copy.deepcopy(args)
@@ -521,3 +514,17 @@ def test_layers_of_encoders_outside_of_training(options):
         for masks in ({}, {"src_mask": causal}, {"src_key_padding_mask": padding},
                       {"src_mask": causal.isinf(), "src_key_padding_mask": padding}):  # fmt: skip
             torch.testing.assert_close(run(x, **masks), layer(x, **masks), rtol=1e-5, atol=1e-5)
+
+
+def test_what_the_backward_does_not_need_may_be_written_to():
+    base = torch.randn(80)
+    x, moved, factor = torch.randn(64, requires_grad=True), torch.randn(64), base[16:]  # aligned, so not copied
+    run = compiled(lambda x, moved, factor: (x * factor + moved).sum())
+    loss = run(x, moved, factor)
+    moved.mul_(2)
+    loss.backward()
+    torch.testing.assert_close(x.grad, factor)
+    loss = run(x, moved, factor)
+    base[20] = 7  # in the memory of the factor, which the derivative is
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

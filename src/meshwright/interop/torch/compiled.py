@@ -8,6 +8,7 @@ copied. Results that are views in torch are views (:mod:`~meshwright.interop.tor
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -240,10 +241,10 @@ class _Step(torch.autograd.Function):
         outs, kept = compiled.run(inputs)
         outs = compiled.made_inside(inputs, outs)
         ctx.compiled, ctx.kept = compiled, kept
-        shared = {_address(x) for x in to_torch(pytree.leaves(kept)) if isinstance(x, torch.Tensor)}
+        needed = sorted(x.data_ptr() for x in to_torch(pytree.leaves(kept)) if isinstance(x, torch.Tensor))
         # Whatever shares memory with what the backward needs is saved, so that autograd notices writes to it.
         given = [inputs[i] for i in compiled.tensors if i not in compiled.written.values()]
-        ctx.save_for_backward(*given, *(o for o in outs if isinstance(o, torch.Tensor) and _address(o) in shared))
+        ctx.save_for_backward(*(t for t in (*given, *outs) if isinstance(t, torch.Tensor) and _holds(t, needed)))
         fixed = [o for i, o in enumerate(outs) if isinstance(o, torch.Tensor) and i not in compiled.differentiable]
         ctx.mark_non_differentiable(*fixed)
         return tuple(outs)
@@ -264,6 +265,12 @@ class _Step(torch.autograd.Function):
             (grads,) = compiled.backward(ctx.kept, [as_array(g, copy=False) for g in given])
             gradients = dict(zip(compiled.moving, _own(grads, given)))
         return None, None, *(gradients.get(i) for i in compiled.tensors)
+
+
+def _holds(tensor: torch.Tensor, addresses: Sequence[int]) -> bool:
+    """Whether one of the addresses, which are sorted, is in the memory that a tensor is in."""
+    first = bisect_left(addresses, _address(tensor))
+    return first < len(addresses) and addresses[first] < _address(tensor) + tensor.untyped_storage().nbytes()
 
 
 def _address(tensor: torch.Tensor) -> int:
