@@ -32,9 +32,9 @@ os.environ.setdefault(
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 #: of a test with more cases than this, the ordinary suite runs one in ``SHARE``, and one of each kind; all are ``slow``
-CASES, SHARE = 3, 25
+CASES, SHARE = 2, 25
 #: of a test with more kinds than this, half of them; but these look at every op
-KINDS = 4
+KINDS = 2
 OF_EVERY_OP = {
     "test_derivative", "test_every_op_has_a_rule_or_is_a_function_of_its_operands", "test_every_op_has_a_sample",
     "test_infer", "test_localize", "test_partition", "test_types_of_results", "test_vmap_is_a_loop",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,14 +114,20 @@ def _size(r: Any, groups: Groups) -> int:
     return size
 
 
+def _in_groups(r: Any, collective: Callable[[Groups, int], Any], replicas_with_channel: bool = False) -> Any:
+    """What a collective of groups of ``n`` devices makes of the operands: nothing else where each is a group alone."""
+    groups = groups_of(r, "replica_groups", replicas_with_channel)
+    return list(r.operands) if groups is None else collective(groups, _size(r, groups))
+
+
 # --- collectives --------------------------------------------------------------------------------------------
 @reads("stablehlo.all_reduce", "stablehlo.cross-replica-sum")
 def _all_reduce(r: Any) -> Any:
-    groups = groups_of(r, "replica_groups", True)
-    if groups is None:
-        return list(r.operands)
-    op = ALL_REDUCE[_reduction(r)]((GROUP,), (_size(r, groups),))
-    return [_bind(r, op, groups, x) for x in r.operands]
+    def reduced(groups: Groups, n: int) -> Any:
+        op = ALL_REDUCE[_reduction(r)]((GROUP,), (n,))
+        return [_bind(r, op, groups, x) for x in r.operands]
+
+    return _in_groups(r, reduced, True)
 
 
 def _reduction(r: Any) -> str:
@@ -142,12 +149,12 @@ def _reduce_scatter(r: Any) -> Any:
 
 
 def _joined(r: Any, attribute: str, collective: Any) -> Any:
-    groups = groups_of(r, "replica_groups", True)
-    if groups is None:
-        return list(r.operands)
-    op = collective(r.attr(attribute), _size(r, groups))
-    _check_results(r, [op.infer(a) for a in r.in_avals])
-    return [_bind(r, op, groups, x) for x in r.operands]
+    def joined(groups: Groups, n: int) -> Any:
+        op = collective(r.attr(attribute), n)
+        _check_results(r, [op.infer(a) for a in r.in_avals])
+        return [_bind(r, op, groups, x) for x in r.operands]
+
+    return _in_groups(r, joined, True)
 
 
 def _check_results(r: Any, avals: Sequence[Any]) -> None:
@@ -158,10 +165,10 @@ def _check_results(r: Any, avals: Sequence[Any]) -> None:
 
 @reads("stablehlo.all_to_all")
 def _all_to_all(r: Any) -> Any:
-    groups = groups_of(r, "replica_groups")
-    if groups is None:
-        return list(r.operands)
-    n = _size(r, groups)
+    return _in_groups(r, partial(_all_exchanged, r))
+
+
+def _all_exchanged(r: Any, groups: Groups, n: int) -> Any:
     if r.attr("split_dimension", None) is None:
         return _one_for_each(r, groups, n)
     split, concat = r.attr("split_dimension"), r.attr("concat_dimension")
@@ -203,11 +210,11 @@ def _collective_permute(r: Any) -> Any:
 
 @reads("stablehlo.collective_broadcast")
 def _collective_broadcast(r: Any) -> Any:
+    return _in_groups(r, partial(_from_first, r))
+
+
+def _from_first(r: Any, groups: Groups, n: int) -> Any:
     """A sum to which only the first device of each group gives something."""
-    groups = groups_of(r, "replica_groups")
-    if groups is None:
-        return list(r.operands)
-    n = _size(r, groups)
     first = eq(_bind(r, AxisIndex((GROUP,), (n,)), groups), np.int32(0))
     outs = []
     for x in r.operands:

@@ -96,13 +96,13 @@ def test_plans_by_parts_are_right(mesh):
     sums = [layout.with_partial((far,), "sum") for layout in layouts if far not in layout.axes_used]
     every = [*itertools.product(layouts, layouts), *itertools.product(sums, layouts)]
     found = 0
-    for number, (src, dst) in enumerate(random.Random(0).sample(every, 50)):
-        for size in ((64, 32), (61, 32))[: 1 + (number % 10 == 0)]:
+    for number, (src, dst) in enumerate(random.Random(0).sample(every, 25)):
+        for size in ((64, 32), (61, 32))[: 1 + (number % 5 == 0)]:
             plan = plan_reshard(size, LARGE, src, dst, mesh)
             check_plan(plan, size, src, dst, mesh)
             ends = [type(step) for step, _ in plan.steps[:1] + plan.steps[-1:]]
             found += ends == [Slice, AllGather]
-    assert found >= 4
+    assert found >= 2
 
 
 def test_programs_send_parts_between_nodes():

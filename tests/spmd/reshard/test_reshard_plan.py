@@ -70,20 +70,20 @@ def test_what_uneven_reshards_cost_is_known_without_planning_their_rounds(mesh):
 # --- correctness --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("mesh", [M42, M222, M6, M23], ids=str)
 @pytest.mark.parametrize("shape", [(8, 24), (5, 12), (3, 7), (1, 9)], ids=str)
-def test_every_plan_of_a_matrix_is_right(mesh, shape):
-    for src, dst in pairs(all_layouts(mesh, 2), 250):
+def test_plans_of_a_matrix_are_right(mesh, shape):
+    for src, dst in pairs(all_layouts(mesh, 2), 80):
         check(shape, src, dst, mesh)
 
 
 @pytest.mark.parametrize("shape", [(8,), (12,), (5,), (3,), (0,)], ids=str)
-def test_every_plan_of_a_vector_is_right(shape):
+def test_plans_of_a_vector_are_right(shape):
     for mesh in (M42, M6):
-        for src, dst in itertools.product(all_layouts(mesh, 1), repeat=2):
+        for src, dst in pairs(all_layouts(mesh, 1), 60):
             check(shape, src, dst, mesh)
 
 
 def test_plans_of_three_dimensions_are_right():
-    for src, dst in pairs(all_layouts(M42, 3), 120):
+    for src, dst in pairs(all_layouts(M42, 3), 50):
         check((8, 8, 8), src, dst, M42)
         check((3, 8, 5), src, dst, M42)
 
@@ -91,7 +91,7 @@ def test_plans_of_three_dimensions_are_right():
 @pytest.mark.parametrize("reduction", ["sum", "max"])
 def test_plans_with_partial_values_are_right(reduction):
     layouts = partial_layouts(M222, 2, reduction)
-    for src, dst in pairs(layouts, 120):
+    for src, dst in pairs(layouts, 50):
         check((8, 8), src, dst, M222)
         check((5, 6), src, dst, M222)
 
@@ -104,10 +104,18 @@ def test_partial_values_of_two_kinds():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", [M42, M222, M6, M23], ids=str)
-@pytest.mark.parametrize("shape", [(8, 24), (5, 12), (3, 7)], ids=str)
-def test_every_plan_of_a_matrix_is_right_exhaustively(mesh, shape):
+@pytest.mark.parametrize("shape", [(8, 24), (5, 12), (3, 7), (1, 9)], ids=str)
+def test_every_plan_of_a_matrix_is_right(mesh, shape):
     for src, dst in itertools.product(partial_layouts(mesh, 2, "sum"), repeat=2):
         check(shape, src, dst, mesh)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(8,), (12,), (5,), (3,), (0,)], ids=str)
+def test_every_plan_of_a_vector_is_right(shape):
+    for mesh in (M42, M6, M222, M23):
+        for src, dst in itertools.product(partial_layouts(mesh, 1, "sum"), repeat=2):
+            check(shape, src, dst, mesh)
 
 
 # --- cost ---------------------------------------------------------------------------------------------------
@@ -138,7 +146,7 @@ SWEEPS = {
 UNEVEN = {
     "2-D, 4x2": ((61, 45), M42, 25, 1.02, 1.1, 1.0),
     "3-D, 4x2": ((31, 17, 29), M42, 15, 1.03, 1.15, 1.0),
-    "2-D, 8x4x2": ((250, 131), M842, 6, 1.02, 1.1, 1.0),
+    "2-D, 8x4x2": ((250, 131), M842, 4, 1.02, 1.1, 1.0),
 }
 
 
@@ -169,7 +177,7 @@ def test_rows_are_cut_as_they_are_sent_and_columns_as_they_are_received():
 
 
 def test_small_arrays_take_few_collectives():
-    for src, dst in pairs(all_layouts(M42, 2, True), 50):
+    for src, dst in pairs(all_layouts(M42, 2, True), 20):
         plan = plan_reshard((61, 45), 4, src, dst, M42)
         check_plan(plan, (61, 45), src, dst, M42)
         assert plan.collectives(M42) <= 4

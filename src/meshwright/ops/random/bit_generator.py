@@ -29,21 +29,8 @@ from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import emit_traced
+from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.base import Elementwise
-from meshwright.ops.elementwise.table import (
-    add,
-    and_,
-    convert,
-    eq,
-    lt,
-    mul,
-    or_,
-    scalar_like,
-    select,
-    shift_left,
-    shift_right_logical,
-    xor,
-)
 from meshwright.ops.random.bits import threefry2x32, u32, wide_product
 from meshwright.ops.scalar_body import one_by_one
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
@@ -62,9 +49,9 @@ def _ten_rounds(k0: Any, k1: Any, *counter: Any) -> list[Any]:
     c0, c1, c2, c3 = counter
     for number in range(10):
         if number:
-            k0, k1 = add(k0, u32(_PHILOX_STEPS[0])), add(k1, u32(_PHILOX_STEPS[1]))
+            k0, k1 = ops.add(k0, u32(_PHILOX_STEPS[0])), ops.add(k1, u32(_PHILOX_STEPS[1]))
         (high0, low0), (high1, low1) = (wide_product(c, f) for c, f in zip((c0, c2), _PHILOX_FACTORS))
-        c0, c1, c2, c3 = xor(xor(high1, c1), k0), low1, xor(xor(high0, c3), k1), low0
+        c0, c1, c2, c3 = ops.xor(ops.xor(high1, c1), k0), low1, ops.xor(ops.xor(high0, c3), k1), low0
     return [c0, c1, c2, c3]
 
 
@@ -161,7 +148,7 @@ class RngBitGenerator(Op):
             axes = ctx.result_axes(1, d)
             number = iota(np.uint32, (n,), 0)
             if axes:
-                number = add(number, mul(convert(ctx.tile_index(axes), dtypes.uint32), u32(n)))
+                number = ops.add(number, ops.mul(ops.convert(ctx.tile_index(axes), dtypes.uint32), u32(n)))
             rows.append(number)
         counter, word = self._places(rows, shape)
         return [self._next(state), self._bits(state, counter, word)]
@@ -172,44 +159,44 @@ class RngBitGenerator(Op):
         rows = list(rows)
         if self.algorithm == "THREE_FRY" and self.words == 2:
             d = self.paired
-            word = broadcast_in_dim(and_(rows[d], u32(1)), shape, (d,))
-            rows[d], sizes[d] = shift_right_logical(rows[d], u32(1)), -(-sizes[d] // 2)
+            word = broadcast_in_dim(ops.and_(rows[d], u32(1)), shape, (d,))
+            rows[d], sizes[d] = ops.shift_right_logical(rows[d], u32(1)), -(-sizes[d] // 2)
         number: Any = match_shape(u32(0), ShapedArray(shape, dtypes.uint32))
         for d, row in enumerate(rows):
             stride = u32(math.prod(sizes[d + 1 :]))
-            number = add(number, broadcast_in_dim(mul(row, stride), shape, (d,)))
+            number = ops.add(number, broadcast_in_dim(ops.mul(row, stride), shape, (d,)))
         if self.algorithm == "PHILOX":
-            word = and_(number, u32(self.words - 1))
-            number = shift_right_logical(number, u32(self.words.bit_length() - 1))
+            word = ops.and_(number, u32(self.words - 1))
+            number = ops.shift_right_logical(number, u32(self.words.bit_length() - 1))
         return number, word
 
     def _bits(self, state: Any, counter: Any, word: Any) -> Any:
         key, start, *upper = ([_half(v, 0), _half(v, 1)] for v in _scalars(state))
-        low = add(start[0], counter)
-        carry = convert(lt(low, counter), dtypes.uint32)
-        high = add(start[1], carry)
+        low = ops.add(start[0], counter)
+        carry = ops.convert(ops.lt(low, counter), dtypes.uint32)
+        high = ops.add(start[1], carry)
         if self.algorithm == "THREE_FRY":
             words = threefry2x32(key[0], key[1], low, high)
         else:
             above = upper[0] if upper else key
-            carry = and_(carry, convert(eq(high, u32(0)), dtypes.uint32))
-            third = add(above[0], carry)
-            fourth = add(above[1], and_(carry, convert(eq(third, u32(0)), dtypes.uint32)))
+            carry = ops.and_(carry, ops.convert(ops.eq(high, u32(0)), dtypes.uint32))
+            third = ops.add(above[0], carry)
+            fourth = ops.add(above[1], ops.and_(carry, ops.convert(ops.eq(third, u32(0)), dtypes.uint32)))
             words = Philox4x32().bind(key[0], key[1], low, high, third, fourth)
         if self.wide:
             words = [_joined(a, b) for a, b in zip(words[::2], words[1::2])]
         bits = words[0]
         for number, other in enumerate(words[1:], 1):
-            bits = select(eq(word, u32(number)), other, bits)
-        return convert(bits, self.dtype)
+            bits = ops.select(ops.eq(word, u32(number)), other, bits)
+        return ops.convert(bits, self.dtype)
 
     def _next(self, state: Any) -> Any:
         """The state after all that is generated."""
         key, start, *upper = _scalars(state)
         count = np.array(self.counters, np.uint64)
-        after = add(start, count)
+        after = ops.add(start, count)
         if upper:
-            upper = [add(upper[0], convert(lt(after, count), dtypes.uint64))]
+            upper = [ops.add(upper[0], ops.convert(ops.lt(after, count), dtypes.uint64))]
         return concatenate([expand_dims(v, [0]) for v in (key, after, *upper)], 0)
 
 
@@ -219,12 +206,12 @@ def _scalars(state: Any) -> list[Any]:
 
 def _half(x: Any, number: int) -> Any:
     """The lower (0) or upper (1) half of a word of 64 bits."""
-    return convert(shift_right_logical(x, scalar_like(32 * number, x)), dtypes.uint32)
+    return ops.convert(ops.shift_right_logical(x, ops.scalar_like(32 * number, x)), dtypes.uint32)
 
 
 def _joined(low: Any, high: Any) -> Any:
-    low, high = convert(low, dtypes.uint64), convert(high, dtypes.uint64)
-    return or_(low, shift_left(high, scalar_like(32, high)))
+    low, high = ops.convert(low, dtypes.uint64), ops.convert(high, dtypes.uint64)
+    return ops.or_(low, ops.shift_left(high, ops.scalar_like(32, high)))
 
 
 # --- reading ------------------------------------------------------------------------------------------------
