@@ -13,6 +13,8 @@ from jaxlib.mlir.dialects import stablehlo
 from op_forms import Form
 from test_device_collectives import all_reduce
 from test_device_collectives import text as manual_region
+from test_per_device_programs import all_reduce as all_reduce_alone
+from test_per_device_programs import module as of_one_device
 
 from meshwright.stablehlo.context import new_context
 from meshwright.stablehlo.hlo import module_bytecode, to_hlo
@@ -59,6 +61,7 @@ def texts() -> Iterator[str]:
     yield _SHARDED
     yield _SHARDY
     yield manual_region(all_reduce([[0, 1], [2, 3], [4, 5], [6, 7]]))
+    yield of_one_device(all_reduce_alone([[0, 1, 2, 3]], "cross_replica"), "4x8", 4, 2)
 
 
 def in_every_form(text: str) -> Iterator[str | bytes]:

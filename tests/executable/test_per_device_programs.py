@@ -207,6 +207,28 @@ ENTRY e { a = f32[4,8] parameter(0)
     assert sorted(c.kind for c in part.collectives) == ["all_reduce", "collective_permute", "reduce_scatter"]
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("i1", "bool"), ("ui4", "uint4"), ("f8E4M3FN", "float8_e4m3fn")])
+@pytest.mark.parametrize("rows", [4, 0])
+def test_narrow_and_empty_arrays(name: str, dtype: str, rows: int) -> None:
+    text = module(all_reduce([list(range(N))]), f"{rows}x8").replace("4x8xf32", f"{rows}x8xf32").replace("f32", name)
+    text = text.replace("stablehlo.add", "stablehlo.or") if name == "i1" else text
+    got, _ = run(text, mnp.ones((N, rows, 8), dtype))
+    assert (got.shape, str(got.dtype)) == ((N, rows, 8), dtype)
+    assert (np.asarray(got).astype(int) == (1 if name == "i1" else N)).all()
+
+
+def test_every_transformation_sees_through_it() -> None:
+    f = mw.load(module(all_reduce([[0, 1], [2, 3], [4, 5], [6, 7]])))
+    want = np.asarray(f(X))
+    np.testing.assert_allclose(mw.jvp(f, (X,), (2 * X,))[1], 2 * want, rtol=1e-5)
+    np.testing.assert_allclose(mw.linearize(f, X)[1](X), want, rtol=1e-5)
+    np.testing.assert_allclose(mw.vmap(f)(np.stack([X, 2 * X])), np.stack([want, 2 * want]), rtol=1e-5)
+    gradient = mw.vmap(mw.grad(lambda x: mw.checkpoint(f)(x).sum()))(np.stack([X, X]))
+    np.testing.assert_array_equal(gradient, np.full((2, *X.shape), 2, np.float32))
+    twice, _ = mw.lax.scan(lambda x, _: (f(x), None), mnp.asarray(X), None, length=2)
+    np.testing.assert_allclose(twice, 2 * want, rtol=1e-5)
+
+
 # --- whole programs -----------------------------------------------------------------------------------------
 MESH = mw.AbstractMesh((4, 2), ("d", "m"))
 SPECS = (P("d"), P(None, "m"), P("m"))
