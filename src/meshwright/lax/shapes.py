@@ -53,11 +53,10 @@ def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, shar
       >>> lax.full((2, 3), 7).tolist()
       [[7, 7, 7], [7, 7, 7]]
     """
-    aval = typeof(fill_value)
+    scalar = fill_value if dtype is None else convert(fill_value, dtypes.requested(dtype, "full"))
+    aval = typeof(scalar)
     if aval.shape != ():
         raise ShapeError(f"full: fill_value must be a scalar, got {aval}; use broadcast_in_dim for an array")
-    target = aval.dtype if dtype is None else dtypes.requested(dtype, "full")
-    scalar = convert(fill_value, target, weak_type=dtype is None and aval.weak_type)
     sizes = shape if isinstance(shape, Iterable) else (shape,)
     return laid_out(broadcast_reduce.broadcast_in_dim(as_result(scalar), sizes, ()), sharding)
 

@@ -289,9 +289,9 @@ def _value(x: Any, values: Any, name: str) -> Any:
     if not is_python_number(values):
         return values
     kind = result_type(x, values)
-    if dtypes.is_integer(dtype) and kind == dtype:
-        check_integer(values, dtype, f"at.{name}")
-    return np.asarray(values).astype(dtype if kind == dtype else kind)
+    if dtypes.is_integer(kind):
+        check_integer(values, kind, f"at.{name}")
+    return np.asarray(values).astype(kind)
 
 
 def _fitted(value: Any, shape: tuple[int, ...], name: str) -> Any:

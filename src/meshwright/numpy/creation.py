@@ -215,9 +215,10 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
     sharding = _sharding(device, "full")
     if isinstance(fill_value, (Array, np.ndarray, list, tuple)):
         return spread(asarray(fill_value, dtype), shape)
+    if dtype is not None:
+        return _filled(shape, fill_value, dtypes.requested(dtype, "full"), False, sharding)
     own = typeof(fill_value)
-    target = own.dtype if dtype is None else dtypes.requested(dtype, "full")
-    return _filled(shape, fill_value, target, dtype is None and own.weak_type, sharding)
+    return _filled(shape, fill_value, own.dtype, own.weak_type, sharding)
 
 
 def _filled(shape: tuple[int, ...], value: Any, dtype: np.dtype, weak: bool = False, sharding: Any = None) -> Any:

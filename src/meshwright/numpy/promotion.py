@@ -32,7 +32,7 @@ from meshwright.errors import (
 )
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, FOREIGN, typeof
-from meshwright.ops.elementwise.table import convert
+from meshwright.ops.elementwise.conversion import convert, warn_of_lost_parts
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.runtime.array import Array, from_numpy
 
@@ -343,7 +343,10 @@ def known_positions(x: np.ndarray) -> np.ndarray:
 
 
 def cast_numpy(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """NumPy's conversion, without its warnings for complex to real and NaN to integer."""
+    """NumPy's conversion, without its warnings for NaN to integer."""
+    if value.dtype.kind == "c" and (dtypes.is_integer(dtype) or dtypes.is_float(dtype)):
+        warn_of_lost_parts(value.dtype, dtype)
+        value = value.real
     with warnings.catch_warnings(), np.errstate(invalid="ignore", over="ignore"):
         warnings.simplefilter("ignore")
         return value.astype(dtype)

@@ -312,10 +312,10 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
         return bool(self._scalar("bool()", "; use .any() or .all()"))
 
     def __int__(self) -> int:
-        return int(self._scalar("int()"))
+        return int(self._scalar("int()").item())  # Python refuses complex numbers, which NumPy would cut off
 
     def __float__(self) -> float:
-        return float(self._scalar("float()"))
+        return float(self._scalar("float()").item())
 
     def __complex__(self) -> complex:
         return complex(self._scalar("complex()"))

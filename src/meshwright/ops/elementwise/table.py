@@ -27,6 +27,8 @@ from meshwright.ir.varying import cast
 from meshwright.ops.composite import emit_traced, traced
 from meshwright.ops.elementwise import by_parts, slopes, written_out
 from meshwright.ops.elementwise.base import Elementwise, Partial, complex_of_parts, row
+from meshwright.ops.elementwise.conversion import ConvertElementType as ConvertElementType
+from meshwright.ops.elementwise.conversion import convert as convert
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape, unbroadcast
 
 #: what functions of other files, that this one needs, are given to write with
@@ -327,48 +329,6 @@ def integer_pow(x: Any, y: int) -> Any:
       ([8, -27], [0.5, 0.25])
     """
     return IntegerPow(operator.index(y)).bind(x) if y != 1 else x if isinstance(x, Typed) else copy(x)
-
-
-@dataclass(frozen=True)
-class ConvertElementType(Elementwise):
-    """Conversion to ``new_dtype``."""
-
-    new_dtype: np.dtype
-    weak_type: bool = False
-    name: ClassVar[str] = "convert_element_type"
-    accepts: ClassVar[tuple[str, ...]] = ("biufc",)
-
-    def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
-        return ((0,),) if dtypes.holds_floats(self.new_dtype, avals[0].dtype) else ()  # sums may be done in it
-
-    def infer(self, *avals: ShapedArray) -> ShapedArray:
-        return ShapedArray(avals[0].shape, self.new_dtype, self.weak_type)
-
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
-        return self.bind(*primals), self.bind(*tangents)
-
-    def transpose(self, ct: Any, x: Any) -> Cotangents:
-        return [convert(ct, x.aval.dtype)]
-
-    def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
-        (source,), (out,) = b.in_avals, b.out_avals
-        if dtypes.is_bool(self.new_dtype) and not dtypes.is_bool(source.dtype):
-            return b.op(
-                "stablehlo.compare", [x, b.constant(0, source)], b.out_avals,
-                comparison_direction="#stablehlo<comparison_direction NE>",
-            )[0]  # fmt: skip
-        if dtypes.is_complex(source.dtype) and not dtypes.is_complex(out.dtype):
-            source = source.update(dtype=dtypes.real_of(source.dtype))
-            x = b.op("stablehlo.real", [x], [source])[0]
-        return x if source.dtype == out.dtype else b.op("stablehlo.convert", [x], b.out_avals)[0]
-
-
-def convert(x: Any, dtype: np.dtype, weak_type: bool = False) -> Any:
-    """``x`` with this dtype; as it is, if it has it."""
-    aval = typeof(x)
-    if aval.dtype == dtype and aval.weak_type == weak_type:
-        return x
-    return ConvertElementType(dtype, weak_type).bind(x)
 
 
 @dataclass(frozen=True)

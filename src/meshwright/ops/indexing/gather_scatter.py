@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.errors import RuleError
+from meshwright.errors import ArgumentTypeError, RuleError
 from meshwright.ir.contract import ArrayLike, Region
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Cotangents, Dual, Linear, Tangent, Zero
@@ -201,7 +202,7 @@ def gather(
     Raises:
       ShapeError: dimension numbers or slice sizes that do not fit the shapes.
       DTypeError: indices that are not integers.
-      ArgumentError: an unknown mode.
+      ArgumentError: an unknown mode; ArgumentTypeError: a complex ``fill_value`` beside real numbers.
 
     Example:
       >>> x = jnp.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
@@ -209,6 +210,9 @@ def gather(
       >>> lax.gather(x, jnp.array([[2], [0]]), rows, (1, 3)).tolist()
       [[7, 8, 9], [1, 2, 3]]
     """
+    dtype = typeof(operand).dtype
+    if isinstance(fill_value, complex) and not dtypes.is_complex(dtype):
+        raise ArgumentTypeError(f"gather: fill_value {fill_value!r} is no {dtype}; take its real part")
     if fill_value is not None and fill_value != fill_value:
         fill_value = None  # NaN is the default, and unequal to itself
     sizes = tuple(int(k) for k in slice_sizes)

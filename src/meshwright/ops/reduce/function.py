@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshwright.core import pytree
+from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
@@ -64,7 +64,8 @@ def reduction_function(
         init = typeof(value)
         if init.shape != ():
             raise ShapeError(f"{name}: init_values must be scalars, got {init}")
-        if init.dtype != aval.dtype and not init.weak_type:
+        weak = init.weak_type and dtypes.promote([(aval.dtype, False), (init.dtype, True)])[0] == aval.dtype
+        if init.dtype != aval.dtype and not weak:
             raise DTypeError(f"{name}: init_value has dtype {init.dtype}, the operand {aval.dtype}; convert one")
 
     def flat(*scalars: Any) -> list[Any]:
