@@ -112,15 +112,18 @@ def adapted(fun: Callable[..., Any], adapt: Callable[[Callable[..., Any]], Calla
 
 # --- types of what is carried -------------------------------------------------------------------------------
 def promoted(leaves: Sequence[Any], outs: Sequence[ShapedArray]) -> list[Any] | None:
-    """Weakly typed ``leaves`` (Python numbers) converted to the types that come out; None if there are none."""
+    """Weakly typed ``leaves`` (Python numbers) converted to the dtypes that come out; None if they have these.
+
+    As in JAX, a number of the dtype that comes out stays weakly typed in the body.
+    """
     if len(leaves) != len(outs):
         return None
     new, changed = [], False
     for x, out in zip(leaves, outs):
         aval = typeof(x)
-        if aval.weak_type and not (out.weak_type and out.dtype == aval.dtype):
-            dtype, weak = promote([(aval.dtype, True), (out.dtype, out.weak_type)])
-            x = convert(x, dtype, weak) if weak or isinstance(x, Typed) else np.asarray(x, dtype)
+        if aval.weak_type and out.dtype != aval.dtype:
+            dtype, _ = promote([(aval.dtype, True), (out.dtype, out.weak_type)])
+            x = convert(x, dtype) if isinstance(x, Typed) else np.asarray(x, dtype)
             changed = True
         new.append(x)
     return new if changed else None

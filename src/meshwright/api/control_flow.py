@@ -250,7 +250,7 @@ def scan(
 
     Example:
       >>> lax.scan(lambda total, x: (total + x, total), 0, mnp.arange(4))
-      (Array(6, dtype=int32), Array([0, 0, 1, 3], dtype=int32))
+      (Array(6, dtype=int32), Array([0, 0, 1, 3], dtype=int32, weak_type=True))
     """
     require_callable(f, "scan")
     return _scan(_Loop("scan", f), f, init, xs, length, reverse, unroll)

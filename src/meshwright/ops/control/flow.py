@@ -129,8 +129,8 @@ class ControlOp(RegionOp):
             check_operands(f"{self.name} {body.label}".strip(), parts.of(number), expected)
             self._check_results(body, parts.carry)
         _, first = self.working()[0]
-        carried = first.split(first.jaxpr.in_avals)[1]
-        return (*carried, *map(self.stacked, first.jaxpr.out_avals[first.num_carry :]))
+        outs = first.jaxpr.out_avals
+        return (*outs[: first.num_carry], *map(self.stacked, outs[first.num_carry :]))
 
     def _check_results(self, body: Body, carry: Sequence[ShapedArray]) -> None:
         outs, first = body.jaxpr.out_avals, self.working()[0][1].jaxpr.out_avals
