@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -318,3 +320,18 @@ def test_formats_are_checked_when_traced(refuses):
     with refuses(TypeError, "format string"):
         mw.debug.print(X)
     assert issubclass(ArgumentError, ValueError) and issubclass(ArgumentTypeError, TypeError)
+
+
+def test_of_random_keys_the_words_are_shown() -> None:
+    seen: list[Any] = []
+    mw.jit(lambda k: mw.debug.callback(lambda words: seen.append(words.tolist()), k))(mw.random.key(5))
+    mw.effects_barrier()
+    assert seen == [[0, 5]]
+
+
+def test_parts_of_devices_are_not_what_is_shown() -> None:
+    mw.debug.print("{}", 1, partitioned=False)
+    with pytest.raises(ArgumentError, match="partitioned=True"):
+        mw.debug.print("{}", 1, partitioned=True)
+    with pytest.raises(ArgumentError, match="partitioned=True"):
+        mw.debug.callback(lambda x: None, 1, partitioned=True)

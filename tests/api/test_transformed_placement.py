@@ -11,6 +11,7 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import P, lax
+from meshwright.errors import ConfigError, ShardingError
 
 MESH = mw.make_mesh((4, 2), ("x", "y"))
 ROWS = mw.NamedSharding(MESH, P("x"))
@@ -54,3 +55,23 @@ def test_gradients_through_a_pmap_lie_on_its_devices() -> None:
     got = mw.grad(lambda x: mw.pmap(lambda y: lax.psum(y**2, "i"), axis_name="i")(x).sum())(mnp.asarray(X))
     np.testing.assert_allclose(got, 16 * X, rtol=1e-5)
     assert got.sharding.device_set == frozenset(mw.devices()) and got.sharding.shard_shape((8, 8)) == (8,)
+
+
+def test_the_only_device_is_where_values_are_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    (device, *_), x = mw.devices(), np.ones(3, np.float32)
+
+    def put(a: Any) -> Any:
+        return mw.device_put(a, device) * 2
+
+    with pytest.raises(ShardingError):
+        mw.vmap(put)(x)
+    monkeypatch.setattr("meshwright.api.placement.device_count", lambda: 1)
+    assert mw.vmap(put)(x).tolist() == mw.jit(put)(x).tolist() == [2, 2, 2]
+    assert mw.grad(put)(1.0).item() == 2
+
+
+def test_a_platform_is_named_for_its_first_device() -> None:
+    with mw.default_device("cpu"):
+        assert mnp.ones(2).device == mw.devices()[0]
+    with pytest.raises(ConfigError, match="the platform's name"), mw.default_device("tpu"):
+        pass

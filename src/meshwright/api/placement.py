@@ -29,7 +29,7 @@ from meshwright.ops.sharding.constraint import RESHARD, Reshard, ShardingConstra
 from meshwright.ops.sharding.memory_put import MemoryPut
 from meshwright.ops.sharding.mesh_cast import CAST_ARRAY
 from meshwright.runtime.array import Array, from_numpy
-from meshwright.runtime.devices import Device
+from meshwright.runtime.devices import Device, device_count
 from meshwright.runtime.eager import SHARDED, single_op_jaxpr
 from meshwright.runtime.executable import check_move
 from meshwright.sharding import (
@@ -119,7 +119,7 @@ def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
     """A layout for a value of the program that is being traced.
 
     Raises:
-      ShardingError: a single device, which only the arguments of the program can choose.
+      ShardingError: one of several devices, which only the arguments of the program can choose.
     """
     check_alive(x)
     target = named(sharding)
@@ -132,6 +132,8 @@ def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
     if target.is_explicit and isinstance(target, NamedSharding):
         return _asserted(x, target, what)
     if not isinstance(target, NamedSharding):
+        if isinstance(target, SingleDeviceSharding) and device_count() == 1:
+            return x  # there is no other
         raise ShardingError(
             f"{what}: inside a traced function a value cannot be put on {sharding!r}; place the arguments of the "
             "jitted function, or use a NamedSharding"

@@ -52,6 +52,8 @@ def _is_platform(value: str) -> bool:
 
 
 def _is_device(value: Any) -> bool:
+    if isinstance(value, str):
+        return platform_named(value) == config.platform  # there is one platform at a time
     return value is None or (hasattr(value, "platform") and hasattr(value, "id"))
 
 
@@ -102,7 +104,9 @@ OPTIONS: dict[str, Option] = {
     "persistent_cache_min_entry_size_bytes": Option(0, accepts=lambda v: v >= -1, expected="a number of bytes, or -1"),
     "random_seed_offset": Option(0, traced=True),
     "reproducible_sums": Option(False, traced=True),
-    "default_device": Option(None, accepts=_is_device, expected="a device (see devices()) or None", traced=True),
+    "default_device": Option(
+        None, accepts=_is_device, expected="a device (see devices()), the platform's name or None", traced=True
+    ),
 }
 #: what programs decide for themselves (``dtypes.wide_types``), and users do not
 _SCOPED = {"wide_types": False}

@@ -128,7 +128,7 @@ def dump_ir(folder: str | PathLike[str] | None) -> AbstractContextManager[None]:
 
 
 def default_device(new_val: Any) -> AbstractContextManager[None]:
-    """In the ``with`` block, arrays that nobody places are made on ``device`` (None: the first one).
+    """In the ``with`` block, arrays that nobody places are made on a device (None, or a platform's name: the first).
 
     Example:
       >>> with mw.default_device(mw.devices()[3]):

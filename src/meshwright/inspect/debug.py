@@ -16,6 +16,7 @@ import numpy as np
 
 from meshwright.core import pytree
 from meshwright.core.absent import absent as _absent
+from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError
@@ -23,7 +24,9 @@ from meshwright.inspect.picture import ShardingPicture, picture_of, visualize_sh
 from meshwright.inspect.picture import visualize_array_sharding as _visualize
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.control.callback import DebugCallback
+from meshwright.ops.random.keys import unwrap_keys
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
+from meshwright.runtime.devices import device_count
 from meshwright.runtime.executable import as_array
 from meshwright.sharding import Sharding
 from meshwright.transforms.wrapped import name_of, require_callable
@@ -61,17 +64,21 @@ def _is_array(x: Any) -> bool:
     return isinstance(x, (Tracer, np.ndarray, np.generic, int, float, complex)) or hasattr(x, "__array__")
 
 
-def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any) -> None:
+def callback(
+    callback: Callable[..., Any], *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any
+) -> None:
     """Calls ``callback(*args, **kwargs)`` with NumPy arrays whenever the program comes by, ignoring what it returns.
 
     It has no part in derivatives (it sees the values of the forward computation); under ``vmap`` it is called for each
-    entry. Leaves that are no arrays, such as strings, are passed as they are. On a mesh it gets whole arrays.
+    entry. Leaves that are no arrays, such as strings, are passed as they are, of random keys the words. On a mesh it
+    gets whole arrays.
 
     Args:
       ordered: callbacks with ``ordered=True`` happen in program order.
+      partitioned: whether the part of each device is passed; refused where there are several devices.
 
     Raises:
-      CallbackError: (from the program) it raised.
+      ArgumentError: ``partitioned`` on several devices; CallbackError: (from the program) it raised.
 
     Example:
       >>> seen = []
@@ -80,13 +87,22 @@ def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **
       (6.0, [3.0])
     """
     require_callable(callback, "debug.callback")
+    _whole("callback", partitioned)
     _effect(callback, name_of(callback), args, kwargs, ordered)
+
+
+def _whole(name: str, partitioned: bool) -> None:
+    if partitioned and device_count() > 1:
+        raise ArgumentError(
+            f"debug.{name}: partitioned=True, a call for each device's part, is not done; the function is called with "
+            "whole arrays"
+        )
 
 
 def _effect(fun: Callable[..., Any], name: str, args: Any, kwargs: Any, ordered: bool) -> None:
     leaves, tree = pytree.flatten((args, kwargs))
     fixed = tuple((i, x) for i, x in enumerate(leaves) if not _is_array(x))
-    arrays = [x for x in leaves if _is_array(x)]
+    arrays = [unwrap_keys(x) if is_key(typeof(x).dtype) else x for x in leaves if _is_array(x)]
     DebugCallback(_Effect(fun, tree, fixed), name, (), bool(ordered)).bind(*arrays)
 
 
@@ -116,7 +132,7 @@ class _Printer:
         _show(self.text.format(*args, **kwargs), flush=True)
 
 
-def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
+def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any) -> None:
     """Prints ``fmt.format(*args, **kwargs)`` whenever the program comes by, with the values of that run.
 
     See :func:`callback`.
@@ -136,6 +152,7 @@ def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
       x is 1.5, twice it 3.0
       1.5
     """
+    _whole("print", partitioned)
     if not isinstance(fmt, str):
         raise ArgumentTypeError(f"debug.print: the first argument must be a format string, got {fmt!r}; pass '{{}}', x")
     try:

@@ -290,7 +290,8 @@ def host_ids(backend: str | None = None) -> list[int]:
 
 def default_device() -> Device:
     """Where arrays are made that nobody places."""
-    return config.default_device or _own_devices()[0]
+    chosen = config.default_device
+    return _own_devices()[0] if chosen is None or isinstance(chosen, str) else chosen
 
 
 def make_mesh(
