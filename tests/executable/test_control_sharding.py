@@ -187,3 +187,34 @@ def test_stablehlo_of_the_device_program():
     text = part.as_text("stablehlo")
     assert "stablehlo.while" in text and "replica_groups" in text
     assert "while(" in part.as_text("hlo")
+
+
+WHOLE = NamedSharding(MESH, P(None, None))
+BRANCHES = [mnp.tanh, lambda v: lax.with_sharding_constraint(v, WHOLE)]
+
+
+@pytest.mark.parametrize("branches", [BRANCHES, BRANCHES[::-1]], ids=["as it is first", "whole first"])
+def test_branches_agree_on_the_cheapest_layout_of_a_result(branches):
+    """Neither gathers what the result is not needed whole for, whichever comes first."""
+
+    def f(i, v):
+        return lax.cond(i > 0, *branches, v)
+
+    part = partition(f, [np.float32(1), f32(12, 6)], [None, P("data", "model")], out=P(None, "model"))
+    assert [(c.kind, c.bytes_sent) for c in part.collectives] == [("all_gather", 2 * 4 * 3 * 4)]
+
+
+def test_who_has_a_result_whole_anyway_sends_nothing_for_it():
+    """It is read whole in one branch; the other brings its own to where it should lie, and the result is there."""
+
+    def both(v):
+        w = BRANCHES[1](v)
+        return w * w.sum()
+
+    def f(i, v):
+        return lax.cond(i > 0, both, mnp.tanh, v)
+
+    part = partition(f, [np.float32(1), f32(12, 6)], [None, P("data", "model")], out=P(None, "model"))
+    cond = part.jaxpr.jaxpr.eqns[-1]
+    assert (cond.op.name, cond.outvars[0].aval.shape) == ("cond", (12, 3))
+    assert max(c.bytes_sent for c in part.collectives) == 2 * 4 * 6 * 4

@@ -4,11 +4,13 @@ A carry has one layout going in and coming out, the one that propagation found b
 only adds to its carry (a gradient over microbatches, a loss) is taken out of it first: the terms may then stay partial
 sums, the carry is partial with them, and the sum is completed once, after the loop; so with sums that are scaled in
 every step, running means, and those that a predicate skips. Outputs that are stacked may stay partial likewise. The
-scanned dimension itself is never split, and a predicate is known to all devices.
+scanned dimension itself is never split, and a predicate is known to all devices. Branches are walked before it is said
+how their results lie: together they know what that costs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,11 +29,13 @@ from meshwright.sharding.rule import PARALLEL
 from meshwright.spmd.custom import custom_region
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.masked import masked_groups, number_of
+from meshwright.spmd.partition.choose import prices
 from meshwright.spmd.partition.keep import KeepPartial
 from meshwright.spmd.partition.record import Replicated
+from meshwright.spmd.reshard.plan import reshard_cost
 
 if TYPE_CHECKING:
-    from meshwright.spmd.partition.partitioner import Partitioner
+    from meshwright.spmd.partition.partitioner import Partitioner, Value
 
 #: results on a device, and their layouts
 Results = tuple[Sequence[Any], Sequence[Layout]]
@@ -245,14 +249,30 @@ def _choice(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
     numbers = op.numbers()
     params = op.regions()[0].jaxpr.invars
     layouts = [_layout(p, eqn, *pair) for pair in zip(numbers.of(0), params)]
-    outs: Sequence[Any] = [None] * len(eqn.outvars)
-    branches = []
-    for branch in op.regions():
-        part = p.nested(branch, layouts, outs)
-        outs = part.out_layouts  # the first branch decides where propagation does not
-        branches.append(part.jaxpr)
+    walked = [p.walked(branch, layouts) for branch in op.regions()]
+    values = zip(*([w.put_out(atom) for atom in w.closed.jaxpr.outvars] for w in walked))
+    outs = [_result_layout(p, var, ways) for var, ways in zip(eqn.outvars, values)]
+    branches = [p.noted(w.finished(outs)).jaxpr for w in walked]
     operands = [_bring(p, eqn, i, lo) for i, lo in enumerate([Layout.replicated(0), *layouts])]
     return op.with_regions(branches).bind(*operands), outs
+
+
+def _result_layout(p: Partitioner, var: Var, ways: Sequence[Value]) -> Layout:
+    """Where a result costs least that is one of these values: to bring them there, of which a run does one, and to go
+    on from there to where it should lie."""
+    target, unit = p.propagation.target(var), prices(p.mesh)
+    shape, size = var.aval.shape, var.aval.dtype.itemsize
+    made = [way for way in ways if not way.is_remade]
+
+    def cost(layout: Layout) -> float:
+        brought = sum(reshard_cost(shape, size, w.layouts[p.cheapest(w, layout)], layout, p.mesh) for w in made)
+        after = reshard_cost(shape, size, layout, target or layout, p.mesh)
+        return brought / len(ways) + after + unit.memory * size * math.prod(layout.local_shape(shape, p.mesh))
+
+    hints = [p.propagation.layout(w.atom) for w in ways if isinstance(w.atom, Var)]
+    known = [layout.drop_partial() for way in made for layout in way.layouts]
+    found = [*filter(lambda lo: any(lo.dims), hints), *([] if target is None else [target]), *known]
+    return min(dict.fromkeys(found) or [Layout.replicated(var.aval.ndim)], key=cost)
 
 
 def _region(p: Partitioner, eqn: JaxprEqn) -> ShardMap:

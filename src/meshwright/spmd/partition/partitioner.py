@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from meshwright.core import source
@@ -108,6 +109,8 @@ class Partitioner:
         self.trace = JaxprTrace()
         self.replicated: list[Replicated] = []
         self.products: list[Question] = []
+        #: what the values are that have a layout of their own, without it
+        self.laid_out: dict[Var, Value] = {}
         self.stands_for: dict[Var, tuple[Var, Layout]] = {}
         self.rules = [eqn_rule(e) for e in jaxpr.jaxpr.eqns]
         outs = jaxpr.jaxpr.outvars
@@ -117,6 +120,11 @@ class Partitioner:
         self.uses.update(a for a in jaxpr.jaxpr.outvars if isinstance(a, Var))
 
     def run(self) -> Partition:
+        self.walk()
+        return self.finished(self.out_layouts)
+
+    def walk(self) -> None:
+        """Record the equations, up to the values that are put out."""
         inner = self.closed.jaxpr
         with extend_axis_env(self._axis_env()), set_trace(self.trace):
             for number, (var, layout) in enumerate(zip(inner.invars, self.in_layouts)):
@@ -129,8 +137,13 @@ class Partitioner:
             for eqn, rule in zip(inner.eqns, self.rules):
                 with source.at(eqn.source):
                     self.equation(eqn, rule)
-            outs, out_layouts = [], []
-            for number, (atom, target) in enumerate(zip(inner.outvars, self.out_layouts)):
+
+    def finished(self, wanted: Sequence[Layout | KeepPartial | None]) -> Partition:
+        """What was recorded, with what is put out in layouts as ``wanted``."""
+        inner = self.closed.jaxpr
+        outs, out_layouts = [], []
+        with extend_axis_env(self._axis_env()), set_trace(self.trace):
+            for number, (atom, target) in enumerate(zip(inner.outvars, wanted)):
                 local, final = self.output(number, atom, target)
                 outs.append(local)
                 out_layouts.append(final)
@@ -341,7 +354,17 @@ class Partitioner:
         ``mesh`` has the axes over which to partition, where these are not all.
         """
         mesh = self.mesh if mesh is None else mesh
-        part = Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, region=True).run()
+        return self.noted(Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, region=True).run())
+
+    def walked(self, jaxpr: ClosedJaxpr, in_layouts: Sequence[Layout]) -> Partitioner:
+        """The partitioner of a region, which has recorded its equations: how its results lie is yet to be said."""
+        free = [None] * len(jaxpr.jaxpr.outvars)
+        region = Partitioner(jaxpr, self.mesh, self.propagation, in_layouts, free, region=True)
+        region.walk()
+        return region
+
+    def noted(self, part: Partition) -> Partition:
+        """A region's partition, what is to be said about it added to the program's."""
         self.replicated += part.replicated
         self.products += part.products
         self.stands_for.update(part.stands_for)
@@ -367,6 +390,7 @@ class Partitioner:
         """The result of an equation that is its operand, in a layout of its own or (None) in any that there is."""
         value, var = self.value(eqn.invars[0]), eqn.outvars[0]
         versions = value.versions
+        self.laid_out[var] = replace(value, versions=[*versions])
         if target is not None:
             local = self.bring(value, self.cheapest(value, target), target, eqn.op.name, user=eqn)
             versions = [(target, local), *(value.versions if value.is_remade else ())]
@@ -378,8 +402,12 @@ class Partitioner:
         costs = [reshard_cost(aval.shape, aval.dtype.itemsize, lo, target, self.mesh) for lo in value.layouts]
         return costs.index(min(costs))
 
+    def put_out(self, atom: Var | Literal) -> Value:
+        """What becomes an output: a value in a layout of its own that nothing else reads need not have that before."""
+        return self.laid_out[atom] if atom in self.laid_out and self.uses[atom] == 1 else self.value(atom)
+
     def output(self, number: int, atom: Var | Literal, layout: Layout | KeepPartial | None) -> tuple[Any, Layout]:
-        value = self.value(atom)
+        value = self.value(atom) if layout is None or isinstance(layout, KeepPartial) else self.put_out(atom)
         if isinstance(layout, KeepPartial):
             if all(map(layout.keeps, value.layouts)):
                 return value.versions[0][1], value.layouts[0]
