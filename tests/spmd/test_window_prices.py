@@ -58,3 +58,18 @@ def test_every_other_row_from_somewhere_is_taken_where_rows_are_whole():
     part = run.lower(x).partition()
     part.verify()
     assert [(c.kind, c.bytes_sent) for c in part.collectives] == [("all_to_all", 96 * 32 * 4 // 4 * 3 // 4)]
+
+
+def test_spread_rows_and_what_comes_back_from_them_are_held_once():
+    """Rows put between, before and behind others, and the gradient, which takes every third row from the second."""
+    rows = mw.NamedSharding(MESH, P("x"))
+
+    def loss(x):
+        return mw.numpy.sum(mw.numpy.sin(lax.pad(x, 0.5, [(2, 1, 2)])))
+
+    run = mw.jit(mw.grad(loss), in_shardings=rows, out_shardings=rows)
+    part = run.lower(mw.ShapeDtypeStruct((4096,), np.float32)).partition()
+    part.verify()
+    assert part.bytes_sent <= 2 * 4  # a row forth and one back
+    held = 4 * (4096 + 3 * 4096) // 4
+    assert part.peak_bytes <= 1.3 * held

@@ -183,11 +183,14 @@ class Pad(Op):
 
     def transpose(self, ct: Any, x: Any, value: Any) -> Cotangents:
         aval = x.aval if isinstance(x, Linear) else typeof(x)
-        # What of the result came from the operand: undo the edges (negative padding puts zeros back), then the strides.
-        undone = pad(ct, scalar_like(0, ct), [(-lo, -hi, 0) for lo, hi, _ in self.padding_config])
-        inside = slice_(
-            undone, (0,) * aval.ndim, typeof(undone).shape, [inner + 1 for *_, inner in self.padding_config]
-        )
+        # What of the result came from the operand: every step-th row from its first. Where padding has cut, zeros are
+        # put back, and what it added is cut, before.
+        cuts = [min(lo, hi) < 0 for lo, hi, _ in self.padding_config]
+        undone = [(-lo, -hi, 0) if cut else (0, 0, 0) for (lo, hi, _), cut in zip(self.padding_config, cuts)]
+        first = [0 if cut else lo for (lo, *_), cut in zip(self.padding_config, cuts)]
+        steps = [inner + 1 for *_, inner in self.padding_config]
+        limit = [lo + (n - 1) * step + 1 if n else lo for lo, n, step in zip(first, aval.shape, steps)]
+        inside = slice_(pad(ct, scalar_like(0, ct), undone), first, limit, steps)
         ct_value = None
         if isinstance(value, Linear):
             every = range(aval.ndim)
@@ -240,12 +243,12 @@ class Pad(Op):
             if step == 1:
                 config[d] = (0, 0, 0)
                 continue
-            # Spread the rows, then cut at this tile's phase.
-            spread = [(0, 0, 0)] * typeof(x).ndim
-            spread[d] = (0, 0, inner)
-            x = Pad(tuple(spread)).bind(x, value)
+            # Spread the rows, as many before the first as any tile has there, then cut at this tile's phase.
             phase = [(-(t * n - lo)) % step for t in range(ctx.num_tiles(0, d))]
-            x = ctx.cut(x, 0, d, [-p for p in phase], n, fill=value)
+            spread = [(0, 0, 0)] * typeof(x).ndim
+            spread[d] = (max(phase), 0, inner)
+            x = Pad(tuple(spread)).bind(x, value)
+            x = ctx.cut(x, 0, d, [max(phase) - p for p in phase], n, fill=value)
             config[d] = (0, 0, 0)
         return pad(x, value, config)
 
