@@ -15,6 +15,7 @@ from meshwright.ops.shape.cyclic import cyclic_windows
 from meshwright.ops.shape.interiors import interiors
 from meshwright.ops.shape.joined_pads import joined_pads
 from meshwright.ops.shape.shifts import joined_shifts
+from meshwright.ops.shape.undone import undone
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.order import Order
@@ -31,8 +32,9 @@ JOINED_PADS = Pass(
     "joined pads", joined_pads, "Sums of arrays with zeros around them that fill a dimension together are joined."
 )
 IN_ONE_ORDER = Pass("in one order", in_one_order, "Reversals and rotations of what was reversed or rotated are one.")
+UNDONE = Pass("undone", undone, "Reshapes and transposes that are undone after elementwise equations go.")
 #: what is done to the whole program before axes spread in it
-PREPARE = (INLINE, UNTYPED, JOINED_PADS, CYCLIC_WINDOWS, DEAD_CODE, IN_ONE_ORDER)
+PREPARE = (INLINE, UNTYPED, JOINED_PADS, CYCLIC_WINDOWS, DEAD_CODE, UNDONE, IN_ONE_ORDER)
 #: what is tried besides, and kept where it pays
 ALTERNATIVE = (
     Pass("interiors", interiors, "Stencils are computed in the rows of the array whose interior they are of."),

@@ -1,0 +1,167 @@
+"""Reshapes and transposes that are undone after what is computed element by element.
+
+The derivative of a function of a reshaped array brings its result back to the array's shape. Element by element nothing
+depends on the shape in between: computed of the array as it was, nothing is reshaped, and along a split dimension,
+whose tiles may be none of the reshaped array, nothing is sent. Only what nothing else needs in that shape is computed
+so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from meshwright.core.records import dataclass
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
+from meshwright.ir.op import Op
+from meshwright.ir.rewrite import in_regions, producers_of, replaced
+from meshwright.ops.elementwise.base import Elementwise
+from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
+from meshwright.ops.shape.rearrange import Reshape, Transpose
+
+#: reshapes and transposes one after the other, each with the shape that it is of
+Steps = tuple[tuple[Op, tuple[int, ...]], ...]
+
+
+class _Reshaped(NamedTuple):
+    """A value: the elements of ``root``, in the shape from which ``steps`` begin, after these."""
+
+    root: Atom
+    steps: Steps
+
+
+def undone(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program without reshapes and transposes that are undone after elementwise equations."""
+    if sum(_reshapes(e) for e in all_eqns(closed.jaxpr)) < 2:
+        return closed
+    closed = replaced(closed, lambda e: in_regions(e, undone))
+    again = _Shapes(closed.jaxpr).rewritten()
+    return closed if again is closed.jaxpr else closed.replace(jaxpr=again)
+
+
+def _reshapes(eqn: JaxprEqn) -> bool:
+    return type(eqn.op) in (Reshape, Transpose)
+
+
+def _then(steps: Steps, op: Op, shape: tuple[int, ...]) -> Steps:
+    """These steps and one more, of an array of ``shape``: two of a kind are one, or none."""
+    last, before = steps[-1] if steps else (None, shape)
+    if isinstance(op, Reshape) and isinstance(last, Reshape):
+        return steps[:-1] if op.new_sizes == before else (*steps[:-1], (op, before))
+    if isinstance(op, Transpose) and isinstance(last, Transpose):
+        both = tuple(last.permutation[d] for d in op.permutation)
+        return steps[:-1] if both == tuple(range(len(both))) else (*steps[:-1], (Transpose(both), before))
+    return (*steps, (op, shape))
+
+
+@dataclass(eq=False)
+class _Shapes:
+    """The values of a jaxpr in shapes in which they were not made."""
+
+    jaxpr: Jaxpr
+
+    def rewritten(self) -> Jaxpr:
+        """The jaxpr with what is computed between reshapes that undo each other computed without them."""
+        self.makers = producers_of(self.jaxpr)
+        self.forms: dict[Var, _Reshaped] = {}
+        undone = [eqn for eqn in self.jaxpr.eqns if self._is_undone(eqn)]
+        live: set[Atom] = set()
+        between = {id(e): self._between(e) for e in undone}
+        # What is needed in its own shape as well would be computed twice.
+        for _ in range(len(undone)):
+            live = self._live({id(e): between[id(e)][1] for e in undone})
+            kept = [e for e in undone if live.isdisjoint(between[id(e)][0]) and not live.isdisjoint(e.outvars)]
+            if len(kept) == len(undone):
+                break
+            undone = kept
+        if not undone:
+            return self.jaxpr
+        chosen = {id(e) for e in undone}
+        again = {v for e in undone for v in between[id(e)][0]}
+        self.names: dict[Atom, Atom] = {}
+        self.eqns: list[JaxprEqn] = []
+        for eqn in self.jaxpr.eqns:
+            if id(eqn) in chosen:
+                root = self._form(eqn.invars[0]).root
+                self.names[eqn.outvars[0]] = self.names.get(root, root)
+            elif eqn.outvars and eqn.outvars[0] in again:
+                self._compute(eqn)
+            elif eqn.op.has_effects or not live.isdisjoint(eqn.outvars):
+                self.eqns.append(eqn.replace(invars=[self.names.get(a, a) for a in eqn.invars]))
+        return self.jaxpr.replace(eqns=self.eqns, outvars=[self.names.get(a, a) for a in self.jaxpr.outvars])
+
+    def _form(self, atom: Atom) -> _Reshaped:
+        return self.forms.get(atom, _Reshaped(atom, ())) if isinstance(atom, Var) else _Reshaped(atom, ())
+
+    def _is_undone(self, eqn: JaxprEqn) -> bool:
+        """Note what the result of an equation is of, and say whether it has the shape in which all began."""
+        if _reshapes(eqn):
+            root, steps = self._form(eqn.invars[0])
+            after = _then(steps, eqn.op, eqn.invars[0].aval.shape)
+            if steps and not after:
+                return True
+            self.forms[eqn.outvars[0]] = _Reshaped(root, after)
+        elif isinstance(eqn.op, Elementwise) and len(eqn.outvars) == 1:
+            forms = [self._form(a) for a in eqn.invars if not self._repeats(a)]
+            if forms and forms[0].steps and all(f.steps == forms[0].steps for f in forms):
+                self.forms[eqn.outvars[0]] = _Reshaped(eqn.outvars[0], forms[0].steps)
+        return False
+
+    def _repeats(self, atom: Atom) -> bool:
+        """Whether a value is one number, or an array of that."""
+        maker = self.makers.get(atom) if isinstance(atom, Var) else None
+        return not atom.aval.shape or (
+            maker is not None and isinstance(maker.op, BroadcastInDim) and not maker.invars[0].aval.shape
+        )
+
+    def _is_computed(self, root: Atom) -> bool:
+        """Whether a root is an elementwise result that has been reshaped before."""
+        return isinstance(root, Var) and bool(self._form(root).steps)
+
+    def _between(self, eqn: JaxprEqn) -> tuple[set[Atom], set[Atom]]:
+        """The values that are computed element by element between the reshapes that an equation ends, and those that
+        they are made of."""
+        found: set[Atom] = set()
+        given: set[Atom] = set()
+        left = [self._form(eqn.invars[0]).root]
+        while left:
+            root = left.pop()
+            if not self._is_computed(root):
+                given.add(root)
+            elif root not in found:
+                found.add(root)
+                for atom in self.makers[root].invars:  # type: ignore[index]
+                    if self._repeats(atom):
+                        given.update(self.makers[atom].invars if atom.aval.shape else (atom,))  # type: ignore[index]
+                    else:
+                        left.append(self._form(atom).root)
+        return found, given
+
+    def _live(self, undone: Mapping[int, set[Atom]]) -> set[Atom]:
+        """The values that something needs, where results of equations ``undone`` are made of these values."""
+        live: set[Atom] = set(self.jaxpr.outvars)
+        for eqn in reversed(self.jaxpr.eqns):
+            if eqn.op.has_effects or not live.isdisjoint(eqn.outvars):
+                live.update(undone.get(id(eqn), eqn.invars))
+        return live
+
+    def _compute(self, eqn: JaxprEqn) -> None:
+        """Add an elementwise equation in the shape in which all began; nothing needs its result in another."""
+        (out,) = eqn.outvars
+        shape = self._form(out).steps[0][1]
+        roots = [self._form(a).root for a in eqn.invars]
+        invars = [
+            self._one_number(a, shape) if self._repeats(a) else self.names.get(r, r) for a, r in zip(eqn.invars, roots)
+        ]
+        self.names[out] = new = Var(out.aval.update(shape=shape))
+        self.eqns.append(eqn.replace(invars=invars, outvars=[new]))
+
+    def _one_number(self, atom: Atom, shape: tuple[int, ...]) -> Atom:
+        """A number that is repeated, in another shape."""
+        if not atom.aval.shape:
+            return self.names.get(atom, atom)
+        eqn = self.makers[atom]  # type: ignore[index]
+        new = Var(atom.aval.update(shape=shape))
+        number = [self.names.get(a, a) for a in eqn.invars]
+        self.eqns.append(eqn.replace(op=BroadcastInDim(shape, ()), invars=number, outvars=[new]))
+        return new
