@@ -190,6 +190,25 @@ def test_modes(mode):
     torch.testing.assert_close(module.mean, theirs.mean, rtol=rtol, atol=rtol)
 
 
+def test_values_in_autocast_have_the_types_that_dynamo_saw():
+    def f(x, w):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ w
+            with torch.autocast("cpu", enabled=False):
+                z = y.float()  # another tensor, as y has 16 bits
+                return y, z.mul_(2), y + 0
+
+    x, w = torch.randn(2, 4), torch.randn(4, 3)
+    torch.testing.assert_close(compiled(f)(x, w), f(x, w), rtol=0.02, atol=0.02)
+
+
+def test_checkpoints_may_write_to_statistics():
+    x, ours, theirs = torch.randn(5, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    got = compiled(lambda x: checkpoint(ours, x, use_reentrant=False))(x)
+    torch.testing.assert_close(got, theirs(x), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-5, atol=1e-5)
+
+
 def test_sums_of_three_factors_take_any_path():
     p, x, w = torch.randn(7, 4), torch.randn(7, 6), torch.randn(4, 6, 5)
     got = compiled(lambda p, x, w: torch.einsum("be, bd, edf -> bf", p, x, w))(p, x, w)

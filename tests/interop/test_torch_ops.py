@@ -1,6 +1,8 @@
 # ruff: noqa: E501
 """Rows of the table of torch's ops: values and gradients are torch's, many ops in each program."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -537,6 +539,48 @@ def test_what_becomes_of_nan_and_infinity_is_torchs():
     nan = torch.tensor([np.nan, 0.0, -0.0, np.inf])
     for i, (got, want) in enumerate(zip(mw.from_torch(Group(functions), (nan,))({}, nan), Group(functions)(nan))):
         np.testing.assert_allclose(got, want, rtol=1e-5, err_msg=str(i))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest_rows_are_those_of_the_factor(mode):
+    x = torch.arange(14.0).view(1, 1, 14)
+    sizes = [{"size": 46}, {"size": 13}, {"size": 28}, {"size": 42}]
+    factors = [{"scale_factor": f} for f in (0.3, 0.6, 1.05, 1.7, 2.05, 2.1, 3.0)]
+    same(Of(lambda m, x: tuple(F.interpolate(x, mode=mode, **to) for to in sizes + factors)), x)
+    image = x.view(1, 1, 2, 7)
+    same(Of(lambda m, x: F.interpolate(x, scale_factor=(3.4, 1.7), mode=mode)), image)
+
+
+# --- attention ----------------------------------------------------------------------------------------------
+def test_queries_that_see_nothing_attend_to_nothing():
+    """In batches padded at the left the first rows of a mask are -inf throughout."""
+    q, k, v = r(2, 2, 3, 4), r(2, 1, 5, 4), r(2, 1, 5, 4)
+    seen = torch.ones(2, 1, 3, 5, dtype=torch.bool).tril(2)
+    seen[1, 0, 1] = False
+
+    def attention(m, q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+
+    for mask in (seen, torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)):
+        inputs = [t.clone().requires_grad_() for t in (q, k, v)] + [
+            mask.clone().requires_grad_(mask.is_floating_point())
+        ]
+        want = attention(None, *inputs)
+        model = mw.from_torch(Of(attention), (q, k, v, mask))
+        got, back = mw.vjp(partial(model, {}), *(t.detach().numpy() for t in inputs))
+        np.testing.assert_allclose(got, want.detach(), rtol=1e-5, atol=1e-6)
+        want.sum().backward()
+        for t, grad in zip(inputs, back(np.ones(want.shape, "f4"))):
+            if t.requires_grad:
+                np.testing.assert_allclose(grad, t.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_of_minus_infinity_have_a_safe_softmax():
+    x = torch.tensor([[-torch.inf, -torch.inf], [1, -torch.inf]])
+    model = mw.from_torch(Of(lambda m, x: torch.ops.aten._safe_softmax(x, 1)), (x,))
+    out, back = mw.vjp(lambda x: model({}, x), x.numpy())
+    np.testing.assert_array_equal(out, [[0, 0], [1, 0]])
+    np.testing.assert_array_equal(back(np.ones((2, 2), "f4"))[0], 0)
 
 
 # --- elements by where they lie in memory -------------------------------------------------------------------

@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 from torch import fx
 from torch._C import _autograd, _functorch
 from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshwright.errors import ImportProgramError, RuleError
 from meshwright.interop.torch import registry
 from meshwright.interop.torch.decompositions import decomposed, without_rule
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
-from meshwright.interop.torch.modes import gradients_stopped, write_casts
+from meshwright.interop.torch.modes import cast_as_recorded, gradients_stopped, write_casts
 from meshwright.interop.torch.ops.numbers import is_number
 from meshwright.interop.torch.ops.strided import in_memory_order
 from meshwright.interop.torch.overrides import Overridden
@@ -40,10 +40,9 @@ def export(
         cannot be traced.
     """
     for part in module.modules():
-        if isinstance(
-            part, fx.GraphModule
-        ):  # of torch.compile: what a checkpoint's region has, by this release's export
-            part.meta.setdefault("_checkpoint_context_fn", torch.utils.checkpoint.noop_context_fn)
+        if isinstance(part, fx.GraphModule):  # of torch.compile
+            part.meta.setdefault("_checkpoint_context_fn", lambda: (_Unchanged(), _Unchanged()))
+            cast_as_recorded(part)
     with warnings.catch_warnings(), _as_before(), Overridden(), gradients_stopped(), functions_traced() as functions:
         warnings.simplefilter("ignore")
         try:
@@ -58,6 +57,13 @@ def export(
     sink_views(program.graph_module)
     refuse_unknown(program.graph_module, module)
     return program, functions
+
+
+class _Unchanged(TorchDispatchMode):
+    """Ops as they are: export asks for two modes of each region that is checkpointed."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

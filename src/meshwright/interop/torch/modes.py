@@ -53,6 +53,26 @@ def _detached(graph: fx.Graph, node: fx.Node, user: fx.Node) -> fx.Node:
 
 
 # --- casts --------------------------------------------------------------------------------------------------
+def cast_as_recorded(module: fx.GraphModule) -> None:
+    """Have a graph of Dynamo's begin and end its casts as a module does: export would note the calls that Dynamo has
+    for that, and not make them, so that values were of other types than Dynamo saw, and what casts them the same
+    tensors."""
+    for node in module.graph.nodes:
+        if node.target is torch.amp.autocast_mode._enter_autocast:
+            node.target = _begun
+        elif node.target is torch.amp.autocast_mode._exit_autocast:
+            node.target = _ended
+    module.recompile()
+
+
+def _begun(*options: Any) -> torch.autocast:
+    return torch.autocast(*options).__enter__()
+
+
+def _ended(mode: torch.autocast) -> None:
+    mode.__exit__(None, None, None)
+
+
 def write_casts(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program with the ops of each region, and the casts between them, in its place."""
     module = program.graph_module

@@ -36,8 +36,9 @@ def _masked(logits: Any, mask: Any, is_causal: bool, group: int) -> tuple[Any, A
             if mask.shape[-3] == 1
             else mask.reshape(*mask.shape[:-3], -1, group, *mask.shape[-2:])
         )
-    if mask.dtype != bool:
-        return logits + cast(mask, logits.dtype), None
+    if mask.dtype != bool:  # of a row that is -inf throughout, softmax and its derivative are NaN
+        seen = mnp.any(mask != -mnp.inf, -1, keepdims=True)
+        return logits + cast(mnp.where(seen, mask, 0), logits.dtype), seen
     least = float(mnp.finfo(logits.dtype).min)
     return mnp.where(mask, logits, least), None if is_causal else mnp.any(mask, -1, keepdims=True)
 

@@ -36,9 +36,10 @@ register("aten.log_softmax", "aten._log_softmax")(_softmax(normalization.log_sof
 
 @register("aten._safe_softmax")
 def safe_softmax(self: Any, dim: int, dtype: Any = None) -> Any:
-    """Rows that are -inf throughout give zeros."""
-    out = _softmax(normalization.softmax)(self, dim, dtype)
-    return mnp.where(mnp.all(self == -mnp.inf, dim, keepdims=True), 0, out)
+    """Rows that are -inf throughout give zeros, and have zeros for derivatives."""
+    empty = mnp.all(self == -mnp.inf, dim, keepdims=True)
+    out = _softmax(normalization.softmax)(mnp.where(empty, 0, self), dim, dtype)
+    return mnp.where(empty, 0, out)
 
 
 # --- of one example -----------------------------------------------------------------------------------------

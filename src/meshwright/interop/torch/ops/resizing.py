@@ -12,27 +12,40 @@ from meshwright import numpy as mnp
 from meshwright.interop.torch.registry import register
 
 
-def _nearest(x: Any, sizes: Sequence[int], exact: float) -> Any:
+def _rows(size: int, out: int, factor: float | None, exact: bool) -> np.ndarray:
+    """Which row each output has, counted in 32 bits as torch does.
+
+    Torch's kernels do not agree where a factor such as 1.05 gives as many rows as there are, or twice as many: some
+    then count by the sizes, and so do all backwards. Here the factor decides.
+    """
+    scale = np.float32(1 / factor) if factor else np.float32(size) / np.float32(out)
+    rows = np.floor((np.arange(out, dtype=np.float32) + np.float32(exact / 2)) * scale)
+    return np.minimum(rows.astype(np.int32), size - 1)
+
+
+def _nearest(exact: bool, x: Any, sizes: Sequence[int], *factors: float | None) -> Any:
     n = len(sizes)
-    for d, out in zip(range(x.ndim - n, x.ndim), sizes):
+    for d, out, factor in zip(range(x.ndim - n, x.ndim), sizes, factors or (None,) * n):
         size = x.shape[d]
-        if out != size:
-            at = np.minimum(np.floor((np.arange(out) + exact) * (size / out)).astype(np.int32), size - 1)
-            x = mnp.repeat(x, out // size, d) if out % size == 0 else mnp.take(x, at, d)
+        rows = _rows(size, out, factor, exact)
+        if out % size == 0 and np.array_equal(rows, np.arange(out) * size // out):
+            x = mnp.repeat(x, out // size, d) if out > size else x
+        else:
+            x = mnp.take(x, rows, d)
     return x
 
 
-def _scaled(x: Any, size: Any, factors: Any, n: int) -> list[int]:
-    return list(size) if size is not None else [int(s * f) for s, f in zip(x.shape[x.ndim - n :], factors)]
+def _scaled(exact: bool, input: Any, output_size: Any, scale_factors: Any) -> Any:
+    if scale_factors is None:
+        return _nearest(exact, input, output_size)
+    sizes = input.shape[input.ndim - len(scale_factors) :]
+    return _nearest(exact, input, [int(s * f) for s, f in zip(sizes, scale_factors)], *scale_factors)
 
 
 for _n in (1, 2, 3):
-    register(f"aten.upsample_nearest{_n}d.vec")(
-        lambda input, output_size, scale_factors, n=_n: _nearest(
-            input, _scaled(input, output_size, scale_factors, n), 0
-        )
-    )
-    register(f"aten.upsample_nearest{_n}d.default")(lambda self, output_size: _nearest(self, output_size, 0))
+    for _name, _exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)):
+        register(f"aten.{_name}{_n}d.vec")(partial(_scaled, _exact))
+        register(f"aten.{_name}{_n}d.default")(partial(_nearest, _exact))
 
 
 # --- antialiased --------------------------------------------------------------------------------------------
