@@ -375,6 +375,18 @@ def test_elements_scattered_into_sums_and_products():
         same(Of(function), TABLE, X)
 
 
+def test_places_of_running_extremes_among_nan():
+    x = torch.tensor([[1, np.nan, -2, np.nan, np.inf], [3, 3, 0, 4, -np.inf]])
+    same(Of(lambda m, x: (x.cummax(1)[1], x.cummin(1)[1])), x)
+
+
+def test_rows_reduced_at_indices():
+    how = [(reduce, include) for reduce in ("prod", "mean", "amax", "amin") for include in (True, False)]
+    at, rows = torch.tensor([0, 0, 2]), X[0, :3, :3]
+    same(Of(lambda m, t, x: tuple(t.index_reduce(0, at, x, *h[:1], include_self=h[1]) for h in how)), TABLE, rows)
+    same(Of(lambda m, t, x: t.mT.index_reduce(-1, at, x.mT, "mean")), TABLE, rows)
+
+
 def test_medians_of_nan_and_of_equal_elements():
     x = torch.tensor([[1, np.nan, 2, 0, -0.0], [np.nan] * 5, [np.inf, -np.inf, 1, 1, 1], [3, 3, 2, 2, np.nan]])
     functions = [torch.median, torch.nanmedian, lambda x: x.median(1)[0], lambda x: x.nanmedian(1)[0]]

@@ -313,6 +313,11 @@ def test_an_op_that_is_missing_is_named_and_can_be_registered(refuses):
     np.testing.assert_array_equal(mw.from_torch(Doubled(), (torch.ones(3),))({}, np.ones(3, "f4")), [2, 2, 2])
 
 
+class Named(nn.Module):
+    def forward(self, batch, *others):
+        return batch["x"] + others[0]
+
+
 def test_dimensions_that_may_vary(refuses):
     module = nn.Sequential(nn.Linear(3, 4), nn.Flatten(0))
     model = mw.from_torch(module, (torch.ones(2, 3),), dynamic=({0: "batch"},))
@@ -327,6 +332,14 @@ def test_dimensions_that_may_vary(refuses):
         fixed(fixed.params, np.ones((2, 3), int))
     with refuses(errors.ArgumentError, "missing are ['0.bias']"):
         fixed({"0.weight": 1}, x)
+    dims = {0: torch.export.Dim("length", max=16)}
+    bounded = mw.from_torch(Named(), ({"x": torch.ones(2)}, torch.ones(2)), dynamic=({"x": dims}, (dims,)))
+    with refuses(errors.ShapeError, "argument batch['x'] has shape (17,)", "0 to 16"):
+        bounded({}, {"x": np.ones(17, "f4")}, np.ones(17, "f4"))
+    with refuses(errors.ShapeError, "argument args[1] has shape (3, 1)"):
+        bounded({}, {"x": np.ones(3, "f4")}, np.ones((3, 1), "f4"))
+    with refuses(errors.ArgumentError, "expected batch['x'], args[1], got batch"):
+        bounded({}, np.ones(3, "f4"))
 
 
 def test_control_flow_of_torch():
@@ -394,9 +407,9 @@ def test_maps_of_torch_and_ours(refuses):
 
 def test_tensors_that_no_array_stands_for_are_named(refuses):
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
-    with refuses(errors.ArgumentTypeError, "argument", "'x'", "quantized", "dequantize"):
+    with refuses(errors.ArgumentTypeError, "argument x", "quantized", "dequantize"):
         mw.from_torch(nn.Identity(), (), {"x": quantized})
-    with refuses(errors.ArgumentTypeError, "argument", "[1]", "sparse", "to_dense"):
+    with refuses(errors.ArgumentTypeError, "argument input2", "sparse", "to_dense"):
         mw.from_torch(nn.Bilinear(3, 3, 3), (torch.eye(3), torch.eye(3).to_sparse()))
     module = nn.Linear(3, 3)
     module.weight = nn.Parameter(torch.eye(3).to_sparse())

@@ -36,6 +36,17 @@ class Sizes:
         known = expression.subs(self.values)
         return not known.is_number or int(known) == size
 
+    def shown(self, shape: Sequence[Any]) -> str:
+        """A shape with the names of dimensions that may vary, and how far these may."""
+
+        def dimension(size: Any) -> str:
+            limits = None if isinstance(size, int) else self.ranges.get(size.node.expr)
+            if limits is None or not limits.upper.is_Integer:
+                return str(size)
+            return f"{size} ({limits.lower} to {limits.upper})"
+
+        return "(" + ", ".join(map(dimension, shape)) + ("," if len(shape) == 1 else "") + ")"
+
 
 def fitted(x: Any, meta: torch.Tensor, name: str, sizes: Sizes) -> Any:
     """``x`` as an array of the type that the graph's input has; integers of another width are converted.
@@ -51,8 +62,8 @@ def fitted(x: Any, meta: torch.Tensor, name: str, sizes: Sizes) -> Any:
     shape = tuple(meta.shape)
     if len(shape) != aval.ndim or not all(sizes.fits(w, s) for w, s in zip(shape, aval.shape)):
         raise ShapeError(
-            f"argument {name} has shape {aval.shape}, the module was exported for {shown(shape)}; convert it for that "
-            "shape, or let the dimension vary: from_torch(..., dynamic=...)"
+            f"argument {name} has shape {aval.shape}, the module was exported for {sizes.shown(shape)}; convert it for "
+            "that shape, or let the dimension vary: from_torch(..., dynamic=...)"
         )
     dtype = array_dtype(meta.dtype)
     if aval.dtype == dtype:
@@ -65,18 +76,13 @@ def fitted(x: Any, meta: torch.Tensor, name: str, sizes: Sizes) -> Any:
     )
 
 
-def shown(shape: Sequence[Any]) -> str:
-    """A shape with the names of dimensions that may vary."""
-    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
-
-
 def refuse_unknown_tensors(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
     """Raise for example arguments, parameters and buffers that no array stands for.
 
     Raises:
       ArgumentTypeError: a sparse or quantized tensor. DTypeError: a dtype that arrays do not have.
     """
-    leaves = list(zip(trees.paths((args, kwargs)), trees.flatten((args, kwargs))[0]))
+    leaves = list(zip(trees.paths(args, kwargs, trees.parameter_names(module)), trees.flatten((args, kwargs))[0]))
     held = [*module.named_parameters(), *module.named_buffers()]
     for what, name, x in [*(("argument", *pair) for pair in leaves), *(("parameter", *pair) for pair in held)]:
         if not isinstance(x, torch.Tensor):

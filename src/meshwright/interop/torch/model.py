@@ -57,7 +57,9 @@ class TorchModel:
         self.tied = {name: first for name, first in names.items() if name != first}
         self._constants = {n: as_array(tensors[n]) for n in kinds[InputKind.CONSTANT_TENSOR]}
         self._metas = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
-        self._names = trees.paths(program.example_inputs)
+        self._parameters = trees.parameter_names(module)
+        args, kwargs = program.example_inputs or ((), {})
+        self._names = trees.paths(args, kwargs, self._parameters)
         self._jitted = jit(self._named_run(), static_argnums=(4,))
 
     def refuse_writes(self) -> None:
@@ -130,7 +132,7 @@ class TorchModel:
         if structure != spec:
             raise ArgumentError(
                 f"{self.__name__}: arguments of another structure than those it was exported with: expected "
-                f"{', '.join(self._names)}, got {', '.join(trees.paths((args, ordered))) or 'none'}"
+                f"{', '.join(self._names)}, got {', '.join(trees.paths(args, ordered, self._parameters)) or 'none'}"
             )
         sizes, inputs, numbers = Sizes(self.program.range_constraints), [], []
         specs = [s for s in self._inputs if s.kind == InputKind.USER_INPUT]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch.utils import _pytree
 
 from meshwright.core.pytree_classes import register_pytree_node_class
@@ -66,6 +69,20 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     return _pytree.tree_flatten(tree)
 
 
-def paths(tree: Any) -> list[str]:
-    """What a user calls each leaf."""
-    return [_pytree.keystr(path) for path, _ in _pytree.tree_flatten_with_path(tree)[0]]
+def parameter_names(module: torch.nn.Module) -> list[str]:
+    """The names of the parameters of a module's forward that have positions."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def paths(args: Any, kwargs: Any, names: Sequence[str]) -> list[str]:
+    """What a user calls each leaf of the arguments of a call, where parameters have these ``names``."""
+
+    def name(group: Any, key: Any, *rest: Any) -> str:
+        if group.idx == 1:
+            first = str(key.key)
+        else:
+            first = names[key.idx] if key.idx < len(names) else f"args[{key.idx}]"
+        return first + _pytree.keystr(rest)
+
+    return [name(*path) for path, _ in _pytree.tree_flatten_with_path((args, kwargs))[0]]

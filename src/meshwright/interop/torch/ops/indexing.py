@@ -143,8 +143,10 @@ register("aten.index_fill")(lambda self, dim, index, value: _slots(self, dim, in
 
 
 @register("aten.index_reduce")
-def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str) -> Any:
-    return getattr(_slots(self, dim, index), _HOW[reduce])(source)
+def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
+    along = [1] * source.ndim
+    along[dim] = -1
+    return scatter_reduce(self, dim, mnp.broadcast_to(index.reshape(along), source.shape), source, reduce, include_self)
 
 
 # --- parts written ------------------------------------------------------------------------------------------

@@ -236,7 +236,8 @@ def _running_extreme(function: Callable[..., Any]) -> Callable[..., Any]:
         dim %= self.ndim
         out = function(self, dim)
         place = lax.broadcasted_iota(array_dtype(torch.int64), self.shape, dim)
-        return out, lax.cummax(mnp.where(self == out, place, 0), dim)
+        is_new = (self == out) | mnp.isnan(self)
+        return out, lax.cummax(mnp.where(is_new, place, 0), dim)
 
     return rule
 
