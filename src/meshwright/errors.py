@@ -299,7 +299,8 @@ class CheckpointWarning(MeshwrightWarning):
 
 
 class DTypeWarning(MeshwrightWarning):
-    """A requested dtype is not available (64-bit types without ``enable_x64``) and was narrowed."""
+    """A dtype was narrowed: a requested one that is not available (64-bit types without ``enable_x64``), or that of
+    values that were written into an array of another one."""
 
 
 class RankPromotionWarning(MeshwrightWarning):

@@ -106,6 +106,15 @@ def test_3_embeddings_whose_gradient_is_another():
     check(Table(), torch.tensor([[2, 1, 1], [5, 2, 1]]))
 
 
+def test_3_positions_that_a_table_has_not_are_seen():
+    table = nn.Embedding(6, 3)
+    model = mw.from_torch(table, (torch.tensor([0, 5]),))
+    out = np.asarray(model(model.params, np.array([5, 6])))
+    assert np.isfinite(out[0]).all() and np.isnan(out[1]).all()
+    gradients = mw.grad(lambda p: model(p, np.array([5, 6]))[0].sum())(model.params)
+    np.testing.assert_array_equal(gradients["weight"], [[0.0] * 3] * 5 + [[1.0] * 3])
+
+
 def test_4_what_torch_writes_to_is_copied():
     module = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64))
     x = torch.randn(4, 64)

@@ -56,7 +56,7 @@ def test_negative_indices_may_be_out_of_range() -> None:
     )
 
 
-@pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types")
+@pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types", "ignore:at.*does not hold them all")
 @pytest.mark.parametrize("method", UPDATES)
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "float16"])
 def test_elements_and_values_meet_in_their_common_dtype(method: str, dtype: str) -> None:

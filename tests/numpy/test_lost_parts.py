@@ -11,7 +11,7 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import lax
-from meshwright.errors import ArgumentTypeError, IntegerRangeError
+from meshwright.errors import ArgumentTypeError, DTypeWarning, IntegerRangeError
 
 Z = np.array([1 + 2j], np.complex64)
 X = mnp.zeros(2)
@@ -87,3 +87,27 @@ def test_integers_that_no_dtype_here_holds_are_refused() -> None:
         mnp.zeros(1, bool).at[0].set(2**40)  # was False
     with pytest.raises(ArgumentTypeError):
         lax.convert_element_type("1", "float32")
+
+
+#: values written into an array whose dtype is not what the two promote to
+NARROWED: dict[str, Callable[[], Any]] = {
+    "fractions into integers": lambda: mnp.arange(3).at[0].set(1.5),
+    "an array of floats": lambda: mnp.arange(3).at[:2].set(mnp.ones(2)),
+    "a sum": lambda: mw.jit(lambda x: x.at[0].add(0.5))(mnp.arange(3)),
+    "wide into narrow": lambda: X.astype("bfloat16").at[0].multiply(mnp.float32(2)),
+}
+
+
+@pytest.mark.parametrize("name", NARROWED)
+def test_values_that_the_array_does_not_hold_are_written_with_a_warning(name: str) -> None:
+    with pytest.warns(DTypeWarning, match="does not hold them all") as record:
+        NARROWED[name]()
+    assert record[0].filename == __file__
+
+
+def test_values_that_the_array_holds_are_written_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    keys = mw.random.split(mw.random.key(0), 3)
+    for x, value in (X, 2), (X, True), (X, np.arange(2)), (X.astype("bfloat16"), 1.5), (MASK, False):
+        mnp.asarray(x).at[:].set(value)
+    keys.at[0].set(keys[1])
+    assert not recwarn.list

@@ -16,7 +16,8 @@ from meshwright.api.placement import laid_out, made_as
 from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError, ConcretizationTypeError, ShapeError
+from meshwright.core.source import warn
+from meshwright.errors import ArgumentError, ConcretizationTypeError, DTypeWarning, ShapeError
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.numpy.arithmetic import add, divide, maximum, minimum, multiply, power
@@ -148,6 +149,12 @@ class IndexUpdateRef:
         strict = config.numpy_dtype_promotion == "strict"
         common = result_type(x, value) if strict or how is not _SET else dtype
         wide = dtype if how is _SET else common
+        given = typeof(value)
+        if dtypes.promote([(dtype, False), (given.dtype, given.weak_type)])[0] != dtype:
+            warn(
+                f"at.{name}: values of {given.dtype} are written into an array of {dtype}, which does not hold them "
+                f"all; convert them first, with .astype({str(dtype)!r}), if that is meant", DTypeWarning
+            )  # fmt: skip
         operands = convert(x, wide), converted(value, wide), how, to
         return made_as(
             to.out_sharding,

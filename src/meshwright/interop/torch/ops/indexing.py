@@ -206,8 +206,11 @@ _sloped.defvjp(_sloped_forward, _sloped_backward)
 def embedding(
     weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Any:
-    """``padding_idx`` and ``scale_grad_by_freq`` change only the derivative; ``sparse`` only how it is stored."""
-    rows = mnp.take(weight, indices, 0, mode="clip")
+    """``padding_idx`` and ``scale_grad_by_freq`` change only the derivative; ``sparse`` only how it is stored.
+
+    Positions past the end, for which torch raises, no program can refuse: they give NaN, which is seen.
+    """
+    rows = mnp.take(weight, indices, 0)
     if padding_idx >= 0:
         rows = mnp.where((indices == padding_idx)[..., None], lax.stop_gradient(rows), rows)
     if scale_grad_by_freq:
