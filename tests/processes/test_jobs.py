@@ -25,6 +25,7 @@ from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import joining, signs
 from meshwright.runtime.processes import meeting as meeting_of
 from meshwright.runtime.processes.jobs import Job, find_job, first_node
+from meshwright.runtime.processes.launching import Launch
 from meshwright.runtime.processes.meeting import Meeting
 
 HERE = Path(__file__).parent
@@ -98,6 +99,26 @@ def test_an_interrupt_ends_all(tmp_path, signum):
     while any(Path(f"/proc/{p}").exists() for p in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(Path(f"/proc/{p}").exists() for p in pids)
+
+
+def test_an_interrupt_while_processes_are_started_ends_those_that_are(tmp_path, monkeypatch):
+    """What they started, too: only the processes themselves end with the launcher."""
+    script = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
+    lines, reader = [], Launch._reader
+
+    def interrupted(self, rank, name):
+        if rank == 1:
+            while not lines:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        return reader(self, rank, name)
+
+    monkeypatch.setattr(Launch, "_reader", interrupted)
+    launch = Launch([sys.executable, "-c", script], 2, os.environ, lambda _name, _rank, line: lines.append(line))
+    with pytest.raises(KeyboardInterrupt):
+        launch.run(0)
+    assert all(p.poll() is not None for p in launch.processes)
+    assert not Path(f"/proc/{int(lines[0])}").exists() or "Z" in Path(f"/proc/{int(lines[0])}/stat").read_text()
 
 
 LEAVE_FIRST = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import os
 import secrets
@@ -58,9 +59,13 @@ class Launch:
             return self._run(attempt, token)
 
     def _run(self, attempt: int, token: str) -> dict[int, int]:
-        self.processes = [self._started(rank, attempt, token) for rank in range(self.count)]
-        readers = [self._reader(rank, name) for rank in range(self.count) for name in ("stdout", "stderr")]
-        try:
+        self.processes = []
+        readers: list[threading.Thread] = []
+        try:  # an interrupt comes at any time, and ends what has been started by then
+            for rank in range(self.count):
+                self.processes.append(self._started(rank, attempt, token))
+            for rank, name in itertools.product(range(self.count), ("stdout", "stderr")):
+                readers.append(self._reader(rank, name))
             return self._watched()
         except Terminated:
             self._end(signal.SIGTERM, 20)
