@@ -109,8 +109,9 @@ def test_3_embeddings_whose_gradient_is_another():
 def test_3_positions_that_a_table_has_not_are_seen():
     table = nn.Embedding(6, 3)
     model = mw.from_torch(table, (torch.tensor([0, 5]),))
-    out = np.asarray(model(model.params, np.array([5, 6])))
-    assert np.isfinite(out[0]).all() and np.isnan(out[1]).all()
+    for outside in (6, -1):
+        out = np.asarray(model(model.params, np.array([5, outside])))
+        assert np.isfinite(out[0]).all() and np.isnan(out[1]).all()
     gradients = mw.grad(lambda p: model(p, np.array([5, 6]))[0].sum())(model.params)
     np.testing.assert_array_equal(gradients["weight"], [[0.0] * 3] * 5 + [[1.0] * 3])
 

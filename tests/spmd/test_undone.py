@@ -72,3 +72,17 @@ def test_nothing_is_sent(name):
 def test_values(name):
     f, _ = FUNCTIONS[name]
     mw.jit(f, in_shardings=COLUMNS).lower(X).partition().verify()
+
+
+def test_what_takes_time_that_grows_with_a_square_is_left():
+    """Each of many reshapes ends a longer chain than the one before."""
+
+    def ends(x):
+        y, found = x.reshape(-1), []
+        for _ in range(400):
+            y = mnp.sin(y)
+            found.append(mnp.cos(y.reshape(SHAPE)))
+        return found
+
+    closed = mw.make_jaxpr(ends)(X)
+    assert count(undone(closed).jaxpr) == count(closed.jaxpr) == 401

@@ -19,6 +19,10 @@ from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.ops.shape.rearrange import Reshape, Transpose
 
+#: how many values between reshapes are looked at for each equation of a program, and how often, at most: where more
+#: belong together the time would grow with their square, and the program stays as it is
+_MOST = 32
+
 #: reshapes and transposes one after the other, each with the shape that it is of
 Steps = tuple[tuple[Op, tuple[int, ...]], ...]
 
@@ -66,14 +70,21 @@ class _Shapes:
         self.forms: dict[Var, _Reshaped] = {}
         undone = [eqn for eqn in self.jaxpr.eqns if self._is_undone(eqn)]
         live: set[Atom] = set()
-        between = {id(e): self._between(e) for e in undone}
+        between, left = {}, _MOST * len(self.jaxpr.eqns)
+        for eqn in undone:
+            between[id(eqn)] = found, given = self._between(eqn)
+            left -= len(found) + len(given)
+            if left < 0:
+                return self.jaxpr
         # What is needed in its own shape as well would be computed twice.
-        for _ in range(len(undone)):
+        for _ in range(_MOST):
             live = self._live({id(e): between[id(e)][1] for e in undone})
             kept = [e for e in undone if live.isdisjoint(between[id(e)][0]) and not live.isdisjoint(e.outvars)]
             if len(kept) == len(undone):
                 break
             undone = kept
+        else:
+            return self.jaxpr
         if not undone:
             return self.jaxpr
         chosen = {id(e) for e in undone}

@@ -265,7 +265,7 @@ def _result_layout(p: Partitioner, var: Var, ways: Sequence[Value]) -> Layout:
     made = [way for way in ways if not way.is_remade]
 
     def cost(layout: Layout) -> float:
-        brought = sum(reshard_cost(shape, size, w.layouts[p.cheapest(w, layout)], layout, p.mesh) for w in made)
+        brought = sum(min(reshard_cost(shape, size, lo, layout, p.mesh) for lo in way.layouts) for way in made)
         after = reshard_cost(shape, size, layout, target or layout, p.mesh)
         return brought / len(ways) + after + unit.memory * size * math.prod(layout.local_shape(shape, p.mesh))
 

@@ -208,9 +208,9 @@ def embedding(
 ) -> Any:
     """``padding_idx`` and ``scale_grad_by_freq`` change only the derivative; ``sparse`` only how it is stored.
 
-    Positions past the end, for which torch raises, no program can refuse: they give NaN, which is seen.
+    Positions outside, for which torch raises, no program can refuse: they give NaN, which is seen.
     """
-    rows = mnp.take(weight, indices, 0)
+    rows = weight.at[indices].get(mode="fill", wrap_negative_indices=False)
     if padding_idx >= 0:
         rows = mnp.where((indices == padding_idx)[..., None], lax.stop_gradient(rows), rows)
     if scale_grad_by_freq:
