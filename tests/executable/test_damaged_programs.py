@@ -133,4 +133,4 @@ def test_damaged_shardings_and_meshes():
 
 
 def test_a_few_damaged_programs():
-    assert 5 < sum(map(check, range(100))) < 95
+    assert 0 < sum(map(check, range(40))) < 38

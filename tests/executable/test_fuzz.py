@@ -81,7 +81,7 @@ def any_tiled(loaded):
     return loaded.num_partitions > 1
 
 
-@settings(max_examples=20, derandomize=True, **QUIET)
+@settings(max_examples=10, derandomize=True, **QUIET)
 @given(st.data())
 def test_random_programs(data):
     check(data)

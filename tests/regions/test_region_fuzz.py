@@ -100,8 +100,8 @@ def both_ran(found: Sequence[Any]) -> int:
 
 
 def test_some_programs(tmp_path: Path) -> None:
-    found = check(of_jax(tmp_path, (0, 3, "checked"), (0, 1, "nested"), (0, 1, "unchecked")))
-    assert len(found) == 5 and both_ran(found) >= 3
+    found = check(of_jax(tmp_path, (0, 1, "checked"), (0, 1, "nested"), (0, 1, "unchecked")))
+    assert len(found) == 3 and both_ran(found) >= 1
 
 
 # --- many ---------------------------------------------------------------------------------------------------

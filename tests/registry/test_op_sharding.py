@@ -22,7 +22,7 @@ def test_localize(sample: Sample) -> None:
 def test_partition(sample: Sample) -> None:
     """Some of all shardings of operands and results; more of them in the slow sweep."""
     program = single_op_jaxpr(sample.op, [typeof(x) for x in sample.args])
-    report(failures(program, sample.args, partitioned_cases(program, 4, MESHES[:2])))
+    report(failures(program, sample.args, partitioned_cases(program, 2, MESHES[:2])))
 
 
 @pytest.mark.slow

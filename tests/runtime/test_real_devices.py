@@ -18,7 +18,7 @@ def run_tests(real, *files, **environment):
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("real", [8, 2], ids=["8 real", "2 real of 4 virtual"])
+@pytest.mark.parametrize("real", [pytest.param(8, marks=pytest.mark.slow), 2], ids=["8 real", "2 real of 4 virtual"])
 def test_on_real_devices(real):
     run_tests(real, HERE / "on_real_devices.py")
 

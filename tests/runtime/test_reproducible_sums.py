@@ -26,6 +26,7 @@ def bits(*launcher, **environment):
     return found.pop()
 
 
+@pytest.mark.slow
 def test_real_devices_add_as_virtual_ones():
     virtual = bits(MESHWRIGHT_NUM_DEVICES="4")
     assert bits(MESHWRIGHT_NUM_DEVICES="4", MESHWRIGHT_REAL_DEVICES="4") == virtual

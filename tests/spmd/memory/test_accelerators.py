@@ -139,6 +139,7 @@ def test_loops_are_predicted_too():
     assert [memory(c, f, array(512, 512)).temp_bytes for c in (CUDA, TPU)] == pytest.approx([MIB, MIB], rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_example_against_what_compilers_said(monkeypatch):
     """``docs/targets.json`` keeps that; the table of ``docs/targets.md`` has seven programs."""
     monkeypatch.syspath_prepend(str(ROOT))
