@@ -92,13 +92,19 @@ class Shown:
 
 @dataclass(frozen=True)
 class SentWindows:
-    """The :data:`~meshwright.sharding.rule.Passes` of an op that fetches what it shows of operands, one by one."""
+    """The :data:`~meshwright.sharding.rule.Passes` of an op that fetches what it shows of operands, one by one.
+
+    ``share``: the part of a row that is sent, where other dimensions are cut before. ``beside``: how many rows as large
+    as theirs the other operands have, of which nothing is sent.
+    """
 
     shown: tuple[Shown, ...]
+    share: float = 1.0
+    beside: int = 0
 
     def __call__(self, tiles: int) -> float:
-        held = sum(-(-s.size // tiles) for s in self.shown)
-        return sum(s.sent(tiles) for s in self.shown) / held if held else 0.0
+        held = sum(-(-s.size // tiles) for s in self.shown) + -(-self.beside // tiles)
+        return self.share * sum(s.sent(tiles) for s in self.shown) / held if held else 0.0
 
 
 def plan_window(size: int, tiles: int, start: Callable[[int], int], length: int, stop: int | None = None) -> WindowPlan:

@@ -11,6 +11,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
 from meshwright.ops.element_order import in_one_order
+from meshwright.ops.indexing.known_places import known_places
 from meshwright.ops.shape.cyclic import cyclic_windows
 from meshwright.ops.shape.interiors import interiors
 from meshwright.ops.shape.joined_pads import joined_pads
@@ -25,6 +26,9 @@ from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.passes.pipeline import communication_passes, tiling_passes
 from meshwright.spmd.propagate import Propagation, propagate
 
+KNOWN_PLACES = Pass(
+    "known places", known_places, "Windows at known places are slices, and updates that know where they go."
+)
 CYCLIC_WINDOWS = Pass(
     "cyclic windows", cyclic_windows, "Joined slices that go on from an array's end to its start become one window."
 )
@@ -34,7 +38,7 @@ JOINED_PADS = Pass(
 IN_ONE_ORDER = Pass("in one order", in_one_order, "Reversals and rotations of what was reversed or rotated are one.")
 UNDONE = Pass("undone", undone, "Reshapes and transposes that are undone after elementwise equations go.")
 #: what is done to the whole program before axes spread in it
-PREPARE = (INLINE, UNTYPED, JOINED_PADS, CYCLIC_WINDOWS, DEAD_CODE, UNDONE, IN_ONE_ORDER)
+PREPARE = (INLINE, UNTYPED, KNOWN_PLACES, JOINED_PADS, CYCLIC_WINDOWS, DEAD_CODE, UNDONE, IN_ONE_ORDER)
 #: what is tried besides, and kept where it pays
 ALTERNATIVE = (
     Pass("interiors", interiors, "Stencils are computed in the rows of the array whose interior they are of."),

@@ -11,6 +11,7 @@ from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSli
 from meshwright.ops.indexing.gather_add import Gather, ScatterAdd, ScatterDimensionNumbers
 from meshwright.ops.indexing.gather_scatter import Scatter, ScatterMax, ScatterMin, ScatterMul
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
+from meshwright.ops.indexing.known_places import PlacedUpdate, WholeUpdate
 from meshwright.ops.products.conv import conv_general_dilated
 from meshwright.ops.random.bits import RandomBits
 from meshwright.ops.window.reductions import ReduceWindowMax, ReduceWindowMin, ReduceWindowProd, ReduceWindowSum
@@ -71,6 +72,12 @@ def _dynamic() -> Iterator[Sample]:
         starts = [np.int32(i) for i in position]
         yield sample(DynamicSlice((3, 2)), floats(7, 5), *starts, label=str(position))
         yield sample(DynamicUpdateSlice(), floats(7, 5), floats(3, 2, seed=1), *starts, label=str(position))
+    for place, size in (((2, 1), (3, 2)), ((0, 1), (1, 4)), ((0, 0), (7, 3)), ((1, 4), (6, 1))):
+        full = PlacedUpdate.of(place, size)
+        yield sample(full, floats(7, 5), floats(*size, seed=1), label=str(place))
+        yield sample(WholeUpdate(*vars(full).values()), floats(7, 5), floats(*size, seed=1), label=str(place))
+    yield sample(PlacedUpdate((2, 0), ((0, 1), (1, 4))), floats(7, 5), floats(1, 5, seed=1), label="rows")
+    yield sample(PlacedUpdate((0, 1), ((2, 5), (1, 3))), ints(7, 5), ints(7, 3, low=90), label="rows")
     yield sample(DynamicSlice((6, 1)), ints(6, 4), np.int32(0), np.int32(3))
     yield sample(DynamicUpdateSlice(), ints(6, 4), ints(6, 1, low=90), np.int32(0), np.int32(2))
 

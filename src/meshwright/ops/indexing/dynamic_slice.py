@@ -62,7 +62,7 @@ def _check(name: str, x: ShapedArray, sizes: Sequence[int], starts: Sequence[Sha
             raise DTypeError(f"{name}: start indices must be integer scalars of one dtype, index {i} is {start}")
 
 
-def _batched(x: Any, dim: int | None, target: int, size: int) -> Any:
+def batched(x: Any, dim: int | None, target: int, size: int) -> Any:
     """``x`` with its batch dimension at ``target``, repeated along it if it has none."""
     if dim is not None:
         return move_dim(x, dim, target)
@@ -72,7 +72,7 @@ def _batched(x: Any, dim: int | None, target: int, size: int) -> Any:
 
 def _index_vectors(starts: Sequence[Any], dims: Sequence[int | None], size: int) -> Any:
     """Start indices, some of them batched, as ``[batch, operand dimension]``."""
-    columns = [reshape(_batched(s, d, 0, size), (size, 1)) for s, d in zip(starts, dims)]
+    columns = [reshape(batched(s, d, 0, size), (size, 1)) for s, d in zip(starts, dims)]
     return concatenate(columns, 1)
 
 
@@ -183,6 +183,30 @@ class DynamicSlice(Op):
 
 
 # --- dynamic_update_slice -----------------------------------------------------------------------------------
+class Inside:
+    """Which elements of an update are written."""
+
+    def __init__(self) -> None:
+        self.masks: list[tuple[tuple[int, ...], Any]] = []
+
+    def rows(self, dim: int, number: Any, low: int, high: int) -> None:
+        """Along ``dim`` those whose ``number`` is in ``[low, high)``."""
+        self.masks.append(((dim,), and_(ge(number, np.int32(low)), lt(number, np.int32(high)))))
+
+    def tile(self, here: Any) -> None:
+        """None, but where the scalar ``here`` says so."""
+        self.masks.append(((), here))
+
+    def written(self, x: Any, update: Any, starts: Sequence[Any]) -> Any:
+        """``x`` with these elements of ``update``, which begins at ``starts``."""
+        if self.masks:
+            shape = typeof(update).shape
+            alike = not any(dims for dims, _ in self.masks)
+            masks = [mask if alike else broadcast_in_dim(mask, shape, dims) for dims, mask in self.masks]
+            update = select(reduce(and_, masks), update, DynamicSlice(shape).bind(x, *starts))
+        return DynamicUpdateSlice().bind(x, update, *starts)
+
+
 @dataclass(frozen=True)
 class DynamicUpdateSlice(Op):
     """The first operand with the window that starts at the scalar operands replaced by the second."""
@@ -224,7 +248,7 @@ class DynamicUpdateSlice(Op):
         x, update, *starts = args
         dx, du, *ds = dims
         place = next((d for d in (dx, du) if d is not None), 0)
-        x, update = _batched(x, dx, place, axis.size), _batched(update, du, place, axis.size)
+        x, update = batched(x, dx, place, axis.size), batched(update, du, place, axis.size)
         if all(d is None for d in ds):
             zero = scalar_like(0, starts[0]) if starts else np.int32(0)
             return self.bind(x, update, *_insert(starts, place, zero)), place
@@ -247,32 +271,18 @@ class DynamicUpdateSlice(Op):
         split = [d for d in range(len(shape)) if ctx.is_split(0, d) and lengths[d] != shape[d]]
         if not split:
             return self.bind(x, update, *starts)
-        known = [known_place(ctx, d, starts[d], lengths[d]) for d in split]
-        if all(known):
-            return self._in_one_tile(ctx, x, update, starts, dict(zip(split, known)))
-        windows = [TileWindow.of(ctx, d, starts[d], lengths[d]) for d in split]
-        begin: list[Any] = list(starts)
-        for w in windows:
-            begin[w.dim] = convert(w.near, typeof(starts[w.dim]).dtype)
-            update = _shifted(update, w.dim, w.shift, w.rows)
-        aval = typeof(update)
-        inside = None
-        for w in windows:
-            row = add(iota(np.int32, (w.rows,), 0), w.shift)
-            here = broadcast_in_dim(and_(ge(row, np.int32(0)), lt(row, np.int32(w.length))), aval.shape, (w.dim,))
-            inside = here if inside is None else and_(inside, here)
-        old = DynamicSlice(aval.shape).bind(x, *begin)
-        return self.bind(x, select(inside, update, old), *begin)
-
-    def _in_one_tile(self, ctx: Localizer, x: Any, update: Any, starts: Sequence[Any], places: Any) -> ArrayLike:
-        """The update of a window that is known to lie in one tile: the device that has it takes it."""
-        begin, here = list(starts), None
-        for d, (tile, row) in places.items():
-            begin[d] = scalar_like(row, starts[d])
-            mine = eq(ctx.tile_index(ctx.axes(0, d)), np.int32(tile))
-            here = mine if here is None else and_(here, mine)
-        old = DynamicSlice(typeof(update).shape).bind(x, *begin)
-        return self.bind(x, select(here, update, old), *begin)
+        begin, inside = list(starts), Inside()
+        for d in split:
+            place = known_place(ctx, d, starts[d], lengths[d])
+            if place is not None:  # the device that has this tile takes it
+                begin[d] = scalar_like(place[1], starts[d])
+                inside.tile(eq(ctx.tile_index(ctx.axes(0, d)), np.int32(place[0])))
+                continue
+            w = TileWindow.of(ctx, d, starts[d], lengths[d])
+            begin[d] = convert(w.near, typeof(starts[d]).dtype)
+            update = _shifted(update, d, w.shift, w.rows)
+            inside.rows(d, add(iota(np.int32, (w.rows,), 0), w.shift), 0, w.length)
+        return inside.written(x, update, begin)
 
     def emit(self, b: Builder, x: Emitted, update: Emitted, *starts: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op("stablehlo.dynamic_update_slice", [x, update, *starts], b.out_avals)[0]

@@ -12,7 +12,7 @@ row, of values that are each computed of shifts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -23,18 +23,18 @@ from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.rewrite import in_regions, producers_of, replaced, uses_of
 from meshwright.ir.state import set_trace
-from meshwright.ir.tracing import JaxprTrace
+from meshwright.ir.tracing import JaxprTrace, typeof
 from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.elementwise.table import and_, ge, lt, scalar_like, select
-from meshwright.ops.indexing.dynamic_slice import DynamicUpdateSlice
+from meshwright.ops.indexing.known_places import PlacedUpdate
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, broadcast_in_dim, iota
 from meshwright.ops.shape.cyclic import CyclicWindow
-from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice, pad
+from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice, pad, slice_
 
 
 def interiors(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with interiors in rows of the whole array, and slices of padded arrays as shifts of these."""
-    if not any(isinstance(e.op, (Pad, DynamicUpdateSlice, CyclicWindow, Concatenate)) for e in all_eqns(jaxpr.jaxpr)):
+    if not any(isinstance(e.op, (Pad, PlacedUpdate, CyclicWindow, Concatenate)) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
     makers, users = producers_of(jaxpr.jaxpr), uses_of(jaxpr.jaxpr)
 
@@ -49,7 +49,7 @@ def interiors(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
         interior = _interior(eqn)
         if interior is None:
             return eqn
-        return _Whole(interior.shape, makers, users).equations(eqn, interior.joined)
+        return _Whole(interior.shape, makers, users, interior.along).equations(eqn, interior.joined)
 
     return replaced(jaxpr, rewritten)
 
@@ -101,12 +101,16 @@ def _of_joined(
 @dataclass(frozen=True)
 class _Interior:
     """The rows ``start`` to ``start + size`` of an array of ``shape``, in each dimension; ``value``: what stands there,
-    ``border``: the array, or the scalar, that stands around it; without one, ``value`` is all of the array."""
+    ``border``: the array, or the scalar, that stands around it; without one, ``value`` is all of the array.
+
+    With ``place``, it is the interior of a few rows only (a border that is set), which begin there in ``border``.
+    """
 
     shape: tuple[int, ...]
     start: tuple[int, ...]
     value: Var
     border: Atom | None
+    place: tuple[int, ...] | None = None
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -117,9 +121,19 @@ class _Interior:
         """The dimensions in which it is less than the array."""
         return [d for d, (n, whole) in enumerate(zip(self.size, self.shape)) if n != whole]
 
+    @property
+    def along(self) -> list[int]:
+        """The dimensions in which an array of these rows is as large."""
+        place = self.place or (0,) * len(self.shape)
+        border = self.border.aval.shape if self.border is not None and self.place else self.shape
+        return [d for d, (n, whole) in enumerate(zip(self.shape, border)) if n == whole and not place[d]]
+
     def joined(self, whole: _Whole) -> Any:
         """The array, in its own rows."""
         value = whole.value(self.value, self.start)
+        if self.place is not None and isinstance(self.border, Var):
+            rows = tuple((at, at + n) for at, n in zip(self.start, self.size))
+            return PlacedUpdate(self.place, rows).bind(whole.leaf(self.border), value)
         return value if self.border is None else select(self.inside(), value, whole.around(self.border))
 
     def inside(self) -> Any:
@@ -144,10 +158,12 @@ def _interior(eqn: JaxprEqn) -> _Interior | None:
         value, border = eqn.invars
         start = tuple(lo for lo, _, _ in eqn.op.padding_config)
         simple = all(min(lo, hi, 0) == inner == 0 for lo, hi, inner in eqn.op.padding_config)
-    elif isinstance(eqn.op, DynamicUpdateSlice):
-        border, value, *starts = eqn.invars
-        start = tuple(int(a.val) if isinstance(a, Literal) else -1 for a in starts)
-        simple = True
+    elif isinstance(eqn.op, PlacedUpdate):
+        border, value = eqn.invars
+        start, simple = eqn.op.place, eqn.op.is_full(value.aval)
+        few = [d for d, (n, whole) in enumerate(zip(value.aval.shape, shape)) if 2 * n <= whole]
+        if few and simple:
+            return _few_rows(eqn, few)
     else:
         return None
     size = value.aval.shape
@@ -155,6 +171,17 @@ def _interior(eqn: JaxprEqn) -> _Interior | None:
     if not isinstance(value, Var) or not simple or not inside or size == shape or value.aval.dtype.kind not in "biufcV":
         return None
     return _Interior(shape, start, value, border)
+
+
+def _few_rows(eqn: JaxprEqn, few: Sequence[int]) -> _Interior | None:
+    """What is set into a few rows, all of which but their ends it fills."""
+    (border, value), at = eqn.invars, eqn.op.place  # type: ignore[attr-defined]
+    size, whole = value.aval.shape, border.aval.shape
+    shape = tuple(size[d] if d in few else n for d, n in enumerate(whole))
+    if shape == size or not isinstance(value, Var) or not isinstance(border, Var):
+        return None
+    start = tuple(0 if d in few else n for d, n in enumerate(at))
+    return _Interior(shape, start, value, border, tuple(n if d in few else 0 for d, n in enumerate(at)))
 
 
 #: an array, and where its first rows stand in the whole
@@ -169,8 +196,11 @@ class _Whole:
         shape: tuple[int, ...],
         makers: Mapping[Var, JaxprEqn],
         users: Mapping[Var, list[JaxprEqn | None]],
+        along: Sequence[int] | None = None,
     ) -> None:
         self.shape, self.makers, self.users = shape, makers, users
+        #: the dimensions in which arrays that it is made of have as many rows
+        self.along = range(len(shape)) if along is None else along
         self.trace = JaxprTrace()
         self.leaves: dict[Var, Any] = {}
         self.values: dict[_Shift, Any] = {}
@@ -179,7 +209,7 @@ class _Whole:
         """Those that make the result of an equation in this way; the equation itself where no array has these rows."""
         with set_trace(self.trace), source.at(eqn.source):
             closed = self.trace.finish([make(self)])
-        if not any(v.aval.shape == self.shape for v in self.leaves):
+        if not any(self.is_of(v.aval.shape) for v in self.leaves):
             return eqn
         if not closed.jaxpr.eqns:  # the array itself
             return eqn.replace(
@@ -194,6 +224,16 @@ class _Whole:
 
         return [e.replace(invars=[*map(new, e.invars)], outvars=[*map(new, e.outvars)]) for e in closed.jaxpr.eqns]
 
+    def is_of(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of ``shape`` has these rows."""
+        return len(shape) == len(self.shape) and all(shape[d] == self.shape[d] for d in self.along)
+
+    def leaf(self, var: Var) -> Any:
+        """A value as it is given."""
+        if var not in self.leaves:
+            self.leaves[var] = self.trace.new_arg(var.aval)
+        return self.leaves[var]
+
     def maker(self, atom: Var) -> JaxprEqn | None:
         """The equation that makes a value which is made again in rows of the whole, or None of one that is placed."""
         eqn = self.makers.get(atom)
@@ -203,7 +243,7 @@ class _Whole:
         match op:
             case Slice():
                 (x,) = eqn.invars
-                through = x.aval.shape == self.shape or (isinstance(x, Var) and self.maker(x) is not None)
+                through = self.is_of(x.aval.shape) or (isinstance(x, Var) and self.maker(x) is not None)
                 return eqn if through and all(s == 1 for s in op.strides) else None
             case BroadcastInDim():
                 return None if eqn.invars[0].aval.shape else eqn
@@ -250,10 +290,10 @@ class _Whole:
 
     def placed(self, var: Var, start: tuple[int, ...]) -> Any:
         """A value as it is given, where it stands."""
-        if var not in self.leaves:
-            self.leaves[var] = self.trace.new_arg(var.aval)
-        x, shape = self.leaves[var], var.aval.shape
+        x, shape = self.leaf(var), var.aval.shape
         config = [(at, whole - at - n, 0) for at, n, whole in zip(start, shape, self.shape)] if shape else []
+        if config and all(max(lo, hi) <= 0 for lo, hi, _ in config):
+            return slice_(x, [-at for at in start], [n - at for at, n in zip(start, self.shape)])
         return pad(x, scalar_like(0, x), config) if any(map(any, config)) else x
 
     def chosen(self, eqn: JaxprEqn, start: tuple[int, ...]) -> Any:
@@ -270,9 +310,8 @@ class _Whole:
             value = select(broadcast_in_dim(above, self.shape, (d,)), self.value(atom, at), value)
         for (_, at), row in zip(pieces, rows):
             if row is not None:
-                value = DynamicUpdateSlice().bind(
-                    value, row, *[np.int32(at[d] if k == d else 0) for k in range(len(at))]
-                )
+                place = tuple(at[d] if k == d else 0 for k in range(len(at)))
+                value = PlacedUpdate.of(place, typeof(row).shape).bind(value, row)
         return value
 
     def row(self, atom: Atom, start: tuple[int, ...], d: int, known: set[_Shift]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -71,33 +72,39 @@ class Slice(Moves):
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         names, outs, kinds = [f"d{d}" for d in range(x.ndim)], [], {}
         passes: dict[str, Passes] = {}
-        for name, size, a, b, s in zip(names, x.shape, self.start_indices, self.limit_indices, self.strides):
-            one = size > 1 and -(-(b - a) // s) == 1
+        out = self.infer(x)
+        kept = out.size / max(1, x.size)
+        triples = zip(self.start_indices, self.limit_indices, self.strides)
+        for name, size, rows, (a, b, s) in zip(names, x.shape, out.shape, triples):
+            one = size > 1 and rows == 1
             # One row is not worth splitting: the device that has it gives it to all, as a masked sum.
             outs.append(None if one else name)
             if (a, b, s) != (0, size, 1):
                 kinds[name] = REDUCTION if one else WINDOW
-                passes |= {} if one else {name: SentWindows((_shown(size, a, b, s),))}
+                passes |= {} if one else {name: SentWindows((_shown(size, a, b, s),), share=kept * size / max(1, rows))}
         return make_rule([names], [outs], dict(zip(names, x.shape)), kinds, picked_kind(x.dtype), passes)
 
     def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         start, limit, strides = list(self.start_indices), list(self.limit_indices), list(self.strides)
-        chosen = []
-        for d, size in enumerate(ctx.in_avals[0].shape):
+        chosen, windows = [], []
+        for d, (size, rows) in enumerate(zip(ctx.in_avals[0].shape, ctx.in_local_shapes[0])):
             if not ctx.is_split(0, d):
                 continue
             a, s = start[d], strides[d]
             if (a, limit[d], s) == (0, size, 1):
                 limit[d] = ctx.out_local_shapes[0][d]
             elif not ctx.is_split_result(0, d):
-                tile, row = divmod(a, ctx.in_local_shapes[0][d])
+                tile, row = divmod(a, rows)
                 chosen.append((d, tile))
                 start[d], limit[d] = row, row + 1
             else:
-                window = _shown(size, a, limit[d], s).window(ctx.num_tiles(0, d))
-                x = ctx.fetch_window(x, 0, d, window.start, window.length, stop=window.stop)
-                start[d], limit[d] = 0, window.length
-        x = Slice(tuple(start), tuple(limit), tuple(strides)).bind(x)
+                windows.append((d, _shown(size, a, limit[d], s).window(ctx.num_tiles(0, d))))
+                start[d], limit[d], strides[d] = 0, rows, 1
+        # What is not wanted is not sent.
+        x = slice_(x, start, limit, strides)
+        for d, window in windows:
+            x = ctx.fetch_window(x, 0, d, window.start, window.length, stop=window.stop)
+            x = slice_in_dim(x, 0, window.length, self.strides[d], d)
         for d, tile in chosen:
             x = ctx.only_on(x, ctx.axes(0, d), tile)
         return x
@@ -217,8 +224,11 @@ class Pad(Op):
         ins = [None if padded[n] and size == 1 else n for n, size in zip(names, x.shape)]
         out = self.infer(x, x.update(shape=()))
         kinds = {n: WINDOW for n in names if padded[n]}
+        kept = [min(1, n / max(1, size)) for n, size in zip(out.shape, x.shape)]
         passes: dict[str, Passes] = {
-            n: SentWindows((self._shown(d, x, out),)) for d, n in enumerate(names) if padded[n]
+            n: SentWindows((self._shown(d, x, out),), share=math.prod((*kept[:d], *kept[d + 1 :])))
+            for d, n in enumerate(names)
+            if padded[n]
         }
         return make_rule([ins, []], [names], dict(zip(names, map(max, x.shape, out.shape))), kinds, passes=passes)
 
@@ -228,7 +238,12 @@ class Pad(Op):
         return Shown(x.shape[dim], out.shape[dim], low, step=inner + 1)
 
     def localize(self, ctx: Localizer, x: ArrayLike, value: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
-        config = list(self.padding_config)
+        config, cut = list(self.padding_config), [(0, 0, 0)] * len(self.padding_config)
+        for d, (lo, hi, inner) in enumerate(config):
+            kept = ctx.in_avals[0].shape[d] + min(lo, 0) + min(hi, 0)
+            if not inner and kept >= 0 and not ctx.is_split_result(0, d):
+                cut[d], config[d] = (min(lo, 0), min(hi, 0), 0), (max(lo, 0), max(hi, 0), 0)
+        x = pad(x, value, cut)  # what is not wanted is not sent
         for d, (lo, _, inner) in enumerate(self.padding_config):
             if not ctx.is_split_result(0, d) or config[d] == (0, 0, 0):
                 continue

@@ -9,7 +9,7 @@ so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
@@ -17,7 +17,7 @@ from meshwright.ir.op import Op
 from meshwright.ir.rewrite import in_regions, producers_of, replaced
 from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
-from meshwright.ops.shape.rearrange import Reshape, Transpose
+from meshwright.ops.shape.rearrange import Reshape, Squeeze, Transpose
 
 #: how many values between reshapes are looked at for each equation of a program, and how often, at most: where more
 #: belong together the time would grow with their square, and the program stays as it is
@@ -36,15 +36,22 @@ class _Reshaped(NamedTuple):
 
 def undone(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The program without reshapes and transposes that are undone after elementwise equations."""
-    if sum(_reshapes(e) for e in all_eqns(closed.jaxpr)) < 2:
+    if sum(_reshapes(e) is not None for e in all_eqns(closed.jaxpr)) < 2:
         return closed
     closed = replaced(closed, lambda e: in_regions(e, undone))
     again = _Shapes(closed.jaxpr).rewritten()
     return closed if again is closed.jaxpr else closed.replace(jaxpr=again)
 
 
-def _reshapes(eqn: JaxprEqn) -> bool:
-    return type(eqn.op) in (Reshape, Transpose)
+def _reshapes(eqn: JaxprEqn) -> Op | None:
+    """The reshape or transpose that an equation is, if it is one."""
+    if type(eqn.op) in (Reshape, Transpose):
+        return eqn.op
+    op: Any = eqn.op
+    adds = isinstance(op, BroadcastInDim) and eqn.invars[0].aval.size == eqn.outvars[0].aval.size
+    if isinstance(op, Squeeze) or (adds and sorted(op.broadcast_dimensions) == [*op.broadcast_dimensions]):
+        return Reshape(eqn.outvars[0].aval.shape)
+    return None
 
 
 def _then(steps: Steps, op: Op, shape: tuple[int, ...]) -> Steps:
@@ -106,9 +113,10 @@ class _Shapes:
 
     def _is_undone(self, eqn: JaxprEqn) -> bool:
         """Note what the result of an equation is of, and say whether it has the shape in which all began."""
-        if _reshapes(eqn):
+        op = _reshapes(eqn)
+        if op is not None and not self._repeats(eqn.outvars[0]):
             root, steps = self._form(eqn.invars[0])
-            after = _then(steps, eqn.op, eqn.invars[0].aval.shape)
+            after = _then(steps, op, eqn.invars[0].aval.shape)
             if steps and not after:
                 return True
             self.forms[eqn.outvars[0]] = _Reshaped(root, after)

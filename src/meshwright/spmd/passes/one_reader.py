@@ -69,15 +69,15 @@ def _along(op: Any, place: Place) -> int | None:
 
 
 def _tests(jaxpr: Jaxpr) -> dict[Atom, Place]:
-    """The booleans that say whether a device is at a place: positions compared with numbers, both of two such."""
+    """The booleans that hold at a place alone: positions compared with numbers, and those of which one such is part."""
     tests: dict[Atom, Place] = {}
     positions = _positions(jaxpr)
     for eqn in jaxpr.eqns:
         a, b = (*eqn.invars, None, None)[:2]
         if eqn.op == eq and a in positions and isinstance(b, Literal):
             tests[eqn.outvars[0]] = frozenset([(positions[a][0], int(np.asarray(b.val)))])
-        elif eqn.op == and_ and a in tests and b in tests:
-            tests[eqn.outvars[0]] = tests[a] | tests[b]
+        elif eqn.op == and_ and (a in tests or b in tests):
+            tests[eqn.outvars[0]] = frozenset().union(*(tests.get(part, EVERYWHERE) for part in eqn.invars))
         elif eqn.op.moves_only and a in tests:
             tests[eqn.outvars[0]] = tests[a]
     return tests
