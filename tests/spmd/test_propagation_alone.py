@@ -100,7 +100,7 @@ CASES = {
         lambda x, w: mw.lax.fori_loop(0, 3, lambda i, c: mnp.tanh(c @ w), x), [(8, 4), (4, 4)], [P("a"), None], None,
         """
         [{a}, {}] [{}, {}]
-        scan: [] [{a}, {}]
+        scan: [{a}, {}]
         """,
     ),
 }  # fmt: skip

@@ -249,7 +249,8 @@ def _choice(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
     numbers = op.numbers()
     params = op.regions()[0].jaxpr.invars
     layouts = [_layout(p, eqn, *pair) for pair in zip(numbers.of(0), params)]
-    walked = [p.walked(branch, layouts) for branch in op.regions()]
+    added = [KeepPartial(p.summands.get(v, 1)) for v in eqn.outvars]
+    walked = [p.walked(branch, layouts, added) for branch in op.regions()]
     values = zip(*([w.put_out(atom) for atom in w.closed.jaxpr.outvars] for w in walked))
     outs = [_result_layout(p, var, ways) for var, ways in zip(eqn.outvars, values)]
     branches = [p.noted(w.finished(outs)).jaxpr for w in walked]
@@ -259,19 +260,22 @@ def _choice(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
 
 def _result_layout(p: Partitioner, var: Var, ways: Sequence[Value]) -> Layout:
     """Where a result costs least that is one of these values: to bring them there, of which a run does one, and to go
-    on from there to where it should lie."""
+    on from there to where it should lie. What is a sum in all of them may be completed behind them, with others."""
     target, unit = p.propagation.target(var), prices(p.mesh)
     shape, size = var.aval.shape, var.aval.dtype.itemsize
     made = [way for way in ways if not way.is_remade]
+    together = p.summands.get(var, 1)
 
     def cost(layout: Layout) -> float:
         brought = sum(min(reshard_cost(shape, size, lo, layout, p.mesh) for lo in way.layouts) for way in made)
-        after = reshard_cost(shape, size, layout, target or layout, p.mesh)
-        return brought / len(ways) + after + unit.memory * size * math.prod(layout.local_shape(shape, p.mesh))
+        after = reshard_cost(shape, size, layout, target or layout.drop_partial(), p.mesh)
+        shared = after / together if layout.partial else after
+        return brought / len(ways) + shared + unit.memory * size * math.prod(layout.local_shape(shape, p.mesh))
 
     hints = [p.propagation.layout(w.atom) for w in ways if isinstance(w.atom, Var)]
-    known = [layout.drop_partial() for way in made for layout in way.layouts]
-    found = [*filter(lambda lo: any(lo.dims), hints), *([] if target is None else [target]), *known]
+    known = [layout for way in made for layout in way.layouts]
+    found = [*filter(lambda lo: any(lo.dims), hints), *([] if target is None else [target])]
+    found = [*(lo for lo in known if lo.partial), *found, *(lo.drop_partial() for lo in known)]
     return min(dict.fromkeys(found) or [Layout.replicated(var.aval.ndim)], key=cost)
 
 

@@ -356,10 +356,10 @@ class Partitioner:
         mesh = self.mesh if mesh is None else mesh
         return self.noted(Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, region=True).run())
 
-    def walked(self, jaxpr: ClosedJaxpr, in_layouts: Sequence[Layout]) -> Partitioner:
-        """The partitioner of a region, which has recorded its equations: how its results lie is yet to be said."""
-        free = [None] * len(jaxpr.jaxpr.outvars)
-        region = Partitioner(jaxpr, self.mesh, self.propagation, in_layouts, free, region=True)
+    def walked(self, jaxpr: ClosedJaxpr, in_layouts: Sequence[Layout], added: Sequence[KeepPartial]) -> Partitioner:
+        """The partitioner of a region, which has recorded its equations: how its results lie is yet to be said, and
+        ``added`` how many sums are completed with each."""
+        region = Partitioner(jaxpr, self.mesh, self.propagation, in_layouts, added, region=True)
         region.walk()
         return region
 

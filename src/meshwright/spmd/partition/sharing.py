@@ -2,16 +2,18 @@
 
 A choice at one equation cannot see that its partial result will meet others: the input gradients of the query, key and
 value projections are three partial sums, and their sum needs one all-reduce. For every value this counts how many
-contractions flow into the same completed sum, so that each can be charged its part.
+contractions flow into the same completed sum, so that each can be charged its part; a choice of branches is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 from meshwright.ir.rewrite import use_counts
+from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding.rule import REDUCTION, ShardingRule
+from meshwright.spmd.flatten import eqn_rule
 
 
 def summands(
@@ -25,9 +27,25 @@ def summands(
     ``repeats`` are the outputs that are added up further outside, so many times.
     """
     uses = use_counts(eqns, outvars)
+    leaves, flows = _sums(eqns, rules, uses)
+    counts: dict[Var, int] = {}
+    for eqn in reversed(eqns):
+        for out in eqn.outvars:
+            if out in leaves:
+                counts[out] = counts[flows[out]] if out in flows else leaves[out] * repeats.get(out, 1)
+    return counts
+
+
+def _sums(
+    eqns: Sequence[JaxprEqn], rules: Sequence[ShardingRule], uses: Mapping[Var, int]
+) -> tuple[dict[Var, int], dict[Var, Var]]:
+    """The sums of contractions, of how many each is, and the sums that they are terms of alone."""
     leaves: dict[Var, int] = {}
     flows: dict[Var, Var] = {}
     for eqn, rule in zip(eqns, rules):
+        if eqn.op.holds_jaxprs:
+            leaves.update((out, 1) for out, is_sum in zip(eqn.outvars, _chosen_sums(eqn)) if is_sum)
+            continue
         if len(eqn.outvars) != 1:
             continue
         out = eqn.outvars[0]
@@ -39,12 +57,17 @@ def summands(
         if terms:
             leaves[out] = sum(leaves[a] for a in terms)
             flows.update(dict.fromkeys(terms, out))
-    counts: dict[Var, int] = {}
-    for eqn in reversed(eqns):
-        for out in eqn.outvars:
-            if out in leaves:
-                counts[out] = counts[flows[out]] if out in flows else leaves[out] * repeats.get(out, 1)
-    return counts
+    return leaves, flows
+
+
+def _chosen_sums(eqn: JaxprEqn) -> Iterator[bool]:
+    """For the results of a choice of branches, whether they are such sums in one of these."""
+    if not isinstance(eqn.op, RegionOp) or not eqn.op.chooses:
+        return
+    branches = [region.jaxpr for region in eqn.op.regions()]
+    sums = [_sums(b.eqns, [*map(eqn_rule, b.eqns)], use_counts(b.eqns, b.outvars))[0] for b in branches]
+    for ways in zip(*(b.outvars for b in branches)):
+        yield any(way in inside for way, inside in zip(ways, sums))
 
 
 def _group(eqn: JaxprEqn, leaves: dict[Var, int]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Dead collectives dropped, those in the bodies of control flow too.
+"""Dead code dropped, that in the bodies of control flow too.
 
 A result that nobody uses is taken out of its loop or branches, and so is what a loop carries only for itself; then what
 made it there is dead code.
@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.passes import dead_code
-from meshwright.ops.collective.inside import collectives_of
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import arranged, pick
 
@@ -19,7 +18,7 @@ Flags = Sequence[bool]
 
 
 def drop_dead(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """Without what nobody needs, inside of control flow only where there are collectives."""
+    """Without what nobody needs, inside of control flow too."""
     jaxpr = dead_code(jaxpr)
     inner = jaxpr.jaxpr
     if not any(isinstance(e.op, ControlOp) for e in inner.eqns):
@@ -29,7 +28,7 @@ def drop_dead(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     for eqn in reversed(inner.eqns):
         if not eqn.op.has_effects and not any(v in live for v in eqn.outvars):
             continue
-        if isinstance(eqn.op, ControlOp) and any(collectives_of(eqn.op)):
+        if isinstance(eqn.op, ControlOp):
             eqn = _prune(eqn, eqn.op, [v in live for v in eqn.outvars])
         eqns.append(eqn)
         live.update(a for a in eqn.invars if isinstance(a, Var))
