@@ -16,12 +16,13 @@ from meshwright import lax
 MESH = mw.AbstractMesh((8,), ("x",))
 
 
-def array(*shape: int, spec: Any = P(), dtype: Any = np.float32) -> Any:
+def array(*shape: int, axis: str | None = None, at: int = 0, dtype: Any = np.float32) -> Any:
+    spec = P(*[axis if d == at else None for d in range(len(shape))])
     return mw.ShapeDtypeStruct(shape, dtype, sharding=mw.NamedSharding(MESH, spec))
 
 
 ARGS = (
-    array(dtype=np.int32), array(16, 32, spec=P(None, "x")), array(32, 8, spec=P("x")), array(32, 8, spec=P("x")),
+    array(dtype=np.int32), array(16, 32, axis="x", at=1), array(32, 8, axis="x"), array(32, 8, axis="x"),
     array(16, 8),
 )  # fmt: skip
 #: an all-reduce of the result
