@@ -427,3 +427,91 @@ def test_tensors_that_no_array_stands_for_are_named(refuses):
         mw.from_torch(module, (torch.eye(3),))
     with refuses(errors.ImportProgramError, "reduction dim"):
         mw.from_torch(nn.Linear(3, 3), (torch.ones(2, 4),))
+
+
+class Narrow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 3), nn.Linear(4, 3))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def test_examples_that_do_not_fit_are_named(refuses):
+    x = torch.ones(4, 6)
+    with refuses(errors.ImportProgramError, "test_torch_traps.py", "(forward)"):
+        mw.from_torch(Narrow(), (x,))
+    with refuses(errors.ImportProgramError, "at 1 (Linear)"):
+        mw.from_torch(Narrow().layers, (x,))
+    with refuses(errors.ArgumentError, "Linear.forward(input", "too many", "2 arguments"):
+        mw.from_torch(nn.Linear(6, 3), (x, x))
+    with refuses(errors.ArgumentError, "missing", "'input'", "inp"):
+        mw.from_torch(nn.Linear(6, 3), (), {"inp": x})
+
+
+def test_parameters_of_other_types_are_named(refuses):
+    norm = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    x = torch.ones(4, 6)
+    model = mw.from_torch(norm, (x,))
+    half = {n: p.astype("bfloat16") for n, p in model.params.items()}
+    with refuses(errors.DTypeError, "0.weight: expected float32[3, 6], got bfloat16[3, 6]", "module.to"):
+        model(half, x.numpy())
+    wide = {**model.params, "0.weight": mnp.ones((4, 6)), "0.bias": half["0.bias"]}
+    with refuses(errors.ShapeError, "0.weight: expected float32[3, 6], got float32[4, 6]", "0.bias: expected"):
+        mw.jit(model)(wide, x.numpy())
+    with refuses(errors.ShapeError, "buffers", "1.running_mean"):
+        model.apply(model.params, {**model.buffers, "1.running_mean": mnp.zeros(4)}, x.numpy())
+    with refuses(errors.ArgumentTypeError, "0.bias"):
+        model({**model.params, "0.bias": "bias"}, x.numpy())
+
+
+def test_weights_that_torch_packs_are_refused(refuses):
+    packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(6, 3)), {nn.Linear}, dtype=torch.qint8)
+    with refuses(errors.ArgumentTypeError, "0._packed_params", "quantize_dynamic", "before"):
+        mw.from_torch(packed, (torch.ones(4, 6),))
+
+
+def test_norms_without_a_momentum_average_all_batches():
+    ours, torchs = nn.BatchNorm2d(3, momentum=None), nn.BatchNorm2d(3, momentum=None)
+    x = torch.linspace(-1, 2, 120).reshape(2, 3, 4, 5)
+    model = mw.from_torch(ours, (x,))
+    buffers = model.buffers
+    for i in range(1, 4):
+        y, buffers = model.apply(model.params, buffers, (x * i).numpy())
+        close(y, torchs(x * i))
+    for name, value in torchs.named_buffers():
+        close(buffers[name], value)
+    assert "forward" not in vars(ours)
+
+
+def _loss(x, var):
+    return F.gaussian_nll_loss(x, torch.zeros(4, 6), var, full=True, eps=1e-2, reduction="none")
+
+
+@pytest.mark.parametrize("columns", [6, 1, None])
+def test_losses_with_variances(columns):
+    x = torch.linspace(-1, 2, 24).reshape(4, 6)
+    var = x[:, 0].abs() if columns is None else x[:, :columns].abs() + 1e-3
+    given = [x.requires_grad_(), var.detach().requires_grad_()]
+    model, want = mw.from_torch(Called(_loss), (x.detach(), var.detach())), _loss(*given)
+    arrays = [t.detach().numpy() for t in given]
+    close(model(model.params, *arrays), want)
+    got = mw.grad(lambda *a: mnp.sum(model(model.params, *a) ** 2), (0, 1))(*arrays)
+    for g, w in zip(got, torch.autograd.grad(want.square().sum(), given)):
+        close(g, w, 2e-5)
+
+
+def test_losses_of_negative_variances_are_nan():
+    x = torch.linspace(-1, 2, 24).reshape(4, 6)
+    model = mw.from_torch(nn.GaussianNLLLoss(reduction="none"), (x, x + 1, x))
+    assert (np.isnan(model(model.params, x.numpy(), x.numpy(), x.numpy())) == (x.numpy() < 0)).all()
+
+
+class Called(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)

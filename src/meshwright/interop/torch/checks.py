@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 
 from meshwright.core import dtypes
 from meshwright.core.avals import Typed
-from meshwright.errors import ArgumentTypeError, DTypeError, ShapeError
+from meshwright.core.words import counted
+from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from meshwright.interop.torch import trees
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.elementwise import cast
@@ -76,12 +78,64 @@ def fitted(x: Any, meta: torch.Tensor, name: str, sizes: Sizes) -> Any:
     )
 
 
-def refuse_unknown_tensors(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-    """Raise for example arguments, parameters and buffers that no array stands for.
+def refuse_misfits(of: str, what: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Raise for parameters or buffers of other types than the module had when it was converted.
 
     Raises:
-      ArgumentTypeError: a sparse or quantized tensor. DTypeError: a dtype that arrays do not have.
+      ShapeError, DTypeError, ArgumentTypeError: those that do not fit, what was expected of each and what came.
     """
+    shapes, dtyped = [], []
+    for name, wanted in expected.items():
+        x = given[name]
+        try:
+            aval = typeof(x if isinstance(x, Typed) else asarray(x))
+        except (ArgumentTypeError, TypeError) as error:
+            raise ArgumentTypeError(f"{of}: {what} {name}: {error}") from None
+        line = f"  {name}: expected {wanted.dtype}{list(wanted.shape)}, got {aval.dtype}{list(aval.shape)}"
+        if aval.shape != tuple(wanted.shape):
+            shapes.append(line)
+        elif aval.dtype != wanted.dtype and not (dtypes.is_integer(aval.dtype) and dtypes.is_integer(wanted.dtype)):
+            dtyped.append(line)
+    wrong = shapes + dtyped
+    if wrong:
+        more = [f"  and {len(wrong) - 12} more"] if len(wrong) > 12 else []
+        listed = "\n".join(wrong[:12] + more)
+        raise (ShapeError if shapes else DTypeError)(
+            f"{of}: {what} of other types than those that the module was converted with:\n{listed}\n"
+            "Convert the arrays, or the module with parameters of these types (module.to(dtype))"
+        )
+
+
+def refuse_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise for example arguments that the module's ``forward`` does not take.
+
+    Raises:
+      ArgumentError: too many, too few, or of unknown names.
+    """
+    signature = inspect.signature(module.forward)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(
+            f"from_torch: example arguments do not fit {type(module).__name__}.forward{signature}: {error}; got "
+            f"{counted(len(args), 'argument')}{', and ' + ', '.join(kwargs) if kwargs else ''}. Give one tensor for "
+            "each: from_torch(module, (x, y), {'mask': mask})"
+        ) from None
+
+
+def refuse_unknown_tensors(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    """Raise for example arguments, parameters and buffers that no array stands for, and for weights that torch packs.
+
+    Raises:
+      ArgumentTypeError: a sparse or quantized tensor, packed weights. DTypeError: a dtype that arrays do not have.
+    """
+    for name, part in module.named_modules():
+        if any(isinstance(value, torch.ScriptObject) for value in vars(part).values()):
+            raise ArgumentTypeError(
+                f"from_torch: {name or 'the module'} ({type(part).__module__}.{type(part).__name__}) has weights that "
+                "torch has packed for its own kernels (quantize_dynamic, convert); convert the module as it was before "
+                "it was quantized, or keep integers and their scales in the module and multiply them there"
+            )
     leaves = list(zip(trees.paths(args, kwargs, trees.parameter_names(module)), trees.flatten((args, kwargs))[0]))
     held = [*module.named_parameters(), *module.named_buffers()]
     for what, name, x in [*(("argument", *pair) for pair in leaves), *(("parameter", *pair) for pair in held)]:

@@ -11,7 +11,7 @@ from torch import fx
 from torch._decomp import decomposition_table
 
 from meshwright.interop.torch import fused, registry
-from meshwright.interop.torch.graph import calls, is_size
+from meshwright.interop.torch.graph import calls, is_known
 
 #: how often ops without a rule are decomposed into smaller ones
 ROUNDS = 6
@@ -19,13 +19,7 @@ ROUNDS = 6
 
 def without_rule(module: fx.GraphModule) -> list[fx.Node]:
     """The nodes whose ops are not in the table."""
-    return [
-        n
-        for n in calls(module)
-        if not is_size(n.target)
-        and not isinstance(n.target, torch._ops.HigherOrderOperator)
-        and registry.find(n.target) is None
-    ]
+    return [n for n in calls(module) if not is_known(n.target)]
 
 
 def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,21 +12,26 @@ from typing import Any
 import torch
 from torch import fx
 from torch._C import _autograd, _functorch
+from torch._dynamo.exc import Unsupported
 from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from meshwright.errors import ImportProgramError, RuleError
+from meshwright.errors import ImportProgramError, MeshwrightError, RuleError
 from meshwright.interop.torch import registry
 from meshwright.interop.torch.decompositions import decomposed, without_rule
+from meshwright.interop.torch.derivatives import GRADIENTS, Begun, begins_told
+from meshwright.interop.torch.flexible import ATTENTION, derivatives_of_attention
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
 from meshwright.interop.torch.modes import cast_as_recorded, gradients_stopped, write_casts
+from meshwright.interop.torch.norms import cumulative_averages
 from meshwright.interop.torch.ops.numbers import is_number
 from meshwright.interop.torch.ops.strided import in_memory_order
 from meshwright.interop.torch.overrides import Overridden
 from meshwright.interop.torch.passes import drop_packed, sink_views
 from meshwright.interop.torch.sources import described, user_line
+from meshwright.interop.torch.transformations import LEVELS, captured
 
 
 def export(
@@ -43,13 +49,12 @@ def export(
         if isinstance(part, fx.GraphModule):  # of torch.compile
             part.meta.setdefault("_checkpoint_context_fn", lambda: (_Unchanged(), _Unchanged()))
             cast_as_recorded(part)
-    with warnings.catch_warnings(), _as_before(), Overridden(), gradients_stopped(), functions_traced() as functions:
+    with warnings.catch_warnings(), _as_before():
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
-            program = decomposed(write_casts(program))
-        except (ImportProgramError, RuleError):
-            raise
+            program, functions = _exported(module, args, kwargs, dynamic)
+        except (ImportProgramError, RuleError) as error:
+            raise _placed(error, module) from error.__cause__
         except Exception as error:
             raise _explained(error, module) from error
     in_memory_order(program.graph_module)
@@ -57,6 +62,42 @@ def export(
     sink_views(program.graph_module)
     refuse_unknown(program.graph_module, module)
     return program, functions
+
+
+def _exported(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any
+) -> tuple[torch.export.ExportedProgram, list[Call]]:
+    """Torch's program of a module; where it takes derivatives, one of arguments that have gradients, as any of ours may
+    have, and where it does so by torch.func, or scores attention by functions, of what Dynamo captures of it."""
+    with cumulative_averages(module), derivatives_of_attention():
+        try:
+            return _followed(module, args, kwargs, dynamic, GRADIENTS, LEVELS, ATTENTION)
+        except Begun:
+            args, kwargs = torch.utils._pytree.tree_map(_with_gradient, (args, kwargs))
+        try:
+            return _followed(module, args, kwargs, dynamic, LEVELS, ATTENTION)
+        except Begun:
+            return _followed(captured(module, args, kwargs, dynamic), args, kwargs, dynamic)
+
+
+def _followed(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any, *begins: Any
+) -> tuple[torch.export.ExportedProgram, list[Call]]:
+    """Torch's program of a module.
+
+    Raises:
+      Begun: one of ``begins`` was called, which an export does not follow by itself.
+    """
+    with Overridden(), gradients_stopped(), functions_traced() as functions:
+        with begins_told(*begins):
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+        return decomposed(write_casts(program)), functions
+
+
+def _with_gradient(x: Any) -> Any:
+    """A tensor that autograd follows, and that a module may write to."""
+    is_moving = isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()) and not x.requires_grad
+    return x.detach().requires_grad_().clone() if is_moving else x
 
 
 class _Unchanged(TorchDispatchMode):
@@ -81,13 +122,20 @@ def _as_before() -> Iterator[None]:
             _autograd._saved_tensors_hooks_enable()
 
 
+def _placed(error: MeshwrightError, module: torch.nn.Module) -> MeshwrightError:
+    """An error of ours with the line of the user's that it comes from, if it has none."""
+    line = user_line(error, module)
+    is_known = line in str(error) or re.search(r"\.py:\d", str(error)) is not None or line.startswith("an unknown")
+    return error if is_known else type(error)(f"{error} (at {line})").with_traceback(error.__traceback__)
+
+
 def _explained(error: Exception, module: torch.nn.Module) -> ImportProgramError:
     name, text = type(module).__name__, str(error).strip().split("\n\n")[0][:600]
     what = "cannot be exported"
     if any(word in type(error).__name__ + text for word in ("DataDependent", "data-dependent", "unbacked")):
         what = "has shapes or control flow that depend on values"
     return ImportProgramError(
-        f"from_torch: {name} {what}, at {user_line(error)}: {type(error).__name__}: {text}{_remedy(error)}"
+        f"from_torch: {name} {what}, at {user_line(error, module)}: {type(error).__name__}: {text}{_remedy(error)}"
     )
 
 
@@ -101,11 +149,12 @@ def _remedy(error: Exception) -> str:
     while trace is not None:
         files.add(trace.tb_frame.f_code.co_filename.replace(os.sep, "/"))
         trace = trace.tb_next
-    if not any(f.endswith(_TRANSFORMATIONS) for f in files) and "TensorWrapper" not in str(error):
+    is_of_torch = any(f.endswith(_TRANSFORMATIONS) for f in files) or "TensorWrapper" in str(error)
+    if not is_of_torch and not isinstance(error, Unsupported):  # Dynamo is asked for transformations only
         return ""
     return (
-        "\nTorch does not export transformations (torch.vmap, torch.func.grad) of this function: convert what it is "
-        "of, and use meshwright.vmap and meshwright.grad"
+        "\nTorch does not export this transformation (torch.vmap, torch.func.grad, linearize) of this function: "
+        "convert what it is of, and use meshwright.vmap, grad and linearize"
     )
 
 

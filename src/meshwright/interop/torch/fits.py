@@ -1,12 +1,14 @@
-"""Least squares and covariances, which torch's export cannot follow: what torch checks first, or how large a result is,
-depends on values there."""
+"""Least squares, covariances and a loss, which torch's export cannot follow: what torch checks first, or how large a
+result is, depends on values there."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
+from meshwright.errors import ArgumentError
 from meshwright.interop.torch.overrides import overrides
 
 #: the drivers of LAPACK that give residuals, the rank and singular values; torch's default is gelsy
@@ -57,3 +59,31 @@ def corrcoef(input: torch.Tensor) -> torch.Tensor:
     size = c.diagonal().real.sqrt()
     c = c / size[:, None] / size
     return torch.complex(c.real.clip(-1, 1), c.imag.clip(-1, 1)) if c.is_complex() else c.clip(-1, 1)
+
+
+@overrides(torch.nn.functional.gaussian_nll_loss)
+def gaussian_nll_loss(
+    input: torch.Tensor, target: torch.Tensor, var: torch.Tensor | float, full: bool = False, eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:  # fmt: skip
+    """Torch's function; where a variance is negative, for which torch raises an error, it is NaN."""
+    if reduction not in ("none", "mean", "sum"):
+        raise ArgumentError(f"gaussian_nll_loss: expected reduction none, mean or sum, got {reduction!r}")
+    if not isinstance(var, torch.Tensor):
+        if var < 0:
+            raise ArgumentError(f"gaussian_nll_loss: expected a variance that is not negative, got {var}")
+        var = var * torch.ones_like(input)
+    if var.shape == input.shape[:-1] and var.shape != input.shape:
+        var = var.unsqueeze(-1)
+    wider = [] if var.ndim != input.ndim else [i for i, (n, m) in enumerate(zip(input.shape, var.shape)) if n != m]
+    if var.ndim != input.ndim or len(wider) > 1 or any(var.shape[i] != 1 for i in wider):
+        raise ArgumentError(
+            f"gaussian_nll_loss: expected var of the shape of input, {tuple(input.shape)}, without its last dimension, "
+            f"or with one of size 1, got {tuple(var.shape)}"
+        )
+    var = var.clone()
+    with torch.no_grad():
+        var.copy_(torch.where(var < 0, torch.nan, var.clamp(min=eps)))
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    loss = loss + 0.5 * math.log(2 * math.pi) if full else loss
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss

@@ -24,7 +24,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from meshwright.core.weak import WeakValues
 from meshwright.errors import ImportProgramError, MeshwrightError, RuleError
 from meshwright.interop.torch.decompositions import ROUNDS, decompositions, without_rule
-from meshwright.interop.torch.graph import Interpreter
+from meshwright.interop.torch.derivatives import connected
+from meshwright.interop.torch.graph import Interpreter, Keys
 from meshwright.interop.torch.registry import register
 from meshwright.interop.torch.sources import user_line
 from meshwright.interop.torch.tensors import conjugated
@@ -47,6 +48,9 @@ def _types(tensors: Sequence[torch.Tensor], call: int) -> list[torch.Tensor]:
     return [tensors[0].new_empty(o.shape, dtype=o.dtype) for o in _call(call).outs]
 
 
+connected("meshwright::function", _LIBRARY)
+
+
 class Call:
     """One call of a Function: a graph of its tensors and cotangents, to its results and the tensors' cotangents."""
 
@@ -64,7 +68,7 @@ class Call:
         self._later = nodes[next(starts, len(nodes)) : -1]
         _read_back([*self._inputs, *self._results], self._later)
 
-    def __call__(self, tensors: Sequence[Any], draw: Callable[[], Any]) -> list[Any]:
+    def __call__(self, tensors: Sequence[Any], draw: Keys) -> list[Any]:
         """The results, of arrays; ``draw`` gives random keys."""
         interpreter = Interpreter(draw)
         later = set(self._later)
@@ -111,7 +115,7 @@ def _call(number: int) -> Call:
 
 
 @register("meshwright.function", random=True)
-def function(tensors: Sequence[Any], call: int, draw: Callable[[], Any]) -> list[Any]:
+def function(tensors: Sequence[Any], call: int, draw: Keys) -> list[Any]:
     """A call of an ``autograd.Function``, with its own backward."""
     return _call(call)(tensors, draw)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -13,9 +14,11 @@ from meshwright import lax, random
 from meshwright.core import source
 from meshwright.errors import ArgumentError, MeshwrightError, RuleError
 from meshwright.interop.torch import registry
+from meshwright.interop.torch.derivatives import between, is_derivative
 from meshwright.interop.torch.ops import numbers
 from meshwright.interop.torch.sources import described, location
-from meshwright.interop.torch.tensors import as_array
+from meshwright.interop.torch.tensors import as_array, conjugated
+from meshwright.transforms.autodiff import vjp
 
 #: of Python numbers, not of tensors: sizes of dimensions and what is computed of them
 _SIZES = ("aten.sym_size", "aten.sym_stride", "aten.sym_numel", "aten.sym_storage_offset")
@@ -45,6 +48,12 @@ def is_size(target: Any) -> bool:
     return not isinstance(target, torch._ops.HigherOrderOperator)
 
 
+def is_known(target: Any) -> bool:
+    """Whether a run does by itself what a node says, or by a rule: sizes, regions and derivatives, or an op."""
+    is_region = isinstance(target, torch._ops.HigherOrderOperator)
+    return is_size(target) or is_region or is_derivative(target) or registry.find(target) is not None
+
+
 def _size(target: Any, args: Sequence[Any]) -> Any:
     if not isinstance(target, torch._ops.OpOverload):
         return numbers.of_numbers(target, args)
@@ -63,8 +72,9 @@ def _constant(value: Any) -> Any:
 class Interpreter:
     """One run of a graph; ``draw`` gives random keys."""
 
-    def __init__(self, draw: Callable[[], Any]) -> None:
+    def __init__(self, draw: Keys) -> None:
         self.draw = draw
+        self._drawn: dict[fx.Node, int] = {}  # how many keys there were before a node
 
     def run(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         """The graph's output for its placeholders' values, in order."""
@@ -75,15 +85,14 @@ class Interpreter:
 
     def evaluate(self, module: fx.GraphModule, nodes: Iterable[fx.Node], values: dict[fx.Node, Any]) -> None:
         """Add to ``values`` those of the nodes, which are in an order that they can be computed in."""
-        read = values.__getitem__
         for node in nodes:
+            self._drawn[node] = self.draw.count
             if node.op == "get_attr":
                 values[node] = _constant(operator.attrgetter(node.target)(module))
             elif node.op == "call_function":
-                args, kwargs = fx.map_arg(node.args, read), fx.map_arg(node.kwargs, read)
-                values[node] = self.at_node(node, args, kwargs)
+                values[node] = self.at_node(node, partial(self._computed, module, node, values))
 
-    def at_node(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+    def at_node(self, node: fx.Node, compute: Callable[[], Any]) -> Any:
         """What a node computes; errors say which op of which line it is.
 
         Raises:
@@ -91,18 +100,50 @@ class Interpreter:
         """
         with source.at(_within(location(node))):
             try:
-                if is_size(node.target):
-                    return _size(node.target, args)
-                if isinstance(node.target, torch._ops.HigherOrderOperator):
-                    return self.region(node.target, args)
-                out = registry.call(node.target, tuple(args), kwargs, self.draw)
-                given = any(numbers.is_number(n.meta.get("val")) for n in node.all_input_nodes)
-                return numbers.typed(out, node.meta.get("val")) if given else out
+                return compute()
             except ArgumentError:
                 raise
             except (MeshwrightError, TypeError, ValueError, NotImplementedError) as error:
                 what = f"{registry.name_of(node.target)}, at {described(node)}"
                 raise RuleError(f"{what}: {error}{numbers.remedy(node, error)}") from error
+
+    def _computed(self, module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        if is_derivative(node.target):
+            return self._derivative(module, node, values)
+        args, kwargs = (fx.map_arg(given, values.__getitem__) for given in (node.args, node.kwargs))
+        if is_size(node.target):
+            return _size(node.target, args)
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            return self.region(node.target, args)
+        out = registry.call(node.target, tuple(args), kwargs, self.draw)
+        given = any(numbers.is_number(n.meta.get("val")) for n in node.all_input_nodes)
+        return numbers.typed(out, node.meta.get("val")) if given else out
+
+    # --- derivatives ----------------------------------------------------------------------------------------
+    def _derivative(self, module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> list[Any]:
+        """That of what the graph has computed, by some of its values: what is between these is computed again."""
+        outputs, inputs, cotangents = cast("Sequence[list[fx.Node]]", node.args)
+        nodes = between(inputs, outputs)
+        if missing := [n for n in inputs if n not in nodes]:
+            raise RuleError(f"what the derivative is of does not come from {missing[0]} here, as far as can be told")
+        depends = {i: not set(nodes).isdisjoint(i.all_input_nodes) for i in inputs}
+        count = self.draw.count
+
+        def again(given: Sequence[Any]) -> list[Any]:
+            state, moved = dict(values), dict(zip(inputs, given))
+            for n in nodes:
+                if depends.get(n, True):
+                    self.draw.count = self._drawn[n]
+                    self.evaluate(module, [n], state)
+                if n in moved:  # one that depends on others moves by itself, and with these
+                    state[n] = lax.add(state[n], moved[n]) if depends[n] else moved[n]
+            return [state[n] for n in outputs]
+
+        nothing = {i: lax.full_like(values[i], -0.0) for i in inputs if depends[i]}
+        outs, pulled = vjp(again, [nothing.get(i, values[i]) for i in inputs])
+        self.draw.count = count
+        given = [lax.convert_element_type(values[c], o.dtype) for c, o in zip(cotangents, outs)]
+        return list(conjugated(pulled(conjugated(given))[0]))
 
     # --- regions --------------------------------------------------------------------------------------------
     def region(self, target: Any, args: Sequence[Any]) -> Any:

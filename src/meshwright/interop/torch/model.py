@@ -17,7 +17,7 @@ from meshwright.core.source import warn
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, MutationWarning, RuleError
 from meshwright.interop.torch import trees
-from meshwright.interop.torch.checks import Sizes, fitted, refuse_unknown_tensors
+from meshwright.interop.torch.checks import Sizes, fitted, refuse_arguments, refuse_misfits, refuse_unknown_tensors
 from meshwright.interop.torch.exported import export
 from meshwright.interop.torch.graph import Interpreter, Keys
 from meshwright.interop.torch.hooks import warn_of_hooks
@@ -94,7 +94,7 @@ class TorchModel:
 
         Raises:
           ArgumentError: parameters or arguments of another structure, or a key is missing.
-          ShapeError, DTypeError: arguments that the module was not exported for.
+          ShapeError, DTypeError: parameters or arguments that the module was not exported for.
         """
         return self.apply(params, self.buffers, *args, key=key, **kwargs)[0]
 
@@ -105,10 +105,10 @@ class TorchModel:
 
         Raises:
           ArgumentError: parameters, buffers or arguments of another structure, or a key is missing.
-          ShapeError, DTypeError: arguments that the module was not exported for.
+          ShapeError, DTypeError: parameters, buffers or arguments that the module was not exported for.
         """
-        self._check_names("params", params, self.params)
-        self._check_names("buffers", buffers, self.buffers)
+        self._check("params", params, self.params)
+        self._check("buffers", buffers, self.buffers)
         inputs, numbers = self._fitted(args, kwargs)
         outs, written = self._jitted(dict(params), dict(buffers), inputs, key, numbers)
         given = iter(outs)
@@ -116,12 +116,13 @@ class TorchModel:
         leaves = [s.arg.value if isinstance(s.arg, ConstantArgument) else next(given) for s in specs]
         return trees.unflatten(self.program.call_spec.out_spec, leaves), {**buffers, **written}
 
-    def _check_names(self, what: str, got: Any, expected: Mapping[str, Any]) -> None:
+    def _check(self, what: str, got: Any, expected: Mapping[str, Any]) -> None:
         if not isinstance(got, Mapping):
             raise ArgumentTypeError(f"{self.__name__}: expected {what} by their names, got {type(got).__name__}")
         if got.keys() != expected.keys():
             missing, more = sorted(expected.keys() - got.keys()), sorted(got.keys() - expected.keys())
             raise ArgumentError(f"{self.__name__}: {what} do not fit: missing are {missing}, left over are {more}")
+        refuse_misfits(self.__name__, what, got, expected)
 
     def _fitted(self, args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], tuple[Any, ...]]:
         """The arrays among the arguments, and the numbers and other constants, in the order of the graph."""
@@ -245,6 +246,7 @@ def from_torch(
         raise ArgumentTypeError(f"from_torch: example arguments are a tuple, (x,), got {type(args).__name__}")
     inputs, named = torch.utils._pytree.tree_map(example_tensor, (tuple(args), dict(kwargs or {})))
     refuse_unknown_tensors(module, inputs, named)
+    refuse_arguments(module, inputs, named)
     warn_of_hooks(module)
     module, inputs, named = _on_one_device(module, inputs, named)
     fast = torch.backends.mha.get_fastpath_enabled()

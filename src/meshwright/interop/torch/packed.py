@@ -20,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
+from meshwright.interop.torch.derivatives import connected
 from meshwright.interop.torch.overrides import known, overrides, unrecorded
 
 _functions = torch._VF
@@ -43,6 +44,9 @@ def _types(
     return [input.new_empty((*input.shape[:2], features)), *(torch.empty_like(s) for s in states)]
 
 
+connected("meshwright::recurrent", _LIBRARY)
+
+
 @torch.library.register_fake("meshwright::packed", lib=_LIBRARY)
 def _packed_types(padded: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """As many rows and steps as the lengths say: numbers that are not known, within bounds that are."""
@@ -50,6 +54,9 @@ def _packed_types(padded: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Te
     new_size = torch.library.get_ctx().new_dynamic_size
     rows, longest = new_size(min=batch, max=steps * batch), new_size(min=1, max=steps)
     return padded.new_empty((rows, *padded.shape[2:])), lengths.new_empty(longest)
+
+
+connected("meshwright::packed", _LIBRARY)
 
 
 # --- which row is where -------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from meshwright.errors import ArgumentError
+from meshwright.interop.torch.derivatives import connected
 from meshwright.interop.torch.overrides import known, overrides, unrecorded
 
 _LIBRARY = torch.library.Library("meshwright", "FRAGMENT")
@@ -20,6 +21,9 @@ _LIBRARY.define(
 @torch.library.register_fake("meshwright::ctc_loss", lib=_LIBRARY)
 def _types(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
     return log_probs.new_empty(log_probs.shape[1:-1] if args[5] == 0 else ())
+
+
+connected("meshwright::ctc_loss", _LIBRARY)
 
 
 @overrides(torch.nn.functional.ctc_loss)

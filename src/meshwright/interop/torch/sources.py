@@ -11,6 +11,9 @@ import torch
 from meshwright.core.source import SourceLocation
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+#: this package, and the libraries of Python, without what is installed beside them
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_PYTHON = os.path.dirname(os.__file__) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
@@ -38,17 +41,32 @@ def described(node: Any) -> str:
     return str(at) if at.is_known else "an unknown line"
 
 
-def user_line(error: BaseException) -> str:
-    """The innermost line outside of torch, and of this package, that an exception went through."""
-    line = ""
-    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+def user_line(error: BaseException, module: torch.nn.Module | None = None) -> str:
+    """The innermost line outside of torch, of Python's libraries and of this package, that an exception went through;
+    where there is none, the part of ``module`` that ran."""
+    line = part = ""
+    names = (
+        {}
+        if module is None
+        else {id(m): f"{name or 'the module'} ({type(m).__name__})" for name, m in module.named_modules()}
+    )
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if not is_library(code.co_filename) and not code.co_filename.startswith(here) and code.co_filename[0] != "<":
+        part = names.get(id(trace.tb_frame.f_locals.get("self")), part)
+        if not _is_foreign(code.co_filename):
             line = f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} ({code.co_name})"
         trace = trace.tb_next
     if line:
         return line
-    frames = [f for f in _FRAME.findall(str(error)) if not is_library(f[0])]
-    return f"{os.path.basename(frames[-1][0])}:{frames[-1][1]} ({frames[-1][2]})" if frames else "an unknown line"
+    frames = [f for f in _FRAME.findall(str(error)) if not _is_foreign(f[0])]
+    return (
+        f"{os.path.basename(frames[-1][0])}:{frames[-1][1]} ({frames[-1][2]})" if frames else part or "an unknown line"
+    )
+
+
+def _is_foreign(file: str) -> bool:
+    """Whether a file is none of the user's: torch's, of Python's libraries, of this package, or none at all."""
+    if file.startswith(_PYTHON):
+        return "-packages" not in file[len(_PYTHON) :] or is_library(file)
+    return is_library(file) or file.startswith((_HERE, "<"))

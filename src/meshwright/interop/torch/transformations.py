@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 from torch._C import _functorch
+from torch._dynamo.functional_export import dynamo_graph_capture_for_export
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -25,6 +28,11 @@ _BEGIN, _END = "_increment_nesting", "_decrement_nesting"
 _CHECKS = (torch._C._autograd._saved_tensors_hooks_disable, torch._C._autograd._saved_tensors_hooks_enable)
 #: levels that export does not follow by itself
 _DERIVATIVES = ("_grad" + _BEGIN, "_jvp" + _BEGIN)
+#: what begins these
+LEVELS = (
+    (eager_transforms, "grad_increment_nesting"), (eager_transforms, "jvp_increment_nesting"),
+    (forward_ad, "enter_dual_level"),
+)  # fmt: skip
 
 
 def written_out(module: fx.GraphModule) -> fx.GraphModule:
@@ -128,12 +136,34 @@ class Region(torch.nn.Module):
 
     def forward(self, *given: Any) -> Any:
         """The results, of tensors that torch is exporting."""
-        with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction(), fx.traceback.preserve_node_meta():
-            fresh = [torch.empty_like(x).detach() if isinstance(x, torch.Tensor) else x for x in given]
-            with sdpa_kernel(SDPBackend.MATH):  # whose derivative is of ops that have rules
-                ops = make_fx(fx.Interpreter(self._body[0]).run)(*fresh)
-        ops.graph.eliminate_dead_code()
-        return fx.Interpreter(ops).run(*given)
+        with sdpa_kernel(SDPBackend.MATH):  # whose derivative is of ops that have rules
+            return in_ops(fx.Interpreter(self._body[0]).run, *given)
+
+
+def in_ops(function: Any, *given: Any) -> Any:
+    """What a function of tensors that torch is exporting returns, by the ops that torch's interpreters run for it."""
+    with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction(), fx.traceback.preserve_node_meta():
+        fresh = [torch.empty_like(x).detach() if isinstance(x, torch.Tensor) else x for x in given]
+        ops = make_fx(function)(*fresh)
+    ops.graph.eliminate_dead_code()
+    return fx.Interpreter(ops).run(*given)
+
+
+# --- within modules -----------------------------------------------------------------------------------------
+def captured(module: torch.nn.Module, args: Sequence[Any], kwargs: dict[str, Any], dynamic: Any) -> fx.GraphModule:
+    """What Dynamo captures of a module at these arguments, with the module's parameters and buffers under their names,
+    and its regions of derivatives written out."""
+    with torch._dynamo.config.patch(assume_static_by_default=dynamic is None, automatic_dynamic_shapes=False):
+        graph: fx.GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
+    for name in ("fake_mode", "tracing_context"):
+        graph.meta.pop(name, None)
+    changed = written_out(graph)
+    if changed is not graph:
+        for name, part in changed.named_children():
+            graph.add_module(name, part)
+        changed.graph.set_codegen(graph.graph._codegen)
+        graph.graph = changed.graph
+    return graph
 
 
 # --- what is refused ----------------------------------------------------------------------------------------

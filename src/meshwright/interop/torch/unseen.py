@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from meshwright.interop.torch.derivatives import connected
 from meshwright.interop.torch.registry import register
 from meshwright.transforms.custom_jvp import custom_jvp
 
@@ -22,6 +23,9 @@ _LIBRARY.define("unseen(Tensor old, Tensor new) -> Tensor")
 @torch.library.register_fake("meshwright::unseen", lib=_LIBRARY)
 def _type(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(new)
+
+
+connected("meshwright::unseen", _LIBRARY)
 
 
 @register("meshwright.unseen")
