@@ -9,6 +9,18 @@
 4
 
 The program is one as :func:`meshwright.load` gives: it runs, is written as text, partitioned, explained and verified.
+
+With collectives among groups of devices it is what each device runs, and :meth:`Builder.build` gives the program of
+all, whose arguments and results have the device as dimension 0:
+
+>>> b = mw.builder.Builder("total", num_devices=4)
+>>> x = b.parameter(0, "f32[2]")
+>>> program = b.build(b.op("all_reduce", x, replica_groups=[[0, 1], [2, 3]]))
+>>> program(mnp.arange(8.0).reshape(4, 2))
+Array([[ 2.,  4.],
+       [ 2.,  4.],
+       [10., 12.],
+       [10., 12.]], dtype=float32)
 """
 
 from __future__ import annotations
@@ -28,16 +40,24 @@ from meshwright.api.load import ImportedProgram
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.dtypes import canonical, wide_types
+from meshwright.core.expected import as_integer
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError
-from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.jaxpr import ClosedJaxpr, Var, all_eqns
 from meshwright.ir.op import REGISTRY, Op
 from meshwright.ir.program import Argument
+from meshwright.ir.reading import binary_op_name
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer, typeof
+from meshwright.ops.collective.all_reduce import ALL_REDUCE
+from meshwright.ops.elementwise.monoid import MONOIDS
+from meshwright.ops.imported.device_collective import DeviceOp
+from meshwright.ops.imported.grouped import COLLECTIVES
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotated_rank
 from meshwright.sharding import HloSharding, NamedSharding, named_to_hlo, parse_hlo_sharding
+from meshwright.sharding.device_groups import Groups, as_groups
 from meshwright.stablehlo.parsed import ParsedProgram
+from meshwright.stablehlo.per_device import is_for_all_devices, of_all_devices
 
 __all__ = ["Builder", "Region", "Value", "type_of"]
 
@@ -49,6 +69,7 @@ _HLO_NAMES = {
     "bitcast_convert": "bitcast_convert_type",
     "convert": "convert_element_type",
     "convolution": "conv_general_dilated",
+    "replica_id": "partition_id",
     "reverse": "rev",
     "Sharding": "sharding_annotation",
 }
@@ -78,10 +99,17 @@ class Region:
 
 
 class Builder:
-    """Makes a program op by op, in the order of its calls; ``name`` is the program's."""
+    """Makes a program op by op, in the order of its calls; ``name`` is the program's.
 
-    def __init__(self, name: str = "program") -> None:
+    With ``num_devices`` it is what each of so many devices runs. Without, a program with collectives is for the devices
+    that these name.
+    """
+
+    def __init__(self, name: str = "program", num_devices: int | None = None) -> None:
         self.name = name
+        self.num_devices = None if num_devices is None else as_integer("Builder: num_devices", num_devices, 1)
+        #: the groups and pairs of devices that collectives have named, by the attribute that did
+        self._groups: list[tuple[str, Groups]] = []
         self._traces = [JaxprTrace()]
         self._parameters: dict[int, tuple[Value, str, bool]] = {}
         self._following: Annotation | NamedSharding | None = None
@@ -136,10 +164,19 @@ class Builder:
         ``name`` is that of an op in jaxprs (``"dot_general"``) or in HLO (``"multiply"``), ``operands`` are values and
         numbers; ``attributes`` are the op's, as jaxprs show them, with regions from :meth:`region`.
 
+        Collectives are among the devices of each of ``replica_groups`` (``[]``: all devices are one group), and give
+        what the device gets: ``all_reduce(computation=)``, ``all_gather(dimension=)``,
+        ``reduce_scatter(dimension=, computation=)``, ``all_to_all(split_dimension=, concat_dimension=)``,
+        ``collective_broadcast()``, and ``collective_permute(source_target_pairs=)``. A ``computation`` is the name of a
+        binary op or a region that applies one, ``"add"`` unless it is given. ``partition_id`` is the device's number.
+
         Raises:
           ArgumentError: no such op; another number of operands, other attributes, values of another builder or region.
+          ShardingError: groups that name a device twice, or none that there is.
           ShapeError, DTypeError, ...: what the op does not take.
         """
+        if (short := _short(name)) in COLLECTIVES:
+            return self._marked(self._value(self._collective(short, operands, attributes)))
         op = _op(name, attributes)
         _check_count(op, operands)
         like = next((x.dtype for x in operands if isinstance(x, Value)), None)
@@ -153,6 +190,34 @@ class Builder:
             value.sharding = op.sharding
             return value
         return self._marked(value)
+
+    def _collective(self, name: str, operands: Sequence[Any], attributes: dict[str, Any]) -> Any:
+        """What a collective among groups of devices makes of its operand."""
+        bind, table, own = COLLECTIVES[name]
+        needed = [table, *(n for n, default in own.items() if default is None)]
+        _check_attributes(name, attributes, needed, [table, *own])
+        if len(operands) != 1:
+            raise ArgumentError(f"Builder.op: {name} takes 1 operand, got {len(operands)}")
+        given = {**own, **attributes}
+        groups = as_groups(f"Builder.op: {table}", given.pop(table), self.num_devices)
+        count = len(groups[0]) if groups and table == "replica_groups" else self._devices([(table, groups)])
+        if not count:
+            raise ArgumentError(
+                f"Builder.op: {name} is among all devices ({table}=[]), and nothing says how many there are; give "
+                "Builder(name, num_devices=...), or the groups"
+            )
+        reduction = {"computation": _reduction(name, given.pop("computation"))} if "computation" in given else {}
+        dimensions = {n: as_integer(f"Builder.op: {name}: {n}", d) for n, d in given.items()}
+        x = self._operand(name, 0, operands[0])
+        with set_trace(self._traces[-1]), wide_types():
+            result = bind(x, groups, count, **dimensions, **reduction)
+        self._groups.append((table, groups))
+        return result
+
+    def _devices(self, named: Sequence[tuple[str, Groups]]) -> int:
+        """The number of devices, where it was not given that of those which groups and pairs name."""
+        numbers = (d for _, groups in named for group in groups for d in group)
+        return self.num_devices or max(numbers, default=-1) + 1
 
     def _value(self, tracer: JaxprTracer) -> Value:
         return Value(self, tracer, tracer.aval)
@@ -248,8 +313,12 @@ class Builder:
     def build(self, *results: Value | Sequence[Value]) -> ImportedProgram:
         """The program that gives ``results``. The builder can be used further, and built again.
 
+        A program with collectives is what each device runs; what is built is the program of all, with the device as
+        dimension 0 of arguments and results.
+
         Raises:
-          ArgumentError: no results, or a parameter's number is missing.
+          ArgumentError: no results, or a parameter's number is missing; groups of devices that leave one out.
+          ShardingError: collectives among groups of devices and values with shardings.
         """
         outs = [v for r in results for v in ([r] if isinstance(r, Value) else r)]
         if not outs:
@@ -263,7 +332,28 @@ class Builder:
         parameters = tuple(Argument(name, v.aval, v.sharding, donated) for v, name, donated in ordered)
         jaxpr = self._finished(outs, [v._atom.variable for v, _, _ in ordered])
         shardings = tuple(v.sharding for v in outs)
-        return ImportedProgram(ParsedProgram(self.name, jaxpr, parameters, shardings, None, {}))
+        program = ParsedProgram(self.name, jaxpr, parameters, shardings, None, {})
+        if self.num_devices is not None or any(isinstance(e.op, DeviceOp) for e in all_eqns(jaxpr.jaxpr)):
+            program = self._of_all_devices(program)
+        return ImportedProgram(program)
+
+    def _of_all_devices(self, program: ParsedProgram) -> ParsedProgram:
+        """The program of all devices, of one with collectives, which is what each runs."""
+        devices = self._devices(self._groups)
+        if not devices:
+            raise ArgumentError("Builder.build: nothing says how many devices there are; give Builder(num_devices=...)")
+        for table, groups in self._groups:
+            if groups and table == "replica_groups" and (named := sum(map(len, groups))) != devices:
+                raise ArgumentError(
+                    f"Builder.build: replica_groups {list(map(list, groups))} have {named} of {devices} devices; "
+                    "expected each in one group"
+                )
+        if is_for_all_devices(program, devices):
+            raise ShardingError(
+                "Builder.build: a program with collectives among devices is what one device runs, and has no values "
+                "that are split; leave out the shardings, or the collectives, which partition() finds"
+            )
+        return of_all_devices(program, devices)
 
     def _finished(self, outs: Sequence[Value], invars: Sequence[Var]) -> ClosedJaxpr:
         trace = self._traces[0]
@@ -316,22 +406,44 @@ def ops_by_name() -> dict[str, type[Op]]:
     return {**by_name, **REGISTRY, ShardingAnnotation.name: ShardingAnnotation}
 
 
+def _short(name: str) -> str:
+    return name.replace("-", "_").removeprefix("stablehlo.")
+
+
 def _op(name: str, attributes: dict[str, Any]) -> Op:
     """The op of a name with attributes in whatever form a user writes them."""
     known = ops_by_name()
-    cls = known.get(name) or known.get(name.replace("-", "_").removeprefix("stablehlo."))
+    cls = known.get(name) or known.get(_short(name))
     if cls is None:
-        near = difflib.get_close_matches(name, known, 3)
+        near = difflib.get_close_matches(name, [*known, *COLLECTIVES], 3)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise ArgumentError(f"Builder.op: there is no op {name!r}{hint}")
     fields = {f.name: f for f in dataclasses.fields(cls)}
     needed = [n for n, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
-    unknown, missing = sorted(attributes.keys() - fields.keys()), [n for n in needed if n not in attributes]
+    _check_attributes(cls.name, attributes, needed, list(fields))
+    return cls(**{n: _attribute(cls, fields[n], v) for n, v in attributes.items()})
+
+
+def _check_attributes(op: str, attributes: dict[str, Any], needed: Sequence[str], known: Sequence[str]) -> None:
+    """Raise unless the needed attributes are there, and no others than the known ones."""
+    unknown, missing = sorted(attributes.keys() - set(known)), [n for n in needed if n not in attributes]
     if unknown or missing:
         what = f"has no attribute {unknown[0]!r}" if unknown else f"needs the attribute {missing[0]!r}"
-        listed = ", ".join(n if n in needed else f"{n} (optional)" for n in fields) or "none"
-        raise ArgumentError(f"Builder.op: {cls.name} {what}; its attributes are: {listed}")
-    return cls(**{n: _attribute(cls, fields[n], v) for n, v in attributes.items()})
+        listed = ", ".join(n if n in needed else f"{n} (optional)" for n in known) or "none"
+        raise ArgumentError(f"Builder.op: {op} {what}; its attributes are: {listed}")
+
+
+def _reduction(op: str, computation: Any) -> str:
+    """The kind of reduction that a region, or the name of an op, says."""
+    name = binary_op_name(computation.jaxpr) if isinstance(computation, Region) else computation
+    if isinstance(name, str) and name and (cls := ops_by_name().get(name)):
+        name = cls.name
+    if name not in MONOIDS or (kind := MONOIDS[name].kind) not in ALL_REDUCE:
+        names = ", ".join(n for n, m in MONOIDS.items() if m.kind in ALL_REDUCE)
+        raise ArgumentError(
+            f"Builder.op: {op} reduces by {computation!r}; expected a region of one of {names}, or its name"
+        )
+    return kind
 
 
 def _attribute(cls: type[Op], field: Any, value: Any) -> Any:

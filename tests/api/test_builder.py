@@ -108,6 +108,107 @@ def test_regions_are_bodies_of_ops():
     assert [float(v) for v in program(np.array([1, 2, 4], np.float32))] == [112.0, -7.0]
 
 
+ROWS = np.arange(32, dtype=np.float32).reshape(4, 2, 4)
+PAIRS, ACROSS = [[0, 1], [2, 3]], [[0, 2], [3, 1]]
+
+
+def collective(name, *, num_devices=None, dtype="f32", **attributes):
+    b = Builder(name, num_devices)
+    return b.build(b.op(name, b.parameter(0, f"{dtype}[2,4]"), **attributes))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"name": "all_reduce", "replica_groups": PAIRS}, np.repeat(ROWS.reshape(2, 2, 2, 4).sum(1), 2, 0)),
+        (
+            {"name": "all_reduce", "replica_groups": [], "num_devices": 4, "computation": "maximum"},
+            np.broadcast_to(ROWS.max(0), (4, 2, 4)),
+        ),
+        ({"name": "all_reduce", "replica_groups": [[0], [1], [2], [3]]}, ROWS),
+        (
+            {"name": "all-gather", "replica_groups": ACROSS, "dimension": 0},
+            ROWS[[[0, 2], [3, 1], [0, 2], [3, 1]]].reshape(4, 4, 4),
+        ),
+        (
+            {"name": "reduce_scatter", "replica_groups": PAIRS, "dimension": 1},
+            np.concatenate(np.split(ROWS.reshape(2, 2, 2, 4).sum(1)[:, None], 2, 3), 1).reshape(4, 2, 2),
+        ),
+        (
+            {"name": "all_to_all", "replica_groups": PAIRS, "split_dimension": 0, "concat_dimension": 0},
+            ROWS.reshape(2, 2, 2, 4).swapaxes(1, 2).reshape(4, 2, 4),
+        ),
+        (
+            {"name": "collective_permute", "source_target_pairs": [(0, 3), (3, 1)]},
+            np.stack([0 * ROWS[0], ROWS[3], 0 * ROWS[0], ROWS[0]]),
+        ),
+        ({"name": "collective_broadcast", "replica_groups": [[1, 0], [2, 3]]}, ROWS[[1, 1, 2, 2]]),
+    ],
+    ids=lambda x: x["name"] if isinstance(x, dict) else "",
+)
+def test_collectives_among_groups_of_devices(attributes, expected):
+    program = collective(**attributes)
+    assert program.is_stacked and program.num_partitions == 4
+    np.testing.assert_array_equal(program(ROWS), expected)
+    assert program.partition().verify(ROWS).outputs[0].relative == 0
+    np.testing.assert_array_equal(mw.load(program.as_text("stablehlo"))(ROWS), expected)
+
+
+def test_collectives_in_regions_and_device_numbers(refuses):
+    b = Builder("loop")
+    x = b.parameter(0, "f32[2,4]")
+    multiply = b.region(lambda p, q: b.op("mul", p, q), "f32[]", "f32[]")
+    types = "s32[]", "f32[2,4]"
+    small = b.region(lambda i, v: b.op("lt", i, 3), *types)
+    body = b.region(
+        lambda i, v: (b.op("add", i, 1), b.op("all_reduce", v, replica_groups=PAIRS, computation=multiply)), *types
+    )
+    _, y = b.op("while", b.constant(0), x, cond_jaxpr=small, body_jaxpr=body, cond_nconsts=0, body_nconsts=0)
+    with np.errstate(over="ignore"):
+        expected = np.repeat((ROWS[::2] * ROWS[1::2]) ** 4, 2, 0)
+    np.testing.assert_allclose(b.build(y, b.op("replica_id"))(ROWS / 8)[0], expected / 8.0**8, rtol=1e-5)
+    b = Builder("number")
+    with refuses(mw.errors.ArgumentError, "how many devices", "num_devices"):
+        b.build(b.op("replica_id"))
+    b = Builder("flags", 4)
+    program = b.build(b.op("all_reduce", b.parameter(0, "pred[4]"), replica_groups=PAIRS), b.op("partition_id"))
+    flags, numbers = program(np.eye(4, dtype=bool))
+    np.testing.assert_array_equal(flags, np.kron(np.eye(2), np.ones((2, 2))).astype(bool))
+    np.testing.assert_array_equal(numbers, np.arange(4))
+
+
+def test_groups_that_are_none_are_refused(refuses):
+    argument, sharding = mw.errors.ArgumentError, mw.errors.ShardingError
+    for error, words, attributes in (
+        (argument, ("needs the attribute 'replica_groups'", "computation (optional)"), {}),
+        (argument, ("rows of device numbers", "[[0, 1], [2, 3]]"), {"replica_groups": 3}),
+        (sharding, ("name a device twice",), {"replica_groups": [[0, 0]]}),
+        (sharding, ("differ in size",), {"replica_groups": [[0, 1], [2]]}),
+        (sharding, ("name device 4", "0 to 3"), {"replica_groups": [[0, 4]], "num_devices": 4}),
+        (argument, ("2 of 3 devices",), {"replica_groups": [[0, 2]]}),
+        (argument, ("nothing says how many", "num_devices"), {"replica_groups": []}),
+        (argument, ("reduces by 'sub'", "add, mul, max"), {"replica_groups": PAIRS, "computation": "sub"}),
+        (mw.errors.DTypeError, ("and",), {"replica_groups": PAIRS, "computation": "and"}),
+    ):
+        with refuses(error, *words):
+            collective("all_reduce", **attributes)
+    for error, words, pairs in (
+        (argument, ("[(0, 1), (1, 0)]",), [(0, 1, 2)]),
+        (sharding, ("name device -1",), [(-1, 0)]),
+        (argument, ("may occur once",), [(0, 1), (0, 2)]),
+    ):
+        with refuses(error, *words):
+            collective("collective_permute", source_target_pairs=pairs)
+    with refuses(mw.errors.ArgumentTypeError, "dimension"):
+        collective("all_gather", replica_groups=PAIRS, dimension=0.5)
+    b = Builder()
+    x = b.parameter(0, "f32[4,4]")
+    b.set_sharding(x, SQUARES)
+    y = b.op("all_reduce", b.op("Sharding", x, sharding=SQUARES), replica_groups=PAIRS)
+    with refuses(sharding, "leave out the shardings"):
+        b.build(y)
+
+
 def test_types_and_constants_in_both_spellings(refuses):
     b = Builder()
     given = {t: b.parameter(i, t).aval for i, t in enumerate(("s32[2]", "i32[2]", "pred[]", "bf16[2,3]", "f64[1]"))}

@@ -7,14 +7,16 @@ that differ along certain axes only; those have axes as their name.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
-from meshwright.errors import ShardingError
+from meshwright.errors import ArgumentError, ShardingError
 from meshwright.sharding.axes import AxisPart, parse_part
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import atoms_counted
@@ -31,6 +33,45 @@ def device_order(mesh: AnyMesh) -> np.ndarray:
     if not isinstance(mesh, Mesh):
         return np.arange(mesh.size)
     return np.argsort(np.argsort(np.array(mesh.device_ids)))
+
+
+def check_groups(groups: Groups, count: int | None, attribute: str, what: str = "device") -> None:
+    """Raise unless groups name some of the ``count`` devices (None: any), each once, and are of one size.
+
+    ``attribute`` is what the table is called: pairs (``... source_target_pairs``) are no groups, and may share devices.
+
+    Raises:
+      ShardingError: they do not.
+    """
+    shown, are_groups = list(map(list, groups)), attribute.endswith("replica_groups")
+    numbers = [d for group in groups for d in group]
+    if are_groups and len(set(numbers)) < len(numbers):
+        raise ShardingError(f"{attribute} {shown} name a {what} twice; each {what} is in one group")
+    if numbers and (min(numbers) < 0 or (count is not None and max(numbers) >= count)):
+        wrong = min(numbers) if min(numbers) < 0 else max(numbers)
+        known = f"0 to {count - 1}" if count is not None else "0, 1, ..."
+        raise ShardingError(f"{attribute} name {what} {wrong}; the program has {what}s {known}")
+    if are_groups and len({len(group) for group in groups}) > 1:
+        raise ShardingError(f"{attribute} {shown} differ in size; expected groups of one size")
+
+
+def as_groups(attribute: str, table: Any, count: int | None) -> Groups:
+    """Groups or pairs as a user writes them, rows of numbers of ``count`` devices (None: any); empty rows are left out.
+
+    Raises:
+      ArgumentError: no such rows.
+      ShardingError: as :func:`check_groups`.
+    """
+    pairs = attribute.endswith("pairs")
+    try:
+        groups: Groups | None = tuple(row for row in (tuple(map(operator.index, row)) for row in table) if row)
+    except TypeError:
+        groups = None
+    if groups is None or (pairs and any(len(row) != 2 for row in groups)):
+        example = "[(0, 1), (1, 0)]" if pairs else "[[0, 1], [2, 3]]"
+        raise ArgumentError(f"{attribute} is {table!r}; expected rows of device numbers, such as {example}")
+    check_groups(groups, count, attribute)
+    return groups
 
 
 def groups_sharding(groups: Groups) -> HloSharding | None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.sharding.device_groups import Groups, axis_groups
+from meshwright.errors import ShardingError
+from meshwright.sharding.device_groups import Groups, axis_groups, check_groups
 from meshwright.stablehlo.read_bodies import AlreadyPartitioned
 
 
@@ -63,17 +64,13 @@ def _check_whole(r: Any, strategy: Strategy, rows: Groups) -> None:
 
 
 def _check_rows(r: Any, attribute: str, strategy: Strategy, rows: Groups) -> None:
-    module, shown = r.module, list(map(list, rows))
-    numbers = [d for row in rows for d in row]
-    if attribute == "replica_groups" and len(set(numbers)) < len(numbers):
-        r.fail(f"{attribute} {shown} name a device twice; each device is in one group")
+    module = r.module
     of_replicas = strategy in (Strategy.REPLICAS, Strategy.WHOLE_REPLICAS)
     of_devices = module.num_devices if strategy is Strategy.DEVICES else module.partitions
-    count, what = (module.replicas, "replica") if of_replicas else (of_devices, "device")
-    if count is not None and any(d >= count for d in numbers):
-        r.fail(f"{attribute} name {what} {max(numbers)}; the program has {what}s 0 to {count - 1}")
-    if attribute == "replica_groups" and len({len(row) for row in rows}) > 1:
-        r.fail(f"{attribute} {shown} differ in size; expected groups of one size")
+    try:
+        check_groups(rows, *((module.replicas, attribute, "replica") if of_replicas else (of_devices, attribute)))
+    except ShardingError as error:
+        r.fail(str(error))
 
 
 def _of_devices(rows: Groups, strategy: Strategy, replicas: int, partitions: int) -> Iterator[tuple[int, ...]]:

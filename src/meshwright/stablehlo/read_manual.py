@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,17 +12,21 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.words import counted
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.collective.all_reduce import ALL_REDUCE, Psum
-from meshwright.ops.collective.base import AxisIndex, Collective
-from meshwright.ops.collective.exchange import AllToAll, Ppermute
-from meshwright.ops.collective.tiles import AllGather, ReduceScatter
+from meshwright.ops.collective.all_reduce import ALL_REDUCE
 from meshwright.ops.elementwise.monoid import MONOIDS
-from meshwright.ops.elementwise.table import convert, div, eq, rem, select, zeros_like
-from meshwright.ops.imported.device_collective import GROUP, DeviceCollective, DeviceNumber
+from meshwright.ops.elementwise.table import convert, div, rem, zeros_like
+from meshwright.ops.imported.device_collective import DeviceNumber
+from meshwright.ops.imported.grouped import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    collective_broadcast,
+    collective_permute,
+    reduce_scatter,
+)
 from meshwright.ops.imported.manual_computation import FullToShard, ManualComputation, ShardToFull
 from meshwright.ops.imported.sharding_annotation import Annotation
-from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.shape.rearrange import expand_dims, reshape, squeeze
+from meshwright.ops.shape.rearrange import expand_dims, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding import HloSharding
 from meshwright.sharding.device_groups import Groups
@@ -102,10 +106,6 @@ def _crossed(r: Any, attribute: str, cross: Callable[..., Any]) -> Any:
 
 
 # --- groups of devices --------------------------------------------------------------------------------------
-def _bind(r: Any, collective: Collective, groups: Groups, *operands: Any) -> Any:
-    return DeviceCollective(collective, groups, origin=r.module.remember(r.operation)).bind(*operands)
-
-
 def _size(r: Any, groups: Groups) -> int:
     """The number of devices in a group."""
     size = len(groups[0]) if groups else r.module.num_devices
@@ -114,20 +114,19 @@ def _size(r: Any, groups: Groups) -> int:
     return size
 
 
-def _in_groups(r: Any, collective: Callable[[Groups, int], Any], replicas_with_channel: bool = False) -> Any:
-    """What a collective of groups of ``n`` devices makes of the operands: nothing else where each is a group alone."""
+def _in_groups(r: Any, collective: Callable[..., Any], replicas_with_channel: bool = False) -> list[Any]:
+    """What a collective of groups of ``n`` devices makes of each operand: nothing else where each is a group alone."""
     groups = groups_of(r, "replica_groups", replicas_with_channel)
-    return list(r.operands) if groups is None else collective(groups, _size(r, groups))
+    if groups is None:
+        return list(r.operands)
+    n, origin = _size(r, groups), r.module.remember(r.operation)
+    return [collective(x, groups, n, origin=origin) for x in r.operands]
 
 
 # --- collectives --------------------------------------------------------------------------------------------
 @reads("stablehlo.all_reduce", "stablehlo.cross-replica-sum")
 def _all_reduce(r: Any) -> Any:
-    def reduced(groups: Groups, n: int) -> Any:
-        op = ALL_REDUCE[_reduction(r)]((GROUP,), (n,))
-        return [_bind(r, op, groups, x) for x in r.operands]
-
-    return _in_groups(r, reduced, True)
+    return _in_groups(r, partial(all_reduce, computation=_reduction(r)), True)
 
 
 def _reduction(r: Any) -> str:
@@ -139,61 +138,48 @@ def _reduction(r: Any) -> str:
 
 @reads("stablehlo.all_gather")
 def _all_gather(r: Any) -> Any:
-    return _joined(r, "all_gather_dim", lambda dim, n: AllGather((GROUP,), (n,), dim))
+    return _joined(r, partial(all_gather, dimension=r.attr("all_gather_dim")))
 
 
 @reads("stablehlo.reduce_scatter")
 def _reduce_scatter(r: Any) -> Any:
-    kind = _reduction(r)
-    return _joined(r, "scatter_dimension", lambda dim, n: ReduceScatter((GROUP,), (n,), dim, kind))
+    return _joined(r, partial(reduce_scatter, dimension=r.attr("scatter_dimension"), computation=_reduction(r)))
 
 
-def _joined(r: Any, attribute: str, collective: Any) -> Any:
-    def joined(groups: Groups, n: int) -> Any:
-        op = collective(r.attr(attribute), n)
-        _check_results(r, [op.infer(a) for a in r.in_avals])
-        return [_bind(r, op, groups, x) for x in r.operands]
-
-    return _in_groups(r, joined, True)
-
-
-def _check_results(r: Any, avals: Sequence[Any]) -> None:
-    for got, want in zip(avals, r.out_avals):
+def _joined(r: Any, collective: Callable[..., Any]) -> Any:
+    results = _in_groups(r, collective, True)
+    for got, want in zip(map(typeof, results), r.out_avals):
         if got.shape != want.shape:
             r.fail(f"groups of this size give {got}, the result is declared {want}; make the groups fit the shapes")
+    return results
 
 
 @reads("stablehlo.all_to_all")
 def _all_to_all(r: Any) -> Any:
-    return _in_groups(r, partial(_all_exchanged, r))
-
-
-def _all_exchanged(r: Any, groups: Groups, n: int) -> Any:
     if r.attr("split_dimension", None) is None:
-        return _one_for_each(r, groups, n)
-    split, concat = r.attr("split_dimension"), r.attr("concat_dimension")
-    if r.attr("split_count", n) != n:
-        r.fail(f"split_count is {r.attr('split_count')}, its groups have {counted(n, 'device')}; expected the same")
-    return [_exchanged(r, groups, x, split, concat, n) for x in r.operands]
+        return _one_for_each(r)
+
+    def exchanged(x: Any, groups: Groups, n: int, origin: int) -> Any:
+        if r.attr("split_count", n) != n:
+            r.fail(f"split_count is {r.attr('split_count')}, its groups have {counted(n, 'device')}; expected the same")
+        return all_to_all(x, groups, n, r.attr("split_dimension"), r.attr("concat_dimension"), origin)
+
+    return _in_groups(r, exchanged)
 
 
-def _exchanged(r: Any, groups: Groups, x: Any, split: int, concat: int, n: int) -> Any:
-    if split != concat:
-        return _bind(r, AllToAll((GROUP,), (n,), split, concat), groups, x)
-    # What arrives is joined along a dimension of its own, then merged.
-    y = _bind(r, AllToAll((GROUP,), (n,), split + 1, split), groups, expand_dims(x, [split]))
-    return reshape(y, typeof(x).shape)
-
-
-def _one_for_each(r: Any, groups: Groups, n: int) -> Any:
+def _one_for_each(r: Any) -> Any:
     """HLO's form without dimensions: operand i is for the i-th device of a group, result i comes from it."""
+    groups = groups_of(r, "replica_groups")
+    if groups is None:
+        return list(r.operands)
+    n = _size(r, groups)
     if len(r.operands) != n:
         r.fail(
             f"has {counted(len(r.operands), 'operand')} and no split_dimension, its groups have "
             f"{counted(n, 'device')}; expected the same"
         )
     rows = concatenate([expand_dims(x, [0]) for x in r.operands], 0)
-    exchanged = _exchanged(r, groups, rows, 0, 0, n)
+    exchanged = all_to_all(rows, groups, n, 0, 0, r.module.remember(r.operation))
     return [squeeze(slice_in_dim(exchanged, i, i + 1), [0]) for i in range(n)]
 
 
@@ -204,25 +190,13 @@ def _collective_permute(r: Any) -> Any:
         table = np.asarray(r.attr("source_target_pairs"))
         return list(r.operands) if table.size else [zeros_like(x) for x in r.operands]
     n = max([r.module.num_devices or 0, *(d + 1 for pair in pairs for d in pair)])
-    op = Ppermute((GROUP,), (n,), tuple((s, t) for s, t in pairs))
-    return [_bind(r, op, (), x) for x in r.operands]
+    origin = r.module.remember(r.operation)
+    return [collective_permute(x, pairs, n, origin) for x in r.operands]
 
 
 @reads("stablehlo.collective_broadcast")
 def _collective_broadcast(r: Any) -> Any:
-    return _in_groups(r, partial(_from_first, r))
-
-
-def _from_first(r: Any, groups: Groups, n: int) -> Any:
-    """A sum to which only the first device of each group gives something."""
-    first = eq(_bind(r, AxisIndex((GROUP,), (n,)), groups), np.int32(0))
-    outs = []
-    for x in r.operands:
-        aval = typeof(x)
-        mine = select(broadcast_in_dim(first, aval.shape, ()), x, zeros_like(x))
-        kind = ALL_REDUCE["or"] if aval.dtype == np.bool_ else Psum
-        outs.append(_bind(r, kind((GROUP,), (n,)), groups, mine))
-    return outs
+    return _in_groups(r, collective_broadcast)
 
 
 @reads("stablehlo.partition_id", "stablehlo.replica_id")

@@ -59,7 +59,8 @@ class DeviceCollective(DeviceOp):
         return aval
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
-        return self.collective.emit(_InGroups(b, self.groups), *operands)
+        everyone = (tuple(range(self.collective.group_size)),)
+        return self.collective.emit(_InGroups(b, self.groups or everyone), *operands)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,93 @@
+"""Collectives in groups of devices, as functions of what a program of one device has: what readers and builders bind.
+
+``groups`` are of ``count`` devices each, none for all of these in one; ``origin`` is a reader's number of an operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.ir.tracing import typeof
+from meshwright.ops.collective.all_reduce import ALL_REDUCE
+from meshwright.ops.collective.base import AxisIndex
+from meshwright.ops.collective.exchange import AllToAll, Ppermute
+from meshwright.ops.collective.tiles import AllGather, ReduceScatter
+from meshwright.ops.elementwise.monoid import monoid_of
+from meshwright.ops.elementwise.table import eq, select, zeros_like
+from meshwright.ops.imported.device_collective import GROUP, DeviceCollective
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
+from meshwright.ops.shape.rearrange import expand_dims, reshape
+from meshwright.sharding.device_groups import Groups
+
+#: of booleans a sum is whether any is true, as XLA adds them
+_OF_BOOLEANS = {"sum": "or", "prod": "and", "max": "or", "min": "and"}
+
+
+def reduction_of(kind: str, x: Any) -> str:
+    """The kind of reduction that ``kind`` is for values such as ``x``.
+
+    Raises:
+      DTypeError: there is none for its dtype.
+    """
+    aval = typeof(x)
+    kind = _OF_BOOLEANS.get(kind, kind) if dtypes.is_bool(aval.dtype) else kind
+    monoid_of(kind).combine.infer(aval, aval)
+    return kind
+
+
+def all_reduce(x: Any, groups: Groups, count: int, computation: str, origin: int = -1) -> Any:
+    """``x`` of all devices of the group, reduced: ``computation`` is ``"sum"``, ``"max"``, ..."""
+    op = ALL_REDUCE[reduction_of(computation, x)]((GROUP,), (count,))
+    return DeviceCollective(op, groups, origin=origin).bind(x)
+
+
+def all_gather(x: Any, groups: Groups, count: int, dimension: int, origin: int = -1) -> Any:
+    """``x`` of all devices of the group, joined along ``dimension``."""
+    return DeviceCollective(AllGather((GROUP,), (count,), dimension), groups, origin=origin).bind(x)
+
+
+def reduce_scatter(x: Any, groups: Groups, count: int, dimension: int, computation: str, origin: int = -1) -> Any:
+    """The tile along ``dimension``, by the place in the group, of ``x`` of all its devices, reduced."""
+    op = ReduceScatter((GROUP,), (count,), dimension, reduction_of(computation, x))
+    return DeviceCollective(op, groups, origin=origin).bind(x)
+
+
+def all_to_all(
+    x: Any, groups: Groups, count: int, split_dimension: int, concat_dimension: int, origin: int = -1
+) -> Any:
+    """Tile ``i`` of ``x`` is for device ``i`` of the group; what arrives is joined along ``concat_dimension``."""
+    split, concat = split_dimension, concat_dimension
+    if split != concat:
+        return DeviceCollective(AllToAll((GROUP,), (count,), split, concat), groups, origin=origin).bind(x)
+    # What arrives is joined along a dimension of its own, then merged.
+    AllToAll((GROUP,), (count,), split, concat).infer(typeof(x))
+    op = AllToAll((GROUP,), (count,), split + 1, split)
+    y = DeviceCollective(op, groups, origin=origin).bind(expand_dims(x, [split]))
+    return reshape(y, typeof(x).shape)
+
+
+def collective_permute(x: Any, pairs: Groups, devices: int, origin: int = -1) -> Any:
+    """``x`` of the source of the pair whose target this device is, of ``devices``; zeros where there is none."""
+    return DeviceCollective(Ppermute((GROUP,), (devices,), pairs), origin=origin).bind(x)  # type: ignore[arg-type]
+
+
+def collective_broadcast(x: Any, groups: Groups, count: int, origin: int = -1) -> Any:
+    """``x`` of the first device of the group: a sum to which only that gives something."""
+    place = DeviceCollective(AxisIndex((GROUP,), (count,)), groups, origin=origin).bind()
+    first = broadcast_in_dim(eq(place, np.int32(0)), typeof(x).shape, ())
+    return all_reduce(select(first, x, zeros_like(x)), groups, count, "sum", origin)
+
+
+#: by name, how each is bound, what its groups are called, and its other attributes with their defaults
+COLLECTIVES: dict[str, tuple[Callable[..., Any], str, dict[str, Any]]] = {
+    "all_gather": (all_gather, "replica_groups", {"dimension": None}),
+    "all_reduce": (all_reduce, "replica_groups", {"computation": "add"}),
+    "all_to_all": (all_to_all, "replica_groups", {"split_dimension": None, "concat_dimension": None}),
+    "collective_broadcast": (collective_broadcast, "replica_groups", {}),
+    "collective_permute": (collective_permute, "source_target_pairs", {}),
+    "reduce_scatter": (reduce_scatter, "replica_groups", {"dimension": None, "computation": "add"}),
+}
