@@ -9,8 +9,8 @@ import pytest
 from jax import lax as peer
 
 import meshwright as mw
+from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
-from meshwright import lax
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, RuleError, ShapeError
 
 X = (np.arange(21, dtype=np.float32) * 5 % 13 - 6).reshape(7, 3)
@@ -131,6 +131,54 @@ def test_preferred_element_type(name):
 
 
 # --- names ----------------------------------------------------------------------------------------------------
+ALGORITHMS = ("F16_F16_F16", "BF16_BF16_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F32_F32_F32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("preset", ALGORITHMS)
+def test_algorithms_as_jax(preset, dtype):
+    outs, backwards = [], []
+    for L, grad, asarray in ((lax, mw.grad, mw.numpy.asarray), (peer, jax.grad, jnp.asarray)):
+        x = asarray(X / 7, dtype)
+        algorithm = getattr(L.DotAlgorithmPreset, preset)
+        outs.append(L.dot(x, x.T, precision=algorithm))
+        backwards.append(grad(lambda x, L=L, by=algorithm: L.dot(x, x.T, precision=by)[0, 1].astype("float32"))(x))
+    for got, want in (outs, backwards):
+        assert got.dtype == want.dtype == dtype
+        np.testing.assert_allclose(np.asarray(got, np.float32), np.asarray(want, np.float32), rtol=1e-5, atol=1e-6)
+
+
+def test_algorithms_by_name_and_by_types():
+    x = mw.numpy.full((1, 2), 1 + 2.0**-12)
+    for precision in ("F16_F16_F16", lax.DotAlgorithm("float16", np.float16, mw.numpy.float16)):
+        assert float(lax.dot(x, x.T, precision=precision)[0, 0]) == 2 and not float((x @ x.T)[0, 0]) == 2
+    lowered = mw.jit(lambda x: mw.numpy.einsum("ij,kj->ik", x, x, precision="BF16_BF16_F32_X3")).lower(X)
+    text = lowered.as_text()
+    assert "num_primitive_operations = 3" in text
+    assert "algorithm=dot_bf16_bf16_f32_x3" in lowered.as_text("hlo")
+    assert mw.load(text).as_text("stablehlo").count("num_primitive_operations = 3") == 1
+    with mw.default_matmul_precision("BF16_BF16_F32"):
+        assert "algorithm" in mw.jit(lambda x: x @ x.T).lower(X).as_text()
+        assert "algorithm" not in mw.jit(lambda x: x @ x.T).lower(X.astype(int)).as_text()
+    sharded = NamedSharding(mw.AbstractMesh((2, 2), ("a", "b")), P(None, "b"))
+    part = mw.jit(lambda x: lax.dot(x, x.T, precision="F16_F16_F16"), in_shardings=sharded).lower(X).partition()
+    assert part.verify().outputs[0].relative == 0
+
+
+def test_algorithms_are_refused_where_there_are_none(refuses):
+    half = X.astype(np.float16)
+    with refuses(ArgumentError, "F16_F16_F32", "for CPUs", "BF16_BF16_F32_X6"):
+        lax.dot(half, half.T, precision="F16_F16_F32")
+    with refuses(DTypeError, "real floats", "int32"):
+        lax.dot(SIZES, SIZES, precision="F32_F32_F32")
+    with refuses(DTypeError, "floats of 8 bits", "float32"):
+        lax.dot(X, X.T, precision=lax.DotAlgorithmPreset.ANY_F8_ANY_F8_F32)
+    with refuses(DTypeError, "int32 is no float"):
+        lax.dot(X, X.T, precision=lax.DotAlgorithm("int32", "float32", "float32"))
+    with refuses(ArgumentError, "for matrix products"):
+        lax.conv(IMAGE, IMAGE, (1, 1), "SAME", precision="F32_F32_F32")
+
+
 def test_composite():
     tangent = lax.composite(lambda x, scale: scale * mw.numpy.sin(x) / mw.numpy.cos(x), "my.tangent", version=2)
     peers = peer.composite(lambda x, scale: scale * jnp.sin(x) / jnp.cos(x), "my.tangent", version=2)

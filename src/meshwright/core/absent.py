@@ -25,7 +25,6 @@ ABSENT: dict[str, dict[str, str]] = {
     "lax": {
         ".*_p": _PRIMITIVES,
         "AccuracyMode|Tolerance": "there is one accuracy, that of XLA's CPU code",
-        "DotAlgorithm|DotAlgorithmPreset": "use lax.Precision",
         "after_all|create_token": "effects are kept in order by ordered=True of callbacks",
         "psend|precv": "use all_to_all or ppermute",
         "scaled_dot": "scale the operands and use dot_general",

@@ -20,7 +20,7 @@ from typing import Any
 
 from meshwright.core.jax_options import JAX_NAMES, has_value, is_as_it_is, settled, value_of
 from meshwright.core.key_types import KEY_TYPES
-from meshwright.core.precision import PRECISIONS
+from meshwright.core.precision import PRECISIONS, DotAlgorithmPreset
 from meshwright.core.records import dataclass
 from meshwright.errors import ConfigError
 
@@ -88,7 +88,7 @@ OPTIONS: dict[str, Option] = {
     "compilation_cache_max_size": Option(-1, accepts=lambda v: v >= -1, expected="a number of bytes, or -1 for any"),
     "default_prng_impl": Option("threefry2x32", tuple(KEY_TYPES), traced=True),
     "enable_custom_prng": Option(False, traced=True),
-    "default_matmul_precision": Option(None, (None, *PRECISIONS), traced=True),
+    "default_matmul_precision": Option(None, (None, *PRECISIONS, *DotAlgorithmPreset.__members__), traced=True),
     "numpy_rank_promotion": Option("allow", ("allow", "warn", "raise"), traced=True),
     "numpy_dtype_promotion": Option("standard", ("standard", "strict"), traced=True),
     "load_seconds": Option(60, accepts=lambda v: v > 0, expected="a positive number"),

@@ -142,7 +142,8 @@ def default_matmul_precision(new_val: str | None) -> AbstractContextManager[None
     """In the ``with`` block, the precision of products and convolutions that are given none.
 
     It is one of ``"default"``, ``"high"`` and ``"highest"``, or of what they are called elsewhere: ``"bfloat16"``,
-    ``"tensorfloat32"``, ``"float32"``. CPUs compute all of them in full.
+    ``"tensorfloat32"``, ``"float32"``. CPUs compute all of them in full. The name of an algorithm
+    (``lax.DotAlgorithmPreset``) is for matrix products of floats.
 
     Example:
       >>> with mw.default_matmul_precision("float32"):

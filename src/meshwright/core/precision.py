@@ -1,6 +1,7 @@
-"""How exactly products are to be computed: the words for it, and JAX's enumeration of them.
+"""How exactly products are to be computed: the words for it, JAX's enumeration of them, and algorithms.
 
-On CPU all of them give the same; StableHLO carries what is asked for to platforms where it matters.
+On CPU all words give the same; StableHLO carries what is asked for to platforms where it matters. An algorithm says in
+which types operands are taken and sums are made, on every platform that has it.
 """
 
 from __future__ import annotations
@@ -42,5 +43,43 @@ class Precision(enum.Enum):
         return self.name
 
 
-#: what functions take as ``precision``: one for both operands, or a pair
-PrecisionLike = None | str | Precision | tuple[str, str] | tuple[Precision, Precision] | Any
+class DotAlgorithmPreset(enum.Enum):
+    """Algorithms of matrix products that some platform has; also found by their names.
+
+    ``LHS_RHS_SUMS`` says the types of operands and sums, ``X3`` how many products of parts of the operands are made.
+    CPUs have ``F16_F16_F16``, ``BF16_BF16_F32`` (also ``X3`` and ``X6``), ``F32_F32_F32`` and ``F64_F64_F64``.
+
+    Example:
+      >>> x = jnp.full((1, 2), 1 + 2.0**-12)
+      >>> lax.dot(x, x.T, precision=lax.DotAlgorithmPreset.F16_F16_F16).item()
+      2.0
+      >>> lax.dot(x, x.T, precision="F32_F32_F32").item() > 2
+      True
+    """
+
+    DEFAULT = 0
+    ANY_F8_ANY_F8_F32 = 1
+    ANY_F8_ANY_F8_F32_FAST_ACCUM = 2
+    ANY_F8_ANY_F8_ANY = 3
+    ANY_F8_ANY_F8_ANY_FAST_ACCUM = 4
+    F16_F16_F16 = 5
+    F16_F16_F32 = 6
+    BF16_BF16_BF16 = 7
+    BF16_BF16_F32 = 8
+    BF16_BF16_F32_X3 = 9
+    BF16_BF16_F32_X6 = 10
+    BF16_BF16_F32_X9 = 11
+    TF32_TF32_F32 = 12
+    TF32_TF32_F32_X3 = 13
+    F32_F32_F32 = 14
+    F64_F64_F64 = 15
+
+    def __repr__(self) -> str:
+        return f"DotAlgorithmPreset.{self.name}"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+#: what functions take as ``precision``: one for both operands, or a pair; of matrix products also an algorithm
+PrecisionLike = None | str | Precision | DotAlgorithmPreset | tuple[Any, Any] | Any

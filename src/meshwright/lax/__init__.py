@@ -6,7 +6,8 @@ from meshwright.api.control_flow import associative_scan, cond, fori_loop, scan,
 from meshwright.api.control_flow import map_ as map
 from meshwright.api.placement import with_sharding_constraint
 from meshwright.core.absent import absent as _absent
-from meshwright.core.precision import Precision, PrecisionLike
+from meshwright.core.dot_algorithms import DotAlgorithm
+from meshwright.core.precision import DotAlgorithmPreset, Precision, PrecisionLike
 from meshwright.lax import linalg
 from meshwright.lax.convolution import (
     conv_general_dilated_local,

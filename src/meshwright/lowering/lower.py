@@ -13,6 +13,7 @@ from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import Pass, run_passes
+from meshwright.lowering.algorithms import without_algorithms
 from meshwright.lowering.convolutions import CUT_CONVOLUTIONS
 from meshwright.lowering.divisors import keep_divisors
 from meshwright.lowering.narrow import without_narrow_types
@@ -35,6 +36,7 @@ UNCONSTRAINED = Pass(
 ORDERED = Pass("ordered callbacks", order_callbacks, "A token goes through the callbacks that must keep their order.")
 DIVISORS = Pass("divisors", keep_divisors, "Integers are divided by 1, not by 0, which XLA might do as it compiles.")
 POWERS = Pass("powers", keep_powers, "Powers are choices, which XLA joins with no logarithm or exponential.")
+ALGORITHMS = Pass("algorithms", without_algorithms, "On CPUs, products by an algorithm are made in the types it says.")
 NARROW = Pass(
     "narrow types", without_narrow_types, "On CPUs, what XLA has no code for is computed in wider types and rounded."
 )
@@ -42,6 +44,8 @@ OVERLAPPING = Pass(
     "overlapping updates", keep_what_is_read, "On CPUs, updates do not overwrite what they read in another shape."
 )
 NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN keep these as they are.")
+#: what is done for CPUs alone
+FOR_CPUS = (ALGORITHMS, NARROW, OVERLAPPING)
 #: what is done to a program before it is written
 LOWERING = (
     WORDS,
@@ -51,6 +55,7 @@ LOWERING = (
     DIVISORS,
     POWERS,
     CUT_CONVOLUTIONS,
+    ALGORITHMS,
     NARROW,
     OVERLAPPING,
     NOT_NUMBERS,
@@ -111,7 +116,7 @@ def lower(
 ) -> DeviceProgram:
     """The program of one real device, ready to be written for ``target``."""
     platform = target.platform if target.devices else config.platform
-    passes = [p for p in LOWERING if p not in (NARROW, OVERLAPPING) or platform == "cpu"]
+    passes = [p for p in LOWERING if p not in FOR_CPUS or platform == "cpu"]
     hoisted, constants = hoist_constants(run_passes(jaxpr, passes))
     return DeviceProgram(name, hoisted, constants, target, donated or {}, arg_names)
 

@@ -133,7 +133,7 @@ def _from_text(text: str) -> Any:
     if ".conv<" in text:
         names = ("lhs", "rhs", "out")
         return {n: tuple(p.strip() for p in s.split(",")) for n, s in zip(names, _CONV_SIDE.findall(text))}
-    if text.startswith(("#stablehlo.", "#mhlo.", "#chlo.")):
+    if text.startswith(("#stablehlo.", "#mhlo.", "#chlo.")) and ".dot_algorithm<" not in text:
         return {name: _numbers(value) for name, value in _NUMBERS_FIELD.findall(text)}
     return text
 

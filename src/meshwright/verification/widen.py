@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.dot_algorithms import Algorithm
 from meshwright.errors import MeshwrightError
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
@@ -97,6 +98,8 @@ class _Widener:
         match value:
             case np.dtype():
                 return value if wide_dtype(value) == value else wide_dtype(value)
+            case Algorithm():  # which says how to round
+                return None
             case ClosedJaxpr():
                 return self.closed(value)
             case Jaxpr():

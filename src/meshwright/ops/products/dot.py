@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
+from meshwright.core.dot_algorithms import Algorithm
 from meshwright.core.precision import PRECISIONS, PrecisionLike
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
@@ -18,6 +19,7 @@ from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Lin
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import convert
+from meshwright.ops.products.algorithms import as_algorithm, check_operands, emit_by_algorithm, read_algorithm
 from meshwright.ops.products.bilinear import Bilinear
 from meshwright.ops.shape.rearrange import above, move_dim, transpose
 from meshwright.sharding.rule import REDUCTION, ShardingRule, make_rule
@@ -37,7 +39,7 @@ class DotGeneral(Bilinear):
     """Result dimensions: batch, then the free ones of lhs, then those of rhs."""
 
     dimension_numbers: DotDimensionNumbers
-    precision: str | None = None
+    precision: str | Algorithm | None = None
     preferred_element_type: np.dtype | None = None
     name: ClassVar[str] = "dot_general"
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,), (1,))
@@ -58,6 +60,8 @@ class DotGeneral(Bilinear):
                 )
         if lhs.dtype != rhs.dtype and self.preferred_element_type is None:
             raise DTypeError(f"dot_general: operands have dtypes {lhs.dtype} and {rhs.dtype}; convert one with .astype")
+        if isinstance(self.precision, Algorithm):
+            check_operands(self.precision, lhs, rhs)
         shape = (
             *(lhs.shape[d] for d in lb),
             *(lhs.shape[d] for d in _free(lhs.ndim, lc, lb)),
@@ -150,10 +154,13 @@ class DotGeneral(Bilinear):
             ("lhs_contracting_dimensions", lc), ("rhs_contracting_dimensions", rc),
         ]  # fmt: skip
         text = ", ".join(f"{name} = [{', '.join(map(str, dims))}]" for name, dims in pairs if dims)
+        numbers = f"#stablehlo.dot<{text}>"
+        if isinstance(self.precision, Algorithm):
+            return emit_by_algorithm(b, self.precision, x, y, numbers)
         precision = f"#stablehlo<precision {(self.precision or 'default').upper()}>"
         return b.op(
             "stablehlo.dot_general", [x, y], b.out_avals,
-            dot_dimension_numbers=f"#stablehlo.dot<{text}>", precision_config=f"[{precision}, {precision}]",
+            dot_dimension_numbers=numbers, precision_config=f"[{precision}, {precision}]",
         )[0]  # fmt: skip
 
 
@@ -165,15 +172,25 @@ def precisions(name: str, precision: PrecisionLike) -> tuple[str, str] | None:
     """
     if precision is None:
         precision = config.default_matmul_precision
-        if precision is None:
+        if precision is None or as_algorithm(precision) is not None:  # which is for matrix products alone
             return None
     both = precision if isinstance(precision, (tuple, list)) else (precision, precision)
     words = [str(getattr(p, "name", p) or "default").lower() for p in both]
     if len(words) != 2 or not set(words) <= set(PRECISIONS):
+        more = "" if as_algorithm(precision) is None else "; algorithms are for matrix products, such as dot_general"
         raise ArgumentError(
-            f"{name}: precision must be one of {', '.join(PRECISIONS)}, or a pair of them, got {precision!r}"
+            f"{name}: precision must be one of {', '.join(PRECISIONS)}, or a pair of them, got {precision!r}{more}"
         )
     return PRECISIONS[words[0]], PRECISIONS[words[1]]
+
+
+def _matrix_precision(precision: PrecisionLike, operands: Sequence[ShapedArray]) -> str | Algorithm | None:
+    """How a matrix product is to be made, of a user's argument; the configuration's algorithm is for floats alone."""
+    algorithm = as_algorithm(config.default_matmul_precision if precision is None else precision)
+    if algorithm is not None and (precision is not None or algorithm.takes(*(a.dtype for a in operands))):
+        return algorithm
+    both = precisions("dot_general", precision)
+    return both and max(both)  # in order: default, high, highest
 
 
 def dot_general(
@@ -183,11 +200,13 @@ def dot_general(
 
     ``dimension_numbers`` is ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``. The result has the batch
     dimensions, then the remaining ones of ``lhs``, then those of ``rhs``; its dtype is the promoted one of the operands
-    unless ``preferred_element_type`` is given, in which sums are made too.
+    unless ``preferred_element_type`` is given, in which sums are made too. An algorithm as ``precision`` says in which
+    types operands are taken and sums are made; the result has the same dtype as without.
 
     Raises:
+      DTypeError: operands that the algorithm is not for.
       ShapeError: paired dimensions that do not exist or have different sizes.
-      ArgumentError: an unknown ``precision``.
+      ArgumentError: an unknown ``precision``; when it is compiled, an algorithm that CPUs do not have.
 
     Example:
       >>> x, y = jnp.arange(12).reshape(2, 2, 3), jnp.arange(6).reshape(2, 3)
@@ -200,14 +219,16 @@ def dot_general(
         preferred_element_type = dtypes.requested(preferred_element_type, "dot_general")
     elif typeof(lhs).dtype != typeof(rhs).dtype:
         preferred_element_type = dtypes.product_dtype((a.dtype, a.weak_type) for a in (typeof(lhs), typeof(rhs)))
-    both = precisions("dot_general", precision)
-    name = both and max(both)  # in order: default, high, highest
-    return DotGeneral(numbers, name, preferred_element_type).bind(lhs, rhs)
+    return DotGeneral(numbers, _matrix_precision(precision, (typeof(lhs), typeof(rhs))), preferred_element_type).bind(
+        lhs, rhs
+    )
 
 
 # --- reading ------------------------------------------------------------------------------------------------
-def read_precision(r: Reader) -> str | None:
+def read_precision(r: Reader) -> str | Algorithm | None:
     """How exactly a product of a foreign program is to be computed."""
+    if (algorithm := read_algorithm(r)) is not None:
+        return algorithm
     precision = r.attr("precision_config", None) or ("DEFAULT",)
     return None if set(precision) == {"DEFAULT"} else max(precision).lower()  # in order: DEFAULT, HIGH, HIGHEST
 

@@ -1,0 +1,57 @@
+"""Matrix products by algorithms, on CPUs.
+
+XLA's compiler for CPUs takes six algorithms, refuses each of them for small products, and makes the others' products as
+if they were given none. So for CPUs an algorithm is what it says of types: products of operands in those that it takes,
+summed in that of its sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.core import dtypes
+from meshwright.core.dot_algorithms import PRESETS, Algorithm
+from meshwright.errors import ArgumentError
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
+from meshwright.ir.rewrite import replaced_in_all
+from meshwright.lowering.narrow_bits import called
+from meshwright.ops.elementwise.table import convert
+from meshwright.ops.products.dot import DotGeneral
+
+#: those that XLA has code for
+_ON_CPU = ("F16_F16_F16", "BF16_BF16_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F32_F32_F32", "F64_F64_F64")
+_SUMS = {"f16": dtypes.float16, "f32": dtypes.float32, "f64": dtypes.float64}
+
+
+def without_algorithms(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with products that are given types alone; itself where none has an algorithm.
+
+    Raises:
+      ArgumentError: an algorithm that CPUs do not have.
+    """
+    if not any(map(_has_algorithm, all_eqns(jaxpr.jaxpr))):
+        return jaxpr
+    return replaced_in_all(jaxpr, lambda _: _typed)
+
+
+def _has_algorithm(eqn: JaxprEqn) -> bool:
+    return isinstance(getattr(eqn.op, "precision", None), Algorithm)
+
+
+def _typed(eqn: JaxprEqn) -> list[JaxprEqn]:
+    if not _has_algorithm(eqn):
+        return []
+    op: Any = eqn.op
+    algorithm: Algorithm = op.precision
+    if algorithm.key not in [PRESETS[name].key for name in _ON_CPU]:
+        raise ArgumentError(
+            f"dot_general at {eqn.source}: XLA has no code for CPUs for the algorithm {algorithm}; give precision= one "
+            f"of {', '.join(_ON_CPU)}, or leave it out"
+        )
+
+    def dot_general(x: Any, y: Any) -> list[Any]:
+        x, y = (convert(v, algorithm.in_memory(a.aval.dtype, i)) for i, (v, a) in enumerate(zip((x, y), eqn.invars)))
+        product = DotGeneral(op.dimension_numbers, None, _SUMS[algorithm.accumulation]).bind(x, y)
+        return [convert(product, eqn.outvars[0].aval.dtype)]
+
+    return [called(dot_general, eqn.invars, eqn.outvars, eqn.source)]
