@@ -28,6 +28,7 @@ BOUNDED = {
     "numpy/linalg/powers.py": "a fixed number of squarings",
     "numpy/searching.py": "halving",
     "numpy/ufuncs.py": "as many steps as there are elements",
+    "ode.py": "each step comes nearer to the next time, or is shorter than the one before, and none too short to be seen",
     "random/counts.py": "a counter",
     "scipy/linalg/functions.py": "as many steps as there are columns",
     "scipy/optimize.py": "a counter",

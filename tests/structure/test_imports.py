@@ -36,7 +36,7 @@ LAYERS = (
     {"lax"},
     {"numpy", "nn", "random", "optim", "linalg", "fft"},
     {"flatten_util"},
-    {"image", "scipy", "test_util", "testing"},
+    {"image", "ode", "scipy", "test_util", "testing"},
     {"inspect", "interop", "builder"},
     {"profiler", "smi"},
     NAMES,

@@ -29,6 +29,7 @@ __getattr__, __dir__ = late_attributes(
         "maps",
         "mesh_utils",
         "multihost_utils",
+        "ode",
         "pjit",
         "shard_alike",
         "shard_map",
