@@ -138,3 +138,22 @@ def test_rules():
     aval = ShapedArray((4, 6), np.dtype(np.float32))
     assert str(S.Sort(1).sharding_rule(aval, aval)) == "[d0 d1], [d0 d1] -> [d0 d1], [d0 d1]; d1: window"
     assert str(T.TopK(2).sharding_rule(aval)) == "[d0 d1] -> [d0 1], [d0 1]; d1: window"
+
+
+@pytest.mark.parametrize("devices", [3, 8])
+def test_in_a_round_a_device_sorts_one_tile(devices):
+    """Two tiles each was half as much again as what every device would do that had all of them."""
+    x = np.random.default_rng(0).integers(0, 9, (5 * devices,)).astype(np.int32)
+    where = mw.NamedSharding(mw.AbstractMesh((devices,), ("x",)), mw.P("x"))
+    given = mw.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+    part = mw.jit(lambda x: S.sort((x, -x), num_keys=1), out_shardings=where).lower(given).partition()
+    part.verify()
+    sorts = [e for e in part.jaxpr.eqns if e.op.name == "sort"]
+    rounds = {3: 3, 8: 6}[devices]
+    assert len(sorts) == rounds + 1 and all(v.aval.shape == (5,) for e in sorts for v in e.outvars)
+    assert {c.kind for c in part.collectives} == {"collective_permute"}
+    assert sum(c.bytes_sent for c in part.collectives) <= rounds * 3 * 5 * 4
+
+
+def test_the_work_of_a_sort_grows_faster_than_its_rows():
+    assert S.Sort(0).sharding_rule(ShapedArray((1000, 3), np.dtype(np.float32))).work == 3000 * 10

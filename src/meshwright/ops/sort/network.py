@@ -3,8 +3,8 @@
 A network that sorts single values sorts sorted blocks of one size too, if each comparator becomes a *merge-split*: both
 devices see both blocks, the first keeps the lower half of their merge and the second the upper one (Knuth, The Art of
 Computer Programming 3, 5.3.4, exercise 38). The network is Batcher's merge exchange (ibid. 5.2.2, algorithm M), which
-takes any number of tiles: ``t (t + 1) / 2`` rounds for ``2**t`` of them, and in each a device sends at most its tile.
-Nobody ever holds more than two tiles.
+takes any number of tiles: ``t (t + 1) / 2`` rounds for ``2**t`` of them, and in each a device sends at most its tile,
+and sorts one. Nobody ever holds more than two tiles.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from meshwright.core.records import dataclass
 from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import eq, ne, select
-from meshwright.ops.indexing.dynamic_slice import dynamic_slice
-from meshwright.ops.shape.slice_pad import concatenate
+from meshwright.ops.shape.broadcast_reduce import match_shape
+from meshwright.ops.shape.rearrange import rev
 
 #: the tiles that one round compares: pairs (low, high) with low < high, no tile twice
 Round = tuple[tuple[int, int], ...]
@@ -54,11 +54,16 @@ class NetworkPasses:
 
 
 def sort_tiles(
-    ctx: Localizer, dim: int, arrays: Sequence[Any], sort: Callable[[Sequence[Any]], list[Any]]
+    ctx: Localizer,
+    dim: int,
+    arrays: Sequence[Any],
+    sort: Callable[[Sequence[Any]], list[Any]],
+    before: Callable[[Sequence[Any], Sequence[Any]], Any],
 ) -> list[Any]:
     """Tiles of ``arrays`` in the order that ``sort``, which sorts local arrays, gives the whole dimension.
 
-    ``sort`` must give equal results for equal arrays, and put padding last.
+    ``sort`` must put padding last; ``before`` says, for the elements of two lists of arrays, whether the first come
+    before the others in its order.
     """
     axes, tiles = ctx.axes(0, dim), ctx.num_tiles(0, dim)
     mine = sort(arrays)
@@ -68,20 +73,30 @@ def sort_tiles(
             role[low], role[high] = 1, 2
         swaps = tuple(sorted(pair for low, high in comparators for pair in ((low, high), (high, low))))
         theirs = [ctx.permute(x, axes, swaps) for x in mine]
-        me = ctx.lookup(role.tolist(), axes)
-        mine = _merge_split(mine, theirs, me, dim, sort, idle=bool((role == 0).any()))
+        mine = sort(_halves(mine, theirs, ctx.lookup(role.tolist(), axes), dim, before, bool((role == 0).any())))
     return mine
 
 
-def _merge_split(
-    mine: Sequence[Any], theirs: Sequence[Any], role: Any, dim: int, sort: Callable[..., list[Any]], idle: bool
+def _halves(
+    mine: Sequence[Any],
+    theirs: Sequence[Any],
+    role: Any,
+    dim: int,
+    before: Callable[[Sequence[Any], Sequence[Any]], Any],
+    idle: bool,
 ) -> list[Any]:
-    """Of the merge of two blocks the lower half for role 1, the upper for role 2; this device's own block for 0."""
-    # Both devices sort the very same array, so that equal elements are not lost between them.
+    """What two blocks in order have that belongs into the first of them for role 1, into the second for role 2, in some
+    order; this device's own block for 0.
+
+    The elements of one, and those of the other from its end, are compared one by one: none of the smaller ones comes
+    behind any of the larger ones (Batcher's bitonic merge, ibid. 5.3.4).
+    """
     first = eq(role, np.int32(1))
-    both = [concatenate([select(first, x, y), select(first, y, x)], dim) for x, y in zip(mine, theirs)]
-    shape = typeof(mine[0]).shape
-    start: list[Any] = [np.int32(0)] * len(shape)
-    start[dim] = select(first, np.int32(0), np.int32(shape[dim]))
-    halves = [dynamic_slice(x, start, shape) for x in sort(both)]
+    # Both devices compare the very same pairs, so that equal elements are not lost between them.
+    low = [select(first, x, y) for x, y in zip(mine, theirs)]
+    high = [rev(select(first, y, x), (dim,)) for x, y in zip(mine, theirs)]
+    swapped = before(high, low)
+    # The second is given those that the first does not take.
+    taken = eq(swapped, match_shape(first, typeof(swapped)))
+    halves = [select(taken, y, x) for x, y in zip(low, high)]
     return [select(ne(role, np.int32(0)), new, old) for new, old in zip(halves, mine)] if idle else halves

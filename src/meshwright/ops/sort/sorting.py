@@ -46,7 +46,7 @@ from meshwright.ops.elementwise.table import (
 from meshwright.ops.elementwise.total_order import total_order_direction
 from meshwright.ops.indexing.gather_scatter import gather_along
 from meshwright.ops.reduce.reductions import reduce_or
-from meshwright.ops.scalar_body import along, check_body, one_shape, read_body
+from meshwright.ops.scalar_body import along, apply_body, check_body, one_shape, read_body
 from meshwright.ops.shape.broadcast_reduce import iota, match_shape
 from meshwright.ops.shape.rearrange import above
 from meshwright.ops.sort.network import NetworkPasses, sort_tiles
@@ -153,9 +153,13 @@ class _Sorting(Op):
         """Whether positions have to be sorted along, to tell equal elements, or padding, apart."""
         raise NotImplementedError
 
-    def on_tiles(self, ctx: Localizer, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
+    def on_tiles(self, ctx: Localizer, arrays: Sequence[Any], positions: Any | None) -> tuple[_Sorting, list[Any], int]:
         """A sort for tiles, its operands (with ``positions`` after the others of the last key), and how many of them
         come before the positions."""
+        raise NotImplementedError
+
+    def before(self, xs: Sequence[Any], ys: Sequence[Any]) -> Any:
+        """Which elements of ``xs``, of arrays that are sorted together, come before those of ``ys``."""
         raise NotImplementedError
 
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
@@ -163,7 +167,9 @@ class _Sorting(Op):
         same, split = [names] * len(avals), names[self.dimension]
         size = sum(a.dtype.itemsize for a in avals)
         passes = NetworkPasses((size + 4 * self.carries_positions(avals, False)) / size)
-        return make_rule(same, same, dict(zip(names, avals[0].shape)), {split: WINDOW}, passes={split: passes})
+        comparisons = avals[0].size * max(1, (avals[0].shape[self.dimension] - 1).bit_length())
+        sizes = dict(zip(names, avals[0].shape))
+        return make_rule(same, same, sizes, {split: WINDOW}, passes={split: passes}, points=comparisons)
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         d = self.dimension
@@ -173,7 +179,7 @@ class _Sorting(Op):
         if self.carries_positions(ctx.in_avals, ctx.is_uneven(0, d)):
             positions = ctx.number_rows(iota(np.int32, ctx.in_local_shapes[0], d), 0, d)
         op, arrays, place = self.on_tiles(ctx, operands, positions)
-        outs = sort_tiles(ctx, d, arrays, lambda xs: op.bind(*xs))
+        outs = sort_tiles(ctx, d, arrays, lambda xs: op.bind(*xs), op.before)
         return outs if positions is None else [*outs[:place], *outs[place + 1 :]]
 
 
@@ -209,12 +215,22 @@ class Sort(_Sorting):
         alone = len(avals) == 1 and (by_bits or not dtypes.is_inexact(avals[0].dtype))
         return not alone and (self.is_stable or uneven)
 
-    def on_tiles(self, ctx: Localizer, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
+    def on_tiles(self, ctx: Localizer, arrays: Sequence[Any], positions: Any | None) -> tuple[_Sorting, list[Any], int]:
         n, d = self.num_keys, self.dimension
         keys = [ctx.mask(x, i, d, _last(typeof(x).dtype)) for i, x in enumerate(arrays[:n])]
         if positions is None:
             return dataclasses.replace(self, is_stable=True), [*keys, *arrays[n:]], n
         return Sort(d, n + 1), [*keys, positions, *arrays[n:]], n
+
+    def before(self, xs: Sequence[Any], ys: Sequence[Any]) -> Any:
+        return _Comparator(self.num_keys)(*itertools.chain.from_iterable(zip(xs, ys)))[0]
+
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
+        dtype = ctx.in_avals[0].dtype
+        if len(operands) > 1 or self.is_stable or dtype not in _ORDERED_BITS or not ctx.is_split(0, self.dimension):
+            return super().localize(ctx, *operands)
+        (ordered,) = super().localize(ctx, _float_to_ordered(operands[0]))  # type: ignore[misc]
+        return [BitcastConvert(dtype).bind(_flip_negative(ordered))]
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         if len(operands) == 1 and b.in_avals[0].dtype in _ORDERED_BITS:
@@ -267,7 +283,7 @@ class SortBody(_Sorting):
     def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
         return self.is_stable or uneven
 
-    def on_tiles(self, ctx: Localizer, arrays: Sequence[Any], positions: Any | None) -> tuple[Op, list[Any], int]:
+    def on_tiles(self, ctx: Localizer, arrays: Sequence[Any], positions: Any | None) -> tuple[_Sorting, list[Any], int]:
         n = len(arrays)
         if positions is None:
             return dataclasses.replace(self, is_stable=True), list(arrays), n
@@ -275,6 +291,9 @@ class SortBody(_Sorting):
         compare = _Positioned(self.computation, ctx.in_avals[0].shape[self.dimension])
         body = traced(compare, "positioned", (*self.computation.in_avals, index, index))
         return SortBody(self.dimension, body), [*arrays, positions], n
+
+    def before(self, xs: Sequence[Any], ys: Sequence[Any]) -> Any:
+        return apply_body(self.computation, *itertools.chain.from_iterable(zip(xs, ys)))[0]
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return b.op(
