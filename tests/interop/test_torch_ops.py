@@ -640,3 +640,13 @@ def test_writing_by_strides_and_what_they_cannot_count_in():
     np.testing.assert_array_equal(model(model.params, x.t().numpy()), write(x.t()))
     with pytest.raises(errors.RuleError, match="part of another"):
         mw.from_torch(Of(lambda _, x: x.as_strided((2, 2), (1, 1))), (x[:, 1:3],))
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+def test_means_of_integers_are_integers(include_self):
+    table, rows = (TABLE * 5).int(), (X[0, :2, :3] * 5).int()
+    module = Of(lambda m, t, x: t.scatter_reduce(0, IDS[:, :3], x, "mean", include_self=include_self))
+    model = mw.from_torch(module, (table, rows))
+    got = model(model.params, table.numpy(), rows.numpy())
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, module(table, rows))

@@ -121,7 +121,8 @@ def scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, inclu
     if reduce != "mean":
         return _scattered(self, dim, index, src, _HOW[reduce])
     counts = _scattered(mnp.full(self.shape, int(include_self)), dim, index, 1, "add")
-    return _scattered(self, dim, index, src, "add") / mnp.maximum(counts, 1).astype(self.dtype)
+    divide = mnp.floor_divide if self.dtype.kind in "iu" else mnp.divide
+    return divide(_scattered(self, dim, index, src, "add"), mnp.maximum(counts, 1).astype(self.dtype))
 
 
 @register("aten.index_select")
