@@ -650,3 +650,17 @@ def test_means_of_integers_are_integers(include_self):
     got = model(model.params, table.numpy(), rows.numpy())
     assert got.dtype == np.int32
     np.testing.assert_array_equal(got, module(table, rows))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(7, 9), (3, 4), (6, 10), (1, 5)])
+def test_bytes_are_antialiased_in_fixed_point(mode, size):
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 6, 5)).astype(np.uint8))
+
+    class Resized(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.interpolate(x, size=size, mode=mode, antialias=True)
+
+    module = Resized()
+    converted = mw.from_torch(module, (image,))
+    np.testing.assert_array_equal(converted(converted.params, image.numpy()), module(image))

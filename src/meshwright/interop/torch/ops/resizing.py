@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright import numpy as mnp
+from meshwright.errors import RuleError
 from meshwright.interop.torch.registry import register
 
 
@@ -88,10 +89,29 @@ def _weights(kind: str, size: int, out: int, align_corners: bool, factor: float 
 
 
 def _antialiased(kind: str, x: Any, output_size: Sequence[int], align_corners: bool, *factors: float | None) -> Any:
-    for d, out, factor in zip((x.ndim - 2, x.ndim - 1), output_size, factors or (None, None)):
+    passes = [*zip((x.ndim - 2, x.ndim - 1), output_size, factors or (None, None))]
+    if x.dtype == np.uint8:
+        for d, out, factor in passes[::-1]:
+            if out != x.shape[d]:
+                x = _in_fixed_point(x, _weights(kind, x.shape[d], out, align_corners, factor), d)
+        return x
+    if x.dtype.kind in "iu":
+        raise RuleError(
+            f"aten._upsample_{kind}2d_aa: images of {x.dtype} have no antialiasing; convert them to float32"
+        )
+    for d, out, factor in passes:
         share = mnp.asarray(_weights(kind, x.shape[d], out, align_corners, factor)).astype(x.dtype)
         x = mnp.moveaxis(mnp.tensordot(x, share, ((d,), (0,))), -1, d)
     return x
+
+
+def _in_fixed_point(x: Any, shares: np.ndarray, d: int) -> Any:
+    """One pass over bytes, as the Python Imaging Library and torch have it: shares of 16 bits, of as many binary places
+    as the largest leaves room for, and sums rounded to bytes."""
+    places = next((p for p in range(22) if int(0.5 + shares.max() * (1 << p + 1)) >= 1 << 15), 22)
+    scaled = np.trunc(shares * (1 << places) + np.copysign(0.5, shares)).astype(np.int32)
+    sums = mnp.tensordot(x.astype(np.int32), mnp.asarray(scaled), ((d,), (0,))) + (1 << places >> 1)
+    return mnp.moveaxis(mnp.clip(sums >> places, 0, 255).astype(np.uint8), -1, d)
 
 
 for _kind in _FILTERS:
