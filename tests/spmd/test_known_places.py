@@ -12,6 +12,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
+from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from meshwright.ops.indexing.gather_scatter import (
     GatherScatterMode,
     Scatter,
@@ -19,6 +20,7 @@ from meshwright.ops.indexing.gather_scatter import (
     ScatterDimensionNumbers,
     ScatterMax,
 )
+from meshwright.ops.indexing.known_places import PlacedUpdate, known_places
 
 MESH = mw.AbstractMesh((8,), ("x",))
 ROWS, COLUMNS = P("x"), P(None, "x")
@@ -124,3 +126,31 @@ def test_reads_at_known_places_are_slices() -> None:
         return u.at[4:7].set(y)
 
     assert sent(read, COLUMNS) == []
+
+
+def test_places_are_followed_through_many_reshapes():
+    """In one walk: their number is no depth of calls."""
+
+    def set_row(x):
+        place = lax.convert_element_type(np.int8(3), "int32")
+        place = lax.reshape(mnp.stack([place]), (1,))
+        for shape in ((1, 1), (1,)) * 1000:
+            place = lax.reshape(place, shape)
+        return DynamicUpdateSlice().bind(x, x[:1], lax.reshape(place, ()), np.int32(0))
+
+    program = known_places(mw.make_jaxpr(set_row)(np.ones((8, 4), np.float32)))
+    assert [e.op.place for e in program.jaxpr.eqns if isinstance(e.op, PlacedUpdate)] == [(3, 0)]
+
+
+def test_numbers_converted_from_floats_are_not_followed():
+    """XLA's conversion stops at the largest integer, NumPy's does not."""
+
+    def read(x):
+        return DynamicSlice((2,)).bind(x, lax.convert_element_type(np.float32(1e10), "int32"))
+
+    program = mw.make_jaxpr(read)(np.arange(8.0, dtype=np.float32))
+    assert [e.op.name for e in known_places(program).jaxpr.eqns] == [e.op.name for e in program.jaxpr.eqns]
+    mesh = mw.make_mesh((4,), ("x",), devices=mw.devices()[:4])
+    x = np.arange(8.0, dtype=np.float32)
+    part = mw.jit(read, in_shardings=mw.NamedSharding(mesh, mw.P("x"))).lower(x).partition(mesh)
+    np.testing.assert_array_equal(part(x), [6, 7])

@@ -19,7 +19,7 @@ from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
-from meshwright.ir.rewrite import in_regions, producers_of, replaced
+from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import ConvertElementType, eq, materialize
@@ -185,26 +185,33 @@ class _Values:
     """The few integers that values of a program are known to hold."""
 
     def __init__(self, jaxpr: ClosedJaxpr) -> None:
-        self.makers = producers_of(jaxpr.jaxpr)
-        self.constants = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts))
+        self._known: dict[Var, np.ndarray] = {}
+        for var, constant in zip(jaxpr.jaxpr.constvars, jaxpr.consts):
+            if _is_few(var.aval) and getattr(constant, "is_fully_addressable", True):
+                self._known[var] = np.asarray(constant)
+        for eqn in jaxpr.jaxpr.eqns:
+            moves = isinstance(eqn.op, ConvertElementType) or eqn.op.moved is not None
+            if moves and len(eqn.invars) <= _FEW and all(_is_few(v.aval) for v in eqn.outvars):
+                self._follow(eqn)
+
+    def _follow(self, eqn: JaxprEqn) -> None:
+        operands, (out,) = [self.known(a) for a in eqn.invars], eqn.outvars
+        if any(o is None for o in operands):
+            return
+        if isinstance(eqn.op, ConvertElementType):
+            self._known[out] = operands[0].astype(out.aval.dtype)  # type: ignore[union-attr]
+        elif eqn.op.moved is not None:
+            self._known[out] = np.asarray(eqn.op.moved(*operands))
 
     def known(self, atom: Atom) -> np.ndarray | None:
         """Those of a value; None if they are not known, or many."""
         if isinstance(atom, Literal):
-            return np.asarray(atom.val)
-        if atom.aval.size > _FEW or atom.aval.dtype.kind not in "iu":
-            return None
-        if atom in self.constants:
-            return np.asarray(self.constants[atom])
-        eqn = self.makers.get(atom)
-        if eqn is None or len(eqn.invars) > _FEW:
-            return None
-        operands = [self.known(a) for a in eqn.invars]
-        if any(o is None for o in operands):
-            return None
-        if isinstance(eqn.op, ConvertElementType):
-            return operands[0].astype(atom.aval.dtype)  # type: ignore[union-attr]
-        return None if eqn.op.moved is None else np.asarray(eqn.op.moved(*operands))
+            return np.asarray(atom.val) if _is_few(atom.aval) else None
+        return self._known.get(atom)
+
+
+def _is_few(aval: ShapedArray) -> bool:
+    return aval.size <= _FEW and aval.dtype.kind in "iu"
 
 
 _WINDOWED = (DynamicSlice, DynamicUpdateSlice, Gather, ScatterBase)
@@ -271,7 +278,11 @@ def _place(starts: Sequence[np.ndarray | None], shape: Sequence[int], sizes: Seq
     """Where a window begins that is moved inside."""
     if any(s is None for s in starts):
         return None
-    return tuple(min(max(int(s), 0), n - k) for s, n, k in zip(starts, shape, sizes))  # type: ignore[arg-type]
+    return _moved_inside([int(s) for s in starts if s is not None], shape, sizes)
+
+
+def _moved_inside(starts: Sequence[int], shape: Sequence[int], sizes: Sequence[int]) -> Place:
+    return tuple(min(max(s, 0), n - k) for s, n, k in zip(starts, shape, sizes))
 
 
 def _of_vector(
@@ -290,4 +301,4 @@ def _of_vector(
     inside = all(0 <= s <= n - k for s, n, k in zip(starts, shape, sizes))
     if not inside and mode != GatherScatterMode.CLIP:
         return None
-    return tuple(min(max(s, 0), n - k) for s, n, k in zip(starts, shape, sizes))
+    return _moved_inside(starts, shape, sizes)
