@@ -4,7 +4,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,11 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright.errors import CompilationCacheWarning
+from meshwright.runtime import executable
 from meshwright.runtime.pjrt import client, disk_cache
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
+SPLIT = mw.P(None, "d")
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def run(factor):
 
 
 def entries(folder):
-    return sorted(folder.iterdir())
+    return sorted(folder.glob("*.xla"))
 
 
 def test_the_same_program_is_loaded(folder, compiles):
@@ -76,10 +77,10 @@ def test_another_process_starts_warm(folder):
     def once():
         ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr
-        return ran.stdout, {entry.name: entry.stat().st_ino for entry in entries(folder)}
+        return ran.stdout, {entry.name: entry.stat().st_ino for entry in folder.iterdir()}
 
     first = once()
-    assert first[1]
+    assert {name[-5:] for name in first[1]} >= {".note"}
     assert once() == first  # the same files: none was written again
 
 
@@ -156,74 +157,109 @@ def test_what_compiles_in_no_time_is_not_kept(folder):
     assert not folder.exists()
 
 
+# --- programs that are not lowered --------------------------------------------------------------------------
 @pytest.fixture
-def loads(monkeypatch, folder):
-    """The threads, by whether they are this one, that loaded a program, of however few bytes."""
-    found = []
-    monkeypatch.setattr(disk_cache, "_LARGE", 0)
-    started = client.client()
-
-    class Client:
-        def __getattr__(self, name):
-            return getattr(started, name)
-
-        def deserialize_executable(self, *args):
-            found.append(threading.current_thread() is threading.main_thread())
-            return started.deserialize_executable(*args)
-
-    ours = Client()
-    disk_cache._machine.cache_clear()
-    monkeypatch.setattr(client, "client", lambda: ours)
-    yield found
-    disk_cache._machine.cache_clear()
+def lowered(monkeypatch):
+    """The names of the programs that were lowered."""
+    made, real = [], executable.lower
+    monkeypatch.setattr(executable, "lower", lambda *a, **k: (made.append(a[1]), real(*a, **k))[1])
+    return made
 
 
-def test_a_program_is_loaded_while_it_is_lowered(folder, compiles, loads):
-    want = run(10.5)
-    assert not loads
-    np.testing.assert_array_equal(run(10.5), want)
-    assert loads == [False] and len(compiles) == 1
-
-
-def test_a_program_of_several_devices_is_loaded_while_it_is_lowered(folder, compiles, loads):
+def on_devices(spec=SPLIT):
     mesh = mw.make_mesh((4,), ("d",))
+    return mw.jit(lambda x: mnp.cos(x).sum(1), in_shardings=mw.NamedSharding(mesh, spec))(X)
 
-    def summed():
-        return mw.jit(lambda x: mnp.cos(x).sum(1), in_shardings=mw.NamedSharding(mesh, mw.P(None, "d")))(X)
 
-    want = summed()
+@pytest.mark.parametrize("function", [lambda: run(10.5), on_devices])
+def test_a_known_program_is_not_lowered(folder, compiles, lowered, function):
+    want = function()
+    assert len(lowered) == 1
     made = len(compiles)
-    np.testing.assert_array_equal(summed(), want)
-    assert False in loads and len(compiles) == made
+    np.testing.assert_array_equal(function(), want)
+    assert len(lowered) == 1 and len(compiles) == made
 
 
-def test_what_was_loaded_is_not_taken_for_another_program(folder, compiles, loads):
-    want = run(11.5), run(12.5)  # the same operations: the note names what came last
-    loads.clear()
-    for factor, value in zip((11.5, 12.5, 12.5), (*want, want[1])):
-        np.testing.assert_array_equal(run(factor), value)
-    assert len(compiles) == 2
-    assert sorted(loads) == [False, False, False, True, True]  # twice the wrong one, then that which is asked for
+def test_what_is_recalled_donates_and_forwards(folder, lowered):
+    def step(x, y):
+        return x, y * 2, x + 1
+
+    def once():
+        x, y = mnp.asarray(X), mnp.asarray(X + 1)
+        outs = mw.jit(step, donate_argnums=1)(x, y)
+        return [np.asarray(o) for o in outs], y.is_deleted()
+
+    (first, gone), (again, gone_again) = once(), once()
+    assert len(lowered) == 1 and gone and gone_again
+    for a, b, want in zip(first, again, step(X, X + 1), strict=True):
+        np.testing.assert_array_equal(a, want)
+        np.testing.assert_array_equal(b, want)
 
 
-@pytest.mark.parametrize("text", [b"", b"hello", b"../" * 20, b"0" * 64, b"\xff" * 64])
-def test_notes_that_say_nothing_are_not_followed(folder, compiles, loads, text):
+def other_constant(folder):
+    return run(11.75)
+
+
+def other_type(folder):
+    return mw.jit(lambda x: mnp.sin(x) * 11.5)(X.astype(np.float16))
+
+
+def other_option(folder):
+    with mw.config.override("reproducible_sums", True):
+        return run(11.5)
+
+
+def sources_that_changed(folder):
+    disk_cache._sources.cache_clear()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(disk_cache.np, "__version__", "0")
+        out = run(11.5)
+    disk_cache._sources.cache_clear()
+    return out
+
+
+def dumps(folder):
+    with mw.config.override("dump_ir", folder.parent / "dumps"):
+        return run(11.5)
+
+
+@pytest.mark.parametrize("change", [other_constant, other_type, other_option, sources_that_changed, dumps])
+def test_what_shapes_a_program_is_part_of_its_note(folder, lowered, change):
+    run(11.5)
+    change(folder)
+    assert len(lowered) == 2
+
+
+def test_other_splits_are_other_programs(folder, lowered):
+    want = on_devices()
+    np.testing.assert_allclose(on_devices(spec=mw.P()), want, rtol=1e-6)
+    assert len(lowered) == 2
+
+
+def test_programs_with_large_constants_are_lowered_again(folder, compiles, lowered):
+    table = mnp.asarray(np.arange(1 << 17, dtype=np.float32))
+    for _ in range(2):
+        assert mw.jit(lambda x: (x.sum() + table)[-1])(X) == X.sum() + np.float32((1 << 17) - 1)
+    assert lowered.count("<lambda>") == 2 and not list(folder.glob("*.note"))
+
+
+@pytest.mark.parametrize("text", [b"", b"hello", b"../" * 20])
+def test_damaged_notes_are_not_followed(folder, compiles, lowered, text):
     want = run(13.5)
-    (note,) = folder.glob("*.last")
+    (note,) = folder.glob("*.note")
     note.write_bytes(text)
-    np.testing.assert_array_equal(run(13.5), want)
-    assert loads == [True] and len(compiles) == 1
-    np.testing.assert_array_equal(run(13.5), want)  # the note is right again
-    assert loads == [True, False]
+    for _ in range(2):  # the note is right again after the first
+        np.testing.assert_array_equal(run(13.5), want)
+    assert len(lowered) == 2 and len(compiles) == 1
 
 
-def test_notes_go_with_what_they_name(folder, loads):
+def test_notes_go_with_what_they_name(folder):
     run(14.5)
-    entry, note = sorted(folder.iterdir(), key=lambda path: path.suffix, reverse=True)
+    (entry,) = entries(folder)
     os.utime(entry, (1, 1))
     with mw.config.override("compilation_cache_max_size", entry.stat().st_size + 10):
         run(15.5)
-    assert not entry.exists() and note.read_text() + ".xla" in {e.name for e in entries(folder)}
+    assert not entry.exists() and len(entries(folder)) == len(list(folder.glob("*.note"))) == 1
     with mw.config.override("compilation_cache_max_size", 1):
         mw.jit(lambda x: mnp.cos(x) - 3)(X)
-    assert not entries(folder)
+    assert not list(folder.iterdir())

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -36,14 +36,14 @@ from meshwright.errors import (
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Program
-from meshwright.lowering.batched import on_target, virtual_program
+from meshwright.lowering.batched import described, on_target, virtual_program
 from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.ops.sharding.custom import on_mesh
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.eager import check_finite
-from meshwright.runtime.executable import Executable, Results, compile_program, loading_ahead, one_device
+from meshwright.runtime.executable import Executable, Results, compile_lowered, one_device
 from meshwright.runtime.pjrt.replicas import compiled_for_replicas
 from meshwright.runtime.spread import compile_spread, needs_spread
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec
@@ -326,9 +326,9 @@ class PartitionedProgram(Stage):
                 lowered = self._on_real_devices(self.mesh)
                 return compile_spread(lowered, results, self.mesh, self.in_shardings, program.compiler_options)
             place = one_device(NamedSharding(self.mesh, PartitionSpec()), self.in_shardings)
-            with loading_ahead(self.part.jaxpr, self.name, program.compiler_options, place):
-                lowered = lower(virtual_program(self.part), self.name, donated=program.aliases, arg_names=self.names)
-                return compile_program(lowered, results, options=program.compiler_options, place=place)
+            source, aliases, options = described(self.part), program.aliases, program.compiler_options
+            whole = partial(virtual_program, self.part)
+            return compile_lowered(self.name, source, whole, results, aliases, self.names, options, place)
 
     def _on_real_devices(self, mesh: Mesh) -> DeviceProgram:
         """What each real device runs; it may write over donated parts, which are of other shapes than the arrays."""

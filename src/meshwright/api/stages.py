@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from meshwright.api.arguments import require_platforms
@@ -25,14 +25,13 @@ from meshwright.ir.program import Program
 from meshwright.lowering.channels_last import CHANNELS_LAST
 from meshwright.lowering.convolutions import CONVOLVING_PRODUCTS
 from meshwright.lowering.joined import JOINED_REDUCTIONS
-from meshwright.lowering.lower import lower
 from meshwright.lowering.onednn import ONEDNN
 from meshwright.lowering.products import SWAPPED_PRODUCTS
 from meshwright.lowering.regions import with_manual_regions
 from meshwright.lowering.target import Target
 from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
-from meshwright.runtime.executable import Results, compile_program, loading_ahead, one_device
+from meshwright.runtime.executable import Results, compile_lowered, one_device
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, named_to_hlo
 from meshwright.sharding.mesh import require_mesh
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
@@ -211,12 +210,11 @@ class Lowered(Stage):
         for op in inspected:
             op.callback(single)
         place = one_device(single, [single] * len(program.arguments))
-        with program.precision(), loading_ahead(program.jaxpr, program.name, program.compiler_options, place):
-            passes = CHANNELS_LAST, ONEDNN, CONVOLVING_PRODUCTS, JOINED_REDUCTIONS, SWAPPED_PRODUCTS
-            jaxpr = run_passes(program.jaxpr, passes)
-            lowered = lower(jaxpr, program.name, donated=taken, arg_names=program.names)
-            results = Results(program.out_avals, [single] * len(program.out_avals), program.place is not None)
-            executable = compile_program(lowered, results, options=program.compiler_options, place=place)
+        results = Results(program.out_avals, [single] * len(program.out_avals), program.place is not None)
+        passes = CHANNELS_LAST, ONEDNN, CONVOLVING_PRODUCTS, JOINED_REDUCTIONS, SWAPPED_PRODUCTS
+        ready, names, options = partial(run_passes, program.jaxpr, passes), program.names, program.compiler_options
+        with program.precision():
+            executable = compile_lowered(program.name, program.jaxpr, ready, results, taken, names, options, place)
         return Compiled(self, executable, [single] * len(program.arguments))
 
     def _compiled_on_mesh(self) -> Compiled:

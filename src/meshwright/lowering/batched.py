@@ -38,6 +38,12 @@ def virtual_program(part: Partition, copies: bool = False) -> ClosedJaxpr:
     return on_target(part, Target(part.mesh), copies)
 
 
+def described(part: Partition) -> tuple[Any, ...]:
+    """All that shapes the programs that are made of ``part``."""
+    ends = part.in_layouts, part.out_layouts, part.source.in_avals, part.source.out_avals
+    return part.jaxpr, part.mesh.abstract_mesh, ends, part.sums_in_order
+
+
 def on_target(part: Partition, target: Target, copies: bool = False) -> ClosedJaxpr:
     """The program of each real device; collectives over real axes stay."""
     units = Units.of(part, target, atoms=part.sums_in_order)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -40,6 +39,10 @@ _starting = threading.Lock()
 for _name, _kernel in _lapack.registrations().items():
     if _name.endswith("_ffi"):
         xc.register_custom_call_target(_name, _kernel, platform="cpu", api_version=1)
+
+
+#: how the names of its kernels begin
+_LAPACK = "lapack_"
 
 
 @cache
@@ -224,15 +227,32 @@ def load(
         raise CompileError(f"{what}: {error}") from None
 
 
-def loading_ahead(
-    sketch: Callable[[], str], overrides: tuple[tuple[str, Any], ...] = (), reals: tuple[int, ...] | None = None
-) -> AbstractContextManager[None]:
-    """Within, a program that the cache on disk probably has is loaded while it is lowered (see ``disk_cache``)."""
-    if not disk_cache.is_used():
-        return nullcontext()
+def keeps_programs() -> bool:
+    """Whether programs may come from the cache on disk without being lowered, which leaves no dumps of the passes."""
+    return config.dump_ir is None and disk_cache.is_used()
+
+
+def recalled(mark: bytes, overrides: tuple[tuple[str, Any], ...], reals: tuple[int, ...] | None) -> Any:
+    """The executable, and what was noted, of a program with this fingerprint; None if the cache on disk has none."""
     reals = (first_local(),) if reals is None else reals
     devices = _jax.DeviceList(tuple(real_devices()[r] for r in reals))
-    return disk_cache.loading_ahead(sketch(), client(), devices, _compile_options(reals, False, overrides=overrides))
+    options = _compile_options(reals, False, overrides=overrides)
+    if (noted := disk_cache.noted(mark, client(), options)) is None:
+        return None
+    key, (calls_lapack, facts) = noted
+    if calls_lapack:
+        _load_lapack()
+    loaded = disk_cache.loaded(key, client(), devices, options)
+    return None if loaded is None else (loaded, facts)
+
+
+def remember(
+    mark: bytes, text: str, facts: Any, overrides: tuple[tuple[str, Any], ...], reals: tuple[int, ...] | None
+) -> None:
+    """Note ``facts`` of a program, which had this fingerprint before it was lowered, if the cache on disk has it."""
+    reals = (first_local(),) if reals is None else reals
+    noted = [_LAPACK in text, facts]
+    disk_cache.remember(mark, text, noted, client(), _compile_options(reals, False, overrides=overrides))
 
 
 def compile_module(
@@ -258,7 +278,7 @@ def compile_module(
             f"{name!r} calls Python, which programs on {config.platform!r} cannot; return the values and use them "
             "outside of the program, or compute on the CPU (config.platform)"
         )
-    if callbacks or (b"lapack_" if isinstance(module, bytes) else "lapack_") in module:
+    if callbacks or (_LAPACK.encode() if isinstance(module, bytes) else _LAPACK) in module:
         _load_lapack()  # a module with callbacks is no text to look into
     what = f"XLA could not compile {name!r}"
     reals = (first_local(),) if reals is None else reals

@@ -4,38 +4,38 @@ An entry is machine code that will be run: it is read only from a folder that no
 its hash is right. Its name is the hash of all that shapes it: the program without source locations, XLA's options and
 flags, the versions of ``jaxlib`` and its platform, the devices, and what this processor can do.
 
-Loading a large program takes as long as lowering it, and holds no lock of Python's. So a *note* beside the entries says
-which one a program was the last time that its *sketch*, which is known before it is lowered, was the same; another
-thread loads it meanwhile. It is taken only if its name turns out to be the right one: a note decides nothing.
+Lowering a large program takes longer than to load it. So a *note* beside the entries says which one became of a program
+that has not been lowered yet, by the hash of all that shapes it so far (``ir/fingerprint.py``), these sources among it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import stat
+import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jaxlib
+import ml_dtypes
+import numpy as np
 from jaxlib import xla_client as xc
 
-from meshwright.core.config import config
+from meshwright.core.config import OPTIONS, config
 from meshwright.core.source import warn
 from meshwright.errors import CompilationCacheWarning
 from meshwright.runtime.pjrt.world import WORLD
 
 _MAGIC = b"meshwright executable 1\n"
-_SUFFIX, _NOTE = ".xla", ".last"
-#: programs of fewer bytes are loaded in a few milliseconds
-_LARGE = 1 << 16
+_SUFFIX, _NOTE = ".xla", ".note"
 
 
 def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, compile: Callable[[], Any]) -> Any:
@@ -43,19 +43,11 @@ def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, c
     if not is_used():
         return compile()
     key = _key(text(), client, options)
-    ahead = getattr(_here, "ahead", None)
-    if ahead is not None and (found := ahead.taken(key)) is not None:
-        return found
     path = _folder() / (key + _SUFFIX)
-    blob = _read(path)
-    if blob is None and not _compiles_first(devices):
+    if not path.exists() and not _compiles_first(devices):
         _wait_for_first(key, devices)
-        blob = _read(path)
-    if blob is not None:
-        try:
-            return client.deserialize_executable(blob, devices, options)
-        except Exception as error:  # XLA's own errors, of a type that is not public
-            _warn(f"{path} could not be loaded ({error}); the program is compiled again")
+    if (loaded := _loaded(path, client, devices, options, _warn)) is not None:
+        return loaded
     started = time.perf_counter()
     loaded = compile()
     if time.perf_counter() - started >= config.persistent_cache_min_compile_time_secs:
@@ -77,64 +69,50 @@ def _folder() -> Path:
     return Path(config.compilation_cache_dir or "")
 
 
-# --- loading while lowering ---------------------------------------------------------------------------------
-class _Ahead:
-    """What another thread loads, and what is asked for meanwhile."""
-
-    def __init__(self, note: Path, load: Callable[[bytes], Any]) -> None:
-        self._note, self._load = note, load
-        self._loaded: Any = None
-        self.key = self.asked = _noted(note)
-        self._thread = threading.Thread(target=self._run) if self.key else None
-        if self._thread is not None:
-            self._thread.start()
-
-    def _run(self) -> None:
-        blob = _read(self._note.with_name(self.key + _SUFFIX), say=lambda _: None)
-        if blob is not None:
-            with suppress(Exception):  # what is wrong with an entry is said where it is asked for
-                self._loaded = self._load(blob)
-
-    def taken(self, key: str) -> Any:
-        """The program of this name, once; None if it is not the one that was loaded."""
-        self.asked = key
-        if key != self.key or self._thread is None:
-            return None
-        self._thread.join()
-        loaded, self._loaded = self._loaded, None
-        return loaded
-
-    def write_note(self) -> None:
-        """Note what was asked for, for the next time."""
-        entry = self._note.with_name(self.asked + _SUFFIX)
-        if self.asked != self.key and entry.exists() and entry.stat().st_size >= _LARGE:
-            _put(self._note, self.asked.encode())
-
-
-def _noted(note: Path) -> str:
-    """The entry that a note names; none if it cannot be trusted."""
-    with suppress(OSError, UnicodeDecodeError):
-        if _is_private(note.parent) and _is_private(note) and re.fullmatch("[0-9a-f]{64}", name := note.read_text()):
-            return name
-    return ""
-
-
-_here = threading.local()
-
-
-@contextmanager
-def loading_ahead(sketch: str, client: Any, devices: Any, options: Any) -> Iterator[None]:
-    """Within, what was compiled the last time that there was this ``sketch`` of a program is loaded by another thread,
-    and :func:`compiled` takes it if it is what it is asked for."""
-    note = _folder() / (hashlib.sha256(sketch.encode(errors="surrogatepass")).hexdigest() + _NOTE)
-    ahead = _Ahead(note, lambda blob: client.deserialize_executable(blob, devices, options))
-    outer, _here.ahead = getattr(_here, "ahead", None), ahead
+def _loaded(path: Path, client: Any, devices: Any, options: Any, say: Callable[[str], None]) -> Any:
+    """XLA's executable in a file; None if it has none, and why not is said."""
     try:
-        yield
-    finally:
-        _here.ahead = outer
-    with suppress(OSError):
-        ahead.write_note()
+        return None if (blob := _read(path, say)) is None else client.deserialize_executable(blob, devices, options)
+    except Exception as error:  # XLA's own errors, of a type that is not public
+        say(f"{path} could not be loaded ({error}); the program is compiled again")
+
+
+# --- programs that are not lowered --------------------------------------------------------------------------
+def noted(mark: bytes, client: Any, options: Any) -> tuple[str, Any] | None:
+    """What :func:`remember` was told of a program with this fingerprint: the name of its entry, and facts."""
+    content = _read(_note(mark, client, options), _silent)
+    return None if content is None else tuple(json.loads(content))
+
+
+def loaded(key: str, client: Any, devices: Any, options: Any) -> Any:
+    """The program in an entry that a note names; None if it cannot be had."""
+    return _loaded(_folder() / (key + _SUFFIX), client, devices, options, _silent)
+
+
+def remember(mark: bytes, text: str, facts: Any, client: Any, options: Any) -> None:
+    """Note that the program with this fingerprint becomes that with this ``text``, if that is kept, and ``facts`` (what
+    JSON can hold) of it."""
+    key = _key(text, client, options)
+    if (_folder() / (key + _SUFFIX)).exists():
+        _write(_note(mark, client, options), json.dumps([key, facts]).encode())
+
+
+def _note(mark: bytes, client: Any, options: Any) -> Path:
+    return _folder() / (_key(f"{mark.hex()} {_settings()} {_sources()}", client, options) + _NOTE)
+
+
+def _settings() -> list[tuple[str, str]]:
+    """All options, but where and when programs are kept."""
+    cached = ("compilation_cache", "persistent_cache", "enable_compilation_cache")
+    return [(name, repr(getattr(config, name))) for name in (*OPTIONS, "wide_types") if not name.startswith(cached)]
+
+
+@cache
+def _sources() -> str:
+    """What lowers programs: this package, as the names, sizes and times of its files tell, and what it stands on."""
+    files = sorted(Path(__file__).parents[2].rglob("*.py"))
+    state = [(str(f), s.st_size, s.st_mtime_ns) for f in files for s in (f.stat(),)]
+    return f"{sys.version} {np.__version__} {ml_dtypes.__version__} {state}"
 
 
 # --- processes that share a folder --------------------------------------------------------------------------
@@ -178,6 +156,10 @@ def _machine(client: Any) -> str:
 # --- files --------------------------------------------------------------------------------------------------
 def _warn(text: str) -> None:
     warn(f"compilation cache: {text}", CompilationCacheWarning)
+
+
+def _silent(text: str) -> None:
+    """Where what is wrong is said later, when the program is compiled."""
 
 
 def _read(path: Path, say: Callable[[str], None] = _warn) -> bytes | None:
@@ -241,5 +223,6 @@ def _evict(folder: Path) -> None:
         if total > config.compilation_cache_max_size:
             entry.unlink(missing_ok=True)
     for note in folder.glob("*" + _NOTE):
-        if not note.with_name(_noted(note) + _SUFFIX).exists():
+        content = _read(note, _silent)
+        if content is None or not note.with_name(json.loads(content)[0] + _SUFFIX).exists():
             note.unlink(missing_ok=True)
