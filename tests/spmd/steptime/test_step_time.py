@@ -71,6 +71,13 @@ def test_what_is_fused_is_not_written():
     assert sum(traffic(jaxpr)) == pytest.approx(2 * 4 * 64, abs=20)  # and the start
 
 
+@pytest.mark.parametrize("rows,sweeps", [(1, 1), (2, 1), (1000, 10), (1025, 11)])
+def test_sorts_merge_their_rows_in_sweeps(rows, sweeps):
+    jaxpr = mw.make_jaxpr(lambda x: lax.sort((x, -x), dimension=0))(np.zeros((rows, 3), np.int32)).jaxpr
+    sort = next(moved for eqn, moved in zip(jaxpr.eqns, traffic(jaxpr)) if eqn.op.name == "sort")
+    assert sort == sweeps * 4 * rows * 3 * 4
+
+
 # --- of a partitioned program -------------------------------------------------------------------------------
 def layer(machine, sizes=(4, 2), batch=32768, width=2048):
     """Forward and backward of a data and tensor parallel block of two products."""

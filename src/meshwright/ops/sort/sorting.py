@@ -148,6 +148,11 @@ class _Sorting(Op):
         outs = dataclasses.replace(self, dimension=above(self.dimension, place)).bind(*full)
         return outs, [place] * len(outs)
 
+    def sweeps(self, *avals: ShapedArray) -> int:
+        """Those of merging ever longer rows that are in order, two by two (Knuth, The Art of Computer Programming 3,
+        5.2.4): so often a row is compared, too."""
+        return max(1, (avals[0].shape[self.dimension] - 1).bit_length())
+
     # --- on a split dimension -------------------------------------------------------------------------------
     def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
         """Whether positions have to be sorted along, to tell equal elements, or padding, apart."""
@@ -167,7 +172,7 @@ class _Sorting(Op):
         same, split = [names] * len(avals), names[self.dimension]
         size = sum(a.dtype.itemsize for a in avals)
         passes = NetworkPasses((size + 4 * self.carries_positions(avals, False)) / size)
-        comparisons = avals[0].size * max(1, (avals[0].shape[self.dimension] - 1).bit_length())
+        comparisons = avals[0].size * self.sweeps(*avals)
         sizes = dict(zip(names, avals[0].shape))
         return make_rule(same, same, sizes, {split: WINDOW}, passes={split: passes}, points=comparisons)
 

@@ -65,7 +65,7 @@ class _Traffic:
             if self.fuses[number]:
                 read_once.add(atom)
             read += atom.aval.nbytes if picked is None else min(picked, atom.aval.nbytes)
-        return written + read
+        return (written + read) * op.sweeps(*(a.aval for a in eqn.invars))
 
 
 LOOP, _REDUCES = "loop", "reduces"
