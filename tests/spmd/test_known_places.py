@@ -19,6 +19,7 @@ from meshwright.ops.indexing.gather_scatter import (
     ScatterAdd,
     ScatterDimensionNumbers,
     ScatterMax,
+    ScatterMul,
 )
 from meshwright.ops.indexing.known_places import PlacedUpdate, known_places
 
@@ -102,6 +103,11 @@ def indexed(op: Any, *index: int, **options: Any) -> Any:
 @pytest.mark.parametrize("spec", [ROWS, COLUMNS], ids=["rows", "columns"])
 def test_a_scatter_of_one_window_is_an_update(op: Any, spec: Any) -> None:
     assert sent(indexed(op, 0, 1), spec) == []
+
+
+@pytest.mark.parametrize("op", [Scatter, ScatterAdd, ScatterMul])
+def test_a_scatter_that_is_dropped_is_nothing(op: Any) -> None:
+    assert sent(indexed(op, -1, 1), COLUMNS) == sent(indexed(op, 0, 3), COLUMNS) == []
 
 
 @pytest.mark.filterwarnings("ignore::meshwright.errors.ReplicationWarning")

@@ -19,7 +19,7 @@ from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
-from meshwright.ir.rewrite import in_regions, replaced
+from meshwright.ir.rewrite import Replacement, in_regions, replaced
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import ConvertElementType, eq, materialize
@@ -166,12 +166,13 @@ class WholeUpdate(PlacedUpdate):
 
 # --- recognized in programs ---------------------------------------------------------------------------------
 def known_places(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with reads at known places as slices, and with updates that know theirs."""
+    """The program with reads at known places as slices, with updates that know theirs, and without those that are
+    dropped."""
     if not any(isinstance(e.op, _WINDOWED) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
     values = _Values(jaxpr)
 
-    def rewritten(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
+    def rewritten(eqn: JaxprEqn) -> Replacement:
         if eqn.op.holds_jaxprs:
             return in_regions(eqn, known_places)
         if not isinstance(eqn.op, _WINDOWED) or not eqn.outvars[0].aval.size:
@@ -217,7 +218,7 @@ def _is_few(aval: ShapedArray) -> bool:
 _WINDOWED = (DynamicSlice, DynamicUpdateSlice, Gather, ScatterBase)
 
 
-def _placed(eqn: JaxprEqn, values: _Values) -> JaxprEqn | list[JaxprEqn]:
+def _placed(eqn: JaxprEqn, values: _Values) -> Replacement:
     """What an equation does with a window at a known place; itself where it is another."""
     op, (x, *rest) = eqn.op, eqn.invars
     shape = x.aval.shape
@@ -240,19 +241,22 @@ def _placed(eqn: JaxprEqn, values: _Values) -> JaxprEqn | list[JaxprEqn]:
             read = Var(x.aval.update(shape=sizes))
             out = Reshape(eqn.outvars[0].aval.shape)
             return [_slice(eqn, x, place, sizes, read), eqn.replace(op=out, invars=[read])]
-        case ScatterBase() if len(rest) == 2 and (type(op) is Scatter or op.monoid is not None):
+        case ScatterBase() if len(rest) == 2:
             return _scatter(eqn, op, values)
     return eqn
 
 
-def _scatter(eqn: JaxprEqn, op: ScatterBase, values: _Values) -> JaxprEqn | list[JaxprEqn]:
-    """A scatter of one window as an update: of what stands there, joined with what comes."""
+def _scatter(eqn: JaxprEqn, op: ScatterBase, values: _Values) -> Replacement:
+    """A scatter of one window as an update: of what stands there, joined with what comes; what is dropped is nothing."""
     x, indices, update = eqn.invars
     sizes = op.window(x.aval.shape, update.aval.shape)
-    numbers = op.dimension_numbers.gather()
-    place = _of_vector(numbers, op.mode, values.known(indices), x.aval.shape, sizes)
-    if place is None or not isinstance(x, Var) or not update.aval.size:
+    starts = _starts(op.dimension_numbers.gather(), values.known(indices), x.aval.ndim)
+    if starts is None or not isinstance(x, Var) or not update.aval.size:
         return eqn
+    place = _in_mode(starts, op.mode, x.aval.shape, sizes)
+    if place is None or (type(op) is not Scatter and op.monoid is None):
+        dropped = place is None and op.mode == GatherScatterMode.FILL_OR_DROP
+        return None if dropped and eqn.outvars[0].aval == x.aval else eqn
     window = x.aval.update(shape=sizes)
     new: Atom = Var(window)
     eqns = [eqn.replace(op=Reshape(sizes), invars=[update], outvars=[new])]
@@ -292,13 +296,24 @@ def _of_vector(
     shape: Sequence[int],
     sizes: Sequence[int],
 ) -> Place | None:
-    """Where the one window of a gather or scatter begins, if it lies inside or is moved there."""
+    """Where the one window of a gather begins, if it lies inside or is moved there."""
+    starts = _starts(numbers, indices, len(shape))
+    return None if starts is None else _in_mode(starts, mode, shape, sizes)
+
+
+def _starts(numbers: GatherDimensionNumbers, indices: np.ndarray | None, ndim: int) -> list[int] | None:
+    """Where indices say that a window begins; None if they are not known, or of several."""
     if indices is None or math.prod(indices.shape[:-1]) != 1 or numbers.operand_batching_dims:
         return None
-    starts = [0] * len(shape)
+    starts = [0] * ndim
     for d, start in zip(numbers.start_index_map, indices.reshape(-1)):
         starts[d] = int(start)
+    return starts
+
+
+def _in_mode(
+    starts: Sequence[int], mode: GatherScatterMode, shape: Sequence[int], sizes: Sequence[int]
+) -> Place | None:
+    """Where a window begins that lies inside or is moved there; None if it is not."""
     inside = all(0 <= s <= n - k for s, n, k in zip(starts, shape, sizes))
-    if not inside and mode != GatherScatterMode.CLIP:
-        return None
-    return _moved_inside(starts, shape, sizes)
+    return _moved_inside(starts, shape, sizes) if inside or mode == GatherScatterMode.CLIP else None
