@@ -49,6 +49,20 @@ def test_two_layouts_of_one_constant(make, specs):
     part.verify(x, y)
 
 
+def test_numbers_of_rows_are_counted_in_each_tile():
+    """Where all of them are needed elsewhere, too, they are not cut out of these."""
+
+    def f(x, y):
+        rows = lax.broadcasted_iota(np.float32, (8, 5), 0)
+        return mnp.fft.fft(rows + y, axis=0).real, x + rows
+
+    x, y = np.ones((8, 5), np.float32), np.float32(2)
+    on = NamedSharding(MESH, P("a")), NamedSharding(MESH, P())
+    part = mw.jit(f, in_shardings=on, out_shardings=on[::-1]).lower(x, y).partition()
+    assert {"all_slice", "dynamic_slice"}.isdisjoint(e.op.name for e in part.jaxpr.eqns)
+    part.verify(x, y)
+
+
 def test_a_constant_is_added_to_a_partial_sum():
     """The sum stays partial: one device of those it is spread over adds the constant."""
 

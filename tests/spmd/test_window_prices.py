@@ -9,6 +9,7 @@ import meshwright as mw
 from meshwright import PartitionSpec as P
 from meshwright import lax
 from meshwright.ir.tracing import typeof
+from meshwright.ops.reduce.cumulative import CumSum
 from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
 from meshwright.spmd.partition import partitioner
 
@@ -26,10 +27,12 @@ def op_on_rows(kind: str, rng: np.random.Generator) -> tuple[Any, list[tuple[int
     if kind == "pad":
         low, high = (int(n) for n in rng.integers(-3, 9, 2))
         return Pad(((low, high, int(rng.integers(0, 3))), (0, 0, 0))), [(size, COLUMNS), ()]
+    if kind == "sums":
+        return CumSum(0), [(4 * size, COLUMNS)]
     return Concatenate(0), [(size, COLUMNS), (int(rng.integers(2, 40)), COLUMNS)]
 
 
-@pytest.mark.parametrize("kind", ["slice", "pad", "concatenate"])
+@pytest.mark.parametrize("kind", ["slice", "pad", "concatenate", "sums"])
 @pytest.mark.parametrize("seed", range(20))
 def test_the_price_is_what_is_sent(kind, seed, monkeypatch):
     monkeypatch.setattr(partitioner, "merge_moves", lambda closed, *_: closed)  # one by one
@@ -44,6 +47,7 @@ def test_the_price_is_what_is_sent(kind, seed, monkeypatch):
     place = tuple(rows if len(s) else mw.NamedSharding(MESH, P()) for s in shapes)
     part = mw.jit(lambda *xs: op.bind(*xs), in_shardings=place, out_shardings=rows).lower(*args).partition()
     part.verify()
+    assert kind != "sums" or rule.factors[factor].passes is not None
     held = sum(4 * COLUMNS * -(-s[0] // 4) for s in shapes if len(s))
     kinds = {c.kind for c in part.collectives}
     if rule.factors[factor].passes is not None and kinds <= {"collective_permute", "all_gather"}:

@@ -24,6 +24,7 @@ from meshwright.spmd.partition.lookahead import Candidate, Planner, look_ahead
 from meshwright.spmd.partition.partitioner import Partitioner
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.passes.dead import drop_dead
+from meshwright.spmd.passes.passed_on import passed_on
 from meshwright.spmd.passes.pipeline import communication_passes, tiling_passes
 from meshwright.spmd.propagate import Propagation, propagate
 
@@ -38,9 +39,10 @@ JOINED_PADS = Pass(
 )
 IN_ONE_ORDER = Pass("in one order", in_one_order, "Reversals and rotations of what was reversed or rotated are one.")
 UNDONE = Pass("undone", undone, "Reshapes and transposes that are undone after elementwise equations go.")
+PASSED_ON = Pass("passed on", passed_on, "What leaves loops and branches as it came is what it was before.")
 DROP_DEAD = Pass("drop dead code", drop_dead, "What nobody uses goes, results and carries of control flow too.")
 #: what is done to the whole program before axes spread in it
-PREPARE = (INLINE, UNTYPED, KNOWN_PLACES, JOINED_PADS, CYCLIC_WINDOWS, DROP_DEAD, UNDONE, IN_ONE_ORDER)
+PREPARE = (INLINE, UNTYPED, KNOWN_PLACES, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER)
 #: what is tried besides, and kept where it pays
 ALTERNATIVE = (
     Pass("interiors", interiors, "Stencils are computed in the rows of the array whose interior they are of."),

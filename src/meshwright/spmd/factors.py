@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.sharding.rule import PARALLEL, REPLICATED, DimFactors, ShardingRule
+from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, DimFactors, ShardingRule
 
 Axes = tuple[str, ...]
 
@@ -73,14 +73,20 @@ def factor_axes_of(
 
 
 def operand_layouts(result: Layout, rule: ShardingRule, mesh: AbstractMesh) -> tuple[Layout, ...] | None:
-    """How the operands are cut where the first result is cut as ``result`` and nothing else is split; None if parallel
-    factors do not allow it."""
+    """How the operands are cut where the first result is cut as ``result`` and nothing else is split; None if its tiles
+    are not made of tiles of theirs alone."""
     axes = factor_axes_of(result.dims, rule.results[0], rule, mesh)
-    if any(rule.factors[f].kind != PARALLEL for f in axes):
+    if not all(_is_made_in_tiles(rule, f) for f in axes):
         return None
     made, *layouts = _cut((rule.results[0], *rule.operands), axes, rule, mesh)
     known = tuple(layout for layout in layouts if layout is not None)
     return known if made == result and len(known) == len(layouts) else None
+
+
+def _is_made_in_tiles(rule: ShardingRule, factor: int) -> bool:
+    """Whether a tile along a factor of the result is made of tiles of the operands, or of none."""
+    kind = rule.factors[factor].kind
+    return kind == PARALLEL or (kind == WINDOW and not rule.operand_dims(factor))
 
 
 @lru_cache(maxsize=65536)

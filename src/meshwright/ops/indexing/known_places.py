@@ -247,7 +247,7 @@ def _placed(eqn: JaxprEqn, values: _Values) -> Replacement:
 
 
 def _scatter(eqn: JaxprEqn, op: ScatterBase, values: _Values) -> Replacement:
-    """A scatter of one window as an update: of what stands there, joined with what comes; what is dropped is nothing."""
+    """A scatter of one window as an update: of what stands there, joined with what comes; none, if it is dropped."""
     x, indices, update = eqn.invars
     sizes = op.window(x.aval.shape, update.aval.shape)
     starts = _starts(op.dimension_numbers.gather(), values.known(indices), x.aval.ndim)

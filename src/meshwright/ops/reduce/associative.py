@@ -40,7 +40,7 @@ from meshwright.ops.scalar_body import along, apply_body, check_body, is_element
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, broadcast_in_dim, match_shape
 from meshwright.ops.shape.rearrange import above, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
-from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
+from meshwright.sharding.rule import WINDOW, GatheredParts, ShardingRule, make_rule
 
 Combine = Callable[[list[Any], list[Any]], list[Any]]
 #: the ops by which a function of complex numbers has one derivative, that by its argument
@@ -251,7 +251,8 @@ class AssociativeScan(Composite):
 def rule_along(axis: int, shape: Sequence[int], operands: int, results: int) -> ShardingRule:
     """That of ops on arrays of one shape, whose rows along one axis belong together."""
     names = [f"d{d}" for d in range(len(shape))]
-    return make_rule([names] * operands, [names] * results, dict(zip(names, shape)), {names[axis]: WINDOW})
+    kinds, passes = {names[axis]: WINDOW}, {names[axis]: GatheredParts(shape[axis])}
+    return make_rule([names] * operands, [names] * results, dict(zip(names, shape)), kinds, passes=passes)
 
 
 def shifted(x: Any, axis: int, reverse: bool) -> Any:

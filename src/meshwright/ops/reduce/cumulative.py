@@ -30,10 +30,11 @@ from meshwright.ops.elementwise.table import (
     scalar_like,
     select,
 )
+from meshwright.ops.reduce.associative import rule_along
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.shape.rearrange import above, reshape, rev, squeeze
 from meshwright.ops.shape.slice_pad import pad, slice_in_dim
-from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
+from meshwright.sharding.rule import ShardingRule
 
 #: length of the blocks of a scan that is written out; measured on CPU
 _BLOCK = 16
@@ -138,8 +139,7 @@ class Cumulative(Op):
         return type(self)(above(self.axis, dim), self.reverse).bind(x), dim  # type: ignore[arg-type]
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
-        names = [f"d{d}" for d in range(x.ndim)]
-        return make_rule([names], [names], dict(zip(names, x.shape)), {names[self.axis]: WINDOW})
+        return rule_along(self.axis, x.shape, 1, 1)
 
     def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         axis = self.axis
