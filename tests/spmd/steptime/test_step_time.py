@@ -71,6 +71,24 @@ def test_what_is_fused_is_not_written():
     assert sum(traffic(jaxpr)) == pytest.approx(2 * 4 * 64, abs=20)  # and the start
 
 
+def test_slices_of_slices_read_what_is_left():
+    def picked(x, y):
+        return (x + 1)[:8].reshape(4, 2, 64).T[:4] * 2, y[2:][3:5][:1]
+
+    jaxpr = mw.make_jaxpr(picked)(*np.zeros((2, 64, 64), np.float32)).jaxpr
+    summed, (kept, row) = 4 * 64 * 64, (v.aval.nbytes for v in jaxpr.outvars)
+    assert sum(traffic(jaxpr)) == summed + 2 * row + kept
+
+
+def test_what_is_joined_and_counted_is_read_as_it_is_made():
+    def joined(x, y):
+        rows = lax.broadcasted_iota(np.int32, (64, 64), 0)
+        return mnp.where(rows < 5, mnp.concatenate([x[3:], mnp.pad(-y[:2], ((0, 1), (0, 0)))]), 0)
+
+    jaxpr = mw.make_jaxpr(joined)(*np.zeros((2, 64, 64), np.float32)).jaxpr
+    assert sum(traffic(jaxpr)) == (61 + 2 + 64) * 4 * 64
+
+
 @pytest.mark.parametrize("rows,sweeps", [(1, 1), (2, 1), (1000, 10), (1025, 11)])
 def test_sorts_merge_their_rows_in_sweeps(rows, sweeps):
     jaxpr = mw.make_jaxpr(lambda x: lax.sort((x, -x), dimension=0))(np.zeros((rows, 3), np.int32)).jaxpr

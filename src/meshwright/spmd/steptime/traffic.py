@@ -38,6 +38,7 @@ class _Traffic:
         self.results = {self.root(a) for a in self.results}
         producers = {v: n for n, eqn in enumerate(self.eqns) for v in eqn.outvars}
         self.fused_away = {v for v, n in producers.items() if self.is_loop[n] and not self.is_written(v, self.eqns[n])}
+        self.made = self.needed()
         read_once: set[Atom] = set()
         return [self.of(number, eqn, read_once) for number, eqn in enumerate(self.eqns)]
 
@@ -50,6 +51,19 @@ class _Traffic:
             return True
         return len(readers) > 1 and any(isinstance(a, Var) for a in eqn.invars)
 
+    def needed(self) -> dict[Var, int]:
+        """The bytes that are made of each value: of one that is not written only what is picked from it."""
+        needed: dict[Var, int] = {}
+        for eqn in reversed(self.eqns):
+            for var in eqn.outvars:
+                users = [self.eqns[n] for n in self.readers.get(var, ())] if var in self.fused_away else []
+                all_of_it = var.aval.nbytes
+                if users and all(map(_picks, users)):
+                    needed[var] = min(all_of_it, sum(needed[v] for user in users for v in user.outvars))
+                else:
+                    needed[var] = all_of_it
+        return needed
+
     def of(self, number: int, eqn: JaxprEqn, read_once: set[Atom]) -> int:
         op = eqn.op
         if op.is_view or isinstance(op, (Collective, RegionOp)):
@@ -57,7 +71,7 @@ class _Traffic:
         if op.update_operand is not None:
             return 2 * eqn.invars[op.update_operand].aval.nbytes
         written = sum(v.aval.nbytes for v in eqn.outvars if v not in self.fused_away)
-        picked = sum(v.aval.nbytes for v in eqn.outvars) if not op.computes or op.moves_only else None
+        picked = sum(map(self.made.__getitem__, eqn.outvars)) if _picks(eqn) else None
         read = 0
         for atom in {self.root(a): None for a in eqn.invars}:
             if isinstance(atom, Literal) or atom in self.fused_away or (self.fuses[number] and atom in read_once):
@@ -66,6 +80,16 @@ class _Traffic:
                 read_once.add(atom)
             read += atom.aval.nbytes if picked is None else min(picked, atom.aval.nbytes)
         return (written + read) * op.sweeps(*(a.aval for a in eqn.invars))
+
+
+def _picks(eqn: JaxprEqn) -> bool:
+    """Whether an equation reads only what its results hold."""
+    return not eqn.op.computes or _moves(eqn)
+
+
+def _moves(eqn: JaxprEqn) -> bool:
+    """Whether each element of the results is one of the operands'."""
+    return eqn.op.moves_only or eqn.op.moved is not None
 
 
 LOOP, _REDUCES = "loop", "reduces"
@@ -77,7 +101,7 @@ def fuses(eqn: JaxprEqn) -> str | None:
     op = eqn.op
     if isinstance(op, Collective) or op.holds_jaxprs or op.has_effects or op.update_operand is not None:
         return None
-    if op.moves_only:
+    if _moves(eqn):
         return LOOP
     rule = eqn_rule(eqn)
     kinds = {f.kind for f in rule.factors}
