@@ -387,6 +387,29 @@ def test_rows_reduced_at_indices():
     same(Of(lambda m, t, x: t.mT.index_reduce(-1, at, x.mT, "mean")), TABLE, rows)
 
 
+def test_rows_reduced_at_indices_have_torchs_derivatives():
+    """Of ties, NaN, infinities, and one or several factors that are 0."""
+    inf, nan = np.inf, np.nan
+    table = torch.tensor([[1.0, 2, 0, nan, -inf], [5, inf, 0, 2, 3]])
+    rows = torch.tensor([[1.0, 5, 0, 2, -inf], [1, 2, 3, inf, 2], [5, inf, 2, 1, 0], [2, 0, 0, 4, 0]])
+    at = torch.tensor([0, 0, 1, 1])
+    places, both = at[:, None].expand(4, 5), ({"include_self": True}, {"include_self": False})
+    functions = [lambda t, r, h=h, o=o: t.scatter_reduce(0, places, r, h, **o) for h in ("prod", "amax") for o in both]
+    functions += [lambda t, r, o=o: t.index_reduce(0, at, r, "amin", **o) for o in both]
+    group, leaves = Group(functions), [t.clone().requires_grad_() for t in (table, rows)]
+    model, wanted, ones = mw.from_torch(group, (table, rows)), group(*leaves), np.ones((2, 5), "f4")
+
+    def pulled(i, *args):
+        out, back = mw.vjp(lambda *args: model({}, *args)[i], *args)
+        return out, back(ones)
+
+    found = mw.jit(lambda *args: [pulled(i, *args) for i in range(len(functions))])(table.numpy(), rows.numpy())
+    for i, ((out, grads), want) in enumerate(zip(found, wanted, strict=True)):
+        np.testing.assert_allclose(out, want.detach(), rtol=1e-6, err_msg=str(i))
+        for grad, slope in zip(grads, torch.autograd.grad(want.sum(), leaves)):
+            np.testing.assert_allclose(grad, slope, rtol=1e-6, err_msg=str(i))
+
+
 def test_medians_of_nan_and_of_equal_elements():
     x = torch.tensor([[1, np.nan, 2, 0, -0.0], [np.nan] * 5, [np.inf, -np.inf, 1, 1, 1], [3, 3, 2, 2, np.nan]])
     functions = [torch.median, torch.nanmedian, lambda x: x.median(1)[0], lambda x: x.nanmedian(1)[0]]

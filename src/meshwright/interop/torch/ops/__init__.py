@@ -22,6 +22,7 @@ from meshwright.interop.torch.ops import (
     regions,
     resizing,
     sampling,
+    scattering,
     shapes,
     sorting,
     special,

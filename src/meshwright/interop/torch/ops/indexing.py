@@ -1,4 +1,4 @@
-"""Reading and writing at positions: indices, gather and scatter, embeddings."""
+"""Reading and writing at positions: indices, gather, embeddings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool =
 
 
 # --- one dimension ------------------------------------------------------------------------------------------
-def _grid(index: Any, dim: int) -> tuple[Any, ...]:
+def grid(index: Any, dim: int) -> tuple[Any, ...]:
     """The index of each element of ``index`` in an array where ``index`` says the position along ``dim``."""
     sizes = index.shape
     return tuple(
@@ -69,24 +69,11 @@ def gather(self: Any, dim: int, index: Any) -> Any:
         return mnp.broadcast_to(self, index.shape)
     dim %= self.ndim
     others = all(n == m for d, (n, m) in enumerate(zip(self.shape, index.shape)) if d != dim)
-    return mnp.take_along_axis(self, index, dim) if others else self[_grid(index, dim)]
+    return mnp.take_along_axis(self, index, dim) if others else self[grid(index, dim)]
 
 
 register("aten.take_along_dim")(lambda self, indices, dim=None: mnp.take_along_axis(self, indices, dim))
 register("aten.take")(lambda self, index: mnp.take(self.ravel(), index))
-
-
-def _scattered(self: Any, dim: int, index: Any, src: Any, how: str) -> Any:
-    if self.ndim == 0:
-        return getattr(self.reshape(1).at[index.reshape(-1)], how)(cast(src, self.dtype)).reshape(())
-    if not isinstance(src, (int, float, complex, bool)) and src.ndim:
-        src = src[tuple(slice(0, n) for n in index.shape)]
-    return getattr(self.at[_grid(index, dim % self.ndim)], how)(cast(src, self.dtype))
-
-
-@register("aten.scatter.src")
-def scatter(self: Any, dim: int, index: Any, src: Any) -> Any:
-    return _scattered(self, dim, index, src, "set")
 
 
 @register("aten.put")
@@ -94,35 +81,6 @@ def put(self: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     """Elements at positions of the flattened array."""
     to, values = self.ravel().at[index.ravel()], source.ravel()
     return (to.add(values) if accumulate else to.set(values)).reshape(self.shape)
-
-
-register("aten.scatter.value")(lambda self, dim, index, value: _scattered(self, dim, index, value, "set"))
-register("aten.scatter_add")(lambda self, dim, index, src: _scattered(self, dim, index, src, "add"))
-_HOW = {"sum": "add", "add": "add", "prod": "multiply", "multiply": "multiply", "amax": "max", "amin": "min"}
-register("aten.scatter.reduce")(lambda self, dim, index, src, reduce: _scattered(self, dim, index, src, _HOW[reduce]))
-register("aten.scatter.value_reduce")(
-    lambda self, dim, index, value, reduce: _scattered(self, dim, index, value, _HOW[reduce])
-)
-_START = {
-    "sum": lambda dtype: 0,
-    "prod": lambda dtype: 1,
-    "mean": lambda dtype: 0,
-    "amax": lambda dtype: -math.inf if dtype.kind not in "iu" else np.iinfo(dtype).min,
-    "amin": lambda dtype: math.inf if dtype.kind not in "iu" else np.iinfo(dtype).max,
-}
-
-
-@register("aten.scatter_reduce.two")
-def scatter_reduce(self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True) -> Any:
-    if not include_self:
-        start = mnp.full_like(self, _START[reduce](self.dtype))
-        touched = _scattered(mnp.zeros(self.shape, bool), dim, index, True, "set")
-        self = mnp.where(touched, start, self)
-    if reduce != "mean":
-        return _scattered(self, dim, index, src, _HOW[reduce])
-    counts = _scattered(mnp.full(self.shape, int(include_self)), dim, index, 1, "add")
-    divide = mnp.floor_divide if self.dtype.kind in "iu" else mnp.divide
-    return divide(_scattered(self, dim, index, src, "add"), mnp.maximum(counts, 1).astype(self.dtype))
 
 
 @register("aten.index_select")
@@ -141,13 +99,6 @@ def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> A
 
 register("aten.index_copy")(lambda self, dim, index, source: _slots(self, dim, index).set(source))
 register("aten.index_fill")(lambda self, dim, index, value: _slots(self, dim, index).set(cast(value, self.dtype)))
-
-
-@register("aten.index_reduce")
-def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
-    along = [1] * source.ndim
-    along[dim] = -1
-    return scatter_reduce(self, dim, mnp.broadcast_to(index.reshape(along), source.shape), source, reduce, include_self)
 
 
 # --- parts written ------------------------------------------------------------------------------------------
