@@ -128,7 +128,8 @@ CONVOLUTIONS = [
     lambda i: F.adaptive_avg_pool2d(i, 1), lambda i: F.adaptive_max_pool2d(i, (3, 4)), lambda i: F.avg_pool1d(i[:, :, 0], 2),
     lambda i: F.max_pool2d(i, 2, return_indices=True)[1] * i[0, 0, 0, 0], lambda i: F.interpolate(i, scale_factor=2),
     lambda i: F.interpolate(i, size=(5, 11)), lambda i: F.interpolate(i, size=(12, 12), mode="bilinear", align_corners=False),
-    lambda i: F.interpolate(i, scale_factor=2, mode="bicubic"), lambda i: F.pixel_shuffle(i, 2), lambda i: F.unfold(i, 3, padding=1, stride=2),
+    lambda i: F.interpolate(i, scale_factor=2, mode="bicubic"), lambda i: F.interpolate(i[0], scale_factor=1.3, mode="linear"), lambda i: F.interpolate(i[None], (3, 5, 17), mode="trilinear", align_corners=True),
+    lambda i: F.interpolate(i, (1, 5), mode="bicubic", align_corners=True), lambda i: F.pixel_shuffle(i, 2), lambda i: F.unfold(i, 3, padding=1, stride=2),
     lambda i: F.adaptive_max_pool2d(i, (4, 5)), lambda i: F.adaptive_max_pool2d(i, (10, 3), return_indices=True)[1] * i[0, 0, 0, 0],
     lambda i: F.interpolate(i, size=(4, 5), mode="bilinear", antialias=True), lambda i: F.interpolate(i, size=(14, 5), mode="bilinear", antialias=True, align_corners=True),
     lambda i: F.interpolate(i, scale_factor=(1.7, 0.4), mode="bicubic", antialias=True), lambda i: i.round().mode(2).values, lambda i: i.mode(0, True)[0],
@@ -677,13 +678,20 @@ def test_means_of_integers_are_integers(include_self):
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [(7, 9), (3, 4), (6, 10), (1, 5)])
-def test_bytes_are_antialiased_in_fixed_point(mode, size):
+def test_bytes_are_resized_in_fixed_point(mode, size):
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 6, 5)).astype(np.uint8))
-
-    class Resized(torch.nn.Module):
-        def forward(self, x):
-            return torch.nn.functional.interpolate(x, size=size, mode=mode, antialias=True)
-
-    module = Resized()
+    options = [{"antialias": True}, {}, {"align_corners": True}]
+    module = Group([partial(F.interpolate, size=size, mode=mode, **o) for o in options])
+    module.functions.append(partial(F.interpolate, scale_factor=(1.7, 0.6), mode=mode))
     converted = mw.from_torch(module, (image,))
-    np.testing.assert_array_equal(converted(converted.params, image.numpy()), module(image))
+    for got, want in zip(converted(converted.params, image.numpy()), module(image), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_images_of_other_integers_are_not_interpolated(refuses):
+    for options in ({}, {"antialias": True}):
+        model = mw.from_torch(
+            Of(lambda _, x, o=options: F.interpolate(x, (7, 9), mode="bilinear", **o)), (IMAGE.int(),)
+        )
+        with refuses(errors.RuleError, "int32", "float32"):
+            model({}, IMAGE.int())

@@ -1,4 +1,5 @@
-"""Images resized: by their nearest elements, and by filters as wide as what an output stands for (antialiasing)."""
+"""Images resized: by their nearest elements, between elements, and by filters as wide as what an output stands for
+(antialiasing)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from meshwright import numpy as mnp
+from meshwright.core import dtypes
 from meshwright.errors import RuleError
+from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.interop.torch.registry import register
 
 
@@ -36,11 +39,17 @@ def _nearest(exact: bool, x: Any, sizes: Sequence[int], *factors: float | None) 
     return x
 
 
-def _scaled(exact: bool, input: Any, output_size: Any, scale_factors: Any) -> Any:
+def _by_factors(input: Any, output_size: Any, scale_factors: Any) -> tuple[Sequence[int], Sequence[float]]:
+    """The sizes that are asked for, and the factors, if any."""
     if scale_factors is None:
-        return _nearest(exact, input, output_size)
+        return output_size, ()
     sizes = input.shape[input.ndim - len(scale_factors) :]
-    return _nearest(exact, input, [int(s * f) for s, f in zip(sizes, scale_factors)], *scale_factors)
+    return [int(s * f) for s, f in zip(sizes, scale_factors)], scale_factors
+
+
+def _scaled(exact: bool, input: Any, output_size: Any, scale_factors: Any) -> Any:
+    sizes, factors = _by_factors(input, output_size, scale_factors)
+    return _nearest(exact, input, sizes, *factors)
 
 
 for _n in (1, 2, 3):
@@ -49,8 +58,80 @@ for _n in (1, 2, 3):
         register(f"aten.{_name}{_n}d.default")(partial(_nearest, _exact))
 
 
+# --- between elements ---------------------------------------------------------------------------------------
+#: the slope of the cubic kernel at its first zero, torch's where nothing is antialiased
+_SLOPE = -0.75
+
+
+def _scale(size: int, out: int, align_corners: bool, factor: float | None) -> float:
+    """How many rows one of the output stands for."""
+    if align_corners:
+        return (size - 1) / (out - 1) if out > 1 else 0.0
+    return 1 / factor if factor else size / out
+
+
+@cache
+def _taps(
+    kind: str, size: int, out: int, align_corners: bool, factor: float | None, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """``[taps, out]``: rows that an output is made of, and the share of each. Positions are counted in ``dtype``."""
+    scale, place = dtype.type(_scale(size, out, align_corners, factor)), np.arange(out, dtype=dtype)
+    half = dtype.type(0.5)
+    at = scale * place if align_corners else scale * (place + half) - half
+    at = at if kind == "bicubic" else np.maximum(at, 0)
+    low = np.minimum(np.floor(at).astype(int), size - 1)
+    off = np.clip(at - low, 0, 1)
+    near = np.arange(-1, 3) if kind == "bicubic" else np.arange(2)
+    shares = _FILTERS[kind][0](near[:, None] - off, _SLOPE)
+    return np.clip(low + near[:, None], 0, size - 1), shares.astype(dtype)
+
+
+def _once(rows: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """The shares, a row's in the first of the places where it is."""
+    same = rows[:, None] == rows
+    is_first = ~np.tril(same.transpose(2, 0, 1), -1).any(-1).T
+    return np.where(is_first, (same * shares).sum(1), 0)
+
+
+def _between(kind: str, x: Any, output_size: Sequence[int], align_corners: bool, *factors: float | None) -> Any:
+    n = len(output_size)
+    passes = [*zip(range(x.ndim - n, x.ndim), output_size, factors or (None,) * n)]
+    if x.dtype == np.uint8 and n == 2:
+        for d, out, factor in passes[::-1]:
+            if out != x.shape[d]:
+                rows, shares = _taps(kind, x.shape[d], out, align_corners, factor, np.dtype(np.float64))
+                x = _in_fixed_point(x, _once(rows, shares), partial(_sum_of_rows, rows=rows, d=d))
+        return x
+    if not dtypes.is_inexact(x.dtype):
+        raise RuleError(f"images of {x.dtype} are not interpolated, by torch neither; convert them to float32")
+    wide = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+    made = cast(x, wide)
+    for d, out, factor in passes:
+        rows, shares = _taps(kind, x.shape[d], out, align_corners, factor, wide)
+        made = _sum_of_rows(made, shares, rows, d)
+    return cast(made, x.dtype)
+
+
+def _sum_of_rows(x: Any, shares: np.ndarray, rows: np.ndarray, d: int) -> Any:
+    """For each output, the sum of its rows, each times its share."""
+    along = [-1 if e == d else 1 for e in range(x.ndim)]
+    parts = [mnp.take(x, r, d) * share.reshape(along) for r, share in zip(rows, shares)]
+    return sum(parts[1:], parts[0])
+
+
+def _between_by_factors(kind: str, input: Any, output_size: Any, align_corners: bool, scale_factors: Any) -> Any:
+    sizes, factors = _by_factors(input, output_size, scale_factors)
+    return _between(kind, input, sizes, align_corners, *factors)
+
+
+for _name in ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d"):
+    _kind = "bicubic" if _name == "bicubic2d" else "bilinear"
+    register(f"aten.upsample_{_name}.vec")(partial(_between_by_factors, _kind))
+    register(f"aten.upsample_{_name}.default")(partial(_between, _kind))
+
+
 # --- antialiased --------------------------------------------------------------------------------------------
-def _triangle(x: np.ndarray) -> np.ndarray:
+def _triangle(x: np.ndarray, slope: float = -0.5) -> np.ndarray:
     return np.maximum(1 - abs(x), 0)
 
 
@@ -74,10 +155,7 @@ _FILTERS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float]] = {
 @cache
 def _weights(kind: str, size: int, out: int, align_corners: bool, factor: float | None) -> np.ndarray:
     """``[size, out]``: the share of each row in each output."""
-    if align_corners:
-        scale = (size - 1) / (out - 1) if out > 1 else 0.0
-    else:
-        scale = 1 / factor if factor else size / out
+    scale = _scale(size, out, align_corners, factor)
     function, reach = _FILTERS[kind]
     width = max(scale, 1.0)
     centers = scale * (np.arange(out) + 0.5)
@@ -93,25 +171,29 @@ def _antialiased(kind: str, x: Any, output_size: Sequence[int], align_corners: b
     if x.dtype == np.uint8:
         for d, out, factor in passes[::-1]:
             if out != x.shape[d]:
-                x = _in_fixed_point(x, _weights(kind, x.shape[d], out, align_corners, factor), d)
+                shares = _weights(kind, x.shape[d], out, align_corners, factor)
+                x = _in_fixed_point(x, shares, partial(_product, d=d))
         return x
-    if x.dtype.kind in "iu":
-        raise RuleError(
-            f"aten._upsample_{kind}2d_aa: images of {x.dtype} have no antialiasing; convert them to float32"
-        )
+    if not dtypes.is_inexact(x.dtype):
+        raise RuleError(f"images of {x.dtype} have no antialiasing, in torch neither; convert them to float32")
     for d, out, factor in passes:
         share = mnp.asarray(_weights(kind, x.shape[d], out, align_corners, factor)).astype(x.dtype)
-        x = mnp.moveaxis(mnp.tensordot(x, share, ((d,), (0,))), -1, d)
+        x = _product(x, share, d)
     return x
 
 
-def _in_fixed_point(x: Any, shares: np.ndarray, d: int) -> Any:
+def _product(x: Any, shares: Any, d: int) -> Any:
+    """For each output, the sum of all rows, each times its share."""
+    return mnp.moveaxis(mnp.tensordot(x, shares, ((d,), (0,))), -1, d)
+
+
+def _in_fixed_point(x: Any, shares: np.ndarray, summed: Callable[[Any, np.ndarray], Any]) -> Any:
     """One pass over bytes, as the Python Imaging Library and torch have it: shares of 16 bits, of as many binary places
     as the largest leaves room for, and sums rounded to bytes."""
     places = next((p for p in range(22) if int(0.5 + shares.max() * (1 << p + 1)) >= 1 << 15), 22)
     scaled = np.trunc(shares * (1 << places) + np.copysign(0.5, shares)).astype(np.int32)
-    sums = mnp.tensordot(x.astype(np.int32), mnp.asarray(scaled), ((d,), (0,))) + (1 << places >> 1)
-    return mnp.moveaxis(mnp.clip(sums >> places, 0, 255).astype(np.uint8), -1, d)
+    sums = summed(x.astype(np.int32), scaled) + (1 << places >> 1)
+    return mnp.clip(sums >> places, 0, 255).astype(np.uint8)
 
 
 for _kind in _FILTERS:
