@@ -24,6 +24,7 @@ from meshwright.interop.torch.derivatives import GRADIENTS, Begun, begins_told
 from meshwright.interop.torch.flexible import ATTENTION, derivatives_of_attention
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
+from meshwright.interop.torch.mixing import refuse_mixed
 from meshwright.interop.torch.modes import cast_as_recorded, gradients_stopped, write_casts
 from meshwright.interop.torch.norms import cumulative_averages
 from meshwright.interop.torch.ops.numbers import is_number
@@ -91,7 +92,9 @@ def _followed(
     with Overridden(), gradients_stopped(), functions_traced() as functions:
         with begins_told(*begins):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
-        return decomposed(write_casts(program)), functions
+        program = write_casts(program)
+        refuse_mixed(program.graph_module, module)
+        return decomposed(program), functions
 
 
 def _with_gradient(x: Any) -> Any:

@@ -7,10 +7,12 @@ from functools import wraps
 from typing import Any
 
 import numpy as np
+import torch
 
 from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.core import dtypes
+from meshwright.core.avals import Typed
 from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import array_dtype, common_dtype
 from meshwright.interop.torch.registry import register, rows
@@ -39,8 +41,8 @@ def is_one(factor: Any) -> bool:
 
 
 def to_float(x: Any) -> Any:
-    """Integers and bools as floats, others as they are."""
-    return x if dtypes.is_inexact(x.dtype) else cast(x, dtypes.default_float())
+    """Integers and bools as torch's default floats, others as they are."""
+    return x if dtypes.is_inexact(x.dtype) else cast(x, array_dtype(torch.get_default_dtype()))
 
 
 #: floats that torch's kernels compute with in float32, rounding results
@@ -55,10 +57,11 @@ def in_single(rule: Function) -> Function:
 
     @wraps(rule)
     def computed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.dtype not in _HALVES:
+        dtype = common_dtype(self, *args, *kwargs.values())
+        if dtype not in _HALVES:
             return rule(self, *args, **kwargs)
         given = {name: widened(x) for name, x in kwargs.items()}
-        return cast(rule(widened(self), *map(widened, args), **given), self.dtype)
+        return cast(rule(widened(self), *map(widened, args), **given), dtype)
 
     return computed
 
@@ -239,7 +242,14 @@ def div(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     return mnp.trunc(self / other) if dtypes.is_inexact(self.dtype) else lax.div(*mnp.broadcast_arrays(self, other))
 
 
-@register("aten.pow", "aten.float_power")
+@register("aten.float_power")
+def float_power(self: Any, exponent: Any) -> Any:
+    complex_ = dtypes.is_complex(common_dtype(self, exponent))
+    dtype = array_dtype(torch.complex128 if complex_ else torch.float64)
+    return power(cast(self, dtype), cast(exponent, dtype) if isinstance(exponent, Typed) else exponent)
+
+
+@register("aten.pow")
 def power(self: Any, exponent: Any) -> Any:
     dtype = common_dtype(self, exponent)
     whole = isinstance(exponent, (int, float)) and float(exponent).is_integer() and abs(exponent) < 2**31

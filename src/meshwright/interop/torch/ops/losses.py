@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from meshwright import lax
 from meshwright import numpy as mnp
-from meshwright.interop.torch.ops.elementwise import absolute, cast, promoted
+from meshwright.core import dtypes
+from meshwright.interop.torch.ops.elementwise import absolute, cast, promoted, to_float
 from meshwright.interop.torch.registry import register
 from meshwright.nn import activations, normalization
 from meshwright.transforms.custom_jvp import custom_jvp
@@ -64,7 +67,8 @@ def cross_entropy(
 ) -> Any:  # fmt: skip
     axis = 0 if self.ndim == 1 else 1
     log_probs = normalization.log_softmax(self, axis=axis)
-    if target.dtype == self.dtype and target.shape == self.shape:
+    if dtypes.is_inexact(target.dtype):
+        log_probs, target = promoted(log_probs, target)
         return _soft_cross_entropy(log_probs, target, weight, reduction, label_smoothing, axis)
     if label_smoothing == 0:
         return nll_loss(log_probs, target, weight, reduction, ignore_index)
@@ -117,13 +121,25 @@ def smooth_l1_loss(self: Any, target: Any, reduction: int = MEAN, beta: float = 
 def huber_loss(self: Any, target: Any, reduction: int = MEAN, delta: float = 1.0) -> Any:
     off = mnp.subtract(*promoted(self, target))
     size = mnp.abs(off)
-    return _reduced(mnp.where(size <= delta, 0.5 * off * off, delta * (size - 0.5 * delta)), reduction)
+    loss = mnp.where(size <= delta, 0.5 * off * off, delta * (size - 0.5 * delta))
+    return _reduced(cast(loss, self.dtype), reduction)
+
+
+@register("aten.soft_margin_loss")
+def soft_margin_loss(self: Any, target: Any, reduction: int = MEAN) -> Any:
+    x, target = promoted(self, target)
+    return _reduced(cast(mnp.log1p(mnp.exp(-target * x)), self.dtype), reduction)
 
 
 @register("aten.binary_cross_entropy")
 def binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> Any:
-    loss = _bernoulli(self, target)
-    return _reduced(loss if weight is None else loss * weight, reduction)
+    p = to_float(self)
+    return _weighted(_bernoulli(p, cast(target, p.dtype)), weight, p.dtype, reduction)
+
+
+def _weighted(loss: Any, weight: Any, dtype: np.dtype, reduction: int) -> Any:
+    """A loss of torch's that is multiplied in its place, and has a dtype of its own."""
+    return _reduced(cast(loss if weight is None else loss * weight, dtype), reduction)
 
 
 @custom_jvp
@@ -153,9 +169,10 @@ def _logarithms(p: Any) -> list[Any]:
 def binary_cross_entropy_with_logits(
     self: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN
 ) -> Any:
+    target = to_float(target)
     factor = 1 if pos_weight is None else (pos_weight - 1) * target + 1
     loss = (1 - target) * self - factor * activations.log_sigmoid(self)
-    return _reduced(loss if weight is None else loss * weight, reduction)
+    return _weighted(loss, weight, target.dtype, reduction)
 
 
 @register("aten.multilabel_margin_loss")
