@@ -130,6 +130,9 @@ CONVOLUTIONS = [
     lambda i: F.interpolate(i, size=(5, 11)), lambda i: F.interpolate(i, size=(12, 12), mode="bilinear", align_corners=False),
     lambda i: F.interpolate(i, scale_factor=2, mode="bicubic"), lambda i: F.interpolate(i[0], scale_factor=1.3, mode="linear"), lambda i: F.interpolate(i[None], (3, 5, 17), mode="trilinear", align_corners=True),
     lambda i: F.interpolate(i, (1, 5), mode="bicubic", align_corners=True), lambda i: F.pixel_shuffle(i, 2), lambda i: F.unfold(i, 3, padding=1, stride=2),
+    lambda i: F.max_unpool2d(*F.max_pool2d(i, 3, 2, 1, return_indices=True), 3, 2, 1, output_size=(9, 8)), lambda i: F.max_unpool3d(*F.max_pool3d(i[:, :, 1:], 2, return_indices=True), 2),
+    lambda i: F.pad(i, (-2, 1, 3, -1), mode="reflect"), lambda i: F.pad(i, (4, -3, 0, 1), mode="circular"), lambda i: F.pad(i, (-2, -1, 1, 0), mode="replicate"),
+    lambda i: F.affine_grid(i[:, 0, :2, :3], (2, 3, 1, 1), align_corners=False), lambda i: F.affine_grid(i[:, 0, :3, :4], (2, 3, 4, 5, 2), align_corners=True),
     lambda i: F.adaptive_max_pool2d(i, (4, 5)), lambda i: F.adaptive_max_pool2d(i, (10, 3), return_indices=True)[1] * i[0, 0, 0, 0],
     lambda i: F.interpolate(i, size=(4, 5), mode="bilinear", antialias=True), lambda i: F.interpolate(i, size=(14, 5), mode="bilinear", antialias=True, align_corners=True),
     lambda i: F.interpolate(i, scale_factor=(1.7, 0.4), mode="bicubic", antialias=True), lambda i: i.round().mode(2).values, lambda i: i.mode(0, True)[0],
@@ -437,6 +440,22 @@ def test_samples_at_positions_that_are_not_finite():
         group = Group([lambda x, p, o=o: F.grid_sample(x, p, **o) for o in options])
         for got, want in zip(mw.from_torch(group, (x, points))({}, x, points), group(x, points), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=f"{mode} in {dims}")
+
+
+def test_windows_see_nan_and_infinity_where_they_are():
+    x = IMAGE[:1, :3].clone()
+    x[0, 0, 2, 3:5], x[0, 0, 0, 0], x[0, 1], x[0, 2] = np.nan, np.inf, -np.inf, 1.0
+    functions = [
+        lambda x: F.unfold(x, 2, padding=1), lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True)[1],
+        lambda x: F.adaptive_max_pool2d(x, (4, 3), return_indices=True)[1], lambda x: F.unfold(x > 0, 2),
+    ]  # fmt: skip
+    for got, want in zip(mw.from_torch(Group(functions), (x,))({}, x), Group(functions)(x), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_integers_have_no_means_over_parts(refuses):
+    with refuses(errors.RuleError, "int32", "float32"):
+        mw.from_torch(Of(lambda _, x: F.adaptive_avg_pool2d(x, 4)), (IMAGE.int(),))({}, IMAGE.int())
 
 
 def test_draws_have_the_moments_of_their_distributions():

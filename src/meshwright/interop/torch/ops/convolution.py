@@ -81,13 +81,3 @@ def convolution(
     if transposed:
         return conv_transpose(input, weight, bias, stride, padding, output_padding, groups, dilation)
     return forward(input, weight, bias, stride, padding, dilation, groups)
-
-
-@register("aten.im2col")
-def im2col(
-    self: Any, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
-) -> Any:
-    x = self if self.ndim == 4 else self[None]
-    out = lax.conv_general_dilated_patches(x, kernel_size, stride, [(p, p) for p in padding], rhs_dilation=dilation)
-    out = out.reshape(*out.shape[:2], -1)
-    return out if self.ndim == 4 else out[0]

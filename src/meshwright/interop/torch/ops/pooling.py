@@ -12,10 +12,13 @@ import torch
 
 from meshwright import lax
 from meshwright import numpy as mnp
+from meshwright.core import dtypes
+from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.convolution import _each
 from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.interop.torch.registry import register
+from meshwright.transforms.custom_jvp import custom_jvp
 
 
 def _end(size: int, window: int, stride: int, pad: int, ceil: bool) -> int:
@@ -100,7 +103,7 @@ def _register(n: int) -> None:
     def _adaptive_max(self: Any, output_size: Any) -> Any:
         sizes = _sizes(self, output_size, n)
         inner = self.shape[self.ndim - n :]
-        if any(i % o for i, o in zip(inner, sizes)):
+        if 0 in sizes or any(i % o for i, o in zip(inner, sizes)):
             return _of_taps(self, _taps(inner, [_parts(i, o) for i, o in zip(inner, sizes)]), n)
         kernel = [i // o for i, o in zip(inner, sizes)]
         return with_indices(self, kernel, kernel, 0, 1, False, n)
@@ -122,10 +125,15 @@ def with_indices(self: Any, kernel: Any, stride: Any, padding: Any, dilation: An
 
 
 def _of_taps(x: Any, taps: np.ndarray, n: int) -> tuple[Any, Any]:
-    """Maxima of what windows see, and where the first of each is."""
+    """Maxima of what windows see, and where: the first of each, but the last NaN."""
     flat = x.reshape(*x.shape[: x.ndim - n], -1)
     seen = mnp.where(taps >= 0, flat[..., np.maximum(taps, 0)], _least(x.dtype))
-    first = mnp.argmax(lax.stop_gradient(seen), -1)[..., None]
+    fixed, place = lax.stop_gradient(seen), np.arange(taps.shape[-1], dtype=np.int32)
+    is_largest = (fixed == mnp.max(fixed, -1, keepdims=True)) & (taps >= 0)
+    rank = mnp.where(is_largest, -place, -place.size)
+    if dtypes.is_inexact(x.dtype):
+        rank = mnp.where(mnp.isnan(fixed), place + 1, rank)
+    first = mnp.argmax(rank, -1)[..., None]
     index = mnp.take_along_axis(mnp.broadcast_to(taps, seen.shape), first, -1)[..., 0]
     return mnp.take_along_axis(seen, first, -1)[..., 0], cast(index, array_dtype(torch.int64))
 
@@ -172,11 +180,13 @@ def _averages(size: int, out: int) -> np.ndarray:
 
 def adaptive_avg_pool(x: Any, sizes: tuple[int, ...], n: int) -> Any:
     """Means over parts of equal size, or, where sizes do not divide, over parts that overlap."""
+    if not dtypes.is_inexact(x.dtype):
+        raise RuleError(f"there are no means of {x.dtype} over parts, in torch neither; convert it to float32")
     for d, out in zip(range(x.ndim - n, x.ndim), sizes):
         size = x.shape[d]
         if out == 1:
             x = mnp.mean(x, d, keepdims=True)
-        elif size % out == 0:
+        elif out and size % out == 0:
             x = mnp.mean(x.reshape(*x.shape[:d], out, size // out, *x.shape[d + 1 :]), d + 1)
         else:
             share = mnp.asarray(_averages(size, out)).astype(x.dtype)
@@ -186,3 +196,37 @@ def adaptive_avg_pool(x: Any, sizes: tuple[int, ...], n: int) -> Any:
 
 for _n in (1, 2, 3):
     _register(_n)
+
+
+# --- undone -------------------------------------------------------------------------------------------------
+@custom_jvp
+def _placed(x: Any, index: Any, like: Any) -> Any:
+    """Rows with the elements of ``x`` at the places of ``index``, and 0 elsewhere. In torch's derivative all elements
+    that have the same place count, not only the one that is there."""
+    return _written(x, index, like, "set")
+
+
+@_placed.defjvp
+def _placed_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    return _placed(*primals), _written(tangents[0], *primals[1:], "add")
+
+
+def _written(x: Any, index: Any, like: Any, how: str) -> Any:
+    rows = mnp.arange(x.shape[0])[:, None]
+    return getattr(mnp.zeros_like(like, x.dtype).at[rows, index], how)(x)
+
+
+def _max_unpool(self: Any, indices: Any, output_size: Sequence[int]) -> Any:
+    lead = self.shape[: self.ndim - len(output_size)]
+    count = math.prod(lead)
+    like = mnp.zeros((count, math.prod(output_size)), self.dtype)
+    return _placed(self.reshape(count, -1), indices.reshape(count, -1), like).reshape(*lead, *output_size)
+
+
+register("aten.max_unpool2d")(_max_unpool)
+
+
+@register("aten.max_unpool3d")
+def max_unpool3d(self: Any, indices: Any, output_size: Sequence[int], stride: Any, padding: Any) -> Any:
+    """``stride`` and ``padding`` are what the size was made of."""
+    return _max_unpool(self, indices, output_size)

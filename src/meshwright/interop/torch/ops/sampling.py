@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.interop.torch.registry import register
@@ -116,3 +118,13 @@ def grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: i
     else:
         out = _between(input, [_cubic(at, w) for at, w in zip(places, within)])
     return out.reshape(*input.shape[:2], *grid.shape[1:-1])
+
+
+@register("aten.affine_grid_generator")
+def affine_grid(theta: Any, size: Sequence[int], align_corners: bool) -> Any:
+    """The positions that matrices ``[batch, dimensions, dimensions + 1]`` move those of an image's elements to."""
+    dims = size[2:]
+    ends = [np.linspace(-1, 1, n) * (1 if align_corners else (n - 1) / n) if n > 1 else np.zeros(1) for n in dims]
+    places = np.stack([*np.meshgrid(*ends, indexing="ij")[::-1], np.ones(dims)], -1).astype(theta.dtype)
+    moved = mnp.tensordot(mnp.asarray(places), theta, ((-1,), (-1,)))
+    return mnp.moveaxis(moved, -2, 0)

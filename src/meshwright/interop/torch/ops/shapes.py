@@ -207,10 +207,28 @@ def unfold(self: Any, dimension: int, size: int, step: int) -> Any:
     """Windows of ``size`` along a dimension, each a row of a new last dimension."""
     if self.ndim == 0:
         return mnp.broadcast_to(self, (size,))
-    dim = dimension % self.ndim
-    count = (self.shape[dim] - size) // step + 1
-    rows = mnp.arange(count)[:, None] * step + mnp.arange(size)
-    return mnp.moveaxis(mnp.take(self, rows, dim), dim + 1, -1)
+    return mnp.moveaxis(_windows(self, dimension % self.ndim, size, step), dimension % self.ndim, -1)
+
+
+def _windows(x: Any, dim: int, size: int, step: int, dilation: int = 1) -> Any:
+    """For each place in a window, and then for each window along a dimension, the element there."""
+    count = (x.shape[dim] - (size - 1) * dilation - 1) // step + 1
+    rows = mnp.arange(size)[:, None] * dilation + mnp.arange(count) * step
+    return mnp.take(x, rows, dim, mode="clip")
+
+
+@register("aten.im2col")
+def im2col(
+    self: Any, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> Any:
+    """What each window sees, taken and not made by a convolution, in which NaN times 0 would be NaN."""
+    *lead, channels, _, _ = self.shape
+    (p, q), n = padding, self.ndim
+    x = lax.pad(self, cast(0, self.dtype), [(0, 0, 0)] * (n - 2) + [(p, p, 0), (q, q, 0)])
+    for d, *how in zip((n - 1, n - 2), kernel_size[::-1], stride[::-1], dilation[::-1]):
+        x = _windows(x, d, *how)
+    size, count = math.prod(kernel_size), x.shape[-3] * x.shape[-1]
+    return mnp.swapaxes(x, -3, -2).reshape(*lead, channels * size, count)
 
 
 # --- joining ------------------------------------------------------------------------------------------------
@@ -271,22 +289,29 @@ def constant_pad(self: Any, pad: Sequence[int], value: Any = 0) -> Any:
     return lax.pad(self, cast(value, self.dtype), config)
 
 
-def _padded(mode: str) -> Any:
-    return lambda self, padding: mnp.pad(self, pairs(padding, self.ndim), mode)
+_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+def _padded(self: Any, pad: Sequence[int], mode: str) -> Any:
+    """Negative widths take away: of what is repeated in a circle before, of mirrors behind."""
+    widths = pairs(pad, self.ndim)
+    less = [(min(low, 0), min(high, 0), 0) for low, high in widths]
+    more = [(max(low, 0), max(high, 0)) for low, high in widths]
+    crop = lambda x: lax.pad(x, cast(0, x.dtype), less) if any(map(any, less)) else x  # noqa: E731
+    if mode == "circular":
+        return mnp.pad(crop(self), more, _MODES[mode])
+    return crop(mnp.pad(self, more, _MODES[mode]))
 
 
 for _dims in "123":
-    register(f"aten.reflection_pad{_dims}d")(_padded("reflect"))
-    register(f"aten.replication_pad{_dims}d")(_padded("edge"))
-register("aten._pad_circular")(lambda self, pad: mnp.pad(self, pairs(pad, self.ndim), "wrap"))
-_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+    register(f"aten.reflection_pad{_dims}d")(lambda self, padding: _padded(self, padding, "reflect"))
+    register(f"aten.replication_pad{_dims}d")(lambda self, padding: _padded(self, padding, "replicate"))
+register("aten._pad_circular")(lambda self, pad: _padded(self, pad, "circular"))
 
 
 @register("aten.pad")
 def pad_any(self: Any, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Any:
-    if mode == "constant":
-        return constant_pad(self, pad, value or 0)
-    return mnp.pad(self, pairs(pad, self.ndim), _MODES[mode])
+    return constant_pad(self, pad, value or 0) if mode == "constant" else _padded(self, pad, mode)
 
 
 @register("aten.pixel_shuffle")
