@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core import dtypes
 from meshwright.core import pytree as trees
+from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy import concatenate, ravel, reshape, result_type, zeros
+from meshwright.numpy import concatenate, ravel, real, reshape, result_type, zeros
 
 __all__ = ["ravel_pytree"]
 
@@ -47,7 +49,13 @@ def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
             raise ShapeError(f"unravel: expected a vector of shape {(ends[-1],)}, got {aval.shape}")
         if aval.dtype != dtype:
             raise DTypeError(f"unravel: expected dtype {dtype}, got {aval.dtype}; convert it with .astype")
-        parts = [reshape(flat[end - a.size : end], a.shape).astype(a.dtype) for a, end in zip(avals, ends)]
-        return trees.unflatten(treedef, parts)
+        return trees.unflatten(treedef, [_part(flat, a, end) for a, end in zip(avals, ends)])
 
     return flat, unravel
+
+
+def _part(flat: Any, aval: ShapedArray, end: int) -> Any:
+    part = reshape(flat[end - aval.size : end], aval.shape)
+    if dtypes.is_complex(part.dtype) and not dtypes.is_complex(aval.dtype):
+        part = real(part)  # promoted by other leaves; no warning
+    return part.astype(aval.dtype)

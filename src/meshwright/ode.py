@@ -36,6 +36,7 @@ from meshwright.numpy import (
     maximum,
     mean,
     minimum,
+    real,
     sqrt,
     square,
     stack,
@@ -81,14 +82,14 @@ def odeint(
     """The solution of ``dy/dt = func(y, t, *args)`` from ``y0`` on, at the times ``t``.
 
     Where it cannot be continued (a step would have to be shorter than the time's precision, or there were ``mxstep`` of
-    them since the time before), and at times that do not increase or are infinite, it is NaN.
+    them since the time before), and at times that decrease or are infinite, it is NaN.
     Reverse mode solves the adjoint problem: gradients, of ``y0``, ``t``, ``args`` and what ``func`` closes over, are as
     exact as the tolerances, too.
 
     Args:
       func: the derivative, a tree like ``y0``.
-      y0: a tree of real floats.
-      t: the times, of shape ``(n,)``, increasing; ``y0`` is the state at the first.
+      y0: a tree of floats or complex numbers.
+      t: the times, of shape ``(n,)``, which do not decrease; ``y0`` is the state at the first.
       rtol, atol: the error of a step, beside the state and alone.
       mxstep: the most steps from one time to the next.
       hmax: the longest step.
@@ -97,9 +98,9 @@ def odeint(
       A tree like ``y0`` with a dimension before all others, of the times.
 
     Raises:
-      ArgumentError: times that do not increase.
+      ArgumentError: times that decrease.
       ShapeError: ``t`` is no vector, or ``func`` gives another tree or other shapes than ``y0`` has.
-      DTypeError: a state or times that are no real floats.
+      DTypeError: a state of integers, times that are no floats, or a complex derivative of a real state.
 
     Example:
       >>> from meshwright.experimental.ode import odeint
@@ -110,14 +111,12 @@ def odeint(
     limits = {"rtol": rtol, "atol": atol, "mxstep": mxstep, "hmax": hmax}
     control = _Control(*(as_number(f"odeint: {name}", limit) for name, limit in limits.items()))
     for path, leaf in zip(pytree.paths(y0), pytree.leaves(y0)):
-        if not dtypes.is_float(typeof(leaf).dtype):
-            raise DTypeError(
-                f"odeint: y0{path} is {typeof(leaf)}; expected real floats: stack real and imaginary parts"
-            )
+        if not _has_derivatives(leaf):
+            raise DTypeError(f"odeint: y0{path} is {typeof(leaf)}; expected floats or complex numbers")
     flat, unravel = ravel_pytree(y0)
     times = _times(t)
     leaves, tree = pytree.flatten(args)
-    smooth = [dtypes.is_float(typeof(x).dtype) or dtypes.is_complex(typeof(x).dtype) for x in leaves]
+    smooth = [_has_derivatives(x) for x in leaves]
 
     def derivative(y: Any, t: Any, given: Sequence[Any], fixed: Sequence[Any]) -> Any:
         parts = {True: iter(given), False: iter(fixed)}
@@ -129,14 +128,19 @@ def odeint(
     return vmap(unravel)(_odeint(converted, control, flat, times, given, fixed, consts))
 
 
+def _has_derivatives(x: Any) -> bool:
+    dtype = typeof(x).dtype
+    return dtypes.is_float(dtype) or dtypes.is_complex(dtype)
+
+
 def _times(t: Any) -> Any:
     times = asarray(t)
     if times.ndim != 1 or not times.shape[0]:
         raise ShapeError(f"odeint: t has shape {times.shape}; expected (n,), one time or more")
     if not dtypes.is_float(times.dtype):
         raise DTypeError(f"odeint: t is {times.dtype}; expected floats, such as those of linspace")
-    if not isinstance(times, Tracer) and not bool(np.all(np.diff(np.asarray(times)) > 0)):
-        raise ArgumentError("odeint: t does not increase; for times that decrease solve -func(y, -t) at -t")
+    if not isinstance(times, Tracer) and not bool(np.all(np.diff(np.asarray(times)) >= 0)):
+        raise ArgumentError("odeint: t decreases or is NaN; for times that decrease solve -func(y, -t) at -t")
     return times
 
 
@@ -153,8 +157,10 @@ def _like_state(dy: Any, y0: Any) -> Any:
             f"odeint: func gives {pytree.show(got_tree)} of shapes {[typeof(x).shape for x in got]}, y0 is "
             f"{pytree.show(want_tree)} of shapes {shapes}; a derivative is like the state"
         )
-    flat = ravel_pytree([asarray(x).astype(typeof(y).dtype) for x, y in zip(got, want)])[0]
-    return flat
+    for x, y in zip(got, want):
+        if dtypes.is_complex(typeof(x).dtype) and not dtypes.is_complex(typeof(y).dtype):
+            raise DTypeError(f"odeint: func gives {typeof(x)} for a state of {typeof(y)}; make the state complex, too")
+    return ravel_pytree([asarray(x).astype(typeof(y).dtype) for x, y in zip(got, want)])[0]
 
 
 # --- the solution -------------------------------------------------------------------------------------------
@@ -174,7 +180,7 @@ def _solution(slope: Callable[[Any, Any], Any], control: _Control, y0: Any, time
         _, y, k, now, step = while_loop(
             partial(_goes_on, control, target), partial(_stepped, slope, control, target), begun
         )
-        y = where((now == target) & (start < target), y, np.nan)
+        y = where((now == target) & (start <= target), y, np.nan)
         return (y, k, target, step), y
 
     _, rest = scan(to_next, (y0, first, times[0], step), times[1:])
@@ -194,7 +200,7 @@ def _stepped(slope: Callable[[Any, Any], Any], control: _Control, target: Any, s
     after, slopes = _dormand_prince(slope, y, k, now, step)
     wrong = step.astype(y.dtype) * _combined(_ERROR, slopes)
     scale = control.atol + control.rtol * maximum(absolute(y), absolute(after))
-    ratio = sqrt(mean(square(wrong / scale)))
+    ratio = _size(wrong / scale)
     done = ratio <= 1
     change = where(isfinite(ratio), clip(0.9 * maximum(ratio, 1e-10) ** -0.2, 0.2, 10.0), 0.2).astype(step.dtype)
     # What was cut to end at the target says nothing against longer steps.
@@ -219,12 +225,16 @@ def _combined(weights: Sequence[float], slopes: Sequence[Any]) -> Any:
     return dot(np.asarray(weights, slopes[0].dtype), stack(slopes))
 
 
+def _size(x: Any) -> Any:
+    return sqrt(mean(square(absolute(x))))
+
+
 def _first_step(slope: Callable[[Any, Any], Any], control: _Control, y: Any, now: Any, k: Any) -> Any:
     """A step whose error should be about a hundredth of the tolerance, from two slopes."""
     scale = control.atol + control.rtol * absolute(y)
-    size, steep = (sqrt(mean(square(v / scale))) for v in (y, k))
+    size, steep = (_size(v / scale) for v in (y, k))
     small = where((size < 1e-5) | (steep < 1e-5), 1e-6, 0.01 * size / maximum(steep, 1e-5))
-    bent = sqrt(mean(square((slope(y + small * k, now + small.astype(now.dtype)) - k) / scale))) / small
+    bent = _size((slope(y + small * k, now + small.astype(now.dtype)) - k) / scale) / small
     most = maximum(steep, bent)
     step = where(most <= 1e-15, maximum(1e-6, small * 1e-3), (0.01 / maximum(most, 1e-15)) ** 0.2)
     return minimum(minimum(100 * small, step), control.longest).astype(now.dtype)
@@ -242,33 +252,32 @@ def _backward(derivative: Any, control: _Control, residuals: Any, cts: Any) -> A
     parameters = given, consts
     nothing = pytree.map(zeros_like, parameters)
 
-    def backward_slope(unravel: Any, values: Any, state: Any, reversed_time: Any) -> Any:
-        y, ct, _ = unravel(state)
-        given, consts = values
-        pulled = vjp(lambda y, g, c: derivative(y, -reversed_time, g, fixed, *c), y, given, consts)
-        return ravel_pytree((-pulled[0], *_pulled(pulled[1](ct))))[0]
+    def of_time(ct: Any, y: Any, now: Any) -> Any:
+        return real(dot(ct, derivative(y, now, given, fixed, *consts))).astype(now.dtype)
 
     def to_previous(carry: Any, row: Any) -> tuple[Any, Any]:
         ct, gathered = carry
         y, mine, now, before = row
         ct = ct + mine
-        of_time = dot(mine, derivative(y, now, given, fixed, *consts)).astype(now.dtype)
         flat, unravel = ravel_pytree((y, ct, gathered))
-        slope = partial(backward_slope, unravel, parameters)
-        end = _solution(slope, control, flat, stack([-now, -before]))[1]
+        slope = partial(_adjoint, derivative, unravel)
+        end = _odeint(slope, control, flat, stack([-now, -before]), parameters, fixed, ())[1]
         _, ct, gathered = unravel(end)
-        return (ct, gathered), of_time
+        return (ct, gathered), of_time(mine, y, now)
 
     rows = states[1:], cts[1:], times[1:], times[:-1]
     (ct, gathered), of_times = scan(to_previous, (full_like(cts[0], 0), nothing), rows, reverse=True)
-    of_first = -dot(ct, derivative(states[0], times[0], given, fixed, *consts)).astype(times.dtype)
+    of_first = -of_time(ct, states[0], times[0])
     of_given, of_consts = gathered
     return ct + cts[0], concatenate([of_first[None], of_times]), of_given, None, of_consts
 
 
-def _pulled(cts: Any) -> tuple[Any, Any]:
-    of_state, of_given, of_consts = cts
-    return of_state, (of_given, of_consts)
+def _adjoint(derivative: Any, unravel: Any, state: Any, reversed_time: Any, parameters: Any, fixed: Any) -> Any:
+    """The derivative of state, cotangent and what parameters have got, in time that runs backward."""
+    y, ct, _ = unravel(state)
+    slope, pullback = vjp(lambda y, g, c: derivative(y, -reversed_time, g, fixed, *c), y, *parameters)
+    of_state, *of_parameters = pullback(ct)
+    return ravel_pytree((-slope, of_state, tuple(of_parameters)))[0]
 
 
 _odeint.defvjp(_forward, _backward)
