@@ -202,6 +202,7 @@ EXCUSES = [
     Excuse("linalg.lstsq", "dtype", "residuals that are none are of the others' dtype", when=lambda c: "numpy_resid" in c.kwargs),
     Excuse("linalg.svd", "values", "which vectors equal singular values have is open", kinds="b", when=lambda c: "hermitian" in c.kwargs),
     Excuse("cumulative_prod", "dtype", "narrow integers are widened, as the array API says and cumulative_sum does", kinds="biu"),
+    Excuse("cumulative_prod", "values", "narrow integers that are widened do not wrap around", as_numpy, "iu"),
     Excuse("nanpercentile nanquantile percentile quantile median nanmedian", "values", "rounding of an interpolation of equals", as_numpy),
     Excuse("roots", "values", "the order of zeros is open", same_elements),
     Excuse("nn.sigmoid nn.silu nn.glu nn.log1mexp nn.softmax nn.log_softmax scipy.special.log_ndtr scipy.special.ndtr "
@@ -263,6 +264,7 @@ EXCUSES = [
     Excuse("linalg.matrix_rank", "values", "rtol is relative to the largest singular value", as_numpy),
     Excuse("linalg.slogdet linalg.pinv", "refused", "LAPACK has no halves", kinds="h"),
     Excuse("lax.linalg.symmetric_product lax.linalg.cholesky_update", "accepted", "integers are multiplied, too", kinds="bui"),
+    Excuse("lax.linalg.symmetric_product", "accepted", "complex numbers are multiplied, too", kinds="c"),
     Excuse(_prefixed("random", "bernoulli categorical geometric multinomial triangular"), "accepted", "integers and bools are probabilities "
            "and logits too, and any dtype may be asked for"),
     Excuse("random.multivariate_normal", "accepted", "halves are computed with as floats", kinds="h"),

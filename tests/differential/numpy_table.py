@@ -297,6 +297,7 @@ rows(
             call("ij->", x),
             call("ij,jk", x, plain("float32", 3, 2)),
             call("i,->i", x[0], 2),
+            call("ij->i", x, preferred_element_type="float16"),
         ]
     ),
 )

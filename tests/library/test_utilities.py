@@ -105,6 +105,14 @@ def test_segments(kind: str, rows: np.ndarray, number: int | None) -> None:
     np.testing.assert_array_equal(got, want)
 
 
+def test_negative_segments_do_not_count_from_the_end() -> None:
+    ids = np.array([0, 2, -1, 2, 7], np.int8)
+    for mode in ("drop", "clip"):
+        np.testing.assert_array_equal(
+            mw.ops.segment_sum(ROWS[0], ids, 4, mode=mode), jax.ops.segment_sum(ROWS[0], ids, 4, mode=mode)
+        )
+
+
 def test_gradients_of_segments() -> None:
     ids = np.array([0, 2, 1, 2, 0])
     for kind in ("sum", "min", "max"):

@@ -43,6 +43,9 @@ def test_reduce_takes_what_sums_take() -> None:
     both("multiply", "reduce", FLOATS, where=FLOATS > 0)
     both("subtract", "reduce", FLOATS, initial=10.0)
     both("minimum", "reduce", FLOATS, where=FLOATS > 0, initial=2.0)
+    for name in ("add", "multiply"):  # of booleans: whether any is true, or all
+        both(name, "reduce", INTEGERS % 3, dtype=bool)
+        both(name, "accumulate", INTEGERS % 3, dtype=bool)
 
 
 @pytest.mark.parametrize("name", ARITHMETIC[:-1])

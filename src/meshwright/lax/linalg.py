@@ -19,6 +19,7 @@ from meshwright.ops.linalg.lu import lu_pivots_to_permutation
 from meshwright.ops.linalg.matrices import conjugate as _conjugate
 from meshwright.ops.linalg.matrices import matmul as _matmul
 from meshwright.ops.linalg.matrices import transposed as _transposed
+from meshwright.ops.linalg.matrices import tril as _tril
 from meshwright.ops.linalg.qr import householder_product
 from meshwright.ops.linalg.qr import qr as _qr
 from meshwright.ops.linalg.svd import svd as _svd
@@ -216,13 +217,17 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: boo
 def symmetric_product(
     a_matrix: Any, c_matrix: Any, *, alpha: Any = 1.0, beta: Any = 0.0, symmetrize_output: bool = False
 ) -> Any:
-    """``alpha a a^T + beta c``, shape (..., n, n); symmetric where ``c`` is, which ``symmetrize_output`` is about.
+    """``alpha a a^T + beta c``, shape (..., n, n), symmetric where ``c`` is.
+
+    Args:
+      symmetrize_output: the lower triangle above the diagonal, too, whatever ``c`` has there.
 
     Example:
       >>> lax.linalg.symmetric_product(mnp.array([[1.0], [2.0]]), mnp.eye(2), beta=3.0).tolist()
       [[4.0, 2.0], [2.0, 7.0]]
     """
-    return alpha * _matmul(a_matrix, _transposed(a_matrix)) + beta * c_matrix
+    product = alpha * _matmul(a_matrix, _transposed(a_matrix)) + beta * c_matrix
+    return _tril(product) + _transposed(_tril(product, -1)) if symmetrize_output else product
 
 
 def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:

@@ -130,8 +130,12 @@ def _step(terms: list[tuple[str, Any]], out: str, precision: Any, preferred: Any
         (a, x), (b, y) = terms
         return _pair(a, x, b, y, out, precision, preferred)
     ((a, x),) = terms
+    if preferred is not None:
+        preferred = dtypes.requested(preferred, "einsum")
+        x = converted(x, dtypes.product_dtype([(typeof(x).dtype, False), (preferred, False)]))  # sums are made in it
     a, x = _alone(a, x, set(out))
-    return transpose(x, [a.index(c) for c in out])
+    x = transpose(x, [a.index(c) for c in out])
+    return x if preferred is None else converted(x, preferred)
 
 
 def _alone(letters: str, x: Any, needed: set[str]) -> tuple[str, Any]:

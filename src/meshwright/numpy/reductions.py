@@ -74,9 +74,9 @@ def _is_half(dtype: np.dtype) -> bool:
 
 def _accumulate(name: str, x: Any, axis: Axis, dtype: Any, keepdims: bool, initial: Any, where_: Any, how: Any) -> Any:
     """A sum or product; ``how`` is (reduction, identity, binary op)."""
-    reduction, identity, combine = how
     x = as_operand(x, name)
     target = sum_dtype(typeof(x).dtype, dtype, name)
+    reduction, identity, combine = _OF_BOOLS[how[0]] if dtypes.is_bool(target) else how
     # Half precision is summed in float32, as in JAX.
     computed = dtypes.float32 if _is_half(target) else target
     if typeof(x).dtype != computed:
@@ -89,6 +89,10 @@ def _accumulate(name: str, x: Any, axis: Axis, dtype: Any, keepdims: bool, initi
     if initial is not None:
         out = combine(out, convert(as_operand(initial, name), computed))
     return keep_dims(strong(out, target), shape, axes, keepdims)
+
+
+#: what sums and products are of booleans that are asked for
+_OF_BOOLS = {reduce_sum: (red.reduce_or, False, ops.or_), red.reduce_prod: (red.reduce_and, True, ops.and_)}
 
 
 def sum(

@@ -11,9 +11,8 @@ from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.creation import asarray, full
-from meshwright.numpy.promotion import as_positions
 from meshwright.numpy.scalar_types import iinfo
-from meshwright.numpy.searching import concrete, where
+from meshwright.numpy.searching import concrete
 
 _ARGUMENTS = """
 
@@ -57,12 +56,10 @@ def _segment(name: str, method: str, start: Any, what: str, example: str) -> Any
         count = _count(name, ids, num_segments)
         dtype = typeof(x).dtype
         out = full((count, *shape[len(lead) :]), start(dtype), dtype)
-        if mode is None:  # negative numbers do not count from the end
-            ids = as_positions(ids)
-            ids, mode = where(ids < 0, count, ids), "drop"
         at = out.at[ids]
-        promises = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}
-        return made_as(out_sharding, lambda: getattr(at, method)(x, mode=mode, **promises))
+        how = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices, "mode": mode}
+        # Negative numbers do not count from the end.
+        return made_as(out_sharding, lambda: getattr(at, method)(x, wrap_negative_indices=False, **how))
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{what}{_ARGUMENTS}\n\n    Example:\n      {example}\n    "

@@ -136,7 +136,8 @@ class ufunc:
         name = self._binary("accumulate", out)
         x = _asked(a, dtype, name)
         d = normal_axis(axis, typeof(x).ndim, name)
-        if self._accumulate is not None and not (self.identity is None and dtypes.is_bool(typeof(x).dtype)):
+        stays_bool = dtypes.is_bool(typeof(x).dtype) and (dtype is not None or self.identity is None)
+        if self._accumulate is not None and not stays_bool:
             return self._accumulate(x, d)
         if typeof(x).shape[d] == 0:
             return x
