@@ -191,10 +191,14 @@ ENTRY e { a = f32[4,8] parameter(0)
     use_global_device_ids=true
   c = (f32[4,8], f32[4,8], u32[], u32[]) collective-permute-start(a), channel_id=2, source_target_pairs={{0,1},{1,0}}
   t = ((f32[4,8]), f32[4,1]) async-start(a), calls=scatter
+  v = ((f32[4,8]), f32[4,1]) async-update(t), metadata={op_name="not-update(a)"}
+  v.2 = ((f32[4,8]), f32[4,1]) async-update(((f32[4,8]), f32[4,1]) %v)
   d = f32[4,8] all-reduce-done(s)
   m = f32[4,8] collective-permute-done(c)
-  u = f32[4,1] async-done(t)
-  w = f32[4,8] add(d, m)
+  u = f32[4,1] async-done(v.2), metadata={op_name="a b-update(v.2)"}
+  n = ((f32[4,8]), f32[4,8]) negate-start(d)
+  o = f32[4,8] negate-done(n)
+  w = f32[4,8] subtract(m, o)
   ROOT r = f32[4,9] concatenate(w, u), dimensions={1}
 }
 """

@@ -39,7 +39,7 @@ def _callees(function: ir.Operation) -> list[str]:
     callees: dict[str, None] = {}
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
-        for attribute in ("callee", "decomposition"):
+        for attribute in ("callee", "called_computation", "decomposition"):
             if attribute in operation.attributes:
                 callees[operation.attributes[attribute].value] = None
         if "called_computations" in operation.attributes:

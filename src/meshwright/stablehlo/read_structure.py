@@ -42,6 +42,8 @@ def _call(r: Any) -> Any:
 @reads("stablehlo.async_start")
 def _async_start(r: Any) -> Any:
     """What is started at one place and waited for at another is done at once: that is for a schedule to say."""
+    if "called_computation" in r.operation.attributes:
+        return [tuple(r.call(r.attr("called_computation"), r.operands))]
     return [tuple(r.body.block(r.operation.regions[0].blocks[0], r.operands))]
 
 

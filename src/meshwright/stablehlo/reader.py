@@ -132,8 +132,8 @@ _child: _Child | None = None
 def read(form: str, data: bytes) -> bytes:
     """StableHLO as bytecode from ``data``: ``"stablehlo"`` or ``"hlo"`` text in UTF-8, a serialized ``HloModuleProto``
     (``"proto"``), ``"bytecode"`` or portable artifact. Three forms ask for something else: the text of a serialized
-    ``"sharding"``, that of a proto with ``"groups"`` of devices over a mesh (of another one nothing), and whether the
-    ``"names"`` in bytecode can be used.
+    ``"sharding"``, that of a proto in which something is ``"unsaid"`` by StableHLO (of another one nothing), and
+    whether the ``"names"`` in bytecode can be used.
 
     Raises:
       Refused: it cannot be read; ImportProgramError: reading it ended the child.

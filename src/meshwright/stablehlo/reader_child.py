@@ -25,8 +25,9 @@ from jaxlib.mlir import ir
 
 _context = runpy.run_path(str(Path(__file__).with_name("dialects.py")))["new_context"]
 
-#: how HLO text writes groups of devices that are axes of a mesh, which StableHLO cannot always say
-_MESH_GROUPS = "replica_groups=mesh["
+#: how HLO text writes what StableHLO cannot always say: groups of devices that are axes of a mesh, and updates of what
+#: has been started
+_UNSAID = "replica_groups=mesh[", "-update("
 
 
 # --- what can be asked for ----------------------------------------------------------------------------------
@@ -42,10 +43,11 @@ def _from_proto(data: bytes) -> bytes:
     return _bytecode(_jax.mlir.xla_computation_to_mlir_module(_hlo.XlaComputation(data)))
 
 
-def _text_with_groups(data: bytes) -> bytes:
-    """The text of a proto that has groups of devices over a mesh, of another one nothing."""
+def _unsaid_text(data: bytes) -> bytes:
+    """The text of a proto of which StableHLO does not say all, of another one nothing."""
     module = _hlo.XlaComputation(data).get_hlo_module()
-    if _MESH_GROUPS not in module.to_string(_printed(constants=False)):
+    text = module.to_string(_printed(constants=False))
+    if not any(word in text for word in _UNSAID):
         return b""
     return module.to_string(_printed(constants=True)).encode()
 
@@ -82,7 +84,7 @@ def _names(data: bytes) -> bytes:
 
 FORMS = {
     "stablehlo": _stablehlo, "bytecode": _from_bytecode, "proto": _from_proto, "hlo": _from_hlo_text,
-    "groups": _text_with_groups, "sharding": _sharding, "names": _names,
+    "unsaid": _unsaid_text, "sharding": _sharding, "names": _names,
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.stablehlo.bytecode import check_names
 from meshwright.stablehlo.context import new_context
 from meshwright.stablehlo.hlo import DEVICE_COUNTS, is_ours
+from meshwright.stablehlo.hlo_async import without_updates
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 from meshwright.stablehlo.parse import ModuleReader
 from meshwright.stablehlo.parsed import ParsedProgram
@@ -98,7 +99,7 @@ def _module(data: str | bytes, file: str) -> _Source:
     if is_ours(data):
         module = _own(form, data)
     else:
-        module = _read(form, _as_bytes(data if form == "stablehlo" else with_listed_groups(data), file), file)
+        module = _read(form, _as_bytes(data if form == "stablehlo" else _for_xla(data), file), file)
     if form == "stablehlo":
         return _Source(module, file, data)
     _declare_devices(module, data)
@@ -127,8 +128,13 @@ def _own(form: str, text: str) -> ir.Module:
 
 def _of_proto(data: bytes, what: str) -> ir.Module:
     """The module of a serialized ``HloModuleProto``."""
-    text = _asked("groups", data, what).decode()
-    return _read("hlo", with_listed_groups(text).encode(), what) if text else _read("proto", data, what)
+    text = _asked("unsaid", data, what).decode()
+    return _read("hlo", _for_xla(text).encode(), what) if text else _read("proto", data, what)
+
+
+def _for_xla(text: str) -> str:
+    """HLO text without what XLA cannot write as StableHLO."""
+    return without_updates(with_listed_groups(text))
 
 
 def _read(form: str, data: bytes, what: str) -> ir.Module:
