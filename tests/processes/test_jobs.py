@@ -27,6 +27,7 @@ from meshwright.runtime.processes import meeting as meeting_of
 from meshwright.runtime.processes.jobs import Job, find_job, first_node
 from meshwright.runtime.processes.launching import Launch
 from meshwright.runtime.processes.meeting import Meeting
+from meshwright.runtime.processes.stopping import Terminated, heed_signals
 
 HERE = Path(__file__).parent
 
@@ -119,6 +120,52 @@ def test_an_interrupt_while_processes_are_started_ends_those_that_are(tmp_path, 
         launch.run(0)
     assert all(p.poll() is not None for p in launch.processes)
     assert not Path(f"/proc/{int(lines[0])}").exists() or "Z" in Path(f"/proc/{int(lines[0])}/stat").read_text()
+
+
+@pytest.fixture
+def heeded():
+    """The signals that end a launcher end this process as they end one."""
+    before = {signum: signal.signal(signum, signal.SIG_DFL) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    heed_signals()
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+def test_a_signal_while_a_process_is_made_ends_it(heeded, monkeypatch):
+    made, popen = [], subprocess.Popen
+
+    def interrupted(*args, **kwargs):
+        made.append(popen(*args, **kwargs))
+        signal.raise_signal(signal.SIGTERM)  # the system has made it, and nobody knows it yet
+        return made[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(Terminated):
+        Launch(["sleep", "600"], 2, os.environ, lambda *_: None).run(0)
+    assert [p.poll() for p in made] == [-signal.SIGTERM]
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_does_not_wait(heeded):
+    """Of processes that take their time to end."""
+    said, began = [], 0.0
+    launch = Launch(["sh", "-c", "trap '' INT; echo ready; exec sleep 600"], 1, os.environ, lambda *_: said.append(1))
+
+    def interrupt_twice():
+        nonlocal began
+        while not said:
+            time.sleep(0.01)
+        began = time.monotonic()
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+
+    threading.Thread(target=interrupt_twice).start()
+    with pytest.raises(KeyboardInterrupt):
+        launch.run(0)
+    assert time.monotonic() - began < 2 and launch.processes[0].poll() == -signal.SIGKILL
 
 
 LEAVE_FIRST = """

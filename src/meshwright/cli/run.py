@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from meshwright.core.words import counted
-from meshwright.runtime.processes.launching import Launch, Terminated, described, environment, heed_signals
+from meshwright.runtime.processes.launching import Launch, described, environment
+from meshwright.runtime.processes.stopping import Terminated, heed_signals
 
 _writing = threading.Lock()
 

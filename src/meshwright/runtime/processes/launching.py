@@ -22,6 +22,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt import coordination
 from meshwright.runtime.processes.meeting import TOKEN, Meeting
+from meshwright.runtime.processes.stopping import Terminated, held, stop
 
 _PR_SET_PDEATHSIG = 1
 #: seconds that the processes of a job have to come
@@ -63,7 +64,9 @@ class Launch:
         readers: list[threading.Thread] = []
         try:  # an interrupt comes at any time, and ends what has been started by then
             for rank in range(self.count):
-                self.processes.append(self._started(rank, attempt, token))
+                with held() as signals:  # one within Popen would leave a process that is not ours yet
+                    self.processes.append(self._started(rank, attempt, token))
+                stop(signals)
             for rank, name in itertools.product(range(self.count), ("stdout", "stderr")):
                 readers.append(self._reader(rank, name))
             return self._watched()
@@ -127,12 +130,16 @@ class Launch:
         return left if all(_is_stopped(self.processes[rank].pid) for rank in left) else []
 
     def _end(self, number: int, seconds: float) -> None:
-        """End what still runs, with what it started: kindly first."""
-        for signum, wait in ((number, seconds), (signal.SIGKILL, 5)):
-            limit = time.monotonic() + wait
-            running = [p for p in self.processes if _send(p, signum)]
-            while any(_send(p, 0) for p in running) and time.monotonic() < limit:
-                time.sleep(0.02)
+        """End what still runs, with what it started: kindly first, unless a further signal comes meanwhile."""
+        with held() as signals:
+            self._end_in(number, seconds, signals)
+            self._end_in(signal.SIGKILL, 5, ())
+
+    def _end_in(self, signum: int, seconds: float, signals: Sequence[int]) -> None:
+        limit = time.monotonic() + seconds
+        running = [p for p in self.processes if _send(p, signum)]
+        while any(_send(p, 0) for p in running) and time.monotonic() < limit and not signals:
+            time.sleep(0.02)
 
 
 def _send(process: subprocess.Popen[str], signum: int) -> bool:
@@ -145,25 +152,6 @@ def _send(process: subprocess.Popen[str], signum: int) -> bool:
     except (ProcessLookupError, PermissionError):  # the latter: nobody but who has ended, on some systems
         return False
     return True
-
-
-class Terminated(KeyboardInterrupt):
-    """The launcher is told to end, by the signal ``signum``, as schedulers do before they end a job."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__()
-        self.signum = signum
-
-
-def heed_signals() -> None:
-    """Let the signals by which schedulers and terminals end a program raise :class:`Terminated`."""
-
-    def stop(signum: int, _: Any) -> None:
-        raise Terminated(signum)
-
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(signum) == signal.SIG_DFL:
-            signal.signal(signum, stop)
 
 
 _libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
