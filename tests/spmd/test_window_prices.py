@@ -11,6 +11,7 @@ from meshwright import lax
 from meshwright.ir.tracing import typeof
 from meshwright.ops.reduce.cumulative import CumSum
 from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
+from meshwright.ops.window.reductions import ReduceWindowSum
 from meshwright.spmd.partition import partitioner
 
 MESH = mw.AbstractMesh((4,), ("x",))
@@ -29,10 +30,14 @@ def op_on_rows(kind: str, rng: np.random.Generator) -> tuple[Any, list[tuple[int
         return Pad(((low, high, int(rng.integers(0, 3))), (0, 0, 0))), [(size, COLUMNS), ()]
     if kind == "sums":
         return CumSum(0), [(4 * size, COLUMNS)]
+    if kind == "pool":
+        window, stride, low, high, spread, apart = map(int, rng.integers((2, 1, 0, 0, 1, 1), (6, 4, 3, 3, 3, 3)))
+        pads = ((low, high), (0, 0))
+        return ReduceWindowSum((window, 1), (stride, 1), pads, (spread, 1), (apart, 1)), [(size, COLUMNS)]
     return Concatenate(0), [(size, COLUMNS), (int(rng.integers(2, 40)), COLUMNS)]
 
 
-@pytest.mark.parametrize("kind", ["slice", "pad", "concatenate", "sums"])
+@pytest.mark.parametrize("kind", ["slice", "pad", "concatenate", "sums", "pool"])
 @pytest.mark.parametrize("seed", range(20))
 def test_the_price_is_what_is_sent(kind, seed, monkeypatch):
     monkeypatch.setattr(partitioner, "merge_moves", lambda closed, *_: closed)  # one by one
@@ -47,7 +52,7 @@ def test_the_price_is_what_is_sent(kind, seed, monkeypatch):
     place = tuple(rows if len(s) else mw.NamedSharding(MESH, P()) for s in shapes)
     part = mw.jit(lambda *xs: op.bind(*xs), in_shardings=place, out_shardings=rows).lower(*args).partition()
     part.verify()
-    assert kind != "sums" or rule.factors[factor].passes is not None
+    assert kind not in ("sums", "pool") or rule.factors[factor].passes is not None
     held = sum(4 * COLUMNS * -(-s[0] // 4) for s in shapes if len(s))
     kinds = {c.kind for c in part.collectives}
     if rule.factors[factor].passes is not None and kinds <= {"collective_permute", "all_gather"}:

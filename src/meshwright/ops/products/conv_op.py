@@ -28,8 +28,17 @@ from meshwright.ops.products.bilinear import Bilinear
 from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.ops.shape.rearrange import move_dim, reshape, rev
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
-from meshwright.ops.window.geometry import Pads, WindowDim, dilate, fetch_dilated, fetch_for_result, make_windows
+from meshwright.ops.window.geometry import (
+    Pads,
+    SentHalos,
+    WindowDim,
+    dilate,
+    fetch_dilated,
+    fetch_for_result,
+    make_windows,
+)
 from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
+from meshwright.sharding.window import Window
 
 Dims = tuple[int, ...]
 
@@ -269,7 +278,7 @@ class ConvGeneralDilated(Bilinear):
         out: list[Any] = [None] * lhs.ndim
         sizes = {"b": lhs.shape[lspec[0]] // bg, "o": rhs.shape[rspec[0]] // (fg * bg), "i": rhs.shape[rspec[1]],
                  "g": fg * bg}  # fmt: skip
-        kinds = {"i": REDUCTION}
+        kinds, passes = {"i": REDUCTION}, {}
         left[lspec[0]] = ("g", "b") if bg > 1 else "b"
         left[lspec[1]] = ("g", "i") if fg > 1 else "i"
         right[rspec[0]] = out[ospec[1]] = ("g", "o") if fg * bg > 1 else "o"
@@ -288,10 +297,10 @@ class ConvGeneralDilated(Bilinear):
                 out[od] = name
                 sizes[name] = rows
                 if not window.is_trivial:
-                    kinds[name] = WINDOW
+                    kinds[name], passes[name] = WINDOW, SentHalos(window, n)
         taps = math.prod(rhs.shape[d] for d in rspec[2:])
         points = self.infer(lhs, rhs).size * rhs.shape[rspec[1]] * taps
-        return make_rule([left, right], [out], sizes, kinds, points=points)
+        return make_rule([left, right], [out], sizes, kinds, passes=passes, points=points)
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         x, y = operands
@@ -319,9 +328,8 @@ class ConvGeneralDilated(Bilinear):
         rows = ctx.in_local_shapes[1][rd]
         length = (window.output_size(ctx.in_avals[0].shape[ld]) - 1) * window.stride
         length += dilate(rows, window.window_dilation)
-        x, (low, high), dilation = fetch_dilated(
-            ctx, x, 0, ld, lambda t: t * rows * window.window_dilation - window.low, length, window.base_dilation
-        )
+        seen = Window(lambda tile: tile * rows * window.window_dilation - window.low, length)
+        x, (low, high), dilation = fetch_dilated(ctx, x, 0, ld, seen, window.base_dilation)
         window = dataclasses.replace(window, size=rows, low=low, high=high, base_dilation=dilation)
         return x, ctx.mask(y, 1, rd, _zero(y)), window
 

@@ -7,7 +7,7 @@ spread out by ``base_dilation``. Terms follow XLA's ``Window`` (https://openxla.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from meshwright.core.records import dataclass
@@ -16,6 +16,7 @@ from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof
 from meshwright.ops.shape.slice_pad import Pad
+from meshwright.sharding.window import Window, plan_window
 
 Pads = tuple[tuple[int, int], ...]
 
@@ -60,6 +61,11 @@ class WindowDim:
         plain = self.base_dilation == self.window_dilation == 1
         return plain and self.output_size(n) == 1 and self.low >= 0 and self.size >= n + self.low
 
+    def seen(self, n: int, rows: int) -> Window:
+        """What each tile of ``rows`` result rows sees of an operand of ``n`` rows, once that is dilated."""
+        length, last = (rows - 1) * self.stride + self.extent, (self.output_size(n) - 1) * self.stride
+        return Window(lambda tile: tile * rows * self.stride - self.low, length, last + self.extent - self.low)
+
     def adjoint(self, n: int) -> WindowDim:
         """The window that carries a cotangent of the result back to the operand's ``n`` rows.
 
@@ -91,6 +97,20 @@ class WindowDim:
                 f"{op}: padding ({self.low}, {self.high}) of window dimension {dim} cuts more than its "
                 f"{counted(dilate(n, self.base_dilation), 'row')}; make it less negative"
             )
+
+
+@dataclass(frozen=True)
+class SentHalos:
+    """The :data:`~meshwright.sharding.rule.Passes` of an op that fetches what its window sees of ``size`` rows."""
+
+    window: WindowDim
+    size: int
+
+    def __call__(self, tiles: int) -> float:
+        seen = self.window.seen(self.size, -(-self.window.output_size(self.size) // tiles))
+        rows, _ = _undilated(seen, self.window.base_dilation, tiles)
+        plan = plan_window(self.size, tiles, *rows)
+        return (tiles - 1) if plan.gather else plan.sent / -(-self.size // tiles)
 
 
 def make_windows(
@@ -165,47 +185,44 @@ def pad_pairs(op: str, padding: Any, in_shape: Sequence[int], windows: Sequence[
 
 
 # --- on split dimensions ------------------------------------------------------------------------------------
+def _undilated(window: Window, dilation: int, tiles: int) -> tuple[Window, list[int]]:
+    """The rows of an operand in windows of what it is when it is dilated; and for each tile, how many rows of nothing
+    stand before the first."""
+
+    def first(tile: int) -> int:
+        return -(-window.start(tile) // dilation)
+
+    phases = [first(t) * dilation - window.start(t) for t in range(tiles)]
+    low = phases[0] if len(set(phases)) == 1 and phases[0] < window.length else 0
+    stop = None if window.stop is None else -(-window.stop // dilation)
+    return Window(first, -(-(window.length - low) // dilation), stop), phases
+
+
 def fetch_dilated(
-    ctx: Localizer,
-    x: Any,
-    operand: int,
-    dim: int,
-    start: Callable[[int], int],
-    length: int,
-    dilation: int,
-    fill: Any = None,
+    ctx: Localizer, x: Any, operand: int, dim: int, window: Window, dilation: int, fill: Any = None
 ) -> tuple[Any, tuple[int, int], int]:
-    """Rows ``[start(t), start(t) + length)`` of an operand's dimension after it has been dilated.
+    """What tiles need of an operand's dimension after it has been dilated.
 
     Returns ``(rows, (low, high), dilation)``: they still have to be dilated and padded like that. Where the tiles begin
     at different phases of the dilation, that has been done.
     """
+    rows, phases = _undilated(window, dilation, ctx.num_tiles(operand, dim))
+    x = ctx.fetch_window(x, operand, dim, rows.start, rows.length, fill, rows.stop)
     if dilation == 1:
-        return ctx.fetch_window(x, operand, dim, start, length, fill), (0, 0), 1
-
-    def first(t: int) -> int:
-        return -(-start(t) // dilation)
-
-    phases = [first(t) * dilation - start(t) for t in range(ctx.num_tiles(operand, dim))]
-    if len(set(phases)) == 1 and phases[0] < length:
-        low = phases[0]
-        rows = -(-(length - low) // dilation)
-        x = ctx.fetch_window(x, operand, dim, first, rows, fill)
-        return x, (low, length - low - dilate(rows, dilation)), dilation
-    x = ctx.fetch_window(x, operand, dim, first, -(-length // dilation), fill)
+        return x, (0, 0), 1
+    if len(set(phases)) == 1 and phases[0] < window.length:
+        return x, (phases[0], window.length - phases[0] - dilate(rows.length, dilation)), dilation
     value = typeof(x).dtype.type(0) if fill is None else fill
     spread = [(0, 0, 0)] * typeof(x).ndim
     spread[dim] = (0, 0, dilation - 1)
     x = Pad(tuple(spread)).bind(x, value)
-    return ctx.cut(x, operand, dim, [-p for p in phases], length, fill=value), (0, 0), 1
+    return ctx.cut(x, operand, dim, [-p for p in phases], window.length, fill=value), (0, 0), 1
 
 
 def fetch_for_result(
     ctx: Localizer, x: Any, operand: int, dim: int, window: WindowDim, rows: int, fill: Any = None
 ) -> tuple[Any, WindowDim]:
     """What ``rows`` result rows on each tile see, and the window to slide over it."""
-    length = (rows - 1) * window.stride + window.extent
-    x, pads, dilation = fetch_dilated(
-        ctx, x, operand, dim, lambda t: t * rows * window.stride - window.low, length, window.base_dilation, fill
-    )
+    seen = window.seen(ctx.in_avals[operand].shape[dim], rows)
+    x, pads, dilation = fetch_dilated(ctx, x, operand, dim, seen, window.base_dilation, fill)
     return x, dataclasses.replace(window, low=pads[0], high=pads[1], base_dilation=dilation)

@@ -18,7 +18,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.monoid import Monoid
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import above, move_dim
-from meshwright.ops.window.geometry import Pads, WindowDim, make_windows
+from meshwright.ops.window.geometry import Pads, SentHalos, WindowDim, make_windows
 from meshwright.sharding.rule import PARALLEL, REDUCTION, WINDOW, ShardingRule, make_rule
 
 Dims = tuple[int, ...]
@@ -103,7 +103,10 @@ class WindowOp(Op):
                 dims.append(name if splittable else None)
             if kind == REDUCTION:
                 names[-1][d] = None
-        return make_rule(names[:-1], names[-1:], sizes, kinds, self.monoid.kind if self.monoid else "sum")
+        windows = zip(self.windows, operand)
+        passes = {f"d{d}": SentHalos(w, n) for d, (w, n) in enumerate(windows) if kinds[f"d{d}"] == WINDOW}
+        kind = self.monoid.kind if self.monoid else "sum"
+        return make_rule(names[:-1], names[-1:], sizes, kinds, kind, passes)
 
     # --- StableHLO ------------------------------------------------------------------------------------------
     def emit_reduce_window(

@@ -29,6 +29,7 @@ from meshwright.ops.window.body import read_select_and_scatter_body
 from meshwright.ops.window.geometry import WindowDim, fetch_dilated, fetch_for_result, make_windows
 from meshwright.ops.window.op import WindowOp, emit_pad, pads_array, window_params
 from meshwright.ops.window.slices import window_offsets, window_slices, window_unslice
+from meshwright.sharding.window import Window
 
 #: windows of up to this many elements are scattered offset by offset: XLA's CPU code for ``select_and_scatter`` takes
 #: eight times as long for 2x2 windows
@@ -181,12 +182,10 @@ class _LocalScatter:
         last = [(((t + 1) * rows - 1) * window.base_dilation + window.low) // window.stride for t in tiles]
         count = max(1, *(b - a + 1 for a, b in zip(first, last)))
         starts = [a * window.stride - window.low for a in first]
-        length = (count - 1) * window.stride + window.extent
+        seen = Window(starts.__getitem__, (count - 1) * window.stride + window.extent)
         fill = worst(self.op.selects, ctx.in_avals[1].dtype)
         self.source = ctx.fetch_window(self.source, 0, d, lambda t: first[t], count)
-        self.operand, pads, dilation = fetch_dilated(
-            ctx, self.operand, 1, d, lambda t: starts[t], length, window.base_dilation, fill
-        )
+        self.operand, pads, dilation = fetch_dilated(ctx, self.operand, 1, d, seen, window.base_dilation, fill)
         self.windows[d] = WindowDim(window.size, window.stride, *pads, dilation, window.window_dilation)
         step = window.base_dilation // dilation
         # Row 0 of the local result is row ceil(start / dilation) of the global one, counted in steps.
