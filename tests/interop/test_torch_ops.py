@@ -562,6 +562,8 @@ PIECES = [
     torch.abs, F.relu, F.relu6, F.leaky_relu, F.hardtanh, F.hardsigmoid, F.softshrink, F.hardshrink, F.softsign, F.elu,
     F.celu, F.selu, F.softplus, F.silu, F.mish, F.logsigmoid, torch.sigmoid, torch.tanh, lambda x: F.threshold(x, 0.5, 2.0),
     lambda x: F.l1_loss(x, torch.full_like(x, 3.0), reduction="none"), lambda x: x[4:6].norm(p=1), F.hardswish,
+    lambda x: torch.fmax(x, -x), lambda x: torch.atan2(x, x.abs()), lambda x: torch.copysign(x, x * 0 + 1), lambda x: x.norm(p=0.5),
+    lambda x: F.smooth_l1_loss(x, x.flip(0), reduction="none"), lambda x: F.huber_loss(x, x.flip(0) / 2, reduction="none"),
 ]  # fmt: skip
 
 
@@ -590,10 +592,33 @@ def test_a_batch_without_targets_has_no_gradient():
 
 
 def test_what_becomes_of_nan_and_infinity_is_torchs():
-    functions = [*PIECES[:-1], torch.sign, lambda x: torch.digamma(x * 0)]
+    functions = [p for p in PIECES if p is not F.hardswish]
+    functions += [torch.sign, lambda x: torch.digamma(x * 0), lambda x: x.norm(p=3), lambda x: F.kl_div(x, -x - 1)]
     nan = torch.tensor([np.nan, 0.0, -0.0, np.inf])
     for i, (got, want) in enumerate(zip(mw.from_torch(Group(functions), (nan,))({}, nan), Group(functions)(nan))):
         np.testing.assert_allclose(got, want, rtol=1e-5, err_msg=str(i))
+
+
+def test_slopes_at_nan_and_infinity_are_torchs():
+    """Where others than NaN would be lost, or infinite differences be NaN."""
+    functions = [
+        torch.abs, lambda x: x.clamp(-1, 1), lambda x: x.clamp(min=x.flip(0)), lambda x: x.norm(p=3), lambda x: x.norm(), lambda x: x.max() + x.min(),
+        lambda x: F.smooth_l1_loss(x[1:], x[:-1] * 0 + 1, reduction="none"), lambda x: F.huber_loss(x[1:], x[1:] * 0 + 1, reduction="none"),
+        lambda x: F.l1_loss(x, x.roll(2), reduction="none"), F.hardswish,
+    ]  # fmt: skip
+    x = torch.tensor([np.nan, np.inf, -np.inf, 0.5, 2.0])
+    leaf, model = x.clone().requires_grad_(), mw.from_torch(Group(functions), (x,))
+    found = mw.jit(lambda x: [mw.grad(lambda x, i=i: model({}, x)[i].sum())(x) for i in range(len(functions))])(
+        x.numpy()
+    )
+    for i, (got, f) in enumerate(zip(found, functions)):
+        np.testing.assert_allclose(got, torch.autograd.grad(f(leaf).sum(), leaf)[0], rtol=1e-5, err_msg=str(i))
+
+
+def test_classes_that_there_are_not_give_nan():
+    x, labels = X[0], torch.tensor([1, 5, -3, 2])
+    model = mw.from_torch(Group([lambda x, t: F.cross_entropy(x, t, reduction="none")]), (x, labels % 5))
+    np.testing.assert_array_equal(np.isnan(model({}, x, labels)[0]), [False, True, True, False])
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])

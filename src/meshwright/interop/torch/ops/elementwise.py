@@ -17,6 +17,7 @@ from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import array_dtype, common_dtype
 from meshwright.interop.torch.registry import register, rows
 from meshwright.nn import activations
+from meshwright.transforms.custom_jvp import custom_jvp
 
 Function = Callable[..., Any]
 
@@ -120,9 +121,43 @@ def scaled(function: Function) -> Function:
 
 
 def absolute(x: Any) -> Any:
-    """The absolute value; its derivative at 0 is 0, as torch's."""
+    """The absolute value; its derivative at 0, and of NaN, is 0, as torch's."""
+    if not dtypes.is_complex(x.dtype):
+        return _magnitude(x)
     size = mnp.abs(x)
-    return mnp.where(x == 0, lax.stop_gradient(size), size) if dtypes.is_inexact(x.dtype) else size
+    return mnp.where(x == 0, lax.stop_gradient(size), size)
+
+
+@custom_jvp
+def _magnitude(x: Any) -> Any:
+    return mnp.abs(x)
+
+
+_magnitude.defjvps(lambda t, out, x: t * sign(x))
+
+
+def sign(x: Any) -> Any:
+    """That of NaN is 0."""
+    return mnp.where(x == x, mnp.sign(x), 0)
+
+
+@custom_jvp
+def atan2(y: Any, x: Any) -> Any:
+    """The angle; its derivatives at the origin are 0, as torch's."""
+    return mnp.arctan2(y, x)
+
+
+@atan2.defjvp
+def _atan2_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (y, x), (dy, dx) = primals, tangents
+    square = y * y + x * x
+    inverse = mnp.where(square == 0, 0, 1 / mnp.where(square == 0, 1, square))
+    return atan2(y, x), dy * (x * inverse) - dx * (y * inverse)
+
+
+def copysign(x: Any, y: Any) -> Any:
+    """Its derivative at 0 is 0, as torch's."""
+    return mnp.copysign(mnp.where(x == 0, lax.stop_gradient(x), x), y)
 
 
 def logical(function: Function) -> Function:
@@ -138,7 +173,7 @@ rows(
         # of anything
         "neg negative": unary(mnp.negative),
         "abs absolute": unary(absolute),
-        "sign": unary(lambda x: mnp.where(x == x, mnp.sign(x), 0)),  # of NaN, too
+        "sign": unary(sign),
         "sgn": unary(mnp.sign),
         "floor": unary(mnp.floor),
         "ceil": unary(mnp.ceil),
@@ -196,8 +231,10 @@ rows(
         "rsub": lambda self, other, alpha=1: scaled(mnp.subtract)(other, self, alpha),
         "maximum max.other": binary(mnp.maximum),
         "minimum min.other": binary(mnp.minimum),
-        "fmax": binary(mnp.fmax),
-        "fmin": binary(mnp.fmin),
+        "fmax": binary(
+            lambda x, y: mnp.where((x >= y) | mnp.isnan(y), x, y)
+        ),  # the first one of equals, in derivatives
+        "fmin": binary(lambda x, y: mnp.where((x <= y) | mnp.isnan(y), x, y)),
         "remainder": binary(mnp.mod),
         "fmod": binary(mnp.fmod),
         "floor_divide": binary(mnp.floor_divide),
@@ -212,10 +249,10 @@ rows(
         "bitwise_xor __xor__": binary(mnp.bitwise_xor),
         "bitwise_left_shift __lshift__": binary(mnp.left_shift),
         "bitwise_right_shift __rshift__": binary(mnp.right_shift),
-        "atan2 arctan2": binary_of_floats(mnp.arctan2),
+        "atan2 arctan2": binary_of_floats(atan2),
         "true_divide": binary_of_floats(mnp.true_divide),
         "hypot": binary(mnp.hypot),
-        "copysign": binary_of_floats(mnp.copysign),
+        "copysign": binary_of_floats(copysign),
         "logaddexp": binary(mnp.logaddexp),
         "logaddexp2": binary(mnp.logaddexp2),
         "logical_and": logical(mnp.logical_and),
@@ -262,10 +299,17 @@ def power(self: Any, exponent: Any) -> Any:
 
 @register("aten.clamp", "aten.clip")
 def clamp(self: Any, min: Any = None, max: Any = None) -> Any:
-    """The derivative at the bounds is 1, as in torch."""
+    """The derivative at the bounds is 1, and of NaN 0, as in torch."""
     self, low, high = promoted(self, min, max)
-    out = self if low is None else mnp.where(self < low, low, self)
-    return out if high is None else mnp.where(out > high, high, out)
+    out = self if low is None else _bounded(self >= low, self < low, self, low)
+    return out if high is None else _bounded(out <= high, out > high, out, high)
+
+
+def _bounded(is_inside: Any, is_outside: Any, x: Any, bound: Any) -> Any:
+    """``x`` inside, ``bound`` outside; NaN where one of them is."""
+    if not dtypes.is_inexact(x.dtype):
+        return mnp.where(is_outside, bound, x)
+    return mnp.where(is_inside, x, mnp.where(is_outside, bound, lax.stop_gradient(x + bound)))
 
 
 register("aten.clamp_min")(lambda self, min: clamp(self, min))
@@ -435,7 +479,7 @@ def hardsigmoid(self: Any) -> Any:
 def hardswish(self: Any) -> Any:
     inside = (self > -3) & (self < 3)
     safe = mnp.where(inside, self, 0)
-    return mnp.where(inside, safe * (safe + 3) / 6, mnp.where(self <= -3, mnp.zeros_like(self), self))
+    return mnp.where(inside, safe * (safe + 3) / 6, mnp.where(self <= -3, self * 0, self))
 
 
 @register("aten.threshold")

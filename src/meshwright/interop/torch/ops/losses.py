@@ -12,6 +12,7 @@ from meshwright.core import dtypes
 from meshwright.interop.torch.ops.elementwise import absolute, cast, promoted, to_float
 from meshwright.interop.torch.registry import register
 from meshwright.nn import activations, normalization
+from meshwright.scipy.special import xlogy
 from meshwright.transforms.custom_jvp import custom_jvp
 
 #: torch's numbers for ``reduction``
@@ -30,6 +31,11 @@ def _picked(x: Any, target: Any) -> Any:
     return mnp.sum(mnp.where(classes == mnp.expand_dims(target, 1), x, 0), 1)
 
 
+def _is_class(target: Any, x: Any) -> Any:
+    """Whether targets are some; torch raises for others, which no program can: they give NaN, which is seen."""
+    return (target >= 0) & (target < x.shape[1])
+
+
 def _nll(log_probs: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> tuple[Any, Any]:
     single = log_probs.ndim == 1
     if single:
@@ -38,7 +44,7 @@ def _nll(log_probs: Any, target: Any, weight: Any, reduction: int, ignore_index:
     safe = mnp.where(used, target, 0)
     weights = mnp.ones_like(used, log_probs.dtype) if weight is None else mnp.take(weight, safe, 0)
     weights = mnp.where(used, weights, 0)
-    loss = -_picked(log_probs, safe) * weights
+    loss = mnp.where(_is_class(safe, log_probs), -_picked(log_probs, safe) * weights, mnp.nan)
     total = mnp.sum(weights)
     if reduction == NONE:
         return loss[0] if single else loss, total
@@ -114,14 +120,20 @@ def smooth_l1_loss(self: Any, target: Any, reduction: int = MEAN, beta: float = 
         return l1_loss(self, target, reduction)
     off = mnp.subtract(*promoted(self, target))
     size = mnp.abs(off)
-    return _reduced(mnp.where(size < beta, off * off * (0.5 / beta), size - 0.5 * beta), reduction)
+    return _reduced(_squared_if(~(size >= beta), off, 0.5 / beta, size - 0.5 * beta), reduction)
+
+
+def _squared_if(is_near: Any, off: Any, factor: float, far: Any) -> Any:
+    """``off * off * factor`` or ``far``; infinite differences are not squared, whose derivative would be NaN."""
+    near = mnp.where(is_near, off, 0)
+    return mnp.where(is_near, near * near * factor, far)
 
 
 @register("aten.huber_loss")
 def huber_loss(self: Any, target: Any, reduction: int = MEAN, delta: float = 1.0) -> Any:
     off = mnp.subtract(*promoted(self, target))
     size = mnp.abs(off)
-    loss = mnp.where(size <= delta, 0.5 * off * off, delta * (size - 0.5 * delta))
+    loss = _squared_if(~(size > delta), off, 0.5, delta * (size - 0.5 * delta))
     return _reduced(cast(loss, self.dtype), reduction)
 
 
@@ -194,5 +206,4 @@ def multilabel_margin_loss(self: Any, target: Any, reduction: int = MEAN) -> Any
 def kl_div(self: Any, target: Any, reduction: int = MEAN, log_target: bool = False) -> Any:
     if log_target:
         return _reduced(mnp.exp(target) * (target - self), reduction)
-    safe = mnp.where(target > 0, target, 1)
-    return _reduced(mnp.where(target > 0, target * mnp.log(safe), 0) - target * self, reduction)
+    return _reduced(xlogy(target, target) - target * self, reduction)

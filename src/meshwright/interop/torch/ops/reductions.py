@@ -62,7 +62,20 @@ def _extreme(whole: Callable[..., Any], position: Callable[..., Any]) -> tuple[C
         at = cast(at, array_dtype(torch.int64))
         return (value, at) if keepdim else (mnp.squeeze(value, dim), mnp.squeeze(at, dim))
 
-    return lambda self: whole(self), along
+    return lambda self: evenly(self, whole(lax.stop_gradient(self))), along
+
+
+@custom_jvp
+def evenly(x: Any, value: Any) -> Any:
+    """``value``, one of ``x``. All elements that equal it have the same part in its derivative, as torch has it."""
+    return value
+
+
+@evenly.defjvp
+def _evenly_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    x, value = primals
+    chosen = (x == value) | (mnp.isnan(x) & mnp.isnan(value))
+    return value, mnp.sum(mnp.where(chosen, tangents[0], 0)) / mnp.sum(chosen).astype(value.dtype)
 
 
 for _name, _whole, _where in (("max", mnp.max, mnp.argmax), ("min", mnp.min, mnp.argmin)):
@@ -85,19 +98,6 @@ def _position(function: Callable[..., Any]) -> Callable[..., Any]:
 
 register("aten.argmax")(_position(mnp.argmax))
 register("aten.argmin")(_position(mnp.argmin))
-
-
-@custom_jvp
-def evenly(x: Any, value: Any) -> Any:
-    """``value``, one of ``x``. All elements that equal it have the same part in its derivative, as torch has it."""
-    return value
-
-
-@evenly.defjvp
-def _evenly_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    x, value = primals
-    chosen = (x == value) | (mnp.isnan(x) & mnp.isnan(value))
-    return value, mnp.sum(mnp.where(chosen, tangents[0], 0)) / mnp.sum(chosen).astype(value.dtype)
 
 
 # --- spread -------------------------------------------------------------------------------------------------
@@ -142,10 +142,12 @@ for _name, _rule in (("var", var), ("std", std), ("var_mean", var_mean), ("std_m
 
 def safe_sqrt(x: Any) -> Any:
     """The root, whose derivative at 0 is 0 as torch's of norms and deviations."""
-    positive = x > 0
-    return mnp.where(
-        positive, mnp.sqrt(mnp.where(positive, x, 1)), mnp.where(x == 0, x, mnp.sqrt(lax.stop_gradient(x)))
-    )
+    return _zero_or(x, mnp.sqrt)
+
+
+def _zero_or(x: Any, function: Callable[[Any], Any]) -> Any:
+    """``function(x)``, but 0 where ``x`` is 0, with a derivative of 0."""
+    return mnp.where(x == 0, 0, function(mnp.where(x == 0, 1, x)))
 
 
 # --- norms --------------------------------------------------------------------------------------------------
@@ -165,8 +167,8 @@ def vector_norm(self: Any, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
     if ord == 2:
         squares = mnp.real(x * mnp.conj(x)) if dtypes.is_complex(x.dtype) else x * x
         return safe_sqrt(mnp.sum(squares, dims, keepdims=keepdim))
-    total = mnp.sum(size**ord, dims, keepdims=keepdim)
-    return mnp.where(total > 0, mnp.where(total > 0, total, 1) ** (1 / ord), 0)
+    power = _zero_or(size, lambda x: x**ord) if 0 < ord < 1 else size**ord
+    return _zero_or(mnp.sum(power, dims, keepdims=keepdim), lambda x: x ** (1 / ord))
 
 
 @register("aten.norm")
