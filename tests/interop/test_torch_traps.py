@@ -37,6 +37,14 @@ def check(module, *inputs):
     return model
 
 
+def test_one_example_for_several_arguments():
+    """Attention asks whether queries are keys."""
+    x, others = torch.ones(2, 3, 4), [torch.randn(2, 3, 4) for _ in range(3)]
+    module = nn.MultiheadAttention(4, 2, batch_first=True)
+    model = mw.from_torch(module, (x, x, x))
+    close(model(model.params, *others)[0], module(*others)[0])
+
+
 class Sines(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

@@ -22,7 +22,7 @@ from meshwright.interop.torch.exported import export
 from meshwright.interop.torch.graph import Interpreter, Keys
 from meshwright.interop.torch.hooks import warn_of_hooks
 from meshwright.interop.torch.state import arrays, tied
-from meshwright.interop.torch.tensors import as_array, example_tensor
+from meshwright.interop.torch.tensors import as_array, example_tensors
 
 
 class TorchModel:
@@ -244,7 +244,7 @@ def from_torch(
         raise ArgumentTypeError(f"from_torch: expected a torch.nn.Module, got {type(module).__name__}")
     if not isinstance(args, (tuple, list)):
         raise ArgumentTypeError(f"from_torch: example arguments are a tuple, (x,), got {type(args).__name__}")
-    inputs, named = torch.utils._pytree.tree_map(example_tensor, (tuple(args), dict(kwargs or {})))
+    inputs, named = example_tensors((tuple(args), dict(kwargs or {})))
     refuse_unknown_tensors(module, inputs, named)
     refuse_arguments(module, inputs, named)
     warn_of_hooks(module)

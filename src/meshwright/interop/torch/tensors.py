@@ -72,8 +72,23 @@ def from_tensors(tree: Any, *, copy: bool = True) -> Any:
     return pytree.map(lambda x: as_array(x, copy) if isinstance(x, torch.Tensor) else x, tree)
 
 
-def example_tensor(x: Any) -> Any:
-    """What stands for an example argument when a module is exported: arrays become tensors, types tensors of zeros."""
+def example_tensors(tree: Any) -> Any:
+    """What stands for example arguments when a module is exported, each a tensor of its own: a module may ask whether
+    two are the same, which later arguments need not be."""
+    seen: set[int] = set()
+
+    def apart(x: Any) -> Any:
+        x = _example_tensor(x)
+        if isinstance(x, torch.Tensor) and id(x) in seen:
+            x = x.detach().clone().requires_grad_(x.requires_grad)
+        seen.add(id(x))
+        return x
+
+    return torch.utils._pytree.tree_map(apart, tree)
+
+
+def _example_tensor(x: Any) -> Any:
+    """Arrays become tensors, types tensors of zeros."""
     if isinstance(x, ShapeDtypeStruct):
         return torch.zeros(x.shape, dtype=torch_dtype(x.dtype))
     if isinstance(x, (Array, np.ndarray, np.generic)):
