@@ -107,6 +107,7 @@ if _TYPE_CHECKING:
         nn,
         optim,
         random,
+        ref,
     )
     from meshwright.api.computation import xla_computation
     from meshwright.api.load import ImportedProgram, load
@@ -114,6 +115,7 @@ if _TYPE_CHECKING:
     from meshwright.api.plan import plan
     from meshwright.api.planning import Plan
     from meshwright.api.pmap import pmap
+    from meshwright.api.references import Ref, free_ref, freeze, new_ref
     from meshwright.interop import from_jax, from_torch, to_jax
     from meshwright.numpy import fft, linalg
     from meshwright.targets import load_executable, target
@@ -134,6 +136,7 @@ __all__ = [
     "PartitionedProgram",
     "Plan",
     "PositionalSharding",
+    "Ref",
     "ShapeDtypeStruct",
     "Shard",
     "SingleDeviceSharding",
@@ -178,6 +181,8 @@ __all__ = [
     "eval_shape",
     "fft",
     "float0",
+    "free_ref",
+    "freeze",
     "from_jax",
     "from_torch",
     "fwd_and_bwd",
@@ -212,6 +217,7 @@ __all__ = [
     "memory",
     "named_call",
     "named_scope",
+    "new_ref",
     "nn",
     "numpy",
     "numpy_dtype_promotion",
@@ -225,6 +231,7 @@ __all__ = [
     "process_indices",
     "pure_callback",
     "random",
+    "ref",
     "register_dataclass",
     "register_pytree_node",
     "register_pytree_node_class",
@@ -258,6 +265,7 @@ _LATE_NAMES = {
     "plan": "meshwright.api.plan",
     "pmap": "meshwright.api.pmap",
     "xla_computation": "meshwright.api.computation",
+    **dict.fromkeys(("Ref", "free_ref", "freeze", "new_ref"), "meshwright.api.references"),
     **dict.fromkeys(("load_executable", "target"), "meshwright.targets"),
     **dict.fromkeys(("from_jax", "from_torch", "to_jax"), "meshwright.interop"),
     **dict.fromkeys(
@@ -284,7 +292,7 @@ _LATE_MODULES = {
         __name__, "ad_checkpoint", "api", "builder", "checkpoint_io", "cli", "core", "custom_batching",
         "custom_derivatives", "data", "debug", "distributed", "dlpack", "dtypes", "experimental", "export",
         "flatten_util", "image", "inspect", "interop", "interpreters", "ir", "lib", "lowering", "nn", "ops", "optim",
-        "profiler", "random", "runtime", "scipy", "smi", "spmd", "stablehlo", "stages", "targets", "test_util",
+        "profiler", "random", "ref", "runtime", "scipy", "smi", "spmd", "stablehlo", "stages", "targets", "test_util",
         "testing", "transforms", "typing", "verification",
     ),
     "checkify": "meshwright.transforms.checkify",

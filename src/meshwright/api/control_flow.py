@@ -18,6 +18,7 @@ from meshwright.api.bodies import (
     share_constants,
     trace_body,
 )
+from meshwright.api.carried_references import in_branches, in_scan, in_while
 from meshwright.api.in_python import known_value, scan_in_python, while_in_python
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import OnlyTyped
@@ -123,6 +124,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     return _branches("switch", number, branches, [f"branch {i}" for i in range(len(branches))], operands)
 
 
+@in_branches
 def _branches(
     what: str, index: Any, functions: Sequence[Callable[..., Any]], names: Sequence[str], operands: tuple[Any, ...]
 ) -> Any:
@@ -196,7 +198,11 @@ class _Loop:
             value, out_tree, out_avals = value[n], out_tree.children()[n], out_avals[n:]
         check_carry(self.name, self.body, value, out_tree, out_avals)
 
+    def with_hidden(self, number: int) -> _Loop:
+        return _Loop(self.name, self.body, self.hidden + number)
 
+
+@in_while
 def _while(loop: _Loop, cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
     if config.disable_jit:
         over, init_val = while_in_python(cond_fun, body_fun, init_val)
@@ -256,6 +262,7 @@ def scan(
     return _scan(_Loop("scan", f), f, init, xs, length, reverse, unroll)
 
 
+@in_scan
 def _scan(
     loop: _Loop, f: Callable[..., Any], init: Any, xs: Any, length: int | None, reverse: bool, unroll: int | bool
 ) -> tuple[Any, Any]:

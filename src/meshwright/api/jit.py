@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_in_call, words_of
 from meshwright.api.calls import misplaced, together
+from meshwright.api.carried_references import call_with_references
 from meshwright.api.compiled import Compiled
 from meshwright.api.ready import CACHES, Ready
 from meshwright.api.shape_dtype import ShapeDtypeStruct, shape_of
@@ -148,10 +149,7 @@ class JitFunction:
         """The same function, which moves arguments that were placed otherwise than ``in_shardings`` says."""
         return JitFunction(self.fun, *self._options[:-1], move_arguments=True)
 
-    def __deepcopy__(self, memo: Any) -> JitFunction:
-        return self
-
-    __copy__ = lambda self: self  # noqa: E731
+    __copy__ = __deepcopy__ = lambda self, *memo: self
 
     def clear_cache(self) -> None:
         """Forget compiled programs and traces."""
@@ -190,7 +188,7 @@ class JitFunction:
         try:
             types = [x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves]
         except ArgumentTypeError:
-            raise self._bad_argument(dynamic, named, static) from None
+            return call_with_references(self, dynamic, named, static)
         where = (get_mesh(), config.tracing) if STATE.decided is None else (get_mesh(), config.tracing, "decided")
         ready = self._programs.get((treedef, static, *where, *types))
         if ready is None:
@@ -223,7 +221,7 @@ class JitFunction:
         try:
             avals = tuple(typeof(x) for x in leaves)
         except ArgumentTypeError:
-            raise self._bad_argument(args, kwargs, static) from None
+            return call_with_references(self, args, kwargs, static)
         jaxpr, out_tree = self._trace(treedef, avals, static)
         closed, hoisted = _hoist_tracers(self._constrained(jaxpr, args, kwargs, out_tree))
         return pytree.unflatten(out_tree, Jit(self.name, closed, self.inline).bind(*hoisted, *leaves))
@@ -250,7 +248,7 @@ class JitFunction:
                 args, kwargs = pytree.unflatten(treedef, avals)
                 return [f"{name} of {described(self.fun)}" for name in self._names(args, kwargs, static)]
 
-            traced = trace_flat(self._with_static(static), treedef, avals, self.name, names)
+            traced = trace_flat(self.with_static(static), treedef, avals, self.name, names)
             if not any(isinstance(c, Tracer) for c in traced[0].consts):
                 self._caches.traces[key] = traced
         return traced
@@ -259,7 +257,7 @@ class JitFunction:
     def _names(self, args: Any, kwargs: Any, static: Any) -> list[str]:
         return leaf_names(self.fun, args, kwargs, [i for i, _ in static[1]] if static else ())
 
-    def _bad_argument(self, args: Any, kwargs: Any, static: Any) -> MeshwrightError:
+    def bad_argument(self, args: Any, kwargs: Any, static: Any) -> MeshwrightError:
         return bad_argument(self.name, pytree.leaves((args, kwargs)), self._names(args, kwargs, static))
 
     def _check_finite(self, outs: list[Array], leaves: list[Any], treedef: Any, static: Any, donated: bool) -> None:
@@ -289,7 +287,7 @@ class JitFunction:
         rest = {n: v for n, v in kwargs.items() if n not in self.static_argnames}
         return (len(args), positional, named), dynamic, rest
 
-    def _with_static(self, static: Any) -> Callable[..., Any]:
+    def with_static(self, static: Any) -> Callable[..., Any]:
         if static is None:
             return self.fun
         count, positional, named = static
@@ -323,7 +321,7 @@ class JitFunction:
         try:
             avals = tuple(shape_of(x) for x in leaves)
         except ArgumentTypeError:
-            raise self._bad_argument(args, kwargs, static) from None
+            raise self.bad_argument(args, kwargs, static) from None
         in_shardings = argument_shardings(self.in_shardings, args, kwargs, self.name)
         auto = [i for i, (s, x) in enumerate(zip(in_shardings, leaves)) if s is AUTO and committed_to(x) is None]
         given = list(map(without_auto, in_shardings))

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 _PRIMITIVES = "ops are dataclasses in meshwright.ops here, and have their rules as methods; call the function instead"
-_REFERENCES = "arrays do not change here; carry the value through scan, or use x.at[...]"
 
 #: by module (of ``jax``): a pattern of names, and what to do
 ABSENT: dict[str, dict[str, str]] = {
     "": {
-        "Ref|new_ref|empty_ref|free_ref|freeze|ref|array_ref": _REFERENCES,
+        "empty_ref|array_ref": "use new_ref",
         "ad|api_util|extend|make_user_context|no_execution|no_tracing": "that is inside of JAX; see docs/",
         "smap": "use shard_map with its axes",
         "ds": "use lax.dynamic_slice_in_dim, or an index",

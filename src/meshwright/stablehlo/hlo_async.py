@@ -22,7 +22,7 @@ def without_updates(text: str) -> str:
     while "-update(" in text and (found := _UPDATE.search(text)):
         (new, old), end = found.groups(), _end(text, found.end())
         reader = re.compile(rf"(\w-(?:done|update)\((?:.*\s)?%?){re.escape(new)}(?=\s*\))")
-        body = reader.sub(lambda m, old=old: m[1] + old, text[found.end() : end])
+        body = reader.sub(rf"\g<1>{old}", text[found.end() : end])
         text = text[: found.start()] + body + text[end:]
     return text
 

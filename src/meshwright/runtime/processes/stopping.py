@@ -47,7 +47,8 @@ def stop(signums: Sequence[int]) -> None:
 def held() -> Iterator[list[int]]:
     """Where no signal is heeded; gives the list of those that come."""
     global _held
-    _held = came = []
+    came: list[int] = []
+    _held = came
     try:
         yield came
     finally:

@@ -1,0 +1,222 @@
+"""References from outside in bodies of control flow, and as arguments of jitted functions, as values in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from meshwright.api.references import ForeignReferenceError, Ref
+from meshwright.core import pytree
+from meshwright.core.records import dataclass
+from meshwright.errors import ArgumentError
+from meshwright.transforms.wrapped import name_of
+
+if TYPE_CHECKING:
+    from meshwright.api.jit import JitFunction
+
+
+def _with_references(run: Callable[[tuple[Ref, ...]], Any]) -> Any:
+    """``run(references)``, where these are what it turns out to use from the trace around it."""
+    used: tuple[Ref, ...] = ()
+    while True:
+        try:
+            return run(used)
+        except ForeignReferenceError as foreign:
+            if not foreign.ref.is_here():
+                raise
+            used = (*used, foreign.ref)
+
+
+def _brought(fun: Callable[..., Any], refs: Sequence[Ref]) -> Callable[..., Any]:
+    """``fun``, in which references begin with values that are its first argument; gives what they hold then, and its
+    result."""
+
+    @wraps(fun)
+    def brought(values: Sequence[Any], *args: Any) -> tuple[tuple[Any, ...], Any]:
+        for ref, value in zip(refs, values):
+            ref.enter(value)
+        try:
+            out = fun(*args)
+        finally:
+            after = tuple(ref.leave() for ref in refs)
+        return after, out
+
+    return brought
+
+
+def _values(refs: Sequence[Ref]) -> tuple[Any, ...]:
+    return tuple(ref.value for ref in refs)
+
+
+def _replace(refs: Sequence[Ref], values: Sequence[Any]) -> None:
+    for ref, value in zip(refs, values):
+        ref.value = value
+
+
+# --- branches -----------------------------------------------------------------------------------------------
+def in_branches(branches: Callable[..., Any]) -> Callable[..., Any]:
+    """``branches(what, index, functions, names, operands)``, whose functions use references."""
+
+    @wraps(branches)
+    def wrapped(
+        what: str, index: Any, functions: Sequence[Any], names: Sequence[str], operands: tuple[Any, ...]
+    ) -> Any:
+        def run(refs: tuple[Ref, ...]) -> Any:
+            if not refs:
+                return branches(what, index, functions, names, operands)
+            apart = [_brought(f, refs) for f in functions]
+            values, out = branches(what, index, apart, names, (_values(refs), *operands))
+            _replace(refs, values)
+            return out
+
+        return _with_references(run)
+
+    return wrapped
+
+
+# --- loops --------------------------------------------------------------------------------------------------
+def in_scan(scan: Callable[..., Any]) -> Callable[..., Any]:
+    """``scan(loop, f, init, ...)``, whose function uses references."""
+
+    @wraps(scan)
+    def wrapped(loop: Any, f: Callable[..., Any], init: Any, *rest: Any) -> Any:
+        def run(refs: tuple[Ref, ...]) -> Any:
+            if not refs:
+                return scan(loop, f, init, *rest)
+            also = _Carried(refs, parts=loop.hidden > 0)
+            carry, ys = scan(loop.with_hidden(len(refs)), also.step(f), also.begun(init), *rest)
+            return also.ended(carry), ys
+
+        return _with_references(run)
+
+    return wrapped
+
+
+def in_while(loop_: Callable[..., Any]) -> Callable[..., Any]:
+    """``loop_(loop, cond_fun, body_fun, init_val)``, whose functions use references."""
+
+    @wraps(loop_)
+    def wrapped(loop: Any, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_val: Any) -> Any:
+        def run(refs: tuple[Ref, ...]) -> Any:
+            if not refs:
+                return loop_(loop, cond_fun, body_fun, init_val)
+            also = _Carried(refs, parts=loop.hidden > 0)
+            functions = also.test(cond_fun), also.body(body_fun)
+            return also.ended(loop_(loop.with_hidden(len(refs)), *functions, also.begun(init_val)))
+
+        return _with_references(run)
+
+    return wrapped
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """References among what a loop carries, before what it carries otherwise: one value, or a tuple of ``parts``."""
+
+    refs: tuple[Ref, ...]
+    parts: bool
+
+    def begun(self, init: Any) -> tuple[Any, ...]:
+        return (*_values(self.refs), *(init if self.parts else (init,)))
+
+    def ended(self, carry: tuple[Any, ...]) -> Any:
+        """The rest of the last carry; the references have what they got."""
+        values, rest = self._split(carry)
+        _replace(self.refs, values)
+        return rest
+
+    def _split(self, carry: tuple[Any, ...]) -> tuple[Sequence[Any], Any]:
+        n = len(self.refs)
+        return carry[:n], carry[n:] if self.parts else carry[n]
+
+    def _joined(self, values: tuple[Any, ...], rest: Any) -> tuple[Any, ...]:
+        return (*values, *(rest if self.parts else (rest,)))
+
+    def step(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """A body of ``scan``."""
+
+        @wraps(f)
+        def step(carry: Any, x: Any) -> Any:
+            values, rest = self._split(carry)
+            after, out = _brought(f, self.refs)(values, rest, x)
+            is_pair = isinstance(out, tuple) and len(out) == 2
+            return (self._joined(after, out[0]), out[1]) if is_pair else out
+
+        return step
+
+    def body(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """A body of ``while_loop``."""
+
+        @wraps(f)
+        def body(carry: Any) -> Any:
+            values, rest = self._split(carry)
+            return self._joined(*_brought(f, self.refs)(values, rest))
+
+        return body
+
+    def test(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """What says whether a ``while_loop`` goes on, which writes nothing."""
+
+        @wraps(f)
+        def test(carry: Any) -> Any:
+            values, rest = self._split(carry)
+            after, out = _brought(f, self.refs)(values, rest)
+            if any(a is not b for a, b in zip(after, values)):
+                raise ArgumentError("while_loop: cond_fun writes to a reference; write in body_fun")
+            return out
+
+        return test
+
+
+# --- arguments ----------------------------------------------------------------------------------------------
+def call_with_references(jitted: JitFunction, args: Any, kwargs: Any, static: Any) -> Any:
+    """A call of a jitted function of whose arguments (those that are not ``static``) some are no arrays: references.
+
+    Raises:
+      ArgumentTypeError: one is neither.
+      ArgumentError: one is given twice.
+    """
+    leaves, treedef = pytree.flatten((args, kwargs))
+    places = tuple(i for i, x in enumerate(leaves) if isinstance(x, Ref))
+    if not places:
+        raise jitted.bad_argument(args, kwargs, static) from None
+    refs = [leaves[i] for i in places]
+    if len({id(ref) for ref in refs}) < len(refs):
+        raise ArgumentError(f"{jitted.name}: a reference is given twice; give each once") from None
+    for i, ref in zip(places, refs):
+        leaves[i] = ref.value
+    args, kwargs = pytree.unflatten(treedef, leaves)
+    try:
+        values, out = _jitted_of_values(jitted, (treedef, static, places))(*args, **kwargs)
+    except Exception as error:
+        raise error from None  # not by what brought us here
+    _replace(refs, values)
+    return out
+
+
+def _jitted_of_values(jitted: JitFunction, key: tuple[Any, Any, tuple[int, ...]]) -> JitFunction:
+    """The jitted function of values; the same for a key."""
+    known = vars(jitted).setdefault("_of_values", {})
+    if key not in known:
+        fun = _of_values(jitted.with_static(key[1]), key[2])
+        out_shardings = None if jitted.out_shardings is None else (None, jitted.out_shardings)
+        how = jitted.inline, jitted.compiler_options, jitted.keep_unused, jitted.move_arguments
+        known[key] = type(jitted)(fun, jitted.in_shardings, out_shardings, (), (), (), (), *how)
+    return known[key]
+
+
+def _of_values(fun: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
+    """``fun`` of values where it takes references; gives what these hold then, and its result."""
+
+    def of_values(*args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
+        leaves, treedef = pytree.flatten((args, kwargs))
+        refs = [Ref(leaves[i]) for i in places]
+        for i, ref in zip(places, refs):
+            leaves[i] = ref
+        args, kwargs = pytree.unflatten(treedef, leaves)
+        out = fun(*args, **kwargs)
+        return [ref.value for ref in refs], out
+
+    of_values.__name__ = name_of(fun)
+    return of_values

@@ -1,0 +1,187 @@
+"""References to arrays that change: ``new_ref``, as in ``jax``, made pure while functions are traced.
+
+A reference is a Python object that holds its latest value, so that reads and writes in the function that made it leave
+nothing in a program but the values. A body of control flow that uses one from outside is traced with its value as one
+more thing that goes in and comes out. What other functions trace on their own (a ``grad`` or ``vmap`` inside of which
+an outer reference is used) is refused: what would be left in the reference belongs to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.core import dtypes
+from meshwright.core.static import only_default
+from meshwright.errors import ArgumentTypeError, DeletedArrayError, DTypeError, UnexpectedTracerError
+from meshwright.ir.state import STATE
+from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ops.elementwise.table import convert
+from meshwright.runtime.executable import as_result
+
+
+class Ref:
+    """A reference to an array of one shape and dtype: ``ref[i]`` reads, ``ref[i] = x`` writes, with NumPy's indices.
+
+    See :func:`new_ref`.
+    """
+
+    __slots__ = ("__weakref__", "_states", "_type")
+    __iter__ = None  # type: ignore[assignment]
+
+    def __init__(self, value: Any) -> None:
+        self._type = typeof(value)
+        #: the traces in which it is used, each inside of the one before, and its value in each
+        self._states: list[tuple[Any, Any]] = [(STATE.trace, value)]
+
+    shape = property(lambda self: self._type.shape)
+    dtype = property(lambda self: self._type.dtype)
+    ndim = property(lambda self: self._type.ndim)
+    size = property(lambda self: self._type.size)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise ArgumentTypeError(f"a reference to {self._type} is no array; read it with ref[...]")
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __repr__(self) -> str:
+        inside = bool(self._states) and isinstance(self._states[-1][1], Tracer)
+        return f"Ref({self._type})" if inside or not self._states else f"Ref{str(repr(self._states[-1][1]))[5:]}"
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.value[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.value = self.value.at[index].set(self._fitting(value))
+
+    def addupdate(self, value: Any, index: Any = ...) -> None:
+        """``ref[index] += value``; what is at an index that comes twice gets both."""
+        self.value = self.value.at[index].add(self._fitting(value))
+
+    @property
+    def value(self) -> Any:
+        """The whole array, as it is now.
+
+        Raises:
+          DeletedArrayError: it was frozen.
+          ForeignReferenceError: it belongs to another trace.
+        """
+        self.check()
+        return self._states[-1][1]
+
+    @value.setter
+    def value(self, new: Any) -> None:
+        self.check()
+        self._states[-1] = STATE.trace, new
+
+    def check(self) -> None:
+        if not self._states:
+            raise DeletedArrayError(f"this reference to {self._type} was frozen; make another with new_ref")
+        if not self.is_here():
+            raise ForeignReferenceError(self)
+
+    def is_here(self) -> bool:
+        """Whether it is used in the trace in which it was made, or to which it was brought."""
+        return bool(self._states) and self._states[-1][0] is STATE.trace
+
+    def enter(self, value: Any) -> None:
+        """From now on it is used in the current trace, where it has this value."""
+        self._states.append((STATE.trace, value))
+
+    def leave(self) -> Any:
+        """The value with which it leaves the trace that it entered last."""
+        return self._states.pop()[1]
+
+    def freeze(self) -> Any:
+        value = self.value
+        self._states = []
+        return value
+
+    def _fitting(self, value: Any) -> Any:
+        aval = typeof(value)
+        kinds = [(self.dtype, False), (aval.dtype, aval.weak_type)]
+        if aval.dtype != self.dtype and (not aval.weak_type or dtypes.promote(kinds)[0] != self.dtype):
+            raise DTypeError(f"{aval} is written into a reference to {self._type}; convert it with .astype")
+        return value
+
+
+class ForeignReferenceError(UnexpectedTracerError):
+    """A reference from outside of what is traced now."""
+
+    def __init__(self, ref: Ref) -> None:
+        super().__init__(
+            f"a reference to {ref._type} is used in a function that a transformation traces (jit, grad, vmap, ...), "
+            "but was made outside of it; give it to a jitted function as an argument, make it inside, or pass its "
+            "value in and the new one out"
+        )
+        self.ref = ref
+
+
+def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None) -> Ref:
+    """A reference to an array that begins as ``init_val``: ``ref[...]`` reads it, ``ref[i] = x`` changes it.
+
+    In bodies of control flow references from outside may be used, and jitted functions take them as arguments. Under
+    ``grad`` and ``vmap`` they are made inside.
+
+    Example:
+      >>> @mw.jit
+      ... def count(seen, i):
+      ...     seen[i] += 1
+      >>> seen = mw.new_ref(mnp.zeros(3))
+      >>> count(seen, 1)
+      >>> seen[...]
+      Array([0., 1., 0.], dtype=float32)
+    """
+    only_default("new_ref", "there is one kind, in the device's memory", memory_space=memory_space, kind=kind)
+    aval = typeof(init_val)
+    return Ref(convert(init_val, aval.dtype) if aval.weak_type else as_result(init_val))
+
+
+def freeze(ref: Ref) -> Any:
+    """The array that ``ref`` refers to, which ends the reference.
+
+    Example:
+      >>> mw.freeze(mw.new_ref(3.0))
+      Array(3., dtype=float32)
+    """
+    return _checked(ref, "freeze").freeze()
+
+
+def free_ref(ref: Ref) -> None:
+    """End the reference.
+
+    Example:
+      >>> mw.free_ref(mw.new_ref(3.0))
+    """
+    freeze(ref)
+
+
+def get(ref: Ref, idx: Any = None) -> Any:
+    """``ref[idx]``; the whole array without ``idx``."""
+    return _checked(ref, "get")[... if idx is None else idx]
+
+
+def set_(ref: Ref, idx: Any, value: Any) -> None:
+    """``ref[idx] = value``."""
+    _checked(ref, "set")[... if idx is None else idx] = value
+
+
+def swap(ref: Ref, idx: Any, value: Any) -> Any:
+    """What was at ``ref[idx]``, where ``value`` is written."""
+    before = get(ref, idx)
+    set_(ref, idx, value)
+    return before
+
+
+def addupdate(ref: Ref, idx: Any, x: Any) -> None:
+    """``ref[idx] += x``; what is at an index that comes twice gets both."""
+    _checked(ref, "addupdate").addupdate(x, ... if idx is None else idx)
+
+
+set_.__name__ = "set"
+
+
+def _checked(ref: Any, name: str) -> Ref:
+    if not isinstance(ref, Ref):
+        raise ArgumentTypeError(f"ref.{name}: expected a reference, of new_ref, got {type(ref).__name__}")
+    return ref

@@ -1,0 +1,162 @@
+"""References to arrays that change: what they hold after each use, beside JAX's, and what is refused."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import jax.ref
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding
+from meshwright import PartitionSpec as P
+from meshwright.errors import ArgumentError, ArgumentTypeError, DeletedArrayError, DTypeError, UnexpectedTracerError
+
+ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def indices(m, n, l):
+    r = m.new_ref(ROWS)
+    r[0] = n.full(4, 5.0)
+    r[1, 2:] += 1
+    r[...] = r[...] * 2
+    before = m.ref.swap(r, 2, n.arange(4.0))
+    m.ref.addupdate(r, np.array([0, 0]), n.ones((2, 4)))
+    m.ref.set(r, (1, 1), 7.0)
+    return m.ref.get(r), r[1], before, r.shape, r.size, len(r), m.freeze(r)
+
+
+def loops(m, n, l):
+    r, s = m.new_ref(n.zeros(3)), m.new_ref(n.array(0))
+
+    def outer(c, i):
+        def inner(c, x):
+            r[i] += x * c
+            return c + r[0], r[...]
+
+        return l.scan(inner, c, n.arange(2.0))
+
+    def body(i, c):
+        s[...] += i
+        return c * 2
+
+    out = l.scan(outer, 1.0, n.arange(3)), l.fori_loop(0, 3, body, 1.0)
+    l.map(lambda i: r.__setitem__(0, i * 2.0), n.arange(3))
+    l.fori_loop(0, s[...], lambda i, c: m.ref.addupdate(r, 1, i * 1.0), None)
+    l.while_loop(lambda c: c < 2, lambda c: (m.ref.addupdate(r, 2, -1.0), c + 1)[1], 0)
+    return out, r[...], s[...]
+
+
+def branches(m, n, l, p):
+    r, s = m.new_ref(n.zeros(2)), m.new_ref(n.array(1))
+    l.cond(p, lambda x: r.__setitem__(0, x), lambda x: r.__setitem__(1, x * 2), 3.0)
+    out = l.switch(s[...], [lambda: s[...] * 2, lambda: (s.__setitem__(..., 5), 1)[1]])
+    return r[...], s[...], out
+
+
+def gradients(m, n, l):
+    def summed(x):
+        r = m.new_ref(x)
+
+        def body(c, i):
+            r[i] = r[i] * c
+            return c + r[i].sum(), None
+
+        c, _ = l.scan(body, 1.0, n.arange(3))
+        return (r[...] ** 2).sum() * c
+
+    return m.grad(summed)(ROWS / 10), m.jit(m.vmap(m.grad(summed)))(np.stack([ROWS / 10, ROWS / 9]))
+
+
+def arguments(m, n, l):
+    r = m.new_ref(n.zeros(3))
+
+    @m.jit
+    def counted(r, x):
+        r[1] += x
+        r[0] = r[1] * 2
+        return x + 1
+
+    outs = [counted(r, 2.0), counted(r, 3.0)]
+    partial(m.jit, static_argnums=1)(lambda t, k: t["r"].__setitem__(k, 9.0))({"r": r}, 2)
+
+    @m.jit
+    def inside(x):
+        made = m.new_ref(x)
+        counted(made, x[0])
+        return m.freeze(made)
+
+    return outs, r[...], inside(n.arange(1.0, 4.0))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [indices, loops, partial(branches, p=np.bool_(True)), partial(branches, p=np.bool_(False)), gradients, arguments],
+    ids=["indices", "loops", "true", "false", "gradients", "arguments"],
+)
+@pytest.mark.parametrize("whole", [False, True], ids=["", "jit"])
+def test_references_hold_what_jax_has_in_them(use, whole):
+    modules = (mw, mnp, mw.lax), (jax, jnp, jax.lax)
+    got, want = ((m.jit(partial(use, m, n, l)) if whole else partial(use, m, n, l))() for m, n, l in modules)
+    for a, b in zip(mw.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert not hasattr(b, "dtype") or a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_what_a_condition_reads_is_what_the_body_wrote():
+    def counted(x):
+        r = mw.new_ref(mnp.array(5))
+        return mw.lax.while_loop(lambda c: r[...] < 9, lambda c: (r.addupdate(1), c * 2)[1], x), r[...]
+
+    assert [int(v) for v in mw.jit(counted)(1)] == [16, 9]
+
+
+def test_references_to_sharded_arrays():
+    mesh = mw.make_mesh((2, 2), ("a", "b"), devices=mw.devices()[:4])
+    split = NamedSharding(mesh, P("a", "b"))
+    r = mw.new_ref(mw.device_put(mnp.zeros((4, 4)), split))
+    add = mw.jit(lambda r, x: r.addupdate(x), in_shardings=(split, None), out_shardings=None)
+    for _ in range(2):
+        add(r, np.ones((4, 4), np.float32))
+    assert r[...].sharding == split and float(r[...].sum()) == 32
+
+    def loss(w, xs):
+        total = mw.new_ref(mnp.zeros((4, 4)))
+        mw.lax.scan(lambda c, x: (total.addupdate(c @ x), (c * 2, None))[1], w, xs)
+        return (total[...] ** 2).sum()
+
+    xs = np.arange(48, dtype=np.float32).reshape(3, 4, 4) / 9
+    part = mw.jit(mw.grad(loss), in_shardings=(split, NamedSharding(mesh, P(None, "b")))).lower(xs[0], xs).partition()
+    part.verify(xs[0], xs)
+
+
+def test_refusals(refuses):
+    r, x = mw.new_ref(mnp.zeros(3)), mnp.ones(3)
+    gone = mw.new_ref(x)
+    assert mw.freeze(gone).tolist() == [1, 1, 1]
+    for error, words, call in (
+        (DeletedArrayError, ("was frozen", "new_ref"), lambda: gone[0]),
+        (DTypeError, ("i32[3]", "f32[3]", ".astype"), lambda: r.__setitem__(..., np.arange(3))),
+        (ArgumentError, ("given twice",), lambda: mw.jit(lambda a, b: None)(r, r)),
+        (
+            ArgumentError,
+            ("cond_fun writes",),
+            lambda: mw.lax.while_loop(lambda c: r.addupdate(1.0) or c, lambda c: c, True),
+        ),
+        (ArgumentTypeError, ("returned output",), lambda: mw.jit(mw.new_ref)(1.0)),
+        (ArgumentTypeError, ("Ref",), lambda: mnp.sin(r)),
+        (ArgumentTypeError, ("ref[...]",), lambda: np.asarray(r)),
+        (ArgumentTypeError, ("Ref",), lambda: mw.jit(lambda r: None).lower(r)),
+        (ArgumentTypeError, ("ref.get", "new_ref"), lambda: mw.ref.get(x, 0)),
+        (ArgumentError, ("memory_space",), lambda: mw.new_ref(x, memory_space="host")),
+    ):
+        with refuses(error, *words):
+            call()
+    for transformed in (mw.jit, mw.grad, mw.vmap, mw.checkpoint):
+        with refuses(UnexpectedTracerError, "reference to f32[3]", "as an argument"):
+            transformed(lambda x: r[...].sum() * x)(mnp.ones(()) if transformed is not mw.vmap else x)
+    assert r[...].tolist() == [0, 0, 0] and repr(r) == "Ref([0., 0., 0.], dtype=float32)"
