@@ -315,5 +315,9 @@ class DonationWarning(MeshwrightWarning):
     """A donated argument could not be reused."""
 
 
+class PlacementWarning(MeshwrightWarning):
+    """A value of a program was to be put on one device, and stays where the program runs."""
+
+
 class MovedArgumentWarning(MeshwrightWarning):
     """``config.move_arguments``: an argument was moved to the sharding that a function takes it with."""

@@ -239,8 +239,11 @@ def test_a_single_device_is_kept(run):
 
 
 def test_a_value_cannot_be_put_on_a_device_while_tracing(refuses):
-    with refuses(errors.ShardingError, "device_put", "traced", "CPU:1", "NamedSharding"):
-        mw.jit(lambda x: mw.device_put(x, mw.devices()[1]))(X)
+    there = mw.sharding.SingleDeviceSharding(mw.devices()[1])
+    with refuses(errors.ShardingError, "with_sharding_constraint", "traced", "CPU:1", "NamedSharding"):
+        mw.jit(lambda x: mw.with_sharding_constraint(x, there))(X)
+    with pytest.warns(errors.PlacementWarning, match="not put on CPU 1"):
+        np.testing.assert_array_equal(mw.jit(lambda x: mw.device_put(x, there))(X), X)
 
 
 def test_positional_shardings_work_as_arguments():

@@ -18,7 +18,8 @@ from meshwright.core.config import config
 from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
 from meshwright.core.memory_space import Space
-from meshwright.errors import ArgumentError, ArgumentTypeError, ShardingError, ShardingTypeError
+from meshwright.core.source import warn
+from meshwright.errors import ArgumentError, ArgumentTypeError, PlacementWarning, ShardingError, ShardingTypeError
 from meshwright.ir.explicit import decided, is_explicit
 from meshwright.ir.op import Op
 from meshwright.ir.program import Argument, Program
@@ -119,7 +120,7 @@ def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
     """A layout for a value of the program that is being traced.
 
     Raises:
-      ShardingError: one of several devices, which only the arguments of the program can choose.
+      ShardingError: one of several devices, which only the arguments of the program can choose; ``device_put`` warns.
     """
     check_alive(x)
     target = named(sharding)
@@ -132,8 +133,13 @@ def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
     if target.is_explicit and isinstance(target, NamedSharding):
         return _asserted(x, target, what)
     if not isinstance(target, NamedSharding):
-        if isinstance(target, SingleDeviceSharding) and device_count() == 1:
-            return x  # there is no other
+        if isinstance(target, SingleDeviceSharding) and (what == "device_put" or device_count() == 1):
+            if device_count() > 1:
+                warn(
+                    f"{what}: a traced value is where its program runs, and is not put on {target.device}; place the "
+                    "arguments of the function, or use a NamedSharding", PlacementWarning,
+                )  # fmt: skip
+            return x
         raise ShardingError(
             f"{what}: inside a traced function a value cannot be put on {sharding!r}; place the arguments of the "
             "jitted function, or use a NamedSharding"
