@@ -156,6 +156,9 @@ def test_refusals(refuses):
     ):
         with refuses(error, *words):
             call()
+    inner = mw.grad(lambda c: c * r[0])
+    with refuses(UnexpectedTracerError, "reference to f32[3]"):
+        mw.lax.scan(lambda c, i: (c, inner(c)), mnp.ones(()), x)
     for transformed in (mw.jit, mw.grad, mw.vmap, mw.checkpoint):
         with refuses(UnexpectedTracerError, "reference to f32[3]", "as an argument"):
             transformed(lambda x: r[...].sum() * x)(mnp.ones(()) if transformed is not mw.vmap else x)

@@ -23,8 +23,8 @@ def _with_references(run: Callable[[tuple[Ref, ...]], Any]) -> Any:
         try:
             return run(used)
         except ForeignReferenceError as foreign:
-            if not foreign.ref.is_here():
-                raise
+            if not foreign.ref.is_here() or any(ref is foreign.ref for ref in used):
+                raise  # it was not used in the body itself, but in a function that is traced within
             used = (*used, foreign.ref)
 
 
