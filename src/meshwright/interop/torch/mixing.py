@@ -61,7 +61,7 @@ def _dtypes(node: fx.Node) -> list[torch.dtype]:
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return []
     packet = target.overloadpacket.__name__
-    names = _ARGUMENTS.get(packet) or _ARGUMENTS.get(packet.removesuffix("_"), ())
+    names = _ARGUMENTS.get(packet) or _ARGUMENTS.get(packet.removesuffix("_"), [])
     given = dict(zip((a.name for a in target._schema.arguments), node.args)) | node.kwargs
     return list(dict.fromkeys(dtype for name in names for dtype in _of(given.get(name))))
 

@@ -208,7 +208,8 @@ def _placed(x: Any, index: Any, like: Any) -> Any:
 
 @_placed.defjvp
 def _placed_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    return _placed(*primals), _written(tangents[0], *primals[1:], "add")
+    _, index, like = primals
+    return _placed(*primals), _written(tangents[0], index, like, "add")
 
 
 def _written(x: Any, index: Any, like: Any, how: str) -> Any:

@@ -147,7 +147,7 @@ def _lanczos(x: np.ndarray) -> np.ndarray:
 
 
 #: a filter, and how far it reaches
-_FILTERS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float]] = {
+_FILTERS: dict[str, tuple[Callable[..., np.ndarray], float]] = {
     "bilinear": (_triangle, 1), "bicubic": (_cubic, 2), "lanczos": (_lanczos, 3),
 }  # fmt: skip
 
