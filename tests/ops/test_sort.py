@@ -157,3 +157,14 @@ def test_in_a_round_a_device_sorts_one_tile(devices):
 
 def test_the_work_of_a_sort_grows_faster_than_its_rows():
     assert S.Sort(0).sharding_rule(ShapedArray((1000, 3), np.dtype(np.float32))).work == 3000 * 10
+
+
+def test_rows_are_not_sorted_by_every_device():
+    """Even where all of them are needed whole: sorting takes many sweeps over memory, an all-to-all sends a part."""
+    mesh = mw.AbstractMesh((4,), ("x",))
+    where = mw.NamedSharding(mesh, mw.P(None, "x")), mw.NamedSharding(mesh, mw.P())
+    given = mw.ShapeDtypeStruct((384, 224), np.int32, sharding=where[0])
+    part = mw.jit(lambda x: S.sort(x), out_shardings=where[1]).lower(given).partition()
+    part.verify()
+    assert [c.kind for c in part.collectives] == ["all_to_all", "all_gather"]
+    assert part.work.redundancy == 1

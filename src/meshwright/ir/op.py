@@ -333,10 +333,6 @@ class Op:
         outs = outs if self.multiple_results else (outs,)
         return replicated_rule([a.shape for a in avals], [o.shape for o in outs])
 
-    def sweeps(self, *avals: ShapedArray) -> int:
-        """How often the operands are read and the results written, where they are too large to stay on the chip."""
-        return 1
-
     def index_operands(self, num_operands: int) -> range:
         """The operands that say where in operand 0 windows start, which :meth:`out_of_bounds` looks at."""
         return range(0)

@@ -51,12 +51,14 @@ class SentTimes:
 
 @dataclass(frozen=True)
 class Factor:
-    """One loop dimension of an op. ``passes``: what splitting a window factor costs, where that is not little."""
+    """One loop dimension of an op. ``passes``: what splitting a window factor costs, where that is not little;
+    ``repeats``: how many times a device then does the op on its tiles."""
 
     name: str
     size: int
     kind: str = PARALLEL
     passes: Passes | None = None
+    repeats: Passes | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class ShardingRule:
 
     A dimension without factors is never split. ``reduction`` is the kind of partial result (``"sum"``, ``"masked"``,
     ``"max"``, ``"min"``, ``"prod"``, ``"and"``, ``"or"``) that splitting a reduction factor leaves. ``points`` is the
-    number of points of the op's loop nest, where there are others than the factors say (the taps of a kernel).
+    number of points of the op's loop nest, where there are others than the factors say (the taps of a kernel), and
+    ``sweeps`` how many times it reads its operands and writes its results.
     """
 
     factors: tuple[Factor, ...]
@@ -73,6 +76,7 @@ class ShardingRule:
     results: tuple[tuple[DimFactors, ...], ...]
     reduction: str = "sum"
     points: int | None = None
+    sweeps: int = 1
 
     def __hash__(self) -> int:
         return self._hash
@@ -177,13 +181,14 @@ def make_rule(
     reduction: str = "sum",
     passes: Mapping[str, Passes] | None = None,
     points: int | None = None,
+    repeats: Mapping[str, Passes] | None = None,
 ) -> ShardingRule:
     """A rule from names: each dimension is a factor name, several (major to minor), or ``None``.
 
     Example: ``make_rule([["i", "k"], ["k", "j"]], [["i", "j"]], {"i": 2, "j": 3, "k": 4}, {"k": REDUCTION})``
     is a matrix product. Factors are numbered in the order of their first occurrence.
     """
-    kinds, passes = kinds or {}, passes or {}
+    kinds, passes, repeats = kinds or {}, passes or {}, repeats or {}
     order: dict[str, int] = {}
 
     def dim(names: DimNames) -> DimFactors:
@@ -194,7 +199,7 @@ def make_rule(
 
     ins = tuple(tuple(dim(d) for d in dims) for dims in operands)
     outs = tuple(tuple(dim(d) for d in dims) for dims in results)
-    factors = tuple(Factor(n, sizes[n], kinds.get(n, PARALLEL), passes.get(n)) for n in order)
+    factors = tuple(Factor(n, sizes[n], kinds.get(n, PARALLEL), passes.get(n), repeats.get(n)) for n in order)
     return ShardingRule(factors, ins, outs, reduction, points)
 
 

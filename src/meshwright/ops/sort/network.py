@@ -53,6 +53,11 @@ class NetworkPasses:
         return self.growth * len(merge_exchange(tiles))
 
 
+def network_sorts(tiles: int) -> int:
+    """How many times a device sorts a tile."""
+    return 1 + len(merge_exchange(tiles))
+
+
 def sort_tiles(
     ctx: Localizer,
     dim: int,

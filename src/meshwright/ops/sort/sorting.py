@@ -49,7 +49,7 @@ from meshwright.ops.reduce.reductions import reduce_or
 from meshwright.ops.scalar_body import along, apply_body, check_body, one_shape, read_body
 from meshwright.ops.shape.broadcast_reduce import iota, match_shape
 from meshwright.ops.shape.rearrange import above
-from meshwright.ops.sort.network import NetworkPasses, sort_tiles
+from meshwright.ops.sort.network import NetworkPasses, network_sorts, sort_tiles
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
 
 #: floats whose order is that of their bits as integers, once those of negative numbers are reversed
@@ -148,11 +148,6 @@ class _Sorting(Op):
         outs = dataclasses.replace(self, dimension=above(self.dimension, place)).bind(*full)
         return outs, [place] * len(outs)
 
-    def sweeps(self, *avals: ShapedArray) -> int:
-        """Those of merging ever longer rows that are in order, two by two (Knuth, The Art of Computer Programming 3,
-        5.2.4): so often a row is compared, too."""
-        return max(1, (avals[0].shape[self.dimension] - 1).bit_length())
-
     # --- on a split dimension -------------------------------------------------------------------------------
     def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
         """Whether positions have to be sorted along, to tell equal elements, or padding, apart."""
@@ -172,9 +167,13 @@ class _Sorting(Op):
         same, split = [names] * len(avals), names[self.dimension]
         size = sum(a.dtype.itemsize for a in avals)
         passes = NetworkPasses((size + 4 * self.carries_positions(avals, False)) / size)
-        comparisons = avals[0].size * self.sweeps(*avals)
-        sizes = dict(zip(names, avals[0].shape))
-        return make_rule(same, same, sizes, {split: WINDOW}, passes={split: passes}, points=comparisons)
+        # Ever longer rows that are in order are merged two by two (Knuth, The Art of Computer Programming 3, 5.2.4).
+        merges = max(1, (avals[0].shape[self.dimension] - 1).bit_length())
+        rule = make_rule(
+            same, same, dict(zip(names, avals[0].shape)), {split: WINDOW}, passes={split: passes},
+            points=avals[0].size * merges, repeats={split: network_sorts},
+        )  # fmt: skip
+        return dataclasses.replace(rule, sweeps=merges)
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         d = self.dimension

@@ -371,14 +371,14 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
         combined = joined
     sizes = [f.size for f in rule.factors]
     work = _work(q, assignment)
-    cost = unit.work * work
+    cost, memory = unit.work * work, unit.memory * rule.sweeps * _repeats(q, assignment)
     in_layouts, versions = [], []
     for o, (operand, factors) in enumerate(zip(q.operands, rule.operands)):
         layout = _layout(factors, sizes, assignment, mesh)
         if kept and o in group:
             layout = layout.with_partial(kept, kind, mesh)
         version, price = _bring(operand, layout, mesh)
-        cost += price + unit.memory * _local_bytes(operand.aval, layout, mesh)
+        cost += price + memory * _local_bytes(operand.aval, layout, mesh)
         in_layouts.append(layout)
         versions.append(version)
     cost += _exchanged(q, assignment, in_layouts)
@@ -391,18 +391,24 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
         target = layout.drop_partial() if required is None else required
         price = reshard_cost(aval.shape, aval.dtype.itemsize, layout, target, mesh)
         cost += (price + (unit.latency if price else 0)) / (shared if layout.partial else 1)
-        cost += unit.memory * _local_bytes(aval, layout, mesh)
+        cost += memory * _local_bytes(aval, layout, mesh)
         out_layouts.append(layout)
     return Choice(tuple(in_layouts), tuple(versions), tuple(out_layouts), cost, work)
 
 
 def _work(q: Question, assignment: Assignment) -> float:
     """Points of the loop nest that the device with the largest tiles computes."""
-    work = float(q.rule.work)
+    work = q.rule.work * _repeats(q, assignment)
     for factor, axes in zip(q.rule.factors, assignment):
         if axes:
             work *= -(-factor.size // q.mesh.sizes(axes)) / factor.size
     return work
+
+
+def _repeats(q: Question, assignment: Assignment) -> float:
+    """How many times a device does the op on its tiles."""
+    split = ((f.repeats, q.mesh.sizes(axes)) for f, axes in zip(q.rule.factors, assignment) if axes)
+    return float(math.prod(repeats(tiles) for repeats, tiles in split if repeats is not None))
 
 
 def _exchanged(q: Question, assignment: Assignment, layouts: Sequence[Layout]) -> float:

@@ -79,7 +79,7 @@ class _Traffic:
             if self.fuses[number]:
                 read_once.add(atom)
             read += atom.aval.nbytes if picked is None else min(picked, atom.aval.nbytes)
-        return (written + read) * op.sweeps(*(a.aval for a in eqn.invars))
+        return (written + read) * eqn_rule(eqn).sweeps
 
 
 def _picks(eqn: JaxprEqn) -> bool:
