@@ -98,3 +98,21 @@ def test_a_beam_search_sends_candidates() -> None:
     part = mw.jit(step, in_shardings=tuple(mw.NamedSharding(MESH, s) for s in specs)).lower(*args).partition()
     assert part.bytes_sent < 1000 < 4 * 3 * 3 * 512 * 3 // 4
     part.verify(*args)
+
+
+@pytest.mark.parametrize("channels", [5, 6, 10])
+def test_channels_of_their_own_may_be_uneven(channels):
+    """A dimension of groups of one channel is split like any other, by an axis that does not divide it, too."""
+    mesh = mw.AbstractMesh((4,), ("x",))
+    on = mw.NamedSharding(mesh, mw.P(None, None, "x"))
+
+    def gradients(x, w, ct):
+        def conv(x, w):
+            return lax.conv_general_dilated(x, w, (1,), "SAME", None, None, ("NHC", "HIO", "NHC"), channels)
+
+        return mw.vjp(conv, x, w)[1](ct)
+
+    x, w = mw.ShapeDtypeStruct((2, 8, channels), np.float32), mw.ShapeDtypeStruct((3, 1, channels), np.float32)
+    part = mw.jit(gradients, in_shardings=on, out_shardings=on).lower(x, w, x).partition()
+    part.verify()
+    assert not part.collectives

@@ -15,12 +15,13 @@ Axes = tuple[str, ...]
 def split_axes(axes: Axes, factors: DimFactors, sizes: tuple[int, ...], mesh: AbstractMesh) -> tuple[Axes, ...]:
     """Distribute a dimension's axes, major first, over its factors.
 
-    A dimension of one factor gives it all axes. With several, an axis goes to the first factor that is not yet fully
-    split; it must divide what is left of it, since tiles have to be blocks of the merged dimension. Axes that do not
-    fit are dropped, with all behind them.
+    A dimension of one factor, but for factors of one element, gives it all axes. With several, an axis goes to the
+    first factor that is not yet fully split; it must divide what is left of it, since tiles have to be blocks of the
+    merged dimension. Axes that do not fit are dropped, with all behind them.
     """
-    if len(factors) == 1:
-        return (axes,)
+    alone = _alone(sizes)
+    if alone is not None:
+        return tuple(axes if i == alone else () for i in range(len(factors)))
     by_factor: list[list[str]] = [[] for _ in factors]
     at, left = 0, sizes[0] if sizes else 1
     for axis in axes:
@@ -35,6 +36,12 @@ def split_axes(axes: Axes, factors: DimFactors, sizes: tuple[int, ...], mesh: Ab
     return tuple(map(tuple, by_factor))
 
 
+def _alone(sizes: tuple[int, ...]) -> int | None:
+    """Which factor a dimension is, where the others are of one element; None if there are several."""
+    large = [i for i, size in enumerate(sizes) if size != 1] or [0]
+    return large[0] if len(large) == 1 else None
+
+
 def join_axes(
     factors: DimFactors, sizes: Sequence[int], assigned: Sequence[Axes], mesh: AbstractMesh
 ) -> tuple[Axes, bool]:
@@ -42,8 +49,9 @@ def join_axes(
 
     ``sizes`` and ``assigned`` are those of the rule, indexed by factor.
     """
-    if len(factors) == 1:
-        return assigned[factors[0]], True
+    alone = _alone(tuple(sizes[f] for f in factors))
+    if alone is not None and not any(assigned[f] for i, f in enumerate(factors) if i != alone):
+        return assigned[factors[alone]], True
     joined: list[str] = []
     complete = True
     for f in factors:

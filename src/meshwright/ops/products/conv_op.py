@@ -314,9 +314,8 @@ class ConvGeneralDilated(Bilinear):
             elif ctx.is_split(0, ld) and not window.is_trivial:
                 x, window = fetch_for_result(ctx, x, 0, ld, window, ctx.out_local_shapes[0][od])
             windows.append(window)
-        # The dimension (group, rest) is split by group first.
-        feature_groups = self.feature_group_count // min(ctx.num_tiles(0, lspec[1]), self.feature_group_count)
-        batch_groups = self.batch_group_count // min(ctx.num_tiles(0, lspec[0]), self.batch_group_count)
+        feature_groups = _tile_of_groups(ctx, lspec[1], self.feature_group_count)
+        batch_groups = _tile_of_groups(ctx, lspec[0], self.batch_group_count)
         op = self.with_windows(windows, feature_group_count=feature_groups, batch_group_count=batch_groups)
         return op.bind(x, y)
 
@@ -386,6 +385,11 @@ class ConvGeneralDilated(Bilinear):
             x = b.op(name, [x], [ShapedArray(tuple(shape), dtype)], **attributes)[0]
         op = dataclasses.replace(self, feature_group_count=groups, batch_group_count=1)
         return op._emit_real(b, x, y, out)
+
+
+def _tile_of_groups(ctx: Localizer, dim: int, groups: int) -> int:
+    """How many groups a tile has of a dimension (group, rest) of the left operand, which is split by group first."""
+    return -(-groups // min(ctx.num_tiles(0, dim), groups))
 
 
 def _without(shape: Dims, dim: int | None) -> Dims:
