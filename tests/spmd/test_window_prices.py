@@ -12,6 +12,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.reduce.cumulative import CumSum
 from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
 from meshwright.ops.window.reductions import ReduceWindowSum
+from meshwright.sharding.window import Shown
 from meshwright.spmd.partition import partitioner
 
 MESH = mw.AbstractMesh((4,), ("x",))
@@ -57,6 +58,22 @@ def test_the_price_is_what_is_sent(kind, seed, monkeypatch):
     kinds = {c.kind for c in part.collectives}
     if rule.factors[factor].passes is not None and kinds <= {"collective_permute", "all_gather"}:
         assert part.bytes_sent == round(rule.factors[factor].passes(4) * held)
+
+
+@pytest.mark.parametrize("tiles,config,size", [(4, (-5, 3, 1), 57), (4, (-2, 3, 2), 30), (8, (-1, 3, 1), 36)])
+def test_gradients_of_paddings_that_cut_and_spread_fetch_rows_once(tiles, config, size):
+    rows = mw.NamedSharding(mw.AbstractMesh((tiles,), ("x",)), P("x"))
+    low, high, inner = config
+    result = low + high + size + (size - 1) * inner
+
+    def gradient(x, ct):
+        return mw.vjp(lambda x: lax.pad(x, np.float32(0), [config, (0, 0, 0)]), x)[1](ct)[0]
+
+    x, ct = (mw.ShapeDtypeStruct((n, COLUMNS), np.float32) for n in (size, result))
+    part = mw.jit(gradient, in_shardings=rows, out_shardings=rows).lower(x, ct).partition()
+    part.verify()
+    assert part.bytes_sent == Shown(result, size, -low, inner + 1).sent(tiles) * COLUMNS * 4
+    assert {c.kind for c in part.collectives} == {"collective_permute"}
 
 
 def test_every_other_row_from_somewhere_is_taken_where_rows_are_whole():

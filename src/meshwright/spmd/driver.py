@@ -16,6 +16,7 @@ from meshwright.ops.shape.cyclic import cyclic_windows
 from meshwright.ops.shape.interiors import interiors
 from meshwright.ops.shape.joined_pads import joined_pads
 from meshwright.ops.shape.shifts import joined_shifts
+from meshwright.ops.shape.spaced_rows import spaced_rows
 from meshwright.ops.shape.undone import undone
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
@@ -31,6 +32,7 @@ from meshwright.spmd.propagate import Propagation, propagate
 KNOWN_PLACES = Pass(
     "known places", known_places, "Windows at known places are slices, and updates that know where they go."
 )
+SPACED_ROWS = Pass("spaced rows", spaced_rows, "Every so many rows of arrays with zeros around them are read at once.")
 CYCLIC_WINDOWS = Pass(
     "cyclic windows", cyclic_windows, "Joined slices that go on from an array's end to its start become one window."
 )
@@ -42,7 +44,9 @@ UNDONE = Pass("undone", undone, "Reshapes and transposes that are undone after e
 PASSED_ON = Pass("passed on", passed_on, "What leaves loops and branches as it came is what it was before.")
 DROP_DEAD = Pass("drop dead code", drop_dead, "What nobody uses goes, results and carries of control flow too.")
 #: what is done to the whole program before axes spread in it
-PREPARE = (INLINE, UNTYPED, KNOWN_PLACES, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER)
+PREPARE = (
+    INLINE, UNTYPED, KNOWN_PLACES, SPACED_ROWS, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER,
+)  # fmt: skip
 #: what is tried besides, and kept where it pays
 ALTERNATIVE = (
     Pass("interiors", interiors, "Stencils are computed in the rows of the array whose interior they are of."),

@@ -17,6 +17,7 @@ from meshwright.ops.shape.rearrange import Reshape, ReshapeRows, Rev, Squeeze, T
 from meshwright.ops.shape.row_moves import RowMoves
 from meshwright.ops.shape.shifts import Shifts
 from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
+from meshwright.ops.shape.spaced_rows import SpacedRows
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sort.sorting import Sort
 from meshwright.ops.sort.top_k import TopK
@@ -51,6 +52,9 @@ def _shapes() -> Iterator[Sample]:
         yield sample(CyclicWindow(dim, start, length), floats(8, 6), label=f"{dim}_{start}_{length}")
     yield sample(CyclicWindow(0, 5, 7), ints(7, 2), label="uneven")
     yield sample(CyclicWindow(0, 6, 9), bools(7, 2), label="bool")
+    for dim, start, stride, length in ((0, -3, 2, 6), (0, 1, 3, 5), (1, -5, 3, 3), (0, 2, 1, 8), (0, -1, 1, 10)):
+        yield sample(SpacedRows(dim, start, stride, length), floats(8, 6), label=f"{dim}_{start}_{stride}_{length}")
+    yield sample(SpacedRows(0, -2, 2, 6), ints(7, 2), label="uneven")
     halves = RowMap((8,), ((Span(0, 0, 4),), (Span(0, 4, 8),)))
     yield sample(RowMoves(1, halves), floats(4, 8), label="halves")
     woven = RowMap((5, 6), ((Span(1, 2, 6), Span(ZEROS, 0, 3), Span(0, 1, 4)), (Span(0, 0, 5), Span(1, 0, 3))))
