@@ -11,6 +11,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.row_map import RowMap
 from meshwright.sharding.rule import ShardingRule
+from meshwright.sharding.window import Shown
 
 
 class Value(Protocol):
@@ -95,6 +96,7 @@ class Localizer(LocalSizes, Protocol):
     def all_to_all(self, x: ArrayLike, axes: Sequence[str], split: int, concat: int) -> ArrayLike: ...
     def all_reduce(self, x: ArrayLike, axes: Sequence[str], kind: str) -> ArrayLike: ...
     def permute(self, x: ArrayLike, axes: Sequence[str], perm: Sequence[tuple[int, int]]) -> ArrayLike: ...
+    def fetch_shown(self, x: ArrayLike, operand: int, dim: int, shown: Shown) -> ArrayLike: ...
     def fetch_window(
         self,
         x: ArrayLike,
@@ -105,5 +107,6 @@ class Localizer(LocalSizes, Protocol):
         fill: ArrayLike | None = None,
         stop: int | None = None,
         cyclic: bool = False,
+        size: int | None = None,
     ) -> ArrayLike: ...
     def move_rows(self, xs: Sequence[ArrayLike], dim: int, axes: Sequence[str], m: RowMap) -> Iterator[ArrayLike]: ...

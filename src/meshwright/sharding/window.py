@@ -84,10 +84,25 @@ class Shown:
         last = ((self.rows - 1) * self.stride - self.before) // self.step
         return Window(lambda tile: -((self.before - tile * n * self.stride) // self.step), length, last + 1)
 
+    def picked(self, tiles: int) -> Shown | None:
+        """The same of the rows alone that are shown, of which each tile picks its own, from ``first`` on; None where
+        they do not have as many each."""
+        held, left = divmod(-(-self.size // tiles), self.stride)
+        size = -(-(self.size - self.first) // self.stride)
+        if left or self.stride == 1 or -(-size // tiles) != held:
+            return None
+        return Shown(size, self.rows, (self.before + self.first) // self.stride)
+
+    @property
+    def first(self) -> int:
+        """The first row that is shown, counted with ``stride`` from there to all others."""
+        return -self.before % self.stride
+
     def sent(self, tiles: int) -> int:
         """The rows that a device sends, so that all tiles of the result get theirs."""
-        plan = plan_window(self.size, tiles, *self.window(tiles))
-        return (tiles - 1) * -(-self.size // tiles) if plan.gather else plan.sent
+        shown = self.picked(tiles) or self
+        plan = plan_window(shown.size, tiles, *shown.window(tiles))
+        return (tiles - 1) * -(-shown.size // tiles) if plan.gather else plan.sent
 
 
 @dataclass(frozen=True)

@@ -98,13 +98,12 @@ class Slice(Moves):
                 chosen.append((d, tile))
                 start[d], limit[d] = row, row + 1
             else:
-                windows.append((d, _shown(size, a, limit[d], s).window(ctx.num_tiles(0, d))))
+                windows.append((d, _shown(size, a, limit[d], s)))
                 start[d], limit[d], strides[d] = 0, rows, 1
         # What is not wanted is not sent.
         x = slice_(x, start, limit, strides)
-        for d, window in windows:
-            x = ctx.fetch_window(x, 0, d, window.start, window.length, stop=window.stop)
-            x = slice_in_dim(x, 0, window.length, self.strides[d], d)
+        for d, shown in windows:
+            x = ctx.fetch_shown(x, 0, d, shown)
         for d, tile in chosen:
             x = ctx.only_on(x, ctx.axes(0, d), tile)
         return x

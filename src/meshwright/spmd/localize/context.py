@@ -25,7 +25,7 @@ from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.row_map import RowMap, Slot
 from meshwright.sharding.rule import REDUCTION, ShardingRule
-from meshwright.sharding.window import WindowPlan, plan_ring, plan_window
+from meshwright.sharding.window import Shown, WindowPlan, plan_ring, plan_window
 from meshwright.spmd.reshard.emit import dynamic_slice, is_marked, lookup, named_axes, tile_index
 
 
@@ -153,6 +153,17 @@ class LocalContext:
         """``x`` of another tile along atoms, by pairs (source, target); zeros for who is no target."""
         return Ppermute(*named_axes(axes, self.mesh), tuple(perm)).bind(x)
 
+    def fetch_shown(self, x: Any, operand: int, dim: int, shown: Shown) -> Any:
+        """The rows of an operand's dimension that each tile of the result shows, zero where there are none: of the rows
+        between them nothing is sent, where tiles have as many each."""
+        picked = shown.picked(self.num_tiles(operand, dim))
+        if picked is not None:
+            x = slice_in_dim(x, shown.first, None, shown.stride, dim)
+        window = (picked or shown).window(self.num_tiles(operand, dim))
+        size = None if picked is None else picked.size
+        x = self.fetch_window(x, operand, dim, window.start, window.length, stop=window.stop, size=size)
+        return x if picked is not None else slice_in_dim(x, 0, window.length, shown.stride, dim)
+
     def fetch_window(
         self,
         x: Any,
@@ -163,14 +174,16 @@ class LocalContext:
         fill: Any = None,
         stop: int | None = None,
         cyclic: bool = False,
+        size: int | None = None,
     ) -> Any:
         """Global rows ``[start(t), start(t) + length)`` of an operand's dimension, ``t`` being this tile's number.
 
         Rows outside the dimension are ``fill`` (zero if None); rows from ``stop`` on may be anything, because they
         end in the padding of the result. With ``cyclic``, for tiles without padding, rows count on from the start
-        behind the end. See :mod:`meshwright.sharding.window`.
+        behind the end. ``size``: rows of the dimension, where tiles are of a part of them.
+        See :mod:`meshwright.sharding.window`.
         """
-        size = self.in_avals[operand].shape[dim]
+        size = self.in_avals[operand].shape[dim] if size is None else size
         axes = self.axes(operand, dim)
         tiles = self.num_tiles(operand, dim)
         zero = np.zeros((), typeof(x).dtype) if fill is None else fill
