@@ -92,7 +92,7 @@ REDUCTIONS = [
     lambda x: torch.trapezoid(x, dim=1), lambda x: F.cosine_similarity(x, x + 1, 1), lambda x: torch.aminmax(x)[1],
     lambda x: x.nanmedian(1)[0], lambda x: x.nanmedian(0, keepdim=True).values, lambda x: x[0, 0].repeat(3).median(), lambda x: F.pdist(x[0]),
     lambda x: F.pdist(torch.cat([x[0], x[0]]).sign(), torch.inf), lambda x: torch.cdist(x[0].round(), x[1].round(), torch.inf), lambda x: F.pdist(x[1], 1.5),
-    lambda x: torch.cdist(torch.cat([x.flatten(0, 1)] * 3), x[0] + 2),
+    lambda x: torch.cdist(torch.cat([x.flatten(0, 1)] * 3), x[0] + 2), lambda x: x.sign().cummax(1)[0], lambda x: x.sign().cummin(2)[0],
 ]  # fmt: skip
 INDEXING = [
     lambda t, x: t[IDS], lambda t, x: t[:, [2, 0]], lambda t, x: t[IDS[0], IDS[1] % 3], lambda t, x: t.index_select(1, IDS[0] % 3),
@@ -377,6 +377,24 @@ def test_elements_scattered_into_sums_and_products():
     ]
     for function in functions:  # torch has no gradient of them
         same(Of(function), TABLE, X)
+
+
+def test_scalars_have_dimensions_to_reduce_over():
+    functions = [
+        lambda x: x.sum(0), lambda x: x.mean(-1), lambda x: x.norm(dim=0), lambda x: x.amax(0), lambda x: x.std(0, unbiased=False),
+        lambda x: x.cummax(0)[0], lambda x: x.kthvalue(1)[0], lambda x: torch.aminmax(x, dim=0)[1], lambda x: x.all(0, True), lambda x: x.logsumexp(-1),
+    ]  # fmt: skip
+    same(Of(lambda m, x: tuple(f(x) for f in functions)), torch.tensor(2.5))
+
+
+def test_bits_of_another_width(refuses):
+    x = r(3, 4)
+    same(Of(lambda m, x: (x.view(torch.int16), x.view(torch.uint8), x.half().view(torch.int32))), x)
+    model = mw.from_torch(Of(lambda m, x: x.view(torch.int64)), (x,))
+    with refuses(errors.RuleError, "enable_x64"):
+        model({}, x)
+    with mw.enable_x64(True):
+        np.testing.assert_array_equal(model({}, x), x.view(torch.int64))
 
 
 def test_places_of_running_extremes_among_nan():

@@ -393,11 +393,18 @@ def convert(a: Any, dtype: Any) -> Any:
 
 
 @register("aten.view.dtype")
-def reinterpret(self: Any, dtype: Any) -> Any:
+def reinterpret(self: Any, dtype: torch.dtype) -> Any:
+    """Bits read as of another dtype, the last dimension being as many elements of it as it has bytes for."""
     target = array_dtype(dtype)
-    if target.itemsize != self.dtype.itemsize:
-        raise RuleError(f"aten.view.dtype: from {self.dtype} to {target}, of another size, is not supported here")
-    return lax.bitcast_convert_type(self, target)
+    if target.itemsize != dtype.itemsize:
+        raise RuleError(f"aten.view.dtype: elements of {dtype} are narrower here; turn on meshwright.enable_x64")
+    if dtypes.is_complex(target) or dtypes.is_complex(self.dtype):
+        raise RuleError(f"aten.view.dtype: from {self.dtype} to {target}; use view_as_real and view_as_complex")
+    times = target.itemsize // self.dtype.itemsize
+    if times > 1:
+        return lax.bitcast_convert_type(self.reshape(*self.shape[:-1], -1, times), target)
+    parts = lax.bitcast_convert_type(self, target)
+    return parts.reshape(*self.shape[:-1], -1) if parts.ndim > self.ndim else parts
 
 
 @register("aten.detach", "aten.detach_copy")

@@ -86,7 +86,8 @@ for _name, _whole, _where in (("max", mnp.max, mnp.argmax), ("min", mnp.min, mnp
 
 @register("aten.aminmax")
 def aminmax(self: Any, dim: int | None = None, keepdim: bool = False) -> tuple[Any, Any]:
-    return mnp.min(self, dim, keepdims=keepdim), mnp.max(self, dim, keepdims=keepdim)
+    dims = dims_of(dim, self.ndim)
+    return mnp.min(self, dims, keepdims=keepdim), mnp.max(self, dims, keepdims=keepdim)
 
 
 def _position(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -235,11 +236,14 @@ register("aten.logcumsumexp")(_running(lax.cumlogsumexp))
 
 def _running_extreme(function: Callable[..., Any]) -> Callable[..., Any]:
     def rule(self: Any, dim: int) -> tuple[Any, Any]:
+        if self.ndim == 0:
+            return self, mnp.zeros((), array_dtype(torch.int64))
         dim %= self.ndim
-        out = function(self, dim)
+        fixed = lax.stop_gradient(self)
         place = lax.broadcasted_iota(array_dtype(torch.int64), self.shape, dim)
-        is_new = (self == out) | mnp.isnan(self)
-        return out, lax.cummax(mnp.where(is_new, place, 0), dim)
+        is_new = (fixed == function(fixed, dim)) | mnp.isnan(fixed)
+        at = lax.cummax(mnp.where(is_new, place, 0), dim)
+        return mnp.take_along_axis(self, at, dim), at  # of equals the last, in derivatives
 
     return rule
 

@@ -14,10 +14,10 @@ from meshwright.interop.torch.registry import register
 
 
 def dims_of(dim: Any, ndim: int) -> tuple[int, ...]:
-    """Dimensions as numbers that count from the front; None and an empty list are all."""
-    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+    """Dimensions as numbers that count from the front; None and an empty list are all. A scalar has none to name."""
+    if ndim == 0 or dim is None or (not isinstance(dim, int) and len(dim) == 0):
         return tuple(range(ndim))
-    return tuple(d % ndim if ndim else 0 for d in ((dim,) if isinstance(dim, int) else dim))
+    return tuple(d % ndim for d in ((dim,) if isinstance(dim, int) else dim))
 
 
 # --- sizes --------------------------------------------------------------------------------------------------

@@ -56,6 +56,8 @@ def topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
 
 @register("aten.kthvalue")
 def kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
+    if self.ndim == 0:
+        return _sorted(self, dim, False)
     values, at = _sorted(self, dim, False)
     parts = [lax.slice_in_dim(x, k - 1, k, axis=dim % self.ndim) for x in (values, at)]
     return tuple(parts) if keepdim else tuple(mnp.squeeze(x, dim) for x in parts)  # type: ignore[return-value]
