@@ -1,5 +1,7 @@
 """What an import of PyTorch's programs can get wrong without a word, one test each."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,16 @@ def test_one_example_for_several_arguments():
     module = nn.MultiheadAttention(4, 2, batch_first=True)
     model = mw.from_torch(module, (x, x, x))
     close(model(model.params, *others)[0], module(*others)[0])
+
+
+def test_threads_that_convert_at_once():
+    """Torch's functions are exchanged while one does."""
+    modules, x = [nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)) for _ in range(2)], torch.randn(5, 3)
+    with ThreadPoolExecutor(2) as pool:
+        models = list(pool.map(lambda m: mw.from_torch(m, (x,)), modules))
+    for model, module in zip(models, modules):
+        close(model(model.params, x.numpy()), module(x))
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 class Sines(torch.autograd.Function):

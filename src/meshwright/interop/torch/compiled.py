@@ -24,7 +24,7 @@ from meshwright.errors import ArgumentError, RuleError
 from meshwright.interop.torch import registry
 from meshwright.interop.torch.aliases import Sharing, overlapping, refuse_overlapping
 from meshwright.interop.torch.dtypes import array_dtype
-from meshwright.interop.torch.exported import export
+from meshwright.interop.torch.exported import EXPORTING, export
 from meshwright.interop.torch.floats import Floats, Values
 from meshwright.interop.torch.graph import calls
 from meshwright.interop.torch.kept import compiled_pair
@@ -69,8 +69,9 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **others: Any
 
         def call(values: Values) -> tuple[Any, ...]:
             key = values, tuple(map(_signature, inputs)), torch.is_grad_enabled()
-            if key not in compiled:
-                compiled[key] = _Compiled(sharing(values), inputs)
+            with EXPORTING:
+                if key not in compiled:
+                    compiled[key] = _Compiled(sharing(values), inputs)
             return compiled[key](inputs)
 
         return floats.called(call, inputs)

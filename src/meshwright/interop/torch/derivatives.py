@@ -7,6 +7,7 @@ derivative. What torch checks, and which inputs nothing depends on, is asked of 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -59,23 +60,28 @@ GRADIENTS = ((sys.modules[__name__], "begun"),)
 
 @contextmanager
 def begins_told(*begins: Sequence[tuple[Any, str]]) -> Iterator[None]:
-    """Within, the functions of these names in these modules raise.
+    """Within, the functions of these names in these modules raise, where this thread calls them.
 
     Raises:
       Begun: they did, also where somebody caught it.
     """
-    taken = False
+    taken, thread = False, threading.get_ident()
 
-    def told(*_: Any) -> Any:
-        nonlocal taken
-        taken = True
-        raise Begun
+    def teller(function: Any) -> Any:
+        def told(*args: Any, **kwargs: Any) -> Any:
+            nonlocal taken
+            if threading.get_ident() != thread:
+                return function(*args, **kwargs)
+            taken = True
+            raise Begun
+
+        return told
 
     places = [place for group in begins for place in group]
     functions = [getattr(module, name) for module, name in places]
     try:
-        for module, name in places:
-            setattr(module, name, told)
+        for (module, name), function in zip(places, functions):
+            setattr(module, name, teller(function))
         yield
     finally:
         for (module, name), function in zip(places, functions):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,9 @@ from meshwright.interop.torch.passes import drop_packed, sink_views
 from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured
 
+#: held while a module is exported: torch's functions are others then, those of all threads
+EXPORTING = threading.RLock()
+
 
 def export(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any
@@ -50,7 +54,7 @@ def export(
         if isinstance(part, fx.GraphModule):  # of torch.compile
             part.meta.setdefault("_checkpoint_context_fn", lambda: (_Unchanged(), _Unchanged()))
             cast_as_recorded(part)
-    with warnings.catch_warnings(), _as_before():
+    with EXPORTING, warnings.catch_warnings(), _as_before():
         warnings.simplefilter("ignore")
         try:
             program, functions = _exported(module, args, kwargs, dynamic)

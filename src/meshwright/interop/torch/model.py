@@ -18,7 +18,7 @@ from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, MutationWarning, RuleError
 from meshwright.interop.torch import trees
 from meshwright.interop.torch.checks import Sizes, fitted, refuse_arguments, refuse_misfits, refuse_unknown_tensors
-from meshwright.interop.torch.exported import export
+from meshwright.interop.torch.exported import EXPORTING, export
 from meshwright.interop.torch.graph import Interpreter, Keys
 from meshwright.interop.torch.hooks import warn_of_hooks
 from meshwright.interop.torch.state import arrays, tied
@@ -249,13 +249,14 @@ def from_torch(
     refuse_arguments(module, inputs, named)
     warn_of_hooks(module)
     module, inputs, named = _on_one_device(module, inputs, named)
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.enable_grad():
-            program, functions = export(module, inputs, named, _dynamic(dynamic, inputs, named, module))
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    with EXPORTING:
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with torch.enable_grad():
+                program, functions = export(module, inputs, named, _dynamic(dynamic, inputs, named, module))
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
     model = TorchModel(module, program, share, functions)
     model.refuse_writes()
     return model
