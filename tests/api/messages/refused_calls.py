@@ -177,7 +177,6 @@ JIT = {
     "an output on another device": lambda: mw.jit(
         add, in_shardings=ROWS, out_shardings=mw.SingleDeviceSharding(DEVICES[2])
     )(X, X),
-    "a traced value onto a device": lambda: mw.jit(lambda x: mw.device_put(x, DEVICES[1]))(X),
     "device and shardings": lambda: mw.jit(same, device=DEVICES[0], in_shardings=ROWS),
     "another platform": lambda: mw.jit(same, backend="tpu"),
     "an argument that is no array": lambda: mw.jit(add)(X, {"a": "text"}),

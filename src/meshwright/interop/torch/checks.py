@@ -14,7 +14,7 @@ from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from meshwright.interop.torch import trees
 from meshwright.interop.torch.dtypes import array_dtype
-from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.promotion import cast
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.creation import asarray
 

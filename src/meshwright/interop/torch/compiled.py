@@ -29,7 +29,7 @@ from meshwright.interop.torch.floats import Floats, Values
 from meshwright.interop.torch.graph import calls
 from meshwright.interop.torch.kept import compiled_pair
 from meshwright.interop.torch.model import TorchModel
-from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.tensors import as_array, conjugated, to_torch
 from meshwright.interop.torch.transformations import written_out
 from meshwright.transforms.autodiff import vjp

@@ -53,9 +53,21 @@ class NetworkPasses:
         return self.growth * len(merge_exchange(tiles))
 
 
-def network_sorts(tiles: int) -> int:
-    """How many times a device sorts a tile."""
-    return 1 + len(merge_exchange(tiles))
+def merges(rows: int) -> int:
+    """Sweeps over a row until it is in order: ever longer runs are merged two by two (Knuth, The Art of Computer
+    Programming 3, 5.2.4)."""
+    return max(1, (rows - 1).bit_length())
+
+
+@dataclass(frozen=True)
+class NetworkSorts:
+    """How many times a device sorts its tile of a row of ``size``, each counted by the merges of a tile to those of the
+    row."""
+
+    size: int
+
+    def __call__(self, tiles: int) -> float:
+        return (1 + len(merge_exchange(tiles))) * merges(-(-self.size // tiles)) / merges(self.size)
 
 
 def sort_tiles(

@@ -49,7 +49,7 @@ from meshwright.ops.reduce.reductions import reduce_or
 from meshwright.ops.scalar_body import along, apply_body, check_body, one_shape, read_body
 from meshwright.ops.shape.broadcast_reduce import iota, match_shape
 from meshwright.ops.shape.rearrange import above
-from meshwright.ops.sort.network import NetworkPasses, network_sorts, sort_tiles
+from meshwright.ops.sort.network import NetworkPasses, NetworkSorts, merges, sort_tiles
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
 
 #: floats whose order is that of their bits as integers, once those of negative numbers are reversed
@@ -165,15 +165,13 @@ class _Sorting(Op):
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
         names = [f"d{d}" for d in range(avals[0].ndim)]
         same, split = [names] * len(avals), names[self.dimension]
-        size = sum(a.dtype.itemsize for a in avals)
-        passes = NetworkPasses((size + 4 * self.carries_positions(avals, False)) / size)
-        # Ever longer rows that are in order are merged two by two (Knuth, The Art of Computer Programming 3, 5.2.4).
-        merges = max(1, (avals[0].shape[self.dimension] - 1).bit_length())
+        nbytes, size = sum(a.dtype.itemsize for a in avals), avals[0].shape[self.dimension]
+        passes = NetworkPasses((nbytes + 4 * self.carries_positions(avals, False)) / nbytes)
         rule = make_rule(
             same, same, dict(zip(names, avals[0].shape)), {split: WINDOW}, passes={split: passes},
-            points=avals[0].size * merges, repeats={split: network_sorts},
+            points=avals[0].size * merges(size), repeats={split: NetworkSorts(size)},
         )  # fmt: skip
-        return dataclasses.replace(rule, sweeps=merges)
+        return dataclasses.replace(rule, sweeps=merges(size))
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         d = self.dimension

@@ -1,7 +1,9 @@
 """What torch's ops are here, a file a kind; importing this fills the table."""
 
 from meshwright.interop.torch.ops import (
+    activations,
     attention,
+    conversion,
     convolution,
     creation,
     ctc,

@@ -8,8 +8,8 @@ from typing import Any
 
 from meshwright import numpy as mnp
 from meshwright.core import dtypes
-from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.interop.torch.ops.randomness import dropped
+from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
 from meshwright.nn import normalization
 

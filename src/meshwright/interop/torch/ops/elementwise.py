@@ -2,122 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
-import numpy as np
 import torch
 
 from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.core import dtypes
 from meshwright.core.avals import Typed
-from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import array_dtype, common_dtype
+from meshwright.interop.torch.promotion import (
+    binary,
+    binary_of_floats,
+    cast,
+    in_single,
+    logical,
+    of_floats,
+    promoted,
+    scaled,
+    scaling,
+    to_float,
+    unary,
+)
 from meshwright.interop.torch.registry import register, rows
 from meshwright.nn import activations
 from meshwright.transforms.custom_jvp import custom_jvp
-
-Function = Callable[..., Any]
-
-
-# --- promotion ----------------------------------------------------------------------------------------------
-def cast(x: Any, dtype: np.dtype) -> Any:
-    """An array, or a Python number as a scalar, of a dtype."""
-    if isinstance(x, (bool, int, float, complex)):
-        return np.asarray(x).astype(dtype)
-    return x if x.dtype == dtype else lax.convert_element_type(x, dtype)
-
-
-def promoted(*values: Any) -> list[Any]:
-    """Operands of one dtype, torch's."""
-    dtype = common_dtype(*values)
-    return [None if x is None else cast(x, dtype) for x in values]
-
-
-def is_one(factor: Any) -> bool:
-    """Whether a factor leaves what it scales as it is, which is not known of numbers that only a run knows."""
-    return isinstance(factor, (int, float, complex)) and factor == 1
-
-
-def to_float(x: Any) -> Any:
-    """Integers and bools as torch's default floats, others as they are."""
-    return x if dtypes.is_inexact(x.dtype) else cast(x, array_dtype(torch.get_default_dtype()))
-
-
-#: floats that torch's kernels compute with in float32, rounding results
-_HALVES = (dtypes.float16, dtypes.bfloat16)
-
-
-def in_single(rule: Function) -> Function:
-    """What torch computes in float32 of floats of half its width."""
-
-    def widened(x: Any) -> Any:
-        return cast(x, dtypes.float32) if getattr(x, "dtype", None) in _HALVES else x
-
-    @wraps(rule)
-    def computed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        dtype = common_dtype(self, *args, *kwargs.values())
-        if dtype not in _HALVES:
-            return rule(self, *args, **kwargs)
-        given = {name: widened(x) for name, x in kwargs.items()}
-        return cast(rule(widened(self), *map(widened, args), **given), dtype)
-
-    return computed
-
-
-def _is_rounded(x: Any, dtype: np.dtype) -> bool:
-    """Whether an operand that torch takes as a number loses a part of it in a dtype of half width."""
-    if dtype not in _HALVES:
-        return False
-    if isinstance(x, (bool, int, float)):
-        return float(np.asarray(x).astype(dtype)) != x
-    return x.ndim == 0 and x.dtype in (dtypes.float32, dtypes.float64)
-
-
-def scaling(function: Function) -> Function:
-    """A product or quotient: a number beside floats of half width is not rounded to theirs before."""
-
-    def rule(self: Any, other: Any) -> Any:
-        dtype = common_dtype(self, other)
-        wide = dtypes.float32 if _is_rounded(self, dtype) or _is_rounded(other, dtype) else dtype
-        return cast(function(cast(self, wide), cast(other, wide)), dtype)
-
-    return rule
-
-
-def unary(function: Function) -> Function:
-    """Of anything, with the operand's dtype."""
-    return lambda self: function(self)
-
-
-def of_floats(function: Function) -> Function:
-    """Of floats; integers become floats."""
-    return lambda self: function(to_float(self))
-
-
-def binary(function: Function) -> Function:
-    """Of two operands of one dtype, and that dtype."""
-    return lambda self, other: function(*promoted(self, other))
-
-
-def binary_of_floats(function: Function) -> Function:
-    return lambda self, other: function(*map(to_float, promoted(self, other)))
-
-
-def scaled(function: Function) -> Function:
-    """``function(self, alpha * other)``, the operand ``alpha`` being a Python number."""
-
-    @in_single
-    def multiplied(self: Any, other: Any, alpha: Any) -> Any:
-        return function(self, mnp.multiply(other, alpha))
-
-    def rule(self: Any, other: Any, alpha: Any = 1) -> Any:
-        self, other = promoted(self, other)
-        return function(self, other) if is_one(alpha) else multiplied(self, other, cast(alpha, other.dtype))
-
-    return rule
 
 
 def absolute(x: Any) -> Any:
@@ -158,14 +67,6 @@ def _atan2_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 def copysign(x: Any, y: Any) -> Any:
     """Its derivative at 0 is 0, as torch's."""
     return mnp.copysign(mnp.where(x == 0, lax.stop_gradient(x), x), y)
-
-
-def logical(function: Function) -> Function:
-    return lambda self, other: function(*(x != 0 if x.dtype != bool else x for x in (self, other)))
-
-
-def swapped(function: Function) -> Function:
-    return lambda self, other: function(*reversed(promoted(self, other)))
 
 
 rows(
@@ -376,139 +277,6 @@ def view_as_complex(self: Any) -> Any:
 @register("aten.view_as_real")
 def view_as_real(self: Any) -> Any:
     return mnp.stack([mnp.real(self), mnp.imag(self)], -1)
-
-
-# --- conversion ---------------------------------------------------------------------------------------------
-@register("aten._to_copy", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device")
-def to_copy(self: Any, dtype: Any = None) -> Any:
-    return self if dtype is None else cast(self, array_dtype(dtype))
-
-
-register("aten.to.other", "aten.type_as")(lambda self, other: cast(self, other.dtype))
-
-
-@register("prims.convert_element_type")
-def convert(a: Any, dtype: Any) -> Any:
-    return cast(a, array_dtype(dtype))
-
-
-@register("aten.view.dtype")
-def reinterpret(self: Any, dtype: torch.dtype) -> Any:
-    """Bits read as of another dtype, the last dimension being as many elements of it as it has bytes for."""
-    target = array_dtype(dtype)
-    if target.itemsize != dtype.itemsize:
-        raise RuleError(f"aten.view.dtype: elements of {dtype} are narrower here; turn on meshwright.enable_x64")
-    if dtypes.is_complex(target) or dtypes.is_complex(self.dtype):
-        raise RuleError(f"aten.view.dtype: from {self.dtype} to {target}; use view_as_real and view_as_complex")
-    times = target.itemsize // self.dtype.itemsize
-    if times > 1:
-        return lax.bitcast_convert_type(self.reshape(*self.shape[:-1], -1, times), target)
-    parts = lax.bitcast_convert_type(self, target)
-    return parts.reshape(*self.shape[:-1], -1) if parts.ndim > self.ndim else parts
-
-
-@register("aten.detach", "aten.detach_copy")
-def detach(self: Any) -> Any:
-    return lax.stop_gradient(self)
-
-
-for _name in ("clone", "alias", "contiguous", "lift", "lift_fresh", "lift_fresh_copy", "alias_copy", "cpu"):
-    register(f"aten.{_name}")(lambda self: self)
-register("prims.device_put")(lambda a: a)
-register("prims.clone")(lambda self: self)
-
-
-@register("aten.copy")
-def copy(self: Any, src: Any) -> Any:
-    return mnp.broadcast_to(cast(src, self.dtype), self.shape)
-
-
-# --- activations --------------------------------------------------------------------------------------------
-@register("aten.gelu")
-def gelu(self: Any, approximate: str = "none") -> Any:
-    return activations.gelu(self, approximate=approximate == "tanh")
-
-
-@register("aten.elu")
-@in_single
-def elu(self: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
-    safe = mnp.where(self > 0, 0, self)
-    return mnp.where(self > 0, self * scale, mnp.expm1(safe * input_scale) * (alpha * scale))
-
-
-@register("aten.celu")
-def celu(self: Any, alpha: float = 1) -> Any:
-    return elu(self, alpha, 1, 1 / alpha)
-
-
-@register("aten.selu")
-def selu(self: Any) -> Any:
-    return elu(self, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
-
-
-@register("aten.leaky_relu")
-@in_single
-def leaky_relu(self: Any, negative_slope: float = 0.01) -> Any:
-    return mnp.where(self > 0, self, self * negative_slope)
-
-
-@register("aten.prelu", "aten._prelu_kernel")
-def prelu(self: Any, weight: Any) -> Any:
-    if weight.ndim == 1 and self.ndim > 1 and weight.shape[0] > 1:
-        weight = weight.reshape(weight.shape[0], *(1,) * (self.ndim - 2))
-    return mnp.where(self > 0, self, weight * self)
-
-
-@register("aten.softplus")
-@in_single
-def softplus(self: Any, beta: float = 1, threshold: float = 20) -> Any:
-    large = self * beta > threshold
-    safe = mnp.where(large, 0, self) * beta
-    return mnp.where(large, self, mnp.log1p(mnp.exp(safe)) / beta)
-
-
-@register("aten.hardtanh")
-def hardtanh(self: Any, min_val: float = -1, max_val: float = 1) -> Any:
-    """The derivative at the bounds is 0, as in torch."""
-    inside = (self > min_val) & (self < max_val)
-    return mnp.where(inside, self, lax.stop_gradient(mnp.clip(self, min_val, max_val)))
-
-
-register("aten.relu6")(lambda self: hardtanh(self, 0, 6))
-
-
-@register("aten.hardsigmoid")
-def hardsigmoid(self: Any) -> Any:
-    return hardtanh(self + 3, 0, 6) / 6
-
-
-@register("aten.hardswish")
-def hardswish(self: Any) -> Any:
-    inside = (self > -3) & (self < 3)
-    safe = mnp.where(inside, self, 0)
-    return mnp.where(inside, safe * (safe + 3) / 6, mnp.where(self <= -3, self * 0, self))
-
-
-@register("aten.threshold")
-def threshold(self: Any, threshold: Any, value: Any) -> Any:
-    return mnp.where(self <= threshold, cast(value, self.dtype), self)
-
-
-@register("aten.softshrink")
-def softshrink(self: Any, lambd: float = 0.5) -> Any:
-    shrunk = self - mnp.where(self > 0, lambd, -lambd).astype(self.dtype)
-    return mnp.where((self >= -lambd) & (self <= lambd), mnp.zeros_like(self), shrunk)
-
-
-@register("aten.hardshrink")
-def hardshrink(self: Any, lambd: float = 0.5) -> Any:
-    return mnp.where((self >= -lambd) & (self <= lambd), mnp.zeros_like(self), self)
-
-
-@register("aten.glu")
-def glu(self: Any, dim: int = -1) -> Any:
-    a, b = mnp.split(self, 2, dim)
-    return a * activations.sigmoid(b)
 
 
 @register("prims.fma")

@@ -11,8 +11,8 @@ import numpy as np
 from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.errors import RuleError
-from meshwright.interop.torch.ops.elementwise import cast, is_one
 from meshwright.interop.torch.ops.reductions import lengths_to_offsets
+from meshwright.interop.torch.promotion import cast, is_one
 from meshwright.interop.torch.registry import register
 from meshwright.transforms.custom_vjp import custom_vjp
 

@@ -9,7 +9,8 @@ import numpy as np
 from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.core import dtypes
-from meshwright.interop.torch.ops.elementwise import absolute, cast, promoted, to_float
+from meshwright.interop.torch.ops.elementwise import absolute
+from meshwright.interop.torch.promotion import cast, promoted, to_float
 from meshwright.interop.torch.registry import register
 from meshwright.nn import activations, normalization
 from meshwright.scipy.special import xlogy

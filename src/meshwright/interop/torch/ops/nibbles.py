@@ -16,8 +16,8 @@ import torch
 from meshwright import numpy as mnp
 from meshwright.core import dtypes
 from meshwright.errors import RuleError
-from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.interop.torch.ops.products import linear
+from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
 
 #: consecutive blocks of rows: how many blocks, and where in one block's nibbles of a column each of its rows is

@@ -11,7 +11,7 @@ from meshwright import numpy as mnp
 from meshwright.core import dtypes
 from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import array_dtype
-from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
 from meshwright.nn import normalization
 from meshwright.transforms.custom_jvp import custom_jvp

@@ -17,7 +17,7 @@ from meshwright import numpy as mnp
 from meshwright.core.avals import Typed
 from meshwright.errors import ConcretizationTypeError, RuleError
 from meshwright.interop.torch.dtypes import array_dtype
-from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
 from meshwright.ops.elementwise.table import convert
 

@@ -16,7 +16,7 @@ from meshwright.core import dtypes
 from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.convolution import _each
-from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
 from meshwright.transforms.custom_jvp import custom_jvp
 

@@ -8,7 +8,7 @@ from typing import Any
 from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.core.avals import Typed
-from meshwright.interop.torch.ops.elementwise import is_one, scaling
+from meshwright.interop.torch.promotion import is_one, scaling
 from meshwright.interop.torch.registry import register, rows
 
 

@@ -11,7 +11,7 @@ import torch
 from meshwright import lax, random
 from meshwright import numpy as mnp
 from meshwright.interop.torch.dtypes import array_dtype
-from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
 
 Draw = Callable[[], Any]

@@ -12,8 +12,9 @@ from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.core import dtypes
 from meshwright.interop.torch.dtypes import array_dtype
-from meshwright.interop.torch.ops.elementwise import absolute, cast, to_float
+from meshwright.interop.torch.ops.elementwise import absolute
 from meshwright.interop.torch.ops.shapes import dims_of
+from meshwright.interop.torch.promotion import cast, to_float
 from meshwright.interop.torch.registry import register
 from meshwright.nn import normalization
 from meshwright.transforms.custom_jvp import custom_jvp

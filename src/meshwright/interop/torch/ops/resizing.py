@@ -12,7 +12,7 @@ import numpy as np
 from meshwright import numpy as mnp
 from meshwright.core import dtypes
 from meshwright.errors import RuleError
-from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from meshwright import numpy as mnp
-from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.interop.torch.ops.indexing import grid
+from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
 from meshwright.transforms.custom_jvp import custom_jvp
 

@@ -9,7 +9,7 @@ from typing import Any
 from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.interop.torch.dtypes import common_dtype
-from meshwright.interop.torch.ops.elementwise import cast
+from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
 
 

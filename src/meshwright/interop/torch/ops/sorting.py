@@ -12,8 +12,8 @@ import torch
 from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.interop.torch.dtypes import array_dtype
-from meshwright.interop.torch.ops.elementwise import cast
 from meshwright.interop.torch.ops.reductions import evenly
+from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from meshwright import lax
 from meshwright import numpy as mnp
-from meshwright.interop.torch.ops.elementwise import binary_of_floats, clamp, of_floats, to_float
+from meshwright.interop.torch.ops.elementwise import clamp
+from meshwright.interop.torch.promotion import binary_of_floats, of_floats, to_float
 from meshwright.interop.torch.registry import register, rows
 from meshwright.nn import activations
 from meshwright.scipy import special
