@@ -13,7 +13,6 @@ programs or targets that contain one of its words, and leaves the page as it is.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import statistics
@@ -25,11 +24,11 @@ from typing import Any
 import meshwright as mw
 from benchmarks import mlp, optima
 from benchmarks.common import console, ratio
-from benchmarks.targets import DOCS, MODELS, Subject, model
+from benchmarks.targets import DOCS, MODELS, Subject, emitted, model
 from meshwright.errors import CompileError, MissingExtraError
 from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.spmd.report import human_bytes
-from meshwright.stablehlo.hlo import module_bytecode, module_text
+from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.targets.child import Job, compile_in_child
 from meshwright.targets.compiling import described
 from meshwright.targets.flops import product_operations
@@ -63,17 +62,6 @@ def subject(name: str) -> Subject:
         return MADE[name]()
 
 
-@cache
-def emitted(name: str, platform: str) -> Any:
-    """The module that we give to the compiler."""
-    return subject(name).part.module(platform)
-
-
-def digest(name: str, where: str) -> str:
-    """What figures of ours are of."""
-    return hashlib.sha256(module_text(emitted(name, mw.target(where).platform)).encode()).hexdigest()[:16]
-
-
 def measured(name: str, where: str, ours: bool) -> Figures:
     """Figures of one device, of our partition or of XLA's.
 
@@ -84,7 +72,7 @@ def measured(name: str, where: str, ours: bool) -> Figures:
     platform = target.platform
     topology, options = described(target)
     ids = target.order_of(found.part.mesh)
-    module = module_bytecode(emitted(name, platform)) if ours else found.whole()
+    module = module_bytecode(emitted(found.part, platform)) if ours else found.whole()
     partitions = 1 if ours else len(ids)
     job = Job(name, module, platform, topology, options, ids, (), partitions, not ours and found.is_free)
     answer = compile_in_child(job, compiler(platform, target.name))
@@ -157,7 +145,7 @@ def main() -> None:
             continue
         found = kept.setdefault(key, {})
         try:
-            if found.get("module") != (module := digest(name, where)):
+            if found.get("module") != (module := subject(name).digest(where)):
                 found.update(module=module, ours=measured(name, where, ours=True))
             if "xla" not in found:
                 found["xla"] = measured(name, where, ours=False)

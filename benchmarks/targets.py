@@ -1,12 +1,14 @@
 """Programs compiled for TPU pods and GPU nodes: what we predicted beside what XLA made of them.
 
-Writes ``docs/targets.md``; XLA's figures are kept in ``docs/targets.json``, so that what has been compiled once is not
-compiled again (remove an entry to have it measured anew). Needs ``meshwright[tpu,cuda]``; a target whose compiler is
-missing keeps the figures it has. ``MESHWRIGHT_ONLY`` limits it to programs or targets that contain one of its words.
+Writes ``docs/targets.md``; XLA's figures are kept in ``docs/targets.json``, with a digest of the module they are of:
+what has been compiled once is not compiled again (remove an entry to have it measured anew). Needs
+``meshwright[tpu,cuda]``; a target whose compiler is missing keeps the figures it has. ``MESHWRIGHT_ONLY`` limits it to
+programs or targets that contain one of its words.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import statistics
@@ -30,7 +32,7 @@ from meshwright.api.targets import memory_on
 from meshwright.errors import CompileError, MissingExtraError
 from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.spmd.report import human_bytes
-from meshwright.stablehlo.hlo import module_bytecode
+from meshwright.stablehlo.hlo import module_bytecode, module_text
 from meshwright.targets.child import compile_in_child
 from meshwright.targets.compiling import Job, described
 from meshwright.targets.hlo import parse_hlo
@@ -52,6 +54,16 @@ class Subject:
     whole: Callable[[], bytes]
     #: nobody said how results are split
     is_free: bool = False
+
+    def digest(self, where: str) -> str:
+        """What figures of ours are of."""
+        return hashlib.sha256(module_text(emitted(self.part, mw.target(where).platform)).encode()).hexdigest()[:16]
+
+
+@cache
+def emitted(part: Any, platform: str) -> Any:
+    """The module that we give to the platform's compiler."""
+    return part.module(platform)
 
 
 def gpt(devices: int) -> Subject:
@@ -148,22 +160,24 @@ def cases() -> Iterator[tuple[str, str]]:
 
 
 def measured(name: str, where: str) -> dict[str, Any]:
-    """XLA's figures for our per-device program, and on TPUs the cycles of what its own partitioner makes."""
+    """XLA's figures for our per-device program."""
     target = mw.target(where)
     found = subject(name, target.size)
     report = found.part.compile(target, progress=lambda seconds, held: None)
-    figures = {
+    return {
         "fits": report.fits, "peak": report.peak_bytes, "device": report.device_bytes,
         "arguments": report.argument_bytes, "temporaries": report.temp_bytes, "sent": report.bytes_sent,
         "collectives": len(report.collectives), "beside": sum(c.asynchronous for c in report.collectives),
         "share": report.overlapped_share, "cycles": report.estimated_cycles, "seconds": round(report.seconds, 1),
     }  # fmt: skip
-    if target.platform == "tpu":
-        figures["xla_cycles"] = _xla_cycles(found, target)
-    return figures
 
 
-def _xla_cycles(found: Subject, target: Any) -> int | None:
+def xla_cycles(name: str, where: str) -> int | None:
+    """The cycles of what XLA's own partitioner makes of the program, for TPUs."""
+    target = mw.target(where)
+    if target.platform != "tpu":
+        return None
+    found = subject(name, target.size)
     topology, options = described(target)
     ids = target.order_of(found.part.mesh)
     job = Job("whole", found.whole(), "tpu", topology, options, ids, partitions=len(ids), free_results=found.is_free)
@@ -211,11 +225,13 @@ def _summary(platform: str, errors: list[tuple[str, float, float]]) -> str:
 def main() -> None:
     kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     for name, where in cases():
-        if f"{name} {where}" in kept:
+        start, found = time.perf_counter(), kept.get(f"{name} {where}", {})
+        module = subject(name, mw.target(where).size).digest(where)
+        if found.get("module") == module:
             continue
-        start = time.perf_counter()
         try:
-            kept[f"{name} {where}"] = measured(name, where)
+            whole = found["xla_cycles"] if "xla_cycles" in found else xla_cycles(name, where)
+            kept[f"{name} {where}"] = {"module": module, "xla_cycles": whole, **measured(name, where)}
         except (MissingExtraError, CompileError) as error:
             print(f"{name} for {where}: {error}", flush=True)
             continue
