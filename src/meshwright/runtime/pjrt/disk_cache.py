@@ -18,7 +18,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -110,9 +110,19 @@ def _settings() -> list[tuple[str, str]]:
 @cache
 def _sources() -> str:
     """What lowers programs: this package, as the names, sizes and times of its files tell, and what it stands on."""
-    files = sorted(Path(__file__).parents[2].rglob("*.py"))
-    state = [(str(f), s.st_size, s.st_mtime_ns) for f in files for s in (f.stat(),)]
+    state = sorted(_states(Path(__file__).parents[2]))
     return f"{sys.version} {np.__version__} {ml_dtypes.__version__} {state}"
+
+
+def _states(folder: str | Path) -> Iterator[tuple[str, int, int]]:
+    """Path, size and time of each Python file below a folder."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _states(entry.path)
+            elif entry.name.endswith(".py"):
+                state = entry.stat()
+                yield entry.path, state.st_size, state.st_mtime_ns
 
 
 # --- processes that share a folder --------------------------------------------------------------------------
