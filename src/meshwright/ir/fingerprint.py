@@ -11,7 +11,6 @@ import hashlib
 import io
 import pickle
 from collections.abc import Callable
-from functools import cache
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -67,12 +66,7 @@ def _op(op: Op) -> tuple[Any, ...]:
 
 def _fields(obj: Any) -> tuple[Any, ...]:
     """What it is made of, without what it has found out about itself."""
-    return tuple(getattr(obj, name) for name in _names(type(obj)))
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(kind) if f.init)
+    return tuple(getattr(obj, f.name) for f in dataclasses.fields(obj) if f.init)
 
 
 def _check_known(obj: Any) -> None:
