@@ -25,10 +25,12 @@ def _stack(x: np.ndarray) -> np.ndarray:
 
 
 def _in_axes(sample: Sample) -> Iterator[tuple[int | None, ...]]:
-    """Every choice of batch positions. From four operands on, those of rank 0 or 1 are batched at the front only."""
+    """Every choice of batch positions. From four operands on, those of rank 0 or 1 are batched at the front only, and
+    from six on all but the first two."""
     options = []
-    for x in sample.args:
-        places = range(x.ndim + 1) if len(sample.args) < 4 or x.ndim > 1 else range(1)
+    for number, x in enumerate(sample.args):
+        anywhere = len(sample.args) < 4 or (x.ndim > 1 and (number < 2 or len(sample.args) < 6))
+        places = range(x.ndim + 1 if anywhere else 1)
         options.append([None, *places])
     for axes in itertools.product(*options):
         if any(a is not None for a in axes):
