@@ -221,6 +221,10 @@ def test_a_closed_pipe_is_none(file):
     assert done.returncode in (0, 1) and "error" not in done.stderr and "Traceback" not in done.stderr
 
 
+def test_closed_outputs_are_none(file):
+    assert shell(f"mw partition {file} >&- 2>&-").returncode == 0
+
+
 @pytest.mark.parametrize("command", ["partition", "explain --no-suggest", "compare"])
 def test_the_standard_input_is_a_file(file, command):
     assert shell(f"mw {command} - < {file}").returncode == 0

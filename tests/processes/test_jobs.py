@@ -122,6 +122,31 @@ def test_an_interrupt_while_processes_are_started_ends_those_that_are(tmp_path, 
     assert not Path(f"/proc/{int(lines[0])}").exists() or "Z" in Path(f"/proc/{int(lines[0])}/stat").read_text()
 
 
+def unheard(*_):
+    raise BrokenPipeError
+
+
+def test_processes_whose_output_nobody_reads_see_it():
+    assert Launch(["yes"], 2, os.environ, unheard).run(0)[0] == -signal.SIGPIPE
+
+
+@pytest.mark.slow
+def test_lines_that_are_read_late_are_not_lost():
+    lines = []
+    Launch(["echo", "1\n2"], 1, os.environ, lambda *line: (time.sleep(2.5), lines.append(line))).run(0)
+    assert [line[2] for line in lines] == ["1\n", "2\n"]
+
+
+def test_one_that_ends_before_all_have_come_is_not_waited_for(tmp_path):
+    script = tmp_path / "early.py"
+    script.write_text(
+        "import os, sys\nif os.environ['MESHWRIGHT_PROCESS_ID'] == '1':\n    sys.exit()\n"
+        "import meshwright as mw\nmw.distributed.initialize()\n"
+    )
+    status, _, err = run("-n", 2, script, seconds=60)
+    assert status == 1 and "process 0: rank 1 ended with status 0 before all had come" in err
+
+
 @pytest.fixture
 def heeded():
     """The signals that end a launcher end this process as they end one."""
@@ -241,7 +266,16 @@ def test_places_in_jobs():
     assert find_job(TORCH) == Job(2, 4, "host0:29501", "RANK and WORLD_SIZE")
     assert find_job(JOB_SET) == Job(9, 12, "train-workers-0-0.train:8476", "JobSet")
     assert find_job({**SLURM, **OURS}) == Job(0, 2, "127.0.0.1:1234", "meshwright run", True)
-    assert [first_node(n) for n in ("a", "a,b", "n[3-4]", "n[03,5]x")] == ["a", "a", "n3", "n03"]
+    assert [first_node(n) for n in ("a", "a,b", "n[3-4]", "n[03,5]x,b", "r[1-2]n[3,4]")] == [
+        "a", "a", "n3", "n03x", "r1n3",
+    ]  # fmt: skip
+    assert find_job({**SLURM, "SLURM_STEP_ID": "2"}).coordinator == f"node004:{61000 + (7001 + 2018) % 4000}"
+    assert find_job({**SLURM, **OPEN_MPI}).launcher == "Open MPI"
+    uri = {"OMPI_MCA_orte_hnp_uri": "7.0;tcp6://[fe80::1,fe80::2]:34911"}
+    assert find_job({**OPEN_MPI, **uri}).coordinator == "[fe80::1]:61007"
+    assert find_job({**TORCH, "MASTER_ADDR": "::1"}).coordinator == "[::1]:29501"
+    assert Job(0, 1, "::1:80", "").coordinator == "[::1]:80"
+    assert find_job({"RANK": "0", "WORLD_SIZE": "1"}) is None
 
 
 def test_bad_places(refuses):
@@ -249,6 +283,12 @@ def test_bad_places(refuses):
         find_job({**TORCH, "RANK": "x"})
     with refuses(DistributedError, "process 4 of 4"):
         find_job({**TORCH, "RANK": "4"})
+    with refuses(DistributedError, "JOB_REPLICAS", "'many'"):
+        find_job({**JOB_SET, "JOB_REPLICAS": "many"})
+    with refuses(DistributedError, "port below 65536", "host0:65536"):
+        find_job({**TORCH, "MASTER_PORT": "65535"})
+    with refuses(DistributedError, "process 2 of 4", "MASTER_PORT are not set"):
+        find_job({k: v for k, v in TORCH.items() if k != "MASTER_PORT"})
     with refuses(DistributedError, "PROCESSES_PER_JOB"):
         find_job({k: v for k, v in JOB_SET.items() if k != "PROCESSES_PER_JOB"})
 
@@ -259,10 +299,10 @@ def test_a_coordinator_that_is_not_there(refuses):
     assert done.returncode == 1 and "process 1 found no coordinator at 127.0.0.1:1" in done.stderr, done.stderr
 
 
-def met(count, places, wait=5.0, token="secret", stop="", apart=0.0):
+def met(count, places, wait=5.0, token="secret", stop="", apart=0.0, host="127.0.0.1"):
     """What processes that come to a coordinator of ``count``, some seconds ``apart``, are told, "" for nothing wrong;
     and whether it served."""
-    meeting = Meeting("127.0.0.1:0", count, token)
+    meeting = Meeting(f"{host}:0", count, token)
     if stop:
         threading.Timer(0.3, meeting.give_up, [stop]).start()
 
@@ -285,8 +325,9 @@ def met(count, places, wait=5.0, token="secret", stop="", apart=0.0):
 
 def test_processes_meet():
     """Before XLA is asked, which ends processes that wait for others in vain."""
-    told, served = met(3, [(r, 3, "secret") for r in range(3)])
-    assert told == ["", "", ""] and served == "served"
+    for host in ("127.0.0.1", "[::1]"):
+        told, served = met(3, [(r, 3, "secret") for r in range(3)], host=host)
+        assert told == ["", "", ""] and served == "served"
     told, served = met(3, [(0, 3, "secret"), (2, 3, "secret"), (1, 3, "guess")], wait=0.5)
     assert all("1 did not come" in t and "rank 1; 1 that came did not know" in t for t in told[:2]), told
     assert "belongs to another job" in told[2] and "did not come" in served

@@ -33,6 +33,8 @@ def main() -> None:
     So are output that cannot be written; a closed pipe needs no message. Characters that the terminal's encoding lacks
     are written as question marks.
     """
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # closed from the beginning: nobody wants to hear it
+    sys.stderr = sys.stderr or open(os.devnull, "w")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:

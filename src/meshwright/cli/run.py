@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -20,14 +21,20 @@ _writing = threading.Lock()
 def _write(stream: str, rank: int, line: str) -> None:
     if line.startswith("[Gloo] Rank "):
         return  # how many it is connected to, which it always prints
-    with _writing:
-        out = getattr(sys, stream)
-        out.write(f"[{rank}] {line if line.endswith(chr(10)) else line + chr(10)}")
-        out.flush()
+    out = getattr(sys, stream)
+    try:
+        with _writing:
+            out.write(f"[{rank}] {line if line.endswith(chr(10)) else line + chr(10)}")
+            out.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            _say(f"what rank {rank} prints cannot be written: {error.strerror}")
+        raise
 
 
 def _say(text: str) -> None:
-    print(f"meshwright run: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # where nobody hears it, the exit status says it
+        print(f"meshwright run: {text}", file=sys.stderr, flush=True)
 
 
 def run(

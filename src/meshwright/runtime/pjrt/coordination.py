@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from jaxlib import _jax
 from jaxlib._jax import JaxRuntimeError
 
+from meshwright.core.addresses import family_of, host_and_port
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt.world import WORLD
 
@@ -32,9 +33,9 @@ T = TypeVar("T")
 
 def address_towards(address: str) -> str:
     """The address of this machine on the way to another's ``host:port``: where others reach it."""
-    host, _, port = address.rpartition(":")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        s.connect((host, int(port)))  # sends nothing
+    host, port = host_and_port(address)
+    with socket.socket(family_of(host), socket.SOCK_DGRAM) as s:
+        s.connect((host, port))  # sends nothing
         return s.getsockname()[0]
 
 
@@ -44,11 +45,11 @@ def serve(address: str, count: int, wait: float) -> Any:
     Raises:
       DistributedError: it cannot listen there.
     """
-    host, _, port = address.rpartition(":")
+    host, port = host_and_port(address)
     try:
-        with socket.socket() as s:
+        with socket.socket(family_of(host)) as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            s.bind((host, int(port)))
+            s.bind((host, port))
         return _jax.get_distributed_runtime_service(
             address, count, heartbeat_timeout=_HEARTBEAT, shutdown_timeout=5, cluster_register_timeout=int(wait),
             recoverable=True,
@@ -56,7 +57,7 @@ def serve(address: str, count: int, wait: float) -> Any:
     except (OSError, RuntimeError) as error:
         raise DistributedError(
             f"the coordinator of {count} processes cannot listen on {address}: {error}; another program may use the "
-            "port: choose another address"
+            "port, or the host be another machine: choose another address"
         ) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from meshwright.core.addresses import address_of, host_and_port
 from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
 
@@ -31,11 +32,12 @@ class Job:
                 f"distributed.initialize: {self.launcher} says that this is process {self.rank} of {self.count}; "
                 "numbers go from 0 to one less than the number of processes"
             )
-        if not re.fullmatch(r".+:\d+", self.coordinator):
+        if not re.fullmatch(r".+:\d{1,5}", self.coordinator) or host_and_port(self.coordinator)[1] >= 1 << 16:
             raise DistributedError(
-                f"distributed.initialize: the coordinator's address must be host:port, {self.launcher} says "
-                f"{self.coordinator!r}"
+                f"distributed.initialize: the coordinator's address must be host:port ([host]:port for IPv6, with a "
+                f"port below 65536), {self.launcher} says {self.coordinator!r}"
             )
+        object.__setattr__(self, "coordinator", address_of(*host_and_port(self.coordinator)))
 
 
 def find_job(env: Mapping[str, str]) -> Job | None:
@@ -44,11 +46,27 @@ def find_job(env: Mapping[str, str]) -> Job | None:
     Raises:
       DistributedError: variables that do not fit together.
     """
-    for find in (_ours, _torch, _slurm, _open_mpi, _job_set):
+    for find in (_ours, _torch, _open_mpi, _slurm, _job_set):  # SLURM's may be of what starts Open MPI's
         job = find(env)
         if job is not None:
             return job
+    _refuse_half(env)
     return None
+
+
+def _refuse_half(env: Mapping[str, str]) -> None:
+    """Raise for processes of several that would each stay alone, as nothing says where the others are.
+
+    Raises:
+      DistributedError: as said.
+    """
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in env]
+    if "RANK" in env and env.get("WORLD_SIZE", "1") != "1" and missing:
+        raise DistributedError(
+            f"distributed.initialize: RANK and WORLD_SIZE say that this is process {env['RANK']} of "
+            f"{env['WORLD_SIZE']}, and {' and '.join(missing)} are not set; set them, or pass coordinator_address, "
+            "num_processes and process_id"
+        )
 
 
 def _number(env: Mapping[str, str], name: str) -> int:
@@ -73,7 +91,7 @@ def _torch(env: Mapping[str, str]) -> Job | None:
     it."""
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys():
         return None
-    address = f"{env['MASTER_ADDR']}:{_number(env, 'MASTER_PORT') + 1}"
+    address = address_of(env["MASTER_ADDR"], _number(env, "MASTER_PORT") + 1)
     return Job(_number(env, "RANK"), _number(env, "WORLD_SIZE"), address, "RANK and WORLD_SIZE")
 
 
@@ -81,21 +99,22 @@ def _slurm(env: Mapping[str, str]) -> Job | None:
     if not {"SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS"} <= env.keys():
         return None
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "localhost"
-    port = _FIRST_PORT + _number(env, "SLURM_JOB_ID") % _PORTS
+    steps = 1009 * _number(env, "SLURM_STEP_ID") if env.get("SLURM_STEP_ID") else 0  # of one job run side by side
+    port = _FIRST_PORT + (_number(env, "SLURM_JOB_ID") + steps) % _PORTS
     return Job(_number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS"), f"{first_node(nodes)}:{port}", "SLURM")
 
 
 def first_node(nodes: str) -> str:
     """The first host of SLURM's list: ``node001`` for ``node[001-015,17],login``."""
-    match = re.match(r"([^\[,]+)(?:\[([^\],-]+))?", nodes)
-    return "".join(part or "" for part in match.groups()) if match else nodes
+    match = re.match(r"(?:[^\[,]|\[[^\]]*\])+", nodes)
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", match[0] if match else nodes)
 
 
 def _open_mpi(env: Mapping[str, str]) -> Job | None:
     if not {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"} <= env.keys():
         return None
     uri = env.get("OMPI_MCA_orte_hnp_uri") or env.get("PMIX_SERVER_URI2") or env.get("PMIX_SERVER_URI21") or ""
-    host = re.search(r"tcp[46]?://\[?([^\],:;]+)", uri)
+    host = re.search(r"tcp[46]?://(?:\[([^\],]+)|([^,:;]+))", uri)
     if host is None:
         raise DistributedError(
             "distributed.initialize: Open MPI does not say where its first process is; pass coordinator_address"
@@ -103,7 +122,7 @@ def _open_mpi(env: Mapping[str, str]) -> Job | None:
     job = re.match(r"\D*(\d+)", uri)
     port = _FIRST_PORT + (int(job[1]) if job else 0) % _PORTS
     rank, count = _number(env, "OMPI_COMM_WORLD_RANK"), _number(env, "OMPI_COMM_WORLD_SIZE")
-    return Job(rank, count, f"{host[1]}:{port}", "Open MPI")
+    return Job(rank, count, address_of(host[1] or host[2], port), "Open MPI")
 
 
 def _job_set(env: Mapping[str, str]) -> Job | None:
@@ -117,8 +136,8 @@ def _job_set(env: Mapping[str, str]) -> Job | None:
             "distributed.initialize: in a JobSet, set PROCESSES_PER_JOB (the parallelism of a job), JOB_REPLICAS (1 if "
             "left out) and REPLICATED_JOB_NAME in the manifest's env, or pass num_processes and process_id"
         )
-    jobs = int(env.get("JOB_REPLICAS", "1"))
+    env = {"JOB_REPLICAS": "1", "JOB_INDEX": "0", "COORDINATOR_PORT": str(_FIRST_PORT), **env}
     name, replicated = env["JOBSET_NAME"], env["REPLICATED_JOB_NAME"]
-    rank = int(env.get("JOB_INDEX", "0")) * per_job + _number(env, "JOB_COMPLETION_INDEX")
-    address = f"{name}-{replicated}-0-0.{env.get('JOBSET_SUBDOMAIN', name)}:{env.get('COORDINATOR_PORT', _FIRST_PORT)}"
-    return Job(rank, jobs * per_job, address, "JobSet")
+    rank = _number(env, "JOB_INDEX") * per_job + _number(env, "JOB_COMPLETION_INDEX")
+    host, port = f"{name}-{replicated}-0-0.{env.get('JOBSET_SUBDOMAIN', name)}", _number(env, "COORDINATOR_PORT")
+    return Job(rank, _number(env, "JOB_REPLICAS") * per_job, address_of(host, port), "JobSet")

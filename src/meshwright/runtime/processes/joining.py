@@ -49,7 +49,7 @@ def join(job: Job, wait: float) -> None:
     WORLD.proxy = Proxy(job.coordinator)
     service = coordination.connect(WORLD.proxy.address, job.rank, wait)
     WORLD.rank, WORLD.count, WORLD.service = job.rank, job.count, service
-    if not job.coordinator.startswith(("127.", "localhost")):
+    if not job.coordinator.startswith(("127.", "localhost:", "[::1]:")):
         WORLD.host = os.environ.get("MESHWRIGHT_HOST") or coordination.address_towards(job.coordinator)
     table = signs.begin(service)
     _check_devices(table, wait)

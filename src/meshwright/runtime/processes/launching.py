@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
@@ -34,7 +35,8 @@ class Launch:
     """What to start: ``command`` ``count`` times, each with ``env`` and its place in the job.
 
     After the first process that fails, the others have ``grace`` seconds to end by themselves. ``write`` gets the
-    lines that they print, with a stream's name and the rank.
+    lines that they print, with a stream's name and the rank; if it raises OSError, nobody reads what the process prints
+    any more, which then fails as it would if it ran alone.
     """
 
     command: Sequence[str]
@@ -61,7 +63,7 @@ class Launch:
 
     def _run(self, attempt: int, token: str) -> dict[int, int]:
         self.processes = []
-        readers: list[threading.Thread] = []
+        readers: list[_Reader] = []
         try:  # an interrupt comes at any time, and ends what has been started by then
             for rank in range(self.count):
                 with held() as signals:  # one within Popen would leave a process that is not ours yet
@@ -69,7 +71,11 @@ class Launch:
                 stop(signals)
             for rank, name in itertools.product(range(self.count), ("stdout", "stderr")):
                 readers.append(self._reader(rank, name))
-            return self._watched()
+            ends = self._watched()
+            self._end_rest()
+            for reader in readers:
+                reader.finish()
+            return ends
         except Terminated:
             self._end(signal.SIGTERM, 20)
             raise
@@ -77,10 +83,14 @@ class Launch:
             self._end(signal.SIGINT, 5)
             raise
         finally:
-            if any(p.poll() != 0 for p in self.processes):
-                self._end(signal.SIGTERM, 3)
+            self._end_rest()
             for reader in readers:
                 reader.join(2)
+
+    def _end_rest(self) -> None:
+        """End what processes that failed have left."""
+        if any(p.poll() != 0 for p in self.processes):
+            self._end(signal.SIGTERM, 3)
 
     def _started(self, rank: int, attempt: int, token: str) -> subprocess.Popen[str]:
         place = {"MESHWRIGHT_COORDINATOR": self._coordinator.address, "MESHWRIGHT_PROCESS_ID": str(rank),
@@ -91,16 +101,8 @@ class Launch:
             errors="replace", start_new_session=True, preexec_fn=_end_with_parent,
         )  # fmt: skip
 
-    def _reader(self, rank: int, name: str) -> threading.Thread:
-        stream = getattr(self.processes[rank], name)
-
-        def read() -> None:
-            for line in stream:
-                self.write(name, rank, line)
-
-        thread = threading.Thread(target=read, daemon=True)
-        thread.start()
-        return thread
+    def _reader(self, rank: int, name: str) -> _Reader:
+        return _Reader(getattr(self.processes[rank], name), partial(self.write, name, rank))
 
     def _watched(self) -> dict[int, int]:
         end: float | None = None
@@ -109,8 +111,7 @@ class Launch:
             for rank, state in enumerate(states):
                 if state is not None and rank not in self._ended:
                     self._ended[rank] = time.monotonic()
-                    if state:
-                        self._coordinator.meeting.give_up(f"rank {rank} {described(state)} before all had come")
+                    self._coordinator.meeting.give_up(f"rank {rank} {described(state)} before all had come")
             stopped = self._stopped(states)
             end = (end or time.monotonic() + self.grace) if any(states) or stopped else None
             if None not in states or (end is not None and time.monotonic() > end):
@@ -163,6 +164,33 @@ def _end_with_parent() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+class _Reader(threading.Thread):
+    """Passes on the lines of a process's stream to ``write``."""
+
+    def __init__(self, stream: TextIO, write: Callable[[str], None]) -> None:
+        super().__init__(daemon=True)
+        self.stream, self.write, self.lines, self.is_writing = stream, write, 0, False
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for line in self.stream:
+                self.is_writing = True
+                self.write(line)
+                self.lines, self.is_writing = self.lines + 1, False
+        except OSError:  # nobody reads it: the process is to see that
+            self.is_writing = False
+            self.stream.close()
+
+    def finish(self) -> None:
+        """Wait until all is passed on, however slowly it is taken; not for what is silent: a process that was left
+        behind may hold the stream."""
+        lines = -1
+        while self.is_alive() and (self.is_writing or self.lines != lines):
+            lines = self.lines
+            self.join(2)
+
+
 class _Coordinator:
     """The coordination service of a job on a free port of loopback, held for as long as this is entered."""
 
@@ -177,13 +205,14 @@ class _Coordinator:
 
     def __exit__(self, *exception: object) -> None:
         self.meeting.give_up("the job was ended before all had come")
+        self.meeting.close()
         self._thread.join()
         self.meeting.end()
         self.service = None
 
     def _gather(self, count: int) -> None:
         with suppress(DistributedError):  # which the processes say
-            self.service = self.meeting.gather(_COME, lambda: coordination.serve(self.address, count, _COME))
+            self.service = self.meeting.gather(_COME, lambda: coordination.serve(self.address, count, _COME), _COME)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -26,6 +26,7 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any, cast
 
+from meshwright.core.addresses import address_of, family_of, host_and_port
 from meshwright.core.config import config
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt.world import WORLD
@@ -109,20 +110,20 @@ class Meeting:
 
     def __init__(self, address: str, count: int, token: str) -> None:
         self.count, self.token = count, token
-        host, _, port = address.rpartition(":")
+        host, port = host_and_port(address)
         try:
-            self.listener = socket.create_server((host, int(port)), backlog=max(count, 16))
+            self.listener = socket.create_server((host, port), family=family_of(host), backlog=max(count, 16))
         except OSError as error:
             raise DistributedError(
                 f"the coordinator of {count} processes cannot listen on {address}: {error}; another program may use "
-                "the port: choose another address"
+                "the port, or the host be another machine: choose another address"
             ) from None
-        self.address = f"{host}:{self.listener.getsockname()[1]}"
+        self.address = address_of(host, self.listener.getsockname()[1])
         #: when each process left that had come, by a clock that only grows
         self.left: dict[int, float] = {}
         self._changed = threading.Condition()
         self._come: dict[int, socket.socket] = {}
-        self._wrong, self._strangers, self._refusals = "", 0, 0
+        self._wrong, self._strangers, self._refusals, self._closed = "", 0, 0, False
 
     def give_up(self, why: str) -> None:
         """Tell all who have come, and who come, that there will be no job."""
@@ -130,8 +131,9 @@ class Meeting:
             self._wrong = self._wrong or why
             self._changed.notify_all()
 
-    def gather(self, wait: float, serve: Callable[[], Any]) -> Any:
-        """Wait for all, free the port, ``serve()`` there, and tell them; returns what that does.
+    def gather(self, wait: float, serve: Callable[[], Any], linger: float = _LINGER) -> Any:
+        """Wait for all, free the port, ``serve()`` there, and tell them; returns what that does. If there is no job,
+        those who come for ``linger`` seconds more, until :meth:`close`, are told, too.
 
         Raises:
           DistributedError: not all came in ``wait`` seconds, or :meth:`give_up`, or they do not fit together.
@@ -139,14 +141,12 @@ class Meeting:
         threading.Thread(target=self._accept, daemon=True).start()
         with self._changed:
             self._changed.wait_for(lambda: self._wrong or len(self._come) == self.count, wait)
-            if self._wrong:  # those who come a moment later hear it, too
-                self._changed.wait_for(lambda: len(self._come) + self._refusals >= self.count, _LINGER)
             self._come = {r: c for r, c in self._come.items() if not _has_gone(c)}
-            wrong = self._wrong or self._missing(wait)
-        self._close()
+            wrong = self._wrong = self._wrong or self._missing(wait)
         try:
             if wrong:
                 raise DistributedError(wrong)
+            self._close()
             return serve()
         except DistributedError as error:
             wrong = str(error)
@@ -156,6 +156,7 @@ class Meeting:
                 with suppress(OSError):
                     _say(connection, wrong=wrong)
             if wrong:
+                self._refuse_late(linger)
                 self.end()
             else:
                 threading.Thread(target=self._live, daemon=True).start()
@@ -187,6 +188,18 @@ class Meeting:
             f"of {self.count} processes, {len(ranks)} did not come to {self.address} in {wait:.0f} s: rank "
             f"{', '.join(map(str, ranks[:20]))}{strangers}; see what they print, and whether they are started at all"
         )
+
+    def _refuse_late(self, seconds: float) -> None:
+        """Tell those who come a moment later that something is wrong, which :meth:`_receive` does."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._come) + self._refusals >= self.count, seconds)
+        self._close()
+
+    def close(self) -> None:
+        """Nobody will come any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def _close(self) -> None:
         with suppress(OSError):
@@ -279,10 +292,9 @@ def _reached(address: str, rank: int, end: float, wait: float) -> socket.socket:
     Raises:
       DistributedError: nobody does in time.
     """
-    host, _, port = address.rpartition(":")
     while True:
         try:
-            return socket.create_connection((host, int(port)), timeout=min(wait, _ANSWER))
+            return socket.create_connection(host_and_port(address), timeout=min(wait, _ANSWER))
         except OSError as error:
             if time.monotonic() > end:
                 raise DistributedError(

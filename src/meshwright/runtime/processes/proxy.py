@@ -13,6 +13,7 @@ import socket
 import threading
 from contextlib import suppress
 
+from meshwright.core.addresses import host_and_port
 from meshwright.core.background import Background
 
 _BLOCK = 1 << 16
@@ -39,8 +40,7 @@ class Proxy:
                 if stop.is_set():
                     return
             inside = self.listener.accept()[0].detach()  # so that nothing closes it
-        host, _, port = self.coordinator.rpartition(":")
-        with suppress(OSError), socket.create_connection((host, int(port))) as outside:
+        with suppress(OSError), socket.create_connection(host_and_port(self.coordinator)) as outside:
             for connection in (inside, outside.fileno()):
                 _send_at_once(connection)
             _pass_on(inside, outside.fileno(), stop)
