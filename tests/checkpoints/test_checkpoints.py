@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import kills
@@ -17,7 +19,9 @@ import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
 from meshwright.checkpoint_io import CheckpointManager, files, restore, save, zarr
-from meshwright.checkpoint_io.index import REPLACED, WRITING, Entry, Leaf
+from meshwright.checkpoint_io.group import Group
+from meshwright.checkpoint_io.index import REPLACED, WRITING, Entry, Index, Leaf
+from meshwright.checkpoint_io.job import Job
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, CheckpointWarning
 
 HERE = Path(__file__).parent
@@ -204,6 +208,65 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, refuses):
     with refuses(CheckpointError, "No space left"):
         saving.wait()
     assert not list(tmp_path.iterdir())
+
+
+class Heard(dict):
+    """What processes tell each other."""
+
+    def put(self, key, value):
+        self[key] = value
+
+    def get(self, key, seconds):
+        end = time.monotonic() + seconds
+        while key not in self and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.get_now(key)
+
+    get_now = dict.get
+
+
+def saved_by_two(folders, values, format):
+    """What comes of a save in two processes, each with its folder and what gives its half of the array."""
+    heard, jobs = Heard(), []
+    for rank, (folder, value) in enumerate(zip(folders, values)):
+        group = Group()
+        group.rank, group.count, group.table, group.key = rank, 2, heard, "save"
+        leaf = Leaf(Entry("", [4], "float32"), np.dtype("float32"), [2], [([2 * rank], [2 * rank + 2], value)])
+        jobs.append(Job(folder, [leaf], Index([], {"leaf": 0}, format), group, None))
+    with ThreadPoolExecutor(2) as pool:
+        return [f.exception() for f in [pool.submit(job.run) for job in jobs]]
+
+
+def fails(error):
+    def value():
+        raise error
+
+    return value
+
+
+def half():
+    return np.ones(2, np.float32)
+
+
+@pytest.mark.parametrize("format", ["safetensors", "tensorstore"])
+@pytest.mark.parametrize(
+    ("names", "values", "words"),
+    [
+        (("a/one", "b/one"), (half, half), ["a file system that they share"] * 2),
+        (("a/one", "a/two"), (half, half), ["rank 0 saves 'one' here, rank 1 'two'"] * 2),
+        (("a/one", "a/one"), (fails(OSError(28, "No space")), half), ["one could not be written: [Errno 28]"] * 2),
+        (("a/one", "a/one"), (half, fails(KeyError("of the test"))), ["of the test"] * 2),
+        (("a/one", "a/one"), (half, half), None),
+    ],
+)
+def test_processes_that_fail_leave_nothing_and_are_heard(tmp_path, names, values, words, format):
+    errors = saved_by_two([tmp_path / name for name in names], values, format)
+    if words is None:
+        np.testing.assert_array_equal(restore(tmp_path / names[0]), np.ones(4))
+        words, errors = [], [e for e in errors if e]
+    assert [w in str(e) for w, e in zip(words, errors, strict=True)] == [True] * len(words), errors
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["one"] * (not words)
+    assert not (tmp_path / "b").exists() or not [*(tmp_path / "b").iterdir()]
 
 
 def test_managers_keep_the_latest_and_the_best(tmp_path):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from meshwright.errors import CheckpointError, DistributedError
+from meshwright.errors import CheckpointError, DistributedError, MeshwrightError
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import signs
 
@@ -22,18 +25,70 @@ class Group:
         self.rank, self.count = WORLD.rank, WORLD.count
         self.table = signs.LIVING.table
         self.key = f"meshwright/checkpoint/{next(_saves)}"
+        self._is_named = False
 
     @property
     def leads(self) -> bool:
         return self.rank == 0
 
-    def token(self) -> str:
-        """A word that all have, and nobody else."""
-        mine = uuid.uuid4().hex[:12]
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Tell the others of an exception within, for which they would wait.
+
+        Raises:
+          CheckpointError: in place of an error of the disk; what another process has told before, which removes what
+            was written, and so may be behind it.
+        """
+        try:
+            yield
+        except BaseException as error:
+            text = str(error) if isinstance(error, MeshwrightError) else f"{what}: {error or type(error).__name__}"
+            is_file = isinstance(error, (OSError, CheckpointError))
+            with suppress(DistributedError):
+                text = (self._told_failure() if is_file else "") or text
+                self._tell_failure(text if self.leads or self.count == 1 else f"rank {self.rank}: {text}")
+            if is_file:
+                raise CheckpointError(text) from None
+            raise
+
+    def _told_failure(self) -> str:
+        """What another process has told of a failure, if one has."""
+        if self.table is None:
+            return ""
+        if not self.leads:
+            return (self.table.get(f"{self.key}/finished/0", 0) or b"").decode()
+        told = (self.table.get(f"{self.key}/written/{rank}", 0) for rank in range(1, self.count))
+        return next((f for m in told if m is not None and (f := json.loads(m).get("failed"))), "")
+
+    def _tell_failure(self, text: str) -> None:
+        """Where the others listen for this process, as far as it has not told them more."""
+        if not self.leads:
+            self.tell("written", json.dumps({"failed": text}))
+            return
+        if not self._is_named:
+            self.tell("token", json.dumps({"failed": text}))
+        self.tell("finished", text)
+
+    def token(self, name: str) -> str:
+        """A word that all have, and nobody else. ``name`` is what the checkpoint is to be called.
+
+        Raises:
+          CheckpointError: the first process saves nothing, or another checkpoint.
+        """
         if self.leads:
-            self.tell("token", mine)
-            return mine
-        return self.hear("token", 0)
+            mine = {"token": uuid.uuid4().hex[:12], "name": name}
+            self.tell("token", json.dumps(mine))
+            self._is_named = True
+            return mine["token"]
+        theirs = json.loads(self.hear("token", 0))
+        if "failed" in theirs:
+            raise CheckpointError(theirs["failed"])
+        if theirs["name"] != name:
+            raise CheckpointError(
+                f"save: rank 0 saves {theirs['name']!r} here, rank {self.rank} {name!r}: all processes must save the "
+                "same checkpoints, in the same order"
+            )
+        return theirs["token"]
 
     def tell(self, what: str, text: str) -> None:
         if self.table is not None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING
+from meshwright.checkpoint_io.job import Progress
 from meshwright.checkpoint_io.parsing import read_index
 from meshwright.checkpoint_io.reading import restore
-from meshwright.checkpoint_io.writing import Progress, Saving, save
+from meshwright.checkpoint_io.writing import Saving, save
 from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.core.source import warn

@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
-import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from meshwright.checkpoint_io import files, zarr
+from meshwright.checkpoint_io import zarr
 from meshwright.checkpoint_io.group import Group
-from meshwright.checkpoint_io.index import (
-    FORMATS,
-    NAME,
-    REPLACED,
-    WRITING,
-    Entry,
-    Index,
-    Leaf,
-    Piece,
-    block_name,
-    structure,
-)
+from meshwright.checkpoint_io.index import FORMATS, NAME, Entry, Index, Leaf, structure
+from meshwright.checkpoint_io.job import Job, Progress
 from meshwright.core import pytree
 from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.core.key_types import is_key
-from meshwright.core.records import dataclass
 from meshwright.core.static import static_index
-from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError
 from meshwright.runtime.array import Array
 from meshwright.runtime.executable import as_array
 from meshwright.runtime.parts import Parts
 from meshwright.runtime.pjrt.world import WORLD
-
-Progress = Callable[[int, int], None]
 
 
 class Saving:
@@ -108,19 +90,21 @@ def save(
       >>> mw.checkpoint_io.restore(folder)["w"]
       Array([0., 1., 2.], dtype=float32)
     """
-    if format not in FORMATS:
-        raise ArgumentError(f"save: format must be one of {', '.join(FORMATS)}, got {format!r}")
-    if format == "tensorstore":
-        zarr.require()
-    folder = as_path("checkpoint_io.save: directory", directory).absolute()
-    with user_file("checkpoint_io.save: directory", folder, CheckpointError):
-        _check_free(folder, overwrite)
-    sources = [_source(path, x) for path, x in zip(_paths(tree), pytree.leaves(tree))]
-    if asynchronous:
-        sources = [_copied(s) for s in sources]
-    step = None if step is None else static_index(step, "save", "the step")
-    index = Index([], structure(tree), format, step, _numbers(metrics or {}))
-    job, saving = _Job(folder, sources, index, Group(), progress), Saving(folder)
+    group = Group()  # the others hear it from here on if something goes wrong
+    with group.told(f"save: {directory} could not be written"):
+        if format not in FORMATS:
+            raise ArgumentError(f"save: format must be one of {', '.join(FORMATS)}, got {format!r}")
+        if format == "tensorstore":
+            zarr.require()
+        folder = as_path("checkpoint_io.save: directory", directory).absolute()
+        with user_file("checkpoint_io.save: directory", folder, CheckpointError):
+            _check_free(folder, overwrite)
+        sources = [_source(path, x) for path, x in zip(_paths(tree), pytree.leaves(tree))]
+        if asynchronous:
+            sources = [_copied(s) for s in sources]
+        step = None if step is None else static_index(step, "save", "the step")
+        index = Index([], structure(tree), format, step, _numbers(metrics or {}))
+    job, saving = Job(folder, sources, index, group, progress, overwrite), Saving(folder)
     if not asynchronous:
         job.run()
         saving._done.set_result(None)
@@ -199,118 +183,3 @@ def _copied(source: Leaf) -> Leaf:
 
     pieces = [(start, stop, held(np.array(value()))) for start, stop, value in source.pieces]
     return Leaf(source.entry, source.dtype, source.tile, pieces)
-
-
-@dataclass
-class _Job:
-    folder: Path
-    sources: Sequence[Leaf]
-    index: Index
-    group: Group
-    progress: Progress | None
-    written: int = 0
-
-    def run(self) -> None:
-        """Write this process's pieces, and when all have, give the folder its name.
-
-        Raises:
-          CheckpointError: something could not be written, here or in another process.
-        """
-        group = self.group
-        place = self.folder.parent / f"{self.folder.name}{WRITING}{group.token()}"
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            mine = self._write(place)
-            group.tell("written", json.dumps([asdict(e) for e in mine]))
-        except OSError as error:
-            shutil.rmtree(place, ignore_errors=True)
-            group.tell("written", json.dumps({"failed": str(error)}))
-            raise CheckpointError(f"save: {self.folder} could not be written: {error}") from None
-        if not group.leads:
-            failure = group.hear("finished", 0)
-            if failure:
-                raise CheckpointError(failure)
-            return
-        failure = "" if self._finished(place, mine) else f"save: {self.folder} could not be written by all processes"
-        group.tell("finished", failure)
-
-    def _finished(self, place: Path, mine: list[Entry]) -> bool:
-        """Put together what the processes wrote.
-
-        Raises:
-          CheckpointError: of one of them, or from the disk.
-        """
-        try:
-            for rank in range(1, self.group.count):
-                theirs = json.loads(self.group.hear("written", rank))
-                if isinstance(theirs, dict):
-                    raise CheckpointError(f"save: rank {rank} could not write {self.folder}: {theirs['failed']}")
-                for entry, other in zip(mine, theirs, strict=True):
-                    entry.pieces += [Piece(**p) for p in other["pieces"]]
-            self.index.entries = mine
-            _check_whole(mine)
-            if self.index.format == "tensorstore":
-                zarr.join(place, mine)
-            _commit(place, self.folder, self.index)
-            return True
-        except (OSError, CheckpointError) as error:
-            shutil.rmtree(place, ignore_errors=True)
-            text = str(error) if isinstance(error, CheckpointError) else f"save: {self.folder}: {error}"
-            self.group.tell("finished", text)
-            raise CheckpointError(text) from None
-
-    def _write(self, place: Path) -> list[Entry]:
-        if self.index.format == "tensorstore":
-            return zarr.write(place, self.group.rank, self.sources, self._count)
-        token = place.name.rpartition(WRITING)[2]  # a file of another checkpoint has another name
-        name = f"data-{self.group.rank:05d}-{token}.safetensors"
-        blocks, owners = [], []
-        for source in self.sources:
-            for start, stop, value in source.pieces:
-                shape = tuple(b - a for a, b in zip(start, stop))
-                blocks.append(files.Block(block_name(source.entry.path, start, stop), shape, source.dtype, value))
-                owners.append((source.entry, start, stop))
-        for (entry, start, stop), (offset, count, crc) in zip(owners, files.write(place / name, blocks, self._count)):
-            entry.pieces.append(Piece(start, stop, name, offset, count, crc))
-        return [s.entry for s in self.sources]
-
-    def _count(self, count: int) -> None:
-        self.written += count
-        if self.progress is not None:
-            sizes = (math.prod(b - a for a, b in zip(p[0], p[1])) * s.dtype.itemsize
-                     for s in self.sources for p in s.pieces)  # fmt: skip
-            self.progress(self.written, sum(sizes))
-
-
-def _check_whole(entries: Sequence[Entry]) -> None:
-    """Raise unless pieces make up their arrays: otherwise processes wrote other trees."""
-    for entry in entries:
-        have = sum(math.prod(b - a for a, b in zip(p.start, p.stop)) for p in entry.pieces)
-        if have != math.prod(entry.shape):
-            raise CheckpointError(
-                f"save: of the array {entry.path or 'itself'} with {counted(math.prod(entry.shape), 'element')}, "
-                f"{have} were written; all processes must save the same tree"
-            )
-
-
-def _commit(place: Path, folder: Path, index: Index) -> None:
-    """Give a folder whose files are on disk its name, with its index."""
-    files.write_text(place / NAME, index.text())
-    _sync(place)
-    if folder.exists():
-        old = folder.with_name(folder.name + REPLACED)
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)  # restore looks there if nothing has taken its place
-        place.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        place.rename(folder)
-    _sync(folder.parent)
-
-
-def _sync(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

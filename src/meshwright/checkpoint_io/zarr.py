@@ -108,13 +108,18 @@ def _chunk(tile: Sequence[int], itemsize: int) -> list[int]:
     return chunk
 
 
+def folder_of(rank: int) -> str:
+    """The name of a process's database."""
+    return f"{_PROCESS}{rank}"
+
+
 def write(place: Path, rank: int, leaves: Sequence[Leaf], progress: Callable[[int], None]) -> list[Entry]:
     """Write this process's pieces; returns the entries with them.
 
     Raises:
       CheckpointError: tensorstore refused.
     """
-    folder = place / f"{_PROCESS}{rank}"
+    folder = place / folder_of(rank)
     under_way: list[tuple[Any, int]] = []
     try:
         for leaf, name in zip(leaves, names([leaf.entry for leaf in leaves])):

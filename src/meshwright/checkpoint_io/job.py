@@ -1,0 +1,161 @@
+"""The writing of one checkpoint: each process its own pieces, and the first one, when all have, gives it its name."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from meshwright.checkpoint_io import files, zarr
+from meshwright.checkpoint_io.group import Group
+from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING, Entry, Index, Leaf, Piece, block_name
+from meshwright.core.records import dataclass
+from meshwright.core.words import counted
+from meshwright.errors import CheckpointError
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Job:
+    """What this process does for a checkpoint. ``overwrite``: it may take the place of another."""
+
+    folder: Path
+    sources: Sequence[Leaf]
+    index: Index
+    group: Group
+    progress: Progress | None
+    overwrite: bool = False
+    written: int = 0
+    #: what is removed if the checkpoint fails
+    place: Path | None = None
+
+    def run(self) -> None:
+        """Write this process's pieces, and when all have, give the folder its name.
+
+        Raises:
+          CheckpointError: something could not be written, here or in another process.
+        """
+        try:
+            with self.group.told(f"save: {self.folder} could not be written"):
+                self._run(f"{self.folder.name}{WRITING}{self.group.token(self.folder.name)}")
+        except BaseException:
+            if self.place is not None:  # the others have heard it
+                shutil.rmtree(self.place, ignore_errors=True)
+            raise
+
+    def _run(self, name: str) -> None:
+        place = self.place = self.folder.parent / name
+        place.mkdir(parents=True, exist_ok=True)
+        entries, name = self._write(place)
+        if self.group.leads:
+            self._finish(place, entries)
+            self.group.tell("finished", "")
+            return
+        written = {"entries": [asdict(e) for e in entries], "files": _sizes(place, name)}
+        self.group.tell("written", json.dumps(written))
+        self.place = None  # the first process may make a checkpoint of it, until it says something else
+        if failure := self.group.hear("finished", 0):
+            self.place = place
+            raise CheckpointError(failure)
+
+    def _finish(self, place: Path, mine: list[Entry]) -> None:
+        """Put together what the processes wrote.
+
+        Raises:
+          CheckpointError: of one of them. OSError: from the disk.
+        """
+        for rank in range(1, self.group.count):
+            theirs = json.loads(self.group.hear("written", rank))
+            if "failed" in theirs:
+                raise CheckpointError(theirs["failed"])
+            _check_there(place, rank, theirs["files"])
+            for entry, other in zip(mine, theirs["entries"], strict=True):
+                entry.pieces += [Piece(**p) for p in other["pieces"]]
+        self.index.entries = mine
+        _check_whole(mine)
+        if self.index.format == "tensorstore":
+            zarr.join(place, mine)
+        _commit(place, self.folder, self.index, self.overwrite)
+
+    def _write(self, place: Path) -> tuple[list[Entry], str]:
+        """Write; returns the entries, and the name of the file or folder that has their pieces."""
+        if self.index.format == "tensorstore":
+            return zarr.write(place, self.group.rank, self.sources, self._count), zarr.folder_of(self.group.rank)
+        token = place.name.rpartition(WRITING)[2]  # a file of another checkpoint has another name
+        name = f"data-{self.group.rank:05d}-{token}.safetensors"
+        blocks, owners = [], []
+        for source in self.sources:
+            for start, stop, value in source.pieces:
+                shape = tuple(b - a for a, b in zip(start, stop))
+                blocks.append(files.Block(block_name(source.entry.path, start, stop), shape, source.dtype, value))
+                owners.append((source.entry, start, stop))
+        for (entry, start, stop), (offset, count, crc) in zip(owners, files.write(place / name, blocks, self._count)):
+            entry.pieces.append(Piece(start, stop, name, offset, count, crc))
+        return [s.entry for s in self.sources], name
+
+    def _count(self, count: int) -> None:
+        self.written += count
+        if self.progress is not None:
+            sizes = (math.prod(b - a for a, b in zip(p[0], p[1])) * s.dtype.itemsize
+                     for s in self.sources for p in s.pieces)  # fmt: skip
+            self.progress(self.written, sum(sizes))
+
+
+def _sizes(place: Path, name: str) -> dict[str, int]:
+    """The bytes of each file that is ``name``, or in the folder of that name."""
+    found = [place / name, *(place / name).rglob("*")]
+    return {str(path.relative_to(place)): path.stat().st_size for path in found if path.is_file()}
+
+
+def _check_there(place: Path, rank: int, sizes: Mapping[str, int]) -> None:
+    """Raise unless what another process wrote is here.
+
+    Raises:
+      CheckpointError: it wrote to another folder, or to one of that name on another machine.
+    """
+    for name, size in sizes.items():
+        path = place / name
+        if not path.is_file() or path.stat().st_size != size:
+            raise CheckpointError(
+                f"save: what rank {rank} wrote is not in {place.parent}: {name} is not there, or is shorter. All "
+                "processes must save to the same folder, on a file system that they share"
+            )
+
+
+def _check_whole(entries: Sequence[Entry]) -> None:
+    """Raise unless pieces make up their arrays: otherwise processes wrote other trees."""
+    for entry in entries:
+        have = sum(math.prod(b - a for a, b in zip(p.start, p.stop)) for p in entry.pieces)
+        if have != math.prod(entry.shape):
+            raise CheckpointError(
+                f"save: of the array {entry.path or 'itself'} with {counted(math.prod(entry.shape), 'element')}, "
+                f"{have} were written; all processes must save the same tree"
+            )
+
+
+def _commit(place: Path, folder: Path, index: Index, overwrite: bool) -> None:
+    """Give a folder whose files are on disk its name, with its index."""
+    files.write_text(place / NAME, index.text())
+    _sync(place)
+    if folder.exists() and overwrite:
+        old = folder.with_name(folder.name + REPLACED)
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)  # restore looks there if nothing has taken its place
+        place.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        place.rename(folder)  # which the system refuses if something has come there meanwhile
+    _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
