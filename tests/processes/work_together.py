@@ -108,5 +108,13 @@ except ProgramMismatchError as error:
     text = str(error)
     assert error.ranks == (1,) and "rank 1 is about to run another program" in text, text
     assert "2.0" in text and "3.0" in text and "work_together.py" in text, text
+for size in (4, 4000):
+    closed = np.zeros(size, np.float32)
+    closed[size // 2] = RANK
+    try:
+        mw.jit(lambda x: x + mnp.asarray(closed).sum())(x)
+        raise SystemExit("the closed-over array was not seen")
+    except ProgramMismatchError as error:
+        assert f"the closed-over array 0, float32[{size}] of values with" in str(error), error
 np.testing.assert_allclose(loss(x, w), loss(x, w))
 print(f"all is well in {RANK}")

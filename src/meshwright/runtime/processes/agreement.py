@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
+
 from meshwright.core.config import config
+from meshwright.core.key_types import is_key
 from meshwright.errors import DistributedError, ProgramMismatchError
 from meshwright.ir.jaxpr import all_eqns
 from meshwright.lowering.lower import DeviceProgram
@@ -53,6 +56,8 @@ def _lines(program: DeviceProgram) -> list[tuple[str, str]]:
     head = [(f"the mesh {target.mesh!r} on devices {[d.id for d in target.assignment]}", "")]
     head += [(f"argument {i} of type {a}", "") for i, a in enumerate(program.in_avals)]
     head += [(f"the donated arguments {sorted(program.donated)}", "")]
+    constants = [*program.constants, *program.jaxpr.consts]
+    head += [(f"the closed-over array {i}, {_said(c)}", "") for i, c in enumerate(constants)]
     numbers: dict[Any, int] = {}
 
     def name(atom: Any) -> str:
@@ -66,6 +71,15 @@ def _lines(program: DeviceProgram) -> list[tuple[str, str]]:
     ]
     body += [(f"the results {', '.join(map(name, program.jaxpr.jaxpr.outvars))}", "")]
     return [*head, *body]
+
+
+def _said(constant: Any) -> str:
+    """Type and values of an array; of one that lies on several processes the type, as each has its part."""
+    if not getattr(constant, "is_fully_addressable", True):
+        return f"{constant.dtype.name}{list(constant.shape)} on {constant.sharding!r}"
+    value = np.asarray(constant.words() if is_key(constant.dtype) else constant)
+    digest = hashlib.sha256(np.ascontiguousarray(value).reshape(-1).view(np.uint8)).hexdigest()
+    return f"{value.dtype.name}{list(value.shape)} of values with the hash {digest[:16]}"
 
 
 def _wait_for(key: str, rank: int, program: DeviceProgram) -> bytes:
