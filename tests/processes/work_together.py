@@ -112,7 +112,7 @@ for size in (4, 4000):
     closed = np.zeros(size, np.float32)
     closed[size // 2] = RANK
     try:
-        mw.jit(lambda x: x + mnp.asarray(closed).sum())(x)
+        mw.jit(lambda x, closed=closed: x + mnp.asarray(closed).sum())(x)
         raise SystemExit("the closed-over array was not seen")
     except ProgramMismatchError as error:
         assert f"the closed-over array 0, float32[{size}] of values with" in str(error), error

@@ -4,16 +4,19 @@ import hashlib
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-from meshwright.errors import CompilationCacheWarning
+from meshwright.errors import CompilationCacheWarning, DistributedError
 from meshwright.runtime import executable
 from meshwright.runtime.pjrt import client, disk_cache
+from meshwright.runtime.pjrt.world import WORLD
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 SPLIT = mw.P(None, "d")
@@ -146,6 +149,41 @@ def test_what_compiles_in_no_time_is_not_kept(folder):
     with mw.config.override("persistent_cache_min_compile_time_secs", 1000):
         run(9.5)
     assert not folder.exists()
+
+
+def test_folders_of_the_user_and_files_whose_time_nobody_may_change(tmp_path, monkeypatch, compiles):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with (
+        mw.config.override("compilation_cache_dir", "~/programs"),
+        mw.config.override("persistent_cache_min_compile_time_secs", 0.0),
+    ):
+        run(16.5)
+        monkeypatch.setattr(disk_cache.os, "utime", lambda _: os.stat("/nowhere"))
+        run(16.5)
+    assert len(entries(tmp_path / "programs")) == len(compiles) == 1
+
+
+def test_what_was_left_unfinished_goes(folder):
+    run(17.5)
+    (folder / "tmpold").write_bytes(b"half")
+    os.utime(folder / "tmpold", (1, 1))
+    with mw.config.override("compilation_cache_max_size", 1 << 30):
+        run(18.5)
+    assert not (folder / "tmpold").exists() and len(entries(folder)) == 2
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_a_compilation_that_another_process_is_to_make(monkeypatch, dead):
+    """Who waits for it says why it does not come, or makes it itself."""
+    explained = DistributedError("rank 0 is dead") if dead else None
+
+    def never(*_):
+        raise RuntimeError("DEADLINE_EXCEEDED")
+
+    monkeypatch.setattr(WORLD, "service", SimpleNamespace(blocking_key_value_get=never))
+    monkeypatch.setattr(WORLD, "explain", lambda error, maker: explained)
+    with pytest.raises(DistributedError, match="rank 0 is dead") if dead else nullcontext():
+        disk_cache._wait_for_first("key", [SimpleNamespace(process_index=r) for r in range(2)])
 
 
 # --- programs that are not lowered --------------------------------------------------------------------------

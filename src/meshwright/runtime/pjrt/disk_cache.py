@@ -35,17 +35,20 @@ from meshwright.errors import CompilationCacheWarning
 from meshwright.runtime.pjrt.world import WORLD
 
 _MAGIC = b"meshwright executable 1\n"
-_SUFFIX, _NOTE = ".xla", ".note"
+_SUFFIX, _NOTE, _UNFINISHED = ".xla", ".note", "tmp"
+#: seconds after which nobody writes to an unfinished file any more
+_ABANDONED = 3600.0
 
 
 def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, compile: Callable[[], Any]) -> Any:
     """What ``compile()`` gives for the program with this ``text``, from the cache if there is one and it is there."""
     if not is_used():
         return compile()
-    key = _key(text(), client, options)
-    path = _folder() / (key + _SUFFIX)
+    content = text()
+    path = _folder() / (_key(content, client, options) + _SUFFIX)
+    done = f"meshwright/compiled/{_digest(content, options)}"
     if not path.exists() and not _compiles_first(devices):
-        _wait_for_first(key, devices)
+        _wait_for_first(done, devices)
     if (loaded := _loaded(path, client, devices, options, _warn)) is not None:
         return loaded
     started = time.perf_counter()
@@ -56,7 +59,7 @@ def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, c
             _write(path, blob)
     if WORLD.service is not None and _compiles_first(devices):
         with suppress(RuntimeError):  # that others did not hear it costs them time, no more
-            WORLD.service.key_value_set(f"meshwright/compiled/{key}", "1", allow_overwrite=True)
+            WORLD.service.key_value_set(done, "1", allow_overwrite=True)
     return loaded
 
 
@@ -66,7 +69,10 @@ def is_used() -> bool:
 
 
 def _folder() -> Path:
-    return Path(config.compilation_cache_dir or "")
+    folder = Path(config.compilation_cache_dir or "")
+    with suppress(RuntimeError):  # nobody has a home
+        folder = folder.expanduser()
+    return folder
 
 
 def _loaded(path: Path, client: Any, devices: Any, options: Any, say: Callable[[str], None]) -> Any:
@@ -135,19 +141,34 @@ def _compiles_first(devices: Any) -> bool:
     return WORLD.service is None or min(_ranks(devices)) == WORLD.rank
 
 
-def _wait_for_first(key: str, devices: Any) -> None:
-    """Wait until the first process has compiled the program; not for ever, as it may have it compiled already."""
-    if len(_ranks(devices)) > 1:
-        with suppress(RuntimeError):
-            WORLD.service.blocking_key_value_get(f"meshwright/compiled/{key}", int(1000 * config.collective_timeout))
+def _wait_for_first(done: str, devices: Any) -> None:
+    """Wait until the first process has compiled the program, which ``done`` says; not for ever, as it may have it
+    compiled already.
+
+    Raises:
+      DistributedError: another process has failed.
+    """
+    if len(_ranks(devices)) < 2:
+        return
+    seconds = config.collective_timeout
+    try:
+        WORLD.service.blocking_key_value_get(done, int(1000 * seconds))
+    except RuntimeError:
+        late = TimeoutError(f"nothing; no other process has compiled the program in {seconds:g} s")
+        if WORLD.explain is not None and (error := WORLD.explain(late, None)) is not None:
+            raise error from None
 
 
 # --- the key ------------------------------------------------------------------------------------------------
 def _key(text: str, client: Any, options: Any) -> str:
     flags = os.environ.get("XLA_FLAGS", ""), str(config.reproducible_sums)  # which stands for a flag at the start
-    parts = (text, options.SerializeAsString().hex(), _machine(client), *flags)
+    return _digest(text, options, _machine(client), *flags)
+
+
+def _digest(text: str, options: Any, *more: str) -> str:
+    """The hash of a program and its options: without more, the same on processors that differ."""
     digest = hashlib.sha256()
-    for part in parts:
+    for part in (text, options.SerializeAsString().hex(), *more):
         digest.update(f"{len(part)}:{part}".encode())
     return digest.hexdigest()
 
@@ -179,7 +200,8 @@ def _read(path: Path, say: Callable[[str], None] = _warn) -> bytes | None:
             say(f"{path} can be written to by other users and is not read; chmod go-w it and its folder")
             return None
         content = path.read_bytes()
-        os.utime(path)
+        with suppress(OSError):  # another user's, or of a disk that is only read: who may write to it sees when it goes
+            os.utime(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -212,7 +234,7 @@ def _write(path: Path, blob: bytes) -> None:
 
 def _put(path: Path, content: bytes) -> None:
     """Write a file: whole or not at all, whoever else writes it at the same time."""
-    handle, name = tempfile.mkstemp(dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -222,16 +244,26 @@ def _put(path: Path, content: bytes) -> None:
         raise
 
 
+def _sizes(folder: Path, pattern: str) -> Iterator[tuple[float, int, Path]]:
+    """Time, size and path of files; without those that another process removes meanwhile."""
+    for path in folder.glob(pattern):
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            yield status.st_mtime, status.st_size, path
+
+
 def _evict(folder: Path) -> None:
     """Remove the entries that were not used for longest, until the rest fits ``compilation_cache_max_size``."""
     if config.compilation_cache_max_size < 0:
         return
-    entries = sorted(((e.stat().st_mtime, e.stat().st_size, e) for e in folder.glob("*" + _SUFFIX)), reverse=True)
     total = 0
-    for _, size, entry in entries:
+    for _, size, entry in sorted(_sizes(folder, "*" + _SUFFIX), reverse=True):
         total += size
         if total > config.compilation_cache_max_size:
             entry.unlink(missing_ok=True)
+    for written, _, left in _sizes(folder, _UNFINISHED + "*"):
+        if time.time() - written > _ABANDONED:
+            left.unlink(missing_ok=True)
     for note in folder.glob("*" + _NOTE):
         content = _read(note, _silent)
         if content is None or not note.with_name(json.loads(content)[0] + _SUFFIX).exists():
