@@ -299,7 +299,7 @@ def test_a_coordinator_that_is_not_there(refuses):
     assert done.returncode == 1 and "process 1 found no coordinator at 127.0.0.1:1" in done.stderr, done.stderr
 
 
-def met(count, places, wait=5.0, token="secret", stop="", apart=0.0, host="127.0.0.1"):
+def met(count, places, wait=5.0, token="secret", stop="", apart=0.0, host="127.0.0.1", until=None):
     """What processes that come to a coordinator of ``count``, some seconds ``apart``, are told, "" for nothing wrong;
     and whether it served."""
     meeting = Meeting(f"{host}:0", count, token)
@@ -317,7 +317,7 @@ def met(count, places, wait=5.0, token="secret", stop="", apart=0.0, host="127.0
     with ThreadPoolExecutor(8) as pool:
         told = [pool.submit(come, place) for place in places]
         try:
-            served = meeting.gather(wait, lambda: "served")
+            served = meeting.gather(until or wait, lambda: "served")
         except DistributedError as error:
             served = str(error)
         return [t.result() for t in told], served
@@ -337,6 +337,53 @@ def test_processes_meet():
     assert all("process 1 is one of 4, those at" in t for t in told), told
     told, _ = met(2, [(0, 2, "secret")], stop="rank 1 ended with status 1 before all had come")
     assert "rank 1 ended" in told[0]
+
+
+def test_no_process_waits_longer_than_it_says():
+    began = time.monotonic()
+    told, _ = met(2, [(0, 2, "secret")], wait=0.2, until=60)
+    assert "1 did not come" in told[0] and time.monotonic() - began < 5
+
+
+def test_who_goes_while_all_join_is_told_to_the_others(monkeypatch):
+    monkeypatch.setattr(meeting_of, "SILENCE", 0.4)
+    meeting, gone, stop = Meeting("127.0.0.1:0", 12, ""), set(), threading.Event()
+    with ThreadPoolExecutor(12) as pool:
+        come = [pool.submit(meeting_of.attend, meeting.address, rank, 12, "", 5.0) for rank in range(12)]
+        meeting.gather(5.0, lambda: None)
+    connections = [c.result() for c in come]
+    thread = threading.Thread(target=meeting_of._fate, args=(connections[0], stop, gone))
+    thread.start()
+    connections[11].close()
+    end = time.monotonic() + 5
+    while len(gone) < 11 and time.monotonic() < end:
+        time.sleep(0.01)
+    stop.set()
+    thread.join()
+    meeting.end()
+    assert gone == set(range(1, 12))  # the last one has ended, the others say nothing
+
+
+GONE_BETWEEN = """
+import os, sys
+import meshwright as mw
+from meshwright.runtime.pjrt import coordination
+if os.environ["MESHWRIGHT_PROCESS_ID"] == "1":
+    coordination.connect = lambda *_: os._exit(3)
+sys.excepthook = lambda kind, error, trace: print("mine:", error, flush=True)
+mw.distributed.initialize(initialization_timeout=100)
+"""
+
+
+@pytest.mark.slow
+def test_one_that_goes_while_xla_waits_for_it(tmp_path):
+    """XLA would wait, and end the process."""
+    script = tmp_path / "between.py"
+    script.write_text(GONE_BETWEEN)
+    status, out, err = run("-n", 3, script, seconds=60)
+    for rank in (0, 2):
+        assert f"[{rank}] mine: process {rank} cannot join the job: rank 1 ended, or was stopped" in out, out + err
+    assert status == 3
 
 
 def test_other_versions_do_not_meet(monkeypatch):

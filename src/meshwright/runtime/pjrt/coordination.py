@@ -27,6 +27,8 @@ from meshwright.runtime.pjrt.world import WORLD
 _HEARTBEAT = 30 * 86_400
 #: seconds after which who waits for an answer looks whether anybody is there
 _PERIOD = 0.2
+#: seconds by which we wait less than XLA, which ends processes that wait in vain
+_MARGIN = 60
 
 T = TypeVar("T")
 
@@ -51,8 +53,8 @@ def serve(address: str, count: int, wait: float) -> Any:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             s.bind((host, port))
         return _jax.get_distributed_runtime_service(
-            address, count, heartbeat_timeout=_HEARTBEAT, shutdown_timeout=5, cluster_register_timeout=int(wait),
-            recoverable=True,
+            address, count, heartbeat_timeout=_HEARTBEAT, shutdown_timeout=5,
+            cluster_register_timeout=int(wait) + _MARGIN, recoverable=True,
         )  # fmt: skip
     except (OSError, RuntimeError) as error:
         raise DistributedError(
@@ -65,24 +67,35 @@ def connect(address: str, rank: int, wait: float) -> Any:
     """The connection of process ``rank`` to the service, which must be there: XLA ends a process that finds none.
 
     Raises:
-      DistributedError: not all processes come in ``wait`` seconds.
+      DistributedError: not all processes come in ``wait`` seconds, or one goes meanwhile.
     """
     service = _jax.get_distributed_runtime_client(
-        address, rank, init_timeout=int(wait), heartbeat_timeout=_HEARTBEAT, shutdown_timeout=5,
+        address, rank, init_timeout=int(wait) + _MARGIN, heartbeat_timeout=_HEARTBEAT, shutdown_timeout=5,
         shutdown_on_destruction=False,
     )  # fmt: skip
+    end = time.monotonic() + wait
+
+    def check() -> None:
+        if WORLD.gone:
+            raise DistributedError(
+                f"process {rank} cannot join the job: rank {', '.join(map(str, sorted(WORLD.gone)))} ended, or was "
+                "stopped, before all had joined"
+            )
+        if time.monotonic() > end:
+            raise DistributedError(f"process {rank} could not join the job in {wait:.0f} s: see what the others print")
+
     try:
-        service.connect()
-    except RuntimeError as error:
-        raise DistributedError(f"process {rank} could not join the job at {address} in {wait:.0f} s: {error}") from None
+        _unless_lost(service.connect, check)
+    except JaxRuntimeError as error:
+        raise DistributedError(f"process {rank} could not join the job at {address}: {error}") from None
     return service
 
 
-def _unless_lost(call: Callable[[], T]) -> T:
+def _unless_lost(call: Callable[[], T], check: Callable[[], None] = lambda: None) -> T:
     """``call()``, made in a thread of its own: XLA waits for ever for the answer of a coordinator that is lost.
 
     Raises:
-      DistributedError: it is lost. RuntimeError: XLA's.
+      DistributedError: it is lost, or ``check()`` raises. RuntimeError: XLA's.
     """
     done: Future[T] = Future()
 
@@ -97,6 +110,7 @@ def _unless_lost(call: Callable[[], T]) -> T:
         with suppress(TimeoutError):
             return done.result(_PERIOD)
         WORLD.check()
+        check()
 
 
 class Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import field
 from typing import Any
 
 from meshwright.core.records import dataclass
@@ -25,6 +26,8 @@ class World:
     #: what passes on what XLA and the coordinator say, and what sees the coordinator end
     proxy: Any = None
     watch: Any = None
+    #: processes that the coordinator says have ended, or are silent
+    gone: set[int] = field(default_factory=set)
     #: what has become of the coordinator; empty while it is there
     lost: str = ""
     #: what a failed run means, if another process is behind it; ``runtime.processes`` knows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 import traceback
 from contextlib import suppress
 from functools import partial
@@ -19,6 +20,7 @@ from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt import coordination
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import signs
+from meshwright.runtime.processes.agreement import blamed
 from meshwright.runtime.processes.jobs import Job
 from meshwright.runtime.processes.meeting import attend, own_token, watch
 from meshwright.runtime.processes.proxy import Proxy
@@ -47,13 +49,18 @@ def join(job: Job, wait: float) -> None:
     connection = attend(job.coordinator, job.rank, job.count, own_token(), wait)
     WORLD.watch = Background(partial(watch, connection, job.coordinator, job.rank), "meshwright-coordinator")
     WORLD.proxy = Proxy(job.coordinator)
-    service = coordination.connect(WORLD.proxy.address, job.rank, wait)
+    try:
+        service = coordination.connect(WORLD.proxy.address, job.rank, wait)
+    except DistributedError:  # whoever goes on does so alone
+        WORLD.watch.end()
+        WORLD.proxy.end()
+        raise
     WORLD.rank, WORLD.count, WORLD.service = job.rank, job.count, service
     if not job.coordinator.startswith(("127.", "localhost:", "[::1]:")):
         WORLD.host = os.environ.get("MESHWRIGHT_HOST") or coordination.address_towards(job.coordinator)
     table = signs.begin(service)
     _check_devices(table, wait)
-    sys.excepthook = _end_at_once
+    sys.excepthook = partial(_end_at_once, sys.excepthook)
     atexit.register(leave)
 
 
@@ -67,7 +74,7 @@ def _check_devices(table: Any, wait: float) -> None:
     mine = f"{counted(config.num_devices, 'device')}{real} on {config.platform}"
     table.put(f"meshwright/devices/{WORLD.rank}", mine.encode())
     for rank in range(WORLD.count):
-        theirs = table.get(f"meshwright/devices/{rank}", wait)
+        theirs = _heard(table, f"meshwright/devices/{rank}", rank, wait)
         if theirs is None or theirs.decode() != mine:
             what = "did not come" if theirs is None else f"has {theirs.decode()}"
             error = DistributedError(
@@ -79,9 +86,29 @@ def _check_devices(table: Any, wait: float) -> None:
             raise error
 
 
-def _end_at_once(kind: Any, value: Any, trace: Any) -> None:
-    """End a process that an exception ends without waiting for the others, which XLA would do at its exit."""
-    traceback.print_exception(kind, value, trace)
+def _heard(table: Any, key: str, rank: int, wait: float) -> bytes | None:
+    """What process ``rank`` says, if it does within ``wait`` seconds.
+
+    Raises:
+      DistributedError: it has failed.
+    """
+    end = time.monotonic() + wait
+    while time.monotonic() < end:
+        if (value := table.get(key, min(2.0, wait))) is not None:
+            return value
+        if gone := signs.are_gone((rank,)):
+            raise blamed(f"process {WORLD.rank} cannot join the job", gone)
+    return None
+
+
+def _end_at_once(hook: Any, kind: Any, value: Any, trace: Any) -> None:
+    """End a process that an exception ends without waiting for the others, which XLA would do at its exit; first what
+    the user's own hook does."""
+    try:
+        hook(kind, value, trace)
+    except Exception:
+        traceback.print_exc()
+        traceback.print_exception(kind, value, trace)
     signs.end(f"ended with {''.join(traceback.format_exception_only(kind, value)).strip().splitlines()[0][:_WORDS]}")
     sys.stdout.flush()
     sys.stderr.flush()

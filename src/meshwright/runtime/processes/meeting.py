@@ -7,13 +7,15 @@ when all have come it starts XLA's service there and tells them. If one does not
 told that.
 
 The coordinator says a line of JSON with a challenge, the process one with its place and the proof, and in the end the
-coordinator one with what is wrong, or nothing. From then on it answers each process's signs of life.
+coordinator one with what is wrong, or nothing. From then on it answers each process's signs of life, and tells the
+others the number of one that ends, or gives none.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
+import math
 import os
 import secrets
 import select
@@ -21,7 +23,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import metadata
 from typing import Any, cast
@@ -80,6 +82,11 @@ def _answered(connection: socket.socket) -> bool:
     return False
 
 
+def _number(value: Any) -> float:
+    """Seconds that the other side says; for ever, if it says none."""
+    return value if isinstance(value, (int, float)) else math.inf
+
+
 def _say(connection: socket.socket, **words: Any) -> None:
     connection.sendall(json.dumps(words).encode() + b"\n")
 
@@ -122,6 +129,7 @@ class Meeting:
         #: when each process left that had come, by a clock that only grows
         self.left: dict[int, float] = {}
         self._changed = threading.Condition()
+        self._until = math.inf
         self._come: dict[int, socket.socket] = {}
         self._wrong, self._strangers, self._refusals, self._closed = "", 0, 0, False
 
@@ -140,9 +148,9 @@ class Meeting:
         """
         threading.Thread(target=self._accept, daemon=True).start()
         with self._changed:
-            self._changed.wait_for(lambda: self._wrong or len(self._come) == self.count, wait)
+            waited = self._wait_for_all(wait)
             self._come = {r: c for r, c in self._come.items() if not _has_gone(c)}
-            wrong = self._wrong = self._wrong or self._missing(wait)
+            wrong = self._wrong = self._wrong or self._missing(waited)
         try:
             if wrong:
                 raise DistributedError(wrong)
@@ -161,18 +169,36 @@ class Meeting:
             else:
                 threading.Thread(target=self._live, daemon=True).start()
 
+    def _wait_for_all(self, wait: float) -> float:
+        """Wait for all, ``wait`` seconds or until one that has come waits no longer; returns how long that was."""
+        began = time.monotonic()
+        self._until = min(self._until, began + wait)
+        while not self._wrong and len(self._come) < self.count and time.monotonic() < self._until:
+            self._changed.wait(self._until - time.monotonic())
+        return time.monotonic() - began
+
     def _live(self) -> None:
-        """Answer each process's signs of life, and note when it goes."""
-        ranks = {connection: rank for rank, connection in self._come.items()}
+        """Answer each process's signs of life, note when it goes, and tell the others."""
+        last = dict.fromkeys(self._come, time.monotonic())
         with suppress(OSError, ValueError), selectors.DefaultSelector() as selector:  # ``end`` closes them
-            for connection in ranks:
-                selector.register(connection, selectors.EVENT_READ)
+            for rank, connection in self._come.items():
+                selector.register(connection, selectors.EVENT_READ, rank)
             while selector.get_map():
-                for key, _ in selector.select():
-                    connection = cast("socket.socket", key.fileobj)
-                    if not _answered(connection):
-                        self.left[ranks[connection]] = time.monotonic()
-                        selector.unregister(connection)
+                for key, _ in selector.select(SILENCE / 10):
+                    last[key.data] = time.monotonic()
+                    if not _answered(cast("socket.socket", key.fileobj)):
+                        self.left[key.data] = last.pop(key.data)
+                        selector.unregister(key.fileobj)
+                        self._tell_of(key.data, last)
+                for rank, when in last.items():
+                    if time.monotonic() - when > SILENCE:
+                        last[rank] = math.inf
+                        self._tell_of(rank, last)
+
+    def _tell_of(self, rank: int, others: Iterable[int]) -> None:
+        for other in others:
+            with suppress(OSError):
+                self._come[other].sendall(f"{rank}\n".encode())
 
     def end(self) -> None:
         """Let the processes go; until then they see by their connections that the coordinator lives."""
@@ -223,6 +249,7 @@ class Meeting:
             self._refusals += bool(wrong)
             if not wrong:
                 self._come[json.loads(message["place"])[0]] = connection
+                self._until = min(self._until, time.monotonic() + _number(message.get("wait")))
             self._changed.notify_all()
         if wrong:
             with suppress(OSError):
@@ -276,7 +303,7 @@ def _attend(connection: socket.socket, address: str, rank: int, count: int, toke
     place = json.dumps([rank, count, version()])
     proof = _proof(token, str(hello.get("nonce")), place)
     with suppress(OSError):
-        _say(connection, place=place, proof=proof)
+        _say(connection, place=place, proof=proof, wait=max(end - time.monotonic(), 0))
     reply = _hear(connection, max(end - time.monotonic(), 0) + _MARGIN)
     if "wrong" not in reply:
         raise DistributedError(
@@ -309,7 +336,7 @@ def watch(connection: socket.socket, address: str, rank: int, stop: threading.Ev
     leaves. What needs a coordinator that is lost raises from then on; a process that is still there after
     ``config.collective_timeout`` ends, with the same words."""
     with connection:
-        how = _fate(connection, stop)
+        how = _fate(connection, stop, WORLD.gone)
     if not how:
         return
     WORLD.lost = (
@@ -320,9 +347,10 @@ def watch(connection: socket.socket, address: str, rank: int, stop: threading.Ev
         os._exit(1)
 
 
-def _fate(connection: socket.socket, stop: threading.Event) -> str:
+def _fate(connection: socket.socket, stop: threading.Event, gone: set[int]) -> str:
     """What becomes of the coordinator; empty if ``stop`` comes first. It is asked for a sign of life, and again as soon
-    as it has given one."""
+    as it has given one. ``gone`` gets the processes that it says have ended, or are silent."""
+    text = b""
     while not stop.is_set():
         try:
             connection.sendall(_SIGN)
@@ -332,8 +360,11 @@ def _fate(connection: socket.socket, stop: threading.Event) -> str:
                     return ""
                 if time.monotonic() > end:
                     return f"has said nothing for {SILENCE:.0f} s: it is frozen, or cut off"
-            if not connection.recv(_LONGEST):
+            data = connection.recv(_LONGEST)
+            if not data:
                 return "has ended"
+            *said, text = (text + data.replace(_SIGN, b"")).split(b"\n")
+            gone.update(map(int, said))
         except OSError as error:
             return f"has ended ({error})"
         stop.wait(_PERIOD)
