@@ -22,7 +22,7 @@ from meshwright.checkpoint_io import CheckpointManager, files, restore, save, za
 from meshwright.checkpoint_io.group import Group
 from meshwright.checkpoint_io.index import REPLACED, WRITING, Entry, Index, Leaf
 from meshwright.checkpoint_io.job import Job
-from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, CheckpointWarning
+from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, CheckpointWarning, DTypeError
 
 HERE = Path(__file__).parent
 MESH = mw.make_mesh((4, 2), ("x", "y"))
@@ -146,7 +146,7 @@ def test_the_library_reads_the_files(tmp_path):
 
 def test_other_trees_are_refused_with_a_table(tmp_path, refuses):
     save(tmp_path / "a", {"w": VALUE, "b": np.arange(3)})
-    with refuses(CheckpointError, "['w']  float32[7, 10]  float32[7, 9]", "['c']  -", "['b']  int32[3]        -"):
+    with refuses(CheckpointError, "['w']  float32[7, 10]  float32[7, 9]", "['c']  -", "['b']  int64[3]        -"):
         restore(tmp_path / "a", {"w": mnp.zeros((7, 9)), "c": mnp.zeros(2)})
     with refuses(CheckpointError, "there is no checkpoint", "beside it there are a"):
         restore(tmp_path / "b")
@@ -208,6 +208,36 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, refuses):
     with refuses(CheckpointError, "No space left"):
         saving.wait()
     assert not list(tmp_path.iterdir())
+
+
+BIG = 2**40 + 5
+
+
+@pytest.mark.parametrize("format", ["safetensors", "tensorstore"])
+def test_what_is_no_array_keeps_its_bits(tmp_path, format, refuses):
+    """Whatever arrays may have here: a count, a seed, the place in the data."""
+    tree = {
+        "int": BIG, "np": np.int64(-BIG), "array": np.array([2**63, 1], np.uint64)[::-1], "float": 0.1, "..": True,
+        "big end": np.arange(3, dtype=">i8"), "z": 1 + 1e-12j, "i4": mnp.arange(-8, 8).astype("int4"),
+    }  # fmt: skip
+    save(tmp_path / "a", tree, format=format)
+    got = restore(tmp_path / "a", like={**tree, "int": 0})
+    for name, want in tree.items():
+        assert type(got[name]) is (type(tree[name])), name
+        np.testing.assert_array_equal(got[name], want)
+    with refuses(CheckpointError, f"restore: ['int'] holds {BIG}, which does not fit in int32", "enable_x64"):
+        restore(tmp_path / "a")
+    with refuses(CheckpointError, "holds -8, which does not fit in uint8"):
+        restore(tmp_path / "a", like={**tree, "i4": np.zeros(16, np.uint8)})
+    with mw.enable_x64():
+        assert int(restore(tmp_path / "a")["int"]) == BIG
+
+
+@pytest.mark.parametrize("leaf", ["text", object(), 2**64, np.array(["x"])])
+def test_leaves_that_are_no_arrays_are_named(tmp_path, leaf, refuses):
+    with refuses((ArgumentError, DTypeError), "save: the leaf", "['a'][1]"):
+        save(tmp_path / "a", {"a": [1, leaf]})
+    assert not [*tmp_path.iterdir()]
 
 
 class Heard(dict):

@@ -16,7 +16,7 @@ from meshwright.checkpoint_io.index import REPLACED, Entry, rebuilt
 from meshwright.checkpoint_io.opened import Opened
 from meshwright.checkpoint_io.parsing import damaged
 from meshwright.core import pytree
-from meshwright.core.dtypes import as_dtype, kind_of
+from meshwright.core.dtypes import as_dtype, canonical, kind_of, max_value, min_value
 from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.core.key_types import KEY_TYPES, is_key
@@ -25,6 +25,8 @@ from meshwright.runtime.array import Array, from_numpy
 from meshwright.sharding import AbstractMesh, Sharding
 
 _NUMBERS = (bool, int, float, complex)
+#: what is restored as it is, not as an array
+_HOST = (*_NUMBERS, np.ndarray, np.generic)
 
 
 def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool = False) -> Any:
@@ -33,8 +35,9 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
     Args:
       like: a tree of arrays, of ``ShapeDtypeStruct`` or of numbers: leaves get their shardings and dtypes, whatever
         they were saved with, and each process reads what its devices hold; complex numbers do not become real, nor
-        floating-point numbers integers. Without it, dicts, lists and tuples are made
-        again, with arrays on the default device (other trees become a dict by path).
+        floating-point numbers integers, nor integers others. NumPy's values and Python's numbers stay such. Without
+        it, dicts, lists and tuples are made again, with arrays on the default device (other trees become a dict by
+        path).
       verify: read all of it first, and compare checksums.
 
     Raises:
@@ -88,6 +91,9 @@ def _check(opened: Opened) -> None:
 
 # --- another tree -------------------------------------------------------------------------------------------
 def _type(x: Any) -> tuple[tuple[int, ...], Any]:
+    if isinstance(x, _HOST):
+        dtype = x.dtype.newbyteorder("=") if isinstance(x, (np.ndarray, np.generic)) else np.result_type(type(x))
+        return np.shape(x), as_dtype(dtype)
     aval = shape_of(x)
     return aval.shape, aval.dtype
 
@@ -137,8 +143,26 @@ def _table(rows: Sequence[tuple[str, str, str]]) -> str:
 
 
 # --- values -------------------------------------------------------------------------------------------------
+def _held(value: np.ndarray, dtype: np.dtype, entry: Entry) -> np.ndarray:
+    """A value that is to become ``dtype``.
+
+    Raises:
+      CheckpointError: an integer that it does not have.
+    """
+    if value.dtype != dtype and value.size and kind_of(value.dtype) == kind_of(dtype) == 0:
+        wide = value if value.dtype.kind in "iu" else value.astype(np.int64)
+        for end in (int(wide.min()), int(wide.max())):
+            if not int(min_value(dtype)) <= end <= int(max_value(dtype)):
+                raise CheckpointError(
+                    f"restore: {entry.path or 'the array'} holds {end}, which does not fit in {dtype}; restore it onto "
+                    "a NumPy array or a Python number in like, or with enable_x64"
+                )
+    return value
+
+
 def _typed(value: np.ndarray, entry: Entry) -> Array:
-    array = from_numpy(value, as_dtype(entry.dtype), copy=False)
+    dtype = canonical(as_dtype(entry.dtype))
+    array = from_numpy(_held(value, dtype, entry), dtype, copy=False)
     return array.keys(KEY_TYPES[_key_name(entry)]) if entry.key else array
 
 
@@ -151,12 +175,13 @@ def _placed(opened: Opened, entry: Entry, like: Any) -> Any:
     if isinstance(like, _NUMBERS):
         return type(like)(opened.region(entry).item())
     sharding = getattr(like, "sharding", None)
-    if isinstance(like, np.ndarray):
-        return np.array(opened.region(entry)).astype(like.dtype)
+    if isinstance(like, (np.ndarray, np.generic)):
+        value = np.array(_held(opened.region(entry), _type(like)[1], entry)).astype(like.dtype)
+        return value if isinstance(like, np.ndarray) else value[()]
     dtype = as_dtype(entry.dtype) if entry.key else shape_of(like).dtype
 
     def part(where: Sequence[slice]) -> np.ndarray:
-        return opened.region(entry, where).astype(dtype, copy=False)
+        return _held(opened.region(entry, where), dtype, entry).astype(dtype, copy=False)
 
     placed = sharding if getattr(like, "committed", True) and isinstance(sharding, Sharding) else None
     if placed is None or isinstance(getattr(placed, "mesh", None), AbstractMesh):

@@ -17,15 +17,19 @@ from meshwright.checkpoint_io.group import Group
 from meshwright.checkpoint_io.index import FORMATS, NAME, Entry, Index, Leaf, structure
 from meshwright.checkpoint_io.job import Job, Progress
 from meshwright.core import pytree
+from meshwright.core.dtypes import as_dtype
 from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.core.key_types import is_key
 from meshwright.core.static import static_index
-from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError
-from meshwright.runtime.array import Array
+from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, DTypeError
+from meshwright.runtime.array import Array, refuse_masked
 from meshwright.runtime.executable import as_array
 from meshwright.runtime.parts import Parts
 from meshwright.runtime.pjrt.world import WORLD
+
+#: leaves that are no arrays
+HOST_VALUES = (bool, int, float, complex, np.ndarray, np.generic)
 
 
 class Saving:
@@ -79,7 +83,8 @@ def save(
 
     Raises:
       CheckpointError: there is something already, or it cannot be written.
-      ArgumentError: another format. ArgumentTypeError: a step or metric that is no number.
+      ArgumentError: another format, an integer of more than 64 bits. ArgumentTypeError: a step or metric that is no
+        number. DTypeError: a leaf that is no array.
       MissingExtraError: the package ``tensorstore`` is not installed.
 
     Example:
@@ -151,8 +156,17 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _source(path: str, x: Any) -> Leaf:
-    """What this process writes of a leaf: of each block that devices hold, the first copy."""
-    x = as_array(x)
+    """What this process writes of a leaf: of each block that devices hold, the first copy.
+
+    Raises:
+      DTypeError: it is no array, and cannot become one. ArgumentError: an integer of more than 64 bits.
+    """
+    if isinstance(x, HOST_VALUES):
+        return _host_source(path, x)
+    try:
+        x = as_array(x)
+    except DTypeError as error:
+        raise DTypeError(f"save: the leaf {path!r}: {error}") from None
     key = None
     if is_key(x.dtype):
         key, x = x.dtype.name, x.words()
@@ -169,6 +183,27 @@ def _source(path: str, x: Any) -> Leaf:
             stop = [a + n for a, n in zip(start, shard.data.shape)]
             pieces.append((start, stop, _value_of(shard.data)))
     return Leaf(entry, x.dtype, tile, pieces)
+
+
+def _host_source(path: str, x: Any) -> Leaf:
+    """What is no array keeps its own dtype, also one that arrays have only with ``enable_x64``; one process writes it.
+
+    Raises:
+      DTypeError, ArgumentError: as for :func:`_source`.
+    """
+    refuse_masked(x)
+    value = np.asarray(x)
+    if isinstance(x, int) and value.dtype.hasobject:
+        raise ArgumentError(
+            f"save: the leaf {path!r} is {x}, which does not fit in 64 bits; save it as an array of words"
+        )
+    value = value.astype(value.dtype.newbyteorder("="), copy=False)
+    try:
+        entry = Entry(path, list(value.shape), as_dtype(value.dtype).name)
+    except DTypeError as error:
+        raise DTypeError(f"save: the leaf {path!r}: {error}") from None
+    pieces = [([0] * value.ndim, list(value.shape), lambda: value)] if WORLD.rank == 0 else []
+    return Leaf(entry, value.dtype, value.shape, pieces)
 
 
 def _value_of(x: Array) -> Callable[[], np.ndarray]:

@@ -61,6 +61,7 @@ def names(entries: Sequence[Entry]) -> list[str]:
     names: dict[str, None] = {}
     for number, entry in enumerate(entries):
         name = quote(".".join(key for key, _ in _keys(entry.path)), safe=" ") or "value"
+        name = name if name.strip(".") else name.replace(".", "%2E")  # which would be no name of a file
         names[name if name not in names else f"{name}.{number}"] = None
     return list(names)
 
@@ -130,7 +131,8 @@ def write(place: Path, rank: int, leaves: Sequence[Leaf], progress: Callable[[in
         _finish(under_way, progress)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise CheckpointError(
-            f"save: {place.name.partition('.')[0]} cannot be written by tensorstore: {error}"
+            f"save: {place.name.partition('.')[0]} cannot be written by tensorstore: {error}; format='safetensors' "
+            "takes every dtype"
         ) from None
     return [leaf.entry for leaf in leaves]
 
