@@ -225,7 +225,7 @@ def test_what_is_no_array_keeps_its_bits(tmp_path, format, refuses):
     for name, want in tree.items():
         assert type(got[name]) is (type(tree[name])), name
         np.testing.assert_array_equal(got[name], want)
-    with refuses(CheckpointError, f"restore: ['int'] holds {BIG}, which does not fit in int32", "enable_x64"):
+    with refuses(CheckpointError, f"restore: ['array'] holds {2**63}, which does not fit in uint32", "enable_x64"):
         restore(tmp_path / "a")
     with refuses(CheckpointError, "holds -8, which does not fit in uint8"):
         restore(tmp_path / "a", like={**tree, "i4": np.zeros(16, np.uint8)})
