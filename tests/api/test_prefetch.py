@@ -62,3 +62,33 @@ def test_errors_come_in_their_turn_and_threads_end(refuses):
 def test_options_of_the_thread_hold():
     with mw.enable_x64():
         assert next(mw.data.prefetch_to_mesh([np.zeros(8)], SPLIT)).dtype == np.float64
+
+
+class Counting:
+    """Has a state, as the iterators of ``grain``."""
+
+    def __init__(self, at=0):
+        self.state = {"at": at}
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.state["at"] == 5:
+            raise StopIteration
+        self.state["at"] += 1
+        return np.full(8, self.state["at"])
+
+    def get_state(self):
+        return self.state
+
+
+def test_a_state_is_that_after_the_batch_that_was_taken(refuses):
+    found = mw.data.prefetch_to_mesh(Counting(), SPLIT)
+    assert found.get_state() == {"at": 0}
+    for taken in range(1, 6):
+        assert int(next(found)[0]) == taken
+        assert [int(b[0]) for b in Counting(**found.get_state())] == list(range(taken + 1, 6))
+    assert list(found) == [] and found.get_state() == {"at": 5}
+    with refuses(ArgumentTypeError, "get_state", "list_iterator"):
+        mw.data.prefetch_to_mesh([np.zeros(8)], SPLIT).get_state()

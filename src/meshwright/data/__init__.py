@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import queue
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,13 +24,16 @@ __all__ = ["prefetch_to_mesh"]
 _END = object()
 
 
-def prefetch_to_mesh(iterator: Iterable[Any], sharding: Any, *, size: int = 2) -> Iterator[Any]:
+def prefetch_to_mesh(iterator: Iterable[Any], sharding: Any, *, size: int = 2) -> Prefetched:
     """The batches of ``iterator`` as arrays with ``sharding``, in order; up to ``size`` are brought there in advance.
 
     A thread takes batches, trees of NumPy arrays (of ``grain``, or any iterable), and copies them to the devices while
     the program computes. With several processes each gives its part of a batch, as
     :func:`make_array_from_process_local_data` takes it. What the iterable raises is raised here, in its turn; closing
     the iterator that is returned, or letting it go, ends the thread.
+
+    The thread is ahead of the program, and so is the state of ``iterator``, if it has one: what belongs into a
+    checkpoint is ``get_state()`` of the iterator that is returned, from which the next batch follows.
 
     Args:
       sharding: one for all arrays, or a tree prefix of shardings.
@@ -46,34 +51,80 @@ def prefetch_to_mesh(iterator: Iterable[Any], sharding: Any, *, size: int = 2) -
         raise ArgumentError(f"prefetch_to_mesh: size must be positive, got {size}")
     if not isinstance(iterator, Iterable):
         raise ArgumentTypeError(f"prefetch_to_mesh: expected an iterable of batches, got {type(iterator).__name__}")
-    return _prefetched(iterator, sharding, size)
+    return Prefetched(iterator, sharding, size)
 
 
-def _prefetched(batches: Iterable[Any], sharding: Any, size: int) -> Iterator[Any]:
-    ready: queue.Queue[Any] = queue.Queue(size)
-    options = dict(vars(config))  # of this thread, such as a ``with enable_x64()``
+class Prefetched(Iterator[Any]):
+    """Batches that a thread brings, from the first ``next()`` on, until all are taken or ``close()`` is called."""
 
-    def work(stop: threading.Event) -> None:
-        vars(config).update(options)
-        try:
-            for batch in batches:
-                if not _give(ready, (_placed(batch, sharding), None), stop):
-                    return
-            _give(ready, (_END, None), stop)
-        except BaseException as error:
-            _give(ready, (_END, error), stop)
+    def __init__(self, batches: Iterable[Any], sharding: Any, size: int) -> None:
+        self._batches, self._sharding = batches, sharding
+        self._ready: queue.Queue[Any] = queue.Queue(size)
+        self._source: Any = None
+        self._thread: Background | None = None
+        self._is_over, self._state = False, None
 
-    thread = Background(work, "meshwright-prefetch")
+    def __next__(self) -> Any:
+        if self._is_over:
+            raise StopIteration
+        self._start()
+        value, state, error = self._ready.get()
+        if value is _END:
+            self.close()
+            raise StopIteration if error is None else error
+        self._state = state
+        return value
+
+    def get_state(self) -> Any:
+        """The state that the iterable, if it has a ``get_state()``, had after the batch that was taken last: with it
+        (``set_state()`` of another such iterable) the next one follows.
+
+        Raises:
+          ArgumentTypeError: it has none.
+        """
+        self._start()
+        if not hasattr(self._source, "get_state"):
+            raise ArgumentTypeError(
+                f"prefetch_to_mesh: get_state() takes an iterator that has it, got {type(self._source).__name__}"
+            )
+        return self._state
+
+    def close(self) -> None:
+        """Take no more."""
+        self._is_over = True
+        if self._thread is not None:
+            self._thread.stop.set()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        if self._thread is None and not self._is_over:
+            self._source = iter(self._batches)
+            self._state = _state(self._source)
+            options = dict(vars(config))  # of this thread, such as a ``with enable_x64()``
+            work = partial(_work, self._source, self._sharding, self._ready, options)  # without this object
+            self._thread = Background(work, "meshwright-prefetch")
+
+
+def _state(source: Any) -> Any:
+    """A copy of an iterator's state; None if it has none."""
+    return copy.deepcopy(source.get_state()) if hasattr(source, "get_state") else None
+
+
+def _work(
+    source: Iterator[Any], sharding: Any, ready: queue.Queue[Any], options: dict[str, Any], stop: threading.Event
+) -> None:
+    """Bring batches until ``stop``."""
+    vars(config).update(options)
     try:
-        while True:
-            value, error = ready.get()
-            if error is not None:
-                raise error
-            if value is _END:
+        for batch in source:
+            state = _state(source)
+            if not _give(ready, (_placed(batch, sharding), state, None), stop):
                 return
-            yield value
-    finally:
-        thread.stop.set()
+        _give(ready, (_END, None, None), stop)
+    except BaseException as error:
+        _give(ready, (_END, None, error), stop)
 
 
 def _give(ready: queue.Queue[Any], item: Any, stop: threading.Event) -> bool:
