@@ -6,7 +6,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
-from meshwright.errors import DeviceError, ProgramMismatchError
+from meshwright.errors import DeviceError, DistributedError, ProgramMismatchError
 from meshwright.experimental import multihost_utils as mh
 
 mw.distributed.initialize()
@@ -69,6 +69,12 @@ for keep in (False, True):
     twice = mw.jit(lambda x, unused, number: x * 2, keep_unused=keep)
     for call in (twice, twice.lower(x, y, np.arange(3)).compile()):
         np.testing.assert_array_equal(mh.process_allgather(call(x, y, np.arange(3))), value * 2)
+
+try:
+    mw.device_put(np.full(3, RANK), NamedSharding(mesh, P()))
+    raise SystemExit("the other value was not seen")
+except DistributedError as error:
+    assert "device_put: rank" in str(error) and "make_array_from_process_local_data" in str(error), error
 
 # programs: partitioned, per device, eager
 loss = mw.jit(lambda x, w: (mnp.tanh(x @ w) ** 2).mean())

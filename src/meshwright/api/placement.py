@@ -33,6 +33,7 @@ from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device, device_count
 from meshwright.runtime.eager import SHARDED, single_op_jaxpr
 from meshwright.runtime.executable import check_move
+from meshwright.runtime.pjrt.world import WORLD
 from meshwright.sharding import (
     AbstractMesh,
     AxisType,
@@ -65,13 +66,13 @@ def device_put(
     A NumPy array whose memory starts at a multiple of 64 bytes is not copied: do not write to it afterwards, or pass
     ``may_alias=False``, which copies everything. On a virtual mesh arrays are kept in global order, so that changing a
     sharding moves nothing; so the memory of ``x`` is used again also without ``donate``, and where ``x`` comes from
-    (``src``) does not matter.
+    (``src``) does not matter. Of several processes that a sharding is of, all must give the same value.
 
     Raises:
       ArgumentError: both ``donate`` and ``may_alias``, which exclude each other.
       ShardingError: a sharding with more entries than the array has dimensions.
       ArgumentTypeError: ``device`` is none of these, or a sharding over a mesh without devices; a leaf is no array.
-      MeshError: a ``PartitionSpec`` without a current mesh.
+      MeshError: a ``PartitionSpec`` without a current mesh. DistributedError: another process gives another value.
 
     Example:
       >>> mesh = mw.make_mesh((4,), ("x",))
@@ -104,6 +105,8 @@ def _put(x: Any, sharding: Sharding | Space | None, copied: bool = False) -> Any
         return array
     if array is x:
         check_move(array, sharding, True)
+    if WORLD.count > 1 and not array.committed:
+        moving.require_same(array, sharding)
     return Array(array.aval, moving.buffer_with(array, sharding), sharding, committed=True)
 
 

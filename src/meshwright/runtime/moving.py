@@ -23,6 +23,8 @@ from meshwright.ops.elementwise.table import copy
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.executable import Executable, Results
 from meshwright.runtime.parts import is_whole_here, spread_of, tiles_of
+from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.processes.agreement import agree_on_value
 from meshwright.runtime.spread import compile_spread
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, PositionalSharding, Sharding
 from meshwright.spmd.driver import partition
@@ -45,6 +47,18 @@ def buffer_with(x: Array, target: Sharding) -> Any:
         whole = NamedSharding(_flat_mesh(x.sharding), PartitionSpec())
         x = Array(x.aval, buffer_with(x, whole), whole)
     return from_numpy(np.asarray(x), sharding=target, transfer="none").buffer
+
+
+def require_same(x: Array, target: Sharding) -> None:
+    """Raise unless all processes are about to put the same value on the devices of all of them: each places its part.
+
+    Where devices are those of some processes only, others of them may be other processes'.
+
+    Raises:
+      DistributedError: one has another value, or does not come in ``config.collective_timeout`` seconds.
+    """
+    if len({d.process_index for d in getattr(target, "devices", ()) if hasattr(d, "process_index")}) == WORLD.count:
+        agree_on_value(x)
 
 
 def _ordered(sharding: Sharding) -> bool:

@@ -6,6 +6,7 @@ Programs of different sizes would end the processes, or make them wait for each 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import zlib
 from collections import Counter
@@ -26,6 +27,8 @@ from meshwright.runtime.processes import signs
 
 #: how many programs each group of processes has begun
 _begun: Counter[tuple[int, ...]] = Counter()
+#: numbers of the values that processes agree on
+_values = itertools.count()
 
 
 def agree(program: DeviceProgram, ranks: tuple[int, ...]) -> None:
@@ -43,11 +46,32 @@ def agree(program: DeviceProgram, ranks: tuple[int, ...]) -> None:
     lines = _lines(program)
     mine = hashlib.sha256("\n".join(text for text, _ in lines).encode()).hexdigest()
     table.put(f"{key}/{WORLD.rank}/hash", mine.encode())
-    others = {r: _wait_for(f"{key}/{r}/hash", r, program).decode() for r in ranks if r != WORLD.rank}
+    others = {r: _wait_for(f"{key}/{r}/hash", r, repr(program.name)).decode() for r in ranks if r != WORLD.rank}
     hashes = {WORLD.rank: mine, **others}
     if len(set(hashes.values())) > 1:
         table.put(f"{key}/{WORLD.rank}/lines", zlib.compress(json.dumps(lines).encode()))
         _differ(program, key, hashes, lines)
+
+
+def agree_on_value(x: Any) -> None:
+    """Wait until all processes have the value of ``x``, an array of this process.
+
+    Raises:
+      DistributedError: one has another, or does not come in ``config.collective_timeout`` seconds.
+    """
+    table, ranks = signs.LIVING.table, tuple(range(WORLD.count))
+    if table is None:
+        return
+    key = f"meshwright/value/{next(_values)}"
+    mine = _said(x)
+    table.put(f"{key}/{WORLD.rank}", mine.encode())
+    for rank in ranks:
+        if (theirs := _wait_for(f"{key}/{rank}", rank, "device_put").decode()) != mine:
+            raise DistributedError(
+                f"device_put: rank {rank} gives {theirs}, rank {WORLD.rank} {mine}; all processes must give the same "
+                "value, of which each takes its part. make_array_from_process_local_data takes the parts that "
+                "processes have"
+            )
 
 
 def _lines(program: DeviceProgram) -> list[tuple[str, str]]:
@@ -82,14 +106,14 @@ def _said(constant: Any) -> str:
     return f"{value.dtype.name}{list(value.shape)} of values with the hash {digest[:16]}"
 
 
-def _wait_for(key: str, rank: int, program: DeviceProgram) -> bytes:
+def _wait_for(key: str, rank: int, what: str) -> bytes:
     table = signs.LIVING.table
     received = table.get(key, config.collective_timeout) if table is not None else None
     if received is not None:
         return received
     raise blamed(
-        f"rank {WORLD.rank} waited {config.collective_timeout:g} s for rank {rank} to run {program.name!r}",
-        signs.suspects((rank,)) or {rank: "is late: it lives, but has not begun this program"},
+        f"rank {WORLD.rank} waited {config.collective_timeout:g} s for rank {rank} to run {what}",
+        signs.suspects((rank,)) or {rank: f"is late: it lives, but has not begun {what}"},
     )
 
 
@@ -102,7 +126,7 @@ def _differ(program: DeviceProgram, key: str, hashes: dict[int, str], lines: lis
     usual = Counter(hashes[r] for r in sorted(hashes)).most_common(1)[0][0]
     odd = sorted(r for r, h in hashes.items() if h != usual)
     other = odd[0] if hashes[WORLD.rank] == usual else min(r for r, h in hashes.items() if h == usual)
-    theirs = json.loads(zlib.decompress(_wait_for(f"{key}/{other}/lines", other, program)))
+    theirs = json.loads(zlib.decompress(_wait_for(f"{key}/{other}/lines", other, repr(program.name))))
     pairs = zip_longest(lines, map(tuple, theirs), fillvalue=("nothing more", ""))
     where = next(((a, b) for a, b in pairs if a[0] != b[0]), (lines[0], lines[0]))
     (here, here_at), (there, there_at) = where
