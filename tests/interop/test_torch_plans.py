@@ -205,6 +205,46 @@ def test_a_model_of_types_says_that_it_has_no_values(refuses):
         made(made.params, np.ones((4, 8), "f4"))
 
 
+class Turned(torch.nn.Module):
+    """Attention as LLaMA has it: heads turned by angles, which are a buffer that no checkpoint has, and a step counted
+    in a scalar."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(8, 24, bias=False), torch.nn.Linear(8, 8, bias=False)
+        self.register_buffer("angles", torch.ones(2), persistent=False)
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        places = torch.arange(x.shape[1], device=x.device).float()
+        turn = torch.outer(places, self.angles).repeat(1, 2).cos().to(x.dtype)
+        y = torch.nn.functional.scaled_dot_product_attention(q * turn, k * turn, v, is_causal=True)
+        return x + self.out(y.transpose(1, 2).flatten(-2)) * self.scale.to(x.dtype)
+
+
+def test_buffers_without_values_are_planned_and_not_run(refuses):
+    with torch.device("meta"):
+        module = torch.nn.Sequential(Turned()).bfloat16()
+    model = mw.from_torch(module, (torch.ones(4, 6, 8, dtype=torch.bfloat16),))
+    mesh = mw.AbstractMesh((2, 2), ("data", "tp"))
+    weights = mw.interop.torch.tp_shardings({"*.qkv": "colwise", "*.out": "rowwise"}, model.params, mesh)
+    rows = mw.NamedSharding(mesh, mw.P("data"))
+    x = mw.ShapeDtypeStruct((4, 6, 8), "bfloat16")
+
+    def planned(loss, *given):
+        whole = [None] * (len(given) - 1)
+        gradient = mw.jit(mw.grad(loss), in_shardings=(weights, *whole, rows), out_shardings=weights)
+        return gradient.lower(model.params, *given).partition()
+
+    part = planned(lambda p, x: model(p, x).astype("float32").sum(), x)
+    assert part.bytes_sent and "all_reduce" in part.explain()
+    with refuses(errors.VerificationError, "2 arrays without values", "apply(params, buffers"):
+        part.verify()
+    given = planned(lambda p, b, x: model.apply(p, b, x)[0].astype("float32").sum(), model.buffers, x)
+    assert given.bytes_sent == part.bytes_sent
+
+
 def test_fully_sharded_is_on_top_of_tensor_parallelism():
     made = model(count=1)
     mesh = mw.AbstractMesh((4, 2), ("fsdp", "tp"))

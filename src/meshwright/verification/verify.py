@@ -20,9 +20,11 @@ from meshwright.core.dtypes import wide_types
 from meshwright.core.expected import as_integer, as_number
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
+from meshwright.core.words import counted
 from meshwright.errors import VerificationError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.names import NUMBERS, Names
+from meshwright.ir.tracing import known_values
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.runtime.array import Array, default_sharding, from_numpy
@@ -106,6 +108,7 @@ def verify(request: Request, args: Sequence[Any] | None) -> Verification:
     part, progress = request.part, request.progress
     if (wrong := other_types(part)) is not None:
         raise VerificationError(f"{request.name!r} has other types than the unpartitioned program: {wrong}")
+    _refuse_unknown(part.source, request.name)
     progress("in float64", 0, 4)
     with wide_types():
         wide = _Wide.of(part)
@@ -121,6 +124,20 @@ def verify(request: Request, args: Sequence[Any] | None) -> Verification:
             if args is not None or time.perf_counter() - begun > _SECONDS:
                 break
     return _result(runs, wide, time.perf_counter() - started)
+
+
+def _refuse_unknown(jaxpr: ClosedJaxpr, name: str) -> None:
+    """Raise for constants of which only the types are known.
+
+    Raises:
+      VerificationError: says how many there are, and what to do.
+    """
+    unknown = [v.aval for v, c in zip(jaxpr.jaxpr.constvars, jaxpr.consts) if known_values(c) is None]
+    if unknown:
+        raise VerificationError(
+            f"{name!r} closes over {counted(len(unknown), 'array')} without values here ({unknown[0]}), which cannot "
+            "be run; pass them as arguments, which are drawn (of a model from torch: apply(params, buffers, ...))"
+        )
 
 
 def _once(

@@ -20,7 +20,7 @@ from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.rewrite import Replacement, in_regions, replaced
-from meshwright.ir.tracing import typeof
+from meshwright.ir.tracing import known_values, typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import ConvertElementType, eq, materialize
 from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice, Inside, batched
@@ -188,8 +188,8 @@ class _Values:
     def __init__(self, jaxpr: ClosedJaxpr) -> None:
         self._known: dict[Var, np.ndarray] = {}
         for var, constant in zip(jaxpr.jaxpr.constvars, jaxpr.consts):
-            if _is_few(var.aval) and getattr(constant, "is_fully_addressable", True):
-                self._known[var] = np.asarray(constant)
+            if _is_few(var.aval) and (values := known_values(constant)) is not None:
+                self._known[var] = values
         for eqn in jaxpr.jaxpr.eqns:
             moves = isinstance(eqn.op, ConvertElementType) or eqn.op.moved is not None
             if moves and len(eqn.invars) <= _FEW and all(_is_few(v.aval) for v in eqn.outvars):

@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.op import Op
 from meshwright.ir.rewrite import in_regions, replaced, uses_of
-from meshwright.ir.tracing import Tracer
+from meshwright.ir.tracing import known_values
 from meshwright.ops.elementwise.table import ConvertElementType, add
 from meshwright.ops.shape.slice_pad import Concatenate, Pad
 
@@ -138,10 +138,10 @@ def is_zero(atom: Atom, zeros: Container[Atom]) -> bool:
 
 
 def is_zero_value(value: Any) -> bool:
-    """Whether a number is zero, and not minus zero; no traced value is known to be."""
-    if isinstance(value, Tracer):
+    """Whether a number is zero, and not minus zero; no traced value is known to be, nor one that is not here."""
+    array = known_values(value)
+    if array is None:
         return False
-    array = np.asarray(value)
     return array.ndim == 0 and array.dtype.kind in "biufV" and not array and not np.signbit(array.astype(np.float64))
 
 

@@ -16,6 +16,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.rewrite import Interpreter
+from meshwright.ir.tracing import known_values
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.graph import COLLECTIVES, FOLDED, Graph, Node
@@ -111,8 +112,7 @@ class Recorder(Interpreter[Node]):
         return self._make("reshape", (exchanged,), aval, {})
 
     def constant(self, value: Any, aval: ShapedArray) -> Node:
-        value = np.asarray(value)
-        if value.ndim:
+        if np.ndim(value) or (value := known_values(value)) is None:
             return Node("constant", (), (aval,), {}, self._source)
         key = ("constant", value.tobytes(), aval.dtype)
         scalar = self._known.get(key)
