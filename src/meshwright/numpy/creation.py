@@ -122,6 +122,11 @@ def _is_buffer(x: Any) -> bool:
     return True
 
 
+def stand_in(x: Any) -> Any:
+    """What gives the array that ``x`` says it stands for; None if it says so of none, as JAX's tracers do."""
+    return getattr(x, "__jax_array__", None)
+
+
 def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None) -> Any:
     if isinstance(x, Array):
         result = x if dtype is None else _strongly(x, dtype)
@@ -138,8 +143,8 @@ def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None
         return from_numpy(_to_dtype(np.asarray(x), dtype), sharding=sharding, copy=copy_)
     if type(x) in FOREIGN:
         return _make(FOREIGN[type(x)](x), dtype, copy_, sharding)
-    if hasattr(x, "__jax_array__"):
-        return _make(x.__jax_array__(), dtype, copy_, sharding)
+    if (array := stand_in(x)) is not None:
+        return _make(array(), dtype, copy_, sharding)
     if hasattr(x, "__dlpack__") and not _numpy_has(x):
         return _make(dlpack_array(x, sharding, copy_), dtype, False, sharding)
     if hasattr(x, "__array__") or hasattr(x, "__array_interface__") or _is_buffer(x):

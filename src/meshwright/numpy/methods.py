@@ -17,7 +17,7 @@ from meshwright.numpy import functions as fn
 from meshwright.numpy import joining, linear, logic, manipulation, ranges, reductions
 from meshwright.numpy.at import IndexUpdater
 from meshwright.numpy.bits import bits_as
-from meshwright.numpy.creation import asarray
+from meshwright.numpy.creation import asarray, stand_in
 from meshwright.numpy.indexing import getitem, take
 from meshwright.numpy.linear import matmul
 from meshwright.runtime.array import Array
@@ -28,11 +28,12 @@ _OPERANDS = (Array, Tracer, bool, int, float, complex, np.ndarray, np.generic)
 def _is_taken(other: Any, beside: Any) -> bool:
     """Whether an operator takes an array of another library: not between two arrays with values, where the other
     library's operator decides. What says itself which array it stands for is one."""
-    return (type(other) in FOREIGN and type(beside) is not Array) or hasattr(other, "__jax_array__")
+    return (type(other) in FOREIGN and type(beside) is not Array) or stand_in(other) is not None
 
 
 def _taken(other: Any) -> Any:
-    return asarray(other.__jax_array__()) if hasattr(other, "__jax_array__") else other
+    array = stand_in(other)
+    return other if array is None else asarray(array())
 
 
 def _operator(f: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
