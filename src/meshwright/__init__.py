@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from meshwright.core import xla_log as _xla_log
 from meshwright.core.collector import collector_paused as _collector_paused
 
+del _xla_log  # all that it does is done when it is imported, before those of jaxlib
 with _collector_paused():  # all that is imported lives on
     from meshwright import errors, hardware, lax, memory, numpy, sharding, tree, tree_util
     from meshwright.api.assembling import (

@@ -104,16 +104,6 @@ def typeof(x: Any) -> ShapedArray:
     raise ArgumentTypeError(f"expected an array or a number, got {x!r} of type {type(x).__name__}; {remedy}")
 
 
-def known_values(constant: Any) -> np.ndarray | None:
-    """The values of a program's constant; None where they are not here: a tracer, a type without values, an array of
-    which other processes have parts."""
-    if isinstance(constant, Tracer):
-        return None
-    ways = ("is_fully_addressable", "is_fully_replicated")
-    is_here = not isinstance(constant, Typed) or any(getattr(constant, way, False) for way in ways)
-    return np.asarray(constant) if is_here else None
-
-
 def _check_int(x: int) -> None:
     limit = 64 if config.enable_x64 else 32
     if not -(2 ** (limit - 1)) <= x < 2 ** (limit - 1):

@@ -22,9 +22,9 @@ from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import VerificationError
+from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.names import NUMBERS, Names
-from meshwright.ir.tracing import known_values
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.runtime.array import Array, default_sharding, from_numpy

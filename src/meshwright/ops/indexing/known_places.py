@@ -16,11 +16,12 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
+from meshwright.ir.constants import known_values
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.rewrite import Replacement, in_regions, replaced
-from meshwright.ir.tracing import known_values, typeof
+from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import ConvertElementType, eq, materialize
 from meshwright.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice, Inside, batched

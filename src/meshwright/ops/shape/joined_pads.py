@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.op import Op
 from meshwright.ir.rewrite import in_regions, replaced, uses_of
-from meshwright.ir.tracing import known_values
 from meshwright.ops.elementwise.table import ConvertElementType, add
 from meshwright.ops.shape.slice_pad import Concatenate, Pad
 

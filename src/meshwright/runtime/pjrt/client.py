@@ -14,9 +14,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # silences the client's log lines; read at import
-
 from jaxlib import _hlo, _jax
 from jaxlib import xla_client as xc
 from jaxlib.cpu import _lapack

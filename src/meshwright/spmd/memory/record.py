@@ -14,9 +14,9 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN
+from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.rewrite import Interpreter
-from meshwright.ir.tracing import known_values
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.graph import COLLECTIVES, FOLDED, Graph, Node

@@ -1,0 +1,20 @@
+"""The constants of programs, of which some have no values here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.core.avals import Typed
+from meshwright.ir.tracing import Tracer
+
+
+def known_values(constant: Any) -> np.ndarray | None:
+    """The values of a program's constant; None where they are not here: a tracer, a type without values, an array of
+    which other processes have parts."""
+    if isinstance(constant, Tracer):
+        return None
+    ways = ("is_fully_addressable", "is_fully_replicated")
+    is_here = not isinstance(constant, Typed) or any(getattr(constant, way, False) for way in ways)
+    return np.asarray(constant) if is_here else None
