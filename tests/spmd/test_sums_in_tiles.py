@@ -11,6 +11,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import P
 from meshwright.spmd.passes import scattered_sums
+from meshwright.spmd.report import starts
 
 LAYERS, BATCH, TOKENS, WIDTH, HEADS, TENSOR = 2, 2, 256, 256, 4, 4
 MESH = mw.AbstractMesh((TENSOR,), ("model",))
@@ -85,6 +86,16 @@ def test_the_residual_stream_of_a_step_stays_in_tiles(as_it_was):
     assert part.peak_bytes < before.peak_bytes
     assert part.time().seconds < before.time().seconds
     assert "sums over devices stay in tiles" in str(part.explain())
+
+
+def test_two_halves_start_like_the_whole(as_it_was):
+    """An all-reduce takes the hops of both, so that sums which take no longer than these are kept in tiles too."""
+    before, part = as_it_was(forward, *arguments(64)), partitioned(forward, *arguments(64))
+    assert starts(part.jaxpr.jaxpr) == starts(before.jaxpr.jaxpr) == 4 * LAYERS
+    assert {c.kind for c in part.collectives} >= {"reduce_scatter", "all_gather"}
+    assert part.bytes_sent == before.bytes_sent
+    assert part.work.redundancy < 1.005 < before.work.redundancy
+    assert part.time().seconds < 0.95 * before.time().seconds
 
 
 def test_each_half_says_why_it_is_there():

@@ -115,6 +115,12 @@ def totals(jaxpr: Jaxpr) -> tuple[int, int]:
     return len(sent), sum(sent)
 
 
+def starts(jaxpr: Jaxpr) -> int:
+    """How many collectives are started one after the other in one run: an all-reduce is a reduce-scatter and an
+    all-gather, in hops as in bytes."""
+    return sum(around.count * (2 if op.kind == "all_reduce" else 1) for _, op, around in _places(jaxpr.eqns, _Around()))
+
+
 @dataclass(frozen=True)
 class _Around:
     """The loops and branches around an equation: trip count, and whether they may run less often or not at all."""

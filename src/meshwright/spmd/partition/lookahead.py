@@ -37,7 +37,7 @@ from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation, scanned
-from meshwright.spmd.report import collectives, totals
+from meshwright.spmd.report import collectives, starts, totals
 from meshwright.spmd.steptime.schedule import step_time
 
 if TYPE_CHECKING:
@@ -85,6 +85,10 @@ class Candidate:
         return totals(self.part.jaxpr.jaxpr)
 
     @cached_property
+    def starts(self) -> int:
+        return starts(self.part.jaxpr.jaxpr)
+
+    @cached_property
     def price(self) -> float:
         return price(self.part)
 
@@ -106,10 +110,10 @@ class Candidate:
         """Whether it sends no more than another (or so many times as much), and its time, bytes and peak are less
         together: a percent of one is worth one of another. Starting collectives counts as time. Peaks are predicted
         where estimates are no answer: for large programs that takes as long as partitioning does."""
-        (number, sent), (more, new_sent) = than.sent, self.sent
+        sent, new_sent = than.sent[1], self.sent[1]
         if new_sent > more_bytes * sent:
             return False
-        new = (self.price + (more - number) * self.part.mesh.fabric.start) * new_sent
+        new = (self.price + (self.starts - than.starts) * self.part.mesh.fabric.start) * new_sent
         old = GAIN * than.price * sent
         if new * self.estimate * ROUGH < old * than.estimate:
             return True
