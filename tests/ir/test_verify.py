@@ -123,3 +123,18 @@ def test_a_pass_is_named_when_it_breaks_the_jaxpr() -> None:
     spoil = Pass("spoil", lambda closed: closed.replace(jaxpr=closed.jaxpr.replace(eqns=closed.eqns[1:])))
     with pytest.raises(VerifierError, match="after pass 'spoil'"):
         run_passes(jaxpr, (INLINE, spoil), check=True)
+
+
+def test_equations_that_were_seen_are_checked_where_they_stand(monkeypatch):
+    """Their types are known, what is defined before them is not."""
+    jaxpr, inferred, seen = mw.make_jaxpr(lambda x: mnp.sin(x) - 1)(MATRIX).jaxpr, [], set()
+    kind = type(sin)
+    infer = kind.infer
+    monkeypatch.setattr(kind, "infer", lambda op, *avals: inferred.append(op) or infer(op, *avals))
+    verify(jaxpr, seen=seen)
+    assert inferred
+    inferred.clear()
+    verify(jaxpr.replace(eqns=[*jaxpr.eqns]), seen=seen)
+    assert not inferred
+    with pytest.raises(VerifierError, match="not defined before it is used"):
+        verify(jaxpr.replace(eqns=jaxpr.eqns[::-1]), seen=seen)

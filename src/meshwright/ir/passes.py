@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from meshwright.core.collector import collector_paused
 from meshwright.core.config import config
@@ -37,21 +38,24 @@ def run_passes(
     passes: Sequence[Pass],
     check: bool = False,
     changed: Callable[[Pass, ClosedJaxpr, ClosedJaxpr], None] = lambda *_: None,
+    seen: set[Any] | None = None,
 ) -> ClosedJaxpr:
     """Apply the passes in order, and tell ``changed`` of each that makes a new program, before and after.
 
     A new program is written to ``config.dump_ir``, if that is set, and verified with ``check`` or
-    ``config.verify_passes``.
+    ``config.verify_passes``; types of equations that an earlier pass left as they are, or that were ``seen`` before,
+    are not inferred again.
 
     Raises:
       VerifierError: a pass made a malformed program.
     """
+    seen = set() if seen is None else seen
     for step in passes:
         after = step.apply(jaxpr)
         if after is jaxpr:
             continue
         if check or config.verify_passes:
-            verify(after, f"after pass {step.name!r}")
+            verify(after, f"after pass {step.name!r}", seen)
         dump(after, step.name)
         changed(step, jaxpr, after)
         jaxpr = after

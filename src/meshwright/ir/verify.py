@@ -10,13 +10,15 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, sub_
 from meshwright.ir.state import STATE, scope
 
 
-def verify(jaxpr: Jaxpr | ClosedJaxpr, what: str = "jaxpr") -> None:
+def verify(jaxpr: Jaxpr | ClosedJaxpr, what: str = "jaxpr", seen: set[Any] | None = None) -> None:
     """Check scoping, single assignment and that every equation has the types its op infers.
+
+    The types of equations that are among those ``seen`` are known; those that are checked here join them.
 
     Raises:
       VerifierError: with the offending equation.
     """
-    _verify(jaxpr, what, set())
+    _verify(jaxpr, what, set() if seen is None else seen)
 
 
 def _verify(jaxpr: Jaxpr | ClosedJaxpr, what: str, seen: set[Any]) -> None:
@@ -36,21 +38,37 @@ def _verify(jaxpr: Jaxpr | ClosedJaxpr, what: str, seen: set[Any]) -> None:
         if var in defined:
             raise VerifierError(f"{what}: variable {var!r} is a parameter twice")
         defined[var] = -1
+    around = key[1]
     for number, eqn in enumerate(jaxpr.eqns):
-        _verify_eqn(eqn, number, defined, what, seen)
+        _verify_scope(eqn, number, defined, what)
+        if (eqn, around) not in seen:
+            _verify_types(eqn, number, what, seen)
+            seen.add((eqn, around))
     for atom in jaxpr.outvars:
         if isinstance(atom, Var) and atom not in defined:
             raise VerifierError(f"{what}: result {atom!r} is not defined")
 
 
-def _verify_eqn(eqn: JaxprEqn, number: int, defined: dict[Var, int], what: str, seen: set[Any]) -> None:
+def _where(what: str, number: int, eqn: JaxprEqn) -> str:
+    return f"{what}: equation {number} ({eqn.op.name}, from {eqn.source})"
 
-    def where() -> str:
-        return f"{what}: equation {number} ({eqn.op.name}, from {eqn.source})"
 
+def _verify_scope(eqn: JaxprEqn, number: int, defined: dict[Var, int], what: str) -> None:
     for atom in eqn.invars:
         if isinstance(atom, Var) and atom not in defined:
-            raise VerifierError(f"{where()}: operand {atom!r} is not defined before it is used")
+            raise VerifierError(f"{_where(what, number, eqn)}: operand {atom!r} is not defined before it is used")
+    for var in eqn.outvars:
+        if var in defined:
+            raise VerifierError(f"{_where(what, number, eqn)}: variable {var!r} is assigned twice")
+        defined[var] = number
+
+
+def _verify_types(eqn: JaxprEqn, number: int, what: str, seen: set[Any]) -> None:
+
+    def where() -> str:
+        return _where(what, number, eqn)
+
+    for atom in eqn.invars:
         if isinstance(atom, Literal) and atom.aval.shape != ():
             raise VerifierError(f"{where()}: literal of shape {atom.aval.shape}; only scalars are literals")
     infer = eqn.op.typed if STATE.checked else eqn.op.infer
@@ -65,9 +83,6 @@ def _verify_eqn(eqn: JaxprEqn, number: int, defined: dict[Var, int], what: str, 
     for var, aval in zip(eqn.outvars, avals):
         if (var.aval.shape, var.aval.dtype, var.aval.vma) != (aval.shape, aval.dtype, aval.vma):
             raise VerifierError(f"{where()}: result is declared {var.aval}, the op gives {aval}")
-        if var in defined:
-            raise VerifierError(f"{where()}: variable {var!r} is assigned twice")
-        defined[var] = number
     with eqn.op.scope():
         for inner in sub_jaxprs(eqn.op):
             _verify(inner, f"{where()} in {inner.debug_name or 'inner jaxpr'}", seen)

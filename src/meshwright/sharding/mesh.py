@@ -68,6 +68,7 @@ class AbstractMesh:
         self.fabric: Fabric = fabric_of(self.shape, self.machine)
         self._hash = hash((self.axis_sizes, self.axis_names))
         self._atoms_of: dict[str, tuple[str, ...]] = {}
+        self._sizes: dict[tuple[str, ...], int] = {}
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -199,18 +200,17 @@ class AbstractMesh:
 
     def axis_size(self, axis: str) -> int:
         """The number of positions of an axis, sub-axis or atom."""
-        part = self._parts.get(axis)
-        if part is not None:
-            return part.size
+        if axis in self._parts:
+            return self._parts[axis].size
         size = self.shape.get(axis)
         return size if size is not None else self.sizes(self.atoms_of(axis))
 
     def sizes(self, axes: Iterable[str]) -> int:
         """The product of the sizes of ``axes``: how many devices a group over them has."""
-        result = 1
-        for axis in axes:
-            result *= self.axis_size(axis)
-        return result
+        axes = tuple(axes)
+        if axes not in self._sizes:
+            self._sizes[axes] = math.prod(map(self.axis_size, axes))
+        return self._sizes[axes]
 
     def expand(self, axes: Iterable[str]) -> tuple[str, ...]:
         """Axes and sub-axes as atoms, in the order given."""

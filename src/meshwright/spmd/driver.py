@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from meshwright.core.collector import collector_paused
 from meshwright.core.config import config
@@ -74,17 +75,18 @@ def partition(
     """
     dump(jaxpr, "input")
     flat = run_passes(jaxpr, PREPARE)
+    seen: set[Any] = set()
 
     def planner(flat: ClosedJaxpr) -> Planner:
         def partitioned(propagation: Propagation) -> Partition:
             part = Partitioner(flat, mesh, propagation, in_layouts, out_layouts, names=names).run()
             dump(part.jaxpr, PARTITION)
             passes = communication_passes(mesh, part.in_layouts, combine_bytes)
-            part.jaxpr, part.changes = passes.run(part.jaxpr)
+            part.jaxpr, part.changes = passes.run(part.jaxpr, seen)
             return in_tiles(part) if propagation.order.tiles else part
 
         def in_tiles(part: Partition) -> Partition:
-            jaxpr, changes = tiling_passes(mesh, part.in_layouts, combine_bytes).run(part.jaxpr)
+            jaxpr, changes = tiling_passes(mesh, part.in_layouts, combine_bytes).run(part.jaxpr, seen)
             return replace(part, jaxpr=jaxpr, changes=[*part.changes, *changes])
 
         return Planner(lambda order: propagate(flat.jaxpr, mesh, in_layouts, out_layouts, order), partitioned, in_tiles)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -46,7 +47,7 @@ class Collective(Op):
     #: linear in its operand
     linear: ClassVar[bool] = True
 
-    @property
+    @cached_property
     def group_size(self) -> int:
         return math.prod(self.sizes)
 

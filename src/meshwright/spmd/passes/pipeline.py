@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
@@ -48,21 +49,27 @@ class Pipeline:
     def __str__(self) -> str:
         return "\n".join(f"{n:2}. {step.name:<36} {step.about}".rstrip() for n, step in enumerate(self.passes, 1))
 
-    def run(self, jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Change]]:
-        """The jaxpr after all passes, verified after each that changed it, and what those did.
+    def run(self, jaxpr: ClosedJaxpr, seen: set[Any] | None = None) -> tuple[ClosedJaxpr, list[Change]]:
+        """The jaxpr after all passes, verified after each that changed it (but for equations ``seen`` before), and what
+        those did.
 
         Raises:
           VerifierError: a pass made a malformed jaxpr.
         """
         changes: list[Change] = []
 
+        was = (0, 0)
+
         def changed(step: Pass, before: ClosedJaxpr, after: ClosedJaxpr) -> None:
-            was, now = totals(before.jaxpr), totals(after.jaxpr)
+            nonlocal was
+            now = totals(after.jaxpr)
             if was != now:
                 changes.append(Change(step.name, (was[0], now[0]), (was[1], now[1])))
+            was = now
 
         if any(collectives_in(jaxpr.jaxpr)):
-            jaxpr = run_passes(jaxpr, self.passes, True, changed)
+            was = totals(jaxpr.jaxpr)
+            jaxpr = run_passes(jaxpr, self.passes, True, changed, seen)
         return jaxpr, changes
 
 
