@@ -23,6 +23,7 @@ MODULES = [
 LEFT_OUT = {
     "jax.P": {"unreduced", "reduced"},  # kinds of the explicit mode of sharding
     "jax.ShapeDtypeStruct": {"is_ref", "manual_axis_type"},  # references; see core.ShapedArray for vma
+    "jax.Ref": {"aval", "refs"},  # made by new_ref, not by users
     "jax.Shard": {"sharding", "global_shape"},  # made by arrays, not by users
     "jax.vmap": {"sum_match"},
     "jax.sharding.AbstractMesh": {"abstract_device"},
