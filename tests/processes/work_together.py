@@ -6,7 +6,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
-from meshwright.errors import DeviceError, DistributedError, ProgramMismatchError
+from meshwright.errors import DeviceError, DistributedError, NonFiniteError, ProgramMismatchError
 from meshwright.experimental import multihost_utils as mh
 
 mw.distributed.initialize()
@@ -95,6 +95,15 @@ np.testing.assert_array_equal(
 for _ in range(100):
     w = mw.jit(lambda w, g: w - 0.1 * g)(w, g)
 np.testing.assert_array_equal(mnp.arange(3) + 1, [1, 2, 3])  # this process's own
+
+# results that are checked, by all or by none: one process alone has the NaN
+with mw.debug_nans(True):
+    np.testing.assert_array_equal(mh.process_allgather(mw.jit(lambda x: mnp.sqrt(x) * 0)(x)), 0 * value)
+    try:
+        mw.jit(lambda x: mnp.log(x - 30) * 2)(x)
+        raise SystemExit("the NaN was not seen")
+    except NonFiniteError as error:
+        assert "log made a NaN" in str(error) and "work_together.py" in str(error), error
 
 # a mesh of the other process's devices
 theirs = mw.sharding.Mesh(np.array(mw.local_devices(1 - RANK)), ("x",))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshwright.core import dtypes, source
 from meshwright.core.caches import on_clear
 from meshwright.core.config import config
+from meshwright.core.late import LateModule
 from meshwright.core.slots import Slot
 from meshwright.core.weak import once_for_each
 from meshwright.errors import MeshError, NonFiniteError
@@ -26,6 +27,11 @@ from meshwright.runtime.parts import spread_of
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt import platforms
 from meshwright.sharding import Mesh, Sharding, SingleDeviceSharding
+
+if TYPE_CHECKING:
+    from meshwright.runtime.processes import agreement
+else:
+    agreement = LateModule("meshwright.runtime.processes.agreement")
 
 _cache: dict[Any, Executable] = {}
 #: keys of ops that hold jaxprs, oldest first: a function that is made anew at each call must not fill the memory
@@ -163,6 +169,10 @@ def _moved(op: Op, arrays: Sequence[Array], place: Sharding | None) -> Array | N
 def _holds(x: Array, test: Callable[[np.ndarray], Any]) -> bool:
     if not dtypes.is_inexact(x.dtype):
         return False
+    if not x.is_fully_addressable:  # what follows is done by all, or by none
+        mine = any(_holds(shard.data, test) for shard in x.addressable_shards)
+        ranks = tuple(sorted({d.process_index for d in x.sharding.devices}))
+        return str(True) in agreement.exchanged(str(mine), ranks, "the check of results").values()
     value = np.asarray(x)
     return bool(test(value if x.dtype in dtypes.NUMPY_DTYPES else value.astype(np.float32)).any())
 

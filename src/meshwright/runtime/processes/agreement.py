@@ -6,7 +6,6 @@ Programs of different sizes would end the processes, or make them wait for each 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import zlib
 from collections import Counter
@@ -27,8 +26,8 @@ from meshwright.runtime.processes import signs
 
 #: how many programs each group of processes has begun
 _begun: Counter[tuple[int, ...]] = Counter()
-#: numbers of the values that processes agree on
-_values = itertools.count()
+#: how often each group of processes has exchanged what they say
+_said_before: Counter[tuple[int, ...]] = Counter()
 
 
 def agree(program: DeviceProgram, ranks: tuple[int, ...]) -> None:
@@ -59,19 +58,29 @@ def agree_on_value(x: Any) -> None:
     Raises:
       DistributedError: one has another, or does not come in ``config.collective_timeout`` seconds.
     """
-    table, ranks = signs.LIVING.table, tuple(range(WORLD.count))
-    if table is None:
-        return
-    key = f"meshwright/value/{next(_values)}"
     mine = _said(x)
-    table.put(f"{key}/{WORLD.rank}", mine.encode())
-    for rank in ranks:
-        if (theirs := _wait_for(f"{key}/{rank}", rank, "device_put").decode()) != mine:
+    for rank, theirs in exchanged(mine, tuple(range(WORLD.count)), "device_put").items():
+        if theirs != mine:
             raise DistributedError(
                 f"device_put: rank {rank} gives {theirs}, rank {WORLD.rank} {mine}; all processes must give the same "
                 "value, of which each takes its part. make_array_from_process_local_data takes the parts that "
                 "processes have"
             )
+
+
+def exchanged(text: str, ranks: tuple[int, ...], what: str) -> dict[int, str]:
+    """What the processes ``ranks``, of which this is one, say where all of them are at the same place, ``what``.
+
+    Raises:
+      DistributedError: one does not come in ``config.collective_timeout`` seconds.
+    """
+    table = signs.LIVING.table
+    if table is None:
+        return {WORLD.rank: text}
+    key = f"meshwright/said/{'-'.join(map(str, ranks))}/{_said_before[ranks]}"
+    _said_before[ranks] += 1
+    table.put(f"{key}/{WORLD.rank}", text.encode())
+    return {rank: _wait_for(f"{key}/{rank}", rank, what).decode() for rank in ranks}
 
 
 def _lines(program: DeviceProgram) -> list[tuple[str, str]]:
