@@ -314,6 +314,25 @@ def test_managers_keep_the_latest_and_the_best(tmp_path):
     assert not list(tmp_path.glob(f"*{WRITING}*"))
 
 
+def test_a_step_before_others_is_kept_until_the_next(tmp_path):
+    with CheckpointManager(tmp_path, keep=1) as manager:
+        manager.save(30, {"w": 1})
+        for step in (10, 11):
+            with pytest.warns(CheckpointWarning, match="later steps, 30 the last"):
+                manager.save(step, {"w": step})
+            manager.wait()
+            assert manager.steps() == [step, 30] and int(manager.restore(step)["w"]) == step
+
+
+def test_a_link_to_a_checkpoint_is_replaced_as_often_as_wanted(tmp_path):
+    save(tmp_path / "a", {"w": 1})
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    for w in (2, 3):
+        save(tmp_path / "b", {"w": w}, overwrite=True)
+        assert int(restore(tmp_path / "b")["w"]) == w and int(restore(tmp_path / "a")["w"]) == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
 @pytest.mark.parametrize("mode, best", [("min", 2), ("max", 4)])
 def test_metrics_are_numbers_and_nan_is_never_the_best(tmp_path, mode, best):
     metrics = mnp.nan, np.float32(3), mnp.float32(1), float("nan"), np.float64(5), 2

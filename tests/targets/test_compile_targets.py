@@ -74,6 +74,11 @@ def test_names_that_are_none(name, kind, said):
         mw.target(name)
 
 
+def test_cpus_have_no_nodes():
+    with pytest.raises(errors.ArgumentError, match="no nodes or slices; say how many there are: 'cpu:2'"):
+        mw.target("cpu", nodes=2)
+
+
 def test_meshes_that_do_not_go_on_a_target():
     with pytest.raises(errors.MeshError, match=r"has 4 devices, a mesh of shape \(8,\) has 8; use target v5e:2x4"):
         mw.target("v5e:2x2").arranged((8,))

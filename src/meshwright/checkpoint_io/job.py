@@ -144,13 +144,21 @@ def _commit(place: Path, folder: Path, index: Index, overwrite: bool) -> None:
     _sync(place)
     if folder.exists() and overwrite:
         old = folder.with_name(folder.name + REPLACED)
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
         folder.rename(old)  # restore looks there if nothing has taken its place
         place.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
     else:
         place.rename(folder)  # which the system refuses if something has come there meanwhile
     _sync(folder.parent)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, or the link to one."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:

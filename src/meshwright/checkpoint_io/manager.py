@@ -60,6 +60,7 @@ class CheckpointManager:
         self.keep, self.keep_best, self.metric, self.mode = keep, keep_best, metric, mode
         self.every, self.format = every, format
         self._saving: Saving | None = None
+        self._last: int | None = None
         if WORLD.rank == 0:
             with user_file("CheckpointManager: directory", self.directory, CheckpointError):
                 self.directory.mkdir(parents=True, exist_ok=True)
@@ -118,6 +119,14 @@ class CheckpointManager:
         if step < 0:
             raise ArgumentError(f"CheckpointManager.save: expected a step of 0 or more, got {step}")
         self.wait()
+        later = [s for s in self.steps() if s > step]
+        if later:
+            warn(
+                f"step {step} is saved where there are later steps, {later[-1]} the last: a restart takes that one; remove "
+                "it if the run goes on from here",
+                CheckpointWarning,
+            )
+        self._last = step
         self._saving = save(
             self.folder(step), tree, asynchronous=True, format=self.format, progress=progress, step=step,
             metrics=metrics,
@@ -139,7 +148,8 @@ class CheckpointManager:
         if WORLD.rank != 0 or self.keep is None:
             return
         steps = self.steps()
-        kept = {*steps[-self.keep :], *(self.best_steps()[: self.keep_best] if self.keep_best else ())}
+        best = self.best_steps()[: self.keep_best] if self.keep_best else ()
+        kept = {*steps[-self.keep :], *best, self._last}  # the last one, even where later steps are
         for step in steps:
             if step not in kept:
                 with user_file("CheckpointManager: directory", self.folder(step), CheckpointError):

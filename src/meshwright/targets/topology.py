@@ -215,6 +215,8 @@ def target(
         raise ArgumentError(f"target: expected a name such as 'v5e:4x4', 'h100' or 'cpu:8', got {name!r}")
     chip, _, shape = name.strip().partition(":")
     if chip.lower() == "cpu":
+        if (nodes, slices) != (1, 1):
+            raise ArgumentError(f"target: CPUs have no nodes or slices; say how many there are: 'cpu:{nodes * slices}'")
         return _cpu(name, shape, devices)
     chips = machine(name, nodes=nodes, slices=slices, devices=devices)
     if chips.chip.name not in _KINDS:

@@ -111,7 +111,7 @@ def _said(constant: Any) -> str:
     if not getattr(constant, "is_fully_addressable", True):
         return f"{constant.dtype.name}{list(constant.shape)} on {constant.sharding!r}"
     value = np.asarray(constant.words() if is_key(constant.dtype) else constant)
-    digest = hashlib.sha256(value.tobytes()).hexdigest()
+    digest = hashlib.sha256(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data).hexdigest()
     return f"{value.dtype.name}{list(value.shape)} of values with the hash {digest[:16]}"
 
 
