@@ -122,8 +122,8 @@ class CheckpointManager:
         later = [s for s in self.steps() if s > step]
         if later:
             warn(
-                f"step {step} is saved where there are later steps, {later[-1]} the last: a restart takes that one; remove "
-                "it if the run goes on from here",
+                f"step {step} is saved where there are later steps, {later[-1]} the last: a restart takes that one; "
+                "remove it if the run goes on from here",
                 CheckpointWarning,
             )
         self._last = step
