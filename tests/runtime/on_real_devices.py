@@ -184,3 +184,16 @@ def test_arrays_that_a_program_takes_to_other_devices_are_transferred():
             stay()
     with mw.transfer_guard_device_to_device("disallow_explicit"):
         mw.device_put(here, at())  # by a program on the same devices
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (0, 0)])
+def test_arrays_without_elements_are_exchanged(shape):
+    """By no collective: XLA refuses those."""
+    x = mw.device_put(np.zeros(shape, np.float32), at("x"))
+    for spec in SPECS:
+        assert np.asarray(mw.device_put(x, NamedSharding(MESH, spec))).shape == shape
+    assert float(x.sum()) == 0 == float(mw.jit(lambda a: mnp.tensordot(a, a, ((0,), (0,))).sum())(x))
+    scattered = mw.shard_map(
+        lambda a: mw.lax.psum_scatter(a, "x", tiled=True), mesh=MESH, in_specs=P(), out_specs=P("x"), check_vma=False
+    )
+    assert scattered(x).shape == shape
