@@ -255,13 +255,13 @@ class Heard(dict):
     get_now = dict.get
 
 
-def saved_by_two(folders, values, format):
+def saved_by_two(folders, values, formats, paths=("", "")):
     """What comes of a save in two processes, each with its folder and what gives its half of the array."""
     heard, jobs = Heard(), []
-    for rank, (folder, value) in enumerate(zip(folders, values)):
+    for rank, (folder, value, format, path) in enumerate(zip(folders, values, formats, paths)):
         group = Group()
         group.rank, group.count, group.table, group.key = rank, 2, heard, "save"
-        leaf = Leaf(Entry("", [4], "float32"), np.dtype("float32"), [2], [([2 * rank], [2 * rank + 2], value)])
+        leaf = Leaf(Entry(path, [4], "float32"), np.dtype("float32"), [2], [([2 * rank], [2 * rank + 2], value)])
         jobs.append(Job(folder, [leaf], Index([], {"leaf": 0}, format), group, None))
     with ThreadPoolExecutor(2) as pool:
         return [f.exception() for f in [pool.submit(job.run) for job in jobs]]
@@ -290,7 +290,7 @@ def half():
     ],
 )
 def test_processes_that_fail_leave_nothing_and_are_heard(tmp_path, names, values, words, format):
-    errors = saved_by_two([tmp_path / name for name in names], values, format)
+    errors = saved_by_two([tmp_path / name for name in names], values, [format] * 2)
     if words is None:
         np.testing.assert_array_equal(restore(tmp_path / names[0]), np.ones(4))
         words, errors = [], [e for e in errors if e]
@@ -312,6 +312,19 @@ def test_managers_keep_the_latest_and_the_best(tmp_path):
     with pytest.warns(CheckpointWarning, match="step 4 is passed over"):
         np.testing.assert_array_equal(again.restore()["w"], VALUE + 3)
     assert not list(tmp_path.glob(f"*{WRITING}*"))
+
+
+@pytest.mark.parametrize(
+    ("formats", "paths", "words"),
+    [
+        (("safetensors", "tensorstore"), ("", ""), "as safetensors, rank 1 as tensorstore"),
+        (("safetensors",) * 2, ("['a']", "['b']"), "rank 0 saves ['a'] of type float32[4] where rank 1 saves ['b'] of"),
+    ],
+)
+def test_processes_that_save_something_else_are_told(tmp_path, formats, paths, words):
+    errors = saved_by_two([tmp_path / "one"] * 2, (half, half), formats, paths)
+    assert all(words in str(e) for e in errors), errors
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_step_before_others_is_kept_until_the_next(tmp_path):

@@ -386,6 +386,35 @@ def test_one_that_goes_while_xla_waits_for_it(tmp_path):
     assert status == 3
 
 
+START = """
+import os, sys, time
+import meshwright as mw
+mw.distributed.initialize()
+if mw.process_index() == 1 and sys.argv[1] == "dead":
+    os._exit(3)
+if mw.process_index() == 1 and sys.argv[1] == "late":
+    time.sleep(60)
+started = time.monotonic()
+try:
+    mw.numpy.ones(3) + 1
+except mw.errors.DistributedError as error:
+    print(time.monotonic() - started < 6, error, flush=True)
+    sys.exit(1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "words"), [("dead", "is dead"), ("late", "is late: it lives")])
+def test_one_that_does_not_start_its_devices(tmp_path, how, words):
+    """For which those of the others wait in XLA, for minutes."""
+    script = tmp_path / "start.py"
+    script.write_text(START)
+    _, out, err = run("-n", 3, "--timeout", 4, script, how, seconds=60)
+    for rank in (0, 2):
+        line = re.search(rf"^\[{rank}\] True rank 1 on host .*", out, re.M)
+        assert line and words in line[0] and f"Rank {rank} waited in the start of the devices" in line[0], out + err
+
+
 def test_other_versions_do_not_meet(monkeypatch):
     versions = iter(["meshwright 7, jaxlib 8", "meshwright 0, jaxlib 0", "meshwright 0, jaxlib 0"])
     monkeypatch.setattr(meeting_of, "version", lambda: next(versions))

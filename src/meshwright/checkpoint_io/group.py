@@ -69,14 +69,14 @@ class Group:
             self.tell("token", json.dumps({"failed": text}))
         self.tell("finished", text)
 
-    def token(self, name: str) -> str:
+    def token(self, name: str, format: str) -> str:
         """A word that all have, and nobody else. ``name`` is what the checkpoint is to be called.
 
         Raises:
           CheckpointError: the first process saves nothing, or another checkpoint.
         """
         if self.leads:
-            mine = {"token": uuid.uuid4().hex[:12], "name": name}
+            mine = {"token": uuid.uuid4().hex[:12], "name": name, "format": format}
             self.tell("token", json.dumps(mine))
             self._is_named = True
             return mine["token"]
@@ -87,6 +87,11 @@ class Group:
             raise CheckpointError(
                 f"save: rank 0 saves {theirs['name']!r} here, rank {self.rank} {name!r}: all processes must save the "
                 "same checkpoints, in the same order"
+            )
+        if theirs["format"] != format:
+            raise CheckpointError(
+                f"save: rank 0 saves {name!r} as {theirs['format']}, rank {self.rank} as {format}; all processes must "
+                "give the same format"
             )
         return theirs["token"]
 

@@ -8,7 +8,9 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from meshwright.checkpoint_io import files, zarr
 from meshwright.checkpoint_io.group import Group
@@ -42,7 +44,7 @@ class Job:
         """
         try:
             with self.group.told(f"save: {self.folder} could not be written"):
-                self._run(f"{self.folder.name}{WRITING}{self.group.token(self.folder.name)}")
+                self._run(f"{self.folder.name}{WRITING}{self.group.token(self.folder.name, self.index.format)}")
         except BaseException:
             if self.place is not None:  # the others have heard it
                 shutil.rmtree(self.place, ignore_errors=True)
@@ -74,7 +76,8 @@ class Job:
             if "failed" in theirs:
                 raise CheckpointError(theirs["failed"])
             _check_there(place, rank, theirs["files"])
-            for entry, other in zip(mine, theirs["entries"], strict=True):
+            _check_same(mine, theirs["entries"], rank)
+            for entry, other in zip(mine, theirs["entries"]):
                 entry.pieces += [Piece(**p) for p in other["pieces"]]
         self.index.entries = mine
         _check_whole(mine)
@@ -124,6 +127,22 @@ def _check_there(place: Path, rank: int, sizes: Mapping[str, int]) -> None:
             raise CheckpointError(
                 f"save: what rank {rank} wrote is not in {place.parent}: {name} is not there, or is shorter. All "
                 "processes must save to the same folder, on a file system that they share"
+            )
+
+
+def _check_same(mine: Sequence[Entry], theirs: Sequence[Mapping[str, Any]], rank: int) -> None:
+    """Raise unless another process has the same arrays.
+
+    Raises:
+      CheckpointError: naming the first that differs.
+    """
+    for entry, other in zip_longest(mine, theirs):
+        here = None if entry is None else [entry.path, entry.key or entry.dtype, entry.shape]
+        there = None if other is None else [other["path"], other["key"] or other["dtype"], other["shape"]]
+        if here != there:
+            here, there = ("nothing more" if x is None else "{} of type {}{}".format(*x) for x in (here, there))
+            raise CheckpointError(
+                f"save: rank 0 saves {here} where rank {rank} saves {there}; all processes must save the same tree"
             )
 
 

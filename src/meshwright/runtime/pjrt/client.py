@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -50,7 +50,29 @@ def _load_lapack() -> None:
 
 @cache
 def _start() -> Any:
-    return platforms.make_client(config.platform, config.real_devices)
+    make = partial(platforms.make_client, config.platform, config.real_devices)
+    if WORLD.note_run is None or WORLD.count == 1:
+        return make()
+    WORLD.note_run("the start of its devices")  # for which those of all processes wait for each other
+    try:
+        return shielded.watched(make, config.collective_timeout, _late)
+    except RuntimeError as error:
+        _raise(error, "the start of the devices", _STARTING)
+
+
+_STARTING = "the start of the devices, which all processes make together"
+
+
+def _late() -> None:
+    """Raise if another process is behind it that devices do not start.
+
+    Raises:
+      DistributedError: naming it.
+    """
+    seconds = config.collective_timeout
+    late = TimeoutError(f"nothing; not all devices are there after {seconds:g} s")
+    if WORLD.explain is not None and (error := WORLD.explain(late, _STARTING)) is not None:
+        raise error
 
 
 class _Process:

@@ -155,7 +155,10 @@ def _wait_for_first(done: str, devices: Any) -> None:
         WORLD.service.blocking_key_value_get(done, int(1000 * seconds))
     except RuntimeError:
         late = TimeoutError(f"nothing; no other process has compiled the program in {seconds:g} s")
-        if WORLD.explain is not None and (error := WORLD.explain(late, None)) is not None:
+        if (
+            WORLD.explain is not None
+            and (error := WORLD.explain(late, "the compilation by another process")) is not None
+        ):
             raise error from None
 
 

@@ -30,6 +30,8 @@ class World:
     gone: set[int] = field(default_factory=set)
     #: what has become of the coordinator; empty while it is there
     lost: str = ""
+    #: notes what this process starts that others take part in; ``runtime.processes`` does
+    note_run: Callable[[str], None] | None = None
     #: what a failed run means, if another process is behind it; ``runtime.processes`` knows
     explain: Callable[[Exception, Any], Exception | None] | None = None
 

@@ -166,7 +166,7 @@ def blamed(what: str, suspects: dict[int, str]) -> DistributedError:
 def explain(error: Exception, maker: Any) -> DistributedError | None:
     """What a failed run means where it is another process that failed; None if none did.
 
-    ``maker`` is the program that failed, if it is known.
+    ``maker`` is the program that failed, if it is known, or says in words what did.
     """
     try:
         suspects = signs.suspects()
@@ -179,6 +179,8 @@ def explain(error: Exception, maker: Any) -> DistributedError | None:
 
 
 def _waited_in(maker: Any, message: str) -> str:
+    if isinstance(maker, str):
+        return maker
     program = getattr(maker, "program", None)
     if program is None:
         return "a program that all run together"

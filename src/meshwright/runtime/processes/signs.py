@@ -86,6 +86,9 @@ def note_run(what: str) -> None:
     LIVING.sign.last = what
 
 
+WORLD.note_run = note_run
+
+
 def note_blame(ranks: tuple[int, ...]) -> None:
     """Say which processes make this one fail, so that others do not blame this one."""
     LIVING.sign.blames = list(ranks)
