@@ -140,9 +140,9 @@ def _check_same(mine: Sequence[Entry], theirs: Sequence[Mapping[str, Any]], rank
         here = None if entry is None else [entry.path, entry.key or entry.dtype, entry.shape]
         there = None if other is None else [other["path"], other["key"] or other["dtype"], other["shape"]]
         if here != there:
-            here, there = ("nothing more" if x is None else "{} of type {}{}".format(*x) for x in (here, there))
+            ours, others = ("nothing more" if x is None else "{} of type {}{}".format(*x) for x in (here, there))
             raise CheckpointError(
-                f"save: rank 0 saves {here} where rank {rank} saves {there}; all processes must save the same tree"
+                f"save: rank 0 saves {ours} where rank {rank} saves {others}; all processes must save the same tree"
             )
 
 
