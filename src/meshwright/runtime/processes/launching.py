@@ -73,8 +73,7 @@ class Launch:
                 readers.append(self._reader(rank, name))
             ends = self._watched()
             self._end_rest()
-            for reader in readers:
-                reader.finish()
+            _finish(readers)
             return ends
         except Terminated:
             self._end(signal.SIGTERM, 20)
@@ -84,8 +83,7 @@ class Launch:
             raise
         finally:
             self._end_rest()
-            for reader in readers:
-                reader.join(2)
+            _join(readers)
 
     def _end_rest(self) -> None:
         """End what processes that failed have left."""
@@ -182,13 +180,24 @@ class _Reader(threading.Thread):
             self.is_writing = False
             self.stream.close()
 
-    def finish(self) -> None:
-        """Wait until all is passed on, however slowly it is taken; not for what is silent: a process that was left
-        behind may hold the stream."""
-        lines = -1
-        while self.is_alive() and (self.is_writing or self.lines != lines):
-            lines = self.lines
-            self.join(2)
+
+def _finish(readers: list[_Reader]) -> None:
+    """Wait until all is passed on, however slowly it is taken; not for streams that are silent: a process that was left
+    behind may hold them. The list is empty then."""
+    before: list[int] = []
+    while (alive := [r for r in readers if r.is_alive()]) and (
+        any(r.is_writing for r in alive) or before != [r.lines for r in readers]
+    ):
+        before = [r.lines for r in readers]
+        _join(alive)
+    readers.clear()
+
+
+def _join(readers: Sequence[_Reader]) -> None:
+    """Give the readers two seconds to end."""
+    end = time.monotonic() + 2
+    for reader in readers:
+        reader.join(max(end - time.monotonic(), 0))
 
 
 class _Coordinator:
