@@ -110,3 +110,20 @@ def test_other_partial_results_than_sums_are_not_added_up(reduce):
         return lax.scan(lambda c, x: (c + reduce(x, 0), None), mnp.zeros(INPUTS), xs)[0]
 
     partitioned(f)
+
+
+def test_of_two_products_one_is_partial():
+    """A recurrent layer: the product of the input is summed up beside that of the state, which every device has."""
+
+    def of(*shape: int, spec: Any = ()) -> Any:
+        return mw.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(MESH, P(*spec)))
+
+    def cell(xs: Any, w: Any, u: Any) -> Any:
+        return lax.scan(lambda h, x: (mnp.tanh(x @ w + h @ u), None), mnp.zeros((BATCH, OUTPUTS)), xs)[0]
+
+    xs = of(STEPS, BATCH, INPUTS, spec=(None, None, "data"))
+    part = mw.jit(cell).lower(xs, of(INPUTS, OUTPUTS, spec=("data",)), of(OUTPUTS, OUTPUTS)).partition()
+    (found,) = part.collectives
+    assert found.reason.startswith("the result of dot_general"), found.reason
+    assert "select" not in str(part.jaxpr)
+    part.verify()

@@ -249,7 +249,7 @@ def _choice(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
     numbers = op.numbers()
     params = op.regions()[0].jaxpr.invars
     layouts = [_layout(p, eqn, *pair) for pair in zip(numbers.of(0), params)]
-    added = [KeepPartial(p.summands.get(v, 1)) for v in eqn.outvars]
+    added = [KeepPartial(p.summands.of(v)) for v in eqn.outvars]
     walked = [p.walked(branch, layouts, added) for branch in op.regions()]
     values = zip(*([w.put_out(atom) for atom in w.closed.jaxpr.outvars] for w in walked))
     outs = [_result_layout(p, var, ways) for var, ways in zip(eqn.outvars, values)]
@@ -264,7 +264,7 @@ def _result_layout(p: Partitioner, var: Var, ways: Sequence[Value]) -> Layout:
     target, unit = p.propagation.target(var), prices(p.mesh)
     shape, size = var.aval.shape, var.aval.dtype.itemsize
     made = [way for way in ways if not way.is_remade]
-    together = p.summands.get(var, 1)
+    together = p.summands.of(var)
 
     def cost(layout: Layout) -> float:
         brought = sum(min(reshard_cost(shape, size, lo, layout, p.mesh) for lo in way.layouts) for way in made)

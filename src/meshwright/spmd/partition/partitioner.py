@@ -279,6 +279,8 @@ class Partitioner:
         self.report(eqn, rule, values, choice)
         outs = self.localized(eqn, op, rule, values, choice.in_layouts, choice.out_layouts, locals_)
         for var, layout, out in zip(eqn.outvars, choice.out_layouts, outs):
+            if not layout.partial:
+                self.summands.whole(var)
             self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, var, eqn.source)
 
     def localized(
@@ -317,7 +319,7 @@ class Partitioner:
             ),
             tuple(v.aval for v in eqn.outvars),
             targets,
-            tuple(self.summands.get(v, 1) for v in eqn.outvars),
+            tuple(map(self.summands.of, eqn.outvars)),
             op.linear_groups(*avals),
             masked_groups(op, avals, numbers),
             op is add or op is sub,

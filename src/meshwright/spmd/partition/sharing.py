@@ -2,13 +2,15 @@
 
 A choice at one equation cannot see that its partial result will meet others: the input gradients of the query, key and
 value projections are three partial sums, and their sum needs one all-reduce. For every value this counts how many
-contractions flow into the same completed sum, so that each can be charged its part; a choice of branches is one.
+contractions flow into the same completed sum, so that each can be charged its part; a choice of branches is one. Those
+that turn out to be whole on every device share nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 from meshwright.ir.rewrite import use_counts
 from meshwright.ops.control.regions import RegionOp
@@ -21,19 +23,41 @@ def summands(
     rules: Sequence[ShardingRule],
     outvars: Sequence[Atom],
     repeats: Mapping[Atom, int],
-) -> dict[Var, int]:
+) -> Summands:
     """For each value, the number of contractions in the sum that it becomes part of before something needs it whole.
 
     ``repeats`` are the outputs that are added up further outside, so many times.
     """
     uses = use_counts(eqns, outvars)
     leaves, flows = _sums(eqns, rules, uses)
-    counts: dict[Var, int] = {}
+    ends: dict[Var, Var] = {}
     for eqn in reversed(eqns):
         for out in eqn.outvars:
             if out in leaves:
-                counts[out] = counts[flows[out]] if out in flows else leaves[out] * repeats.get(out, 1)
-    return counts
+                ends[out] = ends[flows[out]] if out in flows else out
+    contractions = frozenset(leaves).difference(flows.values())
+    return Summands(ends, contractions, {end: leaves[end] for end in ends.values()}, repeats)
+
+
+@dataclass(frozen=True)
+class Summands:
+    """``ends``: the sum that each value becomes part of; ``left``: of how many ``contractions`` it is that may be
+    partial; ``repeats``: how often one is added up further outside."""
+
+    ends: Mapping[Var, Var]
+    contractions: frozenset[Var]
+    left: dict[Var, int]
+    repeats: Mapping[Atom, int]
+
+    def of(self, var: Var) -> int:
+        """How many share the completion of the sum that a value becomes part of."""
+        end = self.ends.get(var)
+        return 1 if end is None else max(1, self.left[end]) * self.repeats.get(end, 1)
+
+    def whole(self, var: Var) -> None:
+        """Note that a value is not partial; if it is a contraction, it shares nothing."""
+        if var in self.contractions:
+            self.left[self.ends[var]] -= 1
 
 
 def _sums(
