@@ -80,3 +80,14 @@ def test_results_of_control_flow_that_nobody_uses_are_not_computed() -> None:
     assert sent(both) == []
     part = mw.jit(both).lower(*ARGS).partition()
     assert "dot_general" not in str(part.jaxpr)
+
+
+def test_a_branch_gets_what_an_operand_would_be_cut_out_of():
+    """The result is in tiles, and so is the operand in the other branch; the product needs all of its columns."""
+    split = mw.NamedSharding(MESH, P(None, "x"))
+    args = array(dtype=np.int32), array(16, 32), array(32, 32, axis="x", at=1)
+    run = mw.jit(lambda n, x, w: lax.cond(n > 0, lambda x: x @ w, mnp.tanh, x), out_shardings=split)
+    part = run.lower(*args).partition()
+    part.verify()
+    assert not part.collectives
+    assert part.work.redundancy < 1.01

@@ -248,7 +248,7 @@ def _report_gathered(p: Partitioner, eqn: JaxprEqn, number: int, after: Layout) 
 def _choice(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
     numbers = op.numbers()
     params = op.regions()[0].jaxpr.invars
-    layouts = [_layout(p, eqn, *pair) for pair in zip(numbers.of(0), params)]
+    layouts = [_uncut(p, eqn.invars[n], _layout(p, eqn, n, v)) for n, v in zip(numbers.of(0), params)]
     added = [KeepPartial(p.summands.of(v)) for v in eqn.outvars]
     walked = [p.walked(branch, layouts, added) for branch in op.regions()]
     values = zip(*([w.put_out(atom) for atom in w.closed.jaxpr.outvars] for w in walked))
@@ -256,6 +256,14 @@ def _choice(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
     branches = [p.noted(w.finished(outs)).jaxpr for w in walked]
     operands = [_bring(p, eqn, i, lo) for i, lo in enumerate([Layout.replicated(0), *layouts])]
     return op.with_regions(branches).bind(*operands), outs
+
+
+def _uncut(p: Partitioner, atom: Atom, layout: Layout) -> Layout:
+    """How a value lies of which ``layout`` would be cut out: branches that need more of it then send nothing, and those
+    that do not cut it out themselves."""
+    value, shape, size = p.value(atom), atom.aval.shape, atom.aval.dtype.itemsize
+    known = [] if value.is_remade else [lo for lo in value.layouts if not lo.partial]
+    return next((lo for lo in known if not reshard_cost(shape, size, lo, layout, p.mesh)), layout)
 
 
 def _result_layout(p: Partitioner, var: Var, ways: Sequence[Value]) -> Layout:
