@@ -45,6 +45,7 @@ from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, Results, compile_lowered, one_device
 from meshwright.runtime.pjrt.replicas import compiled_for_replicas
+from meshwright.runtime.scratch import in_blocks
 from meshwright.runtime.spread import compile_spread, needs_spread
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec
 from meshwright.sharding.kinds import in_users_kind, says_explicitly
@@ -326,8 +327,8 @@ class PartitionedProgram(Stage):
                 lowered = self._on_real_devices(self.mesh)
                 return compile_spread(lowered, results, self.mesh, self.in_shardings, program.compiler_options)
             place = one_device(NamedSharding(self.mesh, PartitionSpec()), self.in_shardings)
-            source, aliases, options = described(self.part), program.aliases, program.compiler_options
-            whole = partial(virtual_program, self.part)
+            source, aliases, whole = described(self.part), program.aliases, partial(virtual_program, self.part)
+            options = (*in_blocks(self.part.jaxpr, self.num_devices), *program.compiler_options)
             return compile_lowered(self.name, source, whole, results, aliases, self.names, options, place)
 
     def _on_real_devices(self, mesh: Mesh) -> DeviceProgram:

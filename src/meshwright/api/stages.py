@@ -32,6 +32,7 @@ from meshwright.lowering.target import Target
 from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.executable import Results, compile_lowered, one_device
+from meshwright.runtime.scratch import in_blocks
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, named_to_hlo
 from meshwright.sharding.mesh import require_mesh
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
@@ -212,7 +213,8 @@ class Lowered(Stage):
         place = one_device(single, [single] * len(program.arguments))
         results = Results(program.out_avals, [single] * len(program.out_avals), program.place is not None)
         passes = CHANNELS_LAST, ONEDNN, CONVOLVING_PRODUCTS, JOINED_REDUCTIONS, SWAPPED_PRODUCTS
-        ready, names, options = partial(run_passes, program.jaxpr, passes), program.names, program.compiler_options
+        ready, names = partial(run_passes, program.jaxpr, passes), program.names
+        options = (*in_blocks(program.jaxpr), *program.compiler_options)
         with program.precision():
             executable = compile_lowered(program.name, program.jaxpr, ready, results, taken, names, options, place)
         return Compiled(self, executable, [single] * len(program.arguments))
