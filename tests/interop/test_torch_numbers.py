@@ -147,3 +147,17 @@ def test_numbers_are_not_rounded_to_half_width_where_torch_does_not(name, dtype)
     model = mw.from_torch(Module(), (x, y))
     got = mw.interop.torch.to_torch(model(model.params, x, y))
     assert (got == Module()(x, y)).float().mean() > 0.97  # but for an ulp; rounded numbers give at most .85
+
+
+def test_what_a_division_leaves_and_the_sign_of_nan_are_torchs_to_the_sign_of_zero():
+    class Module(nn.Module):
+        def forward(self, x, y):
+            return x.remainder(y), x.fmod(y), x.sgn()
+
+    values = torch.tensor([0.0, -0.0, 2.0, -3.0, 0.7, float("inf"), -float("inf"), float("nan")])
+    x, y = torch.meshgrid(values, values, indexing="ij")
+    model = mw.from_torch(Module(), (x, y))
+    for got, want in zip(mw.interop.torch.to_torch(model(model.params, x, y)), Module()(x, y), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+        zero = want == 0
+        assert torch.equal(got[zero].signbit(), want[zero].signbit())

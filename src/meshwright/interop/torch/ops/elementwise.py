@@ -50,6 +50,12 @@ def sign(x: Any) -> Any:
     return mnp.where(x == x, mnp.sign(x), 0)
 
 
+def remainder(x: Any, y: Any) -> Any:
+    """That of the division rounded down; where nothing is left, the zero has the sign of ``x``."""
+    rest = mnp.fmod(x, y)
+    return mnp.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+
+
 @custom_jvp
 def atan2(y: Any, x: Any) -> Any:
     """The angle; its derivatives at the origin are 0, as torch's."""
@@ -75,7 +81,7 @@ rows(
         "neg negative": unary(mnp.negative),
         "abs absolute": unary(absolute),
         "sign": unary(sign),
-        "sgn": unary(mnp.sign),
+        "sgn": unary(lambda x: mnp.sign(x) if dtypes.is_complex(x.dtype) else sign(x)),
         "floor": unary(mnp.floor),
         "ceil": unary(mnp.ceil),
         "trunc fix": unary(mnp.trunc),
@@ -136,7 +142,7 @@ rows(
             lambda x, y: mnp.where((x >= y) | mnp.isnan(y), x, y)
         ),  # the first one of equals, in derivatives
         "fmin": binary(lambda x, y: mnp.where((x <= y) | mnp.isnan(y), x, y)),
-        "remainder": binary(mnp.mod),
+        "remainder": binary(remainder),
         "fmod": binary(mnp.fmod),
         "floor_divide": binary(mnp.floor_divide),
         "eq": binary(mnp.equal),
