@@ -503,6 +503,33 @@ def test_norms_without_a_momentum_average_all_batches():
     for name, value in torchs.named_buffers():
         close(buffers[name], value)
     assert "forward" not in vars(ours)
+    weights = torch.linspace(0, 1, 120).reshape(x.shape).sqrt()
+    (torchs(x.requires_grad_()) * weights).sum().backward()
+    got = mw.grad(lambda x: mnp.sum(model(model.params, x) * weights.numpy()))(x.detach().numpy())
+    close(got, x.grad, 1e-4)
+
+
+class _Scaled(nn.Module):
+    """What is measured within ``no_grad`` is the tensor itself, where a conversion has nothing to do."""
+
+    def __init__(self, same):
+        super().__init__()
+        self.linear, self.same = nn.Linear(3, 5), same
+
+    def forward(self, x):
+        y = self.linear(x)
+        with torch.no_grad():
+            size = self.same(y).abs().mean() * self.same(self.linear.weight).norm()
+            same = self.same(y)
+        return y * same / size
+
+
+SAME = {"float": lambda x: x.float(), "like": lambda x: x.type_as(x), "flat": lambda x: x.flatten(1)}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_returns_the_tensor_that_it_is_given_keeps_its_gradient_within_no_grad(name):
+    check(_Scaled(SAME[name]), torch.linspace(-1, 2, 12).reshape(4, 3))
 
 
 def _loss(x, var):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, set_proxy_slot
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -39,7 +39,26 @@ class Overridden(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         override = _TABLE.get(func)
         chosen = func if override is None or get_proxy_mode() is None else override
-        return chosen(*args, **(kwargs or {}))
+        if torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling():
+            return chosen(*args, **(kwargs or {}))
+        with _as_recorded(get_proxy_mode(), (args, kwargs)):
+            return chosen(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _as_recorded(mode: Any, given: Any) -> Iterator[None]:
+    """Leave tensors that a call within ``no_grad`` does not write to as they are recorded: what returns the tensor that
+    it is given, as ``x.float()`` may, would be recorded as what it comes from, which has no gradient there."""
+    tensors = [] if mode is None else torch.utils._pytree.tree_leaves(given)
+    before = [
+        (x, get_proxy_slot(x, mode.tracer, None), x._version)
+        for x in tensors
+        if isinstance(x, torch.Tensor) and not x.is_inference()
+    ]
+    yield
+    for x, slot, version in before:
+        if slot is not None and x._version == version:
+            set_proxy_slot(x, mode.tracer, slot)
 
 
 @contextmanager
