@@ -48,7 +48,7 @@ def _stop_gradients(graph: fx.Graph) -> None:
 def _detached(graph: fx.Graph, node: fx.Node, user: fx.Node) -> fx.Node:
     with graph.inserting_before(user):
         detached = graph.call_function(torch.ops.aten.detach.default, (node,))
-    detached.meta = dict(node.meta)
+    detached.meta = {**user.meta, **node.meta}  # an argument is of no module, which every op is of
     return detached
 
 
