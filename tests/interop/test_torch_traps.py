@@ -530,7 +530,10 @@ class _Scaled(nn.Module):
         return y * same / size
 
 
-SAME = {"float": lambda x: x.float(), "like": lambda x: x.type_as(x), "flat": lambda x: x.flatten(1)}
+SAME = {
+    "float": lambda x: x.float(), "like": lambda x: x.type_as(x), "flat": lambda x: x.flatten(1),
+    "data": lambda x: x.data,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SAME)

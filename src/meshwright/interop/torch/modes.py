@@ -12,10 +12,17 @@ from torch import fx
 from torch._export.passes import replace_set_grad_with_hop_pass as passes
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from meshwright.interop.torch.overrides import overrides
 from meshwright.interop.torch.unseen import write_unseen
 
 
 # --- no gradients -------------------------------------------------------------------------------------------
+@overrides(torch.Tensor.data.__get__)  # type: ignore[attr-defined]
+def data(self: torch.Tensor) -> torch.Tensor:
+    """What ``x.data`` is: exports make a constant of it."""
+    return self.detach()
+
+
 @contextmanager
 def gradients_stopped() -> Iterator[None]:
     """Within, exports detach what goes into regions without gradients, before they make calls of these."""
