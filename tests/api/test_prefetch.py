@@ -46,9 +46,10 @@ def test_errors_come_in_their_turn_and_threads_end(refuses):
     next(found)
     with pytest.raises(KeyError, match="of the test"):
         next(found)
-    endless = mw.data.prefetch_to_mesh(itertools.repeat(np.zeros(8)), SPLIT)
-    next(endless)
-    endless.close()
+    closed, let_go = (mw.data.prefetch_to_mesh(itertools.repeat(np.zeros(8)), SPLIT) for _ in range(2))
+    next(closed), next(let_go)
+    closed.close()
+    del let_go
     deadline = time.monotonic() + 30
     while workers() and time.monotonic() < deadline:
         time.sleep(0.01)

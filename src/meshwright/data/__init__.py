@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -95,15 +96,12 @@ class Prefetched(Iterator[Any]):
         if self._thread is not None:
             self._thread.stop.set()
 
-    def __del__(self) -> None:
-        self.close()
-
     def _start(self) -> None:
         if self._thread is None and not self._is_over:
             self._source = iter(self._batches)
             self._state = _state(self._source)
             options = dict(vars(config))  # of this thread, such as a ``with enable_x64()``
-            work = partial(_work, self._source, self._sharding, self._ready, options)  # without this object
+            work = partial(_work, self._source, self._sharding, self._ready, options, ref(self))
             self._thread = Background(work, "meshwright-prefetch")
 
 
@@ -113,23 +111,25 @@ def _state(source: Any) -> Any:
 
 
 def _work(
-    source: Iterator[Any], sharding: Any, ready: queue.Queue[Any], options: dict[str, Any], stop: threading.Event
-) -> None:
-    """Bring batches until ``stop``."""
+    source: Iterator[Any], sharding: Any, ready: queue.Queue[Any], options: dict[str, Any], owner: ref[Prefetched],
+    stop: threading.Event,
+) -> None:  # fmt: skip
+    """Bring batches until ``stop``, or until nobody has the ``owner`` of the queue any more."""
     vars(config).update(options)
+    wanted = lambda: not stop.is_set() and owner() is not None  # noqa: E731
     try:
         for batch in source:
             state = _state(source)
-            if not _give(ready, (_placed(batch, sharding), state, None), stop):
+            if not _give(ready, (_placed(batch, sharding), state, None), wanted):
                 return
-        _give(ready, (_END, None, None), stop)
+        _give(ready, (_END, None, None), wanted)
     except BaseException as error:
-        _give(ready, (_END, None, error), stop)
+        _give(ready, (_END, None, error), wanted)
 
 
-def _give(ready: queue.Queue[Any], item: Any, stop: threading.Event) -> bool:
+def _give(ready: queue.Queue[Any], item: Any, wanted: Callable[[], bool]) -> bool:
     """Put an item into the queue when there is room; whether anybody is still waiting for it."""
-    while not stop.is_set():
+    while wanted():
         try:
             ready.put(item, timeout=0.1)
             return True
