@@ -49,6 +49,7 @@ def test_errors_come_in_their_turn_and_threads_end(refuses):
     closed, let_go = (mw.data.prefetch_to_mesh(itertools.repeat(np.zeros(8)), SPLIT) for _ in range(2))
     next(closed), next(let_go)
     closed.close()
+    assert list(closed) == []
     del let_go
     deadline = time.monotonic() + 30
     while workers() and time.monotonic() < deadline:
@@ -58,6 +59,18 @@ def test_errors_come_in_their_turn_and_threads_end(refuses):
         mw.data.prefetch_to_mesh([], SPLIT, size=0)
     with refuses(ArgumentTypeError, "iterable", "int"):
         mw.data.prefetch_to_mesh(3, SPLIT)
+
+
+def test_another_thread_closes_what_one_waits_for():
+    never = threading.Event()
+    found = mw.data.prefetch_to_mesh(iter(never.wait, True), SPLIT)
+    taken = []
+    waiting = threading.Thread(target=lambda: taken.append(list(found)), daemon=True)
+    waiting.start()
+    found.close()
+    waiting.join(30)
+    never.set()
+    assert taken == [[]]
 
 
 def test_options_of_the_thread_hold():

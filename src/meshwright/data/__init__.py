@@ -6,6 +6,7 @@ import copy
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -66,15 +67,20 @@ class Prefetched(Iterator[Any]):
         self._is_over, self._state = False, None
 
     def __next__(self) -> Any:
-        if self._is_over:
-            raise StopIteration
         self._start()
-        value, state, error = self._ready.get()
+        value, state, error = self._taken()
         if value is _END:
             self.close()
             raise StopIteration if error is None else error
         self._state = state
         return value
+
+    def _taken(self) -> tuple[Any, Any, BaseException | None]:
+        """What comes next; the end, also where another thread closes this."""
+        while not self._is_over:
+            with suppress(queue.Empty):
+                return self._ready.get(timeout=0.1)
+        return _END, None, None
 
     def get_state(self) -> Any:
         """The state that the iterable, if it has a ``get_state()``, had after the batch that was taken last: with it

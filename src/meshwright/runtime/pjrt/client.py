@@ -71,7 +71,7 @@ def _late() -> None:
     """
     seconds = config.collective_timeout
     late = TimeoutError(f"nothing; not all devices are there after {seconds:g} s")
-    if WORLD.explain is not None and (error := WORLD.explain(late, _STARTING)) is not None:
+    if (error := WORLD.behind(late, _STARTING)) is not None:
         raise error
 
 
@@ -127,7 +127,7 @@ def _raise(error: Exception, what: str, maker: Any = None) -> NoReturn:
     of_callback = failure_in(str(error))
     if of_callback is not None:
         raise of_callback from of_callback.__cause__
-    of_others = WORLD.explain(error, maker) if WORLD.service is not None and WORLD.explain is not None else None
+    of_others = WORLD.behind(error, maker) if WORLD.service is not None else None
     if of_others is not None:
         raise of_others from None
     raise _failure(error, what) from None

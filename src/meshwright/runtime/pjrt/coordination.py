@@ -126,6 +126,11 @@ class Table:
         except JaxRuntimeError as error:
             raise DistributedError(f"the coordinator does not answer: {error}") from None
 
+    def remove(self, key: str) -> None:
+        """Forget a key, if it is there. That it cannot be done is no failure: it only takes memory."""
+        with suppress(JaxRuntimeError, DistributedError):
+            _unless_lost(lambda: self.service.key_value_delete(key))
+
     def get(self, key: str, seconds: float) -> bytes | None:
         """The value, for which this waits; None if it does not come in ``seconds``."""
         end = time.monotonic() + seconds

@@ -46,7 +46,7 @@ def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, c
         return compile()
     content = text()
     path = _folder() / (_key(content, client, options) + _SUFFIX)
-    done = f"meshwright/compiled/{_digest(content, options)}"
+    done = "" if WORLD.service is None else f"meshwright/compiled/{_digest(content, options)}"
     if not path.exists() and not _compiles_first(devices):
         _wait_for_first(done, devices)
     if (loaded := _loaded(path, client, devices, options, _warn)) is not None:
@@ -155,10 +155,7 @@ def _wait_for_first(done: str, devices: Any) -> None:
         WORLD.service.blocking_key_value_get(done, int(1000 * seconds))
     except RuntimeError:
         late = TimeoutError(f"nothing; no other process has compiled the program in {seconds:g} s")
-        if (
-            WORLD.explain is not None
-            and (error := WORLD.explain(late, "the compilation by another process")) is not None
-        ):
+        if (error := WORLD.behind(late, "the compilation by another process")) is not None:
             raise error from None
 
 

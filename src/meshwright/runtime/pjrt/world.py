@@ -44,6 +44,11 @@ class World:
         if self.lost:
             raise DistributedError(self.lost)
 
+    def behind(self, error: Exception, maker: Any) -> Exception | None:
+        """What another process did that is behind an error of ``maker`` (a program, or what it was, in words); None if
+        none is."""
+        return None if self.explain is None else self.explain(error, maker)
+
 
 #: there is one
 WORLD = World()

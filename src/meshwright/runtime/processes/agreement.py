@@ -77,10 +77,12 @@ def exchanged(text: str, ranks: tuple[int, ...], what: str) -> dict[int, str]:
     table = signs.LIVING.table
     if table is None:
         return {WORLD.rank: text}
-    key = f"meshwright/said/{'-'.join(map(str, ranks))}/{_said_before[ranks]}"
+    key, number = f"meshwright/said/{'-'.join(map(str, ranks))}", _said_before[ranks]
     _said_before[ranks] += 1
-    table.put(f"{key}/{WORLD.rank}", text.encode())
-    return {rank: _wait_for(f"{key}/{rank}", rank, what).decode() for rank in ranks}
+    table.put(f"{key}/{number}/{WORLD.rank}", text.encode())
+    said = {rank: _wait_for(f"{key}/{number}/{rank}", rank, what).decode() for rank in ranks}
+    table.remove(f"{key}/{number - 1}/{WORLD.rank}")  # who says something again has heard all of that
+    return said
 
 
 def _lines(program: DeviceProgram) -> list[tuple[str, str]]:
