@@ -8,7 +8,7 @@ from meshwright.lowering.batched import batching
 from meshwright.lowering.lower import LOWERING
 from meshwright.lowering.units import Units
 from meshwright.sharding import AbstractMesh
-from meshwright.spmd.driver import ALTERNATIVE, PARTITION, PREPARE, partition
+from meshwright.spmd.driver import ALTERNATIVE, ALTERNATIVE_LOOPS, PARTITION, PREPARE, partition
 from meshwright.spmd.passes.pipeline import Pipeline, communication_passes
 
 
@@ -18,7 +18,7 @@ def whole_pipeline() -> Pipeline:
     communication = communication_passes(part.mesh, [])
     buckets = communication_passes(part.mesh, [], combine_bytes=1).passes[len(communication.passes) :]
     asked = [Pass(p.name, p.apply, f"{p.about} (with combine_bytes)") for p in buckets]
-    tried = [Pass(p.name, p.apply, f"{p.about} (where that is better)") for p in ALTERNATIVE]
+    tried = [Pass(p.name, p.apply, f"{p.about} (where that is better)") for p in (*ALTERNATIVE, *ALTERNATIVE_LOOPS[:1])]
     localized = Pass(PARTITION, lambda jaxpr: jaxpr, "Axes spread, each equation gets its layouts, and local shapes.")
     passes = *PREPARE, *tried, localized, *communication.passes, *asked, *batching(part, Units.of(part)), *LOWERING
     return Pipeline(passes)

@@ -11,6 +11,7 @@ from meshwright.core.config import config
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
+from meshwright.ops.control.stacked_rows import blocks_of_rows, leading_rows
 from meshwright.ops.element_order import in_one_order
 from meshwright.ops.indexing.known_places import known_places
 from meshwright.ops.shape.cyclic import cyclic_windows
@@ -30,6 +31,9 @@ from meshwright.spmd.passes.passed_on import passed_on
 from meshwright.spmd.passes.pipeline import communication_passes, tiling_passes
 from meshwright.spmd.propagate import Propagation, propagate
 
+LEADING_ROWS = Pass(
+    "leading rows", leading_rows, "Rows that a loop takes or writes at its count are its slices and outputs."
+)
 KNOWN_PLACES = Pass(
     "known places", known_places, "Windows at known places are slices, and updates that know where they go."
 )
@@ -46,13 +50,19 @@ PASSED_ON = Pass("passed on", passed_on, "What leaves loops and branches as it c
 DROP_DEAD = Pass("drop dead code", drop_dead, "What nobody uses goes, results and carries of control flow too.")
 #: what is done to the whole program before axes spread in it
 PREPARE = (
-    INLINE, UNTYPED, KNOWN_PLACES, SPACED_ROWS, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER,
+    INLINE, UNTYPED, LEADING_ROWS, KNOWN_PLACES, SPACED_ROWS, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD,
+    UNDONE, IN_ONE_ORDER,
 )  # fmt: skip
 #: what is tried besides, and kept where it pays
 ALTERNATIVE = (
     Pass("interiors", interiors, "Stencils are computed in the rows of the array whose interior they are of."),
     Pass("joined shifts", joined_shifts, "Shifts of one array, some along several dimensions, are one exchange."),
     DEAD_CODE,
+)
+#: the same for programs with loops
+ALTERNATIVE_LOOPS = (
+    Pass("blocks of rows", blocks_of_rows, "Blocks of rows that loops take or write are their slices and outputs."),
+    DROP_DEAD,
 )
 #: the step between: each equation of the whole program becomes some of a device's
 PARTITION = "partition"
@@ -92,7 +102,7 @@ def partition(
         return Planner(lambda order: propagate(flat.jaxpr, mesh, in_layouts, out_layouts, order), partitioned, in_tiles)
 
     def planned(order: Order) -> Partition:
-        chosen = planner(run_passes(flat, ALTERNATIVE) if order.whole else flat)
+        chosen = planner(_variant(flat, order))
         return chosen.partition(chosen.propagate(order))
 
     with config.override("dump_ir", None):
@@ -104,12 +114,20 @@ def partition(
     return part
 
 
+def _variant(flat: ClosedJaxpr, order: Order) -> ClosedJaxpr:
+    """The program in the form that an order is of."""
+    flat = run_passes(flat, ALTERNATIVE_LOOPS) if order.blocks else flat
+    return run_passes(flat, ALTERNATIVE) if order.whole else flat
+
+
 def _looked_ahead(flat: ClosedJaxpr, planner: Callable[[ClosedJaxpr], Planner]) -> Candidate:
-    """The best of the program, and of the alternative where that is another program."""
+    """The best of the program, and of the alternatives where these are other programs."""
     found = look_ahead(planner(flat))
-    other = run_passes(flat, ALTERNATIVE)
-    if other is not flat and found.sent[1]:
-        whole = look_ahead(planner(other))
-        if whole.is_better(found):
-            return Candidate(whole.part, replace(whole.order, whole=True))
+    for whole in (True, False):
+        other = _variant(flat, Order(whole=whole, blocks=not whole))
+        if other is not flat and found.sent[1]:
+            better = look_ahead(planner(other))
+            # What loops write in place is not seen by estimates of peaks.
+            if better.is_better(found) and (whole or better.price * better.peak < found.price * found.peak):
+                found = Candidate(better.part, replace(better.order, whole=whole, blocks=not whole))
     return found

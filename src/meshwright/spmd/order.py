@@ -8,6 +8,9 @@ from meshwright.sharding.rule import ShardingRule
 from meshwright.spmd.factors import Axes
 from meshwright.spmd.origin import Sort
 
+#: the dimensions of slices that axes may go to which split what the slices are of
+LARGEST, FIRST = "largest", "first"
+
 
 @dataclass(frozen=True)
 class Share:
@@ -22,17 +25,19 @@ class Share:
 class Order:
     """In which order annotations spread, besides their priorities: those of the sorts ``later`` after all others.
 
-    ``across``: where a loop takes slices along a split dimension, its axes go to another one of each slice.
-    ``exchanges``: products may be shared along other dimensions than those that their operands and results are split
-    along. ``whole``: interiors are computed in rows of the arrays that they are of. ``shares``: axes that nothing
-    brings to products share them, after all else has spread. ``tiles``: sums over devices stay in tiles until something
-    needs them whole.
+    ``across``: where a loop takes slices along a split dimension, its axes go to another one of each slice, the
+    ``LARGEST`` or the ``FIRST`` that nothing splits. ``exchanges``: products may be shared along other dimensions than
+    those that their operands and results are split along. ``whole``: interiors are computed in rows of the arrays that
+    they are of. ``blocks``: blocks of rows that loops take are slices of a rearranged array. ``shares``: axes that
+    nothing brings to products share them, after all else has spread. ``tiles``: sums over devices stay in tiles until
+    something needs them whole.
     """
 
     later: frozenset[Sort] = frozenset()
-    across: bool = False
+    across: str = ""
     exchanges: bool = False
     whole: bool = False
+    blocks: bool = False
     shares: tuple[Share, ...] = ()
     tiles: bool = False
 
@@ -49,6 +54,8 @@ class Order:
             lines.append("products may be split along dimensions that nothing else is split along: less is sent so")
         if self.whole:
             lines.append("interiors of arrays are computed in the rows of the arrays, and their borders left out")
+        if self.blocks:
+            lines.append("what loops take in blocks of rows is laid out before them, and what they write so after them")
         if self.tiles:
             lines.append(
                 "sums over devices stay in tiles until something needs them whole: less is repeated and held so"

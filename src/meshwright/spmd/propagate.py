@@ -28,7 +28,7 @@ from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
 from meshwright.spmd.custom import inferred
 from meshwright.spmd.factors import Axes, carried_back, factor_axes_of, join_axes
 from meshwright.spmd.flatten import flatten
-from meshwright.spmd.order import AS_WRITTEN, Order, Share
+from meshwright.spmd.order import AS_WRITTEN, FIRST, Order, Share
 from meshwright.spmd.origin import Annotation, Origins, Sort
 from meshwright.spmd.turned import Turned
 
@@ -192,11 +192,11 @@ class _Worker:
                     self.update(eqn.outvars[0], (*dims[: share.dim], share.axes, *dims[share.dim + 1 :]), cause)
 
     def move(self, axes: Axes, var: Var, cause: int) -> None:
-        """Let axes split the largest dimension of a value that nothing splits."""
+        """Let axes split a dimension of a value that nothing splits: the largest or the first, as the order says."""
         dims, shape = self.dims_of(var), var.aval.shape
         free = [d for d in range(len(shape)) if not dims[d] and shape[d] >= self.mesh.sizes(axes)]
         if free:
-            best = max(free, key=lambda d: shape[d])
+            best = free[0] if self.order.across == FIRST else max(free, key=lambda d: shape[d])
             self.update(var, (*dims[:best], axes, *dims[best + 1 :]), cause)
 
     def constrain(self, eqn: JaxprEqn, op: ShardingConstraint) -> None:

@@ -31,7 +31,7 @@ from meshwright.sharding.rule import REPLICATED, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of
 from meshwright.spmd.memory.estimate import estimate
 from meshwright.spmd.memory.predict import predict
-from meshwright.spmd.order import Order
+from meshwright.spmd.order import FIRST, LARGEST, Order
 from meshwright.spmd.origin import Sort
 from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
@@ -228,7 +228,7 @@ def neighbours(part: Partition, order: Order) -> list[Order]:
     sorts = [sort for sort, there in sent.most_common(WIDTH) if there > SHARE * total]
     toggled = [replace(order, later=order.later ^ {sort}) for sort in sorts]
     if scanned(part.propagation) or order.across:
-        toggled.append(replace(order, across=not order.across))
+        toggled += [replace(order, across=way) for way in ("", LARGEST, FIRST) if way != order.across]
     return toggled + [replace(order, later=frozenset(sent) - {sort}) for sort in sorts]
 
 
