@@ -15,12 +15,10 @@ from typing import Any, ClassVar
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
-from meshwright.errors import RuleError
-from meshwright.ir.jaxpr import all_eqns
 from meshwright.lowering.lower import DeviceProgram
-from meshwright.ops.control.callback import Callback
 from meshwright.runtime.array import Array
 from meshwright.runtime.executable import Executable, Place, Results, compile_program
+from meshwright.runtime.host_calls import Failures, deferring
 from meshwright.runtime.parts import Parts, Spread, spread_of
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt.shielded import watched
@@ -42,6 +40,8 @@ class SpreadExecutable(Executable):
     program: DeviceProgram | None = field(default=None, repr=False)
     #: what each device takes
     local_avals: Sequence[ShapedArray] = field(default=(), repr=False)
+    #: what its Python functions raise; None if it has none
+    failures: Failures | None = None
     started: bool = False
     connected: bool = False
     #: the processes that take part; none if that is only this one
@@ -81,10 +81,13 @@ class SpreadExecutable(Executable):
     def _executed(self, arrays: list[Any]) -> list[list[Any]]:
         """What the run gives. In the first, processes connect to each other, for which XLA waits 30 s, not to be
         told otherwise: so that one is waited for here."""
-        if not self.ranks or self.connected:
-            return pjrt.execute_on_all(self.loaded, arrays, self.waits, self)
-        first = partial(pjrt.execute_on_all, self.loaded, arrays, True, self)
-        outs = watched(first, config.collective_timeout, self._late)
+        first = bool(self.ranks) and not self.connected
+        run = partial(pjrt.execute_on_all, self.loaded, arrays, self.waits or first, self)
+        if first:
+            run = partial(watched, run, config.collective_timeout, self._late)
+        if self.failures is not None:
+            run = partial(self.failures.run, run, self.name, self.ranks)
+        outs = run()
         self.connected = True
         return outs
 
@@ -113,9 +116,9 @@ def compile_spread(
     """Compile the program of the real devices that its target has.
 
     Raises:
-      RuleError: it calls Python for an effect. CompileError: XLA refused it.
+      CompileError: XLA refused it.
     """
-    _refuse_effects(program)
+    program, failures = deferring(program)
     where = NamedSharding(mesh, PartitionSpec())
     ranks = tuple(sorted({d.process_index for d in where.devices}))
     shares = len(ranks) > 1 and config.compilation_cache_dir is not None
@@ -125,14 +128,5 @@ def compile_spread(
     local = program.in_avals
     return SpreadExecutable(
         **vars(base), spread=spread_of(where), program=program, local_avals=local,
-        ranks=ranks if len(ranks) > 1 else (), started=shares,
+        ranks=ranks if len(ranks) > 1 else (), started=shares, failures=failures,
     )  # fmt: skip
-
-
-def _refuse_effects(program: DeviceProgram) -> None:
-    for eqn in all_eqns(program.jaxpr.jaxpr):
-        if isinstance(eqn.op, Callback) and eqn.op.has_effects:
-            raise RuleError(
-                f"{program.name}: {eqn.op.name} at {eqn.source} calls Python for its effect, which each real device "
-                "would do once more; return the value and use it outside of the program, or run it on virtual devices"
-            )
