@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
+from meshwright.api import partitioned
 from meshwright.errors import CallbackError, DeletedArrayError, DeviceError, DLPackError, MeshError, TransferError
 
 pytestmark = pytest.mark.filterwarnings("ignore::meshwright.errors.MeshwrightWarning")
@@ -192,6 +194,33 @@ def test_callbacks_are_refused():
     x = mw.device_put(VALUE, at("x"))
     with pytest.raises(DeviceError, match=r"calls Python, which programs on .* cannot; return the values"):
         mw.jit(lambda a: mw.pure_callback(np.sin, a, a))(x)
+
+
+@on_cpus
+def test_programs_that_the_cache_has_are_not_lowered(tmp_path, monkeypatch):
+    orders = [mw.devices(), [*mw.devices()[4:], *mw.devices()[:4]]]
+    meshes = [mw.sharding.Mesh(np.array(order).reshape(4, 2), ("x", "y")) for order in orders]
+
+    def run(mesh, factor=2.0, spec=("x", "y")):
+        x = mw.device_put(VALUE, at(*spec, mesh=mesh))
+        f = mw.jit(lambda x: mnp.cumsum(x, 0) * factor, out_shardings=at("y", mesh=mesh))
+        np.testing.assert_array_equal(f(x), np.cumsum(VALUE, 0) * factor)
+
+    made, real = [], partitioned.lower
+    monkeypatch.setattr(partitioned, "lower", lambda *a: (made.append(a[1]), real(*a))[1])
+    cached = {"compilation_cache_dir": str(tmp_path / "programs"), "persistent_cache_min_compile_time_secs": 0.0}
+    with ExitStack() as stack:
+        for name, value in cached.items():
+            stack.enter_context(mw.config.override(name, value))
+        for lowered in (4, 4):  # at first each of them; then none
+            for mesh in meshes:
+                run(mesh)
+            run(meshes[0], 3.0)
+            run(meshes[0], spec=("y",))
+            assert len(made) == lowered
+        for _ in range(2):  # what calls Python is not kept
+            mw.jit(lambda x: (mw.debug.print("{}", x[0, 0]), x * 2)[1])(mw.device_put(VALUE, at("x")))
+        assert len(made) == 6
 
 
 def test_per_device_functions():
