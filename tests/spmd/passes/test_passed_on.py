@@ -58,3 +58,19 @@ def test_a_loop_that_never_runs() -> None:
 def test_what_is_exchanged_stays() -> None:
     jaxpr = mw.make_jaxpr(lambda x, y: lax.fori_loop(0, 3, lambda _, s: (s[1], s[0]), (x, y)))(X, Y)
     assert passed_on(jaxpr) is jaxpr
+
+
+@pytest.mark.parametrize("start,limit,step,trips", [
+    (0, 7, 2, 4),
+    (3, 3, 1, 0),
+    (np.float32(0), np.float32(0.5), np.float32(1), None),
+    (np.int8(0), np.int8(100), np.int8(99), None),  # 198 is no int8
+])  # fmt: skip
+def test_trips_that_are_known(start: Any, limit: Any, step: Any, trips: int | None) -> None:
+    jaxpr = mw.make_jaxpr(lambda: lax.while_loop(lambda n: n < limit, lambda n: n + step, start))().jaxpr
+    assert jaxpr.eqns[0].op.trips(jaxpr.eqns[0].invars) == trips
+
+
+def test_a_loop_that_counts_in_fractions_runs() -> None:
+    jaxpr = mw.make_jaxpr(lambda x: lax.while_loop(lambda s: s[0] < 0.5, lambda s: (s[0] + 1, s[1] * 2), (0.0, x)))(Y)
+    assert passed_on(jaxpr) is jaxpr

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from meshwright.core.dtypes import is_integer, max_value
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
 from meshwright.ir.contract import Emitted
@@ -42,7 +43,7 @@ class While(ControlOp):
     def trips(self, operands: Sequence[Atom]) -> int | None:
         """The number of steps of a loop that counts a carried integer up to a limit written in the program."""
         pred, body = self.cond_jaxpr.jaxpr, self.body_jaxpr.jaxpr
-        if len(pred.eqns) != 1 or pred.eqns[0].op.name != "lt":
+        if len(pred.eqns) != 1 or pred.eqns[0].op.name != "lt" or pred.outvars != list(pred.eqns[0].outvars):
             return None
         counter, limit = pred.eqns[0].invars
         if counter not in pred.invars[self.cond_nconsts :]:
@@ -54,10 +55,7 @@ class While(ControlOp):
         step = next((e for e in body.eqns if body.outvars[place] in e.outvars), None)
         if step is None or step.op.name != "add" or step.invars[0] is not body.invars[self.body_nconsts + place]:
             return None
-        if not all(isinstance(a, Literal) for a in (start, limit, step.invars[1])):
-            return None
-        first, last, by = (int(a.val) for a in (start, limit, step.invars[1]))  # type: ignore[union-attr]
-        return max(0, -((first - last) // by)) if by > 0 else None
+        return _steps(start, limit, step.invars[1])
 
     def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
         raise DifferentiationError(
@@ -76,3 +74,14 @@ class While(ControlOp):
         body_region = arranged(self.body_jaxpr, [*passed, *body.invars], [*passed, *body.invars[:m], *body.outvars])
         regions = [b.jaxpr_region(cond_region), b.jaxpr_region(body_region)]
         return b.op("stablehlo.while", operands, b.in_avals, regions=regions)[n + m :]
+
+
+def _steps(start: Atom, limit: Atom, step: Atom) -> int | None:
+    """How often ``step`` is added to ``start`` until that is no less than ``limit``; None if they are no integers of
+    the program, or the sum leaves their dtype before."""
+    numbers = [int(a.val) for a in (start, limit, step) if isinstance(a, Literal) and is_integer(a.aval.dtype)]
+    if len(numbers) < 3 or numbers[2] <= 0:
+        return None
+    first, last, by = numbers
+    count = max(0, -((first - last) // by))
+    return count if first + count * by <= max_value(start.aval.dtype) else None
