@@ -78,3 +78,26 @@ def test_refused_groups(refuses, groups):
 def test_refused_permutations(refuses, perm):
     with refuses(ArgumentError, "ppermute", "at most once"):
         mw.vmap(lambda x: lax.ppermute(x, "i", perm), axis_name="i")(X)
+
+
+NO_AXIS = {
+    "psum": lax.psum,
+    "pmean": lax.pmean,
+    "pmax": lax.pmax,
+    "pmin": lax.pmin,
+    "all_gather": lambda x, a: lax.all_gather(x, a, axis=1),
+    "all_gather of tiles": lambda x, a: lax.all_gather(x, a, axis=1, tiled=True),
+    "psum_scatter": lambda x, a: lax.psum_scatter(x, a),
+    "psum_scatter of tiles": lambda x, a: lax.psum_scatter(x, a, scatter_dimension=1, tiled=True),
+    "all_to_all": lambda x, a: lax.all_to_all(x, a, 0, 1),
+    "all_to_all of tiles": lambda x, a: lax.all_to_all(x, a, 1, 0, tiled=True),
+    "all_to_all of one dimension": lambda x, a: lax.all_to_all(x, a, 1, 1, tiled=True),
+}
+
+
+@pytest.mark.parametrize("name", NO_AXIS)
+def test_along_no_axis_there_is_one_position(name):
+    """So generic code may be given no axes; JAX has no untiled ``all_to_all`` of them."""
+    x = X[:1, :1, :1] if "tiles" not in name and "dimension" not in name else X
+    alone = mw.vmap(lambda v: NO_AXIS[name](v, "i"), axis_name="i")(x[None])[0]
+    np.testing.assert_array_equal(mw.jit(lambda v: NO_AXIS[name](v, ()))(x), alone)

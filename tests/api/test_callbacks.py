@@ -263,6 +263,18 @@ def test_in_shard_map_callbacks_get_parts(capsys):
     assert capsys.readouterr().out.splitlines() == ["[0.0, 1.0]", "[2.0, 3.0]", "[4.0, 5.0]", "[6.0, 7.0]"]
 
 
+def test_in_shard_map_every_device_calls(capsys):
+    def body(x, w):
+        mw.debug.print("here")
+        mw.debug.print("{} {}", x.sum(), w, ordered=True)
+        return x * mw.pure_callback(np.square, w, w)  # a function of one device's value: nothing is mapped
+
+    mesh = mw.make_mesh((2, 2), ("a", "b"))
+    f = mw.shard_map(body, mesh=mesh, in_specs=(P("a"), P()), out_specs=P("a"))
+    np.testing.assert_array_equal(mw.jit(f)(np.arange(4, dtype=np.float32), np.float32(3)), np.arange(4) * 9)
+    assert sorted(capsys.readouterr().out.splitlines()) == [*["1.0 3.0"] * 2, *["5.0 3.0"] * 2, *["here"] * 4]
+
+
 # --- errors -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("jitted", [False, True])
 def test_what_callbacks_raise(jitted):

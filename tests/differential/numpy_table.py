@@ -517,6 +517,8 @@ rows(
             call(x, 2, axis=0),
             call(x, np.array([1, 0, 2]), axis=1),
             call(x, np.array([1, 2]), axis=0, total_repeat_length=4),
+            call(x, np.array([2, 0]), axis=0, total_repeat_length=5),
+            call(x, 0, total_repeat_length=2),
         ]
     ),
 )

@@ -282,6 +282,8 @@ class TestCond:
             lax.cond(True, lambda x: (x, mnp.zeros(3)), lambda x: (x, np.int32(1)), 1.0)
         with pytest.raises(ArgumentTypeError, match=r"predicate must be a scalar, got f32\[2\]"):
             lax.cond(mnp.zeros(2), lambda: 1, lambda: 2)
+        with pytest.raises(ArgumentTypeError, match="a bool or a real number, got c64"):
+            lax.cond(1j, lambda: 1, lambda: 2)
         with pytest.raises(ArgumentTypeError, match="integer scalar"):
             lax.switch(1.5, [lambda: 1, lambda: 2])
         with pytest.raises(ArgumentError, match="at least one branch"):

@@ -48,6 +48,41 @@ def test_processes_work_together():
     assert "[0] all is well in 0" in out and "[1] all is well in 1" in out
 
 
+WARM = """
+import logging, os, pathlib, sys
+import numpy as np
+import meshwright as mw
+rank = int(os.environ["MESHWRIGHT_PROCESS_ID"])
+folder = pathlib.Path(sys.argv[1]) / (sys.argv[2] if rank else "shared")
+mw.config.update("compilation_cache_dir", str(folder))
+mw.config.update("persistent_cache_min_compile_time_secs", 0.0)
+mw.distributed.initialize()
+logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, format="%(message)s")
+rows = mw.NamedSharding(mw.make_mesh((4,), ("x",)), mw.P("x"))
+x = mw.make_array_from_callback((4, 2), rows, lambda i: np.ones((1, 2)))
+def total(x):
+    return (x.cumsum(0) * float(sys.argv[3 + min(rank, len(sys.argv) - 4)])).sum()
+print("total", float(mw.jit(total)(x)), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_processes_start_warm_where_all_have_the_program(tmp_path):
+    script = tmp_path / "warm.py"
+    script.write_text(WARM)
+
+    def once(*arguments):
+        status, out, err = run("-n", 2, "--devices", 2, "--timeout", 20, script, tmp_path, *arguments)
+        lines = re.findall(r"^\[(\d)\] (Loaded|Compiled) total", out, re.M)
+        return status, dict(lines), out + err
+
+    for folder, found in (("shared", "Compiled"), ("shared", "Loaded"), ("mine", "Compiled"), ("mine", "Loaded")):
+        status, how, text = once(folder, 2.0)
+        assert status == 0 and text.count("total 40.0") == 2 and how == {"0": found, "1": found}, (folder, text)
+    status, _, text = once("shared", 2.0, 3.0)
+    assert status != 0 and "is about to run another program" in text and "3.0" in text, text
+
+
 def survivors(how, timeout):
     """What the processes say that see another one go."""
     status, out, err = run("-n", 3, "--timeout", timeout, HERE / "lose_one.py", how)

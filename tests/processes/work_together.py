@@ -6,7 +6,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
-from meshwright.errors import DeviceError, DistributedError, NonFiniteError, ProgramMismatchError
+from meshwright.errors import CallbackError, DeviceError, DistributedError, NonFiniteError, ProgramMismatchError
 from meshwright.experimental import multihost_utils as mh
 
 mw.distributed.initialize()
@@ -95,6 +95,20 @@ np.testing.assert_array_equal(
 for _ in range(100):
     w = mw.jit(lambda w, g: w - 0.1 * g)(w, g)
 np.testing.assert_array_equal(mnp.arange(3) + 1, [1, 2, 3])  # this process's own
+
+# Python functions: one process calls them, all have the results, and the errors
+called = []
+f = mw.jit(lambda x: mw.io_callback(lambda v: (called.append(v), v + RANK)[1], x, x, ordered=True) * 2)
+np.testing.assert_array_equal(mh.process_allgather(f(x)), 2 * value)
+assert len(called) == (RANK == 0)
+f = mw.shard_map(lambda v: (mw.debug.callback(called.append, v), v)[1], mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+mw.jit(f)(x)
+assert len(called) == 4 + (RANK == 0)
+try:
+    mw.jit(lambda x: (mw.debug.callback(lambda v: v["key"], x), x.sum())[1])(x)
+    raise SystemExit("the error was not raised")
+except CallbackError as error:
+    assert ("on rank 0: " in str(error)) == RANK and "raised IndexError" in str(error), error
 
 # results that are checked, by all or by none: one process alone has the NaN
 with mw.debug_nans(True):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
-from meshwright.errors import DeletedArrayError, DeviceError, DLPackError, MeshError, TransferError
+from meshwright.api import partitioned
+from meshwright.errors import CallbackError, DeletedArrayError, DeviceError, DLPackError, MeshError, TransferError
 
 pytestmark = pytest.mark.filterwarnings("ignore::meshwright.errors.MeshwrightWarning")
 REAL = int(os.environ["MESHWRIGHT_REAL_DEVICES"])
@@ -104,10 +106,87 @@ def test_closed_over_constants_are_on_all_devices():
     np.testing.assert_allclose(f(mw.device_put(np.arange(8), at("x"))), 2 * table[:8].sum(-1), rtol=1e-6)
 
 
-@pytest.mark.skipif(mw.config.platform != "cpu", reason="programs on accelerators do not call Python")
-def test_pure_callbacks_give_each_device_its_result():
-    f = mw.jit(lambda x: mw.pure_callback(np.sin, mw.ShapeDtypeStruct((7, 10), "float32"), x) * 2)
+on_cpus = pytest.mark.skipif(mw.config.platform != "cpu", reason="programs on accelerators do not call Python")
+
+
+@on_cpus
+def test_callbacks_are_called_once_with_whole_arrays():
+    seen = []
+    f = mw.jit(lambda x: mw.pure_callback(lambda v: (seen.append(v), np.sin(v))[1], x, x) * 2)
     np.testing.assert_allclose(f(mw.device_put(VALUE, at("x"))), 2 * np.sin(VALUE), rtol=1e-6)
+    np.testing.assert_array_equal(np.stack(seen), VALUE[None])
+
+
+@on_cpus
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "bool", "uint8", "float8_e4m3fn"])
+def test_results_of_callbacks_reach_all_devices_bit_by_bit(dtype):
+    result = np.asarray(mnp.asarray(np.array([-0.0, 1.0, -3.0, 0.0])).astype(dtype))
+    f = mw.jit(lambda x: mw.io_callback(lambda _: result, mw.ShapeDtypeStruct((4,), dtype), x[0, 0]))
+    out = f(mw.device_put(VALUE, at("x", "y")))
+    assert {np.asarray(shard.data).tobytes() for shard in out.addressable_shards} == {result.tobytes()}
+
+
+def printing(x):
+    mw.debug.print("all {}", x[:, 0], ordered=True)
+
+    def body(i, c):
+        mw.debug.print("step {}", i, ordered=True)
+        return c + c.sum()
+
+    last = mw.lax.fori_loop(0, 2, body, x)
+    mw.lax.cond(last.sum() > 0, lambda: mw.debug.print("large"), lambda: mw.debug.print("small"))
+    return mw.vmap(mw.grad(lambda r: (mw.debug.print("row {}", r[0]), (r**2).sum())[1]))(x)
+
+
+@on_cpus
+def test_printing_once(capsys):
+    np.testing.assert_array_equal(mw.jit(printing)(mw.device_put(VALUE, at("x", "y"))), 2 * VALUE)
+    lines = capsys.readouterr().out.splitlines()
+    ordered = [s for s in lines if s.startswith(("all", "step"))]
+    assert ordered == ["all [ 0. 10. 20. 30. 40. 50. 60.]", "step 0", "step 1"]
+    assert sorted(set(lines) - set(ordered)) == ["large", *(f"row {10 * i}.0" for i in range(7))]
+    assert len(lines) == 11
+
+
+@on_cpus
+@pytest.mark.parametrize("manual", [("x", "y"), ("x",)], ids=str)
+def test_in_regions_each_device_calls(manual, capsys):
+    def body(v, w):
+        mw.debug.print("at {} of {}, {}", mw.lax.axis_index("x"), w, v.sum())
+        return v * mw.pure_callback(np.square, w, w)
+
+    f = mw.shard_map(body, mesh=MESH, in_specs=(P("x"), P()), out_specs=P("x"), axis_names=set(manual))
+    np.testing.assert_array_equal(mw.jit(f)(np.arange(8.0, dtype=np.float32), np.float32(3)), np.arange(8) * 9)
+    lines = sorted(capsys.readouterr().out.splitlines())
+    assert lines == sorted([f"at {i} of 3.0, {4 * i + 1}.0" for i in range(4)] * (2 if "y" in manual else 1))
+
+
+def refuse_five(v):
+    if v == 5:
+        raise ValueError("of one device")
+
+
+@on_cpus
+def test_errors_of_callbacks_end_the_run_on_all_devices():
+    body = lambda v: (mw.debug.callback(refuse_five, v.sum()), mw.lax.psum(v, "x"))[1]  # noqa: E731
+    one = mw.shard_map(body, mesh=MESH, in_specs=P("x"), out_specs=P())
+    x = np.arange(8, dtype=np.float32)
+    calls = []
+
+    def second(v):
+        calls.append(v)
+        if len(calls) == 2:
+            raise KeyError("in a loop")
+
+    step = lambda i, c: (mw.debug.callback(second, i), c + c.sum())[1]  # noqa: E731
+    loop = mw.jit(lambda x: mw.lax.fori_loop(0, 9, step, x), in_shardings=at("x"))
+    for _ in range(2):
+        with pytest.raises(CallbackError, match="refuse_five raised ValueError: of one device"):
+            mw.jit(one)(x)
+    np.testing.assert_array_equal(mw.jit(one)(0 * x), np.zeros(2))
+    with pytest.raises(CallbackError, match="second raised KeyError: 'in a loop'") as caught:
+        loop(x)
+    assert len(calls) == 2 and isinstance(caught.value.__cause__, KeyError)
 
 
 @pytest.mark.skipif(mw.config.platform == "cpu", reason="programs on CPUs call Python")
@@ -115,6 +194,33 @@ def test_callbacks_are_refused():
     x = mw.device_put(VALUE, at("x"))
     with pytest.raises(DeviceError, match=r"calls Python, which programs on .* cannot; return the values"):
         mw.jit(lambda a: mw.pure_callback(np.sin, a, a))(x)
+
+
+@on_cpus
+def test_programs_that_the_cache_has_are_not_lowered(tmp_path, monkeypatch):
+    orders = [mw.devices(), [*mw.devices()[4:], *mw.devices()[:4]]]
+    meshes = [mw.sharding.Mesh(np.array(order).reshape(4, 2), ("x", "y")) for order in orders]
+
+    def run(mesh, factor=2.0, spec=("x", "y")):
+        x = mw.device_put(VALUE, at(*spec, mesh=mesh))
+        f = mw.jit(lambda x: mnp.cumsum(x, 0) * factor, out_shardings=at("y", mesh=mesh))
+        np.testing.assert_array_equal(f(x), np.cumsum(VALUE, 0) * factor)
+
+    made, real = [], partitioned.lower
+    monkeypatch.setattr(partitioned, "lower", lambda *a: (made.append(a[1]), real(*a))[1])
+    cached = {"compilation_cache_dir": str(tmp_path / "programs"), "persistent_cache_min_compile_time_secs": 0.0}
+    with ExitStack() as stack:
+        for name, value in cached.items():
+            stack.enter_context(mw.config.override(name, value))
+        for lowered in (4, 4):  # at first each of them; then none
+            for mesh in meshes:
+                run(mesh)
+            run(meshes[0], 3.0)
+            run(meshes[0], spec=("y",))
+            assert len(made) == lowered
+        for _ in range(2):  # what calls Python is not kept
+            mw.jit(lambda x: (mw.debug.print("{}", x[0, 0]), x * 2)[1])(mw.device_put(VALUE, at("x")))
+        assert len(made) == 6
 
 
 def test_per_device_functions():

@@ -14,7 +14,7 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright.errors import CompilationCacheWarning, DistributedError
-from meshwright.runtime import executable
+from meshwright.runtime import warm
 from meshwright.runtime.pjrt import client, disk_cache
 from meshwright.runtime.pjrt.world import WORLD
 
@@ -190,8 +190,8 @@ def test_a_compilation_that_another_process_is_to_make(monkeypatch, dead):
 @pytest.fixture
 def lowered(monkeypatch):
     """The names of the programs that were lowered."""
-    made, real = [], executable.lower
-    monkeypatch.setattr(executable, "lower", lambda *a, **k: (made.append(a[1]), real(*a, **k))[1])
+    made, real = [], warm.lower
+    monkeypatch.setattr(warm, "lower", lambda *a, **k: (made.append(a[1]), real(*a, **k))[1])
     return made
 
 

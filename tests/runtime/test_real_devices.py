@@ -29,3 +29,19 @@ def test_what_virtual_devices_do_real_ones_do():
              "api/test_jit_shardings.py", "api/test_assembling.py", "api/test_shard_map_automatic.py",
              "api/test_serial_loop.py", "sharding/test_explicit.py", "sharding/test_memory_kinds.py"]  # fmt: skip
     run_tests(8, *(HERE.parent / f for f in files))
+
+
+ENDLESS = """
+import numpy as np
+import meshwright as mw
+x = mw.device_put(np.ones(2), mw.NamedSharding(mw.make_mesh((2,), ("x",)), mw.PartitionSpec("x")))
+found = lambda c: mw.io_callback(lambda: 1 / 0, mw.ShapeDtypeStruct((), "bool"))
+mw.jit(lambda x: mw.lax.while_loop(lambda c: ~c[0], lambda c: (found(c), c[1] * c[1].sum()), (x.sum() < 0, x)))(x)
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_that_an_error_made_endless_is_left():
+    env = {**os.environ, "MESHWRIGHT_REAL_DEVICES": "2"}
+    done = subprocess.run([sys.executable, "-c", ENDLESS], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "CallbackError: io_callback: the Python function" in done.stderr, done.stderr

@@ -26,7 +26,7 @@ def pair(x):
 
 
 def no_pair(c, x):
-    return [c, x]
+    return [c, x, x]
 
 
 def line(f):
@@ -72,7 +72,7 @@ def test_functions_of_control_flow(refuses):
         lax.switch(0, [pair, None], 1.0)
     with refuses(TypeError, "while_loop: cond_fun must return a bool scalar, it returned (*, {'k': *})", line(pair)):
         lax.while_loop(pair, lambda x: x, 1.0)
-    with refuses(TypeError, f"scan: {line(no_pair)} must return a pair (carry, y)", "[*, *]", "(carry, None)"):
+    with refuses(TypeError, f"scan: {line(no_pair)} must return a pair (carry, y)", "[*, *, *]", "(carry, None)"):
         lax.scan(no_pair, 1.0, X)
 
 

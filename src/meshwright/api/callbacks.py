@@ -1,7 +1,8 @@
 """``pure_callback`` and ``io_callback``: Python functions of NumPy arrays as parts of traced programs.
 
 Programs that call Python are waited for: when a call returns, all callbacks in it have happened, and what they raised
-is raised. On a mesh a callback gets whole arrays and is called once. Source: ``jax.pure_callback`` for the interface.
+is raised. On a mesh a callback gets whole arrays and is called once, in the process of the mesh's first device; in a
+``shard_map`` each device calls it with its part. Source: ``jax.pure_callback`` for the interface.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from meshwright.api.references import ForeignReferenceError, Ref
 from meshwright.core import pytree
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
-from meshwright.transforms.wrapped import name_of
+from meshwright.transforms.wrapped import is_pair, name_of
 
 if TYPE_CHECKING:
     from meshwright.api.jit import JitFunction
@@ -140,8 +140,7 @@ class _Carried:
         def step(carry: Any, x: Any) -> Any:
             values, rest = self._split(carry)
             after, out = _brought(f, self.refs)(values, rest, x)
-            is_pair = isinstance(out, tuple) and len(out) == 2
-            return (self._joined(after, out[0]), out[1]) if is_pair else out
+            return (self._joined(after, out[0]), out[1]) if is_pair(out) else out
 
         return step
 

@@ -39,7 +39,7 @@ from meshwright.ops.reduce.associative import AssociativeScan, body_of, prefixes
 from meshwright.ops.shape.rearrange import reshape
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.transforms.vmap import vmap
-from meshwright.transforms.wrapped import require_callable
+from meshwright.transforms.wrapped import is_pair, require_callable
 
 _MISSING: Any = object()
 
@@ -77,6 +77,8 @@ def cond(
     aval = typeof(pred)
     if aval.shape != ():
         raise ArgumentTypeError(f"cond: the predicate must be a scalar, got {aval}; reduce it with all() or any()")
+    if dtypes.is_complex(aval.dtype):
+        raise ArgumentTypeError(f"cond: the predicate must be a bool or a real number, got {aval}; compare it")
     if not dtypes.is_bool(aval.dtype):
         pred = ne(pred, scalar_like(0, pred))
     known = known_value(pred)
@@ -311,7 +313,7 @@ def _trace_scan(what: str, f: Callable[..., Any], init: Any, slices: Any) -> tup
     body = _trace_carry(what, f, (init, slices))
     children = body.out_tree.children()
     out = pytree.unflatten(body.out_tree, body.out_avals)
-    if not isinstance(out, tuple) or len(children) != 2:
+    if not is_pair(out) or len(children) != 2:
         raise ArgumentTypeError(
             f"scan: {described(f)} must return a pair (carry, y), it returned {pytree.show(body.out_tree)}; return "
             "(carry, None) if there is nothing to stack"

@@ -11,7 +11,7 @@ from meshwright.errors import ArgumentTypeError
 from meshwright.ir.tracing import Tracer, check_alive
 from meshwright.ops.shape.rearrange import expand_dims, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
-from meshwright.transforms.wrapped import name_of
+from meshwright.transforms.wrapped import is_pair, name_of
 
 
 def known_value(x: Any) -> Any:
@@ -47,7 +47,7 @@ def scan_in_python(
     for i in reversed(range(steps)) if reverse else range(steps):
         x = pytree.map(lambda a, i=i: squeeze(slice_in_dim(a, i, i + 1), (0,)), xs)
         out = f(carry, x)
-        if not isinstance(out, tuple) or len(out) != 2:
+        if not is_pair(out):
             raise ArgumentTypeError(f"scan: {name_of(f)} must return a pair (carry, y), it returned {out!r}")
         carry = out[0]
         collected.append(out[1])

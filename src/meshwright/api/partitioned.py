@@ -43,10 +43,11 @@ from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.ops.sharding.custom import on_mesh
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.eager import check_finite
-from meshwright.runtime.executable import Executable, Results, compile_lowered, one_device
+from meshwright.runtime.executable import Executable, Results, one_device
 from meshwright.runtime.pjrt.replicas import compiled_for_replicas
 from meshwright.runtime.scratch import in_blocks
 from meshwright.runtime.spread import compile_spread, needs_spread
+from meshwright.runtime.warm import compile_lowered
 from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, NamedSharding, PartitionSpec
 from meshwright.sharding.kinds import in_users_kind, says_explicitly
 from meshwright.spmd import report
@@ -324,8 +325,9 @@ class PartitionedProgram(Stage):
         with program.precision():
             if isinstance(self.mesh, Mesh) and needs_spread(self.mesh):
                 refuse_orders(self.name, self._orders)
-                lowered = self._on_real_devices(self.mesh)
-                return compile_spread(lowered, results, self.mesh, self.in_shardings, program.compiler_options)
+                source = self.name, described(self.part), Target.of(self.mesh).wiring, program.aliases, self.names
+                lowered, options = partial(self._on_real_devices, self.mesh), program.compiler_options
+                return compile_spread(source, lowered, results, self.mesh, self.in_shardings, options)
             place = one_device(NamedSharding(self.mesh, PartitionSpec()), self.in_shardings)
             source, aliases, whole = described(self.part), program.aliases, partial(virtual_program, self.part)
             options = (*in_blocks(self.part.jaxpr, self.num_devices), *program.compiler_options)
@@ -333,11 +335,11 @@ class PartitionedProgram(Stage):
 
     def _on_real_devices(self, mesh: Mesh) -> DeviceProgram:
         """What each real device runs; it may write over donated parts, which are of other shapes than the arrays."""
-        target = Target.of(mesh)
-        jaxpr = on_target(self.part, target)
-        ins, outs = ([(a.shape, a.dtype) for a in avals] for avals in (jaxpr.in_avals, jaxpr.out_avals))
-        donated = {i: o for i, o in self.program.aliases.items() if ins[i] == outs[o]}
-        return lower(jaxpr, self.name, target, donated, self.names)
+        with self.program.precision():
+            jaxpr = on_target(self.part, target := Target.of(mesh))
+            ins, outs = ([(a.shape, a.dtype) for a in avals] for avals in (jaxpr.in_avals, jaxpr.out_avals))
+            donated = {i: o for i, o in self.program.aliases.items() if ins[i] == outs[o]}
+            return lower(jaxpr, self.name, target, donated, self.names)
 
     @overload
     def compile(self, target: None = None) -> Compiled: ...
@@ -373,11 +375,7 @@ class PartitionedProgram(Stage):
     @cached_property
     def device_executable(self) -> Any:
         """XLA's executable of the per-device program, to be looked into: what runs, where all devices are real; else
-        for as many CPU devices as the mesh has.
-
-        Raises:
-          CompileError: XLA refuses the program.
-        """
+        for as many CPU devices as the mesh has. It may raise CompileError."""
         if isinstance(self.mesh, Mesh) and needs_spread(self.mesh) and not Target.of(self.mesh).virtual:
             return self.executable.inspected
         module, callbacks = self._emitted("cpu", prefix="jit")

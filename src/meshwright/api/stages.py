@@ -31,8 +31,9 @@ from meshwright.lowering.regions import with_manual_regions
 from meshwright.lowering.target import Target
 from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
-from meshwright.runtime.executable import Results, compile_lowered, one_device
+from meshwright.runtime.executable import Results, one_device
 from meshwright.runtime.scratch import in_blocks
+from meshwright.runtime.warm import compile_lowered
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, named_to_hlo
 from meshwright.sharding.mesh import require_mesh
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo

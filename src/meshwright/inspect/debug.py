@@ -71,10 +71,10 @@ def callback(
 
     It has no part in derivatives (it sees the values of the forward computation); under ``vmap`` it is called for each
     entry. Leaves that are no arrays, such as strings, are passed as they are, of random keys the words. On a mesh it
-    gets whole arrays.
+    gets whole arrays, once, in the process of the mesh's first device; in a ``shard_map`` each device calls it.
 
     Args:
-      ordered: callbacks with ``ordered=True`` happen in program order.
+      ordered: callbacks with ``ordered=True`` happen in program order, in a ``shard_map`` in that of each device.
       partitioned: whether the part of each device is passed; refused where there are several devices.
 
     Raises:
@@ -129,7 +129,7 @@ class _Printer:
     text: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        _show(self.text.format(*args, **kwargs), flush=True)
+        _show(self.text.format(*args, **kwargs) + "\n", end="", flush=True)  # at once: devices print side by side
 
 
 def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any) -> None:

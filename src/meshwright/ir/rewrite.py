@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.state import extend_axis_env
+from meshwright.ir.tracing import trace_to_jaxpr
 
 T = TypeVar("T")
 
@@ -121,6 +124,20 @@ def replaced_in_all(
         return done[id(inner)]
 
     return applied(jaxpr)
+
+
+def written_out(
+    eqn: JaxprEqn, fun: Callable[..., Sequence[Any]], axes: Mapping[str, int] = MappingProxyType({})
+) -> list[JaxprEqn]:
+    """The equations of ``fun``, a function of the operands to new results, in place of one; ``axes`` are in scope."""
+    with extend_axis_env(axes):
+        jaxpr = trace_to_jaxpr(fun, [a.aval for a in eqn.invars]).jaxpr
+    names: dict[Var, Atom] = dict(zip(jaxpr.invars, eqn.invars))
+    results = dict(zip(jaxpr.outvars, eqn.outvars))
+    return [
+        renamed(new, names).replace(outvars=[results.get(v, v) for v in new.outvars], source=eqn.source, note=eqn.note)
+        for new in jaxpr.eqns
+    ]
 
 
 # --- interpreting -------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
 from meshwright.lowering.channels_last import CHANNELS_LAST
 from meshwright.lowering.convolutions import CONVOLVING_PRODUCTS
+from meshwright.lowering.host_calls import call_once, calls_python
 from meshwright.lowering.joined import JOINED_REDUCTIONS
 from meshwright.lowering.onednn import ONEDNN
 from meshwright.lowering.products import MERGE_PRODUCTS, SWAPPED_PRODUCTS
@@ -48,7 +49,8 @@ def on_target(part: Partition, target: Target, copies: bool = False) -> ClosedJa
     """The program of each real device; collectives over real axes stay."""
     units = Units.of(part, target, atoms=part.sums_in_order)
     if target.real and not any(target.mesh.axis_size(a) > 1 for a in target.virtual):
-        return run_passes(part.jaxpr, _named(part, units)) if part.sums_in_order else part.jaxpr
+        asks = part.sums_in_order or calls_python(part.jaxpr)
+        return run_passes(part.jaxpr, _named(part, units)) if asks else part.jaxpr
     return run_passes(part.jaxpr, batching(part, units, copies))
 
 
@@ -57,8 +59,11 @@ def _named(part: Partition, units: Units) -> tuple[Pass, ...]:
     names = Pass(
         "name batched axes", lambda j: with_units(j, units), "Collectives name the axes that are batched, or parts."
     )
+    once = Pass(
+        "calls of Python", lambda j: call_once(j, units), "The first device calls for all, in regions each device."
+    )
     ordered = Pass("sums in order", lambda j: in_order(j, units), "Sums over devices are made in the mesh's order.")
-    return (names, ordered) if part.sums_in_order else (names,)
+    return (names, once, ordered) if part.sums_in_order else (names, once)
 
 
 def batching(part: Partition, units: Units, copies: bool = False) -> tuple[Pass, ...]:

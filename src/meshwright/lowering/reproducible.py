@@ -18,9 +18,8 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
-from meshwright.ir.rewrite import in_regions, renamed, replaced
-from meshwright.ir.state import extend_axis_env
-from meshwright.ir.tracing import trace_to_jaxpr, typeof
+from meshwright.ir.rewrite import in_regions, replaced, written_out
+from meshwright.ir.tracing import typeof
 from meshwright.lowering.units import Units
 from meshwright.ops.collective.all_reduce import AllReduce, fold
 from meshwright.ops.collective.base import Collective
@@ -46,7 +45,7 @@ def in_order(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:
     def rule(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
         op: Any = eqn.op
         if isinstance(eqn.op, Collective) and eqn.op.kind in _REDUCE and has_order(op, eqn.invars[0].aval):
-            return _written(_Ordered(op, units).run, eqn, units)
+            return written_out(eqn, lambda x: [_Ordered(op, units).run(x)], units.sizes)
         return in_regions(eqn, lambda region: in_order(region, units))
 
     return replaced(jaxpr, rule)
@@ -55,19 +54,6 @@ def in_order(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:
 def has_order(op: AllReduce | ReduceScatter, aval: ShapedArray) -> bool:
     """Whether the order in which devices' values are joined is seen in the result."""
     return op.group_size > 1 and op.reduction in _ROUNDED and dtypes.is_inexact(aval.dtype)
-
-
-def _written(fun: Callable[[Any], Any], eqn: JaxprEqn, units: Units) -> list[JaxprEqn]:
-    """The equations of ``fun`` in place of one with one operand and one result."""
-    with extend_axis_env(units.sizes):
-        jaxpr = trace_to_jaxpr(lambda x: [fun(x)], [eqn.invars[0].aval]).jaxpr
-    names, (result,) = {jaxpr.invars[0]: eqn.invars[0]}, jaxpr.outvars
-    return [
-        renamed(new, names).replace(
-            outvars=[eqn.outvars[0] if v is result else v for v in new.outvars], source=eqn.source, note=eqn.note
-        )
-        for new in jaxpr.eqns
-    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,11 @@ class Target:
         """The devices in the order of their replica numbers: what XLA's device assignment lists."""
         return tuple(self.devices[i] for i in np.argsort(self.replicas))
 
+    @property
+    def wiring(self) -> tuple[Any, ...]:
+        """All of it that shapes what a device runs: the real atoms, and which replica is where along them."""
+        return self.real, tuple(self.replicas.tolist())
+
     def grid(self, axes: tuple[str, ...]) -> np.ndarray:
         """Replica numbers, a row for each group of real devices along ``axes`` (of real atoms), major to minor."""
         sizes = [self.mesh.axis_size(a) for a in self.real]

@@ -67,6 +67,10 @@ class Units:
         """The units that a run of atoms is made of."""
         return tuple(dict.fromkeys(self.of_atom[a] for a in atoms))
 
+    def of_axis(self, axis: str) -> list[str]:
+        """The units that an axis, or a part of one, is made of."""
+        return [axis] if axis in self.sizes else [u for u in self.names if _part_of(u, axis)]
+
     def virtual_of(self, atoms: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """The virtual units that a run of atoms is made of, and their sizes."""
         names = tuple(u for u in self.of_atoms(atoms) if u in self.virtual)
@@ -77,9 +81,7 @@ def with_units(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:
     """Collectives over units instead of the axes they name."""
 
     def unit_axes(op: Collective) -> Collective:
-        names: list[str] = []
-        for axis in op.axes:
-            names += [axis] if axis in units.sizes else [u for u in units.names if _part_of(u, axis)]
+        names = [unit for axis in op.axes for unit in units.of_axis(axis)]
         return op if tuple(names) == op.axes else op.over(names, [units.sizes[n] for n in names])
 
     def rename(eqn: JaxprEqn) -> JaxprEqn:

@@ -13,7 +13,7 @@ from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.axes import normal_axes, normal_axis, normal_shape, static_int
 from meshwright.numpy.creation import asarray
-from meshwright.numpy.promotion import as_operand, as_positions, known_positions
+from meshwright.numpy.promotion import as_operand, as_positions
 from meshwright.numpy.promotion import broadcast_shapes as join_shapes
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.elementwise.table import copy as copy_op
@@ -356,34 +356,6 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
         if by:
             x = join([slice_in_dim(x, n - by, n, 1, d), slice_in_dim(x, 0, n - by, 1, d)], d)
     return x
-
-
-def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None) -> Any:
-    """Each element ``repeats`` times along ``axis`` (of the flattened array without one).
-
-    ``repeats`` must be known while tracing: an integer, or one for each element.
-
-    >>> repeat(np.array([1, 2]), 2).tolist()
-    [1, 1, 2, 2]
-    """
-    x = asarray(a)
-    if axis is None or (axis in (0, -1) and not typeof(x).shape):  # NumPy takes a number for an array of one
-        x, axis = ravel(x), 0
-    d = normal_axis(axis, typeof(x).ndim, "repeat")
-    n = typeof(x).shape[d]
-    counts = known_positions(np.asarray(repeats))
-    if counts.size and counts.min() < 0:
-        raise ArgumentError(f"repeat: repeats must not be negative, got {counts.min()}")
-    if counts.size == 1 and total_repeat_length is None:
-        each = int(counts.reshape(())[()])
-        sizes = typeof(x).shape
-        wide = broadcast_in_dim(x, (*sizes[: d + 1], each, *sizes[d + 1 :]), [i + (i > d) for i in range(len(sizes))])
-        return shp.reshape(wide, (*sizes[:d], n * each, *sizes[d + 1 :]))
-    source = np.repeat(np.arange(n), counts)
-    if total_repeat_length is not None:
-        short = max(total_repeat_length - len(source), 0)
-        source = np.pad(source[:total_repeat_length], (0, short), mode="edge") if n else source
-    return take_static(x, source, d)
 
 
 def take_static(x: Any, positions: np.ndarray, d: int) -> Any:

@@ -14,7 +14,7 @@ from meshwright.errors import ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import FOREIGN, ArrayMethods, Tracer
 from meshwright.numpy import arithmetic as ar
 from meshwright.numpy import functions as fn
-from meshwright.numpy import joining, linear, logic, manipulation, ranges, reductions
+from meshwright.numpy import joining, linear, logic, manipulation, ranges, reductions, repeating
 from meshwright.numpy.at import IndexUpdater
 from meshwright.numpy.bits import bits_as
 from meshwright.numpy.creation import asarray, stand_in
@@ -155,7 +155,7 @@ def _to_device(self: Any, device: Any, *, stream: Any = None) -> Any:
 _METHODS: dict[str, Any] = {
     "reshape": _reshape, "transpose": _transpose, "astype": _astype, "flatten": _flatten, "clip": _clip,
     "copy": _copy, "view": _view, "to_device": _to_device, "ravel": manipulation.ravel, "squeeze": manipulation.squeeze,
-    "swapaxes": manipulation.swapaxes, "repeat": manipulation.repeat, "round": ar.round, "dot": linear.dot,
+    "swapaxes": manipulation.swapaxes, "repeat": repeating.repeat, "round": ar.round, "dot": linear.dot,
     "trace": linear.trace, "diagonal": ranges.diagonal, "take": take, "conj": fn.conj, "conjugate": fn.conj,
     **{
         name: getattr(reductions, name)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshwright.api.placement import made_as
-from meshwright.numpy import creation, manipulation, searching
+from meshwright.numpy import creation, manipulation, repeating, searching
 
 
 def placed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,6 +35,6 @@ arange, array, asarray = placed(creation.arange), placed(creation.array), placed
 zeros, ones = placed(creation.zeros), placed(creation.ones)
 empty, full = placed(creation.empty), placed(creation.full)
 zeros_like, ones_like, full_like = placed(creation.zeros_like), placed(creation.ones_like), placed(creation.full_like)
-broadcast_to, repeat = placed(manipulation.broadcast_to), placed(manipulation.repeat)
+broadcast_to, repeat = placed(manipulation.broadcast_to), placed(repeating.repeat)
 reshape, ravel = placed(manipulation.reshape), placed(manipulation.ravel)
 bincount = placed(searching.bincount)

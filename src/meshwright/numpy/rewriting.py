@@ -25,10 +25,10 @@ from meshwright.numpy.manipulation import (
     expand_dims,
     moveaxis,
     ravel,
-    repeat,
     reshape,
 )
 from meshwright.numpy.promotion import as_positions, converted, known_positions, promote_all, scalar_like
+from meshwright.numpy.repeating import repeat
 from meshwright.numpy.searching import concrete, flatnonzero, searchsorted
 from meshwright.numpy.sorting import argsort, sort
 from meshwright.ops.elementwise import table as ops

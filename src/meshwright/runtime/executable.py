@@ -17,7 +17,6 @@ from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ConcretizationTypeError, MeshError
-from meshwright.ir.fingerprint import fingerprint
 from meshwright.ir.jaxpr import ClosedJaxpr, Var, has_effects
 from meshwright.ir.passes import require_room
 from meshwright.ir.tracing import FOREIGN, Tracer
@@ -229,7 +228,7 @@ def check_move(x: Array, sharding: Sharding, explicit: bool) -> None:
         check_transfer("device_to_device", explicit, x.aval)
 
 
-def _reals(name: str, sharding: Sharding) -> tuple[int, ...]:
+def reals_of(name: str, sharding: Sharding) -> tuple[int, ...]:
     """The real devices of a program.
 
     Raises:
@@ -295,7 +294,7 @@ def compile_program(
     ``quick`` asks for code that is made fast, rather than fast code. ``options`` are flags of XLA, by name, and their
     values.
     """
-    reals = None if place is None else _reals(program.name, place.sharding)
+    reals = None if place is None else reals_of(program.name, place.sharding)
     running, forwarded = without_forwarded(program)
     is_needed = running.jaxpr.jaxpr.outvars or has_effects(running.jaxpr.jaxpr)
     loaded = _loaded(running, quick, options, reals) if is_needed else None
@@ -317,44 +316,7 @@ def compile_program(
     )
 
 
-def compile_lowered(
-    name: str, source: Any, jaxpr: Callable[[], ClosedJaxpr], results: Results, donated: Mapping[int, int | None],
-    arg_names: Sequence[str], options: tuple[tuple[str, Any], ...] = (), place: Place | None = None,
-) -> Executable:  # fmt: skip
-    """Lower what ``jaxpr()`` makes of ``source``, a tree in which all stands that shapes it, and compile it, as
-    :func:`compile_program`. Neither is done if the cache on disk has what became of the same the last time."""
-    source = name, source, donated, arg_names
-    mark = fingerprint(source) if pjrt.keeps_programs() else None
-    reals = None if place is None else _reals(name, place.sharding)
-    if mark is not None and (found := pjrt.recalled(mark, options, reals)) is not None:
-        return _recalled(name, results, place, *found)
-    program = lower(jaxpr(), name, donated=donated, arg_names=arg_names)
-    executable = compile_program(program, results, False, options, place)
-    is_alone = not executable.constants and not executable.waits and executable.loaded is not None
-    if mark is not None and is_alone:
-        facts = {"donated": list(executable.donated), "forwarded": list(executable.forwarded.items()),
-                 "flops": executable.uncounted_flops}  # fmt: skip
-        pjrt.remember(mark, without_forwarded(program)[0].as_text(), facts, options, reals)
-    return executable
-
-
-def _recalled(name: str, results: Results, place: Place | None, loaded: Any, facts: dict[str, Any]) -> Executable:
-    """The executable with what was noted of it."""
-    _LOGGER.log(_level(), "Loaded %s from the compilation cache", name)
-    return Executable(
-        loaded,
-        name,
-        list(results.avals),
-        list(results.shardings),
-        results.committed,
-        donated=facts["donated"],
-        in_shardings=None if place is None else place.in_shardings,
-        forwarded=dict(facts["forwarded"]),
-        uncounted_flops=facts["flops"],
-    )
-
-
-def _level() -> int:
+def log_level() -> int:
     """At which it is said what was compiled."""
     return logging.WARNING if config.log_compiles else logging.DEBUG
 
@@ -366,7 +328,7 @@ def _loaded(program: DeviceProgram, quick: bool, options: tuple[tuple[str, Any],
     source = module if callbacks else module_bytecode(module)
     loaded = pjrt.compile_module(source, program.name, callbacks, quick, program.as_text, options, reals)
     _LOGGER.log(
-        _level(),
+        log_level(),
         "Compiled %s for %s in %.3f s",
         program.name, ", ".join(map(str, program.in_avals)) or "no arguments", time.perf_counter() - started,
     )  # fmt: skip

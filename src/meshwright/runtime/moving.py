@@ -16,8 +16,8 @@ from meshwright.core.caches import on_clear
 from meshwright.core.key_types import is_key
 from meshwright.errors import ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
-from meshwright.lowering.batched import on_target
-from meshwright.lowering.lower import lower
+from meshwright.lowering.batched import described, on_target
+from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.lowering.target import Target
 from meshwright.ops.elementwise.table import copy
 from meshwright.runtime.array import Array, from_numpy
@@ -102,8 +102,12 @@ def _mover(aval: ShapedArray, source: NamedSharding, target: NamedSharding) -> E
     assert isinstance(mesh, Mesh)
     where = Target.of(mesh)
     part = partition(jaxpr, mesh.abstract_mesh, [source.layout(aval.ndim)], [target.layout(aval.ndim)])
-    program = lower(on_target(part, where), "reshard", where)
-    return compile_spread(program, Results([aval], [target], True), mesh, [source])
+    source_of = "reshard", described(part), where.wiring
+
+    def lowered() -> DeviceProgram:
+        return lower(on_target(part, where), "reshard", where)
+
+    return compile_spread(source_of, lowered, Results([aval], [target], True), mesh, [source])
 
 
 on_clear(_mover.cache_clear)

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
+from meshwright.core.dtypes import as_dtype
 from meshwright.core.records import dataclass
-from meshwright.errors import RuleError
-from meshwright.ir.jaxpr import all_eqns
 from meshwright.lowering.lower import DeviceProgram
-from meshwright.ops.control.callback import Callback
 from meshwright.runtime.array import Array
 from meshwright.runtime.executable import Executable, Place, Results, compile_program
+from meshwright.runtime.host_calls import Failures, deferring
 from meshwright.runtime.parts import Parts, Spread, spread_of
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt.shielded import watched
 from meshwright.runtime.processes.agreement import agree, explain
 from meshwright.runtime.processes.signs import note_run
+from meshwright.runtime.warm import Known
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
 
 
@@ -39,9 +39,12 @@ class SpreadExecutable(Executable):
     """A program on several real devices, of one or more processes: arrays in, arrays out, each a part a device."""
 
     spread: Spread = field(default_factory=lambda: Spread((), ()))
-    program: DeviceProgram | None = field(default=None, repr=False)
+    #: gives the program; where it was known, it is lowered when somebody asks
+    lowered: Callable[[], DeviceProgram] | None = field(default=None, repr=False)
     #: what each device takes
     local_avals: Sequence[ShapedArray] = field(default=(), repr=False)
+    #: what its Python functions raise; None if it has none
+    failures: Failures | None = None
     started: bool = False
     connected: bool = False
     #: the processes that take part; none if that is only this one
@@ -81,10 +84,13 @@ class SpreadExecutable(Executable):
     def _executed(self, arrays: list[Any]) -> list[list[Any]]:
         """What the run gives. In the first, processes connect to each other, for which XLA waits 30 s, not to be
         told otherwise: so that one is waited for here."""
-        if not self.ranks or self.connected:
-            return pjrt.execute_on_all(self.loaded, arrays, self.waits, self)
-        first = partial(pjrt.execute_on_all, self.loaded, arrays, True, self)
-        outs = watched(first, config.collective_timeout, self._late)
+        first = bool(self.ranks) and not self.connected
+        run = partial(pjrt.execute_on_all, self.loaded, arrays, self.waits or first, self)
+        if first:
+            run = partial(watched, run, config.collective_timeout, self._late)
+        if self.failures is not None:
+            run = partial(self.failures.run, run, self.name, self.ranks)
+        outs = run()
         self.connected = True
         return outs
 
@@ -100,39 +106,43 @@ class SpreadExecutable(Executable):
 
     def _note_run(self) -> None:
         """Before the first run, all processes must be about to run the same program."""
-        if not self.started and self.program is not None:
-            agree(self.program, self.ranks)
+        if not self.started and self.lowered is not None:
+            agree(self.name, self.lowered, self.ranks)
             self.started = True
         note_run(self.name)
 
 
 def compile_spread(
-    program: DeviceProgram, results: Results, mesh: Mesh, in_shardings: Sequence[Sharding],
-    options: tuple[tuple[str, Any], ...] = (),
+    source: tuple[Any, ...], lowered: Callable[[], DeviceProgram], results: Results, mesh: Mesh,
+    in_shardings: Sequence[Sharding], options: tuple[tuple[str, Any], ...] = (),
 ) -> SpreadExecutable:  # fmt: skip
-    """Compile the program of the real devices that its target has.
+    """Compile ``lowered()``, the program of the real devices of ``mesh``. All that shapes it stands in ``source``, its
+    name first: neither is done if the cache on disk has what became of the same the last time, in all processes.
 
     Raises:
-      RuleError: it calls Python for an effect. CompileError: XLA refused it.
+      CompileError: XLA refused it.
     """
-    _refuse_effects(program)
-    where = NamedSharding(mesh, PartitionSpec())
-    ranks = tuple(sorted({d.process_index for d in where.devices}))
-    shares = len(ranks) > 1 and config.compilation_cache_dir is not None
-    if shares:
-        agree(program, ranks)  # one process compiles it for all
-    base = compile_program(program, results, options=options, place=Place(where, in_shardings))
-    local = program.in_avals
+    name, place = source[0], Place(NamedSharding(mesh, PartitionSpec()), in_shardings)
+    ranks = tuple(sorted({d.process_index for d in place.sharding.devices}))
+    lowered, shares = cache(lowered), len(ranks) > 1 and config.compilation_cache_dir is not None
+    known = Known.of(source, options, place)
+    found = known.recalled(results)
+    if shares and not agree(name, lowered, ranks, known.title, found is not None):
+        found = None  # one process compiles it for all
+    base, facts, failures = (*found, None) if found else _compiled(lowered(), results, known)
     return SpreadExecutable(
-        **vars(base), spread=spread_of(where), program=program, local_avals=local,
-        ranks=ranks if len(ranks) > 1 else (), started=shares,
+        **vars(base), spread=spread_of(place.sharding), lowered=lowered, failures=failures, started=shares,
+        local_avals=[ShapedArray(tuple(shape), as_dtype(dtype)) for shape, dtype in facts["types"]],
+        ranks=ranks if len(ranks) > 1 else (),
     )  # fmt: skip
 
 
-def _refuse_effects(program: DeviceProgram) -> None:
-    for eqn in all_eqns(program.jaxpr.jaxpr):
-        if isinstance(eqn.op, Callback) and eqn.op.has_effects:
-            raise RuleError(
-                f"{program.name}: {eqn.op.name} at {eqn.source} calls Python for its effect, which each real device "
-                "would do once more; return the value and use it outside of the program, or run it on virtual devices"
-            )
+def _compiled(
+    program: DeviceProgram, results: Results, known: Known
+) -> tuple[Executable, dict[str, Any], Failures | None]:
+    """The executable of a program that was lowered, facts, and what keeps the errors of its Python functions."""
+    program, failures = deferring(program)
+    executable = compile_program(program, results, options=known.options, place=known.place)
+    facts = {"types": [(a.shape, a.dtype.name) for a in program.in_avals]}
+    known.remember(executable, program, **facts)
+    return executable, facts, failures

@@ -111,7 +111,7 @@ def operations(eqn: JaxprEqn) -> int:
     rule = eqn_rule(eqn)
     if rule.is_product:
         return 2 * rule.work
-    points = max(rule.points or 0, *(a.aval.size for a in (*eqn.invars, *eqn.outvars)))
+    points = max((rule.points or 0, *(a.aval.size for a in (*eqn.invars, *eqn.outvars))))
     return points * sum(len(body.eqns) for body in bodies) if bodies else points
 
 

@@ -25,7 +25,7 @@ from meshwright.ops.elementwise.table import stop_gradient as stop_gradient_op
 from meshwright.transforms.linearized import checked_leaves, jvp_flat, linearized, pulled, pushed, tangent_of
 from meshwright.transforms.rules import collect_cts
 from meshwright.transforms.tape import Tape, backward, require_alive
-from meshwright.transforms.wrapped import name_of, require_callable, transformed
+from meshwright.transforms.wrapped import is_pair, name_of, require_callable, transformed
 
 
 # --- forward ------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def with_aux(
 
 
 def _split_aux(out: Any, where: str) -> tuple[Any, Any]:
-    if not isinstance(out, tuple) or len(out) != 2:
+    if not is_pair(out):
         raise ArgumentTypeError(
             f"{where}: with has_aux=True the function must return a pair (output, aux), got {out!r}"
         )

@@ -18,7 +18,7 @@ from meshwright.ops.control.custom_vmap import LinearCall
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.custom_vjp import custom_vjp
 from meshwright.transforms.jaxprs import Stand
-from meshwright.transforms.wrapped import name_of, require_callable
+from meshwright.transforms.wrapped import is_pair, name_of, require_callable
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     def pair(*args: Any) -> tuple[Any, Callable[..., Any]]:
         result = fun(*args)
-        if not isinstance(result, tuple) or len(result) != 2 or not callable(result[1]):
+        if not is_pair(result) or not callable(result[1]):
             raise DifferentiationError(
                 f"custom_gradient {name}: the function must return a pair (output, rule), got {result!r}"
             )

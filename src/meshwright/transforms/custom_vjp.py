@@ -25,7 +25,7 @@ from meshwright.transforms.levels import (
 )
 from meshwright.transforms.linearized import tangent_of
 from meshwright.transforms.rules import batched_backward
-from meshwright.transforms.wrapped import name_of, require_callable
+from meshwright.transforms.wrapped import is_pair, name_of, require_callable
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class _Rules:
         if self.symbolic_zeros:
             operands = [CustomVJPPrimal(x, p) for x, p in zip(operands, perturbed)]
         result = with_static(self.fwd, self.static, self.count, self.in_tree)(*operands)
-        if not isinstance(result, tuple) or len(result) != 2:
+        if not is_pair(result):
             raise DifferentiationError(
                 f"custom_vjp {self.name}: the forward rule must return a pair (output, residuals), got {result!r}"
             )

@@ -19,7 +19,7 @@ from meshwright.ops.elementwise.table import convert, materialize, neg
 from meshwright.ops.linalg.linear_solve import LinearSolve
 from meshwright.transforms.autodiff import closed_call, linear_transpose
 from meshwright.transforms.linearized import jvp_flat
-from meshwright.transforms.wrapped import name_of, require_callable
+from meshwright.transforms.wrapped import is_pair, name_of, require_callable
 
 Matvec = Callable[[Any], Any]
 #: a jaxpr of what it closes over and its arguments, and what it closes over
@@ -36,7 +36,7 @@ def _check_alike(where: str, what: str, tree: Any, avals: Sequence[Any], want_tr
 
 
 def _split_aux(where: str, out: Any) -> tuple[Any, Any]:
-    if not isinstance(out, tuple) or len(out) != 2:
+    if not is_pair(out):
         raise ArgumentError(f"{where}: with has_aux, the solver must return a pair (solution, aux), got {out!r}")
     return out
 

@@ -21,6 +21,11 @@ def name_of(fun: Any) -> str:
     return getattr(fun, "__name__", type(fun).__name__)
 
 
+def is_pair(out: Any) -> bool:
+    """Whether a function that has to return two things did: as a tuple or a list."""
+    return isinstance(out, (tuple, list)) and len(out) == 2
+
+
 def require_callable(fun: Any, where: str) -> None:
     """Raise unless ``fun`` can be called."""
     if not callable(fun):

@@ -19,7 +19,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import axes_of, cast
 from meshwright.ops.collective.all_reduce import AllReduce, Pmax, Pmin, Psum
 from meshwright.ops.collective.axis_groups import AxisGroups, axis_groups
-from meshwright.ops.collective.base import axis_index_of
+from meshwright.ops.collective.base import Collective, axis_index_of
 from meshwright.ops.collective.exchange import AllToAll, Ppermute
 from meshwright.ops.collective.tiles import AllGather, AllGatherInvariant, ReduceScatter
 from meshwright.ops.elementwise.table import convert, div, mul, scalar_like
@@ -86,7 +86,12 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
         return _times(x, groups.count() if groups else math.prod(sizes))
     if dtypes.is_bool(typeof(x).dtype):
         x = convert(x, dtypes.int32)
-    return groups.summed(x) if groups else Psum(names, sizes).bind(x)
+    return groups.summed(x) if groups else _done(Psum(names, sizes), x)
+
+
+def _done(op: Collective, x: Any) -> Any:
+    """The collective; along no axis there is one position, which has it all."""
+    return op.bind(x) if op.axes else x
 
 
 @_each_leaf
@@ -116,7 +121,7 @@ def _extremum(op: type[AllReduce], reduction: Any, what: str, result: list[list[
         names, sizes = _names(axis_name)
         groups = axis_groups(op.name, names, sizes, axis_index_groups, uneven=True)
         if not groups:
-            return op(names, sizes).bind(x)
+            return _done(op(names, sizes), x)
         return groups.reduced(x, reduction, op.monoid.identity(typeof(x).dtype))
 
     extremum.__name__ = extremum.__qualname__ = op.name
@@ -164,7 +169,7 @@ def psum_scatter(
     shape = typeof(x).shape
     d = _dim("psum_scatter", "scatter_dimension", scatter_dimension, len(shape))
     _check_parts("psum_scatter", shape, d, groups.size if groups else math.prod(sizes), tiled)
-    y = _part(groups.summed(x), d, groups) if groups else ReduceScatter(names, sizes, d).bind(x)
+    y = _part(groups.summed(x), d, groups) if groups else _done(ReduceScatter(names, sizes, d), x)
     return y if tiled else squeeze(y, [d])
 
 
@@ -244,7 +249,7 @@ def all_gather(
         y = move_dim(groups.gathered(x), 0, d)
         return _merged(y, d) if tiled else y
     op = AllGatherInvariant if same else AllGather
-    return op(names, sizes, d).bind(x if tiled else expand_dims(x, [d]))
+    return _done(op(names, sizes, d), x if tiled else expand_dims(x, [d]))
 
 
 def all_gather_invariant(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Any:
@@ -340,11 +345,11 @@ def all_to_all(
         return _merged(move_dim(mine, 0, c), c) if tiled else move_dim(squeeze(mine, [s + 1]), 0, c)
     if not tiled:
         x = expand_dims(move_dim(x, s, 0), [c + 1])
-        return squeeze(AllToAll(names, sizes, 0, c + 1).bind(x), [0])
+        return squeeze(_done(AllToAll(names, sizes, 0, c + 1), x), [0])
     if s != c:
-        return AllToAll(names, sizes, s, c).bind(x)
+        return _done(AllToAll(names, sizes, s, c), x)
     x = expand_dims(x, [s])  # [1, D]: received parts are joined in the new dimension, then merged
-    return _merged(AllToAll(names, sizes, s + 1, s).bind(x), s)
+    return _merged(_done(AllToAll(names, sizes, s + 1, s), x), s)
 
 
 def _check_parts(name: str, shape: Sequence[int], dim: int, parts: int, tiled: bool) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +25,8 @@ from meshwright.ir.reading import reads
 from meshwright.ir.state import STATE, set_trace
 from meshwright.ir.tracing import EVAL, refuse_masked, typeof
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
-from meshwright.ops.shape.rearrange import expand_dims, move_dim
+from meshwright.ops.shape.rearrange import expand_dims, move_dim, squeeze
+from meshwright.ops.shape.slice_pad import slice_in_dim
 
 #: flat NumPy arrays in, flat values out
 HostFunction = Callable[..., Sequence[Any]]
@@ -57,16 +58,22 @@ class Callback(Op):
 
     With ``ordered``, callbacks run in program order; ``token`` says that order has been made a data dependency, an
     operand and a result more (see :mod:`meshwright.lowering.ordering`).
+
+    In a program of several devices, each of these calls along the axes ``each``, those that are manual around it; along
+    all others, one of them calls for all (see :mod:`meshwright.lowering.host_calls`). With ``guarded`` it is told
+    which: the first operand, after a token, says whether to call. Who does not has zeros for results.
     """
 
-    function: HostFunction
+    function: HostFunction = field(repr=False)
     label: str
     results: tuple[ShapedArray, ...] = ()
     ordered: bool = False
     token: bool = False
+    each: tuple[str, ...] | None = None
+    guarded: bool = False
     multiple_results: ClassVar[bool] = True
     in_python: ClassVar[bool] = True
-    hidden_params: ClassVar[tuple[str, ...]] = ("function", "results", "token")
+    hidden_params: ClassVar[tuple[str, ...]] = ("function", "results", "token", "each", "guarded")
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return (TOKEN, *self.results) if self.token else self.results
@@ -76,11 +83,15 @@ class Callback(Op):
         return self.call(*arrays)
 
     def call(self, *arrays: Any) -> list[np.ndarray]:
-        """Call the function on copies (it may keep them; the program's memory is used again).
+        """Call the function on copies (it may keep them; the program's memory is used again), if that is to be done.
 
         Raises:
           CallbackError: the function raised, or returned something else than it was declared to.
         """
+        if self.guarded:
+            if not arrays[0]:
+                return [np.zeros(a.shape, a.dtype) for a in self.results]  # all bits 0
+            arrays = arrays[1:]
         try:
             with set_trace(EVAL):
                 outs = self.function(*(np.array(x) for x in arrays))
@@ -88,8 +99,13 @@ class Callback(Op):
         except CallbackError:
             raise
         except Exception as error:
-            failure = f"raised {type(error).__name__}: {error}"
-            raise CallbackError(f"{self.name}: the Python function {self.label} {failure}") from error
+            raise self.failed(error) from error
+
+    def failed(self, error: BaseException) -> CallbackError:
+        """The error for what the function raised."""
+        failure = CallbackError(f"{self.name}: the Python function {self.label} raised {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
 
     def _checked(self, number: int, value: Any, aval: ShapedArray) -> np.ndarray:
         if isinstance(value, np.ndarray):
@@ -119,11 +135,21 @@ class Callback(Op):
             raise CallbackError(f"{error} ({_MARK}{number})") from error
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
+        if self.each is None:
+            return self.mapped(axis, args, dims)
+        if axis.name in self.each:
+            return self._looped(axis, args, dims)
+        firsts = [x if d is None else squeeze(slice_in_dim(x, 0, 1, axis=d), [d]) for x, d in zip(args, dims)]
+        return self.bind(*firsts), [None] * len(self.results)
+
+    def mapped(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
+        """The call under a ``vmap`` of the user's."""
         return self._looped(axis, args, dims)
 
     def _looped(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         """One call on the host that goes through the batch in order."""
-        op = replace(self, function=_Loop(self, axis.size, tuple(dims)), results=_batched(self.results, axis.size))
+        loop = _Loop(self, axis.size, tuple(dims))
+        op = replace(self, function=loop, results=_batched(self.results, axis.size), guarded=False)
         return op.bind(*args), [0] * len(self.results)
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
@@ -185,7 +211,7 @@ class PureCallback(_Underivable):
     name: ClassVar[str] = "pure_callback"
     remedy: ClassVar[str] = "give it one with custom_jvp or custom_vjp, or "
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
+    def mapped(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         match self.vmap_method:
             case "sequential":
                 return self._looped(axis, args, dims)
@@ -219,7 +245,7 @@ class IoCallback(_Underivable):
     def varies(self, *operands: Axes) -> Axes:
         return STATE.checked  # each device calls it, and no two calls need return the same
 
-    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
+    def mapped(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         if self.ordered:
             raise RuleError(
                 f"io_callback: an ordered call of {self.label} cannot be mapped by vmap, as mapped entries have no "

@@ -251,6 +251,12 @@ def keeps_programs() -> bool:
     return config.dump_ir is None and disk_cache.is_used()
 
 
+def note_name(mark: bytes, overrides: tuple[tuple[str, Any], ...], reals: tuple[int, ...] | None) -> str:
+    """By what the cache on disk knows a program with this fingerprint, here: all that decides what becomes of it."""
+    reals = (first_local(),) if reals is None else reals
+    return disk_cache.note_name(mark, client(), _compile_options(reals, False, overrides=overrides))
+
+
 def recalled(mark: bytes, overrides: tuple[tuple[str, Any], ...], reals: tuple[int, ...] | None) -> Any:
     """The executable, and what was noted, of a program with this fingerprint; None if the cache on disk has none."""
     reals = (first_local(),) if reals is None else reals

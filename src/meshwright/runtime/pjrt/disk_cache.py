@@ -49,17 +49,22 @@ def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, c
     done = "" if WORLD.service is None else f"meshwright/compiled/{_digest(content, options)}"
     if not path.exists() and not _compiles_first(devices):
         _wait_for_first(done, devices)
-    if (loaded := _loaded(path, client, devices, options, _warn)) is not None:
-        return loaded
+    if (loaded := _loaded(path, client, devices, options, _warn)) is None:
+        loaded = _kept(path, compile)
+    if WORLD.service is not None and _compiles_first(devices):  # also where others do not see what it has loaded
+        with suppress(RuntimeError):  # that they did not hear it costs them time, no more
+            WORLD.service.key_value_set(done, "1", allow_overwrite=True)
+    return loaded
+
+
+def _kept(path: Path, compile: Callable[[], Any]) -> Any:
+    """What ``compile()`` gives; it is kept in a file, if it took long enough and is large enough."""
     started = time.perf_counter()
     loaded = compile()
     if time.perf_counter() - started >= config.persistent_cache_min_compile_time_secs:
         blob = loaded.serialize()
         if len(blob) >= config.persistent_cache_min_entry_size_bytes:
             _write(path, blob)
-    if WORLD.service is not None and _compiles_first(devices):
-        with suppress(RuntimeError):  # that others did not hear it costs them time, no more
-            WORLD.service.key_value_set(done, "1", allow_overwrite=True)
     return loaded
 
 
@@ -103,8 +108,13 @@ def remember(mark: bytes, text: str, facts: Any, client: Any, options: Any) -> N
         _write(_note(mark, client, options), json.dumps([key, facts]).encode())
 
 
+def note_name(mark: bytes, client: Any, options: Any) -> str:
+    """The hash of a fingerprint, and of all else that decides what becomes of the program."""
+    return _key(f"{mark.hex()} {_settings()} {_sources()}", client, options)
+
+
 def _note(mark: bytes, client: Any, options: Any) -> Path:
-    return _folder() / (_key(f"{mark.hex()} {_settings()} {_sources()}", client, options) + _NOTE)
+    return _folder() / (note_name(mark, client, options) + _NOTE)
 
 
 def _settings() -> list[tuple[str, str]]:

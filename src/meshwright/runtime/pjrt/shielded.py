@@ -95,6 +95,7 @@ _idle: list[_Worker] = []
 _tickets: set[_Ticket] = set()
 #: a result of the program that was started last, while somebody holds it
 _latest: weakref.ref[Any] | None = None
+_endless = False
 
 
 def shielded(function: Callable[[], T]) -> T:
@@ -115,6 +116,12 @@ def watched(function: Callable[[], T], seconds: float, late: Callable[[], None])
         late()
         patience = 1.0
     return call.result()
+
+
+def leave_behind() -> None:
+    """Note that a call is left which may never end: the process then ends without it, and fails."""
+    global _endless
+    _endless = True
 
 
 def _given(function: Callable[[], T]) -> _Call[T]:
@@ -141,8 +148,12 @@ def _finish() -> None:
     while it waits here: it ends as Python would end it, by the signal.
     """
     by_interrupt = getattr(sys, "last_type", None) is KeyboardInterrupt
+    end = time.monotonic() + GRACE
     try:
         while _is_calling() and not by_interrupt:
+            if _endless and time.monotonic() > end:
+                _flush()
+                os._exit(1)
             time.sleep(0.005)
     except KeyboardInterrupt:
         by_interrupt = True
@@ -165,9 +176,13 @@ def _is_computing() -> bool:
     return result is not None and not result.is_deleted() and not result.is_ready()
 
 
-def _end_by_interrupt() -> None:
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
+
+
+def _end_by_interrupt() -> None:
+    _flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)

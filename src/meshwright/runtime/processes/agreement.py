@@ -9,7 +9,7 @@ import hashlib
 import json
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -30,8 +30,13 @@ _begun: Counter[tuple[int, ...]] = Counter()
 _said_before: Counter[tuple[int, ...]] = Counter()
 
 
-def agree(program: DeviceProgram, ranks: tuple[int, ...]) -> None:
-    """Wait until the processes ``ranks`` are about to run ``program``.
+def agree(
+    name: str, program: Callable[[], DeviceProgram], ranks: tuple[int, ...], mark: str = "", is_ready: bool = False
+) -> bool:
+    """Wait until the processes ``ranks`` are about to run ``program()``, called ``name``.
+
+    Processes that say the same ``mark``, in which all stands that shapes their program, need not look into it. Whether
+    they do, and all are ready (have it compiled), is returned.
 
     Raises:
       ProgramMismatchError: one is about to run another; names it, and the first equation that differs.
@@ -39,17 +44,33 @@ def agree(program: DeviceProgram, ranks: tuple[int, ...]) -> None:
     """
     table = signs.LIVING.table
     if table is None or len(ranks) < 2:
-        return
+        return is_ready
     key = f"meshwright/program/{'-'.join(map(str, ranks))}/{_begun[ranks]}"
     _begun[ranks] += 1
-    lines = _lines(program)
-    mine = hashlib.sha256("\n".join(text for text, _ in lines).encode()).hexdigest()
-    table.put(f"{key}/{WORLD.rank}/hash", mine.encode())
-    others = {r: _wait_for(f"{key}/{r}/hash", r, repr(program.name)).decode() for r in ranks if r != WORLD.rank}
-    hashes = {WORLD.rank: mine, **others}
-    if len(set(hashes.values())) > 1:
+    lines = [] if mark else _lines(program())
+    said = _by_all(f"{mark} {is_ready}" if mark else _hash_of(lines), key, "hash", ranks, name)
+    if mark and len({text.partition(" ")[0] for text in said.values()}) == 1:
+        return all(text.endswith(" True") for text in said.values())
+    if any(" " in text for text in said.values()):  # marks may differ where programs do not
+        lines = lines or _lines(program())
+        said = _by_all(_hash_of(lines), key, "lines' hash", ranks, name)
+    if len(set(said.values())) > 1:
         table.put(f"{key}/{WORLD.rank}/lines", zlib.compress(json.dumps(lines).encode()))
-        _differ(program, key, hashes, lines)
+        _differ(name, key, said, lines)
+    return False
+
+
+def _by_all(text: str, key: str, what: str, ranks: tuple[int, ...], name: str) -> dict[int, str]:
+    """What each process says under ``what``, of a program, where this one says ``text``."""
+    table = signs.LIVING.table
+    if table is not None:
+        table.put(f"{key}/{WORLD.rank}/{what}", text.encode())
+    others = {r: _wait_for(f"{key}/{r}/{what}", r, repr(name)).decode() for r in ranks if r != WORLD.rank}
+    return {WORLD.rank: text, **others}
+
+
+def _hash_of(lines: Sequence[tuple[str, str]]) -> str:
+    return hashlib.sha256("\n".join(text for text, _ in lines).encode()).hexdigest()
 
 
 def agree_on_value(x: Any) -> None:
@@ -128,7 +149,7 @@ def _wait_for(key: str, rank: int, what: str) -> bytes:
     )
 
 
-def _differ(program: DeviceProgram, key: str, hashes: dict[int, str], lines: list[tuple[str, str]]) -> None:
+def _differ(name: str, key: str, hashes: dict[int, str], lines: list[tuple[str, str]]) -> None:
     """Raise, naming the processes that are in the minority (with two, the later one).
 
     Raises:
@@ -137,13 +158,13 @@ def _differ(program: DeviceProgram, key: str, hashes: dict[int, str], lines: lis
     usual = Counter(hashes[r] for r in sorted(hashes)).most_common(1)[0][0]
     odd = sorted(r for r, h in hashes.items() if h != usual)
     other = odd[0] if hashes[WORLD.rank] == usual else min(r for r, h in hashes.items() if h == usual)
-    theirs = json.loads(zlib.decompress(_wait_for(f"{key}/{other}/lines", other, repr(program.name))))
+    theirs = json.loads(zlib.decompress(_wait_for(f"{key}/{other}/lines", other, repr(name))))
     pairs = zip_longest(lines, map(tuple, theirs), fillvalue=("nothing more", ""))
     where = next(((a, b) for a, b in pairs if a[0] != b[0]), (lines[0], lines[0]))
     (here, here_at), (there, there_at) = where
     error = ProgramMismatchError(
         f"rank {', '.join(map(str, odd))} is about to run another program than the others of {sorted(hashes)} in place "
-        f"of {program.name!r}. They first differ here: rank {WORLD.rank} has\n    {here}{_at(here_at)}\n  rank {other} "
+        f"of {name!r}. They first differ here: rank {WORLD.rank} has\n    {here}{_at(here_at)}\n  rank {other} "
         f"has\n    {there}{_at(there_at)}\nAll processes must run the same programs in the same order, on values of "
         "the same shapes"
     )
@@ -183,9 +204,10 @@ def explain(error: Exception, maker: Any) -> DistributedError | None:
 def _waited_in(maker: Any, message: str) -> str:
     if isinstance(maker, str):
         return maker
-    program = getattr(maker, "program", None)
-    if program is None:
+    lowered = getattr(maker, "lowered", None)
+    if lowered is None:
         return "a program that all run together"
+    program = lowered()
     known = collectives(program)
     named = [c for c in known if c[0].replace("_", "-") in message or c[0].replace("_", "") in message.lower()]
     places = list(dict.fromkeys(f"{name} at {source}" for _, name, source in named or known))

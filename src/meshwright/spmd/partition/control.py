@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
-from meshwright.ir.rewrite import Interpreter, uses_of
+from meshwright.ir.rewrite import Interpreter, in_jaxprs, replaced, uses_of
 from meshwright.ir.tracing import JaxprTrace
 from meshwright.ops.control.bodies import Operands
+from meshwright.ops.control.callback import Callback
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import pick, split
 from meshwright.ops.sharding.manual import ShardMap
@@ -311,6 +312,7 @@ def _shard_map(p: Partitioner, op: ShardMap, eqn: JaxprEqn) -> Results:
     avals = [a.aval for a in eqn.invars], [v.aval for v in eqn.outvars]
     ins, outs = (op.layouts(specs, side) for specs, side in zip((op.in_specs, op.out_specs), avals))
     rest = p.mesh.restricted(a for a in p.mesh.axis_names if a not in op.manual)
+    op = op.with_regions([_called_by_each(op.jaxpr, tuple(op.manual))])
     params = op.jaxpr.jaxpr.invars
     inner = [_automatic(p.propagation.layout(v), cut, v.aval, rest) for v, cut in zip(params, ins)]
     part = p.nested(op.jaxpr, inner, [KeepPartial()] * len(outs), rest)
@@ -321,6 +323,17 @@ def _shard_map(p: Partitioner, op: ShardMap, eqn: JaxprEqn) -> Results:
     results = _Again(p.trace).run(part.jaxpr, operands)
     p.trace.note = None
     return results, [_joined(cut, lo) for cut, lo in zip(outs, part.out_layouts)]
+
+
+def _called_by_each(jaxpr: ClosedJaxpr, axes: tuple[str, ...]) -> ClosedJaxpr:
+    """The body of a region, with its calls of Python noted as ones that each device along the manual ``axes`` does."""
+
+    def rule(eqn: JaxprEqn) -> JaxprEqn:
+        if isinstance(eqn.op, Callback):
+            return eqn.replace(op=replace(eqn.op, each=(*(eqn.op.each or ()), *axes)))
+        return in_jaxprs(eqn, lambda inner: _called_by_each(inner, axes))
+
+    return replaced(jaxpr, rule)
 
 
 class _Again(Interpreter[Any]):

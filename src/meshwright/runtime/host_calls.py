@@ -1,0 +1,124 @@
+"""Python functions that fail in a program of several devices.
+
+XLA ends a device's run where a function raises, and the others wait for it in the next collective: within a process for
+ever. So a run goes on, with values that stand for what is missing, calls no function any more, and raises when it is
+over; in all of its processes, as none of them has results.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
+from meshwright.errors import CallbackError
+from meshwright.ir.jaxpr import JaxprEqn
+from meshwright.ir.rewrite import replaced_in_all
+from meshwright.lowering.lower import DeviceProgram
+from meshwright.ops.control.callback import Callback
+from meshwright.runtime.pjrt.shielded import leave_behind, watched
+from meshwright.runtime.processes.agreement import exchanged
+
+T = TypeVar("T")
+#: seconds that a run has to end once a function has raised
+_PATIENCE = 2.0
+
+
+@dataclass(eq=False)
+class Failures:
+    """What the functions of a program raised, in the runs that are going on."""
+
+    first: CallbackError | None = None
+    running: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, start: Callable[[], T], name: str, ranks: tuple[int, ...]) -> T:
+        """What ``start()``, a run of the program ``name`` by the processes ``ranks``, gives, if no function raised.
+
+        Raises:
+          CallbackError: one raised, in this process or in another. A run that then does not end, since what the
+            function gives would end its loops, is left behind.
+        """
+        outs, error = watched(partial(self._counted, start), _PATIENCE, self._late)
+        if ranks:
+            error = _elsewhere(error, name, ranks)
+        if error is not None:
+            raise error
+        return outs
+
+    def _counted(self, start: Callable[[], T]) -> tuple[T, CallbackError | None]:
+        """A run, and what a function raised meanwhile: where runs overlap, it is of all of these."""
+        with self.lock:
+            self.running += 1
+        try:
+            outs = start()
+        finally:
+            with self.lock:
+                self.running -= 1
+                error = self.first
+                if not self.running:
+                    self.first = None
+        return outs, error
+
+    def _late(self) -> None:
+        if self.first is not None:
+            leave_behind()
+            raise self.first
+
+    def note(self, op: Callback, error: BaseException) -> None:
+        """Keep what a function raised; the first counts."""
+        if not isinstance(error, CallbackError):
+            error = op.failed(error)
+        with self.lock:
+            self.first = self.first or error
+
+
+def _elsewhere(error: CallbackError | None, name: str, ranks: tuple[int, ...]) -> CallbackError | None:
+    """The error of the first process that had one."""
+    said = exchanged("" if error is None else str(error), ranks, f"the end of {name!r}")
+    others = (CallbackError(f"on rank {rank}: {text}") for rank, text in said.items() if text)
+    return error or next(others, None)
+
+
+@dataclass(frozen=True)
+class _Deferred:
+    """The function of a call, as one that raises nothing."""
+
+    op: Callback
+    failures: Failures
+
+    def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        if self.failures.first is None:
+            try:
+                return self.op.call(*arrays)
+            except BaseException as error:  # an exit too, for which the other devices would wait
+                self.failures.note(self.op, error)
+        return list(map(_missing, self.op.results))
+
+
+def _missing(aval: ShapedArray) -> np.ndarray:
+    """What stands for a result: with NaN, loops end that go on while something is larger."""
+    if not dtypes.is_inexact(aval.dtype):
+        return np.zeros(aval.shape, aval.dtype)
+    return np.full(aval.shape, np.nan).astype(aval.dtype)
+
+
+def deferring(program: DeviceProgram) -> tuple[DeviceProgram, Failures | None]:
+    """The program with functions that raise nothing, and what keeps their errors; None if it calls no Python."""
+    failures = Failures()
+
+    def rule(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
+        if not isinstance(op := eqn.op, Callback):
+            return ()
+        deferred = _Deferred(replace(op, token=False, guarded=False), failures)
+        return (eqn.replace(op=replace(op, function=deferred)),)
+
+    jaxpr = replaced_in_all(program.jaxpr, lambda _: rule)
+    return (program, None) if jaxpr is program.jaxpr else (replace(program, jaxpr=jaxpr), failures)
