@@ -306,6 +306,16 @@ def test_programs_go_on_after_a_failure():
         assert float(f(-1.0)) == -1
 
 
+@pytest.mark.parametrize("end", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
+def test_callbacks_that_end_the_process_are_errors_of_ours(end):
+    def leave(x):
+        raise end
+
+    with pytest.raises(CallbackError, match=f"function .*leave raised {type(end).__name__}") as caught:
+        mw.jit(lambda x: (mw.debug.callback(leave, x), x + 1)[1])(np.float32(1))
+    assert caught.value.__cause__ is end
+
+
 def test_bad_calls(refuses):
     with refuses(TypeError, "result_shape_dtypes", "ShapeDtypeStruct"):
         mw.pure_callback(np.sin, 3, X)

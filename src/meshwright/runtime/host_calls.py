@@ -74,10 +74,8 @@ class Failures:
 
     def note(self, op: Callback, error: BaseException) -> None:
         """Keep what a function raised; the first counts."""
-        if not isinstance(error, CallbackError):
-            error = op.failed(error)
         with self.lock:
-            self.first = self.first or error
+            self.first = self.first or op.failed(error)
 
 
 def _elsewhere(error: CallbackError | None, name: str, ranks: tuple[int, ...]) -> CallbackError | None:

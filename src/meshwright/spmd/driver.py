@@ -123,11 +123,11 @@ def _variant(flat: ClosedJaxpr, order: Order) -> ClosedJaxpr:
 def _looked_ahead(flat: ClosedJaxpr, planner: Callable[[ClosedJaxpr], Planner]) -> Candidate:
     """The best of the program, and of the alternatives where these are other programs."""
     found = look_ahead(planner(flat))
-    for whole in (True, False):
-        other = _variant(flat, Order(whole=whole, blocks=not whole))
-        if other is not flat and found.sent[1]:
-            better = look_ahead(planner(other))
+    for form in (Order(whole=True), Order(blocks=True)):
+        variant = _variant(flat, form)
+        if variant is not flat and found.sent[1]:
+            other = look_ahead(planner(variant))
             # What loops write in place is not seen by estimates of peaks.
-            if better.is_better(found) and (whole or better.price * better.peak < found.price * found.peak):
-                found = Candidate(better.part, replace(better.order, whole=whole, blocks=not whole))
+            if other.is_better(found) and (form.whole or other.price * other.peak < found.price * found.peak):
+                found = Candidate(other.part, replace(other.order, whole=form.whole, blocks=form.blocks))
     return found

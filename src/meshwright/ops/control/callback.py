@@ -102,7 +102,9 @@ class Callback(Op):
             raise self.failed(error) from error
 
     def failed(self, error: BaseException) -> CallbackError:
-        """The error for what the function raised."""
+        """The error for what the function raised, if that is none for it already."""
+        if isinstance(error, CallbackError):
+            return error
         failure = CallbackError(f"{self.name}: the Python function {self.label} raised {type(error).__name__}: {error}")
         failure.__cause__ = error
         return failure
@@ -127,12 +129,12 @@ class Callback(Op):
             if not self.token:
                 return tuple(self.call(*arrays))
             return (np.zeros((), np.int32), *self.call(*arrays[1:]))
-        except CallbackError as error:
-            number = next(_numbers)
-            _failures[number] = error
+        except BaseException as error:  # an exit too: XLA would tell of it with its own traceback
+            number, failure = next(_numbers), self.failed(error)
+            _failures[number] = failure
             if len(_failures) > 64:
                 _failures.popitem(last=False)
-            raise CallbackError(f"{error} ({_MARK}{number})") from error
+            raise CallbackError(f"{failure} ({_MARK}{number})") from failure
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         if self.each is None:
