@@ -58,28 +58,29 @@ class Rows:
 
 
 def leading_rows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with all rows of leading dimensions as slices and outputs of its loops."""
-    return _in_loops(jaxpr, Rows.are_leading)
+    """The program with all rows of leading dimensions as slices and outputs of its loops; not those of arrays that a
+    loop changes in place, reading and writing them: there would be two of such an array, before and after."""
+    return _in_loops(jaxpr, Rows.are_leading, in_place=False)
 
 
 def blocks_of_rows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with rows and blocks of rows, along any dimension, as slices and outputs of its loops: what is read
     is rearranged before a loop, and what is written after it."""
-    return _in_loops(jaxpr, lambda rows, shape: True)
+    return _in_loops(jaxpr, lambda rows, shape: True, in_place=True)
 
 
 _Wanted = Callable[[Rows, Sequence[int]], bool]
 
 
-def _in_loops(jaxpr: ClosedJaxpr, wanted: _Wanted) -> ClosedJaxpr:
+def _in_loops(jaxpr: ClosedJaxpr, wanted: _Wanted, in_place: bool) -> ClosedJaxpr:
     if not any(isinstance(e.op, (Scan, While)) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
     numbered = {e.outvars[0] for e in jaxpr.jaxpr.eqns if isinstance(e.op, Iota) and e.outvars[0].aval.ndim == 1}
 
     def rewritten(eqn: JaxprEqn) -> Replacement:
-        eqn = in_regions(eqn, partial(_in_loops, wanted=wanted))
+        eqn = in_regions(eqn, partial(_in_loops, wanted=wanted, in_place=in_place))
         loop = _as_scan(eqn)
-        return eqn if loop is None else (_Loop(loop, numbered, wanted).rewritten() or eqn)
+        return eqn if loop is None else (_Loop(loop, numbered, wanted, in_place).rewritten() or eqn)
 
     return replaced(jaxpr, rewritten)
 
@@ -99,10 +100,10 @@ def _as_scan(eqn: JaxprEqn) -> JaxprEqn | None:
 class _Loop:
     """A scan, and the rows that it reads and writes."""
 
-    def __init__(self, eqn: JaxprEqn, numbered: set[Var], wanted: _Wanted) -> None:
+    def __init__(self, eqn: JaxprEqn, numbered: set[Var], wanted: _Wanted, in_place: bool) -> None:
         op = eqn.op
         assert isinstance(op, Scan)
-        self.eqn, self.op, self.body, self.wanted = eqn, op, op.jaxpr.jaxpr, wanted
+        self.eqn, self.op, self.body, self.wanted, self.in_place = eqn, op, op.jaxpr.jaxpr, wanted, in_place
         self.consts, self.carry, self.xs = split(self.body.invars, op.num_consts, op.num_carry)
         #: what parameters are outside of the loop
         self.outside: dict[Var, Atom] = dict(zip(self.body.invars, eqn.invars))
@@ -162,6 +163,8 @@ class _Loop:
             return None
         x, rows = carry.aval, self._window_written(eqn)
         mine = [r for e, r in reads if e.invars[0] is carry]
+        if mine and not self.in_place:
+            return None
         alone = self.uses[carry] == 1 + len(mine) and self.uses[eqn.outvars[0]] == 1 and all(r == rows for r in mine)
         fits = alone and rows is not None and rows.are_all(x.shape)
         return rows if fits and _update_of(eqn).aval.update(shape=x.shape) == out.aval else None
