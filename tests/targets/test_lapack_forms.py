@@ -80,11 +80,45 @@ def test_lu_is_the_compilers():
     assert "LuDecomposition" in texts["tpu"] and "cusolver_getrf_ffi" in texts["cuda"]
 
 
-@pytest.mark.parametrize("platform", ["tpu", "cuda"])
-def test_kernels_without_a_form_are_refused_by_name(platform):
-    part = mw.jit(linalg.svd, in_shardings=mw.NamedSharding(mw.AbstractMesh((2,), ("x",)), P("x"))).lower(
+@pytest.mark.parametrize(
+    "platform, f, words",
+    [("tpu", linalg.svd, "gesdd.*eigvalsh"), ("cuda", linalg.hessenberg, "gehrd.*on CPUs only"),
+     ("cuda", linalg.schur, "gees.*on CPUs only")],
+)  # fmt: skip
+def test_kernels_without_a_form_are_refused_by_name(platform, f, words):
+    part = mw.jit(f, in_shardings=mw.NamedSharding(mw.AbstractMesh((2,), ("x",)), P("x"))).lower(
         mw.ShapeDtypeStruct((8, 4, 4), np.float32)
     )
     part = part.partition()
-    with pytest.raises(RuleError, match=f"gesdd.*no form of this kernel for {platform}.*eigvalsh.*on the CPU"):
+    name, instead = words.split(".*")
+    with pytest.raises(RuleError, match=f"{name}.*no form of this kernel for {platform}.*{instead}.*on the CPU"):
         part.module(platform)
+
+
+def _three_diagonals(n):
+    d = np.full((2, n), 4, np.float32)
+    return lambda b: linalg.tridiagonal_solve(d, d, d, b), (2, n, 3)
+
+
+#: a decomposition, the shape that it is of, and the calls of NVIDIA's libraries, in their order
+ON_GPUS = {
+    "svd": (linalg.svd, (3, 7, 5), ["cusolver_gesvdj"]),
+    "svd, part of the vectors": (lambda a: linalg.svd(a, full_matrices=False), (40, 50), ["cusolver_gesvdj"]),
+    "svd, large and wide": (linalg.svd, (20, 1200), ["cusolver_gesvd"]),
+    "eig": (linalg.eig, (3, 5, 5), ["cuhybrid_eig_real"]),
+    "eigh": (linalg.eigh, (5, 5), ["cusolver_syevd"]),
+    "cholesky": (linalg.cholesky, (5, 5), ["cusolver_potrf"]),
+    "qr": (linalg.qr, (7, 5), ["cusolver_geqrf", "cusolver_orgqr"]),
+    "qr, pivoting": (lambda a: linalg.qr(a, pivoting=True), (7, 5), ["cuhybrid_geqp3", "cusolver_orgqr"]),
+    "tridiagonal": (linalg.tridiagonal, (2, 5, 5), ["cusolver_sytrd"]),
+    "three diagonals": (*_three_diagonals(5), ["cusparse_gtsv2"]),
+    "three diagonals of one row": (*_three_diagonals(1), ["cusparse_gtsv2"]),
+}
+
+
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_calls_of_libraries_on_gpus(name):
+    f, shape, calls = ON_GPUS[name]
+    module = lower_to_stablehlo(mw.make_jaxpr(f)(matrix(*shape)), LoweringOptions(platform="cuda"))
+    found = [line.split("@")[1].split("(")[0] for line in module_text(module).splitlines() if "custom_call" in line]
+    assert [c.removesuffix("_ffi") for c in found] == calls

@@ -150,3 +150,19 @@ def test_decompositions_on_tpus():
 def test_decompositions_on_cuda():
     report = compiled_decompositions("h100:2")
     assert report.fits and "cusolver_getrf_ffi" in {k.library for k in report.kernels}
+
+
+@cuda
+def test_decompositions_that_only_libraries_have_on_cuda():
+    def f(a):
+        b = mnp.ones((4, 8, 3), np.float32)
+        return (
+            mnp.linalg.svd(a), mnp.linalg.svd(a[:, :5]), mnp.linalg.eig(a), mw.lax.linalg.tridiagonal(a),
+            mw.lax.linalg.qr(a, pivoting=True), mw.lax.linalg.tridiagonal_solve(a[0, :4], a[1, :4], a[2, :4], b),
+        )  # fmt: skip
+
+    with mw.set_mesh(mw.AbstractMesh((1,), ("x",))):
+        step = mw.jit(f, in_shardings=(P(),)).lower(mw.ShapeDtypeStruct((4, 8, 8), np.float32))
+        report = step.partition().compile("h100:1")
+    found = {k.library for k in report.kernels}
+    assert found >= {"cusolver_gesvdj_ffi", "cuhybrid_eig_real", "cusolver_sytrd_ffi", "cusparse_gtsv2_ffi"}

@@ -3,9 +3,6 @@
 One op for all of them: a kernel works on matrices in the last dimensions of its operands, in column-major order, and
 goes through any number of leading dimensions itself. Decompositions (``lu``, ``qr``, …) are ops of their own that are
 written with this one, and have derivatives; a program from elsewhere has the kernels themselves.
-
-Source for the kernels' operands, results and attributes: the LAPACK Users' Guide, and the text of programs that ``jax``
-lowers.
 """
 
 from __future__ import annotations
@@ -25,7 +22,8 @@ from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import eq, ge, select
 from meshwright.ops.linalg.batched import Factorization
-from meshwright.ops.linalg.lapack_forms import CUSOLVER, emit_form
+from meshwright.ops.linalg.kernel_calls import OVERWRITTEN, Flag, column_major, kernel_call
+from meshwright.ops.linalg.lapack_forms import emit_form
 from meshwright.ops.linalg.matrices import constant_like, eye
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape
 
@@ -39,11 +37,6 @@ KERNELS = (
 )  # fmt: skip
 #: the rank of a problem's first operand, where that is not a matrix
 _FIRST_RANK = {"gtsv": 1}
-#: the operands that kernels write their first results over, where that is not the first one alone
-_OVERWRITTEN = {"gtsv": (0, 1, 2, 3), "trsm": (1,), "ormqr": (2,), "geqp3": (0, 1), "geev": ()}
-
-#: a flag is a letter (an unsigned byte for the kernel), a bool or an integer
-Flag = str | bool | int
 
 
 def require_lapack_dtype(name: str, aval: ShapedArray) -> None:
@@ -85,50 +78,14 @@ class Lapack(Factorization):
         )
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
-        dtype = b.in_avals[0].dtype
-        cusolver = b.platform == "cuda" and self.kernel in CUSOLVER
-        if b.platform != "cpu" and not cusolver:
-            return emit_form(b, self.kernel, dict(self.flags), operands)
-        library = "cusolver_" if cusolver else f"lapack_{_PREFIX[dtype]}"
+        dtype, flags = b.in_avals[0].dtype, dict(self.flags)
+        if b.platform != "cpu":
+            return emit_form(b, self.kernel, flags, operands)
         base = _COMPLEX_NAMES.get(self.kernel, self.kernel) if dtypes.is_complex(dtype) else self.kernel
-        config = ", ".join(f"{name} = {_flag_text(value)}" for name, value in self.flags)
-        ranks = [len(r.shape) for r in self.results]
-        return b.op(
-            "stablehlo.custom_call", operands, b.out_avals,
-            call_target_name=f'"{library}{base}_ffi"', api_version="4 : i32",
-            backend_config=f"{{{config}}}",
-            operand_layouts=_layouts(b.in_avals, self.operand_ranks), result_layouts=_layouts(b.out_avals, ranks),
-            output_operand_aliases=_aliases(_OVERWRITTEN.get(self.kernel, (0,)), len(b.out_avals)),
+        return kernel_call(
+            b, f"lapack_{_PREFIX[dtype]}{base}_ffi", operands, b.in_avals, b.out_avals,
+            lead=b.in_avals[0].ndim - self.operand_ranks[0], flags=flags, over=OVERWRITTEN.get(self.kernel, (0,)),
         )  # fmt: skip
-
-
-def _flag_text(value: Flag) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value} : i32" if isinstance(value, int) else f"{ord(value)} : ui8"
-
-
-def _order(ndim: int, rank: int) -> list[int]:
-    """Dimensions from the fastest to the slowest: those of a matrix exchanged."""
-    order = list(range(ndim))[::-1]
-    if rank == 2:
-        order[:2] = order[1::-1]
-    return order
-
-
-def _layouts(avals: Sequence[ShapedArray], ranks: Sequence[int]) -> str:
-    orders = (_order(a.ndim, r) for a, r in zip(avals, ranks))
-    return f"[{', '.join(f'dense<{o if o else str()}> : tensor<{len(o)}xindex>' for o in orders)}]"
-
-
-def _aliases(overwritten: Sequence[int], results: int) -> str:
-    """Result ``i`` in the memory of operand ``overwritten[i]``: else kernels copy the operand there."""
-    entries = (
-        f"#stablehlo.output_operand_alias<output_tuple_indices = [{i if results > 1 else ''}], operand_index = {o}, "
-        "operand_tuple_indices = []>"
-        for i, o in enumerate(overwritten)
-    )
-    return f"[{', '.join(entries)}]"
 
 
 def lapack(
@@ -199,7 +156,7 @@ def leading_dims(r: Reader, kernel: str) -> int:
     for name, avals in (("operand_layouts", r.in_avals), ("result_layouts", r.out_avals)):
         layouts = r.attr(name, None)
         for a, layout in zip(avals, () if layouts is None else layouts):
-            if a.size > 1 and list(np.ravel(layout)) != _order(a.ndim, a.ndim - lead):
+            if a.size > 1 and list(np.ravel(layout)) != column_major(a.ndim, lead):
                 raise Unreadable(f"{kernel} with another order of dimensions")
     return lead
 

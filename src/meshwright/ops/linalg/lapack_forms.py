@@ -1,7 +1,8 @@
 """LAPACK's kernels where there is no LAPACK: what compilers for hardware have in their place.
 
 XLA writes QR decompositions (Householder), Hermitian eigenproblems (Jacobi) and Cholesky decompositions out itself, for
-all its backends; LU decompositions are a call of libtpu's or cuSOLVER's. Kernels without a form are refused by name.
+all its backends; LU decompositions are a call of libtpu's. On NVIDIA's GPUs all are calls of libraries
+(``lapack_cuda``). Kernels without a form are refused by name.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import RuleError
 from meshwright.ir.contract import Emitted
 from meshwright.ir.op import Builder
+from meshwright.ops.linalg import lapack_cuda
 
 Flags = Mapping[str, Any]
 Form = Callable[[Builder, Flags, Sequence[Any]], list[Any]]
@@ -26,7 +28,9 @@ _INSTEAD = {
     "gesdd": "singular values are the roots of eigvalsh(x.conj().T @ x)",
     "gesvd": "singular values are the roots of eigvalsh(x.conj().T @ x)",
     "geqp3": "order the columns by their norms and use qr without pivoting, or svd",
-    "geev": "eigenvalues of matrices that are not Hermitian are computed on CPUs only",
+    "geev": "eigenvalues of matrices that are not Hermitian are computed on CPUs and GPUs only",
+    "gees": "Schur forms are computed on CPUs only",
+    "gehrd": "Hessenberg forms are computed on CPUs only",
     "gtsv": "write the tridiagonal matrix as a full one, and use solve",
 }
 
@@ -81,10 +85,8 @@ def _getrf_tpu(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Em
 
 #: for every target
 FORMS: dict[str, Form] = {"potrf": _potrf, "geqrf": _geqrf, "orgqr": _orgqr, "syevd": _syevd, "trsm": _trsm}
-#: for one
-_TPU: dict[str, Form] = {"getrf": _getrf_tpu}
-#: kernels that cuSOLVER has with the same operands, results and layouts
-CUSOLVER = ("getrf",)
+#: for one, before those
+_OF_PLATFORM: dict[str, dict[str, Form]] = {"tpu": {"getrf": _getrf_tpu}, "cuda": lapack_cuda.FORMS}
 
 
 def emit_form(b: Builder, kernel: str, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
@@ -93,7 +95,7 @@ def emit_form(b: Builder, kernel: str, flags: Flags, operands: Sequence[Emitted]
     Raises:
       RuleError: there is no form of it; says what to do instead.
     """
-    form = FORMS.get(kernel) or (_TPU.get(kernel) if b.platform == "tpu" else None)
+    form = _OF_PLATFORM.get(b.platform, {}).get(kernel) or FORMS.get(kernel)
     if form is None:
         instead = _INSTEAD.get(kernel, "another decomposition may do")
         raise RuleError(

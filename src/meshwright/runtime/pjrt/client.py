@@ -38,14 +38,22 @@ for _name, _kernel in _lapack.registrations().items():
         xc.register_custom_call_target(_name, _kernel, platform="cpu", api_version=1)
 
 
-#: how the names of its kernels begin
-_LAPACK = "lapack_"
+#: how the names of kernels begin that call LAPACK: on CPUs, and on the host of GPUs
+_LAPACK = ("lapack_", "cuhybrid_")
+
+
+def _calls_lapack(module: str | bytes) -> bool:
+    """Whether a module, as text or bytecode, has such a kernel."""
+    if isinstance(module, bytes):
+        return any(name.encode() in module for name in _LAPACK)
+    return any(name in module for name in _LAPACK)
 
 
 @cache
 def _load_lapack() -> None:
     """Let the kernels find SciPy's LAPACK; takes 0.1 s, so only programs that call one wait for it."""
     _lapack.initialize()
+    platforms.load_lapack()
 
 
 @cache
@@ -276,7 +284,7 @@ def remember(
 ) -> None:
     """Note ``facts`` of a program, which had this fingerprint before it was lowered, if the cache on disk has it."""
     reals = (first_local(),) if reals is None else reals
-    noted = [_LAPACK in text, facts]
+    noted = [_calls_lapack(text), facts]
     disk_cache.remember(mark, text, noted, client(), _compile_options(reals, False, overrides=overrides))
 
 
@@ -303,7 +311,7 @@ def compile_module(
             f"{name!r} calls Python, which programs on {config.platform!r} cannot; return the values and use them "
             "outside of the program, or compute on the CPU (config.platform)"
         )
-    if callbacks or (_LAPACK.encode() if isinstance(module, bytes) else _LAPACK) in module:
+    if callbacks or _calls_lapack(module):
         _load_lapack()  # a module with callbacks is no text to look into
     what = f"XLA could not compile {name!r}"
     reals = (first_local(),) if reals is None else reals
@@ -400,13 +408,27 @@ def buffer_from_numpy(value: np.ndarray, real: int, copy: bool) -> Any:
     return _put(real, value, copy or platforms.is_plugin())
 
 
+#: DLPack's numbers of memory that the host reads: its own, and what it shares with CUDA's and ROCm's devices
+_HOST_MEMORY = (1, 3, 11, 13)
+
+
 def buffer_from_dlpack(exporter: Any, real: int) -> Any:
-    """A device buffer that shares the exporter's memory, of a dtype that NumPy's own DLPack does not know; on
-    accelerators, one that holds a copy."""
+    """A device buffer that shares the exporter's memory; one that holds a copy, if that is main memory and the device
+    an accelerator.
+
+    Raises:
+      ValueError: it is the memory of another device.
+    """
     require_own_process()
-    if platforms.is_plugin():
-        return _put(real, _on_host(exporter), copy=True)
-    return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), real_devices()[real], None)
+    device, (kind, number) = real_devices()[real], exporter.__dlpack_device__()
+    if kind in _HOST_MEMORY:
+        if platforms.is_plugin():
+            return _put(real, _on_host(exporter), copy=True)
+        return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device, None)
+    if (kind, number) != (own := platforms.dlpack_device(device)):
+        raise ValueError(f"it is the memory of DLPack's device {(int(kind), number)}, and {device} is {own}")
+    stream = device.get_stream_for_external_ready_events()
+    return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(stream=stream), device, stream)
 
 
 def _put(real: int, value: np.ndarray, copy: bool) -> Any:

@@ -130,7 +130,15 @@ def _register_kernels(plugin: Plugin, api: Any) -> None:
     for module in plugin.kernels:
         with suppress(ImportError):  # one that needs a library that is not here
             for name, kernel in importlib.import_module(module).registrations().items():
-                extension.register_custom_call_target(api, name, kernel, "CUDA", 1 if name.endswith("_ffi") else 0)
+                extension.register_custom_call_target(api, name, kernel, "CUDA", 1)
+
+
+def load_lapack() -> None:
+    """Let kernels of GPUs that compute on the host find SciPy's LAPACK."""
+    for name in plugins.runtime(config.platform).kernels if config.platform == "cuda" else ():
+        with suppress(ImportError):
+            if initialize := getattr(importlib.import_module(name), "initialize", None):
+                initialize()
 
 
 def dlpack_device(device: Any) -> tuple[int, int]:

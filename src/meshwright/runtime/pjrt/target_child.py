@@ -50,7 +50,7 @@ def custom_calls():
 
 def register(api, name, function):
     extension = importlib.import_module(REQUEST["kernels"][0].rpartition(".")[0] + ".cuda_plugin_extension")
-    extension.register_custom_call_target(api, name, function, "CUDA", 1 if name.endswith("_ffi") else 0)
+    extension.register_custom_call_target(api, name, function, "CUDA", 1)
 
 
 def options(ids):

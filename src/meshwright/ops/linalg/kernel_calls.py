@@ -1,0 +1,70 @@
+"""Calls of kernels on matrices in column-major order, as LAPACK, cuSOLVER and their like want them.
+
+Source for operands, results and attributes: the LAPACK Users' Guide, and the text of programs that ``jax`` lowers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.op import Builder
+
+
+class Word(str):
+    """An attribute that is a string; others of one letter are a byte."""
+
+
+#: a letter (an unsigned byte for the kernel), a :class:`Word`, a bool or an integer
+Flag = str | bool | int
+#: the operands that kernels write their first results over, where that is not the first one alone
+OVERWRITTEN = {"gtsv": (0, 1, 2, 3), "trsm": (1,), "ormqr": (2,), "geqp3": (0, 1), "geev": ()}
+
+
+def kernel_call(
+    b: Builder, target: str, operands: Sequence[Any], avals: Sequence[ShapedArray], results: Sequence[ShapedArray], *,
+    lead: int, flags: Mapping[str, Flag], over: Sequence[int] = (0,), rows_first: bool = False,
+) -> list[Any]:  # fmt: skip
+    """Results of the kernel ``target`` of the typed FFI, for operands of types ``avals`` with ``lead`` leading sizes.
+
+    Result ``i`` is in the memory of operand ``over[i]``: else kernels copy the operand there. With ``rows_first``,
+    matrices are in row-major order, which is that of their transposes.
+    """
+    config = ", ".join(f"{name} = {_flag_text(value)}" for name, value in flags.items())
+    return b.op(
+        "stablehlo.custom_call", operands, results,
+        call_target_name=f'"{target}"', api_version="4 : i32", backend_config=f"{{{config}}}",
+        operand_layouts=_layouts(avals, lead, rows_first), result_layouts=_layouts(results, lead, rows_first),
+        output_operand_aliases=_aliases(over, len(results)),
+    )  # fmt: skip
+
+
+def _flag_text(value: Flag) -> str:
+    if isinstance(value, Word):
+        return f'"{value}"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value} : i32" if isinstance(value, int) else f"{ord(value)} : ui8"
+
+
+def _layouts(avals: Sequence[ShapedArray], lead: int, rows_first: bool) -> str:
+    orders = (column_major(a.ndim, lead, rows_first) for a in avals)
+    return f"[{', '.join(f'dense<{o if o else str()}> : tensor<{len(o)}xindex>' for o in orders)}]"
+
+
+def column_major(ndim: int, lead: int, rows_first: bool = False) -> list[int]:
+    """Dimensions from the fastest to the slowest: those of a matrix exchanged."""
+    order = list(range(ndim))[::-1]
+    if ndim - lead == 2 and not rows_first:
+        order[:2] = order[1::-1]
+    return order
+
+
+def _aliases(overwritten: Sequence[int], results: int) -> str:
+    entries = (
+        f"#stablehlo.output_operand_alias<output_tuple_indices = [{i if results > 1 else ''}], operand_index = {o}, "
+        "operand_tuple_indices = []>"
+        for i, o in enumerate(overwritten)
+    )
+    return f"[{', '.join(entries)}]"

@@ -1,0 +1,144 @@
+"""LAPACK's kernels on NVIDIA's GPUs: calls of cuSOLVER and cuSPARSE, and of LAPACK on the host where those have none.
+
+The calls are in ``jax-cuda13-plugin``. Their operands and results are LAPACK's, but for what is said beside each.
+Kernels that are missing here (Hessenberg and Schur forms) are on no GPU in the field's libraries either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.ir.contract import Emitted
+from meshwright.ir.op import Builder
+from meshwright.ir.tracing import typeof
+from meshwright.ops.composite import traced
+from meshwright.ops.linalg.kernel_calls import OVERWRITTEN, Flag, Word, kernel_call
+from meshwright.ops.linalg.matrices import adjoint
+from meshwright.ops.shape.slice_pad import pad, slice_
+
+Flags = Mapping[str, Any]
+#: the largest side of matrices whose singular values Jacobi's method finds, and of those that go in one batch
+_JACOBI, _BATCHED = 1024, 32
+#: the fewest rows of a system with three diagonals
+_ROWS = 3
+
+
+def _lead(b: Builder) -> int:
+    return b.in_avals[0].ndim - 2
+
+
+def _cusolver(b: Builder, kernel: str, flags: Mapping[str, Flag], operands: Sequence[Emitted]) -> list[Emitted]:
+    return kernel_call(
+        b, f"cusolver_{kernel}_ffi", operands, b.in_avals, b.out_avals,
+        lead=_lead(b), flags=flags, over=OVERWRITTEN.get(kernel, (0,)),
+    )  # fmt: skip
+
+
+def _host(b: Builder, name: str, over: Sequence[int], operands: Sequence[Emitted], **flags: Flag) -> list[Emitted]:
+    """A kernel of LAPACK's on the host, or of MAGMA's where that is installed; JAX has no other either."""
+    flags = {**flags, "magma": Word("auto")}
+    return kernel_call(b, f"cuhybrid_{name}", operands, b.in_avals, b.out_avals, lead=_lead(b), flags=flags, over=over)
+
+
+def _geev(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
+    name = "eig_comp" if dtypes.is_complex(b.in_avals[0].dtype) else "eig_real"
+    sides = {"left": flags["compute_left"] == "V", "right": flags["compute_right"] == "V"}
+    return _host(b, name, (), operands, **sides)
+
+
+# --- singular values ----------------------------------------------------------------------------------------
+def _gesdd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
+    wanted = {"compute_uv": flags["mode"] != "N", "full_matrices": flags["mode"] == "A"}
+    m, n = b.in_avals[0].shape[-2:]
+    return _jacobi(b, wanted, operands) if max(m, n) <= _JACOBI else _by_qr(b, wanted, operands, transposed=m < n)
+
+
+def _by_qr(b: Builder, flags: Flags, operands: Sequence[Emitted], transposed: bool) -> list[Emitted]:
+    """Of matrices with at least as many rows as columns; others are given as their transposes, whose ``u`` is in the
+    memory of ``vh``."""
+    a, s, u, vh, info = b.out_avals
+    outs = kernel_call(
+        b, "cusolver_gesvd_ffi", operands, b.in_avals, [a, s, vh, u, info] if transposed else b.out_avals,
+        lead=_lead(b), flags={**flags, "transposed": transposed}, rows_first=transposed,
+    )  # fmt: skip
+    return [*outs[:2], outs[3], outs[2], outs[4]] if transposed else outs
+
+
+def _jacobi(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
+    """``v`` is not transposed; small matrices have all their vectors."""
+    a, s, u, vh, info = b.out_avals
+    *lead, m, n = a.shape
+    is_full = flags["full_matrices"] or max(m, n) <= _BATCHED
+    k = min(m, n)
+    given = u.update(shape=(*lead, m, m if is_full else k)), u.update(shape=(*lead, n, n if is_full else k))
+    flags = {**flags, "full_matrices": is_full}
+    x, values, left, right, failed = kernel_call(
+        b, "cusolver_gesvdj_ffi", operands, b.in_avals, [a, s, *given, info], lead=len(lead), flags=flags
+    )
+    taken = b.call("vectors", traced(partial(_vectors, u.shape, vh.shape), "vectors", given), [left, right])
+    return [x, values, *taken, failed]
+
+
+def _vectors(left: tuple[int, ...], right: tuple[int, ...], u: Any, v: Any) -> list[Any]:
+    return [_first(u, left), adjoint(_first(v, (*right[:-2], right[-1], right[-2])))]
+
+
+def _first(x: Any, shape: Sequence[int]) -> Any:
+    """The first elements along each dimension."""
+    return slice_(x, (0,) * len(shape), shape)
+
+
+# --- three diagonals ----------------------------------------------------------------------------------------
+def _gtsv(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
+    prepare = traced(_longer, "rows", tuple(b.in_avals))
+    given, solved = b.call("rows", prepare, operands), prepare.out_avals[3]
+    lead = b.in_avals[0].ndim - 1
+    x = kernel_call(
+        b, "cusparse_gtsv2_ffi", given, prepare.out_avals, [solved], lead=lead, flags={}, over=(3,)
+    )  # fmt: skip
+    taken = b.call("rows", traced(partial(_first_of_list, b.out_avals[3].shape), "rows", (solved,)), x)
+    return [*operands[:3], *taken, b.constant(np.zeros((), np.int32), b.out_avals[4])]
+
+
+def _longer(dl: Any, d: Any, du: Any, x: Any) -> list[Any]:
+    """Three rows at least, and zeros where LAPACK does not read: what cuSPARSE wants."""
+    *lead, n = typeof(d).shape
+    more, zero, one = max(0, _ROWS - n), *(np.array(v, typeof(d).dtype) for v in (0, 1))
+    still = [(0, 0, 0)] * len(lead)
+    start = (0,) * len(lead)
+    below, above = slice_(dl, (*start, 1), (*lead, n)), slice_(du, (*start, 0), (*lead, n - 1))
+    return [
+        pad(below, zero, [*still, (1, more, 0)]), pad(d, one, [*still, (0, more, 0)]),
+        pad(above, zero, [*still, (0, more + 1, 0)]), pad(x, zero, [*still, (0, more, 0), (0, 0, 0)]),
+    ]  # fmt: skip
+
+
+def _first_of_list(shape: tuple[int, ...], x: Any) -> list[Any]:
+    return [_first(x, shape)]
+
+
+#: by LAPACK's names
+FORMS: dict[str, Callable[[Builder, Flags, Sequence[Emitted]], list[Emitted]]] = {
+    "geev": _geev,
+    "geqp3": lambda b, flags, operands: _host(b, "geqp3", (0, 1), operands),
+    "geqrf": lambda b, flags, operands: _cusolver(b, "geqrf", {}, operands),
+    "gesdd": _gesdd,
+    "gesvd": _gesdd,
+    "getrf": lambda b, flags, operands: _cusolver(b, "getrf", {}, operands),
+    "gtsv": _gtsv,
+    "orgqr": lambda b, flags, operands: _cusolver(b, "orgqr", {}, operands),
+    "ormqr": lambda b, flags, operands: _cusolver(b, "ormqr", flags, operands),
+    "potrf": lambda b, flags, operands: _cusolver(b, "potrf", _lower(flags), operands),
+    #: 0: the library chooses the algorithm
+    "syevd": lambda b, flags, operands: _cusolver(b, "syevd", {"algorithm": chr(0), **_lower(flags)}, operands),
+    "sytrd": lambda b, flags, operands: _cusolver(b, "sytrd", _lower(flags), operands),
+}
+
+
+def _lower(flags: Flags) -> dict[str, Flag]:
+    return {"lower": flags["uplo"] == "L"}
