@@ -21,6 +21,7 @@ with _collector_paused():  # all that is imported lives on
     from meshwright.api.callbacks import io_callback, pure_callback
     from meshwright.api.environment import default_backend, effects_barrier, print_environment_info
     from meshwright.api.jit import jit
+    from meshwright.api.measuring import figures as _figures
     from meshwright.api.placement import (
         block_until_ready,
         device_get,

@@ -2,15 +2,18 @@
 
 import json
 import pickle
+from functools import partial
 
+import numpy as np
 import pytest
 
 import meshwright as mw
+from meshwright.api import measuring
 from meshwright.errors import ArgumentError, MeshError
 from meshwright.hardware import CHIPS, Chip, this
 from meshwright.hardware.links import LINE, NETWORK, RING, SWITCH, Link, seconds_of
 
-machine = mw.hardware.machine
+machine, chip = mw.hardware.machine, mw.hardware.chip
 
 
 # --- the table ----------------------------------------------------------------------------------------------
@@ -23,8 +26,42 @@ def test_every_chip_has_a_source_and_plausible_figures(name):
     # An operation for each byte that the memory brings: between 50 and 600 on all current accelerators.
     assert 50 < rate / chip.memory_bandwidth < 600
     assert 5 < chip.memory_bandwidth / (chip.link_bandwidth * 2) < 50 or not chip.torus
-    assert chip.guessed <= {"products[float32]", "vector", "link_latency", "network_bandwidth", "network_latency"}
+    guessed = {"products[float32]", "vector", "link_latency", "network_bandwidth", "network_latency"}
+    assert chip.guessed <= guessed | {f"products[float32, {precision}]" for precision in ("high", "highest")}
     assert chip.name in str(chip) and "TFLOP/s" in str(chip)
+
+
+def test_names_that_drivers_give():
+    names = ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "TPU v5 lite"]
+    assert [chip(n).name for n in names] == ["h200", "h100", "a100", "v5e"]
+
+
+def test_rates_of_products_that_round_less():
+    """On an H200 such a product of 8,192 rows ran at 51 TFLOP/s, one that rounds to TF32 at 367."""
+    h200, v5e = CHIPS["h200"], CHIPS["v5e"]
+    assert h200.product_rate("float32", "highest") == (h200.vector, "products[float32, highest]")
+    assert h200.product_rate("float32", "high") == h200.product_rate("float32")
+    assert h200.product_rate("bfloat16", "highest") == h200.product_rate("bfloat16")
+    assert v5e.product_rate("complex64", "highest")[0] == v5e.product_rate("bfloat16")[0] / 24
+    x = mw.ShapeDtypeStruct((4096, 4096), np.float32)
+    mesh = mw.AbstractMesh((1,), ("x",), machine="h200:1")
+    products = [partial(mw.lax.dot, precision=p) for p in (None, "highest")]
+    seconds = [mw.jit(f).lower(x, x).partition(mesh).time().seconds for f in products]
+    assert seconds[1] / seconds[0] == pytest.approx(494.7 / 66.9, rel=0.01)
+
+
+def test_accelerators_are_measured_by_programs(tmp_path, monkeypatch):
+    for name, small in {"_SIDE": 64, "_STEPS": 4, "_BYTES": 1 << 16}.items():
+        monkeypatch.setattr(measuring, name, small)
+    monkeypatch.setattr(measuring, "_seconds", partial(measuring._seconds, least=1e-3))
+    monkeypatch.setattr(this, "_is_host", lambda: False)
+    monkeypatch.setenv("MESHWRIGHT_HARDWARE", str(tmp_path / "this.json"))
+    this.this_chip.cache_clear()
+    found = machine("this").chip
+    assert found.source == "measured on virtual cpu" and "link_bandwidth" in found.guessed
+    assert found.product_rate("float32", "highest")[1] == "products[float32, highest]"
+    assert all(v > 0 for v in found.products.values()) and (tmp_path / "this-cpu.json").is_file()
+    this.this_chip.cache_clear()
 
 
 def test_rates_of_types_without_a_unit():

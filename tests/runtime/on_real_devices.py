@@ -31,7 +31,7 @@ def test_devices():
     assert (
         len(mw.devices()) == 8 and mw.local_device_count() == 8 and len({d.hardware_id for d in mw.devices()}) == REAL
     )
-    assert mw.devices()[0].device_kind == ("" if REAL == 8 else "virtual ") + mw.config.platform
+    assert REAL == 8 or mw.devices()[0].device_kind == "virtual " + mw.config.platform
     assert [d.local_hardware_id for d in mw.local_devices()] == list(range(8))
 
 
@@ -92,6 +92,7 @@ def test_donation():
         np.testing.assert_array_equal(shard.data, old)
 
 
+@pytest.mark.skipif(mw.config.platform in ("cuda", "rocm"), reason="NumPy reads no memory of GPUs")
 def test_dlpack_of_shards():
     x = mw.device_put(VALUE, at("x"))
     with pytest.raises(DLPackError, match="addressable_shards"):

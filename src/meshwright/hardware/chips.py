@@ -25,7 +25,8 @@ class Chip:
     dimensions of the torus that connects chips, 0 where a switch does. ``link_bandwidth`` is what one link carries in
     one direction (a torus has two links a dimension, a switch one for each chip), ``network_bandwidth`` what one chip
     sends to other nodes or slices. ``node`` is the number of chips of a node, ``largest`` the largest torus, and
-    ``wraps_at`` the size (or what it must be a multiple of) from which a dimension of it is a ring.
+    ``wraps_at`` the size (or what it must be a multiple of) from which a dimension of it is a ring. ``precise`` has the
+    operations a second of products of float32 at the precisions "high" and "highest", where those are fewer.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Chip:
     source: str = "given by the user"
     #: names of the figures that no data sheet gives; of products, ``products[float32]``
     guessed: frozenset[str] = frozenset()
+    precise: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for of in fields(self):
@@ -56,13 +58,15 @@ class Chip:
                                 f"{{'bfloat16': 197e12}}; got {dict(self.products)}")  # fmt: skip
         object.__setattr__(self, "products", dict(self.products))
 
-    def product_rate(self, dtype: Any) -> tuple[float, str]:
+    def product_rate(self, dtype: Any, precision: str | None = None) -> tuple[float, str]:
         """Operations a second of matrix products of a dtype, and the name of the figure it is; what a chip has no
         unit for is done by the vector units."""
         name = str(dtype)
         if name.startswith("complex"):  # a multiply-add of four
-            rate, figure = self.product_rate("float64" if name == "complex128" else "float32")
+            rate, figure = self.product_rate("float64" if name == "complex128" else "float32", precision)
             return rate / 4, figure
+        if name == "float32" and precision is not None and precision in self.precise:
+            return self.precise[precision], f"products[float32, {precision}]"
         for known in (name, *_ALSO.get(name, ())):
             if known in self.products:
                 return self.products[known], f"products[{known}]"
@@ -93,7 +97,9 @@ T, G, GIB, MICRO = 1e12, 1e9, 2**30, 1e-6
 def _tpu(name: str, bf16: float, other: Mapping[str, float], hbm: tuple[float, float], links: tuple[int, float],
          dcn: float, largest: tuple[int, ...], source: str, **more: Any) -> Chip:  # fmt: skip
     torus, bandwidth = links
+    precise = {"high": bf16 / 3, "highest": bf16 / 6}  # so many products of parts in bfloat16
     guessed = {"products[float32]", "vector", "link_latency", "network_bandwidth", "network_latency"}
+    guessed |= {f"products[float32, {precision}]" for precision in precise}
     return Chip(
         name,
         # Products of float32 are done in bfloat16 at the default precision.
@@ -111,6 +117,7 @@ def _tpu(name: str, bf16: float, other: Mapping[str, float], hbm: tuple[float, f
         wraps_at=16 if torus == TORUS_2D else 4,
         source=source,
         guessed=frozenset(guessed),
+        precise=precise,
         **more,
     )
 
@@ -130,6 +137,7 @@ def _gpu(name: str, bf16: float, other: Mapping[str, float], vector: float, hbm:
         node=8,
         source=source,
         guessed=frozenset({"link_latency", "network_latency"}),
+        precise={"highest": vector},  # in float32 itself, for which there is no matrix unit
     )
 
 

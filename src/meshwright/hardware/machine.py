@@ -100,9 +100,9 @@ class Machine:
         """Operations a second of what is no matrix product."""
         return self.chip.vector / self._parts
 
-    def product_rate(self, dtype: object) -> tuple[float, str]:
+    def product_rate(self, dtype: object, precision: str | None = None) -> tuple[float, str]:
         """Operations a second of matrix products of a dtype, and the chip's figure that it is."""
-        rate, figure = self.chip.product_rate(dtype)
+        rate, figure = self.chip.product_rate(dtype, precision)
         return rate / self._parts, figure
 
     def __str__(self) -> str:
@@ -199,7 +199,8 @@ _TEXT = re.compile(r"(?P<chip>[^:]+?)(?::(?P<shape>\d+(?:[x×]\d+)*))?\Z")
 
 
 def chip(name: str) -> Chip:
-    """A chip of the table by its name, however clouds write it; ``"this"`` is the computer that this runs on.
+    """A chip of the table by its name, however clouds and drivers (``NVIDIA H100 80GB HBM3``) write it; ``"this"`` is
+    the computer that this runs on, or its accelerator.
 
     Raises:
       ArgumentError: no such chip; says which there are.
@@ -209,6 +210,8 @@ def chip(name: str) -> Chip:
     plain = name.strip().lower()
     if plain in (THIS, "cpu"):
         return this.this_chip()
+    if plain.startswith("nvidia "):
+        plain = re.split("[ -]", plain)[1]
     entry = CHIPS.get(ALIASES.get(plain, plain))
     if entry is None:
         near = difflib.get_close_matches(plain, [*CHIPS, *ALIASES, THIS], n=3, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""The computer that this runs on: measured in seconds, and kept in a file for the next process."""
+"""The computer that this runs on, or its accelerator: measured in seconds, kept in a file for the next process."""
 
 from __future__ import annotations
 
@@ -12,18 +12,28 @@ from pathlib import Path
 
 import numpy as np
 
+from meshwright.core.config import config
+from meshwright.core.slots import Slot
 from meshwright.core.words import counted
 from meshwright.hardware.chips import Chip
 
 #: figures of a file that are of another form are measured again
 _FORM = 1
+#: measures the accelerator of ``config.platform``
+ON_ACCELERATOR: Slot[Callable[[], dict[str, object]]] = Slot("its measurement", "meshwright.api.measuring")
 
 
 def kept_at() -> Path:
-    """The file: in ``XDG_CACHE_HOME`` or ``~/.cache``, or where ``MESHWRIGHT_HARDWARE`` says."""
+    """The file: in ``XDG_CACHE_HOME`` or ``~/.cache``, or where ``MESHWRIGHT_HARDWARE`` says; accelerators have others
+    than the computer that they are in."""
     named = os.environ.get("MESHWRIGHT_HARDWARE")
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(named) if named else folder / "meshwright" / "this.json"
+    path = Path(named) if named else folder / "meshwright" / "this.json"
+    return path if _is_host() else path.with_stem(f"{path.stem}-{config.platform}")
+
+
+def _is_host() -> bool:
+    return config.platform == "cpu"
 
 
 @lru_cache(maxsize=1)
@@ -33,18 +43,23 @@ def this_chip() -> Chip:
 
 
 def measure(keep: bool = True) -> Chip:
-    """Measure products, elementwise arithmetic and memory of this computer, about two seconds, with NumPy."""
-    figures = {
+    """Measure products, elementwise arithmetic and memory of this computer, about two seconds, with NumPy; on another
+    ``config.platform``, of the accelerator, with programs that run there."""
+    figures = {"on": _model(), "cores": os.cpu_count(), **_of_host()} if _is_host() else ON_ACCELERATOR.value()
+    if keep:
+        this_chip.cache_clear()
+        _write(kept_at(), figures)
+    return _chip(figures)
+
+
+def _of_host() -> dict[str, object]:
+    return {
         "products": {"float32": _products(np.float32), "float64": _products(np.float64)},
         "vector": _vector(),
         "memory_bandwidth": _copies(),
         "memory_bytes": _memory_bytes(),
         "link_latency": _start(),
     }
-    if keep:
-        this_chip.cache_clear()
-        _write(kept_at(), figures)
-    return _chip(figures)
 
 
 def _chip(figures: dict[str, object]) -> Chip:
@@ -53,10 +68,11 @@ def _chip(figures: dict[str, object]) -> Chip:
         float(figures[n])  # type: ignore[arg-type]
         for n in ("vector", "memory_bandwidth", "memory_bytes", "link_latency")
     )
+    cores: int | None = figures.get("cores")  # type: ignore[assignment]
     return Chip(
         "this",
         # Half precision is computed in float32 on CPUs.
-        {**products, "bfloat16": products["float32"], "float16": products["float32"]},
+        {"bfloat16": products["float32"], "float16": products["float32"], **products},
         vector,
         memory,
         bandwidth,
@@ -64,8 +80,9 @@ def _chip(figures: dict[str, object]) -> Chip:
         latency,
         network_bandwidth=1.25e9,
         network_latency=50e-6,
-        source=f"measured on {figures.get('on', _model())}, {counted(os.cpu_count() or 1, 'core')}",
-        guessed=frozenset({"network_bandwidth", "network_latency"}),
+        source=f"measured on {figures['on']}" + (f", {counted(cores, 'core')}" if cores else ""),
+        guessed=frozenset({"network_bandwidth", "network_latency", *(() if cores else ("link_bandwidth",))}),
+        precise=figures.get("precise", {}),  # type: ignore[arg-type]
     )
 
 
@@ -77,14 +94,16 @@ def _model() -> str:
 def _read(path: Path) -> Chip | None:
     try:
         record = json.loads(path.read_text())
-        same = (record["form"], record["on"], record["cores"]) == (_FORM, _model(), os.cpu_count())
+        same = record["form"] == _FORM
+        if _is_host():
+            same = same and (record["on"], record["cores"]) == (_model(), os.cpu_count())
         return _chip(record) if same else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _write(path: Path, figures: dict[str, object]) -> None:
-    text = json.dumps({"form": _FORM, "on": _model(), "cores": os.cpu_count(), **figures}, indent=1)
+    text = json.dumps({"form": _FORM, **figures}, indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}")

@@ -28,6 +28,7 @@ from meshwright.runtime.devices import Device, default_device
 from meshwright.runtime.older_names import OlderNames
 from meshwright.runtime.parts import Parts, assembled, cut, is_whole_here, real_of, shard_in_part, spread_of, tiles_of
 from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.pjrt import exchange
 from meshwright.runtime.transfers import check_transfer, level_of
 from meshwright.sharding import Sharding, SingleDeviceSharding, typed_by
 
@@ -454,7 +455,7 @@ def from_dlpack(exporter: Any, sharding: Sharding | None = None, copy: bool = Fa
     What NumPy has no dtype for (bfloat16, 8-bit floats) does not pass through NumPy.
 
     Raises:
-      DLPackError: memory that is not on the host, or with gaps between its elements.
+      DLPackError: memory of a device that arrays are not made on, or with gaps between its elements.
     """
     try:
         host = np.from_dlpack(exporter)
@@ -472,10 +473,12 @@ def of_xlas_memory(exporter: Any) -> Array:
     """An array that has the memory of another of XLA's, as JAX's are, or of one whose dtype NumPy does not know.
 
     Raises:
-      DLPackError: memory that is not on the host, or not in row-major order.
+      DLPackError: memory of a device that arrays are not made on, or not in row-major order.
     """
     try:
-        buffer = pjrt.buffer_from_dlpack(exporter, spread_of(default_sharding()).reals[0])
+        buffer = exchange.buffer_from_dlpack(exporter, spread_of(default_sharding()).reals[0])
+    except DLPackError:
+        raise
     except Exception as error:
         raise DLPackError(
             f"from_dlpack: cannot take the memory of a {type(exporter).__name__} ({error}); make it contiguous, in "

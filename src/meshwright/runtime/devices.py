@@ -58,12 +58,14 @@ class Device:
 
     @property
     def device_kind(self) -> str:
-        return "virtual " + self.platform if self.is_virtual else self.platform
+        """What it is, as ``NVIDIA H200``; of a virtual one, what platform it is on."""
+        return "virtual " + self.platform if self.is_virtual else str(real_devices()[self.hardware_id].device_kind)
 
     def memory_stats(self) -> dict[str, int]:
         """``bytes_in_use``, ``peak_bytes_in_use`` (the highest count so far), ``num_allocs`` and ``bytes_limit``.
 
-        Counted are the arrays that are alive: this device's parts of them.
+        On an accelerator they are XLA's; on CPUs and virtual devices, arrays that are alive are counted: this device's
+        parts of them.
 
         Example:
           >>> x = mnp.ones((256, 256))

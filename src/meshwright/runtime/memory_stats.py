@@ -1,4 +1,4 @@
-"""How much memory arrays take on each device, counted over the arrays that are alive."""
+"""How much memory is in use on each device: as XLA says, or counted over the arrays that are alive."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import MEMORY_STATS, Device
+from meshwright.runtime.pjrt.client import real_devices
 
 #: the most that was counted on a device, by its number
 _PEAKS: dict[int, int] = {}
@@ -23,21 +24,37 @@ def alive() -> list[Array]:
 def memory_stats(devices: Sequence[Device]) -> dict[Device, dict[str, int]]:
     """For each device ``bytes_in_use``, ``num_allocs`` (arrays), ``peak_bytes_in_use`` and ``bytes_limit``.
 
-    XLA keeps no such count for the CPU: arrays that are alive are counted, an array's part on each device that its
-    sharding names (what a program holds while it runs is not). The peak is the highest count so far; the limit is the
-    machine's memory.
+    XLA has these of an accelerator, and more. It keeps no such count for the CPU, nor of virtual devices that share
+    one: arrays that are alive are counted, an array's part on each device that its sharding names (what a program holds
+    while it runs is not). The peak is the highest count so far; the limit is the machine's memory.
     """
+    known = {d: found for d in devices if not d.is_virtual and (found := _of_xla(d))}
+    return {**_counted([d for d in devices if d not in known]), **known}
+
+
+def _of_xla(device: Device) -> dict[str, int]:
+    """What XLA says of the real device; nothing, where it does not say."""
+    return (real_devices()[device.hardware_id].memory_stats() if device.is_addressable else None) or {}
+
+
+def _counted(devices: Sequence[Device]) -> dict[Device, dict[str, int]]:
+    if not devices:
+        return {}
     stats = {d: {"bytes_in_use": 0, "num_allocs": 0} for d in devices}
     for array in alive():
         for device, nbytes in _parts(array).items():
             if device in stats:
                 stats[device]["bytes_in_use"] += nbytes
                 stats[device]["num_allocs"] += 1
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for device, counters in stats.items():
+        limit = _of_xla(device).get("bytes_limit", _host_bytes())
         _PEAKS[device.id] = max(_PEAKS.get(device.id, 0), counters["bytes_in_use"])
         counters |= {"peak_bytes_in_use": _PEAKS[device.id], "bytes_limit": limit}
     return stats
+
+
+def _host_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _parts(array: Array) -> dict[Any, int]:

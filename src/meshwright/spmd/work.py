@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from meshwright.core.printed import Printed
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, sub_jaxprs
+from meshwright.ir.op import Op
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
@@ -113,6 +114,13 @@ def operations(eqn: JaxprEqn) -> int:
         return 2 * rule.work
     points = max((rule.points or 0, *(a.aval.size for a in (*eqn.invars, *eqn.outvars))))
     return points * sum(len(body.eqns) for body in bodies) if bodies else points
+
+
+def precision_of(op: Op) -> str | None:
+    """``"high"`` or ``"highest"`` of a product that is to be made so of float32."""
+    given = getattr(op, "precision", None)
+    words = given if isinstance(given, tuple) else (given,)
+    return next((word for word in ("highest", "high") if word in words), None)
 
 
 #: operations by name, place, and whether it is a product

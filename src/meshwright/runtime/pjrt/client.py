@@ -408,46 +408,11 @@ def buffer_from_numpy(value: np.ndarray, real: int, copy: bool) -> Any:
     return _put(real, value, copy or platforms.is_plugin())
 
 
-#: DLPack's numbers of memory that the host reads: its own, and what it shares with CUDA's and ROCm's devices
-_HOST_MEMORY = (1, 3, 11, 13)
-
-
-def buffer_from_dlpack(exporter: Any, real: int) -> Any:
-    """A device buffer that shares the exporter's memory; one that holds a copy, if that is main memory and the device
-    an accelerator.
-
-    Raises:
-      ValueError: it is the memory of another device.
-    """
-    require_own_process()
-    device, (kind, number) = real_devices()[real], exporter.__dlpack_device__()
-    if kind in _HOST_MEMORY:
-        if platforms.is_plugin():
-            return _put(real, _on_host(exporter), copy=True)
-        return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device, None)
-    if (kind, number) != (own := platforms.dlpack_device(device)):
-        raise ValueError(f"it is the memory of DLPack's device {(int(kind), number)}, and {device} is {own}")
-    stream = device.get_stream_for_external_ready_events()
-    return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(stream=stream), device, stream)
-
-
 def _put(real: int, value: np.ndarray, copy: bool) -> Any:
     device, kinds = real_devices()[real], _jax.HostBufferSemantics
     kept = kinds.IMMUTABLE_ONLY_DURING_CALL if copy else kinds.ZERO_COPY
     aval = _Aval(value.shape, value.dtype)
     return _jax.batched_device_put(aval, _on((device,)), [value], [device], True, copy, kept, True)
-
-
-@cache
-def _host_client() -> Any:
-    return xc.make_cpu_client()
-
-
-def _on_host(exporter: Any) -> np.ndarray:
-    """The value of a tensor in main memory."""
-    device = _host_client().local_devices()[0]
-    buffer = _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device, None)
-    return buffer._single_device_array_to_np_array_did_copy()[0]
 
 
 def host_value(buffer: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ from meshwright.spmd.explain.suggest import Advisor, Suggestion
 from meshwright.spmd.origin import Annotation
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.steptime.report import human_seconds
-from meshwright.spmd.work import Repeated, Work
+from meshwright.spmd.work import Repeated, Work, precision_of
 
 #: how many are explained, those with the largest excess
 MOST = 5
@@ -57,7 +57,8 @@ def repeated_entries(work: Work, part: Partition, names: Sequence[str]) -> list[
     entries = []
     for r in work.repeated[:MOST]:
         eqn = _equation(r, part)
-        rate, _ = machine.product_rate(eqn.invars[0].aval.dtype if eqn is not None else "bfloat16")
+        of = ("bfloat16", None) if eqn is None else (eqn.invars[0].aval.dtype, precision_of(eqn.op))
+        rate, _ = machine.product_rate(*of)
         idle = _idle(eqn, part) if eqn is not None else []
         why = _causes(eqn, idle, part, names) if eqn is not None else ()
         entries.append(RepeatedEntry(r, r.excess / rate, part.mesh.coalesce(idle), why))

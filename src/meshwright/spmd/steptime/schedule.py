@@ -20,7 +20,7 @@ from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.steptime.traffic import traffic
-from meshwright.spmd.work import operations
+from meshwright.spmd.work import operations, precision_of
 
 #: streams
 ARITHMETIC, LINKS, FAR = "arithmetic", "links", "network"
@@ -109,7 +109,7 @@ class _Scheduler:
         count = operations(eqn)
         rate, figure = self.machine.vector, "vector"
         if count and eqn_rule(eqn).is_product:
-            rate, figure = self.machine.product_rate(eqn.invars[0].aval.dtype)
+            rate, figure = self.machine.product_rate(eqn.invars[0].aval.dtype, precision_of(op))
         return self.placed(eqn, ARITHMETIC, count / rate, moved / self.machine.memory_bandwidth, 0.0, (figure,))
 
     def collective(self, eqn: JaxprEqn, op: Collective) -> Step:
