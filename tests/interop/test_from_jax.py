@@ -139,6 +139,7 @@ def test_typed_keys_and_shared_memory():
     new, y = program(key, jnp.zeros(3))
     np.testing.assert_allclose(y, jax.random.normal(key, (3,)), rtol=1e-6)
     np.testing.assert_array_equal(mw.random.key_data(new), jax.random.key_data(jax.random.split(key)[0]))
+    mw.jit(lambda *args: program(*args)).trace(mw.random.key(7), mnp.zeros(3))  # although JAX counts in 64 bits
     again, _ = mw.from_jax(lambda key: (jax.random.split(key)[0], key))(mw.random.key(7))
     np.testing.assert_array_equal(mw.random.key_data(again), mw.random.key_data(new))
     x = jnp.arange(64, dtype=jnp.bfloat16)
@@ -160,7 +161,8 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow][: n != "threefry"]) for n in DRAWS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DRAWS)
 def test_draws_in_traced_functions(name):
     """JAX counts what it draws in 64 bits, which traced functions do not have without ``enable_x64``."""
     draw, impl = DRAWS[name]
