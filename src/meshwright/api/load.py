@@ -43,8 +43,8 @@ from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Argument, Program
 from meshwright.ir.tracing import Tracer
-from meshwright.lowering.regions import without_regions
 from meshwright.lowering.counts import COUNTS, has_wide
+from meshwright.lowering.regions import without_regions
 from meshwright.ops.control.call import Jit
 from meshwright.ops.imported.device_collective import DeviceCollective, DeviceOp
 from meshwright.ops.imported.manual_computation import ManualComputation
