@@ -139,6 +139,7 @@ def test_typed_keys_and_shared_memory():
     new, y = program(key, jnp.zeros(3))
     np.testing.assert_allclose(y, jax.random.normal(key, (3,)), rtol=1e-6)
     np.testing.assert_array_equal(mw.random.key_data(new), jax.random.key_data(jax.random.split(key)[0]))
+    mw.jit(lambda *args: program(*args)).trace(mw.random.key(7), mnp.zeros(3))  # although JAX counts in 64 bits
     again, _ = mw.from_jax(lambda key: (jax.random.split(key)[0], key))(mw.random.key(7))
     np.testing.assert_array_equal(mw.random.key_data(again), mw.random.key_data(new))
     x = jnp.arange(64, dtype=jnp.bfloat16)
@@ -146,6 +147,33 @@ def test_typed_keys_and_shared_memory():
     assert ours[0].dtype == x.dtype and mw.random.key_data(ours[1]).tolist() == jax.random.key_data(key).tolist()
     assert mnp.from_dlpack(x).buffer.unsafe_buffer_pointer() == x.unsafe_buffer_pointer()
     np.testing.assert_array_equal(jnp.from_dlpack(ours[0]), x)
+
+
+#: what JAX draws with, of every generator that counts in its own way
+DRAWS = {
+    "threefry": (lambda k: jax.random.normal(k, (3, 5)), "threefry2x32"),
+    "split in a loop": (
+        lambda k: jax.lax.scan(lambda k, _: (jax.random.split(k)[0], jax.random.uniform(k, (4,))), k, length=3)[1],
+        "threefry2x32",
+    ),
+    "XLA's": (lambda k: jax.random.normal(k, (3, 5)), "rbg"),
+    "XLA's, with keys from it": (lambda k: jax.random.uniform(jax.random.fold_in(k, 2), (5,)), "unsafe_rbg"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_in_traced_functions(name):
+    """JAX counts what it draws in 64 bits, which traced functions do not have without ``enable_x64``."""
+    draw, impl = DRAWS[name]
+    key, ours = jax.random.key(3, impl=impl), mw.random.key(3, impl=impl)
+    noisy = mw.from_jax(lambda x, k: (jnp.sin(x) * draw(k)).sum())
+    want = jax.grad(lambda x: (jnp.sin(x) * draw(key)).sum())(0.5)
+    np.testing.assert_allclose(mw.jit(mw.grad(lambda x, k: noisy(x, k)))(0.5, ours), want, rtol=1e-6)
+    split = mw.NamedSharding(mw.make_mesh((2,), ("x",)), mw.P("x"))
+    drawn = mw.jit(mw.vmap(lambda k: mw.from_jax(draw)(k)), in_shardings=split)(mw.random.split(ours, 4))
+    for got, k in zip(drawn, jax.random.split(key, 4), strict=True):
+        np.testing.assert_allclose(got, draw(k), rtol=1e-6)
 
 
 def test_what_is_no_program_is_refused(refuses):

@@ -24,6 +24,15 @@ def draw_and_split(package, key):
     return key, package.random.uniform(sub)
 
 
+def with_rules(p):
+    """A function of a number and a key with derivative rules of its own, in which others are."""
+    inner = p.custom_jvp(lambda x, k: x * p.random.normal(k))
+    inner.defjvp(lambda xs, ts: (inner(*xs), 2 * inner(ts[0], xs[1])))
+    f = p.custom_vjp(lambda x, k: (inner(x, k), p.random.split(k)[0]))
+    f.defvjp(lambda x, k: (f(x, k), k), lambda k, cts: (3 * inner(cts[0], k), None))
+    return f
+
+
 #: ``program(package, package.numpy, key)``
 PROGRAMS = {
     "split": lambda p, n, k: p.random.split(k, (2, 3)),
@@ -61,6 +70,8 @@ PROGRAMS = {
     "clone": lambda p, n, k: p.random.clone(k),
     "grad": lambda p, n, k: p.grad(lambda x, k: x * p.random.normal(k))(1.0, k),
     "grad of checkpoint": lambda p, n, k: p.grad(p.checkpoint(lambda x, k: n.sin(x * p.random.normal(k))))(1.0, k),
+    "rules": lambda p, n, k: p.jit(with_rules(p))(1.0, k),
+    "grad by rules": lambda p, n, k: p.jit(p.grad(with_rules(p), has_aux=True))(1.0, k),
     "grad of scan": lambda p, n, k: p.grad(
         lambda x, k: p.lax.scan(
             lambda c, _: ((c[0] * p.random.uniform(c[1]), p.random.split(c[1])[0]), c[0]), (x, k), None, length=3

@@ -29,7 +29,7 @@ FUNCTIONS = set(
     "negate not or pad popcnt power real reduce reduce_precision reduce_window remainder reshape return reverse "
     "round_nearest_afz round_nearest_even rsqrt scatter select select_and_scatter shift_left shift_right_arithmetic "
     "shift_right_logical sign sine slice sort sqrt subtract tan tanh transpose triangular_solve while xor "
-    "output_operand_alias case erf_inv top_k erf".split()
+    "output_operand_alias case erf_inv top_k erf rng_bit_generator".split()
 )
 #: what is called of libraries: LAPACK's kernels and annotations
 CALLS = re.compile(r"lapack_\w+_ffi|Sharding|\w*barrier")
@@ -44,7 +44,6 @@ WITHOUT_SAMPLE = {
     "pure_callback": "a function, as its user promises",
     "random_wrap": "the operand, as keys",
     "random_unwrap": "the operand, as words",
-    "rng_bit_generator": "a function of the state that it is given",
 }
 
 

@@ -21,7 +21,7 @@ from meshwright.api.compiled import Compiled
 from meshwright.api.partitioned import PartitionedProgram, partition_program
 from meshwright.api.stage import Stage
 from meshwright.api.stages import Lowered, Traced
-from meshwright.core import dtypes, pytree
+from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.dtypes import wide_types
@@ -43,6 +43,7 @@ from meshwright.ir.passes import DEAD_CODE, INLINE, run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Argument, Program
 from meshwright.ir.tracing import Tracer
+from meshwright.lowering.counts import COUNTS, has_wide
 from meshwright.lowering.regions import without_regions
 from meshwright.ops.control.call import Jit
 from meshwright.ops.imported.device_collective import DeviceCollective, DeviceOp
@@ -180,17 +181,22 @@ class ImportedProgram(Stage):
 
     @cached_property
     def is_wide(self) -> bool:
-        """Whether the program has 64-bit values."""
-        return any(map(dtypes.is_wide, _dtypes(self.jaxpr.jaxpr)))
+        """Whether the program has 64-bit values, besides counts that 32 bits hold."""
+        return has_wide(self._flat.jaxpr)
 
     # --- running --------------------------------------------------------------------------------------------
     @cached_property
+    def _flat(self) -> ClosedJaxpr:
+        """The program with its calls written out, and its counts in 32 bits."""
+        with wide_types():
+            return run_passes(self.jaxpr, (INLINE, DEAD_CODE, COUNTS))
+
+    @cached_property
     def _plain(self) -> ClosedJaxpr:
         """The program for one device."""
-        flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
         if not self.has_manual_regions:
-            return without_annotations(flat)
-        bound = bind_to_mesh(flat, self.mesh or AbstractMesh((self.num_partitions,), ("devices",)), self.name)
+            return without_annotations(self._flat)
+        bound = bind_to_mesh(self._flat, self.mesh or AbstractMesh((self.num_partitions,), ("devices",)), self.name)
         return without_regions(without_constraints(bound))
 
     @cached_property
@@ -241,8 +247,7 @@ class ImportedProgram(Stage):
         """
         chosen = self.mesh_for(mesh, None)
         ends = [p.sharding for p in self.parameters], self.parsed.result_shardings
-        flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
-        jaxpr = bind_to_mesh(annotate_ends(flat, *ends), chosen, self.name)
+        jaxpr = bind_to_mesh(annotate_ends(self._flat, *ends), chosen, self.name)
         call = Jit(self.name, constrain(jaxpr, *self._shardings_on(chosen)))
         return lambda *values: list(call.bind(*values))
 
@@ -284,8 +289,7 @@ class ImportedProgram(Stage):
         )
         arguments = tuple(replace(a, sharding=s) for a, s in zip(self.parameters, ins))
         with self.program.precision():
-            flat = run_passes(self.jaxpr, (INLINE, DEAD_CODE))
-            jaxpr = bind_to_mesh(annotate_ends(flat, *ends), chosen, self.name)
+            jaxpr = bind_to_mesh(annotate_ends(self._flat, *ends), chosen, self.name)
         return replace(self.program, jaxpr=jaxpr, arguments=arguments, out_shardings=tuple(outs), place=chosen)
 
     def trace(self) -> Traced:
@@ -400,11 +404,6 @@ def _group_shardings(jaxpr: Jaxpr) -> list[HloSharding]:
     """What the groups of collectives ask of a mesh."""
     groups = dict.fromkeys(e.op.groups for e in all_eqns(jaxpr) if isinstance(e.op, DeviceCollective))
     return [s for s in map(groups_sharding, groups) if s is not None]
-
-
-def _dtypes(jaxpr: Jaxpr) -> set[np.dtype]:
-    atoms = (a for e in all_eqns(jaxpr) for a in (*e.invars, *e.outvars))
-    return {a.aval.dtype for a in (*atoms, *jaxpr.invars, *jaxpr.outvars)}
 
 
 # --- load ---------------------------------------------------------------------------------------------------

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import enum
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from meshwright.api.jit import jit
 from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.bitcast import bitcast
 from meshwright.ops.random.bit_generator import RngBitGenerator
 from meshwright.ops.random.floats import uniform_between
 from meshwright.ops.shape.rearrange import reshape
@@ -70,15 +67,8 @@ def rng_bit_generator(
     if not dtypes.is_unsigned(bits_dtype):
         raise DTypeError(f"rng_bit_generator: bits come as unsigned integers of 8 to 64 bits, not {bits_dtype}")
     op = RngBitGenerator(_NAMES[RandomAlgorithm(algorithm)], tuple(shape), bits_dtype)
-    state, bits = op.bind(key) if aval.dtype == np.uint64 else _of_halves(key, op)
-    return state, laid_out(bits, out_sharding)
-
-
-@functools.partial(jit, static_argnums=1)
-def _of_halves(key: Any, op: RngBitGenerator) -> tuple[Any, Any]:
-    """One program also when it is evaluated: without x64, arrays of 64-bit words exist only inside of programs."""
-    state, bits = op.bind(bitcast(reshape(key, (2, 2)), np.dtype(np.uint64)))
-    return reshape(bitcast(state, np.dtype(np.uint32)), (4,)), bits
+    state, bits = op.bind(key if aval.dtype == np.uint64 else reshape(key, (2, 2)))
+    return reshape(state, aval.shape), laid_out(bits, out_sharding)
 
 
 def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Any:

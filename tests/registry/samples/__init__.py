@@ -45,7 +45,6 @@ WITHOUT_SAMPLE: dict[str, str] = {
     **dict.fromkeys(("random_wrap", "random_unwrap"), "keys are not numbers: tests/random/test_typed_keys.py"),
     "select_branch": "holds jaxprs: tests/ops/test_branches_under_vmap.py",
     "opaque": "stands for what a program from elsewhere has and we do not know: tests/stablehlo",
-    "rng_bit_generator": "has a state of 64-bit words: tests/executable/test_every_op_form.py",
     **dict.fromkeys(("reshard", "mesh_cast"), "changes types of explicit axes: tests/sharding/test_explicit.py"),
     "memory_put": "says where a value is: tests/sharding/test_memory_kinds.py",
     "sharding_annotation": "what a loaded program says about shardings: tests/api/test_load.py",

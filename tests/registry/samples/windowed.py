@@ -13,6 +13,7 @@ from meshwright.ops.indexing.gather_scatter import Scatter, ScatterMax, ScatterM
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode
 from meshwright.ops.indexing.known_places import PlacedUpdate, WholeUpdate
 from meshwright.ops.products.conv import conv_general_dilated
+from meshwright.ops.random.bit_generator import RngBitGenerator
 from meshwright.ops.random.bits import RandomBits
 from meshwright.ops.window.reductions import ReduceWindowMax, ReduceWindowMin, ReduceWindowProd, ReduceWindowSum
 from meshwright.ops.window.select import SelectAndGatherAdd, SelectAndScatterAdd
@@ -133,6 +134,9 @@ def _bits() -> Iterator[Sample]:
     for shape in ((7,), (5, 3), (6, 4), (3, 2, 5), ()):
         yield sample(RandomBits(shape, 32), key, label="x".join(map(str, shape)))
     yield sample(RandomBits((5, 3), 8), key, label="8")
+    state = np.array([[1, 2], [2**32 - 3, 2**32 - 1], [2**32 - 1, 3]], np.uint32)  # counters overflow
+    yield sample(RngBitGenerator("PHILOX", (8, 3), np.dtype(np.uint32)), state, label="three words")
+    yield sample(RngBitGenerator("THREE_FRY", (9, 4), np.dtype(np.uint16)), state[:2], label="two words")
 
 
 def windowed_samples() -> list[Sample]:

@@ -139,9 +139,12 @@ class Jit(FunctionCall):
 def batched_everywhere(
     t: Any, jaxpr: ClosedJaxpr, axis: BatchAxis, dims: Sequence[int | None]
 ) -> tuple[ClosedJaxpr, tuple[int | None, ...]]:
-    """The batched jaxpr with all results batched: one that does not depend on the operands may by its user's rule."""
+    """The batched jaxpr with all results batched: one that does not depend on the operands may by its user's rule.
+
+    Along the words of keys only keys are: they are told apart once derivatives have been taken.
+    """
     batched, out_dims = t.batch(jaxpr, axis, tuple(dims))
-    if None not in out_dims:
+    if None not in out_dims or axis.key is not None:
         return batched, out_dims
     result: tuple[ClosedJaxpr, tuple[int | None, ...]] = t.batch(
         jaxpr, axis, tuple(dims), tuple(d or 0 for d in out_dims)

@@ -16,6 +16,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray, Typed
+from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import DTypeError, ShapeError
@@ -278,7 +279,9 @@ def zeros_like(x: Any) -> Any:
 
 
 def materialize(x: Any) -> Any:
-    """An array in place of a :class:`Zero`; anything else as it is."""
+    """An array in place of a :class:`Zero`, of keys one of ``float0``; anything else as it is."""
+    if isinstance(x, Zero) and is_key(x.aval.dtype):
+        return np.zeros(x.aval.shape, dtypes.float0)
     return cast(match_shape(np.zeros((), x.aval.dtype), x.aval), x.aval.vma) if isinstance(x, Zero) else x
 
 

@@ -5,7 +5,7 @@ result is a function of the state and ``i``. So a device makes the words of its 
 word of which counter an element is was found by trying, and is tested against XLA:
 
 - the state is ``key, counter`` as 64-bit words, for Philox ``key, counter, upper counter`` too; without the last word,
-  the key stands for it;
+  the key stands for it. Programs without 64-bit types have each word as two of 32 bits, the lower one first;
 - Philox numbers elements row-major; a counter makes four words of 32 bits or two of 64;
 - Threefry makes a word of 64 bits a counter, or two of 32, which are neighbours along the first even dimension (the
   first of the largest ones, if none is even);
@@ -31,10 +31,11 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import emit_traced
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.base import Elementwise
+from meshwright.ops.elementwise.bitcast import bitcast
 from meshwright.ops.random.bits import threefry2x32, u32, wide_product
 from meshwright.ops.scalar_body import one_by_one
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
-from meshwright.ops.shape.rearrange import expand_dims, squeeze
+from meshwright.ops.shape.rearrange import expand_dims, reshape
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule, pointwise_rule
 
@@ -95,8 +96,10 @@ class RngBitGenerator(Op):
         words = {"PHILOX": (2, 3), "THREE_FRY": (2,)}.get(self.algorithm)
         if words is None:
             raise ArgumentError(f"{self.name}: algorithm {self.algorithm!r} is not PHILOX or THREE_FRY")
-        if state.dtype != np.uint64 or state.shape not in [(n,) for n in words]:
-            raise DTypeError(f"{self.name}: a state of {self.algorithm} is uint64[{words[-1]}], got {state}")
+        of_halves = state.dtype == np.uint32 and state.shape[1:] == (2,)
+        if not (of_halves or (state.dtype == np.uint64 and state.ndim == 1)) or state.shape[0] not in words:
+            n = words[-1]
+            raise DTypeError(f"{self.name}: a state of {self.algorithm} is uint64[{n}] or uint32[{n},2], got {state}")
         if not dtypes.is_integer(self.dtype) or dtypes.bit_width(self.dtype) < 8:
             raise DTypeError(f"{self.name}: bits come as integers of 8 to 64 bits, not {self.dtype}")
         return state, ShapedArray(self.shape, self.dtype)
@@ -106,7 +109,12 @@ class RngBitGenerator(Op):
 
     def emit(self, b: Builder, state: Emitted) -> Emitted | Sequence[Emitted]:
         algorithm = f"#stablehlo<rng_algorithm {self.algorithm}>"
-        return b.op("stablehlo.rng_bit_generator", [state], b.out_avals, rng_algorithm=algorithm)
+        given, bits = b.out_avals
+        words = ShapedArray(given.shape[:1], dtypes.uint64)
+        if of_halves := given.dtype != words.dtype:
+            (state,) = b.op("stablehlo.bitcast_convert", [state], [words])
+        after, drawn = b.op("stablehlo.rng_bit_generator", [state], [words, bits], rng_algorithm=algorithm)
+        return [b.op("stablehlo.bitcast_convert", [after], [given])[0] if of_halves else after, drawn]
 
     # --- on tiles -------------------------------------------------------------------------------------------
     @property
@@ -137,7 +145,8 @@ class RngBitGenerator(Op):
         splittable = self.counters <= _MOST_COUNTERS
         out = [n if splittable else None for n in names]
         sizes = dict(zip(names, self.shape))
-        return make_rule([[None]], [[None], out], sizes, dict.fromkeys(names, WINDOW))
+        whole = [None] * state.ndim
+        return make_rule([whole], [whole, out], sizes, dict.fromkeys(names, WINDOW))
 
     def localize(self, ctx: Localizer, state: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         shape = ctx.out_local_shapes[1]
@@ -151,7 +160,9 @@ class RngBitGenerator(Op):
                 number = ops.add(number, ops.mul(ops.convert(ctx.tile_index(axes), dtypes.uint32), u32(n)))
             rows.append(number)
         counter, word = self._places(rows, shape)
-        return [self._next(state), self._bits(state, counter, word)]
+        words, given = _halves(state), typeof(state).dtype
+        after = self._next(words)
+        return [after if given == np.uint32 else bitcast(after, given), self._bits(words, counter, word)]
 
     def _places(self, rows: Sequence[Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
         """For the elements at ``rows`` of each dimension, which counter makes them, and which of its words they are."""
@@ -170,43 +181,42 @@ class RngBitGenerator(Op):
             number = ops.shift_right_logical(number, u32(self.words.bit_length() - 1))
         return number, word
 
-    def _bits(self, state: Any, counter: Any, word: Any) -> Any:
-        key, start, *upper = ([_half(v, 0), _half(v, 1)] for v in _scalars(state))
-        low = ops.add(start[0], counter)
-        carry = ops.convert(ops.lt(low, counter), dtypes.uint32)
-        high = ops.add(start[1], carry)
+    def _bits(self, words: Sequence[Any], counter: Any, word: Any) -> Any:
+        key, *counters = words
         if self.algorithm == "THREE_FRY":
-            words = threefry2x32(key[0], key[1], low, high)
+            drawn = threefry2x32(*key, *_counted(counters, counter))
         else:
-            above = upper[0] if upper else key
-            carry = ops.and_(carry, ops.convert(ops.eq(high, u32(0)), dtypes.uint32))
-            third = ops.add(above[0], carry)
-            fourth = ops.add(above[1], ops.and_(carry, ops.convert(ops.eq(third, u32(0)), dtypes.uint32)))
-            words = Philox4x32().bind(key[0], key[1], low, high, third, fourth)
+            drawn = Philox4x32().bind(*key, *_counted([*counters, key][:2], counter))
         if self.wide:
-            words = [_joined(a, b) for a, b in zip(words[::2], words[1::2])]
-        bits = words[0]
-        for number, other in enumerate(words[1:], 1):
+            drawn = [_joined(a, b) for a, b in zip(drawn[::2], drawn[1::2])]
+        bits = drawn[0]
+        for number, other in enumerate(drawn[1:], 1):
             bits = ops.select(ops.eq(word, u32(number)), other, bits)
         return ops.convert(bits, self.dtype)
 
-    def _next(self, state: Any) -> Any:
-        """The state after all that is generated."""
-        key, start, *upper = _scalars(state)
-        count = np.array(self.counters, np.uint64)
-        after = ops.add(start, count)
-        if upper:
-            upper = [ops.add(upper[0], ops.convert(ops.lt(after, count), dtypes.uint64))]
-        return concatenate([expand_dims(v, [0]) for v in (key, after, *upper)], 0)
+    def _next(self, words: Sequence[Any]) -> Any:
+        """The state after all that is generated, as words of 32 bits."""
+        key, *counters = words
+        halves = [*key, *_counted(counters, u32(self.counters))]
+        return reshape(concatenate([expand_dims(h, [0]) for h in halves], 0), (len(words), 2))
 
 
-def _scalars(state: Any) -> list[Any]:
-    return [squeeze(slice_in_dim(state, i, i + 1), [0]) for i in range(typeof(state).shape[0])]
+def _counted(counters: Sequence[Sequence[Any]], count: Any) -> list[Any]:
+    """The halves of a counter of several words, the lowest first, after ``count`` (of 32 bits) more."""
+    lowest, *others = [half for word in counters for half in word]
+    halves = [ops.add(lowest, count)]
+    carry = ops.convert(ops.lt(halves[0], count), dtypes.uint32)
+    for half in others:
+        halves.append(ops.add(half, carry))
+        carry = ops.and_(carry, ops.convert(ops.eq(halves[-1], u32(0)), dtypes.uint32))
+    return halves
 
 
-def _half(x: Any, number: int) -> Any:
-    """The lower (0) or upper (1) half of a word of 64 bits."""
-    return ops.convert(ops.shift_right_logical(x, ops.scalar_like(32 * number, x)), dtypes.uint32)
+def _halves(state: Any) -> list[list[Any]]:
+    """The lower and the upper half of each word of a state."""
+    halves = bitcast(state, dtypes.uint32) if typeof(state).dtype == np.uint64 else state
+    rows = [slice_in_dim(halves, i, i + 1) for i in range(typeof(halves).shape[0])]
+    return [[reshape(slice_in_dim(row, i, i + 1, axis=1), ()) for i in (0, 1)] for row in rows]
 
 
 def _joined(low: Any, high: Any) -> Any:

@@ -1,0 +1,283 @@
+"""64-bit integers that a program only counts with, as words of 32 bits.
+
+JAX counts what it draws in 64 bits, whatever ``jax_enable_x64`` says, and asks for the lower and the upper word of each
+count alone. A 64-bit integer is followed here as its lower word and the range that it lies in. The lower words of sums,
+products and bits are those of the operands' lower words, whatever is above them; what else is asked of an integer
+(order, upper words, a float of it) its word says where the range fits into one. Two words beside each other that become
+one of 64 bits, as in the state of a generator, stay beside each other.
+
+All 64-bit values of a program go, or none: types of arguments and results stay, and so does what is computed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
+from meshwright.ir.interval import ANYWHERE, Interval
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns
+from meshwright.ir.op import Op
+from meshwright.ir.passes import Pass, dead_code
+from meshwright.ir.rewrite import in_jaxprs, rebuilt, renamed
+from meshwright.ir.tracing import infer_cached
+from meshwright.ops.elementwise.conversion import ConvertElementType
+from meshwright.ops.elementwise.table import BitcastConvert
+from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
+
+
+@dataclass(frozen=True)
+class _Word:
+    """The lower words of integers, and where these lie."""
+
+    atom: Atom
+    range: Interval
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Integers as both of their words, the lower one first along the last dimension."""
+
+    atom: Atom
+
+
+class _Stays(Exception):
+    """The program has 64-bit values that words of 32 bits do not say."""
+
+
+def without_counts(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The program without 64-bit values; itself where it has others than integers that words of 32 bits say."""
+    if not has_wide(jaxpr.jaxpr):
+        return jaxpr
+    done: dict[int, ClosedJaxpr] = {}
+
+    def apply(inner: ClosedJaxpr) -> ClosedJaxpr:
+        if id(inner) not in done:
+            done[id(inner)] = _Words(inner.jaxpr, apply).result(inner)
+        return done[id(inner)]
+
+    try:
+        return apply(jaxpr)
+    except _Stays:
+        return jaxpr
+
+
+def has_wide(jaxpr: Jaxpr) -> bool:
+    """Whether a program has 64-bit values, here or in what its ops hold."""
+    return any(map(_is_wide, (*jaxpr.invars, *jaxpr.outvars))) or any(map(_meets_wide, all_eqns(jaxpr)))
+
+
+def _meets_wide(eqn: JaxprEqn) -> bool:
+    return any(map(_is_wide, (*eqn.invars, *eqn.outvars)))
+
+
+def _is_wide(atom: Atom) -> bool:
+    return dtypes.is_wide(atom.aval.dtype)
+
+
+class _Words:
+    """One jaxpr written anew; ``apply`` does so with those that its ops hold."""
+
+    def __init__(self, jaxpr: Jaxpr, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> None:
+        self.wide: dict[Atom, _Word | _Pair] = {}
+        self.names: dict[Var, Atom] = {}
+        self.eqns: list[JaxprEqn] = []
+        for old in jaxpr.eqns:
+            self.eqn = renamed(old, self.names)
+            if _meets_wide(old):
+                self._rewrite(_RULES.get(old.op.name, _refuse))
+            else:
+                self.eqns.append(in_jaxprs(self.eqn, apply))
+
+    def result(self, jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+        """The jaxpr as it is now."""
+        inner = jaxpr.jaxpr
+        if any(map(_is_wide, (*inner.invars, *inner.outvars))):
+            raise _Stays
+        return dead_code(jaxpr.replace(jaxpr=rebuilt(inner, self.eqns, self.names)))
+
+    def _rewrite(self, rule: _Rule) -> None:
+        eqn = self.eqn
+        for var, new in zip(eqn.outvars, rule(self, eqn)):
+            if isinstance(new, _Pair):
+                self.wide[var] = new
+            elif isinstance(new, _Word):
+                self.wide[var] = self._typed(new, var.aval)
+            else:
+                self.names[var] = new
+
+    def _typed(self, word: _Word, aval: ShapedArray) -> _Word:
+        """The word of values of a type, which sums and products may leave; one number everywhere is a literal."""
+        whole = _all_of(aval.dtype)
+        ranging = word.range if whole.holds(word.range) else whole
+        if ranging.low != ranging.high:
+            return _Word(word.atom, ranging)
+        return _Word(self.put(BroadcastInDim(aval.shape, ()), _literal(int(ranging.low))), ranging)
+
+    def word(self, atom: Atom) -> _Word:
+        """What is known of an operand of 64 bits."""
+        if isinstance(atom, Literal) and dtypes.is_integer(atom.aval.dtype):
+            value = int(atom.val)
+            return _Word(_literal(value), Interval(value, value))
+        word = self.wide.get(atom)
+        if not isinstance(word, _Word):
+            raise _Stays
+        return word
+
+    def numbers(self, words: Sequence[_Word]) -> list[Atom]:
+        """The same numbers as integers of 32 bits."""
+        if all(_all_of(dtypes.uint32).holds(w.range) for w in words):
+            return [w.atom for w in words]
+        if all(_all_of(dtypes.int32).holds(w.range) for w in words):
+            return [self.put(BitcastConvert(dtypes.int32), w.atom) for w in words]
+        raise _Stays
+
+    def counted(self, atom: Atom) -> _Word:
+        """An operand that is never negative, and its own lower word."""
+        word = self.word(atom)
+        if not _all_of(dtypes.uint32).holds(word.range):
+            raise _Stays
+        return word
+
+    def put(self, op: Op, *operands: Atom) -> Atom:
+        """The result of an op that stands where the equation stood."""
+        return self.put_all(op, *operands)[0]
+
+    def put_all(self, op: Op, *operands: Atom) -> list[Var]:
+        """The results of one, which may have several."""
+        avals = infer_cached(op, tuple(a.aval for a in operands))
+        outvars = [Var(a) for a in (avals if op.multiple_results else [avals])]
+        self.eqns.append(self.eqn.replace(op=op, invars=operands, outvars=outvars))
+        return outvars
+
+
+def _literal(value: int) -> Literal:
+    return Literal(np.array(value & 0xFFFFFFFF, np.uint32), ShapedArray((), dtypes.uint32))
+
+
+@functools.cache
+def _all_of(dtype: np.dtype) -> Interval:
+    return Interval(int(dtypes.min_value(dtype)), int(dtypes.max_value(dtype)))
+
+
+# --- rules --------------------------------------------------------------------------------------------------
+#: for each result its word, or what it is, of an equation with 64-bit values
+_Rule = Callable[[_Words, JaxprEqn], Sequence[Any]]
+
+
+def _refuse(to: _Words, eqn: JaxprEqn) -> Sequence[Any]:
+    raise _Stays
+
+
+def _of_words(ranges: Callable[..., Interval]) -> _Rule:
+    """Of ops whose lower words depend on lower words alone; ``ranges`` is where results lie, of where operands lie."""
+
+    def rule(to: _Words, eqn: JaxprEqn) -> list[_Word]:
+        given = [to.word(a) if _is_wide(a) else a for a in eqn.invars]
+        words = [x for x in given if isinstance(x, _Word)]
+        out = to.put(eqn.op, *(x.atom if isinstance(x, _Word) else x for x in given))
+        return [_Word(out, ranges(*(w.range for w in words)))]
+
+    return rule
+
+
+def _hull(*ranges: Interval) -> Interval:
+    return functools.reduce(Interval.hull, ranges)
+
+
+def _common_bits(a: Interval, b: Interval) -> Interval:
+    highs = [x.high for x in (a, b) if x.low >= 0]
+    return Interval(0, min(highs)) if highs else ANYWHERE
+
+
+def _all_bits(a: Interval, b: Interval) -> Interval:
+    return Interval(0, 2 ** int(max(a.high, b.high)).bit_length() - 1) if min(a.low, b.low) >= 0 else ANYWHERE
+
+
+def _shift_left(to: _Words, eqn: JaxprEqn) -> list[_Word]:
+    x, by = to.word(eqn.invars[0]), to.counted(eqn.invars[1])
+    factors = Interval(1, 2 ** min(int(by.range.high), 64))
+    return [_Word(to.put(eqn.op, x.atom, by.atom), x.range * factors)]
+
+
+def _shift_right(to: _Words, eqn: JaxprEqn) -> list[_Word]:
+    x, by = map(to.counted, eqn.invars)
+    return [_Word(to.put(eqn.op, x.atom, by.atom), Interval(0, int(x.range.high) >> int(by.range.low)))]
+
+
+def _compare(to: _Words, eqn: JaxprEqn) -> list[Atom]:
+    return [to.put(eqn.op, *to.numbers([to.word(a) for a in eqn.invars]))]
+
+
+def _iota(to: _Words, eqn: JaxprEqn) -> list[_Word]:
+    op: Any = eqn.op
+    count = op.shape[op.dimension]
+    if count > 2**32 or not dtypes.is_integer(op.dtype):
+        raise _Stays
+    return [_Word(to.put(replace(op, dtype=dtypes.uint32)), Interval(0, max(count - 1, 0)))]
+
+
+def _convert(to: _Words, eqn: JaxprEqn) -> list[Any]:
+    (x,), (out,) = eqn.invars, eqn.outvars
+    if not _is_wide(x):
+        if dtypes.is_inexact(x.aval.dtype) or not dtypes.is_integer(out.aval.dtype):
+            raise _Stays
+        return [_Word(to.put(ConvertElementType(dtypes.uint32), x), _all_of(x.aval.dtype))]
+    word = to.word(x)
+    if _is_wide(out) and dtypes.is_integer(out.aval.dtype):
+        return [word]
+    if out.aval == word.atom.aval:
+        return [word.atom]
+    is_part = dtypes.is_integer(out.aval.dtype)
+    return [to.put(eqn.op, *([word.atom] if is_part else to.numbers([word])))]
+
+
+def _bitcast(to: _Words, eqn: JaxprEqn) -> list[Any]:
+    """A pair, or a pair as what it is of."""
+    (x,), (out,) = eqn.invars, eqn.outvars
+    words = to.wide.get(x) if _is_wide(x) else _Pair(x)
+    if not isinstance(words, _Pair) or dtypes.uint32 not in (x.aval.dtype, out.aval.dtype):
+        raise _Stays
+    return [words if _is_wide(out) else words.atom]
+
+
+def _generate(to: _Words, eqn: JaxprEqn) -> list[Any]:
+    state = to.wide.get(eqn.invars[0])
+    if not isinstance(state, _Pair) or _is_wide(eqn.outvars[1]):
+        raise _Stays
+    after, bits = to.put_all(eqn.op, state.atom)
+    return [_Pair(after), bits]
+
+
+_RULES: dict[str, _Rule] = {
+    "add": _of_words(Interval.__add__),
+    "sub": _of_words(lambda a, b: a + -b),
+    "mul": _of_words(Interval.__mul__),
+    "neg": _of_words(Interval.__neg__),
+    "and": _of_words(_common_bits),
+    **dict.fromkeys(("or", "xor"), _of_words(_all_bits)),
+    "shift_left": _shift_left,
+    "shift_right_logical": _shift_right,
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _compare),
+    **dict.fromkeys(
+        ("broadcast_in_dim", "concatenate", "reshape", "rev", "select_n", "sharding_annotation", "slice", "squeeze",
+         "transpose"),
+        _of_words(_hull),
+    ),
+    "iota": _iota,
+    "convert_element_type": _convert,
+    "bitcast_width": _bitcast,
+    "rng_bit_generator": _generate,
+}  # fmt: skip
+
+COUNTS = Pass(
+    "counts in 32 bits",
+    without_counts,
+    "64-bit integers of programs that only count with them become words of 32 bits.",
+)
