@@ -92,12 +92,42 @@ def test_donation():
         np.testing.assert_array_equal(shard.data, old)
 
 
+several = pytest.mark.skipif(REAL == 1, reason="one real device has all")
+
+
+@several
 @pytest.mark.skipif(mw.config.platform in ("cuda", "rocm"), reason="NumPy reads no memory of GPUs")
 def test_dlpack_of_shards():
     x = mw.device_put(VALUE, at("x"))
     with pytest.raises(DLPackError, match="addressable_shards"):
         np.from_dlpack(x)
     np.testing.assert_array_equal(np.from_dlpack(x.addressable_shards[2].data), VALUE[2:4])
+
+
+def memories(x):
+    """Those that an array's buffers are in."""
+    return {getattr(b, "sharding", None) and b.sharding.memory_kind for b in getattr(x.buffer, "buffers", [x.buffer])}
+
+
+@pytest.mark.skipif(mw.config.platform == "cpu", reason="the CPU has one memory behind all kinds")
+def test_memory_of_the_host():
+    host = at("x", "y").with_memory_kind("pinned_host")
+    x = mw.device_put(VALUE, host)
+    assert memories(x) == {"pinned_host"}
+    moved = [
+        mw.device_put(x, at("x", "y")),
+        mw.device_put(x, at("y")),
+        mw.device_put(x, at("y").with_memory_kind("pinned_host")),
+    ]
+    kinds = [memories(y) <= {"device", None} for y in moved[:2]], memories(moved[2])
+    assert kinds == ([True, True], {"pinned_host"})
+    for y in (x, *moved, mw.jit(lambda x: x * 2)(moved[0]) / 2):
+        np.testing.assert_array_equal(y, VALUE)
+    policy = mw.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=["kept"]
+    )
+    f = lambda x: mnp.sin(mw.checkpoint_name(mnp.sin(x), "kept")).sum()  # noqa: E731
+    np.testing.assert_allclose(mw.grad(mw.checkpoint(f, policy=policy))(VALUE), mw.grad(f)(VALUE), rtol=1e-6)
 
 
 def test_closed_over_constants_are_on_all_devices():
@@ -277,6 +307,7 @@ def test_results_are_arguments_whatever_was_done_with_them():
         step(x, np.float32(1))
 
 
+@several
 def test_arrays_that_a_program_takes_to_other_devices_are_transferred():
     x = mnp.arange(8.0)
     here, there = mw.device_put(x, at("x")), mw.device_put(x, mw.devices()[5])

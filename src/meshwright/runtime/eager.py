@@ -29,8 +29,10 @@ from meshwright.runtime.pjrt import platforms
 from meshwright.sharding import Mesh, Sharding, SingleDeviceSharding
 
 if TYPE_CHECKING:
+    from meshwright.runtime import moving
     from meshwright.runtime.processes import agreement
 else:
+    moving = LateModule("meshwright.runtime.moving")
     agreement = LateModule("meshwright.runtime.processes.agreement")
 
 _cache: dict[Any, Executable] = {}
@@ -91,6 +93,8 @@ def _performed(op: Op, args: Sequence[Any]) -> Any:
     for x in args:
         check_alive(x)
     outs = op.perform(*args)
+    if platforms.is_plugin() and type(outs) is Array and outs.aval.memory != args[0].aval.memory:
+        return Array(outs.aval, moving.buffer_with(args[0], outs.sharding), outs.sharding, outs.committed)
     return [as_array(x) if isinstance(x, np.ndarray) else x for x in outs] if op.multiple_results else outs
 
 

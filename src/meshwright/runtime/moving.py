@@ -22,11 +22,14 @@ from meshwright.lowering.target import Target
 from meshwright.ops.elementwise.table import copy
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.executable import Executable, Results
-from meshwright.runtime.parts import is_whole_here, spread_of, tiles_of
+from meshwright.runtime.parts import Parts, is_whole_here, spread_of, tiles_of
+from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.pjrt import platforms
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes.agreement import agree_on_value
 from meshwright.runtime.spread import compile_spread
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, PositionalSharding, Sharding
+from meshwright.sharding.memory_kind import DEVICE
 from meshwright.spmd.driver import partition
 
 
@@ -39,14 +42,32 @@ def buffer_with(x: Array, target: Sharding) -> Any:
     if is_key(x.dtype):
         return buffer_with(x.words(), target)
     old, new = spread_of(x.sharding), spread_of(target)
-    if old == new and tiles_of(x.sharding, x.ndim) == tiles_of(target, x.ndim):
+    kinds = {x.sharding.host_kind, target.host_kind} if platforms.is_plugin() else set()
+    if old == new and len(kinds) < 2 and tiles_of(x.sharding, x.ndim) == tiles_of(target, x.ndim):
         return x.buffer
+    if kinds - {None}:
+        return _of_memory(x, target)
     if old == new and not old.is_one and _ordered(x.sharding) and _ordered(target):
         return _mover(x.aval, _flat(x.sharding, x.ndim), _flat(target, x.ndim)).run([x.buffer])[0].buffer
     if not is_whole_here(x.sharding, x.ndim) and _ordered(x.sharding):
         whole = NamedSharding(_flat_mesh(x.sharding), PartitionSpec())
         x = Array(x.aval, buffer_with(x, whole), whole)
     return from_numpy(np.asarray(x), sharding=target, transfer="none").buffer
+
+
+def _of_memory(x: Array, target: Sharding) -> Any:
+    """From one of an accelerator's memories to another; devices change in their own."""
+    if x.sharding.host_kind is not None:
+        x = Array(x.aval, _in_memory(x.buffer, x.sharding, None), x.sharding.with_memory_kind(None))
+    buffer = buffer_with(x, target.with_memory_kind(None))
+    return buffer if target.host_kind is None else _in_memory(buffer, target, target.host_kind)
+
+
+def _in_memory(buffer: Any, sharding: Sharding, kind: str | None) -> Any:
+    here = spread_of(sharding).here
+    if isinstance(buffer, Parts):
+        return Parts([pjrt.in_memory(b, real, kind or DEVICE) for b, real in zip(buffer.buffers, here)])
+    return pjrt.in_memory(buffer, here[0], kind or DEVICE)
 
 
 def require_same(x: Array, target: Sharding) -> None:

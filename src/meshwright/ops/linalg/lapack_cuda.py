@@ -17,8 +17,11 @@ from meshwright.ir.contract import Emitted
 from meshwright.ir.op import Builder
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import traced
+from meshwright.ops.elementwise.table import imag, is_finite, real, select
 from meshwright.ops.linalg.kernel_calls import OVERWRITTEN, Flag, Word, kernel_call
-from meshwright.ops.linalg.matrices import adjoint
+from meshwright.ops.linalg.matrices import adjoint, corner, tril, triu
+from meshwright.ops.reduce.reductions import reduce_and
+from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.ops.shape.slice_pad import pad, slice_
 
 Flags = Mapping[str, Any]
@@ -45,6 +48,28 @@ def _host(b: Builder, name: str, over: Sequence[int], operands: Sequence[Emitted
     return kernel_call(b, f"cuhybrid_{name}", operands, b.in_avals, b.out_avals, lead=_lead(b), flags=flags, over=over)
 
 
+def _failed(b: Builder, info: Emitted, x: Emitted, lower: Any = None) -> Any:
+    """An ``info`` that is not 0 for matrices with NaN or infinities (in a triangle), of which some kernels make
+    numbers."""
+    check = partial(_info_of, lower)
+    return b.call("failed", traced(check, "failed", (b.in_avals[0], b.out_avals[-1])), [x, info])[0]
+
+
+def _info_of(lower: bool | None, x: Any, info: Any) -> list[Any]:
+    parts = [real(x), imag(x)] if dtypes.is_complex(typeof(x).dtype) else [x]
+    axes = tuple(range(typeof(x).ndim - 2, typeof(x).ndim))
+    for part in parts:
+        part = part if lower is None else tril(part) if lower else triu(part)
+        info = select(reduce_and(is_finite(part), axes), info, match_shape(np.ones((), np.int32), typeof(info)))
+    return [info]
+
+
+def _syevd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
+    lower = _lower(flags)  # algorithm 0: the library's choice
+    *outs, info = _cusolver(b, "syevd", {"algorithm": chr(0), **lower}, operands)
+    return [*outs, _failed(b, info, operands[0], lower["lower"])]
+
+
 def _geev(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
     name = "eig_comp" if dtypes.is_complex(b.in_avals[0].dtype) else "eig_real"
     sides = {"left": flags["compute_left"] == "V", "right": flags["compute_right"] == "V"}
@@ -55,7 +80,9 @@ def _geev(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted
 def _gesdd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
     wanted = {"compute_uv": flags["mode"] != "N", "full_matrices": flags["mode"] == "A"}
     m, n = b.in_avals[0].shape[-2:]
-    return _jacobi(b, wanted, operands) if max(m, n) <= _JACOBI else _by_qr(b, wanted, operands, transposed=m < n)
+    by_qr = partial(_by_qr, transposed=m < n)
+    *outs, info = (_jacobi if max(m, n) <= _JACOBI else by_qr)(b, wanted, operands)
+    return [*outs, _failed(b, info, operands[0])]
 
 
 def _by_qr(b: Builder, flags: Flags, operands: Sequence[Emitted], transposed: bool) -> list[Emitted]:
@@ -85,12 +112,7 @@ def _jacobi(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitt
 
 
 def _vectors(left: tuple[int, ...], right: tuple[int, ...], u: Any, v: Any) -> list[Any]:
-    return [_first(u, left), adjoint(_first(v, (*right[:-2], right[-1], right[-2])))]
-
-
-def _first(x: Any, shape: Sequence[int]) -> Any:
-    """The first elements along each dimension."""
-    return slice_(x, (0,) * len(shape), shape)
+    return [corner(u, *left[-2:]), adjoint(corner(v, right[-1], right[-2]))]
 
 
 # --- three diagonals ----------------------------------------------------------------------------------------
@@ -101,7 +123,7 @@ def _gtsv(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted
     x = kernel_call(
         b, "cusparse_gtsv2_ffi", given, prepare.out_avals, [solved], lead=lead, flags={}, over=(3,)
     )  # fmt: skip
-    taken = b.call("rows", traced(partial(_first_of_list, b.out_avals[3].shape), "rows", (solved,)), x)
+    taken = b.call("rows", traced(partial(_corner, b.out_avals[3].shape), "rows", (solved,)), x)
     return [*operands[:3], *taken, b.constant(np.zeros((), np.int32), b.out_avals[4])]
 
 
@@ -118,8 +140,8 @@ def _longer(dl: Any, d: Any, du: Any, x: Any) -> list[Any]:
     ]  # fmt: skip
 
 
-def _first_of_list(shape: tuple[int, ...], x: Any) -> list[Any]:
-    return [_first(x, shape)]
+def _corner(shape: tuple[int, ...], x: Any) -> list[Any]:
+    return [corner(x, *shape[-2:])]
 
 
 #: by LAPACK's names
@@ -134,8 +156,7 @@ FORMS: dict[str, Callable[[Builder, Flags, Sequence[Emitted]], list[Emitted]]] =
     "orgqr": lambda b, flags, operands: _cusolver(b, "orgqr", {}, operands),
     "ormqr": lambda b, flags, operands: _cusolver(b, "ormqr", flags, operands),
     "potrf": lambda b, flags, operands: _cusolver(b, "potrf", _lower(flags), operands),
-    #: 0: the library chooses the algorithm
-    "syevd": lambda b, flags, operands: _cusolver(b, "syevd", {"algorithm": chr(0), **_lower(flags)}, operands),
+    "syevd": _syevd,
     "sytrd": lambda b, flags, operands: _cusolver(b, "sytrd", _lower(flags), operands),
 }
 

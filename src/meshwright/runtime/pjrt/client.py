@@ -415,6 +415,13 @@ def _put(real: int, value: np.ndarray, copy: bool) -> Any:
     return _jax.batched_device_put(aval, _on((device,)), [value], [device], True, copy, kept, True)
 
 
+def in_memory(buffer: Any, real: int, kind: str) -> Any:
+    """A copy of a buffer in memory of another kind of its device's; where they are one, it may be the same memory."""
+    device, kept = real_devices()[real], _jax.ArrayCopySemantics.REUSE_INPUT
+    where = _jax.SingleDeviceSharding(device, memory_kind=kind)
+    return _jax.batched_copy_array_to_devices_with_sharding([buffer], [_jax.DeviceList((device,))], [where], [kept])[0]
+
+
 def host_value(buffer: Any) -> np.ndarray:
     """A buffer's value, read-only, when it is ready: its own memory on the CPU, a copy of an accelerator's.
 

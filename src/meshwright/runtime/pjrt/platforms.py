@@ -32,7 +32,7 @@ _GOOGLE = "0x1ae0"
 #: how many devices a plugin is taken to have before it says so; one for CPUs wants threads for each, too
 _DEVICES_OF_A_PLUGIN = 8
 #: the kinds of devices that DLPack numbers; memory of others is the host's to it
-_DLPACK_TYPES = {"cuda": 2, "rocm": 10}
+_DLPACK_TYPES = {"cuda": 2, "gpu": 2, "rocm": 10}
 
 
 def make_client(platform: str, devices: int) -> Any:
