@@ -111,3 +111,11 @@ def test_stages_are_pickled_and_compile_again(lowered):
 def test_a_program_without_a_mesh_says_what_to_do():
     with pytest.raises(MeshError, match=r"no sharding of 'f' names a mesh; .* call .partition\(mesh\)"):
         mw.jit(f).lower(PARAMS, X).partition()
+
+
+def test_the_current_mesh_is_the_one_that_nothing_names():
+    lowered = mw.jit(lambda x: x @ x.T).lower(np.ones((8, 4), np.float32))
+    mesh = mw.AbstractMesh((2, 4), ("x", "y"))
+    with mw.set_mesh(mesh):
+        assert lowered.partition().mesh == mesh == mw.load(lowered.as_text()).partition().mesh
+        assert lowered.partition(num_devices=3).mesh.size == 3

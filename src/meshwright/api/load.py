@@ -61,7 +61,7 @@ from meshwright.sharding import (
 from meshwright.sharding.device_groups import groups_sharding
 from meshwright.sharding.hlo_convert import sdy_to_hlo
 from meshwright.sharding.kinds import LogicalDevice
-from meshwright.sharding.mesh import require_mesh
+from meshwright.sharding.mesh import get_mesh, require_mesh
 from meshwright.sharding.sdy import SdySharding
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text
@@ -263,9 +263,9 @@ class ImportedProgram(Stage):
         """The per-device program.
 
         ``mesh`` names the axes; a program whose shardings name devices can be put on any mesh whose axes can say them.
-        Without shardings in the program, a mesh or ``num_devices`` is needed. ``combine_bytes`` is the size of the
-        buckets in which small collectives go together; 0: each goes alone. With ``memory_limit`` (bytes), what was
-        gathered is freed and gathered again where the program fits no other way.
+        Without shardings in the program, a mesh, ``num_devices`` or a current mesh is needed. ``combine_bytes`` is the
+        size of the buckets in which small collectives go together; 0: each goes alone. With ``memory_limit`` (bytes),
+        what was gathered is freed and gathered again where the program fits no other way.
 
         Raises:
           ArgumentError: a negative ``combine_bytes``, or a limit that is not positive.
@@ -321,7 +321,7 @@ class ImportedProgram(Stage):
             num_devices = self.num_partitions
         if mesh is None and num_devices is not None:
             mesh = AbstractMesh((as_integer("partition: num_devices", num_devices, 1),), ("devices",))
-        if mesh is None:
+        if mesh is None and (mesh := get_mesh()) is None:
             raise MeshError(
                 f"partition: {self.name!r} has no shardings, so it says nothing of devices; call .partition(mesh) or "
                 ".partition(num_devices=8)"

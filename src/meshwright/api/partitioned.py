@@ -467,7 +467,7 @@ def partition_program(
     if (mesh := program.mesh) is None:
         raise MeshError(
             f"partition: no sharding of {program.name!r} names a mesh; pass in_shardings=NamedSharding(mesh, spec) "
-            "to jit, use arrays placed with device_put, or call .partition(mesh)"
+            "to jit, use arrays placed with device_put, set_mesh, or call .partition(mesh)"
         )
 
     def layouts(shardings: Iterable[Any], avals: Sequence[ShapedArray]) -> list[Layout | None]:

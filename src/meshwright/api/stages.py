@@ -35,7 +35,7 @@ from meshwright.runtime.executable import Results, one_device
 from meshwright.runtime.scratch import in_blocks
 from meshwright.runtime.warm import compile_lowered
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, named_to_hlo
-from meshwright.sharding.mesh import require_mesh
+from meshwright.sharding.mesh import get_mesh, require_mesh
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text, to_hlo
 from meshwright.transforms.keys import on_words
@@ -147,7 +147,7 @@ class Lowered(Stage):
     ) -> PartitionedProgram:
         """The per-device program.
 
-        ``mesh`` is needed only where no sharding names one; ``num_devices`` makes a one-axis mesh. With
+        Where no sharding names a mesh, it is ``mesh``, a one-axis mesh of ``num_devices``, or the current one. With
         ``combine_bytes``, small all-reduces and all-gathers over the same axes go together in buckets of that size:
         fewer collectives to start, for copies. It pays where devices are apart, not on a virtual mesh. With
         ``memory_limit`` (bytes), what was gathered is freed and gathered again, and what loops keep for their backward
@@ -162,6 +162,8 @@ class Lowered(Stage):
         if mesh is None and num_devices is not None:
             mesh = AbstractMesh((as_integer("partition: num_devices", num_devices, 1),), ("devices",))
         require_mesh(mesh, "partition")
+        if mesh is None and program.mesh is None:
+            mesh = get_mesh()
         if mesh is not None and program.mesh is not None and program.mesh.abstract_mesh != mesh.abstract_mesh:
             raise MeshError(
                 f"partition: the program's shardings are over {program.mesh!r}, not {mesh!r}; leave the mesh out, or "
