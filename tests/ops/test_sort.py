@@ -155,6 +155,22 @@ def test_in_a_round_a_device_sorts_one_tile(devices):
     assert sum(c.bytes_sent for c in part.collectives) <= rounds * 3 * 5 * 4
 
 
+@pytest.mark.parametrize(("size", "keys"), [(16, 1), (13, 1), (13, 2)])
+def test_an_operand_that_counts_rows_stands_for_positions(size, keys):
+    """As `argsort` has it; of uneven tiles, too, whose padding comes last."""
+    x = np.random.default_rng(0).choice(np.array([np.nan, 1, -1, 2, 0, 3], np.float32), (3, size))
+    where = mw.NamedSharding(mw.AbstractMesh((4,), ("x",)), mw.P(None, "x"))
+    given = mw.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+
+    def order(x):
+        rows = mw.numpy.broadcast_to(mw.numpy.arange(size, dtype=np.int32), x.shape)
+        return S.sort((x, rows, -x), dimension=1, num_keys=keys)
+
+    part = mw.jit(order, out_shardings=where).lower(given).partition()
+    part.verify(x, finite=0.5)
+    assert {len(e.invars) for e in part.jaxpr.eqns if e.op.name == "sort"} == {3}
+
+
 def test_the_work_of_a_sort_grows_faster_than_its_rows():
     assert S.Sort(0).sharding_rule(ShapedArray((1000, 3), np.dtype(np.float32))).work == 3000 * 10
 

@@ -173,6 +173,9 @@ CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
     "but not if it is made of one dimension": (lambda x: (x.sum(1, keepdims=True), x), ((40960, 16),)),
     "nor if it is used again": (lambda x: (lambda y: (y, mnp.sin(y), y.sum(0)))(mnp.tanh(x)[:, None]), (X,)),
     "the larger of a value and itself is the value": (lambda x: mnp.concatenate([x, mnp.maximum(x, x)], 1), (X,)),
+    "what has another name since is written over by readers of that alone": (
+        lambda x: (lambda y: mnp.cumsum(y, 1) + y)(mnp.roll(x, 1, 1)), (X,),
+    ),
     "equal choices are made once": (equal_choices, ((256, 256), INDEX)),
     "equal loops run once": (equal_loops, ((256, 256), (256, 256))),
 }  # fmt: skip

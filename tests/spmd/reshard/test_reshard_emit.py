@@ -133,7 +133,7 @@ def chosen(pairs: Sequence[tuple[Layout, Layout]], limit: int) -> list[tuple[Lay
 
 
 CASES = [
-    ("4x2", (8, 16)), ("4x2", (5, 3)), ("4x2", (8, 4, 2)), ("4x2", (3, 7, 2)),
+    ("4x2", (8, 16)), ("4x2", (5, 3)), ("4x2", (8, 4, 2)), ("4x2", (3, 7, 2)), ("4x2", (1, 6)),
     ("2x2x2", (8, 8)), ("2x2x2", (7, 5)), ("2x2x2", (5, 2, 6)), ("6", (6, 12)), ("6", (5, 9)), ("6", (4, 7, 3)),
 ]  # fmt: skip
 IDS = [f"{m}-{'x'.join(map(str, s))}" for m, s in CASES]
@@ -158,6 +158,15 @@ def test_partial_sources_and_targets(mesh: str, shape: tuple[int, ...]) -> None:
     partial = list(with_partials(options, MESHES[mesh]))
     pairs = [*itertools.product(partial, options), *itertools.product(partial, partial)]
     check(shape, chosen(pairs, 16), MESHES[mesh])
+
+
+def test_one_row_is_its_own_first_tile() -> None:
+    mesh = MESHES["4x2"]
+    aval = ShapedArray((1, 6), np.dtype(np.int32))
+    split = Layout((mesh.atoms_of("x"), ()))
+    with extend_axis_env(mesh.shape), set_trace(JaxprTrace()) as trace:
+        x = trace.new_arg(aval)
+        assert _emit(x, aval.shape, Layout(((), ())), split, mesh) is x
 
 
 def test_what_is_received_is_passed_on() -> None:

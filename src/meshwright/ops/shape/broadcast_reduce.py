@@ -222,6 +222,11 @@ class Iota(Op):
             raise DTypeError("iota: expected a number dtype, got bool")
         return ShapedArray(self.shape, self.dtype)
 
+    @property
+    def counts_all(self) -> bool:
+        """Whether it counts in integers, which are enough for all rows."""
+        return dtypes.is_integer(self.dtype) and self.shape[self.dimension] <= int(dtypes.max_value(self.dtype))
+
     def sharding_rule(self) -> ShardingRule:
         names = [f"d{d}" for d in range(len(self.shape))]
         return make_rule([], [names], dict(zip(names, self.shape)), {names[self.dimension]: WINDOW})

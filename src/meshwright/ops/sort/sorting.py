@@ -228,11 +228,26 @@ class Sort(_Sorting):
         return _Comparator(self.num_keys)(*itertools.chain.from_iterable(zip(xs, ys)))[0]
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
+        uneven = ctx.is_uneven(0, self.dimension)
+        if ctx.is_split(0, self.dimension) and self.carries_positions(ctx.in_avals, uneven):
+            for i in range(len(operands)):
+                if ctx.counts_rows(i, self.dimension):
+                    return self._by_counting(ctx, i, operands)
         dtype = ctx.in_avals[0].dtype
         if len(operands) > 1 or self.is_stable or dtype not in _ORDERED_BITS or not ctx.is_split(0, self.dimension):
             return super().localize(ctx, *operands)
         (ordered,) = super().localize(ctx, _float_to_ordered(operands[0]))  # type: ignore[misc]
         return [BitcastConvert(dtype).bind(_flip_negative(ordered))]
+
+    def _by_counting(self, ctx: Localizer, place: int, operands: Sequence[Any]) -> list[Any]:
+        """The sort of tiles of which the operand at ``place`` counts rows: as the last key it tells equal elements, and
+        padding, apart, as positions would."""
+        d, keys = self.dimension, [*range(self.num_keys), *([place] if place >= self.num_keys else [])]
+        order = [*keys, *(i for i in range(len(operands)) if i not in keys)]
+        masked = {i: ctx.mask(operands[i], i, d, _last(typeof(operands[i]).dtype)) for i in keys}
+        op = Sort(d, len(keys))
+        outs = sort_tiles(ctx, d, [masked.get(i, operands[i]) for i in order], lambda xs: op.bind(*xs), op.before)
+        return [outs[order.index(i)] for i in range(len(operands))]
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         if len(operands) == 1 and b.in_avals[0].dtype in _ORDERED_BITS:

@@ -31,7 +31,10 @@ from meshwright.spmd.reshard.emit import dynamic_slice, is_marked, lookup, named
 
 @dataclass(frozen=True)
 class LocalContext:
-    """One equation being localized: global avals, the layouts chosen, and the mesh."""
+    """One equation being localized: global avals, the layouts chosen, and the mesh.
+
+    ``counting``: the dimension along which an operand is known to be 0, 1, 2, …; none where it is not.
+    """
 
     mesh: AbstractMesh
     rule: ShardingRule
@@ -39,6 +42,7 @@ class LocalContext:
     out_avals: tuple[ShapedArray, ...]
     in_layouts: tuple[Layout, ...]
     out_layouts: tuple[Layout, ...]
+    counting: tuple[int | None, ...] = ()
 
     # --- shapes and splits ----------------------------------------------------------------------------------
     @cached_property
@@ -82,6 +86,10 @@ class LocalContext:
             return x
         offset = mul(self.tile_index(axes), np.int32(self.out_local_shapes[result][dim]))
         return add(x, convert(offset, typeof(x).dtype))
+
+    def counts_rows(self, operand: int, dim: int) -> bool:
+        """Whether an operand is known to hold the row numbers of a dimension, all different."""
+        return bool(self.counting) and self.counting[operand] == dim
 
     def number_rows(self, x: Any, operand: int, dim: int) -> Any:
         """Row numbers in a tile of an operand's dimension as those in the whole dimension."""

@@ -51,6 +51,8 @@ class Liveness:
 
     buffers: list[Buffer] = field(default_factory=list)
     of: dict[Kernel, list[Buffer | None]] = field(default_factory=dict)
+    #: the last kernel, so far, whose result each buffer holds: its own, or one that hands it on (a view)
+    last: dict[Buffer, Kernel] = field(default_factory=dict)
 
 
 def liveness(order: Sequence[Kernel], results: Sequence[Kernel], inner: Inner) -> Liveness:
@@ -63,6 +65,7 @@ def liveness(order: Sequence[Kernel], results: Sequence[Kernel], inner: Inner) -
                     if buffer is not None:
                         buffer.end = step
         live.of[kernel] = _write(live, kernel, step, inner)
+        live.last.update((buffer, kernel) for buffer in live.of[kernel] if buffer is not None)
     for kernel in results:
         for buffer in live.of[kernel]:
             if buffer is not None:
@@ -104,7 +107,8 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         (b, k.view or k.root.op in CHOICES)
         for k in kernel.inputs
         for b in live.of[k][:1]
-        if b is not None and k.root.shape == root.shape and overwrites(kernel, k)
+        # XLA asks the last name of a value alone whether its reader may write over it.
+        if b is not None and live.last[b] is k and k.root.shape == root.shape and overwrites(kernel, k)
     ]
     over, plainly = tuple(b for b, _ in found), tuple(b for b, view in found if not view)
     return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over, plainly=plainly) for a in root.avals])

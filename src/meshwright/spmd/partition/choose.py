@@ -419,10 +419,19 @@ def _exchanged(q: Question, assignment: Assignment, layouts: Sequence[Layout]) -
         if axes and factor.passes is not None:
             operands = {o for o, _ in q.rule.operand_dims(f)}
             tiles = sum(_local_bytes(q.operands[o].aval, layouts[o], q.mesh) for o in operands)
-            cost += prices(q.mesh).latency + factor.passes(q.mesh.sizes(axes)) * tiles
+            cost += _passed(factor.passes(q.mesh.sizes(axes)), tiles, axes, q.mesh)
         elif axes and factor.kind == WINDOW:
             cost += 1.0
     return cost
+
+
+def _passed(times: float, tiles: float, axes: Axes, mesh: AbstractMesh) -> float:
+    """The price of sending tiles along axes so many times, on a machine in a collective each time."""
+    if not mesh.fabric.is_given:
+        return prices(mesh).latency + times * tiles
+    collectives = max(1, math.ceil(times))
+    each = times * tiles / collectives
+    return collectives * mesh.wire_price("collective_permute", mesh.coalesce(axes), each, each)
 
 
 def _layout(

@@ -23,6 +23,7 @@ from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.elementwise.table import add, sub
+from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, Iota
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
@@ -298,11 +299,25 @@ class Partitioner:
         if any(any(lo.dims) for lo in (*ins, *outs)):
             written = isinstance(op, Collective)  # not put in here: the program has it
             self.trace.note = None if written else Reason(eqn.op.name, rule=rule, user=eqn)
-            results: Any = op.localize(LocalContext(self.mesh, rule, *avals, tuple(ins), tuple(outs)), *locals_)
+            counting = tuple(map(self.counted, values))
+            ctx = LocalContext(self.mesh, rule, *avals, tuple(ins), tuple(outs), counting)
+            results: Any = op.localize(ctx, *locals_)
             self.trace.note = None
         else:
             results = eqn.op.bind(*locals_)
         return results if eqn.op.multiple_results else [results]
+
+    def counted(self, value: Value) -> int | None:
+        """The dimension along which a value is 0, 1, 2, …; None if it is not known to be so."""
+        if value.recipe is None:
+            return None
+        eqn, _ = value.recipe
+        if isinstance(eqn.op, BroadcastInDim):
+            (rows,) = eqn.invars
+            inner = self.counted(self.value(rows))
+            dim = None if inner is None else eqn.op.broadcast_dimensions[inner]
+            return dim if dim is not None and value.aval.shape[dim] == rows.aval.shape[inner] else None
+        return eqn.op.dimension if isinstance(eqn.op, Iota) and eqn.op.counts_all else None
 
     def choose(
         self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value], targets: tuple[Layout | None, ...]
