@@ -26,6 +26,7 @@ from meshwright.stablehlo.hlo_async import without_updates
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 from meshwright.stablehlo.parse import ModuleReader
 from meshwright.stablehlo.parsed import ParsedProgram
+from meshwright.stablehlo.per_device import SCHEDULED
 from meshwright.stablehlo.reader import Refused, read
 
 # Every op's file declares its reading rules.
@@ -110,12 +111,14 @@ _HEADER = re.compile(rf"\b({'|'.join(DEVICE_COUNTS)})=(\d{{1,9}})\b")
 
 
 def _declare_devices(module: ir.Module, text: str) -> None:
-    """Write into the module for how many devices the text says it is."""
+    """Write into the module for how many devices the text says it is, and whether a compiler is done with it."""
     header = next((line for line in text.splitlines() if line.startswith("HloModule")), "")
     with module.context:
         i32 = ir.IntegerType.get_signless(32)
         for name, number in _HEADER.findall(header):
             module.operation.attributes[DEVICE_COUNTS[name]] = ir.IntegerAttr.get(i32, int(number))
+        if "is_scheduled=true" in header:
+            module.operation.attributes[SCHEDULED] = ir.UnitAttr.get()
 
 
 def _own(form: str, text: str) -> ir.Module:
