@@ -104,3 +104,5 @@ def test_empty_parts_of_split_arrays(fun: Any, mesh: mw.AbstractMesh) -> None:
     rows = NamedSharding(mesh, P("x"))
     part = mw.jit(fun, in_shardings=(rows, rows)).lower(X, NONE).partition()
     part.verify(X, NONE)
+    assert not part.collectives or any(x.size for x in part.out_avals), "nothing is sent for nothing"
+    part.as_text("hlo")
