@@ -31,7 +31,11 @@ from meshwright.stablehlo.reader import Refused, read
 
 # Every op's file declares its reading rules.
 ops.register_all()
-for _name in ("read_structure", "read_manual", "read_custom_calls", "read_derived", "read_products", "read_random"):
+_RULES = (
+    "read_structure", "read_manual", "read_custom_calls", "read_derived", "read_products", "read_random",
+    "read_library_calls",
+)  # fmt: skip
+for _name in _RULES:
     importlib.import_module(f"meshwright.stablehlo.{_name}")
 
 _BYTECODE = b"ML\xefR"
