@@ -17,7 +17,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from meshwright.core.source import UNKNOWN
-from meshwright.errors import ImportProgramError, MeshwrightError, NestingError
+from meshwright.errors import ImportProgramError, MeshwrightError, NestingError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.passes import shallow
 from meshwright.ir.program import Argument
@@ -240,7 +240,7 @@ class ModuleReader:
         """Parameters for an argument: a tuple of them if it is one."""
         try:
             return _parameters(trace, self.attributes.type(argument.type))
-        except UnsupportedType as error:
+        except (UnsupportedType, ShapeError) as error:
             raise Failure(operation, f"argument {argument.arg_number}: {error}") from None
 
     # --- the entry function ---------------------------------------------------------------------------------
