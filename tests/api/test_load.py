@@ -305,6 +305,20 @@ def test_errors_of_parsers_name_file_and_line(tmp_path):
     raises(b"\x00\x01\x02garbage\xff", "not a program in a known form")
     raises(hlo_proto()[:60], "not a program in a known form")
     raises(module_bytecode(module())[:200], "<bytes>:")
+    raises(as_exported(module_bytecode(module()))[:200], "the bytecode of the export cannot be read")
+    raises(2 * as_exported(module_bytecode(module())), "exported.mlir_module_serialized")
+    huge = "tensor<2x9223372036854775807xf32>"
+    raises(main(f"  return %x : {huge}", huge, f"%x: {huge}"), "argument 0: .* bytes; expected at most")
+
+
+def as_exported(artifact):
+    """In the middle of a FlatBuffer, as ``jax.export`` serializes it."""
+    return b"\x18\x00\xff\xfe" + len(artifact).to_bytes(4, "little") + artifact + b"\x00\xff"
+
+
+def test_what_jax_export_serializes():
+    artifact = module_bytecode(module())
+    assert mw.load(as_exported(artifact)).as_text() == mw.load(artifact).as_text()
 
 
 def test_operations_without_meaning_name_their_line():

@@ -337,6 +337,36 @@ ENTRY e { a = f32[4,8] parameter(0), sharding={devices=[8,1]<=[8]}
     np.testing.assert_array_equal(np.asarray(got), np.broadcast_to(X.reshape(32, 8), (N, 32, 8)))
 
 
+@pytest.mark.parametrize("partitions", [8, 1])
+def test_what_a_compiler_is_done_with_is_of_one_partition(partitions: int) -> None:
+    """Without collectives nothing but its first line shows it; what its parameters were split by stays on them."""
+    text = f"""HloModule m, is_scheduled=true, num_partitions={partitions}
+
+ENTRY e {{ a = f32[4,8] parameter(0), sharding={{devices=[{partitions},1]<=[{partitions}]}}
+  ROOT r = f32[4,8] negate(a)
+}}
+"""
+    program = mw.load(text)
+    assert program.is_stacked == (partitions > 1)
+    x = X if program.is_stacked else X[0]
+    np.testing.assert_array_equal(np.asarray(program(x)), -x)
+
+
+@pytest.mark.parametrize("split_by", ["{devices=[4,2]<=[8]}", "{replicated}", "{devices=[99999999]<=[99999999]}"])
+def test_what_xlas_partitioner_notes(split_by: str) -> None:
+    """Its serialized programs have no first line."""
+    text = f"""module attributes {{mhlo.spmd_output_sharding = "{{{split_by}, {{replicated}}}}"}} {{
+  func.func @main(%a: tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) {{
+    %0 = stablehlo.negate %a : tensor<4x8xf32>
+    return %0, %a : tensor<4x8xf32>, tensor<4x8xf32>
+  }}
+}}"""
+    program = mw.load(text)
+    assert program.is_stacked == (split_by == "{devices=[4,2]<=[8]}")
+    x = X if program.is_stacked else X[0]
+    np.testing.assert_array_equal(np.asarray(program(x)[0]), -x)
+
+
 def test_it_can_be_part_of_a_program() -> None:
     program = mw.load(module(all_reduce([list(range(N))])))
     slope = mw.grad(lambda x: (program(x)[0] ** 2).sum())(mnp.asarray(X))

@@ -81,6 +81,20 @@ def test_values_of_a_large_one():
     np.testing.assert_array_equal(seen, wanted)
 
 
+def test_what_was_compiled_is_read_again():
+    x, y = random(2, 13, 14, 32), random(40, 32, 3, 2)
+    run = mw.jit(
+        lambda x, y: lax.conv_general_dilated(
+            x, y, (2, 1), [(1, 0), (1, 1)], rhs_dilation=(1, 2), dimension_numbers=("NHWC", "OIHW", "NHWC")
+        )
+    )
+    text = run.lower(x, y).compile().as_text("virtual")
+    assert "__onednn$convolution" in text
+    again = mw.load(text)
+    assert "conv_general_dilated" in again.as_text() and "opaque" not in again.as_text()
+    np.testing.assert_allclose(np.asarray(again(x, y)), np.asarray(run(x, y)), rtol=1e-5, atol=1e-5)
+
+
 def test_which():
     x, y = random(2, 14, 14, 32), random(3, 3, 32, 40)
     operand = mw.grad(lambda x, y: mnp.sum(same(x, y) ** 2))

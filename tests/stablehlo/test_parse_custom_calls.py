@@ -84,3 +84,64 @@ def test_hlo_operations(name):
 def test_a_generator_without_state_is_refused():
     with pytest.raises(ImportProgramError, match="rng_get_and_update_state"):
         mw.load(hlo("ROOT r = u64[2] rng-get-and-update-state(), delta=3"))
+
+
+# --- calls of libraries that compilers know -----------------------------------------------------------------
+A = X[:, :5] + 9 * np.eye(5, dtype=np.float32)
+DECOMPOSITIONS = {
+    "lu": lambda a: lax.linalg.lu(a),
+    "qr": lambda a: jax.numpy.linalg.qr(a),
+    "eigh": lambda a: jax.numpy.abs(lax.linalg.eigh(a @ a.T)[0]),
+    "cholesky": lambda a: lax.linalg.cholesky(a @ a.T),
+}
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda", "rocm"])
+@pytest.mark.parametrize("name", DECOMPOSITIONS)
+def test_decompositions_of_other_platforms(name, platform):
+    fun = jax.jit(DECOMPOSITIONS[name])
+    program = mw.load(export.export(fun, platforms=[platform])(A).mlir_module_serialized)
+    assert not opaque_ops(program)
+    for got, want in zip(flat(program(A)), jax.tree.leaves(fun(A)), strict=True):
+        np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-4)
+
+
+def test_the_upper_triangle_of_an_eigenproblem():
+    config = 'custom_call_target="Eigh", backend_config="0,1,100,1e-6"'
+    cut = "m = f32[5,5] slice(x), slice={[0:5], [0:5]}"
+    text = hlo(f"{cut}\n  ROOT r = (f32[5,5], f32[5]) custom-call(m), {config}")
+    upper = np.triu(X[:, :5]) + np.triu(X[:, :5], 1).T
+    np.testing.assert_allclose(flat(mw.load(text)(X))[1], np.linalg.eigvalsh(upper), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("target", "match"),
+    [
+        ("__onednn$matmul", "before it was compiled"), ("__onednn$convolution", "cannot be read"),
+        ("SliceToDynamic", "dynamic shape"), ("PadToStatic", "dynamic shape"), ("Eigh", "one operand, of matrices"),
+        ("LuDecomposition", "one operand, of matrices"), ("Qr", "one operand, of matrices"),
+        ("ProductOfElementaryHouseholderReflectors", "of matrices and a number"), ("TopK", "the program says"),
+        ("LayoutConstraint", "the program says"), ("MoveToHost", "the program says"),
+    ],
+)  # fmt: skip
+def test_calls_that_compilers_trust(target, match):
+    """XLA's compiler ends the process over some of these."""
+    text = hlo(f'ROOT r = (f32[5,8], s32[5]) custom-call(x, x), custom_call_target="{target}"')
+    with pytest.raises(ImportProgramError, match=match):
+        mw.load(text)
+
+
+def test_composites_are_what_they_say():
+    """A name is not enough: neither for operations of StableHLO, nor for results of other types."""
+    text = """module {{
+  func.func @main(%a: tensor<8xf32>) -> tensor<{n}xf32> {{
+    %0 = stablehlo.composite "{name}" %a {{decomposition = @impl}} : (tensor<8xf32>) -> tensor<{n}xf32>
+    return %0 : tensor<{n}xf32>
+  }}
+  func.func private @impl(%a: tensor<8xf32>) -> tensor<{n}xf32> {{
+    %0 = stablehlo.slice %a [0:{n}] : (tensor<8xf32>) -> tensor<{n}xf32>
+    return %0 : tensor<{n}xf32>
+  }}
+}}"""
+    for name, n in ("stablehlo.negate", 8), ("chlo.erf", 4):
+        np.testing.assert_array_equal(flat(mw.load(text.format(name=name, n=n))(X[0]))[0], X[0, :n])

@@ -210,6 +210,13 @@ def test_compiled_for_cpus(on_cpu):
     assert report.argument_bytes == report.predicted.memory.argument_bytes
 
 
+@pytest.mark.slow
+def test_compiled_for_cpus_with_lapack():
+    lowered = mw.jit(mw.numpy.linalg.inv).lower(mw.ShapeDtypeStruct((2, 3, 3), "float32"))
+    report = lowered.partition(mw.AbstractMesh((2,), ("x",))).compile(mw.target("cpu"))
+    assert report.fits and "lapack_sgetrf_ffi" in report.text
+
+
 def test_executables_are_saved_and_loaded(on_cpu, tmp_path):
     report, _ = on_cpu
     file = report.save(tmp_path / "step.exe")

@@ -15,8 +15,11 @@ from meshwright.core.dtypes import short_name
 from meshwright.core.key_types import is_key
 from meshwright.core.memory_space import Space
 from meshwright.core.slots import Slot
+from meshwright.errors import ShapeError
 
 _BOOL = np.dtype(bool)
+#: sizes in bytes are 64-bit integers, here and in XLA
+_MOST_BYTES = 2**63 - 1
 
 Shape = tuple[int, ...]
 #: names of axes
@@ -76,6 +79,8 @@ class ShapedArray:
             set_(aval, "vma", vma)
             set_(aval, "explicit", explicit)
             set_(aval, "memory", memory)
+            if aval.nbytes > _MOST_BYTES:
+                raise ShapeError(f"{aval} has {aval.nbytes} bytes; expected at most {_MOST_BYTES}, which 64 bits count")
             key = aval.shape, aval.dtype, aval.weak_type, vma, explicit, memory
             aval = cls._interned.setdefault(key, aval)
         return aval

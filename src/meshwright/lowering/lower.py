@@ -16,7 +16,6 @@ from meshwright.ir.passes import Pass, run_passes
 from meshwright.lowering.algorithms import without_algorithms
 from meshwright.lowering.convolutions import CUT_CONVOLUTIONS
 from meshwright.lowering.divisors import keep_divisors
-from meshwright.lowering.empty import without_empty_collectives
 from meshwright.lowering.narrow import without_narrow_types
 from meshwright.lowering.not_numbers import INLINE_BYTES, keep_not_numbers
 from meshwright.lowering.ordering import order_callbacks
@@ -24,6 +23,7 @@ from meshwright.lowering.overlapping import keep_what_is_read
 from meshwright.lowering.powers import keep_powers
 from meshwright.lowering.regions import WHOLE_REGIONS
 from meshwright.lowering.target import Target
+from meshwright.ops.shape.empty import without_empty
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.sharding import AbstractMesh
 from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
@@ -35,7 +35,7 @@ UNCONSTRAINED = Pass(
     "no constraints", without_constraints, "Sharding constraints, which XLA would check and not use, become identities."
 )
 ORDERED = Pass("ordered callbacks", order_callbacks, "A token goes through the callbacks that must keep their order.")
-NOT_EMPTY = Pass("empty collectives", without_empty_collectives, "Collectives of nothing become empty constants.")
+NOT_EMPTY = Pass("empty results", without_empty, "Equations that give nothing become empty constants.")
 DIVISORS = Pass("divisors", keep_divisors, "Integers are divided by 1, not by 0, which XLA might do as it compiles.")
 POWERS = Pass("powers", keep_powers, "Powers are choices, which XLA joins with no logarithm or exponential.")
 ALGORITHMS = Pass("algorithms", without_algorithms, "On CPUs, products by an algorithm are made in the types it says.")

@@ -80,7 +80,7 @@ class Shown:
     def window(self, tiles: int) -> Window:
         """What a tile of the result needs; one of ``stride`` and ``step`` is 1."""
         n = -(-self.rows // tiles)
-        length = (n - 1) * self.stride + 1 if self.step == 1 else -(-n // self.step)
+        length = max((n - 1) * self.stride + 1, 0) if self.step == 1 else -(-n // self.step)
         last = ((self.rows - 1) * self.stride - self.before) // self.step
         return Window(lambda tile: -((self.before - tile * n * self.stride) // self.step), length, last + 1)
 

@@ -17,7 +17,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from meshwright.core.source import UNKNOWN
-from meshwright.errors import ImportProgramError, MeshwrightError, NestingError
+from meshwright.errors import ImportProgramError, MeshwrightError, NestingError, ShapeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.passes import shallow
 from meshwright.ir.program import Argument
@@ -29,7 +29,13 @@ from meshwright.stablehlo.call_order import in_call_order
 from meshwright.stablehlo.lines import line_of
 from meshwright.stablehlo.manual_regions import form_regions, outside_regions
 from meshwright.stablehlo.parsed import ParsedProgram
-from meshwright.stablehlo.per_device import UNCOUNTED, counted_devices, is_for_all_devices, of_all_devices
+from meshwright.stablehlo.per_device import (
+    UNCOUNTED,
+    counted_devices,
+    is_for_all_devices,
+    of_all_devices,
+    says_it_is_partitioned,
+)
 from meshwright.stablehlo.read_attributes import Attributes, UnsupportedType, is_token, resource_blobs
 from meshwright.stablehlo.read_bodies import AlreadyPartitioned, BodyReader, Failure, leaves
 from meshwright.stablehlo.read_shardings import (
@@ -132,6 +138,8 @@ class ModuleReader:
           ImportProgramError: an operation that cannot be read, no entry function.
         """
         try:
+            if not self.per_device and says_it_is_partitioned(self.module, self.num_partitions or 1):
+                raise AlreadyPartitioned(self.module.operation)
             return self._read()
         except AlreadyPartitioned as failure:
             misplaced = failure
@@ -232,7 +240,7 @@ class ModuleReader:
         """Parameters for an argument: a tuple of them if it is one."""
         try:
             return _parameters(trace, self.attributes.type(argument.type))
-        except UnsupportedType as error:
+        except (UnsupportedType, ShapeError) as error:
             raise Failure(operation, f"argument {argument.arg_number}: {error}") from None
 
     # --- the entry function ---------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ any other program.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +25,7 @@ from meshwright.ops.imported.manual_computation import Border, ManualComputation
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation
 from meshwright.ops.shape.rearrange import expand_dims, squeeze
 from meshwright.sharding import HloSharding
+from meshwright.sharding.axes import MOST_DEVICES
 from meshwright.sharding.sdy import SdySharding
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.stablehlo.manual_regions import ALL_MANUAL
@@ -34,10 +37,31 @@ UNCOUNTED = (
     " or mhlo.num_partitions into the module's attributes (in HLO, replica_count or num_partitions into its first line)"
 )
 
+#: marks a module that a compiler has scheduled, which it does when it has partitioned it
+SCHEDULED = "mhlo.is_scheduled"
+#: what XLA's partitioner notes when it is done: by what the parameters, and the results, were split
+_SPLIT_BY = "mhlo.spmd_parameters_shardings", "mhlo.spmd_output_sharding"
+_TILES = re.compile(r"devices=\[([\d,]{1,99})\]")
+
+
+def says_it_is_partitioned(module: ir.Module, partitions: int) -> bool:
+    """Whether a module for so many partitions says of itself that it is what one of them runs, as a compiler's result
+    does: one without collectives shows it by nothing else."""
+    return (partitions > 1 and SCHEDULED in module.operation.attributes) or _split_by(module) > 1
+
+
+def _split_by(module: ir.Module) -> int:
+    """Into how many partitions a module says that it was split; 1 where it does not say it."""
+    attributes = module.operation.attributes
+    noted = " ".join(str(attributes[name]) for name in _SPLIT_BY if name in attributes)
+    counts = [math.prod(int(n or 0) for n in tiles.split(",")) for tiles in _TILES.findall(noted)]
+    return max((n for n in counts if n <= MOST_DEVICES), default=1)
+
 
 def counted_devices(module: ir.Module) -> tuple[int, int] | None:
     """The numbers of replicas and partitions that the groups of a module's collectives are of, each of which is in one:
-    if any has a channel, or anything asks for its partition, they are partitions. None if there are no groups."""
+    if any has a channel, or anything asks for its partition, they are partitions. Without groups, those that the module
+    was split into; None if it does not say it."""
     numbers, among_partitions = [], []
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
@@ -51,7 +75,8 @@ def counted_devices(module: ir.Module) -> tuple[int, int] | None:
     module.operation.walk(visit)
     count = max(numbers, default=0) + 1
     if count == 1:
-        return None
+        split_by = _split_by(module)
+        return (1, split_by) if split_by > 1 else None
     return (1, count) if among_partitions else (count, 1)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.reading import READERS, ReadRule, Unreadable, reads
@@ -22,7 +23,7 @@ from meshwright.ops.shape.rearrange import move_dim
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.ops.sort.sorting import SortBody
 from meshwright.ops.sort.top_k import TopK
-from meshwright.stablehlo.read_bodies import read_opaque
+from meshwright.stablehlo.read_bodies import leaves, read_opaque
 from meshwright.stablehlo.respelled import Respelled
 
 #: what names differ in between dialects
@@ -40,10 +41,13 @@ def rule_by_name(name: str) -> ReadRule | None:
 
 @reads("stablehlo.composite")
 def _composite(r: Any) -> Any:
-    rule = rule_by_name(r.attr("name"))
+    name = r.attr("name")
+    rule = None if name.startswith("stablehlo.") else rule_by_name(name)
     if rule is not None:
         try:
-            return rule(Respelled(r, attributes=r.attr("composite_attributes", {})))
+            outs = rule(Respelled(r, attributes=r.attr("composite_attributes", {})))
+            if _types(_several(outs)) == _types(r.out_avals):
+                return outs
         except Unreadable:
             pass
     return r.call(r.attr("decomposition"), r.operands)
@@ -62,14 +66,32 @@ def _called(r: Any) -> Any:
     rule = READERS.get(f"custom_call:{target}")
     if rule is not None:
         try:
-            return rule(r)
+            return _as_declared(r, rule(r))
         except Unreadable:
             pass
     rule = rule_by_name(target)
     if rule is not None:
-        return rule(Respelled(r, attributes=r.attr("mhlo.attributes", {})))
+        return _as_declared(r, rule(Respelled(r, attributes=r.attr("mhlo.attributes", {}))))
     r.warn(f"custom call {target!r} is not known: it runs whole on every device")
     return read_opaque(r)
+
+
+def _as_declared(r: Any, outs: Any) -> Any:
+    """Results, if they are of the types that the program says, which nothing has verified."""
+    given, declared = (", ".join(_types(v)) for v in (_several(outs), r.out_avals))
+    if given != declared:
+        r.fail(f"calls {r.attr('call_target_name')!r}, which gives {given}; the program says {declared}")
+    return outs
+
+
+def _several(outs: Any) -> list[Any]:
+    return outs if isinstance(outs, list) else [outs]
+
+
+def _types(values: Sequence[Any]) -> list[str]:
+    """Of values, or their types, and what is in tuples."""
+    avals = (v if isinstance(v, ShapedArray) else typeof(v) for v in leaves(values))
+    return [str(a.update(weak_type=False)) for a in avals]
 
 
 # --- the largest elements -----------------------------------------------------------------------------------

@@ -69,7 +69,10 @@ def _get_tuple_element(r: Any) -> Any:
     return r.operands[0][r.attr("index")]
 
 
-@reads("custom_call:annotate_device_placement", "mhlo.copy", "mhlo.domain")
+@reads(
+    "custom_call:annotate_device_placement", "custom_call:LayoutConstraint", "custom_call:MoveToHost",
+    "custom_call:MoveToDevice", "mhlo.copy", "mhlo.domain",
+)  # fmt: skip
 def _same(r: Any) -> Any:
     return list(r.operands)
 
@@ -126,7 +129,7 @@ def _scan(r: Any) -> Any:
     r.fail("has no meaning in StableHLO that XLA could run; write the loop as a while, or as a reduce_window")
 
 
-@reads("stablehlo.set_dimension_size")
+@reads("stablehlo.set_dimension_size", "custom_call:PadToStatic", "custom_call:SliceToDynamic")
 def _dynamic(r: Any) -> Any:
     r.fail("makes a dynamic shape; export the program with static shapes")
 

@@ -1,5 +1,5 @@
 """Programs in whatever form they come, as MLIR modules: StableHLO text, bytecode and portable artifacts, HLO text and
-serialized ``HloModuleProto``.
+serialized ``HloModuleProto``; and what ``jax.export`` has serialized, which holds an artifact.
 
 Each form is told by its first bytes. A process of its own reads it (:mod:`meshwright.stablehlo.reader`), unless this
 one has written it. Diagnostics of MLIR's and XLA's parsers become errors with file and line.
@@ -26,11 +26,16 @@ from meshwright.stablehlo.hlo_async import without_updates
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 from meshwright.stablehlo.parse import ModuleReader
 from meshwright.stablehlo.parsed import ParsedProgram
+from meshwright.stablehlo.per_device import SCHEDULED
 from meshwright.stablehlo.reader import Refused, read
 
 # Every op's file declares its reading rules.
 ops.register_all()
-for _name in ("read_structure", "read_manual", "read_custom_calls", "read_derived", "read_products", "read_random"):
+_RULES = (
+    "read_structure", "read_manual", "read_custom_calls", "read_derived", "read_products", "read_random",
+    "read_library_calls",
+)  # fmt: skip
+for _name in _RULES:
     importlib.import_module(f"meshwright.stablehlo.{_name}")
 
 _BYTECODE = b"ML\xefR"
@@ -42,8 +47,8 @@ _REMEDIES = {
     "hlo": "correct the text there, or print the module again, all of it",
     "bytecode": "write the module again, all of it, for a version of StableHLO that this one reads (an older target "
                 "version), or as text",
-    "proto": "give one of these forms; an HloModuleProto that is part of another message, as HloProto, has to be taken "
-             "out of it",
+    "proto": "give one of these forms (of an export with derivatives, exported.mlir_module_serialized); an "
+             "HloModuleProto that is part of another message, as HloProto, has to be taken out of it",
 }  # fmt: skip
 #: how much of a line is shown before and after the place of an error
 _NEAR = 40
@@ -90,6 +95,8 @@ def _module(data: str | bytes, file: str) -> _Source:
         if data.startswith(_BYTECODE):
             return _Source(_read("bytecode", data, f"{file}: the bytecode cannot be read"), file)
         text = _as_text(data)
+        if text is None and (module := _exported(data)) is not None:
+            return _Source(_read("bytecode", module, f"{file}: the bytecode of the export cannot be read"), file)
         if text is None:
             return _Source(_of_proto(data, f"{file}: not a program in a known form ({_KNOWN})"), file)
         data = text
@@ -106,16 +113,28 @@ def _module(data: str | bytes, file: str) -> _Source:
     return _Source(module, file, elided=data.count("constant({...})"))  # which XLA reads as zeros, silently
 
 
+def _exported(data: bytes) -> bytes | None:
+    """The bytecode in what ``jax.export`` has serialized: a FlatBuffer, where 32 bits before a vector are its length.
+    None if there is none, or several, as an export with derivatives has."""
+    at = data.find(_BYTECODE, 4)
+    if at < 0 or data.find(_BYTECODE, at + 1) >= 0:
+        return None
+    module = data[at : at + int.from_bytes(data[at - 4 : at], "little")]
+    return module if len(module) > len(_BYTECODE) else None
+
+
 _HEADER = re.compile(rf"\b({'|'.join(DEVICE_COUNTS)})=(\d{{1,9}})\b")
 
 
 def _declare_devices(module: ir.Module, text: str) -> None:
-    """Write into the module for how many devices the text says it is."""
+    """Write into the module for how many devices the text says it is, and whether a compiler is done with it."""
     header = next((line for line in text.splitlines() if line.startswith("HloModule")), "")
     with module.context:
         i32 = ir.IntegerType.get_signless(32)
         for name, number in _HEADER.findall(header):
             module.operation.attributes[DEVICE_COUNTS[name]] = ir.IntegerAttr.get(i32, int(number))
+        if "is_scheduled=true" in header:
+            module.operation.attributes[SCHEDULED] = ir.UnitAttr.get()
 
 
 def _own(form: str, text: str) -> ir.Module:

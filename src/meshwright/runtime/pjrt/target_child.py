@@ -21,6 +21,7 @@ os.environ.update(REQUEST["environment"])
 import numpy as np
 from jaxlib import _jax
 from jaxlib import xla_client as xc
+from jaxlib.cpu import _lapack
 from jaxlib.mlir import ir
 
 #: figures of ``CompiledMemoryStats`` that are handed back, without ``_in_bytes``
@@ -70,6 +71,9 @@ def compiled(module):
     """The executable, and the devices it is for."""
     ids = REQUEST["device_ids"]
     if REQUEST["platform"] == "cpu":
+        for name, kernel in _lapack.registrations().items():
+            if name.endswith("_ffi"):
+                xc.register_custom_call_target(name, kernel, platform="cpu", api_version=1)
         client = xc.make_cpu_client(num_devices=len(ids))
         devices = client.local_devices()
         return client.compile_and_load(module, _jax.DeviceList(tuple(devices)), options(ids)), devices

@@ -10,6 +10,7 @@ from meshwright.core.words import counted
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import Pass, run_passes
 from meshwright.ops.collective.inside import collectives_in
+from meshwright.ops.shape.empty import without_empty
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.passes.combine import combine_collectives
 from meshwright.spmd.passes.common import common_collectives
@@ -92,6 +93,7 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
         return Pass(name, lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, rewrite), about)
 
     passes = [
+        Pass("empty values", without_empty, "Equations that give nothing become empty constants."),
         Pass("drop dead collectives", drop_dead, "Collectives whose results nobody uses go, in loops too."),
         everywhere("merge common collectives", common_collectives, "A collective that repeats an earlier one goes."),
         everywhere(
