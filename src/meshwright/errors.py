@@ -109,6 +109,13 @@ class DifferentiationError(MeshwrightError, TypeError):
     """A derivative was asked for that does not exist (integer input, non-scalar output of ``grad``, ...)."""
 
 
+class TangentMismatchError(DifferentiationError, ValueError):
+    """A tangent or cotangent that has not the structure or type of what it belongs to.
+
+    JAX raises ``ValueError`` for some of these and ``TypeError`` for others, so this is both.
+    """
+
+
 class UnboundAxisError(MeshwrightError, NameError):
     """A collective names a mesh axis that is not in scope."""
 

@@ -223,6 +223,25 @@ PROGRAMS = {
     ),
     "array of a buffer": lambda p, n: n.array(memoryview(np.arange(3.0, dtype="float32"))),
     "array of an array.array": lambda p, n: n.asarray(array.array("f", [1, 2])),
+    "tuples as an index": lambda p, n: n.arange(12).reshape(3, 4)[(0, 1), (1, 2)],
+    "a tuple behind a slice": lambda p, n: n.arange(12).reshape(3, 4)[:, (0, 3)],
+    "nothing as an index": lambda p, n: n.arange(12).reshape(3, 4)[:, ()],
+    "traced integers in lists": lambda p, n: p.jit(lambda i: n.arange(12).reshape(3, 4)[[i, 1], (0, i)])(2),
+    "set at tuples": lambda p, n: n.arange(12).reshape(3, 4).at[(0, 1), (1, 2)].set(0),
+    "one_hot of a list": lambda p, n: p.nn.one_hot([1, 2], 3),
+    "a size as a shape": lambda p, n: p.lax.reshape(n.ones((2, 3)), 6),
+    "single dimensions of a product": lambda p, n: p.lax.dot_general(
+        numbers(2, 3), numbers(3, 2), ((1, 0), ((), ()))
+    ),
+    "a single batch dimension": lambda p, n: p.lax.dot_general(numbers(2, 3), numbers(2, 3), ((1, 1), (0, 0))),
+    "exchanged dimensions": lambda p, n: p.lax.broadcast_in_dim(numbers(2, 3), (4, 3, 2), (2, 1)),
+    "steps that are a float": lambda p, n: p.lax.scan(lambda c, x: (c + 1, c), 0, None, length=4.0),
+    "a list of a tuple": lambda p, n: p.pure_callback(lambda x: (x, x), [np.float32(0), np.float32(0)], 1.0),
+    "of one device": lambda p, n: p.pure_callback(
+        lambda x: x, np.float32(0), 1.0, sharding=p.sharding.SingleDeviceSharding(p.devices()[0])
+    ),
+    "to a format": lambda p, n: p.device_put(n.arange(3), n.arange(3).format),
+    "jit to a format": lambda p, n: p.jit(lambda x: x + 1, in_shardings=n.arange(3).format)(n.arange(3)),
     "array of bytes": lambda p, n: n.array(bytearray(b"abc")),
 }  # fmt: skip
 

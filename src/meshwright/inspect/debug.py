@@ -132,16 +132,20 @@ class _Printer:
         _show(self.text.format(*args, **kwargs) + "\n", end="", flush=True)  # at once: devices print side by side
 
 
-def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any) -> None:
+def print(
+    fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False, skip_format_check: bool = False,
+    **kwargs: Any,
+) -> None:  # fmt: skip
     """Prints ``fmt.format(*args, **kwargs)`` whenever the program comes by, with the values of that run.
 
     See :func:`callback`.
 
     Args:
       fmt: a format string: ``"x is {}"`` with ``x``, or ``"x is {x}"`` with ``x=x``.
+      skip_format_check: whether a format that does not fit is found only when the program comes by.
 
     Raises:
-      ArgumentError: the format does not fit the arguments.
+      ArgumentError: the format does not fit the arguments. CallbackError: (from the program) the same.
 
     Example:
       >>> @mw.jit
@@ -155,6 +159,13 @@ def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False
     _whole("print", partitioned)
     if not isinstance(fmt, str):
         raise ArgumentTypeError(f"debug.print: the first argument must be a format string, got {fmt!r}; pass '{{}}', x")
+    if not skip_format_check:
+        _check_format(fmt, args, kwargs)
+    _effect(_Printer(fmt), "print", args, kwargs, ordered)
+
+
+def _check_format(fmt: str, args: Any, kwargs: Any) -> None:
+    """Raise unless the arguments are those that a format names."""
     try:
         _Checker().vformat(fmt, args, kwargs)
     except (IndexError, KeyError, ValueError) as error:
@@ -164,7 +175,6 @@ def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False
             f"debug.print: the format {fmt!r} does not fit {counted(len(args), 'positional argument')} and "
             f"{sorted(kwargs)}: {error}; pass what it names, and write braces themselves as '{{{{'"
         ) from None
-    _effect(_Printer(fmt), "print", args, kwargs, ordered)
 
 
 def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) -> None:

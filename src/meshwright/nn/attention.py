@@ -68,7 +68,8 @@ def dot_product_attention(
       shape (batch, queries, heads, value width), of the promoted dtype; softmax is computed in float32 at least.
 
     Raises:
-      ShapeError: shapes do not fit. DTypeError: integers. ArgumentError: a negative window, or another implementation.
+      ShapeError: shapes do not fit. DTypeError: integers. ArgumentError: a mask of numbers, a negative window, or
+        another implementation.
 
     >>> x = np.ones((2, 5, 4, 8), "float32")
     >>> dot_product_attention(x, x, x, is_causal=True).shape
@@ -94,7 +95,7 @@ def dot_product_attention(
         logits = add(logits, bias)
     least = np.asarray(0.5 * float(np.finfo(typeof(logits).dtype).min), typeof(logits).dtype)
     if mask is not None:
-        logits = where(mask, logits, least)
+        logits = where(_bools(mask), logits, least)
     if is_causal:
         logits = where(causal_mask(t, s), logits, least)
     if local_window_size is not None:
@@ -117,6 +118,15 @@ def _with_batch(x: Any) -> Any:
     """An array of four dimensions at least, the first ones of size 1; None as it is."""
     x = x if x is None else asarray(x)
     return x if x is None else expand_dims(x, tuple(range(4 - typeof(x).ndim)))
+
+
+def _bools(mask: Any) -> Any:
+    """A mask, which is not to be taken for a bias."""
+    if not dtypes.is_bool(typeof(mask).dtype):
+        raise ArgumentError(
+            f"dot_product_attention: mask must be bools, got {typeof(mask)}; numbers to add are a bias="
+        )
+    return mask
 
 
 def _inside(lengths: Any, batch: int, size: int, what: str) -> Any:

@@ -324,7 +324,7 @@ def indices(dimensions: Any, dtype: Any = int, sparse: bool = False) -> Any:
     >>> indices((2, 2))[1].tolist()
     [[0, 1], [0, 1]]
     """
-    sizes = tuple(dimensions)
+    sizes = normal_shape(tuple(dimensions), "indices")
     target = dtypes.requested(dtype, "indices")
     if sparse:
         return tuple(iota(target, [s if e == d else 1 for e, s in enumerate(sizes)], d) for d in range(len(sizes)))

@@ -54,7 +54,7 @@ def _one(x: Any) -> Any:
 
 def scalar_like(value: Any, x: Any) -> np.ndarray:
     """``value`` as a rank-0 constant of ``x``'s dtype."""
-    return np.array(value, typeof(x).dtype)
+    return dtypes.constant(value, typeof(x).dtype)
 
 
 def _both(ct: Any, x: Any, y: Any, fx: Callable[[Any], Any], fy: Callable[[Any], Any]) -> list[Any]:

@@ -88,6 +88,16 @@ def broadcast_in_dim(x: Any, shape: Sequence[int], broadcast_dimensions: Sequenc
     return BroadcastInDim(shape, dims).bind(x)
 
 
+def broadcast_in_any_order(x: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Any:
+    """:func:`broadcast_in_dim` of dimensions that need not increase: ``x`` is transposed first."""
+    dims, shape = static_indices(broadcast_dimensions, "broadcast_in_dim"), static_indices(shape, "broadcast_in_dim")
+    order = sorted(range(len(dims)), key=dims.__getitem__)
+    fits = len(dims) == typeof(x).ndim and set(dims) <= set(range(len(shape)))
+    if order == list(range(len(dims))) or not fits:  # what does not fit is refused as it was written
+        return broadcast_in_dim(x, shape, dims)
+    return broadcast_in_dim(transpose(x, order), shape, sorted(dims))
+
+
 def put_batch_dim(x: Any, dim: int | None, target: int, size: int) -> Any:
     """``x`` with its batch dimension at ``target``; repeated along it if it has none."""
     if dim is not None:
@@ -218,7 +228,7 @@ class Iota(Op):
             raise ShapeError(
                 f"iota: dimension {self.dimension} must be one of shape {self.shape}, whose sizes may not be negative"
             )
-        if dtypes.is_bool(self.dtype):
+        if dtypes.is_bool(dtypes.of_numbers(self.dtype)):
             raise DTypeError("iota: expected a number dtype, got bool")
         return ShapedArray(self.shape, self.dtype)
 
@@ -247,11 +257,7 @@ def iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:
 # --- reading ------------------------------------------------------------------------------------------------
 @reads("stablehlo.broadcast_in_dim")
 def _read_broadcast_in_dim(r: Reader) -> Any:
-    x, shape, dims = r.operands[0], r.out_avals[0].shape, r.attr("broadcast_dimensions")
-    if list(dims) != sorted(dims):  # operand dimensions may come in any order there, here they increase
-        order = sorted(range(len(dims)), key=dims.__getitem__)
-        x, dims = transpose(x, order), tuple(sorted(dims))
-    return broadcast_in_dim(x, shape, dims)
+    return broadcast_in_any_order(r.operands[0], r.out_avals[0].shape, r.attr("broadcast_dimensions"))
 
 
 @reads("stablehlo.broadcast")

@@ -130,7 +130,7 @@ def padtype_to_pads(
     (with ``"SAME_LOWER"``, before).
 
     Raises:
-      ArgumentError: another word.
+      ArgumentError: another word. ShapeError: a stride below 1.
 
     Example:
       >>> lax.padtype_to_pads((5, 8), (3, 3), (1, 2), "SAME")
@@ -142,7 +142,9 @@ def padtype_to_pads(
     if word not in ("SAME", "SAME_LOWER"):
         raise ArgumentError(f"padding: expected 'SAME', 'SAME_LOWER', 'VALID' or (low, high) pairs, got {padding!r}")
     pads = []
-    for n, k, stride in zip(in_shape, window_shape, window_strides):
+    for dim, (n, k, stride) in enumerate(zip(in_shape, window_shape, window_strides)):
+        if stride < 1:
+            raise ShapeError(f"padding {word!r}: stride of window dimension {dim} is {stride}, expected at least 1")
         total = max((-(-n // stride) - 1) * stride + k - n, 0)
         low = total // 2 if word == "SAME" else total - total // 2
         pads.append((low, total - low))
