@@ -351,6 +351,16 @@ def test_formats_may_be_checked_when_the_program_comes_by(refuses, capsys):
         mw.jit(lambda x: mw.debug.print("{y}", x=x, skip_format_check=True))(2)
 
 
+def test_options_may_be_given_first(capsys, caplog):
+    mw.jit(lambda x: mw.debug.print(ordered=True)("got {x}", x=x))(2)
+    mw.debug.print(skip_format_check=True)("got", 3, 4)
+    assert capsys.readouterr().out == "got 2\ngot 3 4\n"
+    caplog.set_level("INFO", "meshwright")
+    mw.jit(lambda x: mw.debug.log(ordered=True)("got {}", x))(2)
+    (record,) = caplog.records
+    assert record.getMessage() == "got 2" and record.filename == "test_callbacks.py" and record.levelname == "INFO"
+
+
 def test_leaves_of_other_structures_are_refused(refuses):
     with refuses(mw.errors.CallbackError, "structure"):
         mw.pure_callback(lambda x: ((x, x), x), [X, [X, X]], X)

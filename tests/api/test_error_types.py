@@ -151,6 +151,12 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "rule's cotangent": lambda l, n: l.grad(with_rule(l, lambda r, g: (np.ones(3, np.float32),)))(1.0),
     "rule's cotangents": lambda l, n: l.grad(with_rule(l, lambda r, g: (g, g)))(1.0),
     "rule's integer tangent": lambda l, n: l.grad(with_tangent(l, lambda p, t: (p[0], 1)))(1.0),
+    "scales that do not fit": lambda l, n: l.lax.scaled_dot(n.asarray(X), n.asarray(X.T), lhs_scale=np.ones((2, 2))),
+    "scales of a vector": lambda l, n: l.lax.scaled_dot(n.asarray(F), n.asarray(F)),
+    "matrices without batch": lambda l, n: l.nn.scaled_matmul(X, X, X, X),
+    "smap along text": lambda l, n: l.smap(identity, in_axes="x", out_axes=0, axis_name="x"),
+    "smap to text": lambda l, n: l.smap(identity, in_axes=0, out_axes="x", axis_name="x"),
+    "smap along two axes": lambda l, n: l.smap(identity, in_axes=0, out_axes=0, axis_name=("x", "y")),
     "mesh axes": lambda l, n: l.sharding.Mesh(np.array(l.devices()[:1]), ("x", "y")),
 }
 

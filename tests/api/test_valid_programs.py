@@ -242,6 +242,12 @@ PROGRAMS = {
     ),
     "to a format": lambda p, n: p.device_put(n.arange(3), n.arange(3).format),
     "jit to a format": lambda p, n: p.jit(lambda x: x + 1, in_shardings=n.arange(3).format)(n.arange(3)),
+    "blocks with scales": lambda p, n: p.jit(
+        lambda x, y, s, t: p.lax.scaled_dot(x, y, lhs_scale=s, rhs_scale=t).astype("float32")
+    )(*(n.asarray(2 * numbers(*shape), "float8_e4m3fn") for shape in ((2, 3, 8), (2, 8, 5), (2, 3, 2), (2, 4, 5)))),
+    "blocks with scales on one side": lambda p, n: p.lax.scaled_dot(
+        numbers(3, 8), numbers(8, 5), lhs_scale=2 ** n.round(numbers(3, 4)), preferred_element_type="bfloat16"
+    ).astype("float32"),
     "array of bytes": lambda p, n: n.array(bytearray(b"abc")),
 }  # fmt: skip
 

@@ -59,6 +59,7 @@ from meshwright.nn.normalization import (
     softmax,
     standardize,
 )
+from meshwright.nn.scaled import scaled_matmul
 from meshwright.numpy.stages import give_stages as _give_stages
 
 __all__ = [

@@ -104,6 +104,15 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
     return wrap_words(generator.seed(_offset(seed)), generator.key)
 
 
+def key_dtype(impl_spec: Any = None) -> KeyType:
+    """The dtype of a generator's keys; without one, of the one that is configured.
+
+    >>> key_dtype("rbg"), key_dtype() == key(0).dtype
+    (key<rbg>, True)
+    """
+    return _generator(impl_spec, "key_dtype").key
+
+
 def _offset(seed: Any) -> Any:
     """The seed, with what the options add to all of them."""
     return seed + config.random_seed_offset if config.random_seed_offset else seed

@@ -194,6 +194,12 @@ def _machine(client: Any) -> str:
     return f"{jaxlib.__version__} {client.platform_version} {topology} {features.group() if features else ''}"
 
 
+def forget() -> None:
+    """Find out anew what lowers and compiles programs."""
+    _sources.cache_clear()
+    _machine.cache_clear()
+
+
 # --- files --------------------------------------------------------------------------------------------------
 def _warn(text: str) -> None:
     warn(f"compilation cache: {text}", CompilationCacheWarning)
