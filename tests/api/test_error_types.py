@@ -157,6 +157,17 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "smap along text": lambda l, n: l.smap(identity, in_axes="x", out_axes=0, axis_name="x"),
     "smap to text": lambda l, n: l.smap(identity, in_axes=0, out_axes="x", axis_name="x"),
     "smap along two axes": lambda l, n: l.smap(identity, in_axes=0, out_axes=0, axis_name=("x", "y")),
+    "results of a signature": lambda l, n: n.vectorize(lambda x: (x, x), signature="()->()")(F),
+    "several results": lambda l, n: n.vectorize(identity, signature="()->(),()")(F),
+    "core dimensions": lambda l, n: n.vectorize(identity, signature="(n)->()")(X),
+    "sizes of core dimensions": lambda l, n: n.vectorize(lambda x: x[:2], signature="(n)->(n)")(X),
+    "sizes of two results": lambda l, n: n.vectorize(lambda x: (x[:2], x), signature="(n)->(k),(k)")(X),
+    "one size for sizes": lambda l, n: l.lax.broadcast(F, 3),
+    "one stride for strides": lambda l, n: l.lax.conv(X[None], X[None], 1, "SAME"),
+    "one axis for axes": lambda l, n: l.lax.reduce(F, np.float32(0), l.lax.add, 0),
+    "bins of floats": lambda l, n: n.bincount(n.asarray(F)),
+    "half a diagonal": lambda l, n: n.tril(X, 0.5),
+    "no step": lambda l, n: n.asarray(F)[::0],
     "mesh axes": lambda l, n: l.sharding.Mesh(np.array(l.devices()[:1]), ("x", "y")),
 }
 

@@ -230,6 +230,9 @@ PROGRAMS = {
     "set at tuples": lambda p, n: n.arange(12).reshape(3, 4).at[(0, 1), (1, 2)].set(0),
     "one_hot of a list": lambda p, n: p.nn.one_hot([1, 2], 3),
     "a size as a shape": lambda p, n: p.lax.reshape(n.ones((2, 3)), 6),
+    "a size of a slice": lambda p, n: p.lax.dynamic_slice(n.arange(4), [1], 2),
+    "a size of a count": lambda p, n: p.lax.broadcasted_iota(np.int32, 3, 0),
+    "new core dimensions": lambda p, n: n.vectorize(lambda x: (x[:2], 1.0), signature="(n)->(k),()")(n.ones((2, 3))),
     "single dimensions of a product": lambda p, n: p.lax.dot_general(
         numbers(2, 3), numbers(3, 2), ((1, 0), ((), ()))
     ),

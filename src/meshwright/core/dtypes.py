@@ -225,7 +225,7 @@ def default_complex() -> np.dtype:
 
 
 def _limit(dtype: np.dtype, infinity: float, end: str) -> np.ndarray:
-    if dtype == bool_:
+    if of_numbers(dtype) == bool_:
         return np.array(infinity > 0)
     if is_integer(dtype):
         return np.array(getattr(ml_dtypes.iinfo(dtype), end), dtype)

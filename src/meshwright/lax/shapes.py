@@ -158,7 +158,8 @@ def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -
       >>> lax.broadcast(jnp.array([1, 2]), (3,)).tolist()
       [[1, 2], [1, 2], [1, 2]]
     """
-    shape, n = typeof(operand).shape, len(sizes)
+    shape, sizes = typeof(operand).shape, static_indices(sizes, "broadcast")
+    n = len(sizes)
     return broadcast_in_dim(operand, (*sizes, *shape), range(n, n + len(shape)), out_sharding=out_sharding)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.core import dtypes, pytree
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
-from meshwright.errors import IndexingError, NonConcreteBooleanIndexError
+from meshwright.errors import ArgumentError, IndexingError, NonConcreteBooleanIndexError
 from meshwright.ir.tracing import FOREIGN, Tracer, typeof
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.promotion import broadcast_shapes
@@ -207,6 +207,8 @@ def _slice_rows(s: slice, size: int) -> tuple[int, int, int, bool]:
                 f"(or an index array) for a window at a traced position ({error})"
             ) from None
         raise IndexingError(f"slice bounds must be integers: {error}") from None
+    except ValueError:
+        raise ArgumentError(f"the step of {s} must not be 0; leave it out for all elements") from None
     count = len(range(start, stop, step))
     if count == 0:
         return 0, 0, 1, False

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.core.static import static_index, static_indices
+from meshwright.core.static import static_index, static_indices, static_shape
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes, Region, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Op
@@ -250,7 +250,7 @@ class Iota(Op):
 
 def iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:
     """Array of ``shape`` that counts along ``dimension``."""
-    sizes, along = static_indices(shape, "iota"), static_index(dimension, "iota")
+    sizes, along = static_shape(shape, "iota"), static_index(dimension, "iota")
     return Iota(dtypes.canonical(dtypes.as_dtype(dtype)), sizes, along).bind()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof
 from meshwright.ops.shape.slice_pad import Pad
@@ -155,14 +155,14 @@ def int_tuple(op: str, what: str, value: Any, rank: int, default: int | None = N
     """``value`` as ``rank`` ints; ``None`` is ``default`` everywhere.
 
     Raises:
-      ArgumentError: not ints, or another number of them.
+      ArgumentTypeError: not ints. ArgumentError: another number of them.
     """
     if value is None and default is not None:
         return (default,) * rank
     try:
         ints = tuple(int(v.__index__()) for v in value)
     except (TypeError, AttributeError):
-        raise ArgumentError(f"{op}: {what} must be a sequence of ints, got {value!r}") from None
+        raise ArgumentTypeError(f"{op}: {what} must be a sequence of ints, got {value!r}") from None
     if len(ints) != rank:
         raise ArgumentError(
             f"{op}: {what} needs {counted(rank, 'entry', 'entries')}, one a window dimension, got {ints}"
