@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,10 @@ def leaked(lib: Any) -> Any:
 
 def io_callback_of(lib: Any) -> Any:
     return jax_io_callback if lib is jax else lib.io_callback
+
+
+def compute_on_of(lib: Any) -> Any:
+    return importlib.import_module(f"{lib.__name__}.experimental.compute_on").compute_on
 
 
 def with_rule(lib: Any, backward: Any) -> Any:
@@ -168,6 +173,8 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "bins of floats": lambda l, n: n.bincount(n.asarray(F)),
     "half a diagonal": lambda l, n: n.tril(X, 0.5),
     "no step": lambda l, n: n.asarray(F)[::0],
+    "another place": lambda l, n: compute_on_of(l)("nowhere").__enter__(),
+    "no place": lambda l, n: compute_on_of(l)(3).__enter__(),
     "mesh axes": lambda l, n: l.sharding.Mesh(np.array(l.devices()[:1]), ("x", "y")),
 }
 

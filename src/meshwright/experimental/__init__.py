@@ -23,9 +23,11 @@ __getattr__, __dir__ = late_attributes(
     submodules(
         __name__,
         "checkify",
+        "compute_on",
         "custom_partitioning",
         "export",
         "global_device_array",
+        "layout",
         "maps",
         "mesh_utils",
         "multihost_utils",

@@ -106,6 +106,7 @@ __all__ = [
     "relu",
     "relu6",
     "rms_norm",
+    "scaled_matmul",
     "selu",
     "sigmoid",
     "sigmoid_binary_cross_entropy",
