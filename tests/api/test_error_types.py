@@ -175,6 +175,26 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "no step": lambda l, n: n.asarray(F)[::0],
     "another place": lambda l, n: compute_on_of(l)("nowhere").__enter__(),
     "no place": lambda l, n: compute_on_of(l)(3).__enter__(),
+    "argnums twice": lambda l, n: l.grad(lambda x, y: x, argnums=(0, 0))(1.0, 2.0),
+    "argnums by name": lambda l, n: l.grad(identity)(x=1.0),
+    "a seed of 70 bits": lambda l, n: l.random.key(2**70),
+    "a window of one": lambda l, n: l.nn.dot_product_attention(
+        *[np.ones((1, 2, 1, 3), np.float32)] * 3, local_window_size=(1,)
+    ),
+    **{
+        f"{draw} of {dtype}": lambda l, n, draw=draw, dtype=dtype: getattr(l.random, draw)(
+            l.random.key(0), *([1.0] if draw in ("poisson", "geometric") else []), shape=(2,), dtype=dtype
+        )
+        for draw, dtype in {
+            "uniform": "int32",
+            "normal": "int32",
+            "laplace": "complex64",
+            "bits": "int32",
+            "poisson": "float32",
+            "geometric": "float32",
+        }.items()
+    },
+    "text to a callback": lambda l, n: l.pure_callback(lambda x: np.float32(1), np.float32(0), "a"),
     "mesh axes": lambda l, n: l.sharding.Mesh(np.array(l.devices()[:1]), ("x", "y")),
 }
 

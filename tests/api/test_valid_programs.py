@@ -251,6 +251,7 @@ PROGRAMS = {
     "blocks with scales on one side": lambda p, n: p.lax.scaled_dot(
         numbers(3, 8), numbers(8, 5), lhs_scale=2 ** n.round(numbers(3, 4)), preferred_element_type="bfloat16"
     ).astype("float32"),
+    "a large number folded in": lambda p, n: p.random.fold_in(p.random.PRNGKey(0), 2**32 - 1),
     "array of bytes": lambda p, n: n.array(bytearray(b"abc")),
 }  # fmt: skip
 

@@ -17,6 +17,7 @@ from meshwright.core.expected import refused
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, CallbackError
+from meshwright.ir.tracing import typeof
 from meshwright.ops.control.callback import IoCallback, PureCallback
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.sharding import SingleDeviceSharding
@@ -93,6 +94,21 @@ def _results(tree: Any, where: str) -> tuple[tuple[ShapedArray, ...], Any]:
     return tuple(_as_declared(x, where) for x in leaves), treedef
 
 
+def _arrays(args: Any, kwargs: Any, where: str) -> tuple[list[Any], pytree.PyTreeDef]:
+    """The leaves of the arguments, and their structure.
+
+    Raises:
+      ArgumentTypeError: one is no array, and could not be passed by a compiled program.
+    """
+    leaves, tree = pytree.flatten((args, kwargs))
+    for x in leaves:
+        try:
+            typeof(x)
+        except ArgumentTypeError as error:
+            raise ArgumentTypeError(f"{where}: {error}; or have the function close over it") from None
+    return leaves, tree
+
+
 def pure_callback(
     callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, sharding: SingleDeviceSharding | None = None,
     vmap_method: str | None = None, **kwargs: Any,
@@ -128,7 +144,7 @@ def pure_callback(
         )
     _by_one_process(sharding, "pure_callback")
     results, out_tree = _results(result_shape_dtypes, "pure_callback")
-    leaves, in_tree = pytree.flatten((args, kwargs))
+    leaves, in_tree = _arrays(args, kwargs, "pure_callback")
     flat = FlatFunction(callback, in_tree, out_tree)
     op = PureCallback(flat, name_of(callback), results, vmap_method=vmap_method)
     return pytree.unflatten(out_tree, op.bind(*leaves))
@@ -157,7 +173,7 @@ def io_callback(
     require_callable(callback, "io_callback")
     _by_one_process(sharding, "io_callback")
     results, out_tree = _results(result_shape_dtypes, "io_callback")
-    leaves, in_tree = pytree.flatten((args, kwargs))
+    leaves, in_tree = _arrays(args, kwargs, "io_callback")
     flat = FlatFunction(callback, in_tree, out_tree)
     op = IoCallback(flat, name_of(callback), results, bool(ordered))
     return pytree.unflatten(out_tree, op.bind(*leaves))
