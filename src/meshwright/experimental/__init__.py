@@ -33,6 +33,7 @@ __getattr__, __dir__ = late_attributes(
         "multihost_utils",
         "ode",
         "pjit",
+        "serialize_executable",
         "shard_alike",
         "shard_map",
     ),
