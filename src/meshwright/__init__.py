@@ -118,7 +118,8 @@ if _TYPE_CHECKING:
     from meshwright.api.plan import plan
     from meshwright.api.planning import Plan
     from meshwright.api.pmap import pmap
-    from meshwright.api.references import Ref, free_ref, freeze, new_ref
+    from meshwright.api.references import Ref, empty_ref, free_ref, freeze, new_ref
+    from meshwright.api.smap import smap
     from meshwright.interop import from_jax, from_torch, to_jax
     from meshwright.numpy import fft, linalg
     from meshwright.targets import load_executable, target
@@ -177,6 +178,7 @@ __all__ = [
     "disable_jit",
     "dump_ir",
     "effects_barrier",
+    "empty_ref",
     "enable_custom_prng",
     "enable_x64",
     "ensure_compile_time_eval",
@@ -243,6 +245,7 @@ __all__ = [
     "set_mesh",
     "shard_map",
     "sharding",
+    "smap",
     "target",
     "to_jax",
     "transfer_guard",
@@ -267,8 +270,9 @@ _LATE_NAMES = {
     "manual_program": "meshwright.inspect.manual_code",
     "plan": "meshwright.api.plan",
     "pmap": "meshwright.api.pmap",
+    "smap": "meshwright.api.smap",
     "xla_computation": "meshwright.api.computation",
-    **dict.fromkeys(("Ref", "free_ref", "freeze", "new_ref"), "meshwright.api.references"),
+    **dict.fromkeys(("Ref", "empty_ref", "free_ref", "freeze", "new_ref"), "meshwright.api.references"),
     **dict.fromkeys(("load_executable", "target"), "meshwright.targets"),
     **dict.fromkeys(("from_jax", "from_torch", "to_jax"), "meshwright.interop"),
     **dict.fromkeys(

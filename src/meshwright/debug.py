@@ -5,6 +5,7 @@ from meshwright.inspect.debug import (
     ShardingPicture,
     callback,
     inspect_array_sharding,
+    log,
     picture_of,
     print,
     visualize_array_sharding,
@@ -12,7 +13,7 @@ from meshwright.inspect.debug import (
 )
 
 __all__ = [
-    "ShardingPicture", "callback", "inspect_array_sharding", "picture_of", "print", "visualize_array_sharding",
+    "ShardingPicture", "callback", "inspect_array_sharding", "log", "picture_of", "print", "visualize_array_sharding",
     "visualize_sharding",
 ]  # fmt: skip
 

@@ -23,6 +23,10 @@ class IntegerRangeError(ArgumentError, OverflowError):
     """A Python integer beside an array whose dtype cannot hold it. NumPy raises ``OverflowError``."""
 
 
+class ArgumentNumberError(ArgumentError, TypeError):
+    """The number of an argument that the function was not called with, or one twice. JAX raises either error."""
+
+
 class AxisError(ArgumentError, IndexError):
     """There is no such axis. NumPy's ``AxisError`` is a ``ValueError`` and an ``IndexError``, so this is both."""
 
@@ -45,6 +49,10 @@ class ShapeError(MeshwrightError, TypeError, ValueError):
 
 class DTypeError(MeshwrightError, TypeError):
     """Operand dtypes do not fit the op or each other."""
+
+
+class DrawnTypeError(DTypeError, ValueError):
+    """A dtype in which a function of random numbers has none. JAX raises ``ValueError``."""
 
 
 class TypePromotionError(DTypeError, ValueError):
@@ -107,6 +115,13 @@ class KeyReuseError(MeshwrightError, TypeError):
 
 class DifferentiationError(MeshwrightError, TypeError):
     """A derivative was asked for that does not exist (integer input, non-scalar output of ``grad``, ...)."""
+
+
+class TangentMismatchError(DifferentiationError, ValueError):
+    """A tangent or cotangent that has not the structure or type of what it belongs to.
+
+    JAX raises ``ValueError`` for some of these and ``TypeError`` for others, so this is both.
+    """
 
 
 class UnboundAxisError(MeshwrightError, NameError):

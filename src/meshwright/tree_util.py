@@ -51,7 +51,9 @@ __all__ = [
     "PyTreeDef",
     "SequenceKey",
     "all_leaves",
+    "default_registry",
     "flatten_one_level",
+    "flatten_one_level_with_keys",
     "is_tree_node",
     "keystr",
     "register_dataclass",
@@ -95,5 +97,46 @@ def flatten_one_level(tree: Any) -> tuple[Any, Any]:
         raise ArgumentError(f"flatten_one_level: {type(tree).__name__} is no node of a tree but a leaf")
     return children, structure
 
+
+def flatten_one_level_with_keys(tree: Any) -> tuple[Any, Any]:
+    """:func:`flatten_one_level` with ``(key, child)`` for each child.
+
+    Raises:
+      ArgumentError: it is a leaf.
+
+    Example:
+      >>> mw.tree_util.flatten_one_level_with_keys({"a": [1]})[0]
+      [(DictKey(key='a'), [1])]
+    """
+    children, structure = flatten_one_level(tree)
+    paths, _ = tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    return [(path[0], child) for (path, _), child in zip(paths, children, strict=True)], structure
+
+
+class _Registry:
+    """All classes that are containers, as methods: what JAX's libraries take containers apart by, level by level."""
+
+    flatten = staticmethod(tree_flatten)
+    flatten_with_path = staticmethod(tree_flatten_with_path)
+    is_node = staticmethod(is_tree_node)
+    register_node = staticmethod(register_pytree_node)
+
+    @staticmethod
+    def register_dataclass_node(nodetype: type, data_fields: Any, meta_fields: Any) -> None:
+        """:func:`register_dataclass`."""
+        register_dataclass(nodetype, data_fields, meta_fields)
+
+    @staticmethod
+    def flatten_one_level(tree: Any) -> tuple[Any, Any] | None:
+        """:func:`flatten_one_level`; None of a leaf."""
+        return flatten_one_level(tree) if is_tree_node(type(tree)) or tree is None else None
+
+    @staticmethod
+    def flatten_one_level_with_keys(tree: Any) -> tuple[Any, Any] | None:
+        """:func:`flatten_one_level_with_keys`; None of a leaf."""
+        return flatten_one_level_with_keys(tree) if is_tree_node(type(tree)) or tree is None else None
+
+
+default_registry = _Registry()
 
 __getattr__ = _absent("tree_util")

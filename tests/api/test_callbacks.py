@@ -69,8 +69,11 @@ def test_arguments_may_be_kept():
     assert [float(a.sum()) for a in kept] == [0, 1000, 2000, 3000]
 
 
+METHODS = ["sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized"]
+
+
 @pytest.mark.parametrize("jitted", [False, True])
-@pytest.mark.parametrize("method", ["sequential", "expand_dims", "broadcast_all"])
+@pytest.mark.parametrize("method", METHODS)
 def test_vmap(method, jitted):
     shapes = []
 
@@ -84,6 +87,8 @@ def test_vmap(method, jitted):
     np.testing.assert_allclose((mw.jit(f) if jitted else f)(X, w), np.sin(X) * w[:, None], rtol=1e-6)
     expected = {
         "sequential": [((2,), (2,))] * 3,
+        "sequential_unrolled": [((2,), (2,))] * 3,
+        "legacy_vectorized": [((3, 2), (2,))],
         "expand_dims": [((3, 2), (1, 2))],
         "broadcast_all": [((3, 2), (3, 2))],
     }
@@ -321,6 +326,12 @@ def test_bad_calls(refuses):
         mw.pure_callback(np.sin, 3, X)
     with refuses(TypeError, "expected a function"):
         mw.io_callback(3, X, X)
+    with pytest.warns(mw.errors.DTypeWarning):
+        wide = mw.ShapeDtypeStruct((), np.float64)
+    with refuses(ValueError, "float64", "enable_x64"):
+        mw.pure_callback(np.sin, wide, X)
+    with refuses(TypeError, "sharding", "SingleDeviceSharding"):
+        mw.io_callback(np.sin, X, X, sharding=3)
     with refuses(ValueError, "vmap_method", "'broadcast_all'"):
         mw.pure_callback(np.sin, X, X, vmap_method="fast")
     with refuses(NotImplementedError, "needs vmap_method"):
@@ -331,6 +342,28 @@ def test_bad_calls(refuses):
     assert issubclass(DifferentiationError, TypeError)
     with refuses(NotImplementedError, "int4", "int8"):
         mw.jit(lambda x: sine(x.astype("int4")))(X)
+
+
+def test_formats_may_be_checked_when_the_program_comes_by(refuses, capsys):
+    mw.jit(lambda x: mw.debug.print("{x}", x=x, skip_format_check=True))(2)
+    assert capsys.readouterr().out == "2\n"
+    with refuses(mw.errors.CallbackError, "KeyError"):
+        mw.jit(lambda x: mw.debug.print("{y}", x=x, skip_format_check=True))(2)
+
+
+def test_options_may_be_given_first(capsys, caplog):
+    mw.jit(lambda x: mw.debug.print(ordered=True)("got {x}", x=x))(2)
+    mw.debug.print(skip_format_check=True)("got", 3, 4)
+    assert capsys.readouterr().out == "got 2\ngot 3 4\n"
+    caplog.set_level("INFO", "meshwright")
+    mw.jit(lambda x: mw.debug.log(ordered=True)("got {}", x))(2)
+    (record,) = caplog.records
+    assert record.getMessage() == "got 2" and record.filename == "test_callbacks.py" and record.levelname == "INFO"
+
+
+def test_leaves_of_other_structures_are_refused(refuses):
+    with refuses(mw.errors.CallbackError, "structure"):
+        mw.pure_callback(lambda x: ((x, x), x), [X, [X, X]], X)
 
 
 def test_formats_are_checked_when_traced(refuses):

@@ -150,6 +150,8 @@ def test_options_of_jax_that_there_is_no_need_to_have():
     assert mw.config.jax_cpu_enable_async_dispatch is False
     mw.config.update("jax_cpu_enable_async_dispatch", True)
     mw.config.update("jax_threefry_partitionable", True)
+    mw.config.update("jax_remove_size_one_mesh_axis_from_type", False)
+    mw.config.update("jax_dump_ir_modes", "stablehlo,jaxpr")
     for name, value in ("threefry_partitionable", False), ("legacy_prng_key", "error"), ("default_dtype_bits", "32"):
         with pytest.raises(errors.ConfigError, match=r"as it always is here.*leave the line out"):
             mw.config.update(f"jax_{name}", value)

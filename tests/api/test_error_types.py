@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback as jax_io_callback
 
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -26,6 +28,26 @@ def leaked(lib: Any) -> Any:
     kept: list[Any] = []
     lib.jit(lambda x: kept.append(x) or x)(1.0)
     return kept[0] + 1
+
+
+def io_callback_of(lib: Any) -> Any:
+    return jax_io_callback if lib is jax else lib.io_callback
+
+
+def compute_on_of(lib: Any) -> Any:
+    return importlib.import_module(f"{lib.__name__}.experimental.compute_on").compute_on
+
+
+def with_rule(lib: Any, backward: Any) -> Any:
+    f = lib.custom_vjp(identity)
+    f.defvjp(lambda x: (x, None), backward)
+    return f
+
+
+def with_tangent(lib: Any, rule: Any) -> Any:
+    f = lib.custom_jvp(identity)
+    f.defjvp(rule)
+    return f
 
 
 #: of a library and its NumPy
@@ -90,6 +112,89 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "inv": lambda l, n: n.linalg.inv(X),
     "dynamic_slice": lambda l, n: l.lax.dynamic_slice(n.asarray(X), (0,), (1, 1)),
     "roll": lambda l, n: n.roll(X, 1, axis=7),
+    "equal to a list": lambda l, n: n.asarray(F) == [1.0, 1.0],
+    "unequal to a tuple": lambda l, n: l.jit(lambda x: x != (1.0, 1.0))(F),
+    "equal to a set": lambda l, n: n.asarray(F) == {1.0},
+    "a list and an array": lambda l, n: [1.0, 1.0] - n.asarray(F),
+    "power of a list": lambda l, n: n.asarray(F) ** [1, 2],
+    "mask of floats": lambda l, n: l.nn.dot_product_attention(*[np.ones((1, 2, 1, 3), np.float32)] * 3, mask=X[0, :2]),
+    "initial of sum": lambda l, n: n.sum(X, axis=0, initial=X[0]),
+    "initial of max": lambda l, n: n.max(X, axis=0, initial=X[0]),
+    "initial of nanprod": lambda l, n: n.nanprod(X, initial=F),
+    "64 bits of an array": lambda l, n: l.pure_callback(identity, np.float64(1), 1.0),
+    "64 bits of an effect": lambda l, n: io_callback_of(l)(identity, np.int64(1), 1),
+    "bool axis of vmap": lambda l, n: l.vmap(identity, in_axes=True)(X),
+    "bool axes of vmap": lambda l, n: l.vmap(identity, in_axes=(False,))(X),
+    "bool result axis of vmap": lambda l, n: l.vmap(identity, out_axes=True)(X),
+    "scope": lambda l, n: l.named_scope(3),
+    "bits of nothing": lambda l, n: l.lax.reduce_precision(F, 0, 3),
+    "negative bits": lambda l, n: l.lax.reduce_precision(F, 3, -1),
+    "half a bit": lambda l, n: l.lax.reduce_precision(F, 5.0, 3),
+    "bits of bools": lambda l, n: l.lax.bitcast_convert_type(F > 0, np.int8),
+    "bits as bools": lambda l, n: l.lax.bitcast_convert_type(np.ones(2, np.int8), bool),
+    "bits of complex numbers": lambda l, n: l.lax.bitcast_convert_type(np.ones(2, np.complex64), np.float32),
+    "stride 0": lambda l, n: l.lax.conv(X[None, None], X[None, None], (0, 1), "SAME"),
+    "stride 0 of a window": lambda l, n: l.lax.reduce_window(F, 0.0, l.lax.add, (2,), (0,), "SAME"),
+    "places of rounding": lambda l, n: n.round(F, 1.5),
+    "half an element": lambda l, n: n.partition(F, 0.5),
+    "no such element": lambda l, n: n.partition(F, 2),
+    "half a bin": lambda l, n: n.histogram(F, bins=1.5),
+    "half an axis": lambda l, n: n.tensordot(X, X.T, 1.0),
+    "ragged index": lambda l, n: n.asarray(X)[[0, [1, 2]], 0],
+    "float in an index": lambda l, n: n.asarray(X)[(0, 1.5), 0],
+    "no such mode": lambda l, n: n.asarray(F).at[0].get(mode="wrap"),
+    "cotangent tree": lambda l, n: l.vjp(lambda x: (x, x), 1.0)[1](1.0),
+    "cotangent list": lambda l, n: l.vjp(lambda x: (x, x), 1.0)[1]([1.0, 1.0]),
+    "cotangent shape": lambda l, n: l.vjp(identity, F)[1](np.ones(3, np.float32)),
+    "cotangent dtype": lambda l, n: l.vjp(identity, F)[1](I),
+    "cotangent count": lambda l, n: l.vjp(identity, F)[1](F, F),
+    "transposed tree": lambda l, n: l.linear_transpose(lambda x: (x, x), 1.0)(1.0),
+    "transposed shape": lambda l, n: l.linear_transpose(identity, F)(np.ones(3, np.float32)),
+    "pushed shape": lambda l, n: l.linearize(identity, F)[1](np.ones(3, np.float32)),
+    "pushed tree": lambda l, n: l.linearize(identity, (1.0, 2.0))[1]([1.0, 2.0]),
+    "jvp shape": lambda l, n: l.jvp(identity, (F,), (np.ones(3, np.float32),)),
+    "rule's cotangent": lambda l, n: l.grad(with_rule(l, lambda r, g: (np.ones(3, np.float32),)))(1.0),
+    "rule's cotangents": lambda l, n: l.grad(with_rule(l, lambda r, g: (g, g)))(1.0),
+    "rule's integer tangent": lambda l, n: l.grad(with_tangent(l, lambda p, t: (p[0], 1)))(1.0),
+    "scales that do not fit": lambda l, n: l.lax.scaled_dot(n.asarray(X), n.asarray(X.T), lhs_scale=np.ones((2, 2))),
+    "scales of a vector": lambda l, n: l.lax.scaled_dot(n.asarray(F), n.asarray(F)),
+    "matrices without batch": lambda l, n: l.nn.scaled_matmul(X, X, X, X),
+    "smap along text": lambda l, n: l.smap(identity, in_axes="x", out_axes=0, axis_name="x"),
+    "smap to text": lambda l, n: l.smap(identity, in_axes=0, out_axes="x", axis_name="x"),
+    "smap along two axes": lambda l, n: l.smap(identity, in_axes=0, out_axes=0, axis_name=("x", "y")),
+    "results of a signature": lambda l, n: n.vectorize(lambda x: (x, x), signature="()->()")(F),
+    "several results": lambda l, n: n.vectorize(identity, signature="()->(),()")(F),
+    "core dimensions": lambda l, n: n.vectorize(identity, signature="(n)->()")(X),
+    "sizes of core dimensions": lambda l, n: n.vectorize(lambda x: x[:2], signature="(n)->(n)")(X),
+    "sizes of two results": lambda l, n: n.vectorize(lambda x: (x[:2], x), signature="(n)->(k),(k)")(X),
+    "one size for sizes": lambda l, n: l.lax.broadcast(F, 3),
+    "one stride for strides": lambda l, n: l.lax.conv(X[None], X[None], 1, "SAME"),
+    "one axis for axes": lambda l, n: l.lax.reduce(F, np.float32(0), l.lax.add, 0),
+    "bins of floats": lambda l, n: n.bincount(n.asarray(F)),
+    "half a diagonal": lambda l, n: n.tril(X, 0.5),
+    "no step": lambda l, n: n.asarray(F)[::0],
+    "another place": lambda l, n: compute_on_of(l)("nowhere").__enter__(),
+    "no place": lambda l, n: compute_on_of(l)(3).__enter__(),
+    "argnums twice": lambda l, n: l.grad(lambda x, y: x, argnums=(0, 0))(1.0, 2.0),
+    "argnums by name": lambda l, n: l.grad(identity)(x=1.0),
+    "a seed of 70 bits": lambda l, n: l.random.key(2**70),
+    "a window of one": lambda l, n: l.nn.dot_product_attention(
+        *[np.ones((1, 2, 1, 3), np.float32)] * 3, local_window_size=(1,)
+    ),
+    **{
+        f"{draw} of {dtype}": lambda l, n, draw=draw, dtype=dtype: getattr(l.random, draw)(
+            l.random.key(0), *([1.0] if draw in ("poisson", "geometric") else []), shape=(2,), dtype=dtype
+        )
+        for draw, dtype in {
+            "uniform": "int32",
+            "normal": "int32",
+            "laplace": "complex64",
+            "bits": "int32",
+            "poisson": "float32",
+            "geometric": "float32",
+        }.items()
+    },
+    "text to a callback": lambda l, n: l.pure_callback(lambda x: np.float32(1), np.float32(0), "a"),
     "mesh axes": lambda l, n: l.sharding.Mesh(np.array(l.devices()[:1]), ("x", "y")),
 }
 

@@ -18,8 +18,9 @@ GLOBALS = {"mw": mw, "mnp": mnp, "lax": lax, "np": np, "P": P, "jnp": mnp}
 MODULES = [
     "api.assembling", "api.batching_rules", "api.callbacks", "api.control_flow", "api.environment", "api.jit",
     "lax.convolution", "lax.functions", "lax.linalg", "lax.polar", "lax.products", "lax.ragged", "lax.random_bits",
-    "lax.reductions", "lax.shapes", "api.load", "api.placement", "api.plan", "api.export", "api.pmap",
-    "api.shard_map", "api.tracing", "api.xmap", "experimental.pjit", "interpreters.sharded_jit", "core.caches",
+    "lax.reductions", "lax.scaled", "lax.shapes", "api.load", "api.placement", "api.plan", "api.export", "api.pmap",
+    "api.references", "api.serialized", "api.shard_map", "api.smap", "api.tracing", "api.xmap",
+    "experimental.compute_on", "experimental.layout", "experimental.pjit", "interpreters.sharded_jit", "core.caches",
     "core.options", "core.precision", "core.pytree", "core.pytree_classes", "core.pytree_keys", "inspect.debug",
     "inspect.manual_code", "inspect.picture", "ops.special.bessel", "ops.elementwise.chlo",
     "ops.linalg.cholesky", "ops.linalg.eig",

@@ -48,6 +48,13 @@ class TestValues:
     def test_product_with_a_sum(self):
         close(run(matmul, A, B), [np.sin(A) @ B])
 
+    def test_one_axis_in_another(self):
+        inner = mw.smap(lambda a, b: lax.psum(mnp.sin(a) @ b, "y"), in_axes=(1, 0), out_axes=None, axis_name="y")
+        outer = mw.smap(in_axes=({"a": 0, "b": None},), out_axes={"c": 0}, axis_name="x")
+        f = outer(lambda t: {"c": inner(t["a"], t["b"])})
+        with mw.set_mesh(MESH):
+            close(run(lambda a, b: f({"a": a, "b": b}), A, B), [np.sin(A) @ B])
+
     def test_collectives(self):
         def f(a):
             ring = lax.ppermute(a, "x", [(i, (i + 1) % 3) for i in range(3)])

@@ -223,6 +223,35 @@ PROGRAMS = {
     ),
     "array of a buffer": lambda p, n: n.array(memoryview(np.arange(3.0, dtype="float32"))),
     "array of an array.array": lambda p, n: n.asarray(array.array("f", [1, 2])),
+    "tuples as an index": lambda p, n: n.arange(12).reshape(3, 4)[(0, 1), (1, 2)],
+    "a tuple behind a slice": lambda p, n: n.arange(12).reshape(3, 4)[:, (0, 3)],
+    "nothing as an index": lambda p, n: n.arange(12).reshape(3, 4)[:, ()],
+    "traced integers in lists": lambda p, n: p.jit(lambda i: n.arange(12).reshape(3, 4)[[i, 1], (0, i)])(2),
+    "set at tuples": lambda p, n: n.arange(12).reshape(3, 4).at[(0, 1), (1, 2)].set(0),
+    "one_hot of a list": lambda p, n: p.nn.one_hot([1, 2], 3),
+    "a size as a shape": lambda p, n: p.lax.reshape(n.ones((2, 3)), 6),
+    "a size of a slice": lambda p, n: p.lax.dynamic_slice(n.arange(4), [1], 2),
+    "a size of a count": lambda p, n: p.lax.broadcasted_iota(np.int32, 3, 0),
+    "new core dimensions": lambda p, n: n.vectorize(lambda x: (x[:2], 1.0), signature="(n)->(k),()")(n.ones((2, 3))),
+    "single dimensions of a product": lambda p, n: p.lax.dot_general(
+        numbers(2, 3), numbers(3, 2), ((1, 0), ((), ()))
+    ),
+    "a single batch dimension": lambda p, n: p.lax.dot_general(numbers(2, 3), numbers(2, 3), ((1, 1), (0, 0))),
+    "exchanged dimensions": lambda p, n: p.lax.broadcast_in_dim(numbers(2, 3), (4, 3, 2), (2, 1)),
+    "steps that are a float": lambda p, n: p.lax.scan(lambda c, x: (c + 1, c), 0, None, length=4.0),
+    "a list of a tuple": lambda p, n: p.pure_callback(lambda x: (x, x), [np.float32(0), np.float32(0)], 1.0),
+    "of one device": lambda p, n: p.pure_callback(
+        lambda x: x, np.float32(0), 1.0, sharding=p.sharding.SingleDeviceSharding(p.devices()[0])
+    ),
+    "to a format": lambda p, n: p.device_put(n.arange(3), n.arange(3).format),
+    "jit to a format": lambda p, n: p.jit(lambda x: x + 1, in_shardings=n.arange(3).format)(n.arange(3)),
+    "blocks with scales": lambda p, n: p.jit(
+        lambda x, y, s, t: p.lax.scaled_dot(x, y, lhs_scale=s, rhs_scale=t).astype("float32")
+    )(*(n.asarray(2 * numbers(*shape), "float8_e4m3fn") for shape in ((2, 3, 8), (2, 8, 5), (2, 3, 2), (2, 4, 5)))),
+    "blocks with scales on one side": lambda p, n: p.lax.scaled_dot(
+        numbers(3, 8), numbers(8, 5), lhs_scale=2 ** n.round(numbers(3, 4)), preferred_element_type="bfloat16"
+    ).astype("float32"),
+    "a large number folded in": lambda p, n: p.random.fold_in(p.random.PRNGKey(0), 2**32 - 1),
     "array of bytes": lambda p, n: n.array(bytearray(b"abc")),
 }  # fmt: skip
 

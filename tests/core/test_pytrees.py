@@ -273,3 +273,13 @@ def test_registrations_that_cannot_be(refuses):
     mw.register_pytree_node(lopsided, lambda x: [1, 2, 3], lambda aux, c: None)
     with refuses(TypeError, "Lopsided", "pair", "[1, 2, 3]"):
         mw.tree.leaves(lopsided())
+
+
+def test_the_registry_takes_containers_apart():
+    registry = tree_util.default_registry
+    for tree in ([1, (2,)], (1, [2]), {"b": 1, "a": [2]}, Point(1, [2]), None):
+        theirs, ours = jax.tree_util.default_registry.flatten_one_level(tree), registry.flatten_one_level(tree)
+        assert list(theirs[0]) == list(ours[0])
+        with_keys = registry.flatten_one_level_with_keys(tree)[0]
+        assert [child for _, child in with_keys] == list(ours[0])
+    assert registry.flatten_one_level(3) is None and registry.is_node(list) and not registry.is_node(int)

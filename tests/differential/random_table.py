@@ -14,7 +14,7 @@ from outcomes import Call, Of, Weak, call
 
 SYNONYMS: dict[str, str] = {}
 #: keys themselves, whose parts are compared in tests/random
-ELSEWHERE = "PRNGKey clone fold_in key key_data key_impl split wrap_key_data"
+ELSEWHERE = "PRNGKey clone fold_in key key_data key_dtype key_impl split wrap_key_data"
 KEY = Of(lambda m: m.random.key(3), "key")
 TYPES = (*(d.name for d in FLOATS), "int32", "uint8", "bool", "complex64")
 

@@ -12,7 +12,7 @@ from op_checks import check_batch, check_grad, check_value, values
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
-from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ops.elementwise.table import mul
 from meshwright.ops.products import conv as C
@@ -279,7 +279,7 @@ BAD = {
     "strides": (lambda: C.conv(X, W, (1,), "SAME"), ArgumentError, "window_strides needs 2 entries"),
     "zero stride": (lambda: C.conv(X, X, (1, 0), ((0, 0), (0, 0))), ShapeError, "stride of window dimension 1 is 0"),
     "zero dilation": (lambda: C.conv_general_dilated(X, X, (1, 1), ((0, 0), (0, 0)), (0, 1)), ShapeError, "dilation"),
-    "float stride": (lambda: C.conv(X, W, (1.5, 1), "SAME"), ArgumentError, "sequence of ints"),
+    "float stride": (lambda: C.conv(X, W, (1.5, 1), "SAME"), ArgumentTypeError, "sequence of ints"),
     "padding word": (lambda: C.conv(X, W, (1, 1), "FULL"), ArgumentError, "'FULL'"),
     "padding count": (lambda: C.conv(X, W, (1, 1), [(1, 1)]), ArgumentError, r"2 \(low, high\) pairs"),
     "cut too much": (lambda: C.conv(X, X, (1, 1), [(-5, -3), (0, 0)]), ShapeError, "cuts more"),

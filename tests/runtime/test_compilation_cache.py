@@ -14,8 +14,9 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright.errors import CompilationCacheWarning, DistributedError
+from meshwright.experimental.serialize_executable import deserialize_and_load, serialize
 from meshwright.runtime import warm
-from meshwright.runtime.pjrt import client, disk_cache
+from meshwright.runtime.pjrt import client, disk_cache, stored
 from meshwright.runtime.pjrt.world import WORLD
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -120,11 +121,11 @@ def test_entries_that_xla_cannot_load_are_compiled_again(folder, compiles):
 def test_entries_of_another_jaxlib_are_left_alone(folder, compiles, monkeypatch):
     want = run(4.875)
     before = entries(folder)
-    disk_cache._machine.cache_clear()
+    disk_cache.machine.cache_clear()
     monkeypatch.setattr(disk_cache.jaxlib, "__version__", "0.0.1")
     np.testing.assert_array_equal(run(4.875), want)
     assert len(compiles) == 2 and len(entries(folder)) == 2 and before[0] in entries(folder)
-    disk_cache._machine.cache_clear()
+    disk_cache.machine.cache_clear()
 
 
 def test_what_others_can_write_to_is_not_read(folder, compiles):
@@ -293,3 +294,45 @@ def test_the_oldest_entries_go_when_it_is_full(folder):
     with mw.config.override("compilation_cache_max_size", 1):
         mw.jit(lambda x: mnp.cos(x) - 3)(X)
     assert not list(folder.iterdir())
+
+
+# --- compiled programs as bytes -----------------------------------------------------------------------------
+BIG = np.arange(5000, dtype=np.float32)
+COMPILED = {
+    "one device": lambda: mw.jit(lambda x: {"y": mnp.sin(x) @ x.T, "x": x}),
+    "a constant": lambda: mw.jit(lambda x: mnp.asarray(BIG)[:4] * x),
+    "nothing to run": lambda: mw.jit(lambda x: x),
+    "LAPACK": lambda: mw.jit(lambda x: mnp.linalg.cholesky(x @ x.T + 9 * mnp.eye(3))),
+    "a mesh": lambda: mw.jit(mnp.cumsum, in_shardings=mw.NamedSharding(mw.make_mesh((2,), ("d",)), SPLIT)),
+    "a donated argument": lambda: mw.jit(lambda x: x + 1, donate_argnums=0),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_serialized_programs_are_not_compiled_again(name, compiles):
+    made = COMPILED[name]().lower(X).compile()
+    want, data = made(X), serialize(made)
+    count = len(compiles)
+    loaded = deserialize_and_load(*data)
+    got = loaded(X)
+    assert len(compiles) == count and loaded.input_shardings == made.input_shardings
+    for a, b in zip(mw.tree.leaves(got), mw.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.sharding == b.sharding and a.aval == b.aval
+    assert loaded.as_text().startswith("HloModule")
+
+
+def test_what_is_no_serialized_program_is_refused(refuses, monkeypatch):
+    data, *trees = serialize(mw.jit(lambda x: x + 1).lower(X).compile())
+    for bad in (b"x", data[:-1], data[:-1] + b"!", "x"):
+        with refuses(ValueError, "deserialize_and_load"):
+            deserialize_and_load(bad, *trees)
+    with refuses(ValueError, "give those that serialize returned"):
+        deserialize_and_load(data, trees[1], trees[0])
+    monkeypatch.setattr(stored, "machine", lambda: "another")
+    with refuses(ValueError, "another processor"):
+        deserialize_and_load(data, *trees)
+    with refuses(TypeError, "compile()"):
+        serialize(mw.jit(lambda x: x))
+    with refuses(ValueError, "calls Python"):
+        serialize(mw.jit(lambda x: mw.pure_callback(np.sin, x, x)).lower(X).compile())

@@ -114,13 +114,45 @@ def test_division_checks():
 
 
 def test_vmap_outside_and_inside():
-    def f(x):
-        checkify.check(x < 4, "got {}", x)
+    def f(x, c=checkify):
+        c.check(x < 4, "got {}", x)
         return x
 
-    assert mw.vmap(checkify.checkify(f))(X)[0].get() == "got 4.0"
+    def theirs(x):
+        return f(x, jax_checkify)
+
+    said = mw.vmap(checkify.checkify(f))(X)[0].get()
+    assert said == "at mapped index 1: got 4.0\nat mapped index 2: got 9.0"
+    assert said == jax.vmap(jax_checkify.checkify(theirs))(X)[0].get().replace(" (`check` failed)", "")
     assert mw.vmap(checkify.checkify(f))(X / 10)[0].get() is None
-    assert checkify.checkify(mw.vmap(f))(X)[0].get() == "got [1. 4. 9.]"
+    assert checkify.checkify(mw.vmap(f))(X)[0].get() == "at mapped index 1: got 4.0"
+    assert mw.jit(checkify.checkify(mw.vmap(mw.vmap(f))))(X.reshape(3, 1))[0].get() == "at mapped index 1, 0: got 4.0"
+    assert checkify.checkify(mw.vmap(f))(X[:0])[0].get() is None
+    assert mw.vmap(checkify.checkify(mw.vmap(f)))(X.reshape(3, 1))[0].get().startswith("at mapped index 1, 0: got 4.0")
+    unmapped = mw.vmap(lambda x, y: (checkify.check(y > 2, "{}", x), x)[1], in_axes=(0, None))
+    assert checkify.checkify(unmapped)(X, 1)[0].get() == "at mapped index 0: 1.0"
+
+
+def test_debug_checks_are_for_checked_functions_alone():
+    def f(x):
+        checkify.debug_check(x.sum() < 4, "got {x}", x=x.sum())
+        return lax.scan(lambda c, v: (checkify.check(v[0] < 4, "no", debug=True), (c + v, v))[1], x[0], x)[0].sum()
+
+    split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), mw.P(None, "x"))
+    x = mnp.arange(8.0).reshape(2, 4)
+    for run in (f, mw.jit(f), mw.jit(f, in_shardings=split), mw.vmap(lambda v: f(v[None])), mw.jit(mw.grad(f))):
+        run(x)
+    assert "check" not in mw.jit(f, in_shardings=split).lower(x).partition().as_text()
+    error, _ = mw.jit(checkify.checkify(mw.jit(f)))(x)
+    assert error.get() == "got 28.0"
+    with pytest.raises(checkify.JaxRuntimeError, match="got 28"):
+        checkify.check_error(error)
+
+    def inner(x):
+        checkify.check_error(checkify.checkify(f)(x)[0])
+
+    with pytest.raises(NotImplementedError, match="got"):
+        mw.jit(inner)(x)
 
 
 def test_errors_of_an_inner_function_and_eager_checks(refuses):

@@ -166,13 +166,19 @@ def check_carry(what: str, fun: Any, value: Any, out_tree: Any, out_avals: Seque
         )
 
 
+def _steps(what: str, length: Any) -> int:
+    """A number of steps; a float that is one, too, as quotients are."""
+    whole = isinstance(length, (float, np.floating)) and float(length).is_integer()
+    return as_integer(f"{what}: length", int(length) if whole else length)
+
+
 def leading_size(what: str, xs: Any, length: int | None) -> int:
     """The common leading dimension of the leaves of ``xs``.
 
     Raises:
       ArgumentError: there is none, or it is not ``length``.
     """
-    sizes: dict[int, str] = {} if length is None else {as_integer(f"{what}: length", length): "length"}
+    sizes: dict[int, str] = {} if length is None else {_steps(what, length): "length"}
     for path, x in zip(pytree.paths(xs), pytree.leaves(xs)):
         aval = typeof(x)
         if not aval.shape:

@@ -11,14 +11,19 @@ from collections.abc import Callable
 from typing import Any
 
 from meshwright.api.shape_dtype import shape_of
-from meshwright.core import pytree
+from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.expected import refused
+from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, CallbackError
+from meshwright.ir.tracing import typeof
 from meshwright.ops.control.callback import IoCallback, PureCallback
+from meshwright.runtime.pjrt.world import WORLD
+from meshwright.sharding import SingleDeviceSharding
 from meshwright.transforms.wrapped import name_of, require_callable
 
-_VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all")
+_VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,49 @@ class FlatFunction:
         args, kwargs = pytree.unflatten(self.in_tree, leaves)
         out = self.fun(*args, **kwargs)
         outs, out_tree = pytree.flatten(out)
-        if out_tree != self.out_tree:
+        if out_tree != self.out_tree and not _alike(out_tree, self.out_tree):
             raise CallbackError(
                 f"the Python function {name_of(self.fun)} returned structure {pytree.show(out_tree)}, but "
                 f"result_shape_dtypes has structure {pytree.show(self.out_tree)}"
             )
         return outs
+
+
+def _alike(got: pytree.PyTreeDef, want: pytree.PyTreeDef) -> bool:
+    """Whether leaves belong to each other: one and one, or those of sequences, of whatever kind, at the same places."""
+    trees = [pytree.unflatten(t, range(t.num_leaves)) for t in (got, want)]
+    return got.num_leaves == want.num_leaves == 1 or _as_lists(trees[0]) == _as_lists(trees[1])
+
+
+def _as_lists(tree: Any) -> Any:
+    return [_as_lists(x) for x in tree] if isinstance(tree, (list, tuple)) else tree
+
+
+def _by_one_process(sharding: Any, where: str) -> None:
+    """Refuse what says which device calls, where it matters.
+
+    Raises:
+      ArgumentTypeError: it is no device's sharding. ArgumentError: there are several processes, of which one calls.
+    """
+    if sharding is None:
+        return
+    if not isinstance(sharding, SingleDeviceSharding):
+        raise refused(f"{where}: sharding", "a SingleDeviceSharding or None", sharding)
+    if WORLD.count > 1:
+        raise ArgumentError(
+            f"{where}: sharding={sharding} says which device calls the function; of several processes that of the "
+            "mesh's first device does; leave it out"
+        )
+
+
+def _as_declared(x: Any, where: str) -> ShapedArray:
+    declared = getattr(x, "declared", x.dtype)
+    if not is_key(declared) and dtypes.canonical(dtypes.as_dtype(declared)) != declared:
+        raise ArgumentError(
+            f"{where}: result_shape_dtypes says {declared}, which needs config.update('enable_x64', True); declare "
+            f"{dtypes.canonical(dtypes.as_dtype(declared))}"
+        )
+    return shape_of(x).strong()
 
 
 def _results(tree: Any, where: str) -> tuple[tuple[ShapedArray, ...], Any]:
@@ -49,21 +91,42 @@ def _results(tree: Any, where: str) -> tuple[tuple[ShapedArray, ...], Any]:
                 f"{where}: result_shape_dtypes must hold types of arrays, got {x!r}; use ShapeDtypeStruct(shape, "
                 "dtype), or None for no results"
             )
-    return tuple(shape_of(x).strong() for x in leaves), treedef
+    return tuple(_as_declared(x, where) for x in leaves), treedef
+
+
+def _arrays(args: Any, kwargs: Any, where: str) -> tuple[list[Any], pytree.PyTreeDef]:
+    """The leaves of the arguments, and their structure.
+
+    Raises:
+      ArgumentTypeError: one is no array, and could not be passed by a compiled program.
+    """
+    leaves, tree = pytree.flatten((args, kwargs))
+    for x in leaves:
+        try:
+            typeof(x)
+        except ArgumentTypeError as error:
+            raise ArgumentTypeError(f"{where}: {error}; or have the function close over it") from None
+    return leaves, tree
 
 
 def pure_callback(
-    callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, vmap_method: str | None = None, **kwargs: Any
-) -> Any:
+    callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, sharding: SingleDeviceSharding | None = None,
+    vmap_method: str | None = None, **kwargs: Any,
+) -> Any:  # fmt: skip
     """``callback(*args, **kwargs)``, computed in Python on NumPy arrays, inside or outside of traced functions.
 
     Args:
       callback: a function without effects, of NumPy arrays (in the structure of the arguments).
-      result_shape_dtypes: what it returns: a tree of ``ShapeDtypeStruct`` or anything with ``shape`` and ``dtype``.
-      vmap_method: how ``vmap`` calls it: ``"sequential"`` for each entry; ``"expand_dims"`` once, with a leading
-        dimension on all arguments, of size 1 where one is not mapped; ``"broadcast_all"`` once, all of them repeated.
+      result_shape_dtypes: what it returns: a tree of ``ShapeDtypeStruct`` or anything with ``shape`` and ``dtype``;
+        lists may come as tuples.
+      sharding: that of a device, which calls it: of one process all are the same.
+      vmap_method: how ``vmap`` calls it: ``"sequential"`` (or ``"sequential_unrolled"``) for each entry;
+        ``"expand_dims"`` once, with a leading dimension on all arguments, of size 1 where one is not mapped;
+        ``"broadcast_all"`` once, all of them repeated; ``"legacy_vectorized"`` once, what is not mapped as it is.
 
     Raises:
+      ArgumentError: 64 bits are declared without ``enable_x64``, another ``vmap_method``, or ``sharding`` where there
+        are several processes.
       CallbackError: it raised, or returned something else.
       DifferentiationError: a derivative through it is wanted; give it one with ``custom_jvp``.
       RuleError: under ``vmap`` without ``vmap_method``.
@@ -79,16 +142,18 @@ def pure_callback(
             f"pure_callback: vmap_method must be one of {', '.join(map(repr, _VMAP_METHODS))} or None, got "
             f"{vmap_method!r}"
         )
+    _by_one_process(sharding, "pure_callback")
     results, out_tree = _results(result_shape_dtypes, "pure_callback")
-    leaves, in_tree = pytree.flatten((args, kwargs))
+    leaves, in_tree = _arrays(args, kwargs, "pure_callback")
     flat = FlatFunction(callback, in_tree, out_tree)
     op = PureCallback(flat, name_of(callback), results, vmap_method=vmap_method)
     return pytree.unflatten(out_tree, op.bind(*leaves))
 
 
 def io_callback(
-    callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, ordered: bool = False, **kwargs: Any
-) -> Any:
+    callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, sharding: SingleDeviceSharding | None = None,
+    ordered: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
     """As :func:`pure_callback`, for functions with effects: each call happens, and happens once.
 
     Args:
@@ -106,8 +171,9 @@ def io_callback(
       (None, None, [1.0, 2.0])
     """
     require_callable(callback, "io_callback")
+    _by_one_process(sharding, "io_callback")
     results, out_tree = _results(result_shape_dtypes, "io_callback")
-    leaves, in_tree = pytree.flatten((args, kwargs))
+    leaves, in_tree = _arrays(args, kwargs, "io_callback")
     flat = FlatFunction(callback, in_tree, out_tree)
     op = IoCallback(flat, name_of(callback), results, bool(ordered))
     return pytree.unflatten(out_tree, op.bind(*leaves))

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from meshwright.api.calls import Taken
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
-from meshwright.core.records import dataclass
 from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError
 from meshwright.ir.program import Program
@@ -18,26 +17,7 @@ from meshwright.runtime.array import default_sharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable
 from meshwright.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
-
-
-@dataclass(frozen=True)
-class MemoryOrder:
-    """The order of an array's elements in memory: its dimensions, the slowest first."""
-
-    major_to_minor: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Format:
-    """How an array lies in memory, and on which devices."""
-
-    layout: MemoryOrder | None
-    sharding: Sharding | None
-
-
-def row_major(ndim: int) -> MemoryOrder:
-    """The order that all arrays have."""
-    return MemoryOrder(tuple(range(ndim)))
+from meshwright.sharding.format import Format, row_major
 
 
 class Compilable(Protocol):

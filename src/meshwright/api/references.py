@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshwright.api.shape_dtype import shape_of
 from meshwright.core import dtypes
 from meshwright.core.static import only_default
 from meshwright.errors import ArgumentTypeError, DeletedArrayError, DTypeError, UnexpectedTracerError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.elementwise.table import convert
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.runtime.executable import as_result
 
 
@@ -135,6 +137,19 @@ def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None)
     only_default("new_ref", "there is one kind, in the device's memory", memory_space=memory_space, kind=kind)
     aval = typeof(init_val)
     return Ref(convert(init_val, aval.dtype) if aval.weak_type else as_result(init_val))
+
+
+def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
+    """A reference to an array of the type of ``ty`` (a ``ShapeDtypeStruct``, an array), which is to be written before
+    it is read: what it begins as is not specified (zeros).
+
+    Example:
+      >>> mw.empty_ref(mw.ShapeDtypeStruct((2,), "int32"))[...].shape
+      (2,)
+    """
+    only_default("empty_ref", "there is one kind, in the device's memory", memory_space=memory_space)
+    aval = shape_of(ty)
+    return Ref(as_result(broadcast_in_dim(dtypes.constant(0, aval.dtype), aval.shape, ())))
 
 
 def freeze(ref: Ref) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.api.shardings import resolve
 from meshwright.core.avals import ShapedArray, Typed
-from meshwright.core.dtypes import canonical, requested
+from meshwright.core.dtypes import as_dtype, canonical, is_python_type, requested
 from meshwright.core.expected import as_integers, refused
 from meshwright.errors import ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import typeof
@@ -17,7 +17,7 @@ from meshwright.sharding import NamedSharding, PartitionSpec, Sharding, mesh_of_
 class ShapeDtypeStruct(Typed):
     """The type of an array: stands for one wherever only its type matters."""
 
-    __slots__ = ("aval", "named_shape", "sharding")
+    __slots__ = ("aval", "declared", "named_shape", "sharding")
 
     def __init__(
         self,
@@ -38,6 +38,8 @@ class ShapeDtypeStruct(Typed):
             sharding = resolve(sharding, "ShapeDtypeStruct: sharding")
         if not isinstance(sharding, Sharding | None):
             raise refused("ShapeDtypeStruct: sharding", "a Sharding or None", sharding)
+        #: the dtype that was asked for, of which :attr:`dtype` may have half the bits
+        self.declared = canonical(as_dtype(dtype)) if is_python_type(dtype) else as_dtype(dtype)
         self.aval = typed_by(ShapedArray(sizes, requested(dtype, "ShapeDtypeStruct"), weak_type), sharding)
         #: the named axes over which it differs, and their sizes: ``xla_computation`` tells them
         self.named_shape = dict(named_shape or {})

@@ -31,6 +31,7 @@ from meshwright.sharding import (
     over,
 )
 from meshwright.sharding.auto import AutoSharding
+from meshwright.sharding.format import Format
 from meshwright.sharding.kinds import LogicalDevice, Places, reordered
 
 #: where an array is: on a mesh, or on one device
@@ -49,7 +50,7 @@ UNSPECIFIED = _Unspecified()
 
 def is_spec(x: Any) -> bool:
     """Leaves of a tree of shardings: shardings, specs, and None or UNSPECIFIED (left open)."""
-    return x is None or x is UNSPECIFIED or isinstance(x, (Sharding, PartitionSpec, AutoSharding))
+    return x is None or x is UNSPECIFIED or isinstance(x, (Sharding, PartitionSpec, AutoSharding, Format))
 
 
 def without_auto(x: Any) -> Any:
@@ -110,6 +111,8 @@ def resolve(entry: Any, what: str) -> Any:
     """A sharding (or ``AUTO``) from one entry of the user's."""
     if entry is None or entry is UNSPECIFIED:
         return None
+    if isinstance(entry, Format):
+        return resolve(entry.placed(what), what)
     if isinstance(entry, (Sharding, AutoSharding)):
         return entry
     if isinstance(entry, PartitionSpec):

@@ -11,9 +11,8 @@ _PRIMITIVES = "ops are dataclasses in meshwright.ops here, and have their rules 
 #: by module (of ``jax``): a pattern of names, and what to do
 ABSENT: dict[str, dict[str, str]] = {
     "": {
-        "empty_ref|array_ref": "use new_ref",
+        "array_ref": "use new_ref",
         "ad|api_util|extend|make_user_context|no_execution|no_tracing": "that is inside of JAX; see docs/",
-        "smap": "use shard_map with its axes",
         "ds": "use lax.dynamic_slice_in_dim, or an index",
         "ffi": "use pure_callback",
         "monitoring": "use profiler, part.explain() and log_compiles",
@@ -26,28 +25,23 @@ ABSENT: dict[str, dict[str, str]] = {
         "AccuracyMode|Tolerance": "there is one accuracy, that of XLA's CPU code",
         "after_all|create_token": "effects are kept in order by ordered=True of callbacks",
         "psend|precv": "use all_to_all or ppermute",
-        "scaled_dot": "scale the operands and use dot_general",
         "dce_sink|stage": "results that nothing uses go; return them, or use optimization_barrier",
     },
     "lax.linalg": {
         ".*_p": _PRIMITIVES,
         "EigImplementation|EighImplementation|SvdAlgorithm": "there is one implementation, LAPACK's",
     },
-    "nn": {"scaled_matmul|scaled_dot_general|get_scaled_dot_general_config": "scale the operands and use matmul"},
+    "nn": {"scaled_dot_general|get_scaled_dot_general_config": "use scaled_matmul"},
     "numpy": {"int1|uint1|float6_e2m3fn|float6_e3m2fn": "XLA's CPU code has no such dtype; the narrowest is int2"},
-    "random": {"random_gamma_p": _PRIMITIVES, "key_dtype": "use key(0, impl=...).dtype"},
-    "tree_util": {
-        "default_registry": "there is one registry; use the functions",
-        "flatten_one_level_with_keys": "use tree_flatten_with_path with is_leaf",
-    },
+    "random": {"random_gamma_p": _PRIMITIVES},
+    "tree_util": {},
     "sharding": {
         "AbstractDevice": "use AbstractMesh",
         "ManualAxisType": "types say over which axes a value varies: typeof(x).vma",
-        "make_single_device_sharding": "use SingleDeviceSharding(device)",
     },
     "debug": {
         "DebugEffect|OrderedDebugEffect": "effects are not typed; see debug.print(ordered=True)",
-        "breakpoint|log": "use debug.callback, or disable_jit",
+        "breakpoint": "use debug.callback, or disable_jit",
     },
     "dtypes": {},
     "export": {

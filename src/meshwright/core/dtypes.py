@@ -131,11 +131,17 @@ def is_wide(dtype: np.dtype) -> bool:
     return dtype in _NARROW
 
 
+def is_python_type(spec: Any) -> bool:
+    """Whether a user's dtype is one of Python's types, which mean the widest dtype that there is; NumPy's dtypes are
+    equal to them."""
+    return isinstance(spec, type) and spec in (int, float, complex)
+
+
 def requested(spec: Any, where: str) -> np.dtype:
     """The canonical dtype of a user's ``dtype=`` argument; warns if it had to be narrowed."""
     dtype = as_dtype(spec)
     narrowed = canonical(dtype)
-    if narrowed != dtype and spec not in (int, float, complex):
+    if narrowed != dtype and not is_python_type(spec):
         warn(f"{where}: dtype {dtype} needs config.update('enable_x64', True); using {narrowed}", DTypeWarning)
     return narrowed
 
@@ -152,14 +158,37 @@ def is_bool(dtype: np.dtype) -> bool:
     return dtype == bool_
 
 
+def of_numbers(dtype: np.dtype) -> np.dtype:
+    """``dtype``, which is not that of random keys.
+
+    Raises:
+      DTypeError: it is.
+    """
+    if is_key(dtype):
+        raise DTypeError(f"{dtype} is the dtype of random keys, not of numbers; random.key_data gives their words")
+    return dtype
+
+
+def constant(value: Any, dtype: np.dtype) -> np.ndarray:
+    """A number as an array of rank 0.
+
+    Raises:
+      DTypeError: of random keys, which have no numbers.
+    """
+    try:
+        return np.array(value, dtype)
+    except TypeError:
+        of_numbers(dtype)
+        raise
+
+
 def bit_width(dtype: np.dtype) -> int:
     """Bits of one element as XLA stores it (a bool takes 8).
 
     Raises:
       DTypeError: random keys, of whose bits nothing is said.
     """
-    if is_key(dtype):
-        raise DTypeError(f"{dtype} is the dtype of random keys, not of numbers; random.key_data gives their words")
+    of_numbers(dtype)
     return _BELOW_A_BYTE.get(dtype, dtype.itemsize * 8)
 
 
@@ -196,7 +225,7 @@ def default_complex() -> np.dtype:
 
 
 def _limit(dtype: np.dtype, infinity: float, end: str) -> np.ndarray:
-    if dtype == bool_:
+    if of_numbers(dtype) == bool_:
         return np.array(infinity > 0)
     if is_integer(dtype):
         return np.array(getattr(ml_dtypes.iinfo(dtype), end), dtype)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, ArgumentTypeError, MeshwrightError
+from meshwright.errors import ArgumentError, ArgumentNumberError, ArgumentTypeError, MeshwrightError
 
 
 def refused(what: str, expected: str, value: object) -> ArgumentTypeError:
@@ -85,7 +85,7 @@ def from_front(what: str, numbers: Iterable[int], count: int, fun: str) -> tuple
     """Numbers of arguments of a call of ``fun`` with ``count`` by position; negative ones count from the end.
 
     Raises:
-      ArgumentError: one that is not there.
+      ArgumentNumberError: one that is not there.
     """
     given = tuple(numbers)
     for i in given:
@@ -93,7 +93,7 @@ def from_front(what: str, numbers: Iterable[int], count: int, fun: str) -> tuple
             arguments = counted(count, "positional argument")
             few = f"numbers from {-count} to {count - 1}, of those" if count else "one that is passed by position"
             shown = given[0] if len(given) == 1 else given
-            raise ArgumentError(
+            raise ArgumentNumberError(
                 f"{what}={shown} names argument {i}, but {fun} was called with {arguments}; expected {few}"
             )
     return tuple(i % count for i in given)

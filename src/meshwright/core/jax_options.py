@@ -64,6 +64,13 @@ ALWAYS: dict[str, tuple[Any, ...]] = {
     "cuda_visible_devices": ("all",),
     "rocm_visible_devices": ("all",),
     "mock_num_gpu_processes": (0,),
+    "remove_size_one_mesh_axis_from_type": (False,),
+    "explicit_x64_dtypes": ("warn",),
+    "custom_vjp3": (False,),
+    "remat3": (False,),
+    "scan3": (False,),
+    "refs_to_pins": (False,),
+    "export_calling_convention_version": (10,),
 }
 #: options that change no result, with their defaults
 HARMLESS: dict[str, Any] = {
@@ -108,6 +115,17 @@ HARMLESS: dict[str, Any] = {
     "experimental_xmap_ensure_fixed_sharding": False,
     "experimental_unsafe_xla_runtime_errors": False,
     "include_debug_info_in_dumps": True,
+    "embedded_constants_max_bytes": 32,
+    "compilation_cache_expect_pgle": False,
+    "remove_custom_partitioning_ptr_from_cache_key": False,
+    "debug_leaked_clients_on_clear_backends": False,
+    "ragged_dot_use_ragged_dot_instruction": True,
+    "send_traceback_to_runtime": "off",
+    "source_url_schema": None,
+    "xla_profile_version": 0,
+    "cpu_get_global_topology_timeout_minutes": 5,
+    "cpu_get_local_topology_timeout_minutes": 2,
+    "dump_ir_modes": "stablehlo",  # what dump_ir writes are jaxprs, whatever this says
     "enable_preemption_service": True,
     "check_proxy_envs": True,
     "serialization_version": 0,

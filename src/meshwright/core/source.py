@@ -11,12 +11,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
 from meshwright.core.config import config
+from meshwright.errors import ArgumentTypeError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: parts of this package that are programs written *with* it
@@ -237,9 +238,11 @@ def warn(text: str, category: type[Warning]) -> None:
     warnings.warn(text, category, stacklevel=level)
 
 
-@contextmanager
-def name_scope(name: str) -> Iterator[None]:
+def name_scope(name: str) -> AbstractContextManager[None]:
     """Prefix the name stack of locations recorded in the ``with`` block.
+
+    Raises:
+      ArgumentTypeError: the name is no text.
 
     Example:
       >>> def f(x):
@@ -248,6 +251,13 @@ def name_scope(name: str) -> Iterator[None]:
       >>> "encoder" in mw.jit(f).lower(1).as_text(debug_info=True)
       True
     """
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"named_scope: expected text as the name, got {name!r} of type {type(name).__name__}")
+    return _scope(name)
+
+
+@contextmanager
+def _scope(name: str) -> Iterator[None]:
     names = _RECORDING.name_stack
     names.append(joined(names[-1], name) if names else name)
     try:

@@ -27,9 +27,21 @@ def static_indices(values: Iterable[Any], where: str, what: str = "a size or axi
     """A sequence of integers, or a vector of them, as a tuple of Python ``int``.
 
     Raises:
-      ArgumentTypeError: an element is no integer.
+      ArgumentTypeError: no sequence, or an element is no integer.
     """
+    if not hasattr(values, "__iter__") and not hasattr(values, "__getitem__"):
+        raise ArgumentTypeError(f"{where}: expected a sequence of integers, got {values!r}")
     return tuple([v if type(v) is int else static_index(v, where, what) for v in values])
+
+
+def static_shape(shape: Iterable[Any] | Any, where: str) -> tuple[int, ...]:
+    """A shape, or the size of its only dimension, as a tuple.
+
+    Raises:
+      ArgumentTypeError: something else.
+    """
+    single = hasattr(shape, "__index__") and getattr(shape, "shape", ()) == ()
+    return static_indices((shape,) if single else shape, where)
 
 
 def only_default(where: str, why: str, **given: Any) -> None:

@@ -1,6 +1,33 @@
 """``jax.experimental.layout``: how arrays lie in memory, as ``Compiled.input_formats`` tells. All are row-major."""
 
-from meshwright.api.compiled import Format
-from meshwright.api.compiled import MemoryOrder as Layout
+from __future__ import annotations
 
-__all__ = ["Format", "Layout"]
+from typing import Any
+
+from meshwright.core import pytree
+from meshwright.errors import ShapeError
+from meshwright.ir.tracing import typeof
+from meshwright.sharding.format import Format
+from meshwright.sharding.format import MemoryOrder as Layout
+
+__all__ = ["Format", "Layout", "with_layout_constraint"]
+
+
+def with_layout_constraint(x: Any, layouts: Any) -> Any:
+    """``x``, a tree of arrays, whose layouts are ``layouts`` (a tree prefix of them): as they are anyway, row by row.
+
+    Raises:
+      ShardingError: another order in memory. ShapeError: one of another number of dimensions.
+
+    Example:
+      >>> from meshwright.experimental.layout import Layout, with_layout_constraint
+      >>> mw.jit(lambda x: with_layout_constraint(x.T, Layout((0, 1))) + 1)(mnp.ones((2, 3))).shape
+      (3, 2)
+    """
+    orders = pytree.broadcast_prefix(layouts, x, "with_layout_constraint")
+    for order, leaf in zip(orders, pytree.leaves(x)):
+        order.check("with_layout_constraint")
+        aval = typeof(leaf)
+        if len(order.major_to_minor) != aval.ndim:
+            raise ShapeError(f"with_layout_constraint: {order} is for other dimensions than those of {aval}")
+    return x

@@ -8,13 +8,15 @@ Source: ``jax.debug`` for the interface.
 
 from __future__ import annotations
 
+import functools
+import logging
 import string
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from meshwright.core import pytree
+from meshwright.core import pytree, source
 from meshwright.core.absent import absent as _absent
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
@@ -35,6 +37,7 @@ __all__ = [
     "ShardingPicture",
     "callback",
     "inspect_array_sharding",
+    "log",
     "picture_of",
     "print",
     "visualize_array_sharding",
@@ -42,6 +45,7 @@ __all__ = [
 ]
 
 _show = print
+_LOGGER = logging.getLogger("meshwright")
 
 
 @dataclass(frozen=True)
@@ -128,20 +132,71 @@ class _Checker(string.Formatter):
 class _Printer:
     text: str
 
+    def line(self, args: Any, kwargs: Any) -> str:
+        """The format with its arguments; behind one that names none, all of them."""
+        if any(field is not None for _, field, _, _ in string.Formatter().parse(self.text)):
+            return self.text.format(*args, **kwargs)
+        return " ".join((self.text.format(), *map(str, args)))
+
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        _show(self.text.format(*args, **kwargs) + "\n", end="", flush=True)  # at once: devices print side by side
+        _show(self.line(args, kwargs) + "\n", end="", flush=True)  # at once: devices print side by side
 
 
-def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any) -> None:
-    """Prints ``fmt.format(*args, **kwargs)`` whenever the program comes by, with the values of that run.
+@dataclass(frozen=True)
+class _Logger(_Printer):
+    """The same as a record of the logger ``meshwright``, of the user's line."""
 
-    See :func:`callback`.
+    file: str
+    number: int
 
-    Args:
-      fmt: a format string: ``"x is {}"`` with ``x``, or ``"x is {x}"`` with ``x=x``.
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        record = _LOGGER.makeRecord(
+            _LOGGER.name, logging.INFO, self.file, self.number, "%s", (self.line(args, kwargs),), None
+        )
+        _LOGGER.handle(record)
+
+
+def log(
+    fmt: str | None = None, *args: Any, ordered: bool = False, partitioned: bool = False,
+    skip_format_check: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """:func:`print` to the logger ``meshwright`` (a record of level INFO, of the line of the call), whose handlers say
+    where it goes.
 
     Raises:
       ArgumentError: the format does not fit the arguments.
+
+    Example:
+      >>> import logging
+      >>> lines = []
+      >>> handler = logging.Handler()
+      >>> handler.emit = lambda record: lines.append(record.getMessage())
+      >>> logging.getLogger("meshwright").addHandler(handler)
+      >>> y = mw.jit(lambda x: (mw.debug.log("x is {}", x), x + 1)[1])(2)
+      >>> mw.effects_barrier()
+      >>> logging.getLogger("meshwright").removeHandler(handler)
+      >>> lines
+      ['x is 2']
+    """
+    place = source.current()
+    write = functools.partial(_Logger, file=place.file, number=place.line)
+    return _printed("log", write, fmt, args, kwargs, ordered, partitioned, skip_format_check)
+
+
+def print(
+    fmt: str | None = None, *args: Any, ordered: bool = False, partitioned: bool = False,
+    skip_format_check: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Prints ``fmt.format(*args, **kwargs)`` whenever the program comes by, with the values of that run.
+
+    See :func:`callback`. Without a format it is a function of one and its arguments: ``print(ordered=True)("{}", x)``.
+
+    Args:
+      fmt: a format string: ``"x is {}"`` with ``x``, or ``"x is {x}"`` with ``x=x``.
+      skip_format_check: whether a format that does not fit is found only when the program comes by.
+
+    Raises:
+      ArgumentError: the format does not fit the arguments. CallbackError: (from the program) the same.
 
     Example:
       >>> @mw.jit
@@ -152,9 +207,29 @@ def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False
       x is 1.5, twice it 3.0
       1.5
     """
-    _whole("print", partitioned)
+    return _printed("print", _Printer, fmt, args, kwargs, ordered, partitioned, skip_format_check)
+
+
+def _printed(
+    name: str, write: Callable[[str], _Printer], fmt: Any, args: Any, kwargs: Any, ordered: bool, partitioned: bool,
+    skip_check: bool,
+) -> Any:  # fmt: skip
+    """The effect of ``write(fmt)``, or without a format the function that has it."""
+    _whole(name, partitioned)
+    if fmt is None and not args and not kwargs:
+        return lambda fmt, *args, **kwargs: _printed(name, write, fmt, args, kwargs, ordered, False, skip_check)
     if not isinstance(fmt, str):
-        raise ArgumentTypeError(f"debug.print: the first argument must be a format string, got {fmt!r}; pass '{{}}', x")
+        raise ArgumentTypeError(
+            f"debug.{name}: the first argument must be a format string, got {fmt!r}; pass '{{}}', x"
+        )
+    if not skip_check:
+        _check_format(fmt, args, kwargs)
+    _effect(write(fmt), name, args, kwargs, ordered)
+    return None
+
+
+def _check_format(fmt: str, args: Any, kwargs: Any) -> None:
+    """Raise unless the arguments are those that a format names."""
     try:
         _Checker().vformat(fmt, args, kwargs)
     except (IndexError, KeyError, ValueError) as error:
@@ -164,7 +239,6 @@ def print(fmt: str, *args: Any, ordered: bool = False, partitioned: bool = False
             f"debug.print: the format {fmt!r} does not fit {counted(len(args), 'positional argument')} and "
             f"{sorted(kwargs)}: {error}; pass what it names, and write braces themselves as '{{{{'"
         ) from None
-    _effect(_Printer(fmt), "print", args, kwargs, ordered)
 
 
 def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) -> None:

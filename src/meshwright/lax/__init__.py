@@ -44,6 +44,7 @@ from meshwright.lax.ragged import RaggedDotDimensionNumbers, ragged_all_to_all, 
 from meshwright.lax.random_bits import RandomAlgorithm, rng_bit_generator, rng_uniform
 from meshwright.lax.reductions import approx_max_k, approx_min_k, reduce, reduce_sum, sort_key_val
 from meshwright.lax.results import gives_arrays as _gives_arrays
+from meshwright.lax.scaled import scaled_dot
 from meshwright.lax.shapes import (
     broadcast,
     broadcast_in_dim,

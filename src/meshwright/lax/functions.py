@@ -13,6 +13,7 @@ from meshwright.api.jit import jit
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config, platform_named
+from meshwright.core.expected import as_integer
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
 from meshwright.ir.state import axis_size as _axis_size
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
@@ -140,7 +141,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
     To a narrower dtype a last dimension is added, to a wider one the last dimension is consumed, as in StableHLO.
 
     Raises:
-      DTypeError: widths that do not divide each other.
+      DTypeError: widths that do not divide each other, bools and complex numbers.
       ShapeError: a last dimension that does not fit.
 
     Example:
@@ -149,7 +150,12 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
       >>> lax.bitcast_convert_type(jnp.array([258, 7]), np.uint8).tolist()
       [[2, 1, 0, 0], [7, 0, 0, 0]]
     """
-    return bitcast(operand, dtypes.requested(new_dtype, "bitcast_convert_type"))
+    own, other = typeof(operand).dtype, dtypes.requested(new_dtype, "bitcast_convert_type")
+    if own != other and any(dtypes.is_bool(t) or dtypes.is_complex(t) for t in (own, other)):
+        raise DTypeError(
+            f"bitcast_convert_type: expected numbers that are not complex, got {own} to become {other}; use x.view"
+        )
+    return bitcast(operand, other)
 
 
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
@@ -158,13 +164,15 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> An
     What is too large for the format becomes infinite.
 
     Raises:
-      DTypeError: ``operand`` does not hold floats.
+      DTypeError: ``operand`` does not hold floats. ArgumentError: no exponent, or a negative number of bits.
 
     Example:
       >>> lax.reduce_precision(jnp.array([1.2, 3.3, 1e6]), 5, 2).tolist()
       [1.25, 3.5, inf]
     """
-    return ReducePrecision(int(exponent_bits), int(mantissa_bits)).bind(operand)
+    exponent = as_integer("reduce_precision: exponent_bits", exponent_bits, least=1)
+    mantissa = as_integer("reduce_precision: mantissa_bits", mantissa_bits)
+    return ReducePrecision(exponent, mantissa).bind(operand)
 
 
 def dtype(x: Any) -> np.dtype:

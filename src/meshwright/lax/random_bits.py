@@ -12,6 +12,7 @@ import numpy as np
 from meshwright.api.placement import laid_out
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
+from meshwright.core.static import static_indices
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.ops.random.bit_generator import RngBitGenerator
@@ -92,4 +93,4 @@ def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Any:
     if low.dtype != high.dtype or not (dtypes.is_float(low.dtype) or dtypes.is_integer(low.dtype)):
         raise DTypeError(f"rng_uniform: a and b must have one float or integer dtype, got {low} and {high}")
     key = np.array([0, next(_DRAWS)], np.uint32)
-    return uniform_between(key, a, b, ShapedArray(tuple(shape), low.dtype))
+    return uniform_between(key, a, b, ShapedArray(static_indices(shape, "rng_uniform"), low.dtype))

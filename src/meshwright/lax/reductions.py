@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.api.placement import laid_out, made_as
 from meshwright.core import pytree
+from meshwright.core.static import static_indices
 from meshwright.ir.tracing import typeof
 from meshwright.lax.shapes import existing_axis
 from meshwright.ops.elementwise.table import neg
@@ -47,7 +48,7 @@ def reduce(
     """
     asked = reduction_function("reduce", operands, init_values, computation)
     ndim = typeof(asked.arrays[0]).ndim
-    axes = tuple(sorted(existing_axis("reduce", d, ndim) for d in dimensions))
+    axes = tuple(sorted(existing_axis("reduce", d, ndim) for d in static_indices(dimensions, "reduce")))
     if reduces_by(asked.op_name):
         outs = [reduce_by(asked.op_name, asked.arrays[0], asked.inits[0], axes)]
     else:

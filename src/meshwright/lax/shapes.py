@@ -7,7 +7,7 @@ result, as :func:`meshwright.with_sharding_constraint` makes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from meshwright.api.placement import laid_out, made_as
 from meshwright.core import dtypes
-from meshwright.core.static import static_index, static_indices
+from meshwright.core.static import static_index, static_indices, static_shape
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, IndexingError, ShapeError
 from meshwright.ir.tracing import FOREIGN, typeof
@@ -57,7 +57,7 @@ def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, shar
     aval = typeof(scalar)
     if aval.shape != ():
         raise ShapeError(f"full: fill_value must be a scalar, got {aval}; use broadcast_in_dim for an array")
-    sizes = shape if isinstance(shape, Iterable) else (shape,)
+    sizes = static_shape(shape, "full")
     return laid_out(broadcast_reduce.broadcast_in_dim(as_result(scalar), sizes, ()), sharding)
 
 
@@ -137,14 +137,14 @@ def broadcast_in_dim(
     Dimensions of size 1 are repeated too.
 
     Raises:
-      ShapeError: dimensions that are not increasing, or sizes that do not fit.
+      ShapeError: dimensions of which one comes twice, or sizes that do not fit.
       ShardingError, MeshError: ``out_sharding`` does not fit.
 
     Example:
       >>> lax.broadcast_in_dim(jnp.array([1, 2]), (2, 3), (0,)).tolist()
       [[1, 1, 1], [2, 2, 2]]
     """
-    return laid_out(broadcast_reduce.broadcast_in_dim(operand, shape, broadcast_dimensions), out_sharding)
+    return laid_out(broadcast_reduce.broadcast_in_any_order(operand, shape, broadcast_dimensions), out_sharding)
 
 
 def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Any:
@@ -158,7 +158,8 @@ def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -
       >>> lax.broadcast(jnp.array([1, 2]), (3,)).tolist()
       [[1, 2], [1, 2], [1, 2]]
     """
-    shape, n = typeof(operand).shape, len(sizes)
+    shape, sizes = typeof(operand).shape, static_indices(sizes, "broadcast")
+    n = len(sizes)
     return broadcast_in_dim(operand, (*sizes, *shape), range(n, n + len(shape)), out_sharding=out_sharding)
 
 
@@ -231,9 +232,9 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
 
 # --- shape --------------------------------------------------------------------------------------------------
 def reshape(
-    operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, *, out_sharding: Any = None
+    operand: Any, new_sizes: Sequence[int] | int, dimensions: Sequence[int] | None = None, *, out_sharding: Any = None
 ) -> Any:
-    """The elements of ``operand``, in row-major order, in shape ``new_sizes``.
+    """The elements of ``operand``, in row-major order, in shape ``new_sizes`` (of one dimension, its size).
 
     With ``dimensions``, a permutation, ``operand`` is transposed by it first.
 
@@ -247,7 +248,8 @@ def reshape(
       ([[1, 2], [3, 4], [5, 6]], [1, 4, 2, 5, 3, 6])
     """
     moved = operand if dimensions is None else transpose(operand, dimensions)
-    return made_as(out_sharding, lambda: shape.reshape(moved, new_sizes))
+    sizes = static_shape(new_sizes, "reshape")
+    return made_as(out_sharding, lambda: shape.reshape(moved, sizes))
 
 
 def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Any:

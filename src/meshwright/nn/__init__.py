@@ -59,6 +59,7 @@ from meshwright.nn.normalization import (
     softmax,
     standardize,
 )
+from meshwright.nn.scaled import scaled_matmul
 from meshwright.numpy.stages import give_stages as _give_stages
 
 __all__ = [
@@ -105,6 +106,7 @@ __all__ = [
     "relu",
     "relu6",
     "rms_norm",
+    "scaled_matmul",
     "selu",
     "sigmoid",
     "sigmoid_binary_cross_entropy",

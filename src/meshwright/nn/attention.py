@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.expected import as_integers
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.nn.normalization import logsumexp, softmax
@@ -21,6 +22,8 @@ from meshwright.ops.elementwise.table import convert
 from meshwright.ops.products.dot import dot_general
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.shape.rearrange import expand_dims, reshape, transpose
+
+_WINDOW = "dot_product_attention: local_window_size"
 
 
 def causal_mask(queries: int, keys: int) -> Any:
@@ -68,7 +71,8 @@ def dot_product_attention(
       shape (batch, queries, heads, value width), of the promoted dtype; softmax is computed in float32 at least.
 
     Raises:
-      ShapeError: shapes do not fit. DTypeError: integers. ArgumentError: a negative window, or another implementation.
+      ShapeError: shapes do not fit. DTypeError: integers. ArgumentError: a mask of numbers, a negative window, or
+        another implementation.
 
     >>> x = np.ones((2, 5, 4, 8), "float32")
     >>> dot_product_attention(x, x, x, is_causal=True).shape
@@ -94,7 +98,7 @@ def dot_product_attention(
         logits = add(logits, bias)
     least = np.asarray(0.5 * float(np.finfo(typeof(logits).dtype).min), typeof(logits).dtype)
     if mask is not None:
-        logits = where(mask, logits, least)
+        logits = where(_bools(mask), logits, least)
     if is_causal:
         logits = where(causal_mask(t, s), logits, least)
     if local_window_size is not None:
@@ -119,6 +123,15 @@ def _with_batch(x: Any) -> Any:
     return x if x is None else expand_dims(x, tuple(range(4 - typeof(x).ndim)))
 
 
+def _bools(mask: Any) -> Any:
+    """A mask, which is not to be taken for a bias."""
+    if not dtypes.is_bool(typeof(mask).dtype):
+        raise ArgumentError(
+            f"dot_product_attention: mask must be bools, got {typeof(mask)}; numbers to add are a bias="
+        )
+    return mask
+
+
 def _inside(lengths: Any, batch: int, size: int, what: str) -> Any:
     """``bool[batch, size]``: which positions are before the lengths."""
     lengths = asarray(lengths)
@@ -130,9 +143,12 @@ def _inside(lengths: Any, batch: int, size: int, what: str) -> Any:
 
 def _window_mask(queries: int, keys: int, window: int | tuple[int, int]) -> Any:
     """``bool[queries, keys]``: which keys are near each query."""
-    before, after = (window, window) if isinstance(window, int) else window
+    sizes = (window, window) if isinstance(window, int) else as_integers(_WINDOW, window)
+    if len(sizes) != 2:
+        raise ArgumentError(f"{_WINDOW} must be one integer or (before, after), got {window}")
+    before, after = sizes
     if before < 0 or after < 0:
-        raise ArgumentError(f"dot_product_attention: local_window_size must not be negative, got {window}")
+        raise ArgumentError(f"{_WINDOW} must not be negative, got {window}")
     distance = ops.sub(iota(dtypes.int32, (queries, keys), 1), iota(dtypes.int32, (queries, keys), 0))
     return ops.and_(ops.ge(distance, np.int32(-before)), ops.le(distance, np.int32(after)))
 

@@ -179,13 +179,13 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int | str = -1
     """For each integer a vector with 1 there and 0 elsewhere; all 0 for integers out of range.
 
     Args:
-      x: integers of any shape.
+      x: integers of any shape, lists of them too.
       axis: where the vectors stand in the result; the name of an axis, of size ``num_classes``, along which they lie.
 
     >>> one_hot(np.array([1, 0]), 3).tolist()
     [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
-    (x,) = operands("one_hot", (x,))
+    (x,) = operands("one_hot", (asarray(x),))
     n = static_int(num_classes, "one_hot", "num_classes")
     target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, "one_hot")
     return convert(_class_mask(x, n, axis), target)

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.core import pytree
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_axis
 from meshwright.numpy.creation import asarray
@@ -90,6 +90,7 @@ def vectorize(
 
     Raises:
       ArgumentError: a signature that is none, or for another number of arguments. ShapeError: dimensions do not fit.
+      ArgumentTypeError: another number of results than the signature has.
 
     >>> vectorize(lambda a, b: a + b)(np.array([1, 2]), np.array([[3], [4]])).tolist()
     [[4, 5], [5, 6]]
@@ -114,14 +115,45 @@ def vectorize(
             named.update(zip(names, arrays[len(mapped) :]))
             return pyfunc(*full, **named)
 
-        return _mapped(inner, given, dims)
+        return _mapped(inner, given, dims, None if core is None else core[1])
 
     return call
 
 
-def _mapped(f: Callable[..., Any], arrays: list[Any], dims: Sequence[tuple[str, ...]]) -> Any:
+def _checked(f: Callable[..., Any], results: Sequence[tuple[str, ...]], sizes: dict[str, int]) -> Callable[..., Any]:
+    """``f``, whose results have the core dimensions of ``results``.
+
+    Raises (when called):
+      ArgumentTypeError: another number of results. ShapeError: other dimensions, or sizes.
+    """
+
+    def checked(*arrays: Any) -> Any:
+        out = f(*arrays)
+        outs = out if isinstance(out, tuple) else (out,)
+        if len(outs) != len(results):
+            raise ArgumentTypeError(
+                f"vectorize: the signature is for {counted(len(results), 'result')}, a tuple if they are several; the "
+                f"function returned {len(outs)}"
+            )
+        for y, names in zip(outs, results):
+            shape = typeof(y).shape
+            if len(shape) != len(names) or any(sizes.setdefault(n, s) != s for n, s in zip(names, shape)):
+                known = ", ".join(f"{n}={sizes[n]}" for n in names if n in sizes)
+                raise ShapeError(
+                    f"vectorize: a result of shape {shape} has not the core dimensions ({', '.join(names)}) of the "
+                    f"signature{known and f', of which {known}'}"
+                )
+        return out
+
+    return checked
+
+
+def _mapped(
+    f: Callable[..., Any], arrays: list[Any], dims: Sequence[tuple[str, ...]], results: Sequence[tuple[str, ...]] | None
+) -> Any:
     """``f`` over all dimensions before the core dimensions, broadcast together."""
     sizes: dict[str, int] = {}
+    f = f if results is None else _checked(f, results, sizes)
     loops = []
     for x, names in zip(arrays, dims):
         shape = typeof(x).shape

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import DTypeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.axes import no_out
+from meshwright.numpy.axes import no_out, static_int
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.complex_values import sign_bit, standard_values
 from meshwright.numpy.makers import binary, unary
@@ -132,13 +132,13 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Any:
     """Each element rounded to ``decimals`` places, halves to even; integers as they are for ``decimals >= 0``.
 
     Raises:
-      ArgumentTypeError: ``a`` is not an array.
+      ArgumentTypeError: ``a`` is not an array, or ``decimals`` no integer.
 
     >>> round(2.567, 1).item() < 2.61
     True
     """
     no_out(out, "round")
-    (x,) = operands("round", (a,))
+    (x,), decimals = operands("round", (a,)), static_int(decimals, "round", "decimals")
     if _exact(typeof(x).dtype):
         if decimals >= 0:
             return as_result(x)

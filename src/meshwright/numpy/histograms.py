@@ -13,6 +13,7 @@ from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import divide, subtract
+from meshwright.numpy.axes import static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import stack
@@ -42,6 +43,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     (x,) = operands("histogram_bin_edges", (ravel(a),), to_inexact=True)
     if np.ndim(bins) == 1 or getattr(bins, "ndim", 0) == 1:
         return converted(asarray(bins), typeof(x).dtype)
+    count = static_int(bins, "histogram_bin_edges", "bins")
     if range is not None:
         low, high = operands("histogram_bin_edges", tuple(range), to_inexact=True)
     elif typeof(x).size:
@@ -50,7 +52,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
         low, high = scalar_like(0, x), scalar_like(1, x)
     low, high = converted(asarray(low), typeof(x).dtype), converted(asarray(high), typeof(x).dtype)
     flat, half = ops.eq(low, high), scalar_like(0.5, low)
-    return linspace(where(flat, ops.sub(low, half), low), where(flat, ops.add(high, half), high), int(bins) + 1)
+    return linspace(where(flat, ops.sub(low, half), low), where(flat, ops.add(high, half), high), count + 1)
 
 
 def _bins_of(x: Any, edges: Any) -> Any:

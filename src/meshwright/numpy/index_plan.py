@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.core import dtypes
+from meshwright.core import dtypes, pytree
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
-from meshwright.errors import IndexingError, NonConcreteBooleanIndexError
+from meshwright.errors import ArgumentError, IndexingError, NonConcreteBooleanIndexError
 from meshwright.ir.tracing import FOREIGN, Tracer, typeof
+from meshwright.numpy.creation import asarray
 from meshwright.numpy.promotion import broadcast_shapes
 from meshwright.runtime.array import Array
 
@@ -99,8 +100,8 @@ def _entries(index: Any) -> list[Any]:
     given = list(index) if isinstance(index, tuple) else [index]
     entries: list[Any] = []
     for entry in given:
-        if isinstance(entry, list):
-            entry = _from_list(entry)
+        if isinstance(entry, (list, tuple)):
+            entry = _from_sequence(entry)
         entry = FOREIGN[type(entry)](entry) if type(entry) in FOREIGN else entry
         if _is_mask(entry):
             mask = _concrete_mask(entry)
@@ -113,15 +114,19 @@ def _entries(index: Any) -> list[Any]:
     return entries
 
 
-def _from_list(entry: list[Any]) -> Any:
+def _from_sequence(entry: list[Any] | tuple[Any, ...]) -> Any:
+    """The array that a list or tuple in an index stands for."""
     if not entry:
         return np.zeros(0, np.int32)
-    value = np.asarray(entry) if not any(isinstance(e, Tracer) for e in entry) else None
-    if value is None or value.dtype.kind not in "biu":
-        raise IndexingError(
-            f"a list as an index must hold integers or bools, got {entry!r}; stack traced values with "
-            "meshwright.numpy.array first"
-        )
+    if any(isinstance(e, Tracer) for e in pytree.leaves(list(entry))):
+        return asarray(entry)
+    try:
+        value = np.asarray(entry)
+    except ValueError:  # rows of several lengths
+        value = np.asarray(None)
+    if value.dtype.kind not in "biu":
+        kind = type(entry).__name__
+        raise IndexingError(f"a {kind} in an index must hold integers or bools, in rows of one length, got {entry!r}")
     return value
 
 
@@ -202,6 +207,8 @@ def _slice_rows(s: slice, size: int) -> tuple[int, int, int, bool]:
                 f"(or an index array) for a window at a traced position ({error})"
             ) from None
         raise IndexingError(f"slice bounds must be integers: {error}") from None
+    except ValueError:
+        raise ArgumentError(f"the step of {s} must not be 0; leave it out for all elements") from None
     count = len(range(start, stop, step))
     if count == 0:
         return 0, 0, 1, False

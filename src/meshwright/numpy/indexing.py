@@ -154,8 +154,8 @@ _MODES = {None: _INSIDE, "clip": CLIP, "fill": GatherScatterMode.FILL_OR_DROP, "
           "promise_in_bounds": GatherScatterMode.PROMISE_IN_BOUNDS}  # fmt: skip
 
 
-def read_mode(mode: Any, name: str) -> GatherScatterMode:
-    """The gather mode that a ``mode=`` argument means; None clips.
+def read_mode(mode: Any, name: str, others: tuple[str, ...] = ()) -> GatherScatterMode:
+    """The gather mode that a ``mode=`` argument means; None clips. ``others`` are those that the function itself knows.
 
     Raises:
       ArgumentError: not a mode.
@@ -163,7 +163,8 @@ def read_mode(mode: Any, name: str) -> GatherScatterMode:
     if isinstance(mode, GatherScatterMode):
         return mode
     if mode not in _MODES:
-        raise ArgumentError(f"{name}: mode must be 'clip', 'fill', 'wrap' or 'promise_in_bounds', got {mode!r}")
+        known = ", ".join(repr(m) for m in (*filter(None, _MODES), *others))
+        raise ArgumentError(f"{name}: mode must be one of {known}, got {mode!r}")
     return _MODES[mode]
 
 
@@ -192,7 +193,7 @@ def take(
     if mode == "wrap":
         index, mode = _wrap(index, typeof(x).shape[d]), "promise_in_bounds"
     plan = plan_index(typeof(x).shape, (slice(None),) * d + (index,), wrap=mode != "clip")
-    return read(x, plan, read_mode(mode or "fill", "take"), fill_value, indices_are_sorted, unique_indices)
+    return read(x, plan, read_mode(mode or "fill", "take", ("wrap",)), fill_value, indices_are_sorted, unique_indices)
 
 
 def _wrap(index: Any, size: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import multiply, negative, subtract
-from meshwright.numpy.axes import no_out, normal_axes, normal_axis
+from meshwright.numpy.axes import no_out, normal_axes, normal_axis, static_int
 from meshwright.numpy.functions import conjugate
 from meshwright.numpy.manipulation import moveaxis, ravel, reshape
 from meshwright.numpy.promotion import (
@@ -230,7 +229,7 @@ def tensordot(
     if isinstance(axes, Sequence):
         cx, cy = normal_axes(_listed(axes[0]), nx, "tensordot"), normal_axes(_listed(axes[1]), ny, "tensordot")
     else:
-        n = operator.index(axes)
+        n = static_int(axes, "tensordot", "axes")
         if n > min(nx, ny):
             raise ShapeError(
                 f"tensordot: axes={n} needs {counted(n, 'dimension')}, shapes are {typeof(x).shape}, {typeof(y).shape}"

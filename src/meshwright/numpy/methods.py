@@ -23,6 +23,8 @@ from meshwright.numpy.linear import matmul
 from meshwright.runtime.array import Array
 
 _OPERANDS = (Array, Tracer, bool, int, float, complex, np.ndarray, np.generic)
+#: what Python would compare with an array by identity, and find it different
+_CONTAINERS = (list, tuple, set, dict)
 
 
 def _is_taken(other: Any, beside: Any) -> bool:
@@ -36,11 +38,25 @@ def _taken(other: Any) -> Any:
     return other if array is None else asarray(array())
 
 
+def _not_taken(other: Any, name: str) -> Any:
+    """What an operator answers to what is no array: Python may ask the other side, but of no container of values.
+
+    Raises:
+      ArgumentTypeError: of a container.
+    """
+    if isinstance(other, _CONTAINERS):
+        raise ArgumentTypeError(
+            f"{name} of an array: expected an array or a number, got a {type(other).__name__}; convert it with "
+            "meshwright.numpy.array"
+        )
+    return NotImplemented
+
+
 def _operator(f: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         if type(other) is Array or isinstance(other, _OPERANDS):
             return f(self, other)
-        return f(self, _taken(other)) if _is_taken(other, self) else NotImplemented
+        return f(self, _taken(other)) if _is_taken(other, self) else _not_taken(other, name)
 
     method.__name__ = name
     return method
@@ -50,7 +66,7 @@ def _reflected(f: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any], 
     def method(self: Any, other: Any) -> Any:
         if isinstance(other, _OPERANDS):
             return f(other, self)
-        return f(_taken(other), self) if _is_taken(other, self) else NotImplemented
+        return f(_taken(other), self) if _is_taken(other, self) else _not_taken(other, name)
 
     method.__name__ = name
     return method

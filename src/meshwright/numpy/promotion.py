@@ -112,7 +112,7 @@ def scalar_like(value: Any, x: Any) -> Any:
         for kind, dtype in (_WIDE if config.enable_x64 else _WEAK).items():
             if dtype == aval.dtype:
                 return kind(value)
-    return np.array(value, aval.dtype)
+    return dtypes.constant(value, aval.dtype)
 
 
 def strong_array(x: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.state import STATE
-from meshwright.ir.tracing import EVAL, typeof
+from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.numpy.arithmetic import add, floor, multiply, power, subtract
 from meshwright.numpy.axes import normal_shape, static_int
 from meshwright.numpy.compiled import compiled
@@ -167,7 +167,13 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 
 # --- matrices by position -----------------------------------------------------------------------------------
 def _position_mask(n: int, m: int, k: Any, compare: Any) -> Any:
-    """``compare(row + k, column)`` over an ``n`` by ``m`` matrix."""
+    """``compare(row + k, column)`` over an ``n`` by ``m`` matrix.
+
+    Raises:
+      ArgumentTypeError: ``k`` is no integer.
+    """
+    if not (isinstance(k, Tracer) and dtypes.is_integer(k.dtype)):
+        k = static_int(k, "matrices by position", "k")
     if STATE.trace is EVAL:
         numpy_compare = {ops.eq: np.equal, ops.ge: np.greater_equal}[compare]
         return from_numpy(numpy_compare.outer(np.arange(n) + operator.index(k), np.arange(m)), copy=False)
@@ -324,7 +330,7 @@ def indices(dimensions: Any, dtype: Any = int, sparse: bool = False) -> Any:
     >>> indices((2, 2))[1].tolist()
     [[0, 1], [0, 1]]
     """
-    sizes = tuple(dimensions)
+    sizes = normal_shape(tuple(dimensions), "indices")
     target = dtypes.requested(dtype, "indices")
     if sparse:
         return tuple(iota(target, [s if e == d else 1 for e, s in enumerate(sizes)], d) for d in range(len(sizes)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError, DTypeError
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import maximum, minimum, subtract
 from meshwright.numpy.axes import no_out, normal_axes, normal_axis, split_names
@@ -72,6 +72,18 @@ def _is_half(dtype: np.dtype) -> bool:
     return dtypes.is_float(dtype) and dtypes.bit_width(dtype) < 32
 
 
+def _initial(value: Any, name: str) -> Any:
+    """What a reduction starts with.
+
+    Raises:
+      ShapeError: several values, which would be spread over the result.
+    """
+    value = as_operand(value, name)
+    if typeof(value).ndim:
+        raise ShapeError(f"{name}: initial must be a scalar, got {typeof(value)}; combine the result with an array")
+    return value
+
+
 def _accumulate(name: str, x: Any, axis: Axis, dtype: Any, keepdims: bool, initial: Any, where_: Any, how: Any) -> Any:
     """A sum or product; ``how`` is (reduction, identity, binary op)."""
     x = as_operand(x, name)
@@ -87,7 +99,7 @@ def _accumulate(name: str, x: Any, axis: Axis, dtype: Any, keepdims: bool, initi
     axes = normal_axes(axis, len(shape), name)
     out = reduction(x, axes)
     if initial is not None:
-        out = combine(out, convert(as_operand(initial, name), computed))
+        out = combine(out, convert(_initial(initial, name), computed))
     return keep_dims(strong(out, target), shape, axes, keepdims)
 
 
@@ -157,7 +169,7 @@ def _extremum(name: str, reduction: Any, limit: Any, combine: Any, over: Any, re
             # An integer that does not fit is refused by the promotion, a float is cut off, as in JAX.
             first = int(initial) if isinstance(initial, float) and not dtypes.is_inexact(typeof(x).dtype) else initial
             first = bool(first) if is_python_number(first) and dtypes.is_bool(typeof(x).dtype) else first
-            first = first if is_python_number(first) else convert(as_operand(first, name), typeof(x).dtype)
+            first = first if is_python_number(first) else convert(_initial(first, name), typeof(x).dtype)
             result = convert(combine(result, first), typeof(x).dtype)
         return keep_dims(result, shape, axes, keepdims)
 

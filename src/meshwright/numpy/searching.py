@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.api.control_flow import fori_loop
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError, ConcretizationTypeError
+from meshwright.errors import ArgumentError, ConcretizationTypeError, ShapeError
 from meshwright.ir.tracing import Tracer, check_alive, typeof
 from meshwright.numpy.at import IndexUpdater
 from meshwright.numpy.axes import static_int
@@ -245,14 +245,14 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
       length: of the result, while tracing; larger integers are not counted.
 
     Raises:
-      ConcretizationTypeError: a traced ``x`` without ``length``. ArgumentError: not a vector of integers.
+      ConcretizationTypeError: a traced ``x`` without ``length``. ShapeError: not a vector of integers.
 
     >>> bincount(np.array([0, 2, 2])).tolist()
     [1, 0, 2]
     """
     x = asarray(x)
     if typeof(x).ndim != 1 or not (dtypes.is_integer(typeof(x).dtype) or dtypes.is_bool(typeof(x).dtype)):
-        raise ArgumentError(f"bincount: x must be a vector of integers, got {typeof(x)}")
+        raise ShapeError(f"bincount: x must be a vector of integers, got {typeof(x)}")
     if length is None:
         value = concrete(x, "bincount", "pass length=")
         length = max(int(value.max()) + 1 if value.size else 0, minlength)

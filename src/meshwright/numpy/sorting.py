@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError
+from meshwright.errors import ArgumentError, AxisError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import no_out, normal_axis, static_int
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.manipulation import flip, moveaxis, ravel
-from meshwright.numpy.promotion import scalar_like
+from meshwright.numpy.promotion import aval_of, scalar_like
 from meshwright.numpy.reductions import sum_dtype
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
@@ -95,18 +95,30 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
 def partition(a: Any, kth: int, axis: int = -1) -> Any:
     """``a`` with element ``kth`` of the order in its place, smaller ones before it: it is sorted.
 
+    Raises:
+      ArgumentTypeError: ``kth`` is no integer. AxisError: there is no such element.
+
     >>> partition(np.array([3, 1, 2]), 0)[0].item()
     1
     """
+    _check_kth(a, kth, axis, "partition")
     return sort(a, axis)
 
 
+def _check_kth(a: Any, kth: Any, axis: int, name: str) -> None:
+    shape = aval_of(a, name).shape
+    size, k = shape[normal_axis(axis, len(shape), name)], static_int(kth, name, "kth")
+    if not -size <= k < size:
+        raise AxisError(f"{name}: there is no element kth={k} of {size} along axis {axis} of shape {shape}")
+
+
 def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
-    """Positions for :func:`partition`.
+    """Positions for :func:`partition`, with its errors.
 
     >>> argpartition(np.array([3, 1, 2]), 0)[0].item()
     1
     """
+    _check_kth(a, kth, axis, "argpartition")
     return argsort(a, axis)
 
 

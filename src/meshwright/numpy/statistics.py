@@ -18,7 +18,7 @@ from meshwright.numpy.functions import conj
 from meshwright.numpy.indexing import take_along_axis
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.linear import matmul
-from meshwright.numpy.logic import isclose, isnan, logical_or, where
+from meshwright.numpy.logic import equal, isclose, isnan, logical_or, where
 from meshwright.numpy.manipulation import broadcast_to, moveaxis, reshape, shape, transpose
 from meshwright.numpy.promotion import as_operand, operands, promotes_freely, scalar_like
 from meshwright.numpy.ranges import diagonal
@@ -321,7 +321,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     if shape(a1) != shape(a2):
         return asarray(False)
     x, y = operands("array_equal", (as_operand(asarray(a1), ""), as_operand(asarray(a2), "")))
-    same = ops.eq(x, y)
+    same = equal(x, y)
     return all(ops.or_(same, ops.and_(isnan(x), isnan(y))) if equal_nan else same)
 
 
@@ -336,4 +336,4 @@ def array_equiv(a1: Any, a2: Any) -> Any:
         np.broadcast_shapes(shape(a1), shape(a2))
     except ValueError:
         return asarray(False)
-    return all(ops.eq(*operands("array_equiv", (asarray(a1), asarray(a2)))))
+    return all(equal(*operands("array_equiv", (asarray(a1), asarray(a2)))))

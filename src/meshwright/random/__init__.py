@@ -26,7 +26,18 @@ from meshwright.random.derived import (
 )
 from meshwright.random.discrete import bernoulli, categorical, randint
 from meshwright.random.gamma import ball, beta, chisquare, dirichlet, f, gamma, generalized_normal, loggamma, t
-from meshwright.random.keys import PRNGKey, bits, clone, fold_in, key, key_data, key_impl, split, wrap_key_data
+from meshwright.random.keys import (
+    PRNGKey,
+    bits,
+    clone,
+    fold_in,
+    key,
+    key_data,
+    key_dtype,
+    key_impl,
+    split,
+    wrap_key_data,
+)
 from meshwright.random.matrices import multivariate_normal, orthogonal
 from meshwright.random.shuffling import choice, permutation, shuffle
 
@@ -53,6 +64,7 @@ __all__ = [
     "gumbel",
     "key",
     "key_data",
+    "key_dtype",
     "key_impl",
     "laplace",
     "loggamma",

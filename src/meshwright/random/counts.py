@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.api.control_flow import scan, while_loop
 from meshwright.core import dtypes
-from meshwright.errors import DTypeError
+from meshwright.errors import DrawnTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import ceil, clip, floor, sqrt
 from meshwright.numpy.creation import asarray, full, zeros
@@ -97,14 +97,14 @@ def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -
       dtype: an integer type.
 
     Raises:
-      DTypeError: another dtype. ShapeError: ``lam`` does not broadcast to ``shape``.
+      DrawnTypeError: another dtype. ShapeError: ``lam`` does not broadcast to ``shape``.
 
     >>> poisson(PRNGKey(0), 3.0, (4,)).shape
     (4,)
     """
     target = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "random.poisson")
     if not dtypes.is_integer(target):
-        raise DTypeError(f"random.poisson: dtype must be an integer type, got {target}; convert the result")
+        raise DrawnTypeError(f"random.poisson: dtype must be an integer type, got {target}; convert the result")
     sizes = draw_shape("poisson", shape, lam)
     rate = parameter(lam, dtypes.float32, sizes)
     small, large = (rate >= 0) & (rate < 10), (rate >= 10) & (rate < np.inf)

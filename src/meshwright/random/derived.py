@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.core import dtypes
-from meshwright.errors import DTypeError
+from meshwright.errors import DrawnTypeError
 from meshwright.numpy.logic import where
 from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, inexact, scalar_like
@@ -131,14 +131,14 @@ def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -
     """Number of tries until the first success of probability ``p``, from 1 on.
 
     Raises:
-      DTypeError: ``dtype`` is a complex or bool type.
+      DrawnTypeError: ``dtype`` is no integer type.
 
     >>> geometric(PRNGKey(0), 0.5, (3,)).shape
     (3,)
     """
     target = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "random.geometric")
-    if not (dtypes.is_integer(target) or dtypes.is_float(target)):
-        raise DTypeError(f"random.geometric: dtype must be a real number type, got {target}")
+    if not dtypes.is_integer(target):
+        raise DrawnTypeError(f"random.geometric: dtype must be an integer type, got {target}; convert the result")
     drawn = inexact(aval_of(p, "random.geometric", 1).dtype)
     sizes = draw_shape("geometric", shape, p)
     u = uniform(key, sizes, drawn)

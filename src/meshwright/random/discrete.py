@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError, DTypeError
+from meshwright.errors import ArgumentError, DrawnTypeError, DTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_axis, normal_shape
 from meshwright.numpy.creation import asarray
@@ -66,7 +66,7 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None)
     sizes = normal_shape(shape, "random.randint")
     target = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "random.randint")
     if not dtypes.is_integer(target):
-        raise DTypeError(f"random.randint: dtype must be an integer type, got {target}")
+        raise DrawnTypeError(f"random.randint: dtype must be an integer type, got {target}")
     info = ml_dtypes.iinfo(target)
     # Two narrow words are too few: the modulo's bias would show.
     drawn = dtypes.int32 if info.bits < 32 else target

@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.core.key_types import KeyType, is_key
-from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, DrawnTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.creation import asarray
@@ -102,6 +102,15 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
     """
     generator = _generator(impl, "key", dtype)
     return wrap_words(generator.seed(_offset(seed)), generator.key)
+
+
+def key_dtype(impl_spec: Any = None) -> KeyType:
+    """The dtype of a generator's keys; without one, of the one that is configured.
+
+    >>> key_dtype("rbg"), key_dtype() == key(0).dtype
+    (key<rbg>, True)
+    """
+    return _generator(impl_spec, "key_dtype").key
 
 
 def _offset(seed: Any) -> Any:
@@ -225,12 +234,12 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
       dtype: uint8, uint16, uint32 (the default) or, with x64, uint64.
 
     Raises:
-      DTypeError: another dtype.
+      DrawnTypeError: another dtype.
 
     >>> bits(PRNGKey(0), (2,)).dtype.name
     'uint32'
     """
     target = np.dtype(np.uint32) if dtype is None else dtypes.requested(dtype, "random.bits")
     if not dtypes.is_unsigned(target):
-        raise DTypeError(f"random.bits: dtype must be an unsigned integer type, got {target}")
+        raise DrawnTypeError(f"random.bits: dtype must be an unsigned integer type, got {target}")
     return random_bits(key, dtypes.bit_width(target), normal_shape(shape, "random.bits"))

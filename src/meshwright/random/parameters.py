@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.errors import ArgumentError, DTypeError, ShapeError
+from meshwright.errors import ArgumentError, DrawnTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.creation import asarray
@@ -33,11 +33,11 @@ def float_dtype(dtype: Any, name: str) -> np.dtype:
     """The dtype of a draw.
 
     Raises:
-      DTypeError: not a float dtype.
+      DrawnTypeError: not a float dtype.
     """
     target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, f"random.{name}")
     if not dtypes.is_float(target):
-        raise DTypeError(f"random.{name}: dtype must be a float type, got {target}")
+        raise DrawnTypeError(f"random.{name}: dtype must be a float type, got {target}")
     return target
 
 

@@ -31,6 +31,7 @@ from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt import exchange
 from meshwright.runtime.transfers import check_transfer, level_of
 from meshwright.sharding import Sharding, SingleDeviceSharding, typed_by
+from meshwright.sharding.format import Format, row_major
 
 
 def default_sharding() -> SingleDeviceSharding:
@@ -126,6 +127,11 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
     def device(self) -> Any:
         """The array's device, or its sharding if it has several."""
         return self.sharding.device if isinstance(self.sharding, SingleDeviceSharding) else self.sharding
+
+    @property
+    def format(self) -> Format:
+        """How the array lies in memory, row by row, and on which devices."""
+        return Format(row_major(self.ndim), self.sharding)
 
     def devices(self) -> set[Any]:
         return set(self.sharding.device_set)

@@ -100,6 +100,11 @@ class Executable:
             if type(x) is Array:
                 check_move(x, self.out_shardings[0], False)
 
+    @property
+    def is_spread(self) -> bool:
+        """Whether several real devices run it together."""
+        return self.in_shardings is not None
+
     @cached_property
     def _on_a_mesh(self) -> bool:
         return any(len(s.device_set) > 1 for s in self.out_shardings[:1])

@@ -68,6 +68,7 @@ __all__ = [
     "in_users_kind",
     "joined_reduction",
     "layout_to_hlo",
+    "make_single_device_sharding",
     "manual_axes",
     "mesh_of",
     "mesh_of_type",
@@ -84,6 +85,7 @@ __all__ = [
 ]
 
 use_mesh = use_abstract_mesh = set_mesh
+make_single_device_sharding = SingleDeviceSharding
 
 __getattr__, __dir__ = _late_attributes(  # what stands above shardings, by the names that it has in JAX
     __name__,

@@ -11,6 +11,7 @@ from meshwright.core.config import config
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
+from meshwright.ops.control.check import NO_DEBUG_CHECKS
 from meshwright.ops.control.stacked_rows import blocks_of_rows, leading_rows
 from meshwright.ops.element_order import in_one_order
 from meshwright.ops.indexing.known_places import known_places
@@ -50,8 +51,8 @@ PASSED_ON = Pass("passed on", passed_on, "What leaves loops and branches as it c
 DROP_DEAD = Pass("drop dead code", drop_dead, "What nobody uses goes, results and carries of control flow too.")
 #: what is done to the whole program before axes spread in it
 PREPARE = (
-    INLINE, UNTYPED, LEADING_ROWS, KNOWN_PLACES, SPACED_ROWS, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD,
-    UNDONE, IN_ONE_ORDER,
+    INLINE, NO_DEBUG_CHECKS, UNTYPED, LEADING_ROWS, KNOWN_PLACES, SPACED_ROWS, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON,
+    DROP_DEAD, UNDONE, IN_ONE_ORDER,
 )  # fmt: skip
 #: what is tried besides, and kept where it pays
 ALTERNATIVE = (

@@ -15,7 +15,7 @@ from meshwright.core.pytree_classes import Partial
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
 from meshwright.core.tracebacks import boundary
-from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError
+from meshwright.errors import ArgumentError, ArgumentNumberError, ArgumentTypeError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE, set_trace
@@ -211,9 +211,12 @@ def argument_numbers(argnums: Any, n: int, where: str) -> tuple[int, ...]:
     """Which of ``n`` positional arguments ``argnums`` names.
 
     Raises:
-      ArgumentError: one that is not there. ArgumentTypeError: no numbers.
+      ArgumentNumberError: one that is not there, or one twice. ArgumentTypeError: no numbers.
     """
-    return from_front(f"{where}: argnums", as_numbers(f"{where}: argnums", argnums), n, "the function")
+    numbers = from_front(f"{where}: argnums", as_numbers(f"{where}: argnums", argnums), n, "the function")
+    if len(set(numbers)) != len(numbers):
+        raise ArgumentNumberError(f"{where}: argnums={argnums} names an argument more than once; name each once")
+    return numbers
 
 
 def function_of(fun: Callable[..., Any], numbers: Sequence[int], args: Sequence[Any], kwargs: Any) -> Any:

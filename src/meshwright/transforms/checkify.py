@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,12 @@ class Site:
     first: int
 
 
+#: what sets of checks are made of
+ErrorCategory = str
+#: what a failed check raises
+JaxRuntimeError = CheckError
+
+
 class Error:
     """What a checked function found: a pytree, so that it may leave ``jit`` and ``vmap``."""
 
@@ -58,14 +65,14 @@ class Error:
         self.sites = sites
 
     def get(self) -> str | None:
-        """The message of the first check that failed, or None. Under ``vmap``, that of the first entry with one."""
+        """The message of the first check that failed, or None. Under ``vmap``, a line for each entry with one."""
         codes = np.asarray(self.code)
-        if not codes.any():
-            return None
-        at = np.unravel_index(int(np.argmax(codes != 0)), codes.shape)
+        return "\n".join(self._message(codes, tuple(at)) for at in np.argwhere(codes).tolist()) or None
+
+    def _message(self, codes: np.ndarray, at: tuple[int, ...]) -> str:
         site = self.sites[int(codes[at]) - 1]
         values = self.values[site.first : site.first + len(site.values)]
-        return site.check.text([np.asarray(v)[at] for v in values])
+        return site.check.text([np.asarray(v)[at] for v in values], at)
 
     def throw(self) -> None:
         """Raise the message, if there is one.
@@ -86,13 +93,18 @@ register_pytree_node(
 )
 
 
-def check(pred: Any, msg: str, *args: Any, **kwargs: Any) -> None:
+#: what a function without checks finds
+init_error = Error(np.int32(0), (), ())
+
+
+def check(pred: Any, msg: str, *args: Any, debug: bool = False, **kwargs: Any) -> None:
     """Check that ``pred``, a bool scalar, is True, in a function that goes through :func:`checkify`.
 
-    On concrete values it raises at once.
+    On concrete values it raises at once. Under ``vmap`` the message names the first entry that fails.
 
     Args:
       msg: a format string for ``args`` and ``kwargs``, which are arrays.
+      debug: whether the check counts only where the function goes through :func:`checkify`, and does nothing elsewhere.
 
     Raises:
       CheckError: it is not. ArgumentTypeError: ``pred`` is no bool scalar.
@@ -110,7 +122,20 @@ def check(pred: Any, msg: str, *args: Any, **kwargs: Any) -> None:
     if aval.shape != () or not dtypes.is_bool(aval.dtype):
         raise ArgumentTypeError(f"checkify.check: pred must be a bool scalar, got {aval}; reduce it with .all()")
     names = (*[None] * len(args), *kwargs)
-    Check(msg, names).bind(pred, *args, *kwargs.values())
+    Check(msg, names, debug=bool(debug)).bind(pred, *args, *kwargs.values())
+
+
+def debug_check(pred: Any, msg: str, *args: Any, **kwargs: Any) -> None:
+    """:func:`check` with ``debug=True``: nothing where the function does not go through :func:`checkify`.
+
+    Example:
+      >>> def inverse(x):
+      ...     mw.checkify.debug_check(x != 0, "x must not be 0")
+      ...     return 1 / x
+      >>> mw.jit(inverse)(0.0).item(), mw.checkify.checkify(inverse)(0.0)[0].get()
+      (inf, 'x must not be 0')
+    """
+    check(pred, msg, *args, debug=True, **kwargs)
 
 
 def check_error(error: Error) -> None:
@@ -124,7 +149,7 @@ def check_error(error: Error) -> None:
         return
     for site in error.sites:
         values = error.values[site.first : site.first + len(site.values)]
-        site.check.bind(ne(error.code, np.int32(site.number)), *values)
+        replace(site.check, debug=False).bind(ne(error.code, np.int32(site.number)), *values)
 
 
 def checkify(fun: Callable[..., Any] | None = None, errors: frozenset[str] = user_checks) -> Any:

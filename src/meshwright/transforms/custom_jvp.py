@@ -185,7 +185,8 @@ def _checked(
             aval = x.aval if isinstance(x, Zero) else typeof(x)
             exact = which == "an output" or isinstance(x, Zero) or is_inexact(want.dtype)
             dtype = want.dtype if exact else float0
-            if aval.shape != want.shape or (aval.dtype != dtype and not (aval.weak_type and exact)):
+            lenient = aval.weak_type and exact and is_inexact(aval.dtype) == is_inexact(want.dtype)
+            if aval.shape != want.shape or (aval.dtype != dtype and not lenient):
                 raise DifferentiationError(
                     f"custom_jvp {name}: the rule returned {which} of type {aval} where the function returns {want}; "
                     "an output and its tangent have the same shape and dtype, but tangents of integers and bools are "

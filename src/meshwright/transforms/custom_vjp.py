@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError, DifferentiationError
+from meshwright.errors import ArgumentError, DifferentiationError, TangentMismatchError
 from meshwright.ir.op import Mapped, Zero
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
@@ -274,7 +274,7 @@ class _Rules:
         if dtypes.is_float(got.dtype) or (dtypes.is_complex(got.dtype) and dtypes.is_complex(aval.dtype)):
             ct, got = convert(ct, aval.dtype), got.update(dtype=aval.dtype)  # rules compute in dtypes of their own
         if got.shape != aval.shape or (got.dtype != aval.dtype and not got.weak_type):
-            raise DifferentiationError(
+            raise TangentMismatchError(
                 f"custom_vjp {self.name}: the backward rule returned a cotangent of type {got} for argument leaf "
                 f"{number} of type {aval}; they must be equal"
             )

@@ -18,7 +18,7 @@ from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described, without_closure
-from meshwright.errors import DifferentiationError
+from meshwright.errors import DifferentiationError, TangentMismatchError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Op, Zero
 from meshwright.ir.state import STATE, set_trace
@@ -71,11 +71,11 @@ def checked_leaves(
     what they belong to (``"primals"``) of ``fun``.
 
     Raises:
-      DifferentiationError: another structure, shape or dtype; says where.
+      TangentMismatchError: another structure, shape or dtype; says where.
     """
     flat, structure = pytree.flatten(given)
     if structure != treedef:
-        raise DifferentiationError(
+        raise TangentMismatchError(
             f"{where} of {described(fun)}: the structure of the {what} is {pytree.show(structure)}, that of the {side} "
             f"{pytree.show(treedef)} ({pytree.difference(treedef, structure, exact=True)})"
         )
@@ -95,7 +95,7 @@ def checked_leaves(
                 f"what is no floating-point number has no derivative but zeros of an empty dtype: pass "
                 f"numpy.zeros({want.shape}, float0)"
             )
-        raise DifferentiationError(
+        raise TangentMismatchError(
             f"{where} of {described(fun)}: {what}{path} has type {got}, {side}{path} has type {want}; {must}"
         )
     return flat
@@ -271,7 +271,7 @@ def pulled(linear: Linearized, *cts: Any) -> tuple[Any, ...]:
     """What ``vjp`` returns, of the linear part and a cotangent.
 
     Raises:
-      DifferentiationError: not one cotangent, of the output's structure and types.
+      DifferentiationError: not one cotangent. TangentMismatchError: not of the output's structure and types.
     """
     s = linear.signature
     if len(cts) != 1:

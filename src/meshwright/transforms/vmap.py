@@ -36,7 +36,7 @@ def flat_axes(axes: Any, tree: Any, what: str) -> list[int | None]:
     marked = pytree.map(lambda a: _Axis(a), axes, is_leaf=_is_none)
     per_leaf = [a.value for a in pytree.broadcast_prefix(marked, tree, what)]
     for axis in per_leaf:
-        if axis is not None and not isinstance(axis, int):
+        if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool)):
             raise ArgumentTypeError(
                 f"{what} must hold ints and None, got {axis!r}; give the mapped axis of each argument"
             )

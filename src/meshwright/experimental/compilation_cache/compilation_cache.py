@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from meshwright.core.config import config
+from meshwright.runtime.pjrt import disk_cache
 
-__all__ = ["initialize_cache", "is_initialized", "set_cache_dir"]
+__all__ = ["initialize_cache", "is_initialized", "reset_cache", "set_cache_dir"]
 
 
 def set_cache_dir(path: str | os.PathLike[str]) -> None:
@@ -16,6 +17,12 @@ def set_cache_dir(path: str | os.PathLike[str]) -> None:
 
 #: its name until 2023
 initialize_cache = set_cache_dir
+
+
+def reset_cache() -> None:
+    """Begin anew: what was found out of this process's programs and machine, which names what is kept, is forgotten.
+    Nothing else is in memory: whether and where programs are kept is what the options say, at every compilation."""
+    disk_cache.forget()
 
 
 def is_initialized() -> bool:

@@ -215,11 +215,11 @@ class PureCallback(_Underivable):
 
     def mapped(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         match self.vmap_method:
-            case "sequential":
+            case "sequential" | "sequential_unrolled":  # a loop in Python, either way
                 return self._looped(axis, args, dims)
-            case "expand_dims" | "broadcast_all":
-                whole = self.vmap_method == "broadcast_all"
-                args = [_leading(x, d, axis.size if whole else 1) for x, d in zip(args, dims)]
+            case "expand_dims" | "broadcast_all" | "legacy_vectorized":
+                size = {"expand_dims": 1, "broadcast_all": axis.size}.get(self.vmap_method)
+                args = [_leading(x, d, size) for x, d in zip(args, dims)]
                 op = replace(self, results=_batched(self.results, axis.size))
                 return op.bind(*args), [0] * len(self.results)
         raise RuleError(
@@ -229,10 +229,10 @@ class PureCallback(_Underivable):
         )
 
 
-def _leading(x: Any, dim: int | None, size: int) -> Any:
-    """``x`` with its batch dimension in front; of ``size`` if it has none."""
-    if dim is not None:
-        return move_dim(x, dim, 0)
+def _leading(x: Any, dim: int | None, size: int | None) -> Any:
+    """``x`` with its batch dimension in front; of ``size`` if it has none, and none without a size."""
+    if dim is not None or size is None:
+        return x if dim is None else move_dim(x, dim, 0)
     shape = typeof(x).shape
     return expand_dims(x, [0]) if size == 1 else broadcast_in_dim(x, (size, *shape), range(1, len(shape) + 1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,44 +12,76 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import CheckError, RuleError
 from meshwright.ir.contract import ArrayLike, Emitted
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
-from meshwright.ops.reduce.reductions import reduce_and
-from meshwright.ops.shape.rearrange import move_dim
+from meshwright.ir.passes import Pass
+from meshwright.ir.rewrite import in_regions, replaced
+from meshwright.ops.indexing.dynamic_slice import dynamic_index_in_dim
+from meshwright.ops.reduce.reductions import argmin, reduce_and
 
 
 @dataclass(frozen=True)
 class Check(Op):
-    """The first operand must be True; the others are the arguments of ``message``, by ``names`` (None: by position)."""
+    """The first operand must be True; the last are the arguments of ``message``, by ``names`` (None: by position).
+
+    Between them are the positions along ``mapped`` axes of a ``vmap`` of the first entry that fails. With ``debug``
+    there is nothing to it but in a function that goes through ``checkify``.
+    """
 
     message: str
     names: tuple[str | None, ...] = ()
+    mapped: int = 0
+    debug: bool = False
     name: ClassVar[str] = "check"
     multiple_results: ClassVar[bool] = True
     has_effects: ClassVar[bool] = True
     in_python: ClassVar[bool] = True
 
-    def text(self, values: Sequence[Any]) -> str:
-        """The message with its arguments."""
+    def text(self, values: Sequence[Any], index: Sequence[Any] = ()) -> str:
+        """The message with its arguments; ``index`` is the place of the entry that it is about, along further axes."""
+        place, values = [*index, *values[: self.mapped]], values[self.mapped :]
         positional = [v for n, v in zip(self.names, values) if n is None]
         named = {n: v for n, v in zip(self.names, values) if n is not None}
-        return self.message.format(*positional, **named)
+        where = f"at mapped index {', '.join(map(str, place))}: " if place else ""
+        return where + self.message.format(*positional, **named)
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return ()
 
     def perform(self, holds: Any, *values: Any) -> list[Any]:
         """Raise if it does not hold."""
-        if not np.asarray(holds).all():
+        if not self.debug and not np.asarray(holds).all():
             raise CheckError(self.text([np.asarray(v) for v in values]))
         return []
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
-        holds = args[0] if dims[0] is None else reduce_and(args[0], (dims[0],))
-        values = [x if d is None else move_dim(x, d, 0) for x, d in zip(args[1:], dims[1:])]
-        return self.bind(holds, *values), []
+        if axis.size == 0:
+            return [], []
+        holds, dim = args[0], dims[0]
+        at = np.int32(0) if dim is None else argmin(holds, dim)
+        picked = [
+            x if d is None else dynamic_index_in_dim(x, at, d, keepdims=False) for x, d in zip(args[1:], dims[1:])
+        ]
+        op = replace(self, mapped=self.mapped + 1)
+        return op.bind(holds if dim is None else reduce_and(holds, (dim,)), at, *picked), []
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
+        if self.debug:
+            return []
         raise RuleError(
             f"check ({self.message!r}): a compiled program cannot raise; wrap the function, checkify.checkify(f), and "
             "look at the error that it then returns"
         )
+
+
+def without_debug_checks(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """``jaxpr`` without the checks that have gone through no ``checkify`` and are to be left out then."""
+
+    def rule(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
+        dropped = isinstance(eqn.op, Check) and eqn.op.debug
+        return [] if dropped else in_regions(eqn, without_debug_checks)
+
+    return replaced(jaxpr, rule)
+
+
+NO_DEBUG_CHECKS = Pass("no debug checks", without_debug_checks, "Checks that are for checkified programs alone go.")

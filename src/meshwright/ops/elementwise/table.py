@@ -6,7 +6,6 @@ for each operand. A rank-0 operand may stand beside arrays and means the same va
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
+from meshwright.core.static import static_index
 from meshwright.core.words import counted
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Region
@@ -55,7 +55,7 @@ def _one(x: Any) -> Any:
 
 def scalar_like(value: Any, x: Any) -> np.ndarray:
     """``value`` as a rank-0 constant of ``x``'s dtype."""
-    return np.array(value, typeof(x).dtype)
+    return dtypes.constant(value, typeof(x).dtype)
 
 
 def _both(ct: Any, x: Any, y: Any, fx: Callable[[Any], Any], fy: Callable[[Any], Any]) -> list[Any]:
@@ -325,13 +325,16 @@ def integer_pow(x: Any, y: int) -> Any:
     """``x ** y``, elementwise, for a Python integer ``y``; computed by squaring.
 
     Raises:
-      DTypeError: bools, or integers with a negative ``y``.
+      DTypeError: bools, or integers with a negative ``y``. ArgumentTypeError: ``y`` is no integer.
 
     Example:
       >>> lax.integer_pow(jnp.array([2, -3]), 3).tolist(), lax.integer_pow(jnp.array([2., 4.]), -1).tolist()
       ([8, -27], [0.5, 0.25])
     """
-    return IntegerPow(operator.index(y)).bind(x) if y != 1 else x if isinstance(x, Typed) else copy(x)
+    exponent = static_index(y, "integer_pow", "the exponent")
+    if exponent != 1:
+        return IntegerPow(exponent).bind(x)
+    return x if isinstance(x, Typed) else copy(x)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.core.static import static_index, static_indices
+from meshwright.core.static import static_index, static_shape
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Op, Tangent, Zero
@@ -351,7 +351,7 @@ def dynamic_slice(
       ([[6, 7], [10, 11]], [[6, 7], [10, 11]])
     """
     starts = _start_indices("dynamic_slice", start_indices, typeof(operand).shape, allow_negative_indices)
-    return DynamicSlice(static_indices(slice_sizes, "dynamic_slice")).bind(operand, *starts)
+    return DynamicSlice(static_shape(slice_sizes, "dynamic_slice")).bind(operand, *starts)
 
 
 def dynamic_update_slice(

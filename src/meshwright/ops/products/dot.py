@@ -13,6 +13,7 @@ from meshwright.core.config import config
 from meshwright.core.dot_algorithms import Algorithm
 from meshwright.core.precision import PRECISIONS, PrecisionLike
 from meshwright.core.records import dataclass
+from meshwright.core.static import static_shape
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Linear
@@ -198,10 +199,11 @@ def dot_general(
 ) -> Any:  # fmt: skip
     """The product of ``lhs`` and ``rhs`` summed over paired contracting dimensions, for each paired batch index.
 
-    ``dimension_numbers`` is ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``. The result has the batch
-    dimensions, then the remaining ones of ``lhs``, then those of ``rhs``; its dtype is the promoted one of the operands
-    unless ``preferred_element_type`` is given, in which sums are made too. An algorithm as ``precision`` says in which
-    types operands are taken and sums are made; the result has the same dtype as without.
+    ``dimension_numbers`` is ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``, of sequences or
+    single dimensions. The result has the batch dimensions, then the remaining ones of ``lhs``, then those of ``rhs``;
+    its dtype is the promoted one of the operands unless ``preferred_element_type`` is given, in which sums are made
+    too. An algorithm as ``precision`` says in which types operands are taken and sums are made; the result has the same
+    dtype as without.
 
     Raises:
       DTypeError: operands that the algorithm is not for.
@@ -214,7 +216,8 @@ def dot_general(
       [[5, 14], [86, 122]]
     """
     (lc, rc), (lb, rb) = dimension_numbers
-    numbers = ((tuple(lc), tuple(rc)), (tuple(lb), tuple(rb)))
+    lc, rc, lb, rb = (static_shape(dims, "dot_general") for dims in (lc, rc, lb, rb))
+    numbers = ((lc, rc), (lb, rb))
     if preferred_element_type is not None:
         preferred_element_type = dtypes.requested(preferred_element_type, "dot_general")
     elif typeof(lhs).dtype != typeof(rhs).dtype:

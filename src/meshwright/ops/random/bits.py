@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, IntegerRangeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder
 from meshwright.ir.tracing import typeof
@@ -245,9 +245,11 @@ def threefry_seed(seed: Any) -> Any:
     """The key of an integer seed: its upper and lower 32 bits.
 
     Raises:
-      ArgumentTypeError: not an integer scalar.
+      ArgumentTypeError: not an integer scalar. IntegerRangeError: a Python integer of more than 64 bits.
     """
     if isinstance(seed, int) and not isinstance(seed, bool):
+        if not -(2**63) <= seed < 2**64:
+            raise IntegerRangeError(f"a seed must be an integer of 64 bits, got {seed}; take its remainder, or a hash")
         # Without 64-bit types only the lower half is kept, as in JAX.
         seed = np.array(np.uint64(seed & 0xFFFFFFFFFFFFFFFF).astype(np.int64))
         seed = seed.astype(dtypes.canonical(dtypes.int64))
@@ -275,6 +277,8 @@ def folded_seed(data: Any) -> Any:
     Raises:
       ArgumentTypeError: not an integer scalar.
     """
+    if type(data) is int and 2**31 <= data < 2**32:
+        data = np.uint32(data)
     seed, dtype = threefry_seed(data), typeof(data).dtype
     if dtypes.bit_width(dtype) < 64 or dtypes.is_unsigned(dtype):
         return seed

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.core.static import static_index, static_indices
+from meshwright.core.static import static_index, static_indices, static_shape
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes, Region, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Op
@@ -86,6 +86,16 @@ def broadcast_in_dim(x: Any, shape: Sequence[int], broadcast_dimensions: Sequenc
     if typeof(x).shape == shape and dims == tuple(range(len(shape))):
         return x
     return BroadcastInDim(shape, dims).bind(x)
+
+
+def broadcast_in_any_order(x: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Any:
+    """:func:`broadcast_in_dim` of dimensions that need not increase: ``x`` is transposed first."""
+    dims, shape = static_indices(broadcast_dimensions, "broadcast_in_dim"), static_indices(shape, "broadcast_in_dim")
+    order = sorted(range(len(dims)), key=dims.__getitem__)
+    fits = len(dims) == typeof(x).ndim and set(dims) <= set(range(len(shape)))
+    if order == list(range(len(dims))) or not fits:  # what does not fit is refused as it was written
+        return broadcast_in_dim(x, shape, dims)
+    return broadcast_in_dim(transpose(x, order), shape, sorted(dims))
 
 
 def put_batch_dim(x: Any, dim: int | None, target: int, size: int) -> Any:
@@ -218,7 +228,7 @@ class Iota(Op):
             raise ShapeError(
                 f"iota: dimension {self.dimension} must be one of shape {self.shape}, whose sizes may not be negative"
             )
-        if dtypes.is_bool(self.dtype):
+        if dtypes.is_bool(dtypes.of_numbers(self.dtype)):
             raise DTypeError("iota: expected a number dtype, got bool")
         return ShapedArray(self.shape, self.dtype)
 
@@ -245,18 +255,14 @@ class Iota(Op):
 
 def iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:
     """Array of ``shape`` that counts along ``dimension``."""
-    sizes, along = static_indices(shape, "iota"), static_index(dimension, "iota")
+    sizes, along = static_shape(shape, "iota"), static_index(dimension, "iota")
     return Iota(dtypes.canonical(dtypes.as_dtype(dtype)), sizes, along).bind()
 
 
 # --- reading ------------------------------------------------------------------------------------------------
 @reads("stablehlo.broadcast_in_dim")
 def _read_broadcast_in_dim(r: Reader) -> Any:
-    x, shape, dims = r.operands[0], r.out_avals[0].shape, r.attr("broadcast_dimensions")
-    if list(dims) != sorted(dims):  # operand dimensions may come in any order there, here they increase
-        order = sorted(range(len(dims)), key=dims.__getitem__)
-        x, dims = transpose(x, order), tuple(sorted(dims))
-    return broadcast_in_dim(x, shape, dims)
+    return broadcast_in_any_order(r.operands[0], r.out_avals[0].shape, r.attr("broadcast_dimensions"))
 
 
 @reads("stablehlo.broadcast")

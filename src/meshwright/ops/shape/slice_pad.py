@@ -291,6 +291,7 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     neighbours. Negative ``low`` and ``high`` cut.
 
     Raises:
+      ArgumentTypeError: entries that are no integers.
       ShapeError: another number of entries, a negative ``interior``, more cut than there is, or a ``padding_value``
         that is no scalar.
       DTypeError: a ``padding_value`` of another dtype.
@@ -299,7 +300,7 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
       >>> lax.pad(jnp.array([[1, 2, 3]]), 0, [(1, 0, 0), (-1, 2, 1)]).tolist()
       [[0, 0, 0, 0, 0, 0], [0, 2, 0, 3, 0, 0]]
     """
-    config = tuple(tuple(int(v) for v in c) for c in padding_config)
+    config = tuple([static_indices(c, "pad", "a padding") for c in padding_config])
     if typeof(operand).weak_type and not typeof(padding_value).weak_type:
         operand = convert(operand, typeof(operand).dtype)
     if config == ((0, 0, 0),) * typeof(operand).ndim:

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof
 from meshwright.ops.shape.slice_pad import Pad
@@ -130,7 +130,7 @@ def padtype_to_pads(
     (with ``"SAME_LOWER"``, before).
 
     Raises:
-      ArgumentError: another word.
+      ArgumentError: another word. ShapeError: a stride below 1.
 
     Example:
       >>> lax.padtype_to_pads((5, 8), (3, 3), (1, 2), "SAME")
@@ -142,7 +142,9 @@ def padtype_to_pads(
     if word not in ("SAME", "SAME_LOWER"):
         raise ArgumentError(f"padding: expected 'SAME', 'SAME_LOWER', 'VALID' or (low, high) pairs, got {padding!r}")
     pads = []
-    for n, k, stride in zip(in_shape, window_shape, window_strides):
+    for dim, (n, k, stride) in enumerate(zip(in_shape, window_shape, window_strides)):
+        if stride < 1:
+            raise ShapeError(f"padding {word!r}: stride of window dimension {dim} is {stride}, expected at least 1")
         total = max((-(-n // stride) - 1) * stride + k - n, 0)
         low = total // 2 if word == "SAME" else total - total // 2
         pads.append((low, total - low))
@@ -153,14 +155,14 @@ def int_tuple(op: str, what: str, value: Any, rank: int, default: int | None = N
     """``value`` as ``rank`` ints; ``None`` is ``default`` everywhere.
 
     Raises:
-      ArgumentError: not ints, or another number of them.
+      ArgumentTypeError: not ints. ArgumentError: another number of them.
     """
     if value is None and default is not None:
         return (default,) * rank
     try:
         ints = tuple(int(v.__index__()) for v in value)
     except (TypeError, AttributeError):
-        raise ArgumentError(f"{op}: {what} must be a sequence of ints, got {value!r}") from None
+        raise ArgumentTypeError(f"{op}: {what} must be a sequence of ints, got {value!r}") from None
     if len(ints) != rank:
         raise ArgumentError(
             f"{op}: {what} needs {counted(rank, 'entry', 'entries')}, one a window dimension, got {ints}"

@@ -172,7 +172,7 @@ def _wait_for_first(done: str, devices: Any) -> None:
 # --- the key ------------------------------------------------------------------------------------------------
 def _key(text: str, client: Any, options: Any) -> str:
     flags = os.environ.get("XLA_FLAGS", ""), str(config.reproducible_sums)  # which stands for a flag at the start
-    return _digest(text, options, _machine(client), *flags)
+    return _digest(text, options, machine(client), *flags)
 
 
 def _digest(text: str, options: Any, *more: str) -> str:
@@ -184,7 +184,7 @@ def _digest(text: str, options: Any, *more: str) -> str:
 
 
 @cache
-def _machine(client: Any) -> str:
+def machine(client: Any) -> str:
     """What compiles, and for what."""
     # Of several processes each has its own; what they share, the options' devices, is in the key anyway.
     alone = WORLD.count == 1
@@ -192,6 +192,12 @@ def _machine(client: Any) -> str:
     info = Path("/proc/cpuinfo")
     features = re.search(r"^(?:flags|Features)\s*:.*$", info.read_text(), re.M) if info.exists() else None
     return f"{jaxlib.__version__} {client.platform_version} {topology} {features.group() if features else ''}"
+
+
+def forget() -> None:
+    """Find out anew what lowers and compiles programs."""
+    _sources.cache_clear()
+    machine.cache_clear()
 
 
 # --- files --------------------------------------------------------------------------------------------------

@@ -1,0 +1,40 @@
+"""``jax.experimental.compute_on``: where a part of a program is computed, of the places that there are here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from meshwright.core.config import config
+from meshwright.core.expected import refused
+from meshwright.errors import ArgumentError
+
+__all__ = ["compute_on"]
+
+
+def compute_on(compute_type: str) -> AbstractContextManager[None]:
+    """In the ``with`` block (or the function that this decorates), compute on the device itself, ``"device"``, which is
+    so anyway; or on its host, ``"device_host"``, where that is the device: on CPUs.
+
+    Raises:
+      ArgumentTypeError: no text. ArgumentError: another place; nothing is computed there.
+
+    Example:
+      >>> from meshwright.experimental.compute_on import compute_on
+      >>> with compute_on("device_host"):
+      ...     (mnp.arange(3) * 2).tolist()
+      [0, 2, 4]
+    """
+    if not isinstance(compute_type, str):
+        raise refused("compute_on: compute_type", "text", compute_type)
+    if compute_type != "device" and (compute_type != "device_host" or config.platform != "cpu"):
+        raise ArgumentError(
+            f"compute_on: programs for {config.platform} are computed on their devices alone, got {compute_type!r}; "
+            "leave it out, or move values with device_put and memory.Space.Host"
+        )
+    return _nothing_to_do()
+
+
+@contextmanager
+def _nothing_to_do() -> Iterator[None]:
+    yield
