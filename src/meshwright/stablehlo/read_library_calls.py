@@ -12,7 +12,8 @@ from typing import Any
 
 from meshwright.ir.reading import Reader, reads
 from meshwright.ops.linalg.eigh import eigh
-from meshwright.ops.linalg.lapack import Flag, Lapack, leading_dims
+from meshwright.ops.linalg.kernel_calls import Flag
+from meshwright.ops.linalg.lapack import Lapack, leading_dims
 from meshwright.ops.linalg.lu import lu, lu_pivots_to_permutation
 from meshwright.ops.linalg.matrices import adjoint
 from meshwright.ops.linalg.qr import householder_product
@@ -111,8 +112,8 @@ def _convolution(r: Reader) -> Any:
         _of_compilers(r)
     data, taken, window = config["input"]["data"], config["kernel"]["filter"], config["window"]
     picture = (_number(data, "batch_dim"), _number(data, "feature_dim"), *map(int, data["spatial_dims"]))
-    kernel = (_number(taken, "output_feature_dim"), _number(taken, "input_feature_dim"))
-    kernel += tuple(map(int, taken["spatial_dims"]))
+    ends = _number(taken, "output_feature_dim"), _number(taken, "input_feature_dim")
+    kernel = (*ends, *map(int, taken["spatial_dims"]))
     padding = tuple(zip(map(int, window["pad_left"]), map(int, window["pad_right"]), strict=True))
     dilations = tuple(map(int, window["window_dilations"]))
     return ConvGeneralDilated(
