@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import PartitionSpec as P
+from meshwright.spmd.work import operations
 
 pytestmark = pytest.mark.filterwarnings("ignore::meshwright.errors.PaddingWarning")
 
@@ -101,3 +103,24 @@ def test_split_rows_are_exchanged_for_columns(name: str, rows: int) -> None:
     part.verify(x)
     jitted = mw.jit(f, in_shardings=on(P("data")), out_shardings=on(P("data")))
     np.testing.assert_allclose(jitted(x), getattr(np.fft, name)(x), rtol=1e-4, atol=1e-4)
+
+
+#: operations of one problem, from the tables of Golub and Van Loan
+OPERATIONS = {
+    "cholesky": (mnp.linalg.cholesky, (30, 30), 30**3 // 3),
+    "lu": (mw.lax.linalg.lu, (30, 30), 2 * 30**3 // 3),
+    "lu, tall": (mw.lax.linalg.lu, (50, 30), 50 * 30**2 - 30**3 // 3),
+    "qr": (mnp.linalg.qr, (50, 30), 4 * 30**2 * (50 - 10)),
+    "eigh": (mw.lax.linalg.eigh, (30, 30), 9 * 30**3),
+    "svd": (partial(mw.lax.linalg.svd, full_matrices=False), (30, 50), 14 * 50 * 30**2 + 8 * 30**3),
+    "singular values": (partial(mw.lax.linalg.svd, compute_uv=False), (50, 30), 4 * 50 * 30**2 - 4 * 30**3 // 3),
+    "triangular": (lambda a: mw.lax.linalg.triangular_solve(a[:, :, :30], a, left_side=True), (30, 50), 30 * 30 * 50),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_decompositions_count_their_operations(name):
+    """Not their elements: what is repeated is seen in ``work``, and priced."""
+    f, shape, count = OPERATIONS[name]
+    jaxpr = mw.make_jaxpr(f)(mw.ShapeDtypeStruct((4, *shape), np.float32)).jaxpr
+    assert max(map(operations, jaxpr.eqns)) == pytest.approx(4 * count, rel=1e-3)

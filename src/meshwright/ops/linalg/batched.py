@@ -7,6 +7,7 @@ becomes one more of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,6 +50,10 @@ class Batched(Op):
                 )
         return leads[0]
 
+    def flops(self, *cores: tuple[int, ...]) -> int:
+        """Operations of one problem, whose operands have these sizes; by default one for each element."""
+        return max(map(math.prod, cores))
+
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         which = next(i for i, d in enumerate(dims) if d is not None)
         leading = typeof(args[which]).ndim - 1 - self.core_ranks()[which]
@@ -62,7 +67,12 @@ class Batched(Op):
         outs = self.infer(*avals)
         values = (*avals, *(outs if self.multiple_results else (outs,)))
         dims = [[*names, *[None] * (a.ndim - len(lead))] for a in values]
-        return make_rule(dims[: len(avals)], dims[len(avals) :], dict(zip(names, lead)))
+        return make_rule(dims[: len(avals)], dims[len(avals) :], dict(zip(names, lead)), points=self.points(*avals))
+
+    def points(self, *avals: ShapedArray) -> int:
+        """Operations of all problems."""
+        lead = self.lead(*avals)
+        return math.prod(lead) * self.flops(*(a.shape[len(lead) :] for a in avals))
 
 
 @dataclass(frozen=True)

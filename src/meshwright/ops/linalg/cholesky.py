@@ -19,6 +19,7 @@ from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import mul, sub
+from meshwright.ops.linalg import flops
 from meshwright.ops.linalg.batched import Factorization
 from meshwright.ops.linalg.lapack import lapack, nan_where_failed, require_lapack_dtype
 from meshwright.ops.linalg.matrices import (
@@ -40,6 +41,9 @@ class Cholesky(Factorization, Composite):
     none."""
 
     name: ClassVar[str] = "cholesky"
+
+    def flops(self, *cores: tuple[int, ...]) -> int:
+        return flops.cholesky(cores[0][0])
 
     def infer(self, a: ShapedArray) -> ShapedArray:
         require_lapack_dtype(self.name, a)

@@ -20,6 +20,7 @@ from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import complex_, convert, div, mul, real, sub
+from meshwright.ops.linalg import flops
 from meshwright.ops.linalg.batched import Factorization
 from meshwright.ops.linalg.lapack import lapack, nan_where_failed, require_lapack_dtype
 from meshwright.ops.linalg.lu import Lu, lu_solve
@@ -43,6 +44,9 @@ class Eig(Factorization, Composite):
     right: bool = True
     name: ClassVar[str] = "eig"
     multiple_results: ClassVar[bool] = True
+
+    def flops(self, *cores: tuple[int, ...]) -> int:
+        return flops.eigenproblem(cores[0][0], self.left or self.right)
 
     def infer(self, a: ShapedArray) -> tuple[ShapedArray, ...]:
         require_square(self.name, a)

@@ -19,6 +19,7 @@ from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import convert, div, mul, sub
+from meshwright.ops.linalg import flops
 from meshwright.ops.linalg.batched import Factorization
 from meshwright.ops.linalg.cholesky import symmetrized
 from meshwright.ops.linalg.lapack import lapack, nan_where_failed, require_lapack_dtype
@@ -41,6 +42,9 @@ class Eigh(Factorization, Composite):
 
     name: ClassVar[str] = "eigh"
     multiple_results: ClassVar[bool] = True
+
+    def flops(self, *cores: tuple[int, ...]) -> int:
+        return flops.hermitian_eigenproblem(cores[0][0])
 
     def infer(self, a: ShapedArray) -> tuple[ShapedArray, ...]:
         require_square(self.name, a)

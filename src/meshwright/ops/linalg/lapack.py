@@ -21,6 +21,7 @@ from meshwright.ir.op import Builder, Dual, Tangent
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import eq, ge, select
+from meshwright.ops.linalg import flops
 from meshwright.ops.linalg.batched import Factorization
 from meshwright.ops.linalg.kernel_calls import OVERWRITTEN, Flag, column_major, kernel_call
 from meshwright.ops.linalg.lapack_forms import emit_form
@@ -65,6 +66,10 @@ class Lapack(Factorization):
 
     def core_ranks(self) -> tuple[int, ...]:
         return self.operand_ranks
+
+    def flops(self, *cores: tuple[int, ...]) -> int:
+        count = flops.KERNELS.get(self.kernel, super().flops)
+        return count(*cores)
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         lead = self.lead(*avals)

@@ -22,6 +22,7 @@ from meshwright.ops.composite import Composite
 from meshwright.ops.control.while_loop import While
 from meshwright.ops.elementwise.table import add, convert, eq, lt, mul, select, sub
 from meshwright.ops.indexing.gather_scatter import gather_along
+from meshwright.ops.linalg import flops
 from meshwright.ops.linalg.batched import Batched, Factorization
 from meshwright.ops.linalg.lapack import lapack, nan_where_failed, require_lapack_dtype
 from meshwright.ops.linalg.matrices import (
@@ -49,6 +50,9 @@ class Lu(Factorization, Composite):
 
     name: ClassVar[str] = "lu"
     multiple_results: ClassVar[bool] = True
+
+    def flops(self, *cores: tuple[int, ...]) -> int:
+        return flops.lu(*cores[0])
 
     def infer(self, a: ShapedArray) -> tuple[ShapedArray, ...]:
         require_matrix(self.name, a)

@@ -21,6 +21,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import add, convert, sub
 from meshwright.ops.indexing.gather_scatter import gather_along
+from meshwright.ops.linalg import flops
 from meshwright.ops.linalg.batched import Factorization
 from meshwright.ops.linalg.lapack import lapack, require_lapack_dtype
 from meshwright.ops.linalg.lu import Lu, lu_solve
@@ -56,6 +57,9 @@ class Qr(Factorization, Composite):
     pivoting: bool = False
     name: ClassVar[str] = "qr"
     multiple_results: ClassVar[bool] = True
+
+    def flops(self, *cores: tuple[int, ...]) -> int:
+        return 2 * flops.qr(*cores[0])
 
     def infer(self, a: ShapedArray) -> tuple[ShapedArray, ...]:
         require_matrix(self.name, a)

@@ -21,6 +21,7 @@ from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.elementwise.table import add, convert, div, eq, mul, select, sub
+from meshwright.ops.linalg import flops
 from meshwright.ops.linalg.batched import Factorization
 from meshwright.ops.linalg.lapack import lapack, nan_where_failed, require_lapack_dtype
 from meshwright.ops.linalg.matrices import (
@@ -52,6 +53,9 @@ class Svd(Factorization, Composite):
     def _shapes(self, m: int, n: int) -> list[tuple[int, ...]]:
         k = min(m, n)
         return [(k,), (m, m), (n, n)] if self.full_matrices else [(k,), (m, k), (k, n)]
+
+    def flops(self, *cores: tuple[int, ...]) -> int:
+        return flops.singular_values(*cores[0], self.compute_uv, self.full_matrices)
 
     def infer(self, a: ShapedArray) -> tuple[ShapedArray, ...]:
         require_matrix(self.name, a)

@@ -20,6 +20,7 @@ from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import emit_traced
 from meshwright.ops.elementwise.table import add, neg
+from meshwright.ops.linalg import flops
 from meshwright.ops.linalg.batched import Batched
 from meshwright.ops.linalg.lapack import flags_of, kernel_of, lapack, leading_dims, require_lapack_dtype
 from meshwright.ops.linalg.matrices import adjoint, conjugate, matmul, transposed, tril, triu
@@ -100,7 +101,11 @@ class TriangularSolve(Batched):
         solved = [*names, None, "columns"] if self.left_side else [*names, "rows", None]
         free = b.shape[-1 if self.left_side else -2]
         sizes = dict(zip([*names, solved[-1] or "rows"], [*lead, free]))
-        return make_rule([[*names, None, None], solved], [solved], sizes)
+        return make_rule([[*names, None, None], solved], [solved], sizes, points=self.points(a, b))
+
+    def flops(self, *cores: tuple[int, ...]) -> int:
+        (n, _), (rows, columns) = cores
+        return flops.triangular(n, columns if self.left_side else rows)
 
     # --- emission -------------------------------------------------------------------------------------------
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:

@@ -97,6 +97,10 @@ class TridiagonalSolve(Factorization, Composite):
     def core_ranks(self) -> tuple[int, ...]:
         return 1, 1, 1, 2
 
+    def flops(self, *cores: tuple[int, ...]) -> int:
+        n, columns = cores[3]
+        return 8 * n * (1 + columns)
+
     def infer(self, dl: ShapedArray, d: ShapedArray, du: ShapedArray, b: ShapedArray) -> ShapedArray:
         self.lead(dl, d, du, b)
         require_lapack_dtype(self.name, b)
