@@ -181,13 +181,15 @@ class Executable:
         return outs
 
     def _check_donated_once(self, args: Sequence[Any]) -> None:
-        for i in self.donated:
-            for j, other in enumerate(args):
-                if j != i and type(other) is Array and other is args[i]:
-                    raise ArgumentError(
-                        f"{self.name}: the array of type {other.aval} is donated as argument {i} and passed again as "
-                        f"argument {j} (of the flattened arguments); pass a copy, or do not donate it"
-                    )
+        at = {id(args[i]): i for i in self.donated if type(args[i]) is Array}
+        if len(at) == len(self.donated) == len(args):  # each is another array
+            return
+        for j, x in enumerate(args):
+            if (i := at.get(id(x), j)) != j:
+                raise ArgumentError(
+                    f"{self.name}: the array of type {x.aval} is donated as argument {i} and passed again as "
+                    f"argument {j} (of the flattened arguments); pass a copy, or do not donate it"
+                )
 
 
 def refuse_traced(name: str, x: Tracer) -> NoReturn:
