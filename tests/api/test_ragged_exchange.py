@@ -61,6 +61,28 @@ def test_groups_are_apart():
     np.testing.assert_array_equal(out[1::2], moved(*second))
 
 
+def test_programs_from_elsewhere():
+    """As JAX writes it, in groups, of a program for each device."""
+    first, second = exchange(0, 2, 1), exchange(1, 2, 1)
+    given = [np.stack([a[0], b[0], a[1], b[1]]) for a, b in zip(first, second)]
+    types = ", ".join("tensor<" + "x".join(map(str, x.shape[1:])) + ("xi32>" if i > 1 else "xf32>")
+                      for i, x in enumerate(given))  # fmt: skip
+    args = ", ".join(f"%{i}: {t}" for i, t in enumerate(types.split(", ")))
+    config = "{channel_id = 1 : i64, replica_groups = dense<[[0, 2], [1, 3]]> : tensor<2x2xi64>}"
+    result = types.split(", ")[1]
+    program = mw.load(f"""module attributes {{mhlo.num_partitions = 4 : i32}} {{
+  func.func @main({args}) -> {result} {{
+    %r = stablehlo.custom_call @ragged_all_to_all(%0, %1, %2, %3, %4, %5)
+        {{api_version = 4 : i32, backend_config = {config}}} : ({types}) -> {result}
+    return %r : {result}
+  }}
+}}""")
+    out = np.asarray(program(*given))
+    np.testing.assert_array_equal(out[::2], moved(*first))
+    np.testing.assert_array_equal(out[1::2], moved(*second))
+    program.partition().verify(*given)
+
+
 def test_derivatives_go_back():
     operand, output, *tables = exchange(3, 4, 2, width=())
     weights = np.arange(output.size, dtype="f4").reshape(output.shape)

@@ -4,14 +4,12 @@ their exchange between devices (``ragged_all_to_all``).
 In a product a group's rows are the operand with zeros elsewhere; with the groups as one dimension more these are
 ordinary products, which every transformation and the partitioner know. The arithmetic done is that of every row with
 every group.
-
-Sizes that only a run knows have no program of fixed shapes that sends no more than they say: an exchange gathers the
-operands, and each device takes the rows that are for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,25 +22,19 @@ from meshwright.errors import ArgumentError, DTypeError, RuleError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.lax.products import dot_general
 from meshwright.ops.collective.named_axis import Groups, all_gather, all_to_all
-from meshwright.ops.elementwise.clamp import clamp
+from meshwright.ops.collective.ragged import exchanged_rows
 from meshwright.ops.elementwise.table import (
-    add,
     and_,
     convert,
-    div,
     le,
     lt,
-    mul,
-    scalar_like,
     select,
     sub,
     zeros_like,
 )
-from meshwright.ops.indexing.gather_scatter import gather_along
 from meshwright.ops.reduce.cumulative import cumsum
-from meshwright.ops.reduce.reductions import reduce_max
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
-from meshwright.ops.shape.rearrange import move_dim, reshape, transpose
+from meshwright.ops.shape.rearrange import move_dim, transpose
 
 
 @dataclass(frozen=True)
@@ -204,46 +196,8 @@ def ragged_all_to_all(
       >>> mw.vmap(f, axis_name="i")(rows, *map(jnp.array, tables)).tolist()
       [[1, 3, 0, 0], [2, 2, 4, 0]]
     """
-    name = "ragged_all_to_all"
-    x, y = typeof(operand), typeof(output)
-    if x.dtype != y.dtype:
-        raise DTypeError(f"{name}: operand {x} and output {y} must have one dtype; convert one with .astype")
-    if not x.ndim or x.ndim != y.ndim or x.shape[1:] != y.shape[1:]:
-        raise ShapeError(f"{name}: operand {x} and output {y} must have rows of one shape")
     where: dict[str, Any] = {"axis_name": axis_name, "axis_index_groups": axis_index_groups}
-    operands = all_gather(operand, **where)
-    positions, n = typeof(operands).shape[:2]
-    tables = {"input_offsets": input_offsets, "send_sizes": send_sizes, "output_offsets": output_offsets,
-              "recv_sizes": recv_sizes}  # fmt: skip
-    starts, sent, targets, sizes = (_table(name, what, given, positions) for what, given in tables.items())
-    slices, rows = typeof(sizes).shape[0], y.shape[0]
-    if not all(typeof(t).shape == (slices,) for t in (starts, sent, targets)):
-        types = ", ".join(str(typeof(t)) for t in tables.values())
-        raise ShapeError(f"{name}: offsets and sizes must be as many, got {types}")
-    if 0 in (n, rows, slices):
-        return output
-    starts, targets = (all_to_all(t, split_axis=0, concat_axis=0, tiled=True, **where) for t in (starts, targets))
-    row, number = (iota(np.int32, (rows, slices), d) for d in (0, 1))
-    starts, targets, sizes = (broadcast_in_dim(t, (rows, slices), (1,)) for t in (starts, targets, sizes))
-    inside = and_(le(targets, row), lt(row, add(targets, sizes)))
-    sender = div(number, scalar_like(slices // positions, number))
-    place = add(mul(sender, scalar_like(n, sender)), add(starts, sub(row, targets)))
-    places = reduce_max(select(inside, place, scalar_like(-1, place)), (1,))
-    arrived = lt(scalar_like(-1, places), places)
-    known = clamp(scalar_like(0, places), places, scalar_like(positions * n - 1, places))
-    taken = gather_along(reshape(operands, (positions * n, *x.shape[1:])), broadcast_in_dim(known, y.shape, (0,)), 0)
-    return select(broadcast_in_dim(arrived, y.shape, (0,)), taken, output)
-
-
-def _table(name: str, what: str, given: Any, positions: int) -> Any:
-    """Offsets or sizes as int32.
-
-    Raises:
-      ShapeError, DTypeError: they are none.
-    """
-    aval = typeof(given)
-    if not dtypes.is_integer(aval.dtype):
-        raise DTypeError(f"{name}: {what} must be integers, got {aval}")
-    if aval.ndim != 1 or aval.shape[0] % positions:
-        raise ShapeError(f"{name}: {what} must have shape [k], k a multiple of the {positions} positions, got {aval}")
-    return convert(given, np.dtype(np.int32))
+    return exchanged_rows(
+        operand, output, (input_offsets, send_sizes, output_offsets, recv_sizes), partial(all_gather, **where),
+        partial(all_to_all, split_axis=0, concat_axis=0, tiled=True, **where),
+    )  # fmt: skip

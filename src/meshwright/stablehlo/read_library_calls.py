@@ -112,8 +112,8 @@ def _convolution(r: Reader) -> Any:
         _of_compilers(r)
     data, taken, window = config["input"]["data"], config["kernel"]["filter"], config["window"]
     picture = (_number(data, "batch_dim"), _number(data, "feature_dim"), *map(int, data["spatial_dims"]))
-    ends = _number(taken, "output_feature_dim"), _number(taken, "input_feature_dim")
-    kernel = (*ends, *map(int, taken["spatial_dims"]))
+    features = _number(taken, "output_feature_dim"), _number(taken, "input_feature_dim")
+    kernel = (*features, *map(int, taken["spatial_dims"]))
     padding = tuple(zip(map(int, window["pad_left"]), map(int, window["pad_right"]), strict=True))
     dilations = tuple(map(int, window["window_dilations"]))
     return ConvGeneralDilated(

@@ -13,6 +13,7 @@ from meshwright.core.words import counted
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.all_reduce import ALL_REDUCE
+from meshwright.ops.collective.ragged import exchanged_rows
 from meshwright.ops.elementwise.monoid import MONOIDS
 from meshwright.ops.elementwise.table import convert, div, rem, zeros_like
 from meshwright.ops.imported.device_collective import DeviceNumber
@@ -42,6 +43,7 @@ from meshwright.stablehlo.read_shardings import (
     shardy_attributes,
     unspecified_dims,
 )
+from meshwright.stablehlo.respelled import Respelled
 
 
 # --- regions ------------------------------------------------------------------------------------------------
@@ -181,6 +183,25 @@ def _one_for_each(r: Any) -> Any:
     rows = concatenate([expand_dims(x, [0]) for x in r.operands], 0)
     exchanged = all_to_all(rows, groups, n, 0, 0, r.module.remember(r.operation))
     return [squeeze(slice_in_dim(exchanged, i, i + 1), [0]) for i in range(n)]
+
+
+@reads("custom_call:ragged_all_to_all")
+def _ragged_all_to_all(r: Any) -> Any:
+    config = r.attr("backend_config", {})
+    if len(r.operands) != 6 or not isinstance(config, dict) or "replica_groups" not in config:
+        r.fail("is of an operand, an output and four tables, with replica_groups in its backend_config; it has others")
+    groups = groups_of(Respelled(r, attributes=config), "replica_groups")
+    n, origin = (1, -1) if groups is None else (_size(r, groups), r.module.remember(r.operation))
+
+    def gather(x: Any) -> Any:
+        rows = expand_dims(x, [0])
+        return rows if groups is None else all_gather(rows, groups, n, 0, origin)
+
+    def exchange(x: Any) -> Any:
+        return x if groups is None else all_to_all(x, groups, n, 0, 0, origin)
+
+    operand, output, *tables = r.operands
+    return exchanged_rows(operand, output, tables, gather, exchange)
 
 
 @reads("stablehlo.collective_permute")
