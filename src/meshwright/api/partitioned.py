@@ -424,13 +424,15 @@ class PartitionedProgram(Stage):
 
         Elements may differ by ``atol + rtol`` times their magnitude (and a thousandth of that of the largest), or by
         what rounding makes of them: as far as the unpartitioned program in its own types is from itself in float64,
-        as much smaller as float64 is finer. Integers and bools must be equal.
+        as much smaller as float64 is finer. Where nothing is left in those types, its sums are rounded otherwise in
+        float64, and differences of that size are allowed, too, and noted. Of chaotic programs that shows nothing: then
+        inputs are drawn smaller. Integers and bools must be equal.
 
         Returns the largest differences of each output; printed, a table.
 
         Raises:
-          VerificationError: an output differs by more, with the first op after which the programs do; or less than the
-            share ``finite`` of an output is neither infinite nor NaN.
+          VerificationError: an output differs by more, with the first op after which the programs do; rounding changes
+            it too much to tell; or less than the share ``finite`` of an output is neither infinite nor NaN.
           ArgumentError: another number of arrays than the program takes, a tolerance or seed that is negative.
           ArgumentTypeError: something that is no array, or no number. ShapeError: an array of another shape.
         """
