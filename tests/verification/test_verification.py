@@ -16,7 +16,7 @@ from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import VerificationError
+from meshwright.errors import CallbackError, VerificationError
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import copy
@@ -199,6 +199,11 @@ def test_amplified_rounding_is_told_from_mistakes(refuses):
     given = [rng.normal(size=a.shape).astype(F32) for a in part.part.source.in_avals]
     with refuses(VerificationError, "too much to tell"):
         part.verify(*given)
+
+
+@pytest.mark.slow
+def test_mistakes_of_chaotic_programs_are_found(refuses):
+    part = chaotic()
     for mistake in mutations(part.jaxpr.jaxpr, MESH):
         changed = dataclasses.replace(part.part, jaxpr=mistake.applied(part.jaxpr))
         with refuses(VerificationError, "they first differ after"):
@@ -239,6 +244,22 @@ def test_inputs_are_drawn_again_where_results_overflow():
 
 
 # --- how it is told -----------------------------------------------------------------------------------------
+def test_checks_of_the_users_may_not_hold_of_what_was_drawn(refuses):
+    """Inputs are drawn otherwise while a function raises; where it always does, it is said that they were drawn."""
+
+    def above(limit):
+        def check(x):
+            if np.any(x < limit):
+                raise ValueError("too small")
+            return x
+
+        return program(lambda x: mw.pure_callback(check, mw.ShapeDtypeStruct(x.shape, x.dtype), x) + 1, zeros(8))
+
+    assert above(0).verify().finite == 1
+    with refuses(CallbackError, "too small; the inputs of '<lambda>' were drawn at random"):
+        above(9).verify()
+
+
 def test_results_print():
     found = program(lambda x: (mnp.sum(x), x > 0), zeros(8)).verify()
     assert "verified: 2 outputs equal" in repr(found) and "100 %" in repr(found) and "f32[]" in repr(found)

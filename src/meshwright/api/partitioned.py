@@ -435,6 +435,7 @@ class PartitionedProgram(Stage):
             it too much to tell; or less than the share ``finite`` of an output is neither infinite nor NaN.
           ArgumentError: another number of arrays than the program takes, a tolerance or seed that is negative.
           ArgumentTypeError: something that is no array, or no number. ShapeError: an array of another shape.
+          CallbackError: a function that the program calls raises, for all that was drawn or for ``args``.
         """
         values = leaves_for("verify", self.program, args) if args else None
         with nullcontext(progress) if progress else on_terminal(f"verifying {self.name}") as report:

@@ -23,7 +23,7 @@ from meshwright.core.expected import as_integer, as_number
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
-from meshwright.errors import VerificationError
+from meshwright.errors import CallbackError, VerificationError
 from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.names import NUMBERS, Names
@@ -228,24 +228,39 @@ def _from_narrow(jaxpr: ClosedJaxpr, avals: Sequence[ShapedArray]) -> ClosedJaxp
 
 def _runs(request: Request, whole: Executable, args: Sequence[Any] | None) -> Iterator[tuple[list[Array], list[Array]]]:
     """Arguments and what the unpartitioned program makes of them; drawn, those of which that is finite, smaller ones
-    later."""
+    later.
+
+    Raises:
+      CallbackError: the program calls a function that raises, whatever is drawn.
+    """
     source = request.part.source
     if args is not None:
         values = [_argument(x, a) for x, a in zip(args, source.in_avals)]
         yield values, whole(values)
         return
     domains = input_domains(source)
-    tries = []
+    tries, good = [], False
+    failed: CallbackError | None = None
     for manner in MANNERS:
         drawn = draw_inputs(source.in_avals, domains, request.seed, manner)
         values = [from_numpy(x, a.dtype, copy=False, transfer="none") for x, a in zip(drawn, source.in_avals)]
-        results = whole(values)
+        try:
+            results = whole(values)
+        except CallbackError as error:  # a check of the user's, perhaps
+            failed = failed or error
+            continue
         share = min((_finite(x) for x in results), default=1.0)
         if share >= request.finite:
+            good = True
             yield values, results
         else:
             tries.append((share, values, results))
-    if len(tries) == len(MANNERS):
+    if failed is not None and not good and not tries:
+        raise CallbackError(
+            f"{failed}; the inputs of {request.name!r} were drawn at random: verify(*args) takes others, for which it "
+            "raises nothing"
+        ) from failed.__cause__
+    if not good:
         yield max(tries, key=lambda t: t[0])[1:]
 
 
