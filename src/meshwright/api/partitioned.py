@@ -153,7 +153,7 @@ class PartitionedProgram(Stage):
     @cached_property
     def collectives(self) -> list[report.Collective]:
         """Every collective, in program order, with its bytes, source line and reason."""
-        return report.collectives(self.jaxpr.jaxpr)
+        return report.collectives(self.jaxpr.jaxpr, self.mesh.abstract_mesh)
 
     @property
     def bytes_sent(self) -> int:
