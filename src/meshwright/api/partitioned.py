@@ -418,9 +418,8 @@ class PartitionedProgram(Stage):
 
         Without ``args`` the inputs are drawn at random, those of ``seed``: each where the ops that use it are defined
         (not negative under a root, within the dimension that it indexes); several times if that takes no longer than
-        compiling. Both programs compute in float64, where they
-        differ by hardly more than nothing if the partitioning is right. ``progress`` is told what is being done and how
-        many of how many steps of it are; without it, a terminal shows them.
+        compiling. Both programs compute in float64, where they differ by hardly more than nothing if the partitioning
+        is right. ``progress`` is told what is done and how many of how many steps are; else a terminal shows them.
 
         Elements may differ by ``atol + rtol`` times their magnitude (and a thousandth of that of the largest), or by
         what rounding makes of them: as far as the unpartitioned program in its own types is from itself in float64,

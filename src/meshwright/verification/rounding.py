@@ -18,7 +18,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.rewrite import replaced_in_all, written_out
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import abs_, add, convert, cos, eq, is_finite, mul, round_half_even, select
-from meshwright.ops.reduce.cumulative import CumSum
+from meshwright.ops.reduce.cumulative import Cumulative
 from meshwright.ops.reduce.reductions import ReduceMax
 from meshwright.ops.shape.broadcast_reduce import iota, match_shape
 from meshwright.ops.shape.rearrange import reshape
@@ -50,7 +50,7 @@ def _is_sum(eqn: JaxprEqn) -> bool:
         return False
     rule = eqn_rule(eqn)
     sums = rule.reduction in ("sum", "masked") and any(f.kind == REDUCTION for f in rule.factors)
-    return sums or isinstance(eqn.op, CumSum)
+    return sums or (isinstance(eqn.op, Cumulative) and bool(eqn.op.linear_groups(eqn.invars[0].aval)))
 
 
 def _changed(x: Any) -> Any:
