@@ -399,7 +399,9 @@ class Partitioner:
         if target is not None:
             local = self.bring(value, self.cheapest(value, target), target, eqn.op.name, user=eqn)
             versions = [(target, local), *(value.versions if value.is_remade else ())]
-        self.env[var] = Value(var.aval, versions, value.made_by, var, value.source, value.recipe, value.constant)
+        self.env[var] = Value(
+            var.aval, versions, value.made_by, var, value.source, value.recipe, value.constant, value.counts
+        )
 
     def cheapest(self, value: Value, target: Layout) -> int:
         """The version from which ``target`` costs least."""
