@@ -390,3 +390,20 @@ def test_parts_of_devices_are_not_what_is_shown() -> None:
         mw.debug.print("{}", 1, partitioned=True)
     with pytest.raises(ArgumentError, match="partitioned=True"):
         mw.debug.callback(lambda x: None, 1, partitioned=True)
+
+
+def test_what_calls_give_is_sent_to_all_devices_that_do_not_call():
+    mesh = mw.AbstractMesh((2, 4), ("x", "y"))
+    given = mw.ShapeDtypeStruct((8,), np.float32, sharding=mw.NamedSharding(mesh, mw.P("x")))
+
+    def double(x):
+        return mw.pure_callback(lambda x: 2 * x, mw.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    part = mw.jit(double).lower(given).partition()
+    assert [(c.kind, c.group_size, c.bytes_sent) for c in part.collectives] == [
+        ("all_gather", 2, 16),
+        ("all_reduce", 8, 56),
+    ]
+    assert "one device calls" in str(part.explain()) and part.time().seconds > 1e-8
+    local = mw.shard_map(double, mesh=mesh, in_specs=mw.P("x"), out_specs=mw.P("x"), axis_names={"x"}, check_vma=False)
+    assert {c.axes for c in mw.jit(local).lower(given).partition().collectives} == {("y",)}

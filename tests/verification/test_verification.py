@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 
 import ml_dtypes
 import numpy as np
 import pytest
+from mutations import mutations
 
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -14,7 +16,7 @@ from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import VerificationError
+from meshwright.errors import CallbackError, VerificationError
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import copy
@@ -179,6 +181,43 @@ def test_amplified_rounding_is_no_mistake():
     assert program(step, zeros(64, 33), zeros(33), shardings=(X, None)).verify()
 
 
+@cache
+def chaotic():
+    """A recurrent network whose sums devices make in parts, in so many steps that no bit of them is left."""
+
+    def run(x, w, u):
+        return lax.scan(lambda h, t: (mnp.tanh(t @ w / 9 + h @ u),) * 2, zeros(4, 16), x)[0]
+
+    along = [NamedSharding(MESH, spec) for spec in (P(None, None, "x"), P("x"), P("x"))]
+    return program(run, zeros(150, 4, 8), zeros(8, 16), zeros(16, 16), shardings=along)
+
+
+def test_amplified_rounding_is_told_from_mistakes(refuses):
+    """Where nothing is left of the results, inputs are drawn again, or what was given is refused."""
+    part, rng = chaotic(), np.random.default_rng(0)
+    assert any("drawn smaller: other roundings" in note for note in part.verify().notes)
+    given = [rng.normal(size=a.shape).astype(F32) for a in part.part.source.in_avals]
+    with refuses(VerificationError, "too much to tell"):
+        part.verify(*given)
+
+
+@pytest.mark.slow
+def test_mistakes_of_chaotic_programs_are_found(refuses):
+    part = chaotic()
+    for mistake in mutations(part.jaxpr.jaxpr, MESH):
+        changed = dataclasses.replace(part.part, jaxpr=mistake.applied(part.jaxpr))
+        with refuses(VerificationError, "they first differ after"):
+            PartitionedProgram(part.program, changed).verify()
+
+
+def test_what_amplified_rounding_allows_is_said():
+    """Of sums in the program's own types next to nothing is left, of those in float64 most bits."""
+    columns = NamedSharding(MESH, P(None, "x"))
+    sines = program(lambda x: mnp.sin(2e10 * (x.sum(1) + (x * x).sum(1))), zeros(64, 256), shardings=(columns,))
+    found = sines.verify(np.random.default_rng(0).random((64, 256), F32) / 64)
+    assert 1e-9 < found.worst.relative < found.worst.allowed < 1e-3 and "roundings are amplified" in str(found)
+
+
 def test_differences_are_by_element():
     want = np.array([1e6, 1.0, 1e-9, 0.0])
     assert compare(want, want, 1e-9).excess <= 0
@@ -205,6 +244,22 @@ def test_inputs_are_drawn_again_where_results_overflow():
 
 
 # --- how it is told -----------------------------------------------------------------------------------------
+def test_checks_of_the_users_may_not_hold_of_what_was_drawn(refuses):
+    """Inputs are drawn otherwise while a function raises; where it always does, it is said that they were drawn."""
+
+    def above(limit):
+        def check(x):
+            if np.any(x < limit):
+                raise ValueError("too small")
+            return x
+
+        return program(lambda x: mw.pure_callback(check, mw.ShapeDtypeStruct(x.shape, x.dtype), x) + 1, zeros(8))
+
+    assert above(0).verify().finite == 1
+    with refuses(CallbackError, "too small; the inputs of '<lambda>' were drawn at random"):
+        above(9).verify()
+
+
 def test_results_print():
     found = program(lambda x: (mnp.sum(x), x > 0), zeros(8)).verify()
     assert "verified: 2 outputs equal" in repr(found) and "100 %" in repr(found) and "f32[]" in repr(found)

@@ -153,7 +153,7 @@ class PartitionedProgram(Stage):
     @cached_property
     def collectives(self) -> list[report.Collective]:
         """Every collective, in program order, with its bytes, source line and reason."""
-        return report.collectives(self.jaxpr.jaxpr)
+        return report.collectives(self.jaxpr.jaxpr, self.mesh.abstract_mesh)
 
     @property
     def bytes_sent(self) -> int:
@@ -418,21 +418,23 @@ class PartitionedProgram(Stage):
 
         Without ``args`` the inputs are drawn at random, those of ``seed``: each where the ops that use it are defined
         (not negative under a root, within the dimension that it indexes); several times if that takes no longer than
-        compiling. Both programs compute in float64, where they
-        differ by hardly more than nothing if the partitioning is right. ``progress`` is told what is being done and how
-        many of how many steps of it are; without it, a terminal shows them.
+        compiling. Both programs compute in float64, where they differ by hardly more than nothing if the partitioning
+        is right. ``progress`` is told what is done and how many of how many steps are; else a terminal shows them.
 
         Elements may differ by ``atol + rtol`` times their magnitude (and a thousandth of that of the largest), or by
         what rounding makes of them: as far as the unpartitioned program in its own types is from itself in float64,
-        as much smaller as float64 is finer. Integers and bools must be equal.
+        as much smaller as float64 is finer. Where nothing is left in those types, its sums are rounded otherwise in
+        float64, and differences of that size are allowed, too, and noted. Of chaotic programs that shows nothing: then
+        inputs are drawn smaller. Integers and bools must be equal.
 
         Returns the largest differences of each output; printed, a table.
 
         Raises:
-          VerificationError: an output differs by more, with the first op after which the programs do; or less than the
-            share ``finite`` of an output is neither infinite nor NaN.
+          VerificationError: an output differs by more, with the first op after which the programs do; rounding changes
+            it too much to tell; or less than the share ``finite`` of an output is neither infinite nor NaN.
           ArgumentError: another number of arrays than the program takes, a tolerance or seed that is negative.
           ArgumentTypeError: something that is no array, or no number. ShapeError: an array of another shape.
+          CallbackError: a function that the program calls raises, for all that was drawn or for ``args``.
         """
         values = leaves_for("verify", self.program, args) if args else None
         with nullcontext(progress) if progress else on_terminal(f"verifying {self.name}") as report:

@@ -349,6 +349,10 @@ class Op:
         """The context in which the op's jaxprs have a meaning: the axes that it brings into scope."""
         return nullcontext()
 
+    def counts_along(self, known: Sequence[int | None], avals: Sequence[ShapedArray]) -> int | None:
+        """The dimension along which the result is 0, 1, 2, …, if ``known`` says of operands along which they are."""
+        return None
+
     def image(self, known: Sequence[Interval], avals: Sequence[ShapedArray]) -> Interval:
         """Where the result lies, for operands that lie in ``known``."""
         return known[0] if self.moves_only else ANYWHERE

@@ -10,6 +10,7 @@ from meshwright.core.records import dataclass
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn
 from meshwright.ops.collective.base import Collective as CollectiveOp
+from meshwright.ops.control.callback import Callback
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reason import Reason, reasons_of
@@ -61,9 +62,27 @@ def wire_bytes(kind: str, group: int, operand: ShapedArray, result: ShapedArray)
     return operand.nbytes
 
 
-def collectives(jaxpr: Jaxpr) -> list[Collective]:
-    """The collectives of a per-device program, in program order."""
-    return [_reported(*place) for place in _places(jaxpr.eqns, _Around())]
+def collectives(jaxpr: Jaxpr, mesh: AbstractMesh | None = None) -> list[Collective]:
+    """The collectives of a per-device program, in program order; with a ``mesh``, those that calls of Python become on
+    its devices, too."""
+    found: list[Collective] = []
+    for eqn, around in _all(jaxpr.eqns, _Around()):
+        if isinstance(eqn.op, CollectiveOp) and eqn.op.kind:
+            found.append(_reported(eqn, eqn.op, around))
+        elif isinstance(eqn.op, Callback) and mesh is not None:
+            found += _of_call(eqn, eqn.op, mesh, around)
+    return found
+
+
+def _of_call(eqn: JaxprEqn, op: Callback, mesh: AbstractMesh, around: _Around) -> Iterator[Collective]:
+    """The results of a Python function, which one device sends to all: sums of bits."""
+    axes = op.shared_along(mesh.shape)
+    group = mesh.sizes(axes)
+    reason = f"one device calls {op.label} for all, and they need what it returns{around.note}"
+    for aval in op.results if axes else ():
+        sent = around.count * wire_bytes("all_reduce", group, aval, aval)
+        yield Collective("all_reduce", axes, group, aval, aval, around.count, sent, eqn.source, reason,
+                         is_bound=around.is_bound)  # fmt: skip
 
 
 def _reported(eqn: JaxprEqn, op: CollectiveOp, around: _Around) -> Collective:
@@ -136,14 +155,20 @@ def _bytes_sent(eqn: JaxprEqn, op: CollectiveOp, around: _Around) -> int:
 
 def _places(eqns: Iterable[JaxprEqn], around: _Around) -> Iterator[tuple[JaxprEqn, CollectiveOp, _Around]]:
     """The collectives, those in loops and branches too."""
+    for eqn, about in _all(eqns, around):
+        if isinstance(eqn.op, CollectiveOp) and eqn.op.kind:
+            yield eqn, eqn.op, about
+
+
+def _all(eqns: Iterable[JaxprEqn], around: _Around) -> Iterator[tuple[JaxprEqn, _Around]]:
+    """The equations, after those in loops and branches of each."""
     for eqn in eqns:
         op = eqn.op
         if isinstance(op, RegionOp):
             inside = _inside(eqn, op, around)
             for region in op.regions():
-                yield from _places(region.eqns, inside)
-        if isinstance(op, CollectiveOp) and op.kind:
-            yield eqn, op, around
+                yield from _all(region.eqns, inside)
+        yield eqn, around
 
 
 def _inside(eqn: JaxprEqn, op: RegionOp, around: _Around) -> _Around:

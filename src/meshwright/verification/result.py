@@ -36,6 +36,7 @@ class Verification(Sequence[OutputDifference]):
 
     ``elements`` were compared in so many ``runs``, each on other inputs; of those that are floats the share ``finite``
     was finite on both sides. ``precision`` is "float64" where all was computed in it, and names what was not otherwise.
+    ``notes`` say where results were compared less strictly, or on other inputs, since the program amplifies rounding.
     """
 
     outputs: tuple[OutputDifference, ...]
@@ -44,6 +45,7 @@ class Verification(Sequence[OutputDifference]):
     finite: float
     precision: str
     seconds: float
+    notes: tuple[str, ...] = ()
 
     @overload
     def __getitem__(self, index: int) -> OutputDifference: ...
@@ -89,12 +91,14 @@ class Verification(Sequence[OutputDifference]):
             "  ".join([row[0].ljust(widths[0]), *(x.rjust(w) for x, w in zip(row[1:], widths[1:]))]) for row in rows
         ]
         more = len(self.outputs) - _ROWS
-        return "\n".join([self.headline, *map(str.rstrip, lines), *([f"and {more} more"] if more > 0 else [])])
+        notes = [f"note: {note}" for note in self.notes]
+        return "\n".join([self.headline, *map(str.rstrip, lines), *([f"and {more} more"] if more > 0 else []), *notes])
 
     def _repr_html_(self) -> str:
         cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self._rows()]
         head = "<tr><th></th><th>absolute</th><th>relative</th><th>finite</th></tr>"
-        return f"<p>{html.escape(self.headline)}</p><table>{head}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+        said = "".join(f"<p>{html.escape(text)}</p>" for text in (self.headline, *self.notes))
+        return f"{said}<table>{head}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def percent(share: float) -> str:

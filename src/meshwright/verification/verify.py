@@ -3,14 +3,16 @@
 Both are computed in float64, where the order of sums hardly shows: what differs by more than 1e-9 was not partitioned
 right. An optimizer may amplify even that; so a difference is also allowed that is no larger than rounding makes it: as
 far as the unpartitioned program in its own types is from itself in float64, times the ratio of the two precisions.
+Where that says nothing, as all is lost in its own types, its sums are rounded otherwise in float64 (``rounding``);
+results that this takes far prove nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from meshwright.core.expected import as_integer, as_number
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
-from meshwright.errors import VerificationError
+from meshwright.errors import CallbackError, VerificationError
 from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.names import NUMBERS, Names
@@ -39,6 +41,7 @@ from meshwright.verification.domains import input_domains
 from meshwright.verification.draw import MANNERS, draw_inputs
 from meshwright.verification.locate import first_difference, first_not_finite
 from meshwright.verification.result import OutputDifference, Verification, percent
+from meshwright.verification.rounding import rounded_otherwise
 from meshwright.verification.types import other_types
 from meshwright.verification.widen import wide_dtype, widened
 
@@ -47,6 +50,10 @@ from meshwright.verification.widen import wide_dtype, widened
 _AMPLIFIED = 1e3 * 2.0**-29
 #: how many times that error may be there where some ops kept their types, but for this share of the largest element
 _NARROW, _MOST_NARROW = 8, 0.05
+#: the share of the largest element beyond which the error in a program's own types says nothing of that in float64
+_LOST = 1e-3
+#: how many times as far as with other roundings results may be, and the share of the largest element that is too far
+_MOVED, _TOO_FAR = 64, 1e-3
 
 #: inputs are drawn so often, as long as running takes no longer: positions show one case a run
 _MOST_DRAWS, _SECONDS = 8, 0.3
@@ -140,21 +147,54 @@ def _refuse_unknown(jaxpr: ClosedJaxpr, name: str) -> None:
         )
 
 
-def _once(
-    request: Request, wide: _Wide, whole: Executable, parts: Executable, args: Sequence[Any] | None
-) -> list[OutputDifference]:
-    """Run both programs once, and compare."""
-    values, expected = _run(request, whole, args)
+class _Chaotic(VerificationError):
+    """What was computed of these inputs says nothing."""
+
+
+class _Run(NamedTuple):
+    """The differences of one run, and what is to be said about it."""
+
+    outputs: list[OutputDifference]
+    note: str = ""
+
+
+def _once(request: Request, wide: _Wide, whole: Executable, parts: Executable, args: Sequence[Any] | None) -> _Run:
+    """Run both programs once, and compare: on other inputs where the first ones say nothing."""
+    chaotic: _Chaotic | None = None
+    for values, expected in _runs(request, whole, args):
+        try:
+            run = _compared(request, wide, values, expected, parts, args is None)
+        except _Chaotic as error:
+            chaotic = chaotic or error
+        else:
+            return run if chaotic is None else run._replace(note=f"inputs were drawn smaller: {chaotic}")
+    assert chaotic is not None
+    raise chaotic
+
+
+def _compared(
+    request: Request, wide: _Wide, values: Sequence[Array], expected: Sequence[Array], parts: Executable, drawn: bool
+) -> _Run:
+    """Compare what the partitioned program makes of inputs."""
     differences = [compare(g, w, request.rtol, request.atol) for g, w in zip(parts(values), expected)]
     allowed = _allowed(request, wide, values, expected, differences)
-    outputs = _outputs(request, differences, allowed)
-    wrong = [d for d, f in zip(outputs, differences) if f.excess > 0 and not (d.allowed and d.absolute <= d.allowed)]
+    outputs, note = _outputs(request, differences, allowed), ""
+    wrong = _wrong(outputs, differences)
+    if any(map(_is_lost, outputs, differences)):
+        outputs = _amplified(request, wide, values, expected, outputs, differences)
+        before = {d.output for d in wrong}
+        wrong, note = _wrong(outputs, differences), _said_of([d for d in outputs if d.output in before])
     if wrong:
         raise _differs(request, wide, values, wrong)
     poor = [d for d in outputs if d.finite < request.finite]
     if poor:
-        raise VerificationError(_not_finite(request, wide, values, poor, args is None))
-    return outputs
+        raise VerificationError(_not_finite(request, wide, values, poor, drawn))
+    return _Run(outputs, note)
+
+
+def _wrong(outputs: Sequence[OutputDifference], differences: Sequence[Difference]) -> list[OutputDifference]:
+    """The outputs that differ by more than is allowed."""
+    return [d for d, f in zip(outputs, differences) if f.excess > 0 and not (d.allowed and d.absolute <= d.allowed)]
 
 
 def _compiled(jaxpr: ClosedJaxpr, name: str) -> Executable:
@@ -186,23 +226,42 @@ def _from_narrow(jaxpr: ClosedJaxpr, avals: Sequence[ShapedArray]) -> ClosedJaxp
     return jaxpr.replace(jaxpr=inner.replace(invars=invars, eqns=[*eqns, *inner.eqns]))
 
 
-def _run(request: Request, whole: Executable, args: Sequence[Any] | None) -> tuple[list[Array], list[Array]]:
-    """Arguments and what the unpartitioned program makes of them; drawn otherwise while that is not finite."""
+def _runs(request: Request, whole: Executable, args: Sequence[Any] | None) -> Iterator[tuple[list[Array], list[Array]]]:
+    """Arguments and what the unpartitioned program makes of them; drawn, those of which that is finite, smaller ones
+    later.
+
+    Raises:
+      CallbackError: the program calls a function that raises, whatever is drawn.
+    """
     source = request.part.source
     if args is not None:
         values = [_argument(x, a) for x, a in zip(args, source.in_avals)]
-        return values, whole(values)
+        yield values, whole(values)
+        return
     domains = input_domains(source)
-    tries = []
+    tries, good = [], False
+    failed: CallbackError | None = None
     for manner in MANNERS:
         drawn = draw_inputs(source.in_avals, domains, request.seed, manner)
         values = [from_numpy(x, a.dtype, copy=False, transfer="none") for x, a in zip(drawn, source.in_avals)]
-        results = whole(values)
+        try:
+            results = whole(values)
+        except CallbackError as error:  # a check of the user's, perhaps
+            failed = failed or error
+            continue
         share = min((_finite(x) for x in results), default=1.0)
         if share >= request.finite:
-            return values, results
-        tries.append((share, values, results))
-    return max(tries, key=lambda t: t[0])[1:]
+            good = True
+            yield values, results
+        else:
+            tries.append((share, values, results))
+    if failed is not None and not good and not tries:
+        raise CallbackError(
+            f"{failed}; the inputs of {request.name!r} were drawn at random: verify(*args) takes others, for which it "
+            "raises nothing"
+        ) from failed.__cause__
+    if not good:
+        yield max(tries, key=lambda t: t[0])[1:]
 
 
 def _argument(x: Any, aval: ShapedArray) -> Array:
@@ -243,6 +302,45 @@ def _rounding(error: Difference, wide: _Wide) -> float | None:
     return max(amplified, min(_NARROW * error.absolute, _MOST_NARROW * error.largest)) if wide.narrow else amplified
 
 
+def _is_lost(output: OutputDifference, found: Difference) -> bool:
+    """Whether floats differ, and nothing is left of them in the program's own types that says by how much they may."""
+    if found.excess <= 0 or output.aval is None or not dtypes.is_inexact(output.aval.dtype):
+        return False
+    if output.allowed is None:
+        return True
+    return _AMPLIFIED * _LOST * found.largest <= output.allowed < output.absolute
+
+
+def _amplified(
+    request: Request, wide: _Wide, values: Sequence[Array], expected: Sequence[Array],
+    outputs: Sequence[OutputDifference], differences: Sequence[Difference],
+) -> list[OutputDifference]:  # fmt: skip
+    """The outputs, those that differ with what other roundings of the unpartitioned program's sums allow.
+
+    Raises:
+      _Chaotic: those take results so far that nothing is told by them.
+    """
+    request.progress("rounding the sums of the unpartitioned program otherwise", 3, 4)
+    other = _from_narrow(rounded_otherwise(wide.part.source), request.part.source.in_avals)
+    moved = [compare(g, w) for g, w in zip(_compiled(other, request.name)(values), expected)]
+    found, far = [], []
+    for output, difference, by in zip(outputs, differences, moved):
+        if difference.excess > 0 and not _MOVED * by.absolute <= _TOO_FAR * by.largest:
+            far.append((output.output, by))
+        elif difference.excess > 0:
+            output = dataclasses.replace(output, allowed=max(output.allowed or 0.0, _MOVED * by.absolute))
+        found.append(output)
+    unsure = {name for name, _ in far}
+    if far and all(d.output in unsure for d in _wrong(found, differences)):
+        name, by = far[0]
+        raise _Chaotic(
+            f"other roundings of the sums of {request.name!r}, by a bit of float64 each, change {name} by "
+            f"{by.relative:.2g} of its largest element: too much to tell whether the programs agree; pass inputs that "
+            "it amplifies less, or have it take fewer steps"
+        )
+    return found
+
+
 def _has_narrow_floats(jaxpr: ClosedJaxpr) -> bool:
     """Whether there are floats that float64 is wider than."""
     return any(v.aval.dtype != wide_dtype(v.aval.dtype) for e in all_eqns(jaxpr.jaxpr) for v in e.outvars)
@@ -259,18 +357,25 @@ def _outputs(
     ]
 
 
-def _result(runs: Sequence[Sequence[OutputDifference]], wide: _Wide, seconds: float) -> Verification:
+def _said_of(amplified: Sequence[OutputDifference]) -> str:
+    """What is said of outputs that differ by no more than other roundings make of them."""
+    each = ", ".join(f"{d.output} by {d.absolute:.1e} (allowed: {d.allowed:.1e})" for d in amplified)
+    return f"roundings are amplified: other ones of the program's sums change its results by as much as {each}"
+
+
+def _result(runs: Sequence[_Run], wide: _Wide, seconds: float) -> Verification:
     """The largest difference and the smallest finite share of each output, over all runs."""
     outputs = tuple(
         dataclasses.replace(max(of_one, key=lambda d: d.relative), finite=min(d.finite for d in of_one))
-        for of_one in zip(*runs)
+        for of_one in zip(*(run.outputs for run in runs))
     )
+    notes = tuple(dict.fromkeys(run.note for run in runs if run.note))
     avals = wide.part.source.out_avals
     floats = [(d.finite, a.size) for d, a in zip(outputs, avals) if dtypes.is_inexact(a.dtype)]
     size = sum(n for _, n in floats)
     share = sum(finite * n for finite, n in floats) / size if size else 1.0
     precision = "float64" + (f" (but for {', '.join(sorted(wide.narrow))})" if wide.narrow else "")
-    return Verification(outputs, sum(a.size for a in avals) * len(runs), len(runs), share, precision, seconds)
+    return Verification(outputs, sum(a.size for a in avals) * len(runs), len(runs), share, precision, seconds, notes)
 
 
 def _differs(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar
 
@@ -77,6 +77,11 @@ class Callback(Op):
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return (TOKEN, *self.results) if self.token else self.results
+
+    def shared_along(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """The axes of a mesh along which one device calls for all, to which it sends the results."""
+        alone = self.each or ()
+        return tuple(axis for axis, size in sizes.items() if size > 1 and axis not in alone) if self.results else ()
 
     def perform(self, *arrays: Any) -> list[Any]:
         """The results, on concrete arrays."""

@@ -61,6 +61,12 @@ class BroadcastInDim(Moves):
         new.insert(dim, out)
         return BroadcastInDim(shape, tuple(new)).bind(x), out
 
+    def counts_along(self, known: Sequence[int | None], avals: Sequence[ShapedArray]) -> int | None:
+        ((dim,), (x,)) = known, avals
+        if dim is None or x.shape[dim] != self.shape[self.broadcast_dimensions[dim]]:
+            return None
+        return self.broadcast_dimensions[dim]
+
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
         names = [f"d{d}" for d in range(len(self.shape))]
         operand = [names[d] if s == self.shape[d] else None for s, d in zip(x.shape, self.broadcast_dimensions)]
@@ -232,10 +238,9 @@ class Iota(Op):
             raise DTypeError("iota: expected a number dtype, got bool")
         return ShapedArray(self.shape, self.dtype)
 
-    @property
-    def counts_all(self) -> bool:
-        """Whether it counts in integers, which are enough for all rows."""
-        return dtypes.is_integer(self.dtype) and self.shape[self.dimension] <= int(dtypes.max_value(self.dtype))
+    def counts_along(self, known: Sequence[int | None], avals: Sequence[ShapedArray]) -> int | None:
+        enough = dtypes.is_integer(self.dtype) and self.shape[self.dimension] <= int(dtypes.max_value(self.dtype))
+        return self.dimension if enough else None
 
     def sharding_rule(self) -> ShardingRule:
         names = [f"d{d}" for d in range(len(self.shape))]

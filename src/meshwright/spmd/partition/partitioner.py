@@ -23,7 +23,6 @@ from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.elementwise.table import add, sub
-from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, Iota
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
@@ -52,7 +51,7 @@ class Value:
     """A value of the program: what it is on a device, in each layout it is available in.
 
     ``recipe`` is the equation that makes it, with its rule, of a value made of constants alone: such values are made in
-    whatever layout is needed, and never sent.
+    whatever layout is needed, and never sent. ``counts`` is the dimension along which it is known to be 0, 1, 2, …
     """
 
     aval: ShapedArray
@@ -62,6 +61,7 @@ class Value:
     source: source.SourceLocation = source.UNKNOWN
     recipe: tuple[JaxprEqn, ShardingRule] | None = None
     constant: bool = False
+    counts: int | None = None
 
     @property
     def is_remade(self) -> bool:
@@ -263,7 +263,8 @@ class Partitioner:
         targets = tuple(self.propagation.target(v) for v in eqn.outvars)
         if is_remade(eqn, rule, values):
             (var,) = eqn.outvars
-            remade = self.env[var] = Value(var.aval, [], eqn.op.name, var, eqn.source, (eqn, rule))
+            counts = eqn.op.counts_along([v.counts for v in values], [v.aval for v in values])
+            remade = self.env[var] = Value(var.aval, [], eqn.op.name, var, eqn.source, (eqn, rule), counts=counts)
             self.remake(remade, targets[0] or Layout.replicated(var.aval.ndim))
             return
         op, choice = eqn.op, self.choose(eqn, eqn.op, rule, values, targets)
@@ -299,25 +300,12 @@ class Partitioner:
         if any(any(lo.dims) for lo in (*ins, *outs)):
             written = isinstance(op, Collective)  # not put in here: the program has it
             self.trace.note = None if written else Reason(eqn.op.name, rule=rule, user=eqn)
-            counting = tuple(map(self.counted, values))
-            ctx = LocalContext(self.mesh, rule, *avals, tuple(ins), tuple(outs), counting)
+            ctx = LocalContext(self.mesh, rule, *avals, tuple(ins), tuple(outs), tuple(v.counts for v in values))
             results: Any = op.localize(ctx, *locals_)
             self.trace.note = None
         else:
             results = eqn.op.bind(*locals_)
         return results if eqn.op.multiple_results else [results]
-
-    def counted(self, value: Value) -> int | None:
-        """The dimension along which a value is 0, 1, 2, …; None if it is not known to be so."""
-        if value.recipe is None:
-            return None
-        eqn, _ = value.recipe
-        if isinstance(eqn.op, BroadcastInDim):
-            (rows,) = eqn.invars
-            inner = self.counted(self.value(rows))
-            dim = None if inner is None else eqn.op.broadcast_dimensions[inner]
-            return dim if dim is not None and value.aval.shape[dim] == rows.aval.shape[inner] else None
-        return eqn.op.dimension if isinstance(eqn.op, Iota) and eqn.op.counts_all else None
 
     def choose(
         self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value], targets: tuple[Layout | None, ...]
@@ -411,7 +399,9 @@ class Partitioner:
         if target is not None:
             local = self.bring(value, self.cheapest(value, target), target, eqn.op.name, user=eqn)
             versions = [(target, local), *(value.versions if value.is_remade else ())]
-        self.env[var] = Value(var.aval, versions, value.made_by, var, value.source, value.recipe, value.constant)
+        self.env[var] = Value(
+            var.aval, versions, value.made_by, var, value.source, value.recipe, value.constant, value.counts
+        )
 
     def cheapest(self, value: Value, target: Layout) -> int:
         """The version from which ``target`` costs least."""

@@ -8,7 +8,7 @@ of them; of a branch the longest counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from meshwright.core.records import dataclass
 from meshwright.hardware.links import NETWORK
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn
 from meshwright.ops.collective.base import Collective
+from meshwright.ops.control.callback import Callback
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.flatten import eqn_rule
@@ -104,6 +105,8 @@ class _Scheduler:
         op = eqn.op
         if isinstance(op, Collective) and op.kind:
             return self.collective(eqn, op)
+        if isinstance(op, Callback) and (axes := op.shared_along(self.mesh.shape)):
+            return self.sent(eqn, axes, [("all_reduce", a.nbytes, a.nbytes) for a in op.results])
         if isinstance(op, RegionOp) and op.regions():
             return self.regions(eqn, op)
         count = operations(eqn)
@@ -113,8 +116,12 @@ class _Scheduler:
         return self.placed(eqn, ARITHMETIC, count / rate, moved / self.machine.memory_bandwidth, 0.0, (figure,))
 
     def collective(self, eqn: JaxprEqn, op: Collective) -> Step:
-        levels = self.mesh.levels(op.axes)
-        seconds = self.mesh.collective_seconds(op.kind, op.axes, eqn.invars[0].aval.nbytes, eqn.outvars[0].aval.nbytes)
+        return self.sent(eqn, op.axes, [(op.kind, eqn.invars[0].aval.nbytes, eqn.outvars[0].aval.nbytes)])
+
+    def sent(self, eqn: JaxprEqn, axes: Sequence[str], kinds: Sequence[tuple[str, int, int]]) -> Step:
+        """Collectives along axes, one after the other, each with the bytes of its operand and result."""
+        levels = self.mesh.levels(axes)
+        seconds = sum(self.mesh.collective_seconds(kind, axes, before, after) for kind, before, after in kinds)
         stream = FAR if any(link.topology == NETWORK for link in levels) else LINKS
         return self.placed(eqn, stream, 0.0, 0.0, seconds, tuple(f for link in levels for f in link.figures))
 

@@ -1,0 +1,67 @@
+"""A program whose sums are rounded otherwise: what that makes of its results, partitioning may make of them, too.
+
+Partitioning changes the order of sums, and so their last bits. How far such bits take the results of a program that
+amplifies them is found by putting others in: random rounding, as in Vignes, "Discrete stochastic arithmetic for
+validating results of numerical software" (2004). Whole numbers stay, which sums of whole numbers are in any order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshwright.core import dtypes
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
+from meshwright.ir.rewrite import replaced_in_all, written_out
+from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise.table import abs_, add, convert, cos, eq, is_finite, mul, round_half_even, select
+from meshwright.ops.reduce.cumulative import Cumulative
+from meshwright.ops.reduce.reductions import ReduceMax
+from meshwright.ops.shape.broadcast_reduce import iota, match_shape
+from meshwright.ops.shape.rearrange import reshape
+from meshwright.sharding.rule import REDUCTION
+from meshwright.spmd.flatten import eqn_rule
+
+#: by how much of the largest element each is changed at most: a unit in the last place of float64
+_CHANGE = 2.0**-52
+
+
+def rounded_otherwise(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """A program in float64 with other last bits in the results of products and sums."""
+    return replaced_in_all(jaxpr, lambda _: _rule)
+
+
+def _rule(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
+    if not _is_sum(eqn):
+        return ()
+
+    def changed(*operands: Any) -> list[Any]:
+        return [_changed(eqn.op.bind(*operands))]
+
+    return written_out(eqn, changed)
+
+
+def _is_sum(eqn: JaxprEqn) -> bool:
+    """Whether the result is sums of floats, which devices may add up in another order."""
+    if eqn.op.holds_jaxprs or len(eqn.outvars) != 1 or not dtypes.is_float(eqn.outvars[0].aval.dtype):
+        return False
+    rule = eqn_rule(eqn)
+    sums = rule.reduction in ("sum", "masked") and any(f.kind == REDUCTION for f in rule.factors)
+    return sums or (isinstance(eqn.op, Cumulative) and bool(eqn.op.linear_groups(eqn.invars[0].aval)))
+
+
+def _changed(x: Any) -> Any:
+    """Each element changed by its own share of the change."""
+    aval = typeof(x)
+    if not aval.size:
+        return x
+    zero = match_shape(np.zeros((), aval.dtype), aval)
+    sizes = select(is_finite(x), abs_(x), zero)
+    largest = match_shape(ReduceMax(tuple(range(aval.ndim))).bind(sizes), aval)
+    number = reshape(iota(np.int32, (math.prod(aval.shape),), 0), aval.shape)
+    share = cos(convert(number, aval.dtype))
+    change = mul(mul(largest, share), match_shape(np.asarray(_CHANGE, aval.dtype), aval))
+    return add(x, select(eq(x, round_half_even(x)), zero, change))
