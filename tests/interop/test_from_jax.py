@@ -347,6 +347,9 @@ def test_derivatives_are_by_jaxs_rules():
             np.testing.assert_allclose(mw.jit(mw.grad(ours))(x), jax.grad(f)(at), rtol=1e-6)
             np.testing.assert_allclose(mw.grad(mw.grad(ours))(x), jax.grad(jax.grad(f))(at), rtol=1e-6)
 
+    kernel = lambda x: jnp.linalg.cholesky(x * jnp.eye(2) + 1)[1, 1]  # noqa: E731
+    np.testing.assert_allclose(mw.grad(mw.from_jax(kernel))(2.0), jax.grad(kernel)(2.0), rtol=1e-6)
+
     def net(params, x, labels):
         logits = jax.nn.relu(x @ params["w"])
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1).mean()
@@ -360,6 +363,30 @@ def test_derivatives_are_by_jaxs_rules():
     step.lower(*args).partition(mesh).verify()
     mapped = mw.vmap(mw.grad(mw.from_jax(tripled)))(mnp.arange(3.0))
     np.testing.assert_allclose(mapped, [0, 3, 6])
+
+
+def test_batched_forms_are_by_jaxs_rules():
+    @jax.custom_batching.custom_vmap
+    def scaled(x):
+        return 2 * x
+
+    scaled.def_vmap(lambda size, batched, x: (x * size, True))
+    shown = lambda x: jax.pure_callback(  # noqa: E731
+        lambda v: np.asarray(v + v.ndim, v.dtype), jax.typeof(x), x, vmap_method="expand_dims"
+    )
+    x = jnp.arange(3.0)
+    for f in (scaled, shown, lambda x: jax.nn.relu(scaled(x) - 3)):
+        ours, want = mw.from_jax(f), jax.vmap(f)(x)
+        np.testing.assert_allclose(mw.vmap(ours)(np.asarray(x)), want)
+        np.testing.assert_allclose(mw.jit(mw.vmap(mw.jit(ours)))(np.asarray(x)), want)
+    cubed = mw.vmap(mw.grad(mw.from_jax(lambda x: scaled(jax.lax.stop_gradient(x)) * x)))
+    np.testing.assert_allclose(cubed(np.asarray(x)), 3 * x)
+
+
+def test_what_jax_does_not_differentiate_is_refused(refuses):
+    called = mw.from_jax(lambda x: jax.pure_callback(np.sin, jax.typeof(x), x))
+    with refuses(mw.errors.DifferentiationError, "from_jax", "Pure callbacks do not support JVP"):
+        mw.grad(called)(1.0)
 
 
 def _with_rules():

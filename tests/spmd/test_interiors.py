@@ -157,3 +157,14 @@ def test_infinite_borders_stay_out():
 
     where = NamedSharding(mesh, P("a", "b"))
     np.testing.assert_array_equal(mw.jit(f, in_shardings=where, out_shardings=where)(u), mw.jit(f)(u))
+
+
+def test_calls_without_results_stand_beside_interiors():
+    def shown(u):
+        mw.debug.callback(lambda x: None, u[0])
+        return mnp.pad(u[1:-1], ((1, 1), (0, 0)))
+
+    where = NamedSharding(mw.make_mesh((2,), ("a",)), P("a"))
+    u = np.ones((8, 4), np.float32)
+    part = mw.jit(shown, in_shardings=where).lower(u).partition()
+    np.testing.assert_array_equal(part(u), shown(u))

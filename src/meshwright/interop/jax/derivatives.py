@@ -1,13 +1,15 @@
-"""Derivatives of JAX's functions by the rules that they bring along, which StableHLO does not hold.
+"""Derivatives and batched forms of JAX's functions by the rules that they bring along, which StableHLO does not hold.
 
 What ``jax.custom_vjp``, ``custom_jvp`` and ``stop_gradient`` say is in the function alone: its forward with what the
-backward needs, and the backward, are programs of their own, made by ``jax.vjp``. Being functions of JAX's, they are
-differentiated in the same way again.
+backward needs, and the backward, are programs of their own, made by ``jax.vjp``. So is the batched form of a function
+that says one (``custom_vmap``), by ``jax.vmap``. Being functions of JAX's, they are differentiated and batched in the
+same way again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -15,42 +17,12 @@ import jax
 
 from meshwright.core import dtypes
 from meshwright.core.source import warn
-from meshwright.errors import DerivativeWarning
+from meshwright.errors import DerivativeWarning, DifferentiationError
 from meshwright.ir.tracing import typeof
 from meshwright.transforms.autodiff import jvp
 from meshwright.transforms.custom_jvp import custom_jvp
 from meshwright.transforms.custom_vjp import custom_vjp
-
-#: JAX's primitives whose derivative is not that of the operations they are lowered to
-_RULES = {
-    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_linear_solve", "linear_call",
-    "stop_gradient",
-}  # fmt: skip
-
-
-def has_rules(jaxpr: Any) -> bool:
-    """Whether something in a jaxpr of JAX's has a derivative that its operations do not tell."""
-    seen: set[int] = set()
-    pending = [jaxpr]
-    while pending:
-        inner = getattr(pending[-1], "jaxpr", pending[-1])
-        pending.pop()
-        if id(inner) in seen:
-            continue
-        seen.add(id(inner))
-        for eqn in inner.eqns:
-            if eqn.primitive.name in _RULES:
-                return True
-            pending += [found for value in eqn.params.values() for found in _jaxprs(value)]
-    return False
-
-
-def _jaxprs(value: Any) -> Iterator[Any]:
-    if isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _jaxprs(each)
-    elif hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
-        yield value
+from meshwright.transforms.custom_vmap import custom_vmap
 
 
 def of_operations(plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> list[Any]:
@@ -73,21 +45,38 @@ def of_operations(plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> lis
 class ByRules:
     """A function of JAX's, from arrays to a list of them, as a function of ours with JAX's derivative.
 
-    ``import_`` makes functions of ours of JAX's.
+    ``import_`` makes functions of ours of JAX's. With ``batches``, its batched form is JAX's, too.
     """
 
-    def __init__(self, function: Callable[..., list[Any]], import_: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., list[Any]], import_: Callable[..., Any], batches: bool = False) -> None:
         self.function = function
         self.import_ = import_
+        self.batches = batches
 
     def __call__(self, plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> list[Any]:
         """What ``plain``, the program of the function, makes of ``leaves``."""
+        plain = self._batched(plain) if self.batches else plain
         moving = tuple(i for i, x in enumerate(leaves) if dtypes.is_inexact(typeof(x).dtype))
         if not moving:
             return plain(*leaves)
         call = custom_vjp(plain)
         call.defvjp(*self._rules(moving, len(leaves)))
         return list(call(*leaves))
+
+    def _batched(self, plain: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        call = custom_vmap(plain)
+
+        def rule(axis_size: int, in_batched: Sequence[bool], *args: Any) -> tuple[list[Any], list[bool]]:
+            axes = tuple(0 if mapped else None for mapped in in_batched)
+            outs = list(self._mapped(axes, axis_size)(*args))
+            return outs, [True] * len(outs)
+
+        call.def_vmap(rule)
+        return call
+
+    @cache  # noqa: B019 - as long as the program lives
+    def _mapped(self, axes: tuple[int | None, ...], size: int) -> Any:
+        return self.import_(jax.vmap(self.function, in_axes=axes, axis_size=size))
 
     def _rules(self, moving: tuple[int, ...], count: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
         forward, backward = self._programs(moving)
@@ -116,10 +105,24 @@ class ByRules:
                 outs = self.function(*full)
                 return [y for y in outs if jax.numpy.issubdtype(y.dtype, jax.numpy.inexact)], outs
 
-            _, pulled, outs = jax.vjp(of_moving, *(leaves[i] for i in moving), has_aux=True)
+            with _in_our_words():
+                _, pulled, outs = jax.vjp(of_moving, *(leaves[i] for i in moving), has_aux=True)
             return outs, pulled
 
         def backward(pulled: Any, cotangents: Any) -> Any:
             return pulled(cotangents)
 
         return self.import_(forward), self.import_(backward)
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """Within, JAX differentiates; what it has no derivative of is an error of ours.
+
+    Raises:
+      DifferentiationError: says what JAX said.
+    """
+    try:
+        yield
+    except (NotImplementedError, ValueError) as error:
+        raise DifferentiationError(f"from_jax: JAX does not differentiate this function ({error})") from error

@@ -25,7 +25,8 @@ from meshwright.api.partitioned import PartitionedProgram
 from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MissingExtraError
-from meshwright.interop.jax.derivatives import ByRules, has_rules, of_operations
+from meshwright.interop.jax.derivatives import ByRules, of_operations
+from meshwright.interop.jax.rules import has_batching_rules, has_rules
 from meshwright.interop.jax.values import from_arrays, from_mesh, on_devices, words
 from meshwright.ir.tracing import Tracer
 from meshwright.ops.elementwise.table import convert
@@ -204,8 +205,9 @@ class JaxProgram:
         self.by_rules: Callable[[Callable[..., list[Any]], Sequence[Any]], list[Any]] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function's output, in JAX's trees, of our arrays. A function's derivative is JAX's, and that of an export
-        which was made with one is the export's; that of a ``Lowered`` or another export is of its operations.
+        """The function's output, in JAX's trees, of our arrays. A function's derivative and batched form are JAX's, and
+        the derivative of an export which was made with one is the export's; that of a ``Lowered`` or another export is
+        of its operations.
 
         Raises:
           ArgumentError: arguments of another structure. ShapeError: an array of another type.
@@ -276,8 +278,8 @@ class JaxFunction:
             self._programs[key] = program = of_lowered(outer, names)
             if jaxpr is None:
                 program.by_rules = of_operations
-            elif has_rules(jaxpr):
-                program.by_rules = ByRules(jax.extend.core.jaxpr_as_fun(jaxpr), JaxFunction)
+            elif (batches := has_batching_rules(jaxpr)) or has_rules(jaxpr):
+                program.by_rules = ByRules(jax.extend.core.jaxpr_as_fun(jaxpr), JaxFunction, batches)
         return self._programs[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -41,7 +41,7 @@ def interiors(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     def rewritten(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
         if eqn.op.holds_jaxprs:
             return in_regions(eqn, interiors)
-        if not all(v.aval.size for v in eqn.outvars):  # no row is in any piece
+        if not eqn.outvars or not all(v.aval.size for v in eqn.outvars):  # no row is in any piece
             return eqn
         if isinstance(eqn.op, Slice):
             new = _of_padded(eqn, makers)

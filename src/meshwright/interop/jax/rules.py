@@ -1,0 +1,57 @@
+"""What a function of JAX's says of its derivative and its batched form that its StableHLO does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+#: JAX's primitives whose derivative is not that of the operations they are lowered to: they bring a rule along, or are
+#: kernels of a library, or loops that end where the numbers no longer change
+_DIFFERENTIATED = {
+    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_linear_solve", "linear_call",
+    "stop_gradient", "cholesky", "eig", "eigh", "householder_product", "lu", "qr", "svd", "triangular_solve",
+    "tridiagonal_solve", "igamma", "igammac", "random_gamma", "regularized_incomplete_beta",
+}  # fmt: skip
+#: those whose batched form is not
+_BATCHED = {"custom_vmap_call", "pure_callback"}
+
+
+def has_rules(jaxpr: Any) -> bool:
+    """Whether something in a jaxpr of JAX's has a derivative that its operations do not tell."""
+    return any(p.name in _DIFFERENTIATED or _is_of_elsewhere(p) for p in _primitives(jaxpr))
+
+
+def has_batching_rules(jaxpr: Any) -> bool:
+    """Whether something in a jaxpr of JAX's has a batched form that its operations do not tell."""
+    return any(p.name in _BATCHED or _is_of_elsewhere(p) for p in _primitives(jaxpr))
+
+
+def _is_of_elsewhere(primitive: Any) -> bool:
+    """Whether another library than JAX has made a primitive (as equinox and lineax do), with rules of its own."""
+    made_by = primitive.impl
+    while isinstance(made_by, partial):
+        made_by = made_by.func
+    return (getattr(made_by, "__module__", None) or "jax").partition(".")[0] not in ("jax", "jaxlib")
+
+
+def _primitives(jaxpr: Any) -> Iterator[Any]:
+    seen: set[int] = set()
+    pending = [jaxpr]
+    while pending:
+        inner = getattr(pending[-1], "jaxpr", pending[-1])
+        pending.pop()
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        for eqn in inner.eqns:
+            yield eqn.primitive
+            pending += [found for value in eqn.params.values() for found in _jaxprs(value)]
+
+
+def _jaxprs(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _jaxprs(each)
+    elif hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
+        yield value
