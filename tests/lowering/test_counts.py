@@ -58,6 +58,13 @@ SAID = {
     "lower words of signed ones": (
         SA + by(-3, "i64") + op("subtract", "i64") + TO_S, "tensor<6xi32>", lambda: (S - i64(-3)).astype(np.int32),
     ),
+    "sums that doubles round": (
+        "%i = stablehlo.iota dim = 0 : tensor<1xui64>\n%b = stablehlo.constant dense<3> : tensor<1xui64>\n"
+        "%k = stablehlo.multiply %i, %b : tensor<1xui64>\n"
+        f"%c = stablehlo.constant dense<{GOLDEN}> : tensor<1xui64>\n%d = stablehlo.add %k, %c : tensor<1xui64>\n"
+        "%r = stablehlo.convert %d : (tensor<1xui64>) -> tensor<1xui32>",
+        "tensor<1xui32>", lambda: np.full(1, GOLDEN & 0xFFFFFFFF, np.uint32),
+    ),
     "upper words": (A + by(40) + op("shift_right_logical") + TO_U, "tensor<6xui32>", lambda: np.zeros(6, np.uint32)),
     "upper bits": (A + by(3) + op("shift_right_logical") + TO_U, "tensor<6xui32>", lambda: U >> 3),
     "out of the word": (A + by(33) + op("shift_left") + TO_U, "tensor<6xui32>", lambda: np.zeros(6, np.uint32)),

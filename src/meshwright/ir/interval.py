@@ -78,7 +78,7 @@ class Interval:
 
 
 def _times(a: float, b: float) -> float:
-    return 0.0 if a == 0 or b == 0 else a * b
+    return 0 if a == 0 or b == 0 else a * b  # not 0.0: bounds that are integers stay so, and are exact
 
 
 ANYWHERE = Interval()
