@@ -55,7 +55,8 @@ class Svd(Factorization, Composite):
         return [(k,), (m, m), (n, n)] if self.full_matrices else [(k,), (m, k), (k, n)]
 
     def flops(self, *cores: tuple[int, ...]) -> int:
-        return flops.singular_values(*cores[0], self.compute_uv, self.full_matrices)
+        m, n = cores[0]
+        return flops.singular_values(m, n, self.compute_uv, self.full_matrices)
 
     def infer(self, a: ShapedArray) -> tuple[ShapedArray, ...]:
         require_matrix(self.name, a)
