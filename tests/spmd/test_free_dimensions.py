@@ -77,7 +77,7 @@ def test_every_dimension_has_a_factor():
     aval = mw.typeof(np.zeros((3, 1, 5), np.complex64))
     rule = rule_of(Fft(FFT, (5,)), (aval,))
     assert str(rule) == "[b0 b1 whole2] -> [b0 b1 whole2]; whole2: replicated"
-    assert rule.work == 3
+    assert rule.work == 15
 
 
 def test_where_no_dimension_is_free_the_operand_is_gathered():
