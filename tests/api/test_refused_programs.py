@@ -67,5 +67,5 @@ def test_large_values_are_read_and_not_made():
     )
     assert huge.out_avals[0].shape == (10**12,) and "1000000000000" in huge.as_text()
     size = f"tensor<{2**62}xf32>"
-    with pytest.raises(ImportProgramError, match="has 18446744073709551616 bytes; .* which 64 bits count"):
+    with pytest.raises(ImportProgramError, match=r"has 18446744073709551616 bytes; .* which 64 bits count"):
         mw.load(program(f"%0 = stablehlo.tanh %x : {size}\nreturn %0 : {size}", type_=size))
