@@ -359,6 +359,8 @@ def test_options_may_be_given_first(capsys, caplog):
     mw.jit(lambda x: mw.debug.log(ordered=True)("got {}", x))(2)
     (record,) = caplog.records
     assert record.getMessage() == "got 2" and record.filename == "test_callbacks.py" and record.levelname == "INFO"
+    with pytest.raises(mw.errors.ArgumentError, match=r"debug\.log: the format '\{\} \{\}' does not fit"):
+        mw.debug.log("{} {}", 1)
 
 
 def test_leaves_of_other_structures_are_refused(refuses):

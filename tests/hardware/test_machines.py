@@ -34,6 +34,9 @@ def test_every_chip_has_a_source_and_plausible_figures(name):
 def test_names_that_drivers_give():
     names = ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "TPU v5 lite"]
     assert [chip(n).name for n in names] == ["h200", "h100", "a100", "v5e"]
+    for slower in ("NVIDIA H100 PCIe", "NVIDIA H200 NVL", "NVIDIA A100-SXM4-40GB"):
+        with pytest.raises(ArgumentError, match="no chip"):
+            chip(slower)
 
 
 def test_rates_of_products_that_round_less():
@@ -61,6 +64,11 @@ def test_accelerators_are_measured_by_programs(tmp_path, monkeypatch):
     assert found.source == "measured on virtual cpu" and "link_bandwidth" in found.guessed
     assert found.product_rate("float32", "highest")[1] == "products[float32, highest]"
     assert all(v > 0 for v in found.products.values()) and (tmp_path / "this-cpu.json").is_file()
+    kept = json.loads((tmp_path / "this-cpu.json").read_text()) | {"vector": 123.0}
+    for on, is_kept in ((kept["on"], True), ("another device", False)):
+        (tmp_path / "this-cpu.json").write_text(json.dumps(kept | {"on": on}))
+        this.this_chip.cache_clear()
+        assert (machine("this").chip.vector == 123.0) == is_kept
     this.this_chip.cache_clear()
 
 
@@ -80,6 +88,8 @@ def test_unknown_chips_are_refused_with_the_list():
         machine("v5e:2by2")
     with pytest.raises(ArgumentError, match=r"memory_bandwidth must be positive"):
         Chip("mine", {"float32": 1e12}, 1e12, 1e9, -1.0, 1e9, 0.0, 1e9, 0.0)
+    with pytest.raises(ArgumentError, match="precise must give operations a second"):
+        Chip("mine", {"float32": 1e12}, 1e12, 1e9, 1e9, 1e9, 0.0, 1e9, 0.0, precise={"highest": 0})
 
 
 # --- machines -----------------------------------------------------------------------------------------------

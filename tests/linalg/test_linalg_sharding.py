@@ -14,11 +14,14 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import PartitionSpec as P
+from meshwright.core.avals import ShapedArray
+from meshwright.ops.linalg.lapack import Lapack
 from meshwright.spmd.work import operations
 
 pytestmark = pytest.mark.filterwarnings("ignore::meshwright.errors.PaddingWarning")
 
 RNG = np.random.default_rng(13)
+F32 = np.dtype(np.float32)
 MESH = mw.make_mesh((4, 2), ("data", "model"))
 #: five matrices on four devices: one device has a row of padding, another none but padding
 S = (RNG.normal(size=(5, 3, 3)) + 3 * np.eye(3)).astype(np.float32)
@@ -124,3 +127,17 @@ def test_decompositions_count_their_operations(name):
     f, shape, count = OPERATIONS[name]
     jaxpr = mw.make_jaxpr(f)(mw.ShapeDtypeStruct((4, *shape), np.float32)).jaxpr
     assert max(map(operations, jaxpr.eqns)) == pytest.approx(4 * count, rel=1e-3)
+
+
+def test_kernels_of_nothing_do_nothing():
+    """As programs from elsewhere may have them."""
+    a, b = ShapedArray((0, 0), F32), ShapedArray((0, 3), F32)
+    flags = (("diag", "N"), ("side", "L"), ("trans_x", "N"), ("uplo", "L"))
+    assert Lapack("trsm", (2, 2), (b,), flags).sharding_rule(a, b).work == 0
+
+
+def test_singular_values_alone_take_no_memory_for_vectors():
+    values = mw.jit(lambda a: mw.lax.linalg.svd(a, compute_uv=False))
+    x = RNG.normal(size=(500, 4)).astype(F32)
+    assert "500x500" not in values.lower(x).as_text()
+    np.testing.assert_allclose(values(x), np.linalg.svd(x, compute_uv=False), rtol=1e-5)

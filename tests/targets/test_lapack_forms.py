@@ -105,6 +105,8 @@ ON_GPUS = {
     "svd": (linalg.svd, (3, 7, 5), ["cusolver_gesvdj"]),
     "svd, part of the vectors": (lambda a: linalg.svd(a, full_matrices=False), (40, 50), ["cusolver_gesvdj"]),
     "svd, large and wide": (linalg.svd, (20, 1200), ["cusolver_gesvd"]),
+    "singular values": (lambda a: linalg.svd(a, compute_uv=False), (2, 40, 33), ["cusolver_gesvdj"]),
+    "singular values, large": (lambda a: linalg.svd(a, compute_uv=False), (1200, 20), ["cusolver_gesvd"]),
     "eig": (linalg.eig, (3, 5, 5), ["cuhybrid_eig_real"]),
     "eigh": (linalg.eigh, (5, 5), ["cusolver_syevd"]),
     "cholesky": (linalg.cholesky, (5, 5), ["cusolver_potrf"]),

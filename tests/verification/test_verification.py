@@ -210,6 +210,24 @@ def test_mistakes_of_chaotic_programs_are_found(refuses):
             PartitionedProgram(part.program, changed).verify()
 
 
+def test_mistakes_beside_chaos_are_told(refuses):
+    """Of one output, which is infinite in its own type, nothing is told by what was given; the other is wrong."""
+
+    def run(x):
+        y = lax.fori_loop(0, 400, lambda _, y: 3.9 * y * (1 - y), x.sum(1) / 256)
+        return y * F32(1e30) * F32(1e30), (x * x).sum(1)
+
+    part = program(run, zeros(64, 256), shardings=(NamedSharding(MESH, P(None, "x")),))
+    given = np.random.default_rng(0).random((64, 256), F32)
+    first, *_ = mutations(part.jaxpr.jaxpr, MESH)  # before the loop
+    one = first.applied(part.jaxpr)
+    *_, last = mutations(one.jaxpr, MESH)  # beside it
+    for jaxpr, said in ((one, "too much to tell"), (last.applied(one), "and 1 more outputs differ")):
+        changed = dataclasses.replace(part.part, jaxpr=jaxpr)
+        with refuses(VerificationError, said):
+            PartitionedProgram(part.program, changed).verify(given)
+
+
 def test_what_amplified_rounding_allows_is_said():
     """Of sums in the program's own types next to nothing is left, of those in float64 most bits."""
     columns = NamedSharding(MESH, P(None, "x"))

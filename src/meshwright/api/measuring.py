@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.api.jit import jit
 from meshwright.core.dtypes import as_dtype
 from meshwright.core.precision import Precision
-from meshwright.hardware.this import ON_ACCELERATOR
+from meshwright.hardware.this import ON_ACCELERATOR, Accelerator
 from meshwright.ops.products.dot import dot_general
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.runtime.devices import devices
@@ -25,11 +25,9 @@ _PRODUCTS = ("bfloat16", "float16", "float32", "float64", "int8")
 
 def figures() -> dict[str, Any]:
     """Rates of products, elementwise arithmetic and memory, in seconds; as :func:`meshwright.hardware.measure`."""
-    device = devices()[0]
-    limit = device.memory_stats()["bytes_limit"]
+    limit = devices()[0].memory_stats()["bytes_limit"]
     nbytes = min(_BYTES, limit // 16)
     return {
-        "on": device.device_kind,
         "products": {name: _products(name) for name in _PRODUCTS},
         "precise": {"highest": _products("float32", Precision.HIGHEST)},
         "vector": _vector(),
@@ -79,4 +77,4 @@ def _vector() -> float:
     return 2 * _STEPS * (1 << 24) / _seconds(steps, x)
 
 
-ON_ACCELERATOR.fill(figures)
+ON_ACCELERATOR.fill(Accelerator(lambda: devices()[0].device_kind, figures))

@@ -56,7 +56,11 @@ class Chip:
         if not self.products or min(self.products.values()) <= 0:
             raise ArgumentError(f"Chip {self.name!r}: products must give operations a second by dtype, such as "
                                 f"{{'bfloat16': 197e12}}; got {dict(self.products)}")  # fmt: skip
+        if min(self.precise.values(), default=1) <= 0:
+            raise ArgumentError(f"Chip {self.name!r}: precise must give operations a second by precision, such as "
+                                f"{{'highest': 67e12}}; got {dict(self.precise)}")  # fmt: skip
         object.__setattr__(self, "products", dict(self.products))
+        object.__setattr__(self, "precise", dict(self.precise))
 
     def product_rate(self, dtype: Any, precision: str | None = None) -> tuple[float, str]:
         """Operations a second of matrix products of a dtype, and the name of the figure it is; what a chip has no
@@ -173,6 +177,8 @@ ALIASES = {
     "tpu v4": "v4", "tpu v5e": "v5e", "v5litepod": "v5e", "tpu v5 lite": "v5e", "tpu v5p": "v5p", "tpu v5": "v5p",
     "v6": "v6e", "trillium": "v6e", "tpu v6 lite": "v6e", "v7x": "tpu7x", "ironwood": "tpu7x",
     "a100-sxm": "a100", "h100-sxm": "h100", "h200-sxm": "h200",
+    # As their driver names them; others of the name have less memory, or are slower.
+    "nvidia a100-sxm4-80gb": "a100", "nvidia h100 80gb hbm3": "h100", "nvidia h200": "h200", "nvidia b200": "b200",
 }  # fmt: skip
 
 #: Seconds that starting a collective takes at least, as a hop does on the chips above. Where no machine is named, a

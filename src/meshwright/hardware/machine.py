@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from meshwright.core.config import config
 from meshwright.core.expected import as_integer, as_tuple, refused
 from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
@@ -209,9 +210,7 @@ def chip(name: str) -> Chip:
         raise refused("chip", "the name of one", name)
     plain = name.strip().lower()
     if plain in (THIS, "cpu"):
-        return this.this_chip()
-    if plain.startswith("nvidia "):
-        plain = re.split("[ -]", plain)[1]
+        return this.this_chip(config.platform)
     entry = CHIPS.get(ALIASES.get(plain, plain))
     if entry is None:
         near = difflib.get_close_matches(plain, [*CHIPS, *ALIASES, THIS], n=3, cutoff=0.5)

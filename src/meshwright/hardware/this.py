@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +20,16 @@ from meshwright.hardware.chips import Chip
 
 #: figures of a file that are of another form are measured again
 _FORM = 1
-#: measures the accelerator of ``config.platform``
-ON_ACCELERATOR: Slot[Callable[[], dict[str, object]]] = Slot("its measurement", "meshwright.api.measuring")
+
+
+class Accelerator(NamedTuple):
+    """What is asked of that of ``config.platform``: what it is, and its figures, which are measured then."""
+
+    kind: Callable[[], str]
+    figures: Callable[[], dict[str, object]]
+
+
+ON_ACCELERATOR: Slot[Accelerator] = Slot("the accelerator's measurement", "meshwright.api.measuring")
 
 
 def kept_at() -> Path:
@@ -36,16 +45,23 @@ def _is_host() -> bool:
     return config.platform == "cpu"
 
 
-@lru_cache(maxsize=1)
-def this_chip() -> Chip:
-    """This computer as a chip: as it was measured, or measured now and kept."""
+def _what() -> tuple[str, int | None]:
+    """What figures are of: a processor and the number of its cores, or an accelerator."""
+    return (_model(), os.cpu_count()) if _is_host() else (ON_ACCELERATOR.value.kind(), None)
+
+
+@lru_cache(maxsize=4)
+def this_chip(platform: str) -> Chip:
+    """This computer, or its accelerator, as a chip: as it was measured, or measured now and kept. ``platform`` is
+    that of the configuration."""
     return _read(kept_at()) or measure()
 
 
 def measure(keep: bool = True) -> Chip:
     """Measure products, elementwise arithmetic and memory of this computer, about two seconds, with NumPy; on another
     ``config.platform``, of the accelerator, with programs that run there."""
-    figures = {"on": _model(), "cores": os.cpu_count(), **_of_host()} if _is_host() else ON_ACCELERATOR.value()
+    on, cores = _what()
+    figures = {"on": on, "cores": cores, **(_of_host() if _is_host() else ON_ACCELERATOR.value.figures())}
     if keep:
         this_chip.cache_clear()
         _write(kept_at(), figures)
@@ -57,7 +73,7 @@ def _of_host() -> dict[str, object]:
         "products": {"float32": _products(np.float32), "float64": _products(np.float64)},
         "vector": _vector(),
         "memory_bandwidth": _copies(),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": memory_bytes(),
         "link_latency": _start(),
     }
 
@@ -94,9 +110,7 @@ def _model() -> str:
 def _read(path: Path) -> Chip | None:
     try:
         record = json.loads(path.read_text())
-        same = record["form"] == _FORM
-        if _is_host():
-            same = same and (record["on"], record["cores"]) == (_model(), os.cpu_count())
+        same = (record["form"], record["on"], record["cores"]) == (_FORM, *_what())
         return _chip(record) if same else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -150,8 +164,9 @@ def _start() -> float:
     return _quickest(lambda: np.copyto(out, a), 0.05)
 
 
-def _memory_bytes() -> float:
+def memory_bytes() -> int:
+    """Bytes of main memory, or a guess where the system does not say."""
     try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
-        return 8e9
+        return 8 * 10**9

@@ -223,12 +223,12 @@ def _printed(
             f"debug.{name}: the first argument must be a format string, got {fmt!r}; pass '{{}}', x"
         )
     if not skip_check:
-        _check_format(fmt, args, kwargs)
+        _check_format(name, fmt, args, kwargs)
     _effect(write(fmt), name, args, kwargs, ordered)
     return None
 
 
-def _check_format(fmt: str, args: Any, kwargs: Any) -> None:
+def _check_format(name: str, fmt: str, args: Any, kwargs: Any) -> None:
     """Raise unless the arguments are those that a format names."""
     try:
         _Checker().vformat(fmt, args, kwargs)
@@ -236,7 +236,7 @@ def _check_format(fmt: str, args: Any, kwargs: Any) -> None:
         if isinstance(error, ArgumentError):
             raise
         raise ArgumentError(
-            f"debug.print: the format {fmt!r} does not fit {counted(len(args), 'positional argument')} and "
+            f"debug.{name}: the format {fmt!r} does not fit {counted(len(args), 'positional argument')} and "
             f"{sorted(kwargs)}: {error}; pass what it names, and write braces themselves as '{{{{'"
         ) from None
 

@@ -93,7 +93,7 @@ def _performed(op: Op, args: Sequence[Any]) -> Any:
     for x in args:
         check_alive(x)
     outs = op.perform(*args)
-    if platforms.is_plugin() and type(outs) is Array and outs.aval.memory != args[0].aval.memory:
+    if platforms.is_plugin() and type(outs) is Array and outs.aval.memory != typeof(args[0]).memory:
         return Array(outs.aval, moving.buffer_with(args[0], outs.sharding), outs.sharding, outs.committed)
     return [as_array(x) if isinstance(x, np.ndarray) else x for x in outs] if op.multiple_results else outs
 

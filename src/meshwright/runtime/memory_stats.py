@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 from collections.abc import Sequence
 from typing import Any
 
+from meshwright.hardware.this import memory_bytes
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import MEMORY_STATS, Device
 from meshwright.runtime.pjrt.client import real_devices
@@ -47,14 +47,10 @@ def _counted(devices: Sequence[Device]) -> dict[Device, dict[str, int]]:
                 stats[device]["bytes_in_use"] += nbytes
                 stats[device]["num_allocs"] += 1
     for device, counters in stats.items():
-        limit = _of_xla(device).get("bytes_limit", _host_bytes())
+        limit = _of_xla(device).get("bytes_limit", memory_bytes())
         _PEAKS[device.id] = max(_PEAKS.get(device.id, 0), counters["bytes_in_use"])
         counters |= {"peak_bytes_in_use": _PEAKS[device.id], "bytes_limit": limit}
     return stats
-
-
-def _host_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _parts(array: Array) -> dict[Any, int]:

@@ -183,7 +183,8 @@ def _compared(
     if any(map(_is_lost, outputs, differences)):
         outputs = _amplified(request, wide, values, expected, outputs, differences)
         before = {d.output for d in wrong}
-        wrong, note = _wrong(outputs, differences), _said_of([d for d in outputs if d.output in before])
+        wrong = _wrong(outputs, differences)
+        note = "" if wrong else _said_of([d for d in outputs if d.output in before])
     if wrong:
         raise _differs(request, wide, values, wrong)
     poor = [d for d in outputs if d.finite < request.finite]

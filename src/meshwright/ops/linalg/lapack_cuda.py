@@ -7,7 +7,7 @@ Kernels that are missing here (Hessenberg and Schur forms) are on no GPU in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,10 @@ _JACOBI, _BATCHED = 1024, 32
 _ROWS = 3
 
 
+#: ``partial``, equal of equal functions and arguments: what has been traced is found again
+_bound = lru_cache(maxsize=1024)(partial)
+
+
 def _lead(b: Builder) -> int:
     return b.in_avals[0].ndim - 2
 
@@ -51,8 +55,7 @@ def _host(b: Builder, name: str, over: Sequence[int], operands: Sequence[Emitted
 def _failed(b: Builder, info: Emitted, x: Emitted, lower: Any = None) -> Any:
     """An ``info`` that is not 0 for matrices with NaN or infinities (in a triangle), of which some kernels make
     numbers."""
-    check = partial(_info_of, lower)
-    return b.call("failed", traced(check, "failed", (b.in_avals[0], b.out_avals[-1])), [x, info])[0]
+    return b.call("failed", traced(_bound(_info_of, lower), "failed", (b.in_avals[0], b.out_avals[-1])), [x, info])[0]
 
 
 def _info_of(lower: bool | None, x: Any, info: Any) -> list[Any]:
@@ -78,19 +81,25 @@ def _geev(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted
 
 # --- singular values ----------------------------------------------------------------------------------------
 def _gesdd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
-    wanted = {"compute_uv": flags["mode"] != "N", "full_matrices": flags["mode"] == "A"}
+    """The results, of which vectors that are not wanted are zeros; kernels are asked as JAX asks them."""
+    with_vectors, is_full = flags["mode"] != "N", flags["mode"] != "S"
     m, n = b.in_avals[0].shape[-2:]
+    wanted = {"compute_uv": with_vectors, "full_matrices": is_full}
     by_qr = partial(_by_qr, transposed=m < n)
-    *outs, info = (_jacobi if max(m, n) <= _JACOBI else by_qr)(b, wanted, operands)
-    return [*outs, _failed(b, info, operands[0])]
+    x, s, u, vh, info = (_jacobi if max(m, n) <= _JACOBI else by_qr)(b, wanted, operands)
+    if not with_vectors:
+        u, vh = (b.constant(np.zeros((), a.dtype), a) for a in b.out_avals[2:4])
+    return [x, s, u, vh, _failed(b, info, operands[0])]
 
 
 def _by_qr(b: Builder, flags: Flags, operands: Sequence[Emitted], transposed: bool) -> list[Emitted]:
     """Of matrices with at least as many rows as columns; others are given as their transposes, whose ``u`` is in the
-    memory of ``vh``."""
+    memory of ``vh``. There is a number in place of vectors that are not wanted."""
     a, s, u, vh, info = b.out_avals
+    if not flags["compute_uv"]:
+        u = vh = u.update(shape=a.shape[:-2])
     outs = kernel_call(
-        b, "cusolver_gesvd_ffi", operands, b.in_avals, [a, s, vh, u, info] if transposed else b.out_avals,
+        b, "cusolver_gesvd_ffi", operands, b.in_avals, [a, s, vh, u, info] if transposed else [a, s, u, vh, info],
         lead=_lead(b), flags={**flags, "transposed": transposed}, rows_first=transposed,
     )  # fmt: skip
     return [*outs[:2], outs[3], outs[2], outs[4]] if transposed else outs
@@ -107,7 +116,9 @@ def _jacobi(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitt
     x, values, left, right, failed = kernel_call(
         b, "cusolver_gesvdj_ffi", operands, b.in_avals, [a, s, *given, info], lead=len(lead), flags=flags
     )
-    taken = b.call("vectors", traced(partial(_vectors, u.shape, vh.shape), "vectors", given), [left, right])
+    if not flags["compute_uv"]:
+        return [x, values, left, right, failed]
+    taken = b.call("vectors", traced(_bound(_vectors, u.shape, vh.shape), "vectors", given), [left, right])
     return [x, values, *taken, failed]
 
 
@@ -123,7 +134,7 @@ def _gtsv(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted
     x = kernel_call(
         b, "cusparse_gtsv2_ffi", given, prepare.out_avals, [solved], lead=lead, flags={}, over=(3,)
     )  # fmt: skip
-    taken = b.call("rows", traced(partial(_corner, b.out_avals[3].shape), "rows", (solved,)), x)
+    taken = b.call("rows", traced(_bound(_corner, b.out_avals[3].shape), "rows", (solved,)), x)
     return [*operands[:3], *taken, b.constant(np.zeros((), np.int32), b.out_avals[4])]
 
 

@@ -52,7 +52,7 @@ class Svd(Factorization, Composite):
 
     def _shapes(self, m: int, n: int) -> list[tuple[int, ...]]:
         k = min(m, n)
-        return [(k,), (m, m), (n, n)] if self.full_matrices else [(k,), (m, k), (k, n)]
+        return [(k,), (m, m), (n, n)] if self.full_matrices and self.compute_uv else [(k,), (m, k), (k, n)]
 
     def flops(self, *cores: tuple[int, ...]) -> int:
         m, n = cores[0]

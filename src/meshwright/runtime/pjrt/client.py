@@ -42,7 +42,7 @@ for _name, _kernel in _lapack.registrations().items():
 _LAPACK = ("lapack_", "cuhybrid_")
 
 
-def _calls_lapack(module: str | bytes) -> bool:
+def calls_lapack(module: str | bytes) -> bool:
     """Whether a module, as text or bytecode, has such a kernel."""
     if isinstance(module, bytes):
         return any(name.encode() in module for name in _LAPACK)
@@ -50,7 +50,7 @@ def _calls_lapack(module: str | bytes) -> bool:
 
 
 @cache
-def _load_lapack() -> None:
+def load_lapack() -> None:
     """Let the kernels find SciPy's LAPACK; takes 0.1 s, so only programs that call one wait for it."""
     _lapack.initialize()
     platforms.load_lapack()
@@ -274,7 +274,7 @@ def recalled(mark: bytes, overrides: tuple[tuple[str, Any], ...], reals: tuple[i
         return None
     key, (calls_lapack, facts) = noted
     if calls_lapack:
-        _load_lapack()
+        load_lapack()
     loaded = disk_cache.loaded(key, client(), devices, options)
     return None if loaded is None else (loaded, facts)
 
@@ -284,7 +284,7 @@ def remember(
 ) -> None:
     """Note ``facts`` of a program, which had this fingerprint before it was lowered, if the cache on disk has it."""
     reals = (first_local(),) if reals is None else reals
-    noted = [_calls_lapack(text), facts]
+    noted = [calls_lapack(text), facts]
     disk_cache.remember(mark, text, noted, client(), _compile_options(reals, False, overrides=overrides))
 
 
@@ -311,8 +311,8 @@ def compile_module(
             f"{name!r} calls Python, which programs on {config.platform!r} cannot; return the values and use them "
             "outside of the program, or compute on the CPU (config.platform)"
         )
-    if callbacks or _calls_lapack(module):
-        _load_lapack()  # a module with callbacks is no text to look into
+    if callbacks or calls_lapack(module):
+        load_lapack()  # a module with callbacks is no text to look into
     what = f"XLA could not compile {name!r}"
     reals = (first_local(),) if reals is None else reals
     try:

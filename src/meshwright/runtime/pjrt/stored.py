@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from jaxlib import _jax
-from jaxlib.cpu import _lapack
 
 from meshwright.errors import CompileError
-from meshwright.runtime.pjrt import disk_cache
-from meshwright.runtime.pjrt.client import client, compile_options, first_local, real_devices
+from meshwright.runtime.pjrt import client, disk_cache
 
 
 def machine() -> str:
     """What compiles here, and for what: code that it made runs where this is the same."""
-    return disk_cache.machine(client())
+    return disk_cache.machine(client.client())
 
 
 def calls_lapack(loaded: Any) -> bool:
     """Whether an executable calls SciPy's LAPACK, which is to be found before it is loaded."""
-    return any("lapack_" in module.to_string() for module in loaded.hlo_modules())
+    return any(client.calls_lapack(module.to_string()) for module in loaded.hlo_modules())
 
 
 def deserialized(code: bytes, with_lapack: bool) -> Any:
@@ -29,9 +27,9 @@ def deserialized(code: bytes, with_lapack: bool) -> Any:
       CompileError: XLA cannot load it.
     """
     if with_lapack:
-        _lapack.initialize()
-    devices = _jax.DeviceList((real_devices()[first_local()],))
+        client.load_lapack()
+    devices = _jax.DeviceList((client.real_devices()[client.first_local()],))
     try:
-        return client().deserialize_executable(code, devices, compile_options(1, 1))
+        return client.client().deserialize_executable(code, devices, client.compile_options(1, 1))
     except Exception as error:  # XLA's own errors, of a type that is not public
         raise CompileError(f"XLA could not load a serialized program: {error}") from None
