@@ -8,8 +8,9 @@ of them; of a branch the longest counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import field
+from functools import lru_cache
 from typing import NamedTuple
 
 from meshwright.core.records import dataclass
@@ -81,6 +82,19 @@ def step_time(jaxpr: Jaxpr, mesh: AbstractMesh) -> Schedule:
     return _Scheduler(mesh).run(jaxpr)
 
 
+#: collectives, each with the bytes of its operand and result
+Transfers = tuple[tuple[str, int, int], ...]
+
+
+@lru_cache(maxsize=4096)
+def _on_links(mesh: AbstractMesh, axes: tuple[str, ...], kinds: Transfers) -> tuple[str, float, tuple[str, ...]]:
+    """The stream that collectives are on, their seconds, and the figures that these rest on."""
+    levels = mesh.levels(axes)
+    seconds = sum(mesh.collective_seconds(kind, axes, before, after) for kind, before, after in kinds)
+    stream = FAR if any(link.topology == NETWORK for link in levels) else LINKS
+    return stream, seconds, tuple(figure for link in levels for figure in link.figures)
+
+
 class _Scheduler:
     def __init__(self, mesh: AbstractMesh) -> None:
         self.mesh = mesh
@@ -106,7 +120,7 @@ class _Scheduler:
         if isinstance(op, Collective) and op.kind:
             return self.collective(eqn, op)
         if isinstance(op, Callback) and (axes := op.shared_along(self.mesh.shape)):
-            return self.sent(eqn, axes, [("all_reduce", a.nbytes, a.nbytes) for a in op.results])
+            return self.sent(eqn, tuple(axes), tuple(("all_reduce", a.nbytes, a.nbytes) for a in op.results))
         if isinstance(op, RegionOp) and op.regions():
             return self.regions(eqn, op)
         count = operations(eqn)
@@ -116,14 +130,12 @@ class _Scheduler:
         return self.placed(eqn, ARITHMETIC, count / rate, moved / self.machine.memory_bandwidth, 0.0, (figure,))
 
     def collective(self, eqn: JaxprEqn, op: Collective) -> Step:
-        return self.sent(eqn, op.axes, [(op.kind, eqn.invars[0].aval.nbytes, eqn.outvars[0].aval.nbytes)])
+        return self.sent(eqn, op.axes, ((op.kind, eqn.invars[0].aval.nbytes, eqn.outvars[0].aval.nbytes),))
 
-    def sent(self, eqn: JaxprEqn, axes: Sequence[str], kinds: Sequence[tuple[str, int, int]]) -> Step:
-        """Collectives along axes, one after the other, each with the bytes of its operand and result."""
-        levels = self.mesh.levels(axes)
-        seconds = sum(self.mesh.collective_seconds(kind, axes, before, after) for kind, before, after in kinds)
-        stream = FAR if any(link.topology == NETWORK for link in levels) else LINKS
-        return self.placed(eqn, stream, 0.0, 0.0, seconds, tuple(f for link in levels for f in link.figures))
+    def sent(self, eqn: JaxprEqn, axes: tuple[str, ...], kinds: Transfers) -> Step:
+        """Collectives along axes, one after the other."""
+        stream, seconds, figures = _on_links(self.mesh, axes, kinds)
+        return self.placed(eqn, stream, 0.0, 0.0, seconds, figures)
 
     def regions(self, eqn: JaxprEqn, op: RegionOp) -> Step:
         inner = tuple(step_time(region.jaxpr, self.mesh) for region in op.regions())
