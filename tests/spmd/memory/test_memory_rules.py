@@ -176,6 +176,12 @@ CASES: dict[str, tuple[Callable[..., Any], Shapes]] = {
     "what has another name since is written over by readers of that alone": (
         lambda x: (lambda y: mnp.cumsum(y, 1) + y)(mnp.roll(x, 1, 1)), (X,),
     ),
+    "numbers of another type do not take the place of what they are made of": (
+        lambda x: ((x @ x.T) * 2).astype(np.int32).sum(0), (X,),
+    ),
+    "nor do positions": (lambda x, y: ((x[:, None] - y) ** 2).sum(-1).argmin(1), ((512, 32), (64, 32))),
+    "rows that a scatter adds stay as they are": (lambda x: mnp.zeros((64, 512)).at[mnp.arange(256) % 64].add(x), (X,)),
+    "columns do not": (lambda x: mnp.zeros((256, 64)).at[:, mnp.arange(512) % 64].add(x), (X,)),
     "equal choices are made once": (equal_choices, ((256, 256), INDEX)),
     "equal loops run once": (equal_loops, ((256, 256), (256, 256))),
 }  # fmt: skip

@@ -108,7 +108,7 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         for k in kernel.inputs
         for b in live.of[k][:1]
         # XLA asks the last name of a value alone whether its reader may write over it.
-        if b is not None and live.last[b] is k and k.root.shape == root.shape and overwrites(kernel, k)
+        if b is not None and live.last[b] is k and k.root.avals[0] in root.avals and overwrites(kernel, k)
     ]
     over, plainly = tuple(b for b, _ in found), tuple(b for b, view in found if not view)
     return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over, plainly=plainly) for a in root.avals])

@@ -66,7 +66,7 @@ def ordered(
     if op == "scatter" and len(operands) == 3 and "batched" not in given and (n := _batches(given)):
         places = _with_numbers(make, operands[1], n)
         return make(op, (operands[0], places, operands[2]), aval, {**given, "batched": True})
-    if op == "scatter" and len(operands) == 3 and operands[2].op in _FIXED and "ordered" not in given:
+    if op == "scatter" and len(operands) == 3 and "ordered" not in given and _is_copied(operands[2], given):
         updates = make("reorder", operands[2:], operands[2].avals[0], {"major": 0})
         return make(op, (*operands[:2], updates), aval, {**given, "ordered": True})
     if op == "convolution" and "ordered" not in given:
@@ -78,10 +78,21 @@ def ordered(
     return None
 
 
+def _is_copied(updates: Node, given: Mapping[str, Any]) -> bool:
+    """Whether the updates of a scatter are copied first: a row of windows stays as it is."""
+    in_window = _dimensions(given, "update_window_dims")
+    return updates.op in _FIXED and [d for d in range(len(updates.shape)) if d not in in_window] != [0]
+
+
 def _batches(given: Mapping[str, Any]) -> int:
     """How many dimensions of its operand a scatter goes along with."""
+    return len(_dimensions(given, "input_batching_dims"))
+
+
+def _dimensions(given: Mapping[str, Any], key: str) -> list[int]:
+    """Some of the dimensions that a scatter's numbers name."""
     lists = dict(_LIST.findall(str(given.get("scatter_dimension_numbers", ""))))
-    return len([d for d in lists.get("input_batching_dims", "").split(",") if d.strip()])
+    return [int(d) for d in lists.get(key, "").split(",") if d.strip()]
 
 
 def _with_numbers(make: Make, indices: Node, batches: int) -> Node:
