@@ -14,6 +14,7 @@ from meshwright.api.targets import memory_on
 from meshwright.spmd.memory.compilers import CPU, CUDA, TPU, compiler_for
 from meshwright.spmd.memory.kernels import kernels_of
 from meshwright.spmd.memory.predict import predict
+from meshwright.spmd.memory.priority import fuse_by_bytes, profile
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.schedule import freeing, kernel_post_order
 
@@ -151,3 +152,24 @@ def test_the_example_against_what_compilers_said(monkeypatch):
         part = gpt(devices).part
         for name in names:
             assert memory_on(part, mw.target(name)).peak_bytes == pytest.approx(kept[f"gpt {name}"]["peak"], rel=0.15)
+
+
+def test_what_is_read_in_several_orders_is_written_as_often():
+    """Sums of neighbours, again and again: each level's code is there twice, and its work is what it was. Code of more
+    than ten thousand operations is not one kernel's."""
+
+    def sums(levels):
+        def fun(x):
+            for _ in range(levels):
+                x = x[::2] + x[1::2]
+            return x
+
+        graph = record(mw.make_jaxpr(fun)(array(2**16)), MESH, CUDA)
+        by_node = kernels_of(graph)
+        return fuse_by_bytes(list(by_node.values()), {by_node[r] for r in graph.results}, CUDA)
+
+    source, kernel = sums(3)
+    found = profile(kernel)
+    assert found.times == {source.root: 8} and found.shares == {source.root: pytest.approx(1)}
+    assert found.emitted == (1 + 2 + 4) * 3  # an addition and two slices, and twice what these read
+    assert len(sums(14)) > 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from meshwright.spmd.memory.graph import Graph, Node
 
@@ -54,6 +55,8 @@ class Kernel:
     number: int = 0
     #: the kernels of the root's operands, in order
     operands: list[Kernel] = field(default_factory=list)
+    #: what fusion keeps of it, with the number of members that it is of
+    profiled: tuple[int, Any] | None = None
 
     @property
     def view(self) -> bool:

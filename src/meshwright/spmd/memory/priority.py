@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from meshwright.spmd.memory.compilers import Compiler
-from meshwright.spmd.memory.graph import WAVES, Node
+from meshwright.spmd.memory.graph import WAVES, Node, post_order
 from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: bytes that could be moved while a kernel is launched, while one elementwise operation runs, and while a function does
 _LAUNCH, _OPERATION, _FUNCTION = 4_000_000, 0.05, 1.0
 #: operations of one kernel, and arrays that it reads
 _MEMBERS, _INPUTS = 400, 60
+#: operations that its code has at most (XLA's ``kMaxIRSize``)
+_EMITTED = 10_000
 _PRODUCTS = ("matmul", "convolution")
 
 
@@ -58,11 +61,64 @@ def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
     size = producer.root.avals[0].nbytes
     if compiler.into_products and len(users) > 1 and not _reads_one(producer):
         return 0.0
+    inside = profile(producer)
+    uses = [(u, profile(u)) for u in users]
+    if any(inside.emitted * p.times[producer.root] + p.emitted > _EMITTED for _, p in uses):
+        return 0.0
     unfused = size + sum(_read(producer, s) for s in producer.inputs) + sum(_read(u, producer) for u in users)
     fused = sum(_read(u, s) for u in users for s in producer.inputs if s not in u.inputs)
-    work = _work(producer)
-    again = work * (sum(_repeats(u, producer) for u in users) - 1)
+    again = inside.work * (sum(max(1.0, p.shares[producer.root]) for _, p in uses) - 1)
     return unfused - fused - again + _LAUNCH
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a kernel computes, over and over where its operands are read in several orders: ``work`` in bytes, the
+    operations ``emitted``; of each operand the ``shares`` of its elements that are read together, and how many
+    ``times`` the code that reads it is written."""
+
+    work: float
+    emitted: int
+    shares: dict[Node, float]
+    times: dict[Node, int]
+
+
+def profile(kernel: Kernel) -> Profile:
+    """The profile of a kernel; those of single operations are made once."""
+    if kernel.profiled is None or kernel.profiled[0] != len(kernel.members):
+        kernel.profiled = len(kernel.members), _profiled(kernel)
+    return kernel.profiled[1]
+
+
+def _profiled(kernel: Kernel) -> Profile:
+    """From the root to the operands. What is read in the same place of the same value is computed once: elementwise
+    operations hand on where they are read, others read anew (XLA's ``GpuHloCostAnalysis``)."""
+    root, work, emitted = kernel.root, 0.0, 0
+    shares, times, places = {root: 1.0}, {root: 1}, {root: {root: None}}
+    read: tuple[dict[Node, float], dict[Node, int]] = {}, {}
+    for node in reversed(post_order((root,), lambda n: n.operands if n in kernel.members else ())):
+        share = sum(shares[place] for place in places[node])
+        count = sum(times[place] for place in places[node])
+        if node not in kernel.members:
+            read[0][node], read[1][node] = share, count
+            continue
+        work += share * node.avals[0].size * _cost(node)
+        emitted += count
+        for operand in node.operands:
+            if node.elementwise and operand.shape == node.shape:
+                places.setdefault(operand, {}).update(places[node])
+                continue
+            places.setdefault(operand, {})[operand] = None
+            shares[operand] = shares.get(operand, 0.0) + share * _share(node, operand)
+            times[operand] = times.get(operand, 0) + count
+    return Profile(work, emitted, *read)
+
+
+def _share(node: Node, operand: Node) -> float:
+    """How often each element of an operand is read."""
+    if node.op in ("slice", "dynamic_slice", "broadcast_in_dim", "gather"):
+        return node.avals[0].size / max(1, operand.avals[0].size)
+    return 1.0
 
 
 def _reads_one(producer: Kernel) -> bool:
@@ -121,19 +177,7 @@ def _read(kernel: Kernel, source: Kernel) -> float:
     return min(aval.nbytes, kernel.root.avals[0].size * aval.dtype.itemsize)
 
 
-def _work(kernel: Kernel) -> float:
-    """What its operations cost, in bytes."""
-    return kernel.root.avals[0].size * sum(map(_cost, kernel.members))
-
-
 def _cost(node: Node) -> float:
     if node.op in WAVES:
         return _FUNCTION
     return _FUNCTION if node.expensive and node.op not in ("reduce", "gather", "divide") else _OPERATION
-
-
-def _repeats(user: Kernel, producer: Kernel) -> float:
-    """How often each element of a value is computed in a user."""
-    if user.inputs[producer] is not Use.REUSED or user.root.op == "reduce" or user.root.op in _PRODUCTS:
-        return 1.0
-    return max(1.0, user.root.avals[0].size / max(producer.root.avals[0].size, 1))
