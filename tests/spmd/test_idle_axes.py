@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 
 import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import NamedSharding, nn
 from meshwright import PartitionSpec as P
 from meshwright.cli import digits
@@ -66,3 +67,26 @@ def test_nothing_is_shared_that_would_send_more():
     x = mw.ShapeDtypeStruct((64, 64), np.float32)
     part = mw.jit(lambda a, b: a @ b, in_shardings=(whole, whole), out_shardings=whole).lower(x, x).partition()
     assert part.bytes_sent == 0 and not part.notes
+
+
+def test_a_dimension_that_is_split_may_be_split_further(monkeypatch):
+    """Experts over ``data`` are shared by ``model`` too; less of their tokens is sent so, not more."""
+    on = NamedSharding(MESH, P("data"))
+
+    def loss(x, w1, w2):
+        x = mnp.swapaxes(x.reshape(8, 8, 8, 256), 0, 1).reshape(8, 64, 256)  # of each group some go to each expert
+        return ((nn.relu(x @ w1) @ w2) ** 2).sum()
+
+    def partitioned():
+        step = mw.jit(mw.grad(loss, (1, 2)), in_shardings=(on, on, on))
+        shapes = [(8, 64, 256), (8, 256, 512), (8, 512, 256)]
+        return step.lower(*(mw.ShapeDtypeStruct(s, np.float32) for s in shapes)).partition()
+
+    part, sent = partitioned(), 8 * 64 * 256 * 4 // 8
+    assert part.work.redundancy < 1.01 and part.bytes_sent == sent * 3 // 4
+    assert [out.spec[0] for out in part.out_shardings] == [("data", "model")] * 2
+    part.verify()
+    monkeypatch.setattr(idle, "REPEATED", 2.0)
+    without = partitioned()
+    assert without.work.redundancy == 2.0 and without.bytes_sent > part.bytes_sent
+    assert part.peak_bytes < 0.7 * without.peak_bytes and part.time().seconds < 0.7 * without.time().seconds

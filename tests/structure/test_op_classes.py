@@ -28,7 +28,7 @@ ALLOWED = {
     "api/shardings.py": 5, "api/shard_map.py": 1, "lowering/regions.py": 2, "spmd/flatten.py": 2,
     "spmd/partition/control.py": 1, "spmd/partition/partitioner.py": 1, "spmd/propagate.py": 1,
     # Whoever asks to inspect a sharding is told by the stage that knows it.
-    "api/partitioned.py": 1, "api/stages.py": 1,
+    "api/partitioning.py": 1, "api/stages.py": 1,
     # What two collectives make together is a table of pairs, and belongs to neither.
     "spmd/passes/pairs.py": 16, "spmd/passes/combine.py": 1, "spmd/passes/partial_sums.py": 1,
     "spmd/passes/regather.py": 1, "spmd/passes/cuts.py": 5,

@@ -18,7 +18,8 @@ import numpy as np
 from meshwright.api.binding import annotate_ends, bind_to_mesh, is_plain, on_mesh, without_annotations
 from meshwright.api.calls import Taken
 from meshwright.api.compiled import Compiled
-from meshwright.api.partitioned import PartitionedProgram, partition_program
+from meshwright.api.partitioned import PartitionedProgram
+from meshwright.api.partitioning import partition_program
 from meshwright.api.stage import Stage
 from meshwright.api.stages import Lowered, Traced
 from meshwright.core import pytree

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
@@ -15,11 +15,11 @@ from meshwright.api.calls import Taken, leaves_for
 from meshwright.api.changes import Changes, changes
 from meshwright.api.compiled import Compiled
 from meshwright.api.page import page
-from meshwright.api.shardings import orders_of, over_mesh, refuse_orders
+from meshwright.api.shardings import orders_of, refuse_orders
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.core.expected import as_number, refused
+from meshwright.core.expected import refused
 from meshwright.core.files import write_text
 from meshwright.core.late import LateModule
 from meshwright.core.source import warn
@@ -27,21 +27,18 @@ from meshwright.core.words import counted
 from meshwright.errors import (
     ArgumentError,
     DonationWarning,
-    MemoryLimitError,
     MeshError,
     PaddingWarning,
     RedundancyWarning,
     ReplicationWarning,
 )  # fmt: skip
-from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Program
 from meshwright.lowering.batched import described, on_target, virtual_program
 from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import without_constraints
-from meshwright.ops.sharding.custom import on_mesh
-from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.eager import check_finite
 from meshwright.runtime.executable import Executable, Results, one_device
 from meshwright.runtime.pjrt.replicas import compiled_for_replicas
@@ -52,21 +49,17 @@ from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, Named
 from meshwright.sharding.kinds import in_users_kind, says_explicitly
 from meshwright.spmd import report
 from meshwright.spmd.device_order import Orders, in_orders
-from meshwright.spmd.driver import partition
 from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
 from meshwright.spmd.explain.repeated import advised_to_share, repeated_entries
 from meshwright.spmd.explain.suggest import Advisor, Progress
 from meshwright.spmd.memory.held import Memory
-from meshwright.spmd.memory.limits import does_not_fit, require_limit
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.partition.record import Partition
-from meshwright.spmd.passes.holding_less import holding_less
 from meshwright.spmd.passes.pipeline import target_passes
 from meshwright.spmd.steptime.report import Time, time_of
 from meshwright.spmd.work import Work, work_of
 from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
 from meshwright.stablehlo.hlo import hlo_text, module_bytecode, module_text
-from meshwright.transforms.keys import on_words
 from meshwright.verification.progress import Report, on_terminal
 from meshwright.verification.result import Verification
 from meshwright.verification.verify import Request, verify
@@ -78,7 +71,7 @@ if TYPE_CHECKING:
 #: few programs are compiled for hardware that is not here
 _targets = LateModule("meshwright.api.targets")
 
-__all__ = ["PartitionedProgram", "Verification", "partition_program", "warn_of_donations"]
+__all__ = ["PartitionedProgram", "Verification", "warn_of_donations"]
 
 
 class PartitionedProgram(Stage):
@@ -450,51 +443,3 @@ def warn_of_donations(name: str, unused: Sequence[Any]) -> None:
             "they stay valid. Donate only arguments that are replaced by a result of the same shape and dtype",
             DonationWarning,
         )
-
-
-def partition_program(
-    program: Program, combine_bytes: int = 0, memory_limit: float | None = None
-) -> PartitionedProgram:
-    """The per-device program of a program that has a mesh; shardings that are ``None`` are chosen.
-
-    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone.
-    ``memory_limit``: bytes that a device may hold; what the program keeps is sent or computed again to fit.
-
-    Raises:
-      ArgumentError: a negative ``combine_bytes``, or a limit that is not positive. MeshError: the program has no mesh.
-      MemoryLimitError: the program needs more; says by how much, and what is largest.
-    """
-    require_limit(memory_limit, "partition")
-    as_number("partition: combine_bytes", combine_bytes)
-    if (mesh := program.mesh) is None:
-        raise MeshError(
-            f"partition: no sharding of {program.name!r} names a mesh; pass in_shardings=NamedSharding(mesh, spec) "
-            "to jit, use arrays placed with device_put, set_mesh, or call .partition(mesh)"
-        )
-
-    def layouts(shardings: Iterable[Any], avals: Sequence[ShapedArray]) -> list[Layout | None]:
-        over = (over_mesh(s, mesh) for s in shardings)
-        return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(over, avals)]
-
-    with program.precision():
-        jaxpr = on_mesh(on_words(program.jaxpr), mesh)
-        ins = layouts((a.sharding for a in program.arguments), jaxpr.in_avals)
-        outs = layouts(program.out_shardings, jaxpr.out_avals)
-        part = partition(jaxpr, mesh.abstract_mesh, ins, outs, combine_bytes, names=program.called)
-    for eqn in all_eqns(part.jaxpr.jaxpr):
-        if isinstance(eqn.op, InspectSharding) and eqn.op.layout is not None:
-            eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
-    partitioned = PartitionedProgram(program, part)
-    return partitioned if memory_limit is None else _within(partitioned, memory_limit)
-
-
-def _within(partitioned: PartitionedProgram, limit: float) -> PartitionedProgram:
-    """The program, or the first of those that hold less by sending or computing more which is within the limit."""
-    part, least = partitioned.part, partitioned
-    others = holding_less(part.jaxpr, part.mesh, part.in_layouts)
-    while least.peak_bytes > limit and (jaxpr := next(others, None)):
-        other = PartitionedProgram(partitioned.program, replace(part, jaxpr=jaxpr))
-        least = min(least, other, key=lambda p: p.peak_bytes)
-    if least.peak_bytes <= limit:
-        return least
-    raise MemoryLimitError(f"{partitioned.name}: {does_not_fit(least.memory, limit)}")

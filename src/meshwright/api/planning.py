@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from meshwright.api.partitioned import PartitionedProgram, partition_program
+from meshwright.api.partitioned import PartitionedProgram
+from meshwright.api.partitioning import partition_program
 from meshwright.api.shardings import placed
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray

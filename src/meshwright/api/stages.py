@@ -41,10 +41,11 @@ from meshwright.stablehlo.hlo import hlo_text, module_text, to_hlo
 from meshwright.transforms.keys import on_words
 
 if TYPE_CHECKING:
-    from meshwright.api import partitioned
+    from meshwright.api import partitioned, partitioning
     from meshwright.api.partitioned import PartitionedProgram
 else:  # the partitioner, which programs for one device do without
     partitioned = LateModule("meshwright.api.partitioned")
+    partitioning = LateModule("meshwright.api.partitioning")
 
 
 class Traced(Stage):
@@ -170,7 +171,7 @@ class Lowered(Stage):
                 "lower it with shardings over the other"
             )
         bound = program if mesh is None else replace(program, place=mesh)
-        return partitioned.partition_program(bound, combine_bytes, memory_limit)
+        return partitioning.partition_program(bound, combine_bytes, memory_limit)
 
     @boundary
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:

@@ -62,7 +62,7 @@ class Order:
             )
         lines += [
             f"{', '.join(mesh.coalesce(share.axes))} shares products along dimension {share.dim} of their results, "
-            "which no annotation splits: devices would repeat them"
+            "where no annotation brings it: devices would repeat them"
             for share in self.shares
         ]
         return lines

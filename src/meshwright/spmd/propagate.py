@@ -187,9 +187,9 @@ class _Worker:
         for eqn, rule in zip(self.eqns, self.rules):
             if rule == share.rule and not any(set(share.axes) & set(_used(self.dims_of(a))) for a in eqn.invars):
                 dims = self.dims_of(eqn.outvars[0])
-                if not dims[share.dim] and not set(share.axes) & set(_used(dims)):
-                    cause = Annotation("share", share.dim, eqn.source)
-                    self.update(eqn.outvars[0], (*dims[: share.dim], share.axes, *dims[share.dim + 1 :]), cause)
+                if not set(share.axes) & set(_used(dims)):
+                    cause, split = Annotation("share", share.dim, eqn.source), (*dims[share.dim], *share.axes)
+                    self.update(eqn.outvars[0], (*dims[: share.dim], split, *dims[share.dim + 1 :]), cause)
 
     def move(self, axes: Axes, var: Var, cause: int) -> None:
         """Let axes split a dimension of a value that nothing splits: the largest or the first, as the order says."""

@@ -4,7 +4,8 @@ An axis reaches a product along dimensions that its operands or its result have 
 none does (the first convolution of a network whose later weights are split), every device along the axis computes the
 same, though a split of the result may cost next to nothing: what is cut out of a replicated operand is not sent, and
 where the next product needs the whole, a gather of the result and the scattered sum of its gradient take the place of
-one sum. Whether they do shows in the whole program only (:mod:`meshwright.spmd.partition.lookahead`).
+one sum. A dimension that is split already (experts over an axis that they share with the batch) may be split further.
+Whether that pays shows in the whole program only (:mod:`meshwright.spmd.partition.lookahead`).
 """
 
 from __future__ import annotations
@@ -55,10 +56,11 @@ def _idle(eqn: JaxprEqn, propagation: Propagation) -> tuple[str, ...]:
 
 
 def _along(eqn: JaxprEqn, rule: ShardingRule, idle: tuple[str, ...], propagation: Propagation) -> Iterator[Share]:
-    """Along each dimension of the result that nothing splits, the largest first."""
+    """Along each dimension of the result that divides evenly: those that nothing splits, the largest first, then the
+    others."""
     (out,) = eqn.outvars
-    layout, tiles = propagation.layout(out), propagation.mesh.sizes(idle)
-    for d in sorted(range(len(layout.dims)), key=lambda d: -out.aval.shape[d]):
-        factors, even = rule.results[0][d], out.aval.shape[d] % tiles == 0
-        if even and not layout.dims[d] and len(factors) == 1 and rule.factors[factors[0]].kind == PARALLEL:
+    layout, mesh = propagation.layout(out), propagation.mesh
+    for d in sorted(range(len(layout.dims)), key=lambda d: (bool(layout.dims[d]), -out.aval.shape[d])):
+        factors, tiles = rule.results[0][d], mesh.sizes((*layout.dims[d], *idle))
+        if out.aval.shape[d] % tiles == 0 and len(factors) == 1 and rule.factors[factors[0]].kind == PARALLEL:
             yield Share(rule, d, idle)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ from meshwright.sharding.rule import REPLICATED, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of
 from meshwright.spmd.memory.estimate import estimate
 from meshwright.spmd.memory.predict import predict
-from meshwright.spmd.order import FIRST, LARGEST, Order
+from meshwright.spmd.order import FIRST, LARGEST, Order, Share
 from meshwright.spmd.origin import Sort
 from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
@@ -49,8 +49,8 @@ EQUATIONS, FEWEST, MOST = 20_000, 2, 24
 EXCHANGED = 2_500
 #: equations of the largest program whose sums are kept in tiles
 TILED = 10_000
-#: in how many ways it is tried at most to share products along dimensions that nothing brings an axis to
-SHARINGS = 4
+#: in how many ways it is tried at most to share products, and how many times the bytes that may take
+SHARINGS, SHARED_BYTES = 6, 1.2
 #: how many sorts of annotations are tried at a time, and what share of what is sent must be at their contests
 WIDTH, SHARE = 3, 0.02
 #: how much quicker an order must be than the one before it
@@ -153,15 +153,27 @@ class _Search:
             self.best = other
 
     def share(self) -> None:
-        """Let axes that split nothing of products share them, if that is better."""
-        if not self.best.sent[1] or len(self.best.part.propagation.rules) > EXCHANGED:
-            return
-        for share in itertools.islice(shares(self.best.part), SHARINGS):
-            if any(share.rule == known.rule for known in self.best.order.shares):
-                continue
-            other = self.candidate(replace(self.best.order, shares=(*self.best.order.shares, share)))
-            if other.price <= self.best.price and other.is_better(self.best):
-                self.best = other
+        """Let axes that split nothing of products share them, where that is better, along the best dimension."""
+        left, asked = SHARINGS, set[ShardingRule]()
+        while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= EXCHANGED:
+            kinds = itertools.groupby(shares(self.best.part), lambda share: share.rule)
+            ways = next((list(ways) for rule, ways in kinds if rule not in asked), [])
+            if not ways:
+                return
+            asked.add(ways[0].rule)
+            tried = [self.candidate(outcome, order) for outcome, order in self.shared(ways[:left])]
+            left -= len(tried)
+            better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best, SHARED_BYTES)]
+            self.best = min(better, key=lambda c: c.price, default=self.best)
+
+    def shared(self, ways: Sequence[Share]) -> Iterator[tuple[Propagation, Order]]:
+        """How axes spread with each of the shares, where that is new."""
+        for share in ways:
+            order = replace(self.best.order, shares=(*self.best.order.shares, share))
+            outcome = self.planner.propagate(order)
+            if (signature := _signature(outcome)) not in self.seen:
+                self.seen.add(signature)
+                yield outcome, order
 
     def keep_tiles(self) -> None:
         """Keep sums in tiles until something needs them whole, if that is better."""
@@ -173,8 +185,8 @@ class _Search:
         if other.price * other.estimate < GAIN * best.price * best.estimate and other.is_better(best, MORE_BYTES):
             self.best = other
 
-    def candidate(self, order: Order) -> Candidate:
-        return Candidate(self.planner.partition(self.planner.propagate(order)), order)
+    def candidate(self, outcome: Propagation, order: Order) -> Candidate:
+        return Candidate(self.planner.partition(outcome), order)
 
     def improve(self) -> bool:
         """Whether one of the orders next to the best one so far is better; then it takes its place."""
@@ -188,7 +200,7 @@ class _Search:
                 break
             self.seen.add(signature)
             self.tries -= 1
-            other = Candidate(self.planner.partition(outcome), order)
+            other = self.candidate(outcome, order)
             if other.price < (better.price if better else GAIN * self.best.price):
                 better = other
         if better is None:

@@ -1,0 +1,90 @@
+"""Partitioning a program that has a mesh, within a limit of memory where one is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from meshwright.api.partitioned import PartitionedProgram
+from meshwright.api.shardings import over_mesh
+from meshwright.core.avals import ShapedArray
+from meshwright.core.expected import as_number
+from meshwright.errors import MemoryLimitError, MeshError
+from meshwright.ir.jaxpr import all_eqns
+from meshwright.ir.program import Program
+from meshwright.ops.sharding.custom import on_mesh
+from meshwright.ops.sharding.inspect_sharding import InspectSharding
+from meshwright.sharding import Layout, NamedSharding
+from meshwright.spmd.driver import partition
+from meshwright.spmd.memory.limits import does_not_fit, require_limit
+from meshwright.spmd.order import AS_WRITTEN, Order
+from meshwright.spmd.passes.holding_less import holding_less
+from meshwright.transforms.keys import on_words
+
+
+def partition_program(
+    program: Program, combine_bytes: int = 0, memory_limit: float | None = None
+) -> PartitionedProgram:
+    """The per-device program of a program that has a mesh; shardings that are ``None`` are chosen.
+
+    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone.
+    ``memory_limit``: bytes that a device may hold; what the program keeps is sent or computed again to fit.
+
+    Raises:
+      ArgumentError: a negative ``combine_bytes``, or a limit that is not positive. MeshError: the program has no mesh.
+      MemoryLimitError: the program needs more; says by how much, and what is largest.
+    """
+    require_limit(memory_limit, "partition")
+    as_number("partition: combine_bytes", combine_bytes)
+    if (mesh := program.mesh) is None:
+        raise MeshError(
+            f"partition: no sharding of {program.name!r} names a mesh; pass in_shardings=NamedSharding(mesh, spec) "
+            "to jit, use arrays placed with device_put, set_mesh, or call .partition(mesh)"
+        )
+
+    def layouts(shardings: Iterable[Any], avals: Sequence[ShapedArray]) -> list[Layout | None]:
+        over = (over_mesh(s, mesh) for s in shardings)
+        return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(over, avals)]
+
+    with program.precision():
+        jaxpr = on_mesh(on_words(program.jaxpr), mesh)
+        ins = layouts((a.sharding for a in program.arguments), jaxpr.in_avals)
+        outs = layouts(program.out_shardings, jaxpr.out_avals)
+
+        def partitioned(order: Order | None = None) -> PartitionedProgram:
+            part = partition(jaxpr, mesh.abstract_mesh, ins, outs, combine_bytes, order, program.called)
+            return PartitionedProgram(program, part)
+
+        found = partitioned()
+        if memory_limit is not None and found.peak_bytes > memory_limit:
+            found = _within(found, partitioned, memory_limit)
+    for eqn in all_eqns(found.jaxpr.jaxpr):
+        if isinstance(eqn.op, InspectSharding) and eqn.op.layout is not None:
+            eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
+    return found
+
+
+def _within(
+    found: PartitionedProgram, partitioned: Callable[[Order], PartitionedProgram], limit: float
+) -> PartitionedProgram:
+    """The first of the programs that hold less by sending or computing more which is within the limit."""
+    least = found
+    for other in _holding_less(found, partitioned):
+        if other.peak_bytes <= limit:
+            return other
+        least = min(least, other, key=lambda p: p.peak_bytes)
+    raise MemoryLimitError(f"{found.name}: {does_not_fit(least.memory, limit)}")
+
+
+def _holding_less(
+    found: PartitionedProgram, partitioned: Callable[[Order], PartitionedProgram]
+) -> Iterator[PartitionedProgram]:
+    """Ways to hold less than the program that was found quickest; the program as its annotations have it may, too."""
+    part = found.part
+    for jaxpr in holding_less(part.jaxpr, part.mesh, part.in_layouts):
+        yield PartitionedProgram(found.program, replace(part, jaxpr=jaxpr))
+    if part.order != AS_WRITTEN:
+        plain = partitioned(AS_WRITTEN)
+        yield plain
+        yield from _holding_less(plain, partitioned)
