@@ -90,3 +90,26 @@ def test_a_dimension_that_is_split_may_be_split_further(monkeypatch):
     without = partitioned()
     assert without.work.redundancy == 2.0 and without.bytes_sent > part.bytes_sent
     assert part.peak_bytes < 0.7 * without.peak_bytes and part.time().seconds < 0.7 * without.time().seconds
+
+
+def test_more_may_be_sent_where_the_step_is_much_shorter(monkeypatch):
+    """Nobody split the batch: ``data`` does, though sums of the weights' gradients take the place of fewer sums."""
+    width, wide, batch = 256, 1024, 512
+
+    def loss(w1, w2, x):
+        return ((nn.gelu(x @ w1) @ w2) ** 2).sum()
+
+    def partitioned():
+        ins = NamedSharding(MESH, P(None, "model")), NamedSharding(MESH, P("model")), NamedSharding(MESH, P())
+        shapes = (width, wide), (wide, width), (batch, width)
+        step = mw.jit(mw.grad(loss, (0, 1)), in_shardings=ins)
+        return step.lower(*(mw.ShapeDtypeStruct(s, np.float32) for s in shapes)).partition()
+
+    part = partitioned()
+    assert part.work.product_redundancy == 1.0
+    # The sum of a quarter of the batch, and those of the gradients of both weights, which stay in tiles.
+    assert part.bytes_sent <= 4 * (batch // 4 * width + 2 * width * wide // 2 * 3 // 4)
+    monkeypatch.setattr(idle, "REPEATED", 4.0)
+    without = partitioned()
+    assert part.bytes_sent < 2 * without.bytes_sent and part.time().seconds < 0.7 * without.time().seconds
+    assert without.work.product_redundancy == 4.0 and part.peak_bytes < 0.8 * without.peak_bytes

@@ -50,7 +50,7 @@ EXCHANGED = 2_500
 #: equations of the largest program whose sums are kept in tiles
 TILED = 10_000
 #: in how many ways it is tried at most to share products, and how many times the bytes that may take
-SHARINGS, SHARED_BYTES = 6, 1.2
+SHARINGS, SHARED_BYTES = 6, 2.0
 #: how many sorts of annotations are tried at a time, and what share of what is sent must be at their contests
 WIDTH, SHARE = 3, 0.02
 #: how much quicker an order must be than the one before it
