@@ -12,6 +12,8 @@ import meshwright as mw
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, RuleError, ShapeError
+from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
+from meshwright.stablehlo.hlo import module_text
 
 X = (np.arange(21, dtype=np.float32) * 5 % 13 - 6).reshape(7, 3)
 EXPERTS = (np.arange(48, dtype=np.float32) * 7 % 17 - 8).reshape(4, 3, 4)
@@ -128,6 +130,25 @@ def test_preferred_element_type(name):
     for sliding in ("convolve", "correlate"):
         run = lambda m, f=sliding: getattr(m, f)(x[1] * 9, y[1] / 9, preferred_element_type=np.float32)  # noqa: E731
         check(run(mw.numpy), run(jnp))
+
+
+INTEGERS = {  # of operands, their shape, and the result: whether GPUs are given numbers of the result's type
+    ("int8", (2, 3), "int32"): True, ("int8", (4, 4), "int32"): True, ("int8", (64, 64), "int32"): False,
+    ("int8", (64, 64), "float32"): False, ("int8", (64, 64), "bfloat16"): True, ("int8", (2, 3), "float32"): True,
+    ("int32", (64, 64), "float32"): True, ("bool", (2, 3), "float32"): True, ("int8", (2, 3), "int8"): False,
+    ("bfloat16", (2, 3), "float32"): False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype, shape, result", INTEGERS)
+def test_integers_on_gpus(dtype, shape, result):
+    """An H200 gave twice the sums of a small product of int8, which XLA makes a library call; what XLA compiles for one
+    of the others is in ``tests/targets``."""
+    is_converted, x = INTEGERS[dtype, shape, result], mw.ShapeDtypeStruct(shape, dtype)
+    run = lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ())), preferred_element_type=result)  # noqa: E731
+    jaxpr = mw.make_jaxpr(run)(x, x)
+    texts = [module_text(lower_to_stablehlo(jaxpr, LoweringOptions(platform=p))) for p in ("cpu", "cuda")]
+    assert [text.count("stablehlo.convert") for text in texts] == [0, 2 * is_converted]
 
 
 # --- names ----------------------------------------------------------------------------------------------------

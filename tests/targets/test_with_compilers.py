@@ -98,6 +98,21 @@ def test_convolutions_for_cuda_are_cudnns():
 
 
 @cuda
+@pytest.mark.parametrize("shape", [(2, 3), (64, 3, 3), (64, 64)])
+@pytest.mark.parametrize("result", [np.int32, np.float32, mnp.bfloat16])
+def test_products_of_integers_on_cuda(shape, result):
+    """Small ones of int8 are no library calls of that type, and those with results in floats compile: XLA ends its
+    process on them as they are."""
+    numbers = (((len(shape) - 1,),) * 2, (tuple(range(len(shape) - 2)),) * 2)
+    types = [mw.ShapeDtypeStruct(shape, np.int8)] * 2
+    with mw.set_mesh(mw.AbstractMesh((1,), ("x",))):
+        step = mw.jit(lambda x, y: mw.lax.dot_general(x, y, numbers, preferred_element_type=result))
+        text = step.lower(*types).partition().compile("h100:1").text
+    calls = [line for line in text.splitlines() if "__cublas" in line]
+    assert len(calls) == int(shape == (64, 64) or result is mnp.bfloat16)
+
+
+@cuda
 def test_nodes_of_gpus_on_cuda():
     report = mlp((8, 2)).compile(mw.target("h200", nodes=2))
     assert report.target.size == 16 and report.fits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -20,7 +21,13 @@ from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Lin
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import convert
-from meshwright.ops.products.algorithms import as_algorithm, check_operands, emit_by_algorithm, read_algorithm
+from meshwright.ops.products.algorithms import (
+    as_algorithm,
+    check_operands,
+    converted,
+    emit_by_algorithm,
+    read_algorithm,
+)
 from meshwright.ops.products.bilinear import Bilinear
 from meshwright.ops.shape.rearrange import above, move_dim, transpose
 from meshwright.sharding.rule import REDUCTION, ShardingRule, make_rule
@@ -28,6 +35,10 @@ from meshwright.sharding.rule import REDUCTION, ShardingRule, make_rule
 Dims = tuple[int, ...]
 #: ((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))
 DotDimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]
+
+
+#: how many multiplications of int8 in one matrix are worth a call of a library on GPUs
+_WORTH_A_CALL = 1 << 16
 
 
 def _free(ndim: int, *used: Sequence[int]) -> list[int]:
@@ -148,6 +159,18 @@ class DotGeneral(Bilinear):
         ]
         return make_rule([left, right], [out], sizes, kinds)
 
+    def _is_of_integers(self, lhs: ShapedArray, rhs: ShapedArray, out: ShapedArray) -> bool:
+        """Whether XLA for GPUs is to be given integers as numbers of the result's type.
+
+        It makes library calls of small products of int8, and that of 2 by 3 numbers gave twice the sums; those of
+        integers with results in floats end its process or are refused, but for large ones of int8.
+        """
+        if any(dtypes.is_inexact(a.dtype) for a in (lhs, rhs)) or lhs.dtype == rhs.dtype == out.dtype:
+            return False
+        is_native = lhs.dtype == rhs.dtype == dtypes.int8 and out.dtype in (dtypes.int32, dtypes.float32)
+        matrices = math.prod(lhs.shape[d] for d in self.dimension_numbers[1][0])
+        return not is_native or self.sharding_rule(lhs, rhs).work < _WORTH_A_CALL * matrices
+
     def emit(self, b: Builder, x: Emitted, y: Emitted) -> Emitted | Sequence[Emitted]:
         (lc, rc), (lb, rb) = self.dimension_numbers
         pairs = [
@@ -158,6 +181,8 @@ class DotGeneral(Bilinear):
         numbers = f"#stablehlo.dot<{text}>"
         if isinstance(self.precision, Algorithm):
             return emit_by_algorithm(b, self.precision, x, y, numbers)
+        if b.platform == "cuda" and self._is_of_integers(*b.in_avals, b.out_avals[0]):
+            x, y = (converted(b, v, a, a.update(dtype=b.out_avals[0].dtype)) for v, a in zip((x, y), b.in_avals))
         precision = f"#stablehlo<precision {(self.precision or 'default').upper()}>"
         return b.op(
             "stablehlo.dot_general", [x, y], b.out_avals,
