@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,23 +134,28 @@ def test_preferred_element_type(name):
         check(run(mw.numpy), run(jnp))
 
 
-INTEGERS = {  # of operands, their shape, and the result: whether GPUs are given numbers of the result's type
-    ("int8", (2, 3), "int32"): True, ("int8", (4, 4), "int32"): True, ("int8", (64, 64), "int32"): False,
-    ("int8", (64, 64), "float32"): False, ("int8", (64, 64), "bfloat16"): True, ("int8", (2, 3), "float32"): True,
-    ("int32", (64, 64), "float32"): True, ("bool", (2, 3), "float32"): True, ("int8", (2, 3), "int8"): False,
-    ("bfloat16", (2, 3), "float32"): False,
+#: the type of two operands, their shape and that of sums, and the types of the product that GPUs are given
+ON_GPUS = {
+    ("int8", "int8", (2, 3), "int32"): "i32 i32 i32", ("int8", "int8", (64, 64), "int32"): "i8 i8 i32",
+    ("int8", "int8", (64, 64), "bfloat16"): "f32 f32 f32", ("int8", "int8", (2, 3), "int8"): "i8 i8 i8",
+    ("int32", "int32", (2, 3), "float32"): "f32 f32 f32", ("bool", "bool", (2, 3), "float32"): "f32 f32 f32",
+    ("int32", "bfloat16", (2, 3), "float32"): "f32 f32 f32", ("float16", "bfloat16", (2, 3), "float32"): "f32 f32 f32",
+    ("float32", "float32", (2, 3), "bfloat16"): "f32 f32 f32",
+    ("bfloat16", "bfloat16", (2, 3), "float32"): "bf16 bf16 f32",
+    ("float8_e4m3fn", "float8_e4m3fn", (2, 3), "float32"): "f8E4M3FN f8E4M3FN f32",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype, shape, result", INTEGERS)
-def test_integers_on_gpus(dtype, shape, result):
+@pytest.mark.parametrize("lhs, rhs, shape, result", ON_GPUS)
+def test_types_of_products_on_gpus(lhs, rhs, shape, result):
     """An H200 gave twice the sums of a small product of int8, which XLA makes a library call; what XLA compiles for one
     of the others is in ``tests/targets``."""
-    is_converted, x = INTEGERS[dtype, shape, result], mw.ShapeDtypeStruct(shape, dtype)
     run = lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ())), preferred_element_type=result)  # noqa: E731
-    jaxpr = mw.make_jaxpr(run)(x, x)
-    texts = [module_text(lower_to_stablehlo(jaxpr, LoweringOptions(platform=p))) for p in ("cpu", "cuda")]
-    assert [text.count("stablehlo.convert") for text in texts] == [0, 2 * is_converted]
+    jaxpr = mw.make_jaxpr(run)(*(mw.ShapeDtypeStruct(shape, d) for d in (lhs, rhs)))
+    on_cpu, on_gpu = (module_text(lower_to_stablehlo(jaxpr, LoweringOptions(platform=p))) for p in ("cpu", "cuda"))
+    (product,) = (line for line in on_gpu.splitlines() if "dot_general" in line)
+    assert " ".join(re.findall(r"x([a-z]\w+)>", product)) == ON_GPUS[lhs, rhs, shape, result]
+    assert "stablehlo.convert" not in on_cpu
 
 
 # --- names ----------------------------------------------------------------------------------------------------

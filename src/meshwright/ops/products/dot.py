@@ -29,16 +29,13 @@ from meshwright.ops.products.algorithms import (
     read_algorithm,
 )
 from meshwright.ops.products.bilinear import Bilinear
+from meshwright.ops.products.on_gpus import computed_in
 from meshwright.ops.shape.rearrange import above, move_dim, transpose
 from meshwright.sharding.rule import REDUCTION, ShardingRule, make_rule
 
 Dims = tuple[int, ...]
 #: ((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))
 DotDimensionNumbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]
-
-
-#: how many multiplications of int8 in one matrix are worth a call of a library on GPUs
-_WORTH_A_CALL = 1 << 16
 
 
 def _free(ndim: int, *used: Sequence[int]) -> list[int]:
@@ -159,17 +156,13 @@ class DotGeneral(Bilinear):
         ]
         return make_rule([left, right], [out], sizes, kinds)
 
-    def _is_of_integers(self, lhs: ShapedArray, rhs: ShapedArray, out: ShapedArray) -> bool:
-        """Whether XLA for GPUs is to be given integers as numbers of the result's type.
-
-        It makes library calls of small products of int8, and that of 2 by 3 numbers gave twice the sums; those of
-        integers with results in floats end its process or are refused, but for large ones of int8.
-        """
-        if any(dtypes.is_inexact(a.dtype) for a in (lhs, rhs)) or lhs.dtype == rhs.dtype == out.dtype:
-            return False
-        is_native = lhs.dtype == rhs.dtype == dtypes.int8 and out.dtype in (dtypes.int32, dtypes.float32)
-        matrices = math.prod(lhs.shape[d] for d in self.dimension_numbers[1][0])
-        return not is_native or self.sharding_rule(lhs, rhs).work < _WORTH_A_CALL * matrices
+    def _emitted_in(self, b: Builder) -> np.dtype | None:
+        """The type that a platform is given the product in, where it is not given as it is."""
+        if b.platform != "cuda":
+            return None
+        lhs, rhs = b.in_avals
+        matrices = max(1, math.prod(lhs.shape[d] for d in self.dimension_numbers[1][0]))
+        return computed_in(lhs.dtype, rhs.dtype, b.out_avals[0].dtype, self.sharding_rule(lhs, rhs).work // matrices)
 
     def emit(self, b: Builder, x: Emitted, y: Emitted) -> Emitted | Sequence[Emitted]:
         (lc, rc), (lb, rb) = self.dimension_numbers
@@ -181,13 +174,16 @@ class DotGeneral(Bilinear):
         numbers = f"#stablehlo.dot<{text}>"
         if isinstance(self.precision, Algorithm):
             return emit_by_algorithm(b, self.precision, x, y, numbers)
-        if b.platform == "cuda" and self._is_of_integers(*b.in_avals, b.out_avals[0]):
-            x, y = (converted(b, v, a, a.update(dtype=b.out_avals[0].dtype)) for v, a in zip((x, y), b.in_avals))
+        (out,) = made = b.out_avals
+        if (dtype := self._emitted_in(b)) is not None:
+            x, y = (converted(b, v, a, a.update(dtype=dtype)) for v, a in zip((x, y), b.in_avals))
+            made = [out.update(dtype=dtype)]
         precision = f"#stablehlo<precision {(self.precision or 'default').upper()}>"
-        return b.op(
-            "stablehlo.dot_general", [x, y], b.out_avals,
+        (product,) = b.op(
+            "stablehlo.dot_general", [x, y], made,
             dot_dimension_numbers=numbers, precision_config=f"[{precision}, {precision}]",
-        )[0]  # fmt: skip
+        )  # fmt: skip
+        return converted(b, product, made[0], out)
 
 
 def precisions(name: str, precision: PrecisionLike) -> tuple[str, str] | None:
