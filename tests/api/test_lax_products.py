@@ -14,8 +14,9 @@ import meshwright as mw
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, RuleError, ShapeError
+from meshwright.runtime.pjrt import client as pjrt
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
-from meshwright.stablehlo.hlo import module_text
+from meshwright.stablehlo.hlo import module_bytecode, module_text
 
 X = (np.arange(21, dtype=np.float32) * 5 % 13 - 6).reshape(7, 3)
 EXPERTS = (np.arange(48, dtype=np.float32) * 7 % 17 - 8).reshape(4, 3, 4)
@@ -156,6 +157,25 @@ def test_types_of_products_on_gpus(lhs, rhs, shape, result):
     (product,) = (line for line in on_gpu.splitlines() if "dot_general" in line)
     assert " ".join(re.findall(r"x([a-z]\w+)>", product)) == ON_GPUS[lhs, rhs, shape, result]
     assert "stablehlo.convert" not in on_cpu
+
+
+@pytest.mark.parametrize("lhs, rhs, result", [("int8", "int8", "int8"), ("int8", "int8", "int32"),
+                                              ("uint8", "uint8", "uint16"), ("int16", "int16", "int64")])  # fmt: skip
+def test_convolutions_of_integers_on_gpus(lhs, rhs, result):
+    """cuDNN has no sums that wrap: they are made in float64, here by a CPU."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(np.iinfo(d).min, np.iinfo(d).max, s, d) for d, s in [(lhs, (2, 4, 6, 5)), (rhs, (4, 2, 3, 2))])
+    run = lambda x, w: lax.conv_general_dilated(  # noqa: E731
+        x, w, (1, 2), "SAME", feature_group_count=2, preferred_element_type=result)  # fmt: skip
+    with mw.enable_x64():
+        jaxpr = mw.make_jaxpr(run)(x, w)
+        module = lower_to_stablehlo(jaxpr, LoweringOptions(platform="cuda"))
+        want = np.asarray(run(x.astype(np.int64), w.astype(np.int64)).astype(result))
+    (sums,) = (line for line in module_text(module).splitlines() if "stablehlo.convolution" in line)
+    assert sums.endswith("xf64>")
+    loaded = pjrt.compile_module(module_bytecode(module), "convolution")
+    (out,) = pjrt.execute(loaded, [pjrt.buffer_from_numpy(v, 0, copy=True) for v in (x, w)])
+    np.testing.assert_array_equal(np.from_dlpack(pjrt.Exporter(out)), want)
 
 
 # --- names ----------------------------------------------------------------------------------------------------
