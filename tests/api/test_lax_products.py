@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,9 @@ import meshwright as mw
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, RuleError, ShapeError
+from meshwright.runtime.pjrt import client as pjrt
+from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
+from meshwright.stablehlo.hlo import module_bytecode, module_text
 
 X = (np.arange(21, dtype=np.float32) * 5 % 13 - 6).reshape(7, 3)
 EXPERTS = (np.arange(48, dtype=np.float32) * 7 % 17 - 8).reshape(4, 3, 4)
@@ -128,6 +133,49 @@ def test_preferred_element_type(name):
     for sliding in ("convolve", "correlate"):
         run = lambda m, f=sliding: getattr(m, f)(x[1] * 9, y[1] / 9, preferred_element_type=np.float32)  # noqa: E731
         check(run(mw.numpy), run(jnp))
+
+
+#: the type of two operands, their shape and that of sums, and the types of the product that GPUs are given
+ON_GPUS = {
+    ("int8", "int8", (2, 3), "int32"): "i32 i32 i32", ("int8", "int8", (64, 64), "int32"): "i8 i8 i32",
+    ("int8", "int8", (64, 64), "bfloat16"): "f32 f32 f32", ("int8", "int8", (2, 3), "int8"): "i8 i8 i8",
+    ("int32", "int32", (2, 3), "float32"): "f32 f32 f32", ("bool", "bool", (2, 3), "float32"): "f32 f32 f32",
+    ("int32", "bfloat16", (2, 3), "float32"): "f32 f32 f32", ("float16", "bfloat16", (2, 3), "float32"): "f32 f32 f32",
+    ("float32", "float32", (2, 3), "bfloat16"): "f32 f32 f32",
+    ("bfloat16", "bfloat16", (2, 3), "float32"): "bf16 bf16 f32",
+    ("float8_e4m3fn", "float8_e4m3fn", (2, 3), "float32"): "f8E4M3FN f8E4M3FN f32",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lhs, rhs, shape, result", ON_GPUS)
+def test_types_of_products_on_gpus(lhs, rhs, shape, result):
+    """An H200 gave twice the sums of a small product of int8, which XLA makes a library call; what XLA compiles for one
+    of the others is in ``tests/targets``."""
+    run = lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ())), preferred_element_type=result)  # noqa: E731
+    jaxpr = mw.make_jaxpr(run)(*(mw.ShapeDtypeStruct(shape, d) for d in (lhs, rhs)))
+    on_cpu, on_gpu = (module_text(lower_to_stablehlo(jaxpr, LoweringOptions(platform=p))) for p in ("cpu", "cuda"))
+    (product,) = (line for line in on_gpu.splitlines() if "dot_general" in line)
+    assert " ".join(re.findall(r"x([a-z]\w+)>", product)) == ON_GPUS[lhs, rhs, shape, result]
+    assert "stablehlo.convert" not in on_cpu
+
+
+@pytest.mark.parametrize("lhs, rhs, result", [("int8", "int8", "int8"), ("int8", "int8", "int32"),
+                                              ("uint8", "uint8", "uint16"), ("int16", "int16", "int64")])  # fmt: skip
+def test_convolutions_of_integers_on_gpus(lhs, rhs, result):
+    """cuDNN has no sums that wrap: they are made in float64, here by a CPU."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(np.iinfo(d).min, np.iinfo(d).max, s, d) for d, s in [(lhs, (2, 4, 6, 5)), (rhs, (4, 2, 3, 2))])
+    run = lambda x, w: lax.conv_general_dilated(  # noqa: E731
+        x, w, (1, 2), "SAME", feature_group_count=2, preferred_element_type=result)  # fmt: skip
+    with mw.enable_x64():
+        jaxpr = mw.make_jaxpr(run)(x, w)
+        module = lower_to_stablehlo(jaxpr, LoweringOptions(platform="cuda"))
+        want = np.asarray(run(x.astype(np.int64), w.astype(np.int64)).astype(result))
+    (sums,) = (line for line in module_text(module).splitlines() if "stablehlo.convolution" in line)
+    assert sums.endswith("xf64>")
+    loaded = pjrt.compile_module(module_bytecode(module), "convolution")
+    (out,) = pjrt.execute(loaded, [pjrt.buffer_from_numpy(v, 0, copy=True) for v in (x, w)])
+    np.testing.assert_array_equal(np.from_dlpack(pjrt.Exporter(out)), want)
 
 
 # --- names ----------------------------------------------------------------------------------------------------

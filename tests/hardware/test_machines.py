@@ -26,7 +26,9 @@ def test_every_chip_has_a_source_and_plausible_figures(name):
     # An operation for each byte that the memory brings: between 50 and 600 on all current accelerators.
     assert 50 < rate / chip.memory_bandwidth < 600
     assert 5 < chip.memory_bandwidth / (chip.link_bandwidth * 2) < 50 or not chip.torus
-    guessed = {"products[float32]", "vector", "link_latency", "network_bandwidth", "network_latency"}
+    guessed = {"products[float32]", "vector", "link_latency", "network_bandwidth", "network_latency", "launch",
+               "on_chip_bandwidth"}  # fmt: skip
+    assert bool(chip.launch) == bool(chip.on_chip_bandwidth) == (not chip.torus)
     assert chip.guessed <= guessed | {f"products[float32, {precision}]" for precision in ("high", "highest")}
     assert chip.name in str(chip) and "TFLOP/s" in str(chip)
 
@@ -54,7 +56,7 @@ def test_rates_of_products_that_round_less():
 
 
 def test_accelerators_are_measured_by_programs(tmp_path, monkeypatch):
-    for name, small in {"_SIDE": 64, "_STEPS": 4, "_BYTES": 1 << 16}.items():
+    for name, small in {"_SIDE": 64, "_STEPS": 4, "_BYTES": 1 << 16, "_LOOP": 10, "_STARTED": ("cpu",)}.items():
         monkeypatch.setattr(measuring, name, small)
     monkeypatch.setattr(measuring, "_seconds", partial(measuring._seconds, least=1e-3))
     monkeypatch.setattr(this, "_is_host", lambda: False)
@@ -63,6 +65,7 @@ def test_accelerators_are_measured_by_programs(tmp_path, monkeypatch):
     found = machine("this").chip
     assert found.source == "measured on virtual cpu" and "link_bandwidth" in found.guessed
     assert found.product_rate("float32", "highest")[1] == "products[float32, highest]"
+    assert found.launch > 0 and found.on_chip_bandwidth == found.vector / 2
     assert all(v > 0 for v in found.products.values()) and (tmp_path / "this-cpu.json").is_file()
     kept = json.loads((tmp_path / "this-cpu.json").read_text()) | {"vector": 123.0}
     for on, is_kept in ((kept["on"], True), ("another device", False)):

@@ -1,5 +1,6 @@
 """NumPy and DLPack in and out: memory is shared where that is said, and copied where it must be."""
 
+import ctypes
 import gc
 
 import numpy as np
@@ -129,6 +130,37 @@ def test_dlpack_in():
     array = mnp.from_dlpack(foreign)
     np.testing.assert_array_equal(array, np.arange(64))
     assert len(foreign.asked) == 1
+
+
+class Labelled(Foreign):
+    """An exporter that says, in the capsule too, that its memory is of another kind."""
+
+    def __init__(self, values, kind):
+        super().__init__(values)
+        self.kind = kind
+
+    def __dlpack__(self, **options):
+        capsule = super().__dlpack__(**options)
+        kind = ctypes.c_int32.from_address(_POINTER(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p))
+        kind.value = self.kind
+        return capsule
+
+    def __dlpack_device__(self):
+        return (self.kind, 0)
+
+
+_POINTER = ctypes.pythonapi.PyCapsule_GetPointer
+_POINTER.restype, _POINTER.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+@pytest.mark.parametrize("make", [lambda: aligned(64), lambda: mnp.arange(64).astype("bfloat16")], ids=["f32", "bf16"])
+def test_dlpack_in_of_memory_that_devices_read(make, refuses):
+    for pinned in (3, 11):  # CUDA's, ROCm's
+        array = mnp.from_dlpack(Labelled(make(), pinned))
+        np.testing.assert_array_equal(np.asarray(array + 1, np.float32), np.arange(1, 65))
+    for elsewhere in (2, 13):  # 13: the host reads it, but a kernel may be writing it
+        with refuses(errors.DLPackError, f"the memory of DLPack's device ({elsewhere}, 0)", "move it first"):
+            mnp.from_dlpack(Labelled(make(), elsewhere))
 
 
 def test_dlpack_out_shares_memory():

@@ -1,5 +1,7 @@
 """Programs compiled with the real compilers, where they are installed: ``make test-tpu``, ``make test-cuda``."""
 
+import re
+
 import numpy as np
 import pytest
 from target_programs import layers, mlp
@@ -95,6 +97,28 @@ def test_convolutions_for_cuda_are_cudnns():
         )
         report = step.lower(*types).partition().compile("h100:2")
     assert any("cudnn" in k.library for k in report.kernels)
+
+
+@cuda
+@pytest.mark.parametrize("shape", [(2, 3), (64, 3, 3), (64, 64)])
+@pytest.mark.parametrize(
+    "types", ["i1 i4", "i1 f4", "i1 V2", "i2 f4", "V2 V2 f2", "f4 f4 V2", "f2 V2 f4", "i4 V2 f4", "f4 f8"]
+)
+def test_types_of_products_on_cuda(shape, types):
+    """XLA refuses most of these as they are given, ends its process on some, and converts operands to narrower types;
+    small ones of int8 are no library calls of that type."""
+    named = {"V2": mnp.bfloat16, "i1": np.int8}
+    given = [named.get(t, t) for t in types.split()]
+    lhs, rhs, result = given if len(given) == 3 else (given[0], *given)
+    numbers = (((len(shape) - 1,),) * 2, (tuple(range(len(shape) - 2)),) * 2)
+    with mw.enable_x64(), mw.set_mesh(mw.AbstractMesh((1,), ("x",))):
+        step = mw.jit(lambda x, y: mw.lax.dot_general(x, y, numbers, preferred_element_type=result))
+        operands = [mw.ShapeDtypeStruct(shape, d) for d in (lhs, rhs)]
+        text = step.lower(*operands).partition().compile("h100:1").text
+    is_library = "__cublas" in text
+    assert is_library or shape != (64, 64)
+    assert not is_library or shape == (64, 64) or types != "i1 i4"
+    assert len({lhs, rhs}) == 1 or not re.search(r"= bf16\[\S+ convert\(", text)
 
 
 @cuda

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.control_flow import fori_loop
 from meshwright.api.jit import jit
+from meshwright.core.config import config
 from meshwright.core.dtypes import as_dtype
 from meshwright.core.precision import Precision
 from meshwright.hardware.this import ON_ACCELERATOR, Accelerator
@@ -20,6 +22,8 @@ from meshwright.runtime.devices import devices
 _SIDE, _STEPS = 4096, 256
 #: the largest array that is read and written: what caches hold is a small part of it
 _BYTES = 1 << 30
+#: whose programs are kernels that are started one by one, and steps of a loop of two
+_STARTED, _LOOP = ("cuda", "rocm"), 1000
 _PRODUCTS = ("bfloat16", "float16", "float32", "float64", "int8")
 
 
@@ -34,6 +38,7 @@ def figures() -> dict[str, Any]:
         "memory_bandwidth": 2 * nbytes / _seconds(lambda x: x + 1.0, _ones((nbytes // 4,), "float32")),
         "memory_bytes": limit,
         "link_latency": _seconds(lambda x: x + 1.0, _ones((8,), "float32")),
+        "launch": _launch() if config.platform in _STARTED else 0.0,
     }
 
 
@@ -75,6 +80,12 @@ def _vector() -> float:
         return y
 
     return 2 * _STEPS * (1 << 24) / _seconds(steps, x)
+
+
+def _launch() -> float:
+    """From one kernel to the next: a step of a small loop is one, and one that counts."""
+    steps = _seconds(lambda x: fori_loop(0, _LOOP, lambda i, x: x * 0.5 + 1.0, x), _ones((8,), "float32"))
+    return steps / (2 * _LOOP)
 
 
 ON_ACCELERATOR.fill(Accelerator(lambda: devices()[0].device_kind, figures))

@@ -359,6 +359,11 @@ def promote_wide(types: Iterable[tuple[np.dtype, bool]]) -> np.dtype:
     return _promote(frozenset(types), config.numpy_dtype_promotion == "strict")[0]
 
 
+def join(*types: np.dtype) -> np.dtype:
+    """The dtype of :func:`promote_wide` of these, whatever ``numpy_dtype_promotion`` says."""
+    return _promote(frozenset((d, False) for d in types), strict=False)[0]
+
+
 def product_dtype(types: Iterable[tuple[np.dtype, bool]]) -> np.dtype:
     """The dtype of :func:`promote` whatever ``numpy_dtype_promotion`` says: of an op that takes operands of two."""
     return canonical(_promote(frozenset(types), strict=False)[0])

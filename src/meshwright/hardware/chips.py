@@ -27,6 +27,10 @@ class Chip:
     sends to other nodes or slices. ``node`` is the number of chips of a node, ``largest`` the largest torus, and
     ``wraps_at`` the size (or what it must be a multiple of) from which a dimension of it is a ring. ``precise`` has the
     operations a second of products of float32 at the precisions "high" and "highest", where those are fewer.
+
+    ``launch`` is what kernels that wait for each other take at least, from the start of one to that of the next, and
+    ``on_chip_bandwidth`` what a kernel reads and writes in the memory on the chip. Where ``launch`` is 0 programs are
+    no such kernels, and neither counts.
     """
 
     name: str
@@ -47,6 +51,8 @@ class Chip:
     #: names of the figures that no data sheet gives; of products, ``products[float32]``
     guessed: frozenset[str] = frozenset()
     precise: Mapping[str, float] = field(default_factory=dict, hash=False)
+    launch: float = 0.0
+    on_chip_bandwidth: float = 0.0
 
     def __post_init__(self) -> None:
         for of in fields(self):
@@ -85,7 +91,7 @@ class Chip:
         )
 
 
-_MAY_BE_ZERO = ("latency", "torus")
+_MAY_BE_ZERO = ("latency", "torus", "launch", "on_chip_bandwidth")
 #: types that are computed as others
 _ALSO = {
     "float16": ("bfloat16",),
@@ -96,6 +102,9 @@ _ALSO = {
     "float8_e5m2": ("float8", "bfloat16"),
 }
 T, G, GIB, MICRO = 1e12, 1e9, 2**30, 1e-6
+#: Seconds from one kernel of a GPU to the next that waits for it: an H200 took 8.04 µs for each step of a loop of two
+#: (docs/targets.md).
+LAUNCH = 4.02 * MICRO
 
 
 def _tpu(name: str, bf16: float, other: Mapping[str, float], hbm: tuple[float, float], links: tuple[int, float],
@@ -127,7 +136,8 @@ def _tpu(name: str, bf16: float, other: Mapping[str, float], hbm: tuple[float, f
 
 
 def _gpu(name: str, bf16: float, other: Mapping[str, float], vector: float, hbm: tuple[float, float], nvlink: float,
-         network: float, source: str) -> Chip:  # fmt: skip
+         network: float, cores: tuple[int, float], source: str) -> Chip:  # fmt: skip
+    """``cores``: how many multiprocessors, of which each reads and writes 128 bytes on the chip a cycle, and cycles."""
     return Chip(
         name,
         {"bfloat16": bf16, **other},
@@ -140,8 +150,10 @@ def _gpu(name: str, bf16: float, other: Mapping[str, float], vector: float, hbm:
         network_latency=8 * MICRO,
         node=8,
         source=source,
-        guessed=frozenset({"link_latency", "network_latency"}),
+        guessed=frozenset({"link_latency", "network_latency", "launch", "on_chip_bandwidth"}),
         precise={"highest": vector},  # in float32 itself, for which there is no matrix unit
+        launch=LAUNCH,
+        on_chip_bandwidth=128 * cores[0] * cores[1],
     )
 
 
@@ -158,15 +170,15 @@ _TABLE = (
     _tpu("tpu7x", 2307 * T, {"float8": 4614 * T, "int8": 4614 * T}, (192 * GIB, 7380 * G), (TORUS_3D, 100 * G),
          12.5 * G, (16, 24, 24), f"{_TPU_DOCS}, TPU7x (Ironwood)", devices=2),
     _gpu("a100", 312 * T, {"float32": 156 * T, "float64": 19.5 * T, "int8": 624 * T}, 19.5 * T, (80e9, 2039 * G),
-         300 * G, 25 * G, "NVIDIA A100 data sheet (SXM, 80 GB; float32 as TF32); DGX A100 user guide"),
+         300 * G, 25 * G, (108, 1.41 * G), "NVIDIA A100 data sheet (SXM, 80 GB; float32 as TF32); DGX A100 user guide"),
     _gpu("h100", 989.4 * T, {"float8": 1978.9 * T, "float32": 494.7 * T, "float64": 66.9 * T, "int8": 1978.9 * T},
-         66.9 * T, (80e9, 3350 * G), 450 * G, 50 * G,
+         66.9 * T, (80e9, 3350 * G), 450 * G, 50 * G, (132, 1.98 * G),
          "NVIDIA H100 data sheet (SXM; float32 as TF32; no sparsity); DGX H100 user guide"),
     _gpu("h200", 989.4 * T, {"float8": 1978.9 * T, "float32": 494.7 * T, "float64": 66.9 * T, "int8": 1978.9 * T},
-         66.9 * T, (141e9, 4800 * G), 450 * G, 50 * G,
+         66.9 * T, (141e9, 4800 * G), 450 * G, 50 * G, (132, 1.98 * G),
          "NVIDIA H200 data sheet (SXM; float32 as TF32; no sparsity); DGX H200 user guide"),
     _gpu("b200", 2250 * T, {"float8": 4500 * T, "float32": 1125 * T, "float64": 37 * T, "int8": 4500 * T}, 75 * T,
-         (180e9, 8000 * G), 900 * G, 50 * G,
+         (180e9, 8000 * G), 900 * G, 50 * G, (148, 1.98 * G),
          "NVIDIA Blackwell architecture brief and DGX B200 data sheet (float32 as TF32; no sparsity)"),
 )  # fmt: skip
 

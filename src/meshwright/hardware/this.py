@@ -19,7 +19,7 @@ from meshwright.core.words import counted
 from meshwright.hardware.chips import Chip
 
 #: figures of a file that are of another form are measured again
-_FORM = 1
+_FORM = 2
 
 
 class Accelerator(NamedTuple):
@@ -85,6 +85,8 @@ def _chip(figures: dict[str, object]) -> Chip:
         for n in ("vector", "memory_bandwidth", "memory_bytes", "link_latency")
     )
     cores: int | None = figures.get("cores")  # type: ignore[assignment]
+    launch = float(figures.get("launch", 0.0))  # type: ignore[arg-type]
+    guessed = {"network_bandwidth", "network_latency", *(() if cores else ("link_bandwidth",))}
     return Chip(
         "this",
         # Half precision is computed in float32 on CPUs.
@@ -97,8 +99,10 @@ def _chip(figures: dict[str, object]) -> Chip:
         network_bandwidth=1.25e9,
         network_latency=50e-6,
         source=f"measured on {figures['on']}" + (f", {counted(cores, 'core')}" if cores else ""),
-        guessed=frozenset({"network_bandwidth", "network_latency", *(() if cores else ("link_bandwidth",))}),
+        guessed=frozenset(guessed | ({"on_chip_bandwidth"} if launch else set())),
         precise=figures.get("precise", {}),  # type: ignore[arg-type]
+        launch=launch,
+        on_chip_bandwidth=vector / 2 if launch else 0.0,  # four bytes for each multiply-add
     )
 
 

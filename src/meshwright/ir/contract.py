@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,6 +33,15 @@ ArrayLike = Value | complex
 
 class Emitted:
     """A value of the program that is written, which the backend made and knows: opaque to ops."""
+
+
+class Kernels(NamedTuple):
+    """What a GPU does for one op: how many kernels it starts, each waiting for the one before, how often they read all
+    operands and write all results, and how many bytes they read and write on the chip."""
+
+    starts: int = 1
+    sweeps: float = 1.0
+    inside: int = 0
 
 
 #: what fills a region of an operation that is written

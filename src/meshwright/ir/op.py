@@ -20,7 +20,7 @@ from meshwright.core.avals import NOWHERE, Axes, OnlyTyped, ShapedArray
 from meshwright.core.key_types import KeyType, is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import DTypeError, RuleError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes, Region, Value
+from meshwright.ir.contract import ArrayLike, Emitted, Kernels, Localizer, LocalSizes, Region, Value
 from meshwright.ir.explicit import common_memory, is_explicit, result_types
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
@@ -332,6 +332,10 @@ class Op:
         outs = self.infer(*avals)
         outs = outs if self.multiple_results else (outs,)
         return replicated_rule([a.shape for a in avals], [o.shape for o in outs])
+
+    def kernels(self, *avals: ShapedArray) -> Kernels:
+        """What a GPU does for the op, where it is not fused with others."""
+        return Kernels()
 
     def index_operands(self, num_operands: int) -> range:
         """The operands that say where in operand 0 windows start, which :meth:`out_of_bounds` looks at."""

@@ -464,7 +464,7 @@ def from_dlpack(exporter: Any, sharding: Sharding | None = None, copy: bool = Fa
       DLPackError: memory of a device that arrays are not made on, or with gaps between its elements.
     """
     try:
-        host = np.from_dlpack(exporter)
+        host = np.from_dlpack(exporter) if exchange.is_host_memory(exporter) else None
     except (BufferError, RuntimeError, TypeError, ValueError):
         host = None
     if host is not None:

@@ -17,9 +17,10 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import ShapeError
-from meshwright.ir.contract import ArrayLike, Localizer
+from meshwright.ir.contract import ArrayLike, Kernels, Localizer
 from meshwright.ir.op import BatchAxis, BatchedResults, Op
 from meshwright.ir.tracing import typeof
+from meshwright.ops.linalg import chains
 from meshwright.ops.linalg.matrices import eye
 from meshwright.ops.scalar_body import along
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
@@ -53,6 +54,17 @@ class Batched(Op):
     def flops(self, *cores: tuple[int, ...]) -> int:
         """Operations of one problem, whose operands have these sizes; by default one for each element."""
         return max(map(math.prod, cores))
+
+    @property
+    def algorithm(self) -> str:
+        """What :data:`~meshwright.ops.linalg.chains.CHAINS` knows its kernels by."""
+        return self.name
+
+    def kernels(self, *avals: ShapedArray) -> Kernels:
+        lead = self.lead(*avals)
+        chain = chains.CHAINS.get(self.algorithm)
+        cores = (a.shape[len(lead) :] for a in avals)
+        return Kernels() if chain is None else Kernels(max(1, chain(math.prod(lead), *cores)))
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         which = next(i for i, d in enumerate(dims) if d is not None)

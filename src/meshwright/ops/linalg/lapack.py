@@ -67,6 +67,10 @@ class Lapack(Factorization):
     def core_ranks(self) -> tuple[int, ...]:
         return self.operand_ranks
 
+    @property
+    def algorithm(self) -> str:
+        return self.kernel
+
     def flops(self, *cores: tuple[int, ...]) -> int:
         count = flops.KERNELS.get(self.kernel, super().flops)
         return count(*cores)

@@ -18,6 +18,7 @@ from meshwright.ir.op import Builder
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import traced
 from meshwright.ops.elementwise.table import imag, is_finite, real, select
+from meshwright.ops.linalg.chains import JACOBI, SMALL
 from meshwright.ops.linalg.kernel_calls import OVERWRITTEN, Flag, Word, kernel_call
 from meshwright.ops.linalg.matrices import adjoint, corner, tril, triu
 from meshwright.ops.reduce.reductions import reduce_and
@@ -25,8 +26,6 @@ from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.ops.shape.slice_pad import pad, slice_
 
 Flags = Mapping[str, Any]
-#: the largest side of matrices whose singular values Jacobi's method finds, and of those that go in one batch
-_JACOBI, _BATCHED = 1024, 32
 #: the fewest rows of a system with three diagonals
 _ROWS = 3
 
@@ -86,7 +85,7 @@ def _gesdd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitte
     m, n = b.in_avals[0].shape[-2:]
     wanted = {"compute_uv": with_vectors, "full_matrices": is_full}
     by_qr = partial(_by_qr, transposed=m < n)
-    x, s, u, vh, info = (_jacobi if max(m, n) <= _JACOBI else by_qr)(b, wanted, operands)
+    x, s, u, vh, info = (_jacobi if max(m, n) <= JACOBI else by_qr)(b, wanted, operands)
     if not with_vectors:
         u, vh = (b.constant(np.zeros((), a.dtype), a) for a in b.out_avals[2:4])
     return [x, s, u, vh, _failed(b, info, operands[0])]
@@ -109,7 +108,7 @@ def _jacobi(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitt
     """``v`` is not transposed; small matrices have all their vectors."""
     a, s, u, vh, info = b.out_avals
     *lead, m, n = a.shape
-    is_full = flags["full_matrices"] or max(m, n) <= _BATCHED
+    is_full = flags["full_matrices"] or max(m, n) <= SMALL
     k = min(m, n)
     given = u.update(shape=(*lead, m, m if is_full else k)), u.update(shape=(*lead, n, n if is_full else k))
     flags = {**flags, "full_matrices": is_full}

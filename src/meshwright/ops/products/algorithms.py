@@ -40,7 +40,7 @@ def emit_by_algorithm(b: Builder, algorithm: Algorithm, x: Emitted, y: Emitted, 
     """The product, with operands and result in memory as the algorithm has them."""
     (out,), given = b.out_avals, b.in_avals
     kept = [a.update(dtype=algorithm.in_memory(a.dtype, i)) for i, a in enumerate(given)]
-    x, y = (_converted(b, v, a, k) for v, a, k in zip((x, y), given, kept))
+    x, y = (converted(b, v, a, k) for v, a, k in zip((x, y), given, kept))
     made = out.update(dtype=algorithm.as_made(out.dtype))
     lhs, rhs = (stablehlo_float(a.dtype) if t == "f8" else t for a, t in zip(kept, (algorithm.lhs, algorithm.rhs)))
     left, right = algorithm.components
@@ -55,10 +55,11 @@ def emit_by_algorithm(b: Builder, algorithm: Algorithm, x: Emitted, y: Emitted, 
         "stablehlo.dot_general", [x, y], [made], dot_dimension_numbers=numbers,
         precision_config=f"[{default}, {default}]", algorithm=f"#stablehlo.dot_algorithm<{text}>",
     )  # fmt: skip
-    return _converted(b, product, made, out)
+    return converted(b, product, made, out)
 
 
-def _converted(b: Builder, x: Emitted, before: ShapedArray, after: ShapedArray) -> Emitted:
+def converted(b: Builder, x: Emitted, before: ShapedArray, after: ShapedArray) -> Emitted:
+    """The same value as another type."""
     return x if before.dtype == after.dtype else b.op("stablehlo.convert", [x], [after])[0]
 
 

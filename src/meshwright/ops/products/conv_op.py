@@ -24,7 +24,9 @@ from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Lin
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import convert
+from meshwright.ops.products.algorithms import converted
 from meshwright.ops.products.bilinear import Bilinear
+from meshwright.ops.products.on_gpus import sums_in_float64
 from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.ops.shape.rearrange import move_dim, reshape, rev
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
@@ -336,6 +338,9 @@ class ConvGeneralDilated(Bilinear):
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         (lhs, rhs), (out,) = b.in_avals, b.out_avals
         x, y = operands
+        is_plain = self.batch_group_count == 1
+        if b.platform == "cuda" and is_plain and sums_in_float64(lhs.dtype, rhs.dtype, out.dtype, self._terms(rhs)):
+            return self._emit_exactly(b, x, y, out)
         if not dtypes.is_complex(lhs.dtype):
             return self._emit_real(b, x, y, out)
         # XLA has no complex convolution on every platform: four real ones.
@@ -347,6 +352,17 @@ class ConvGeneralDilated(Bilinear):
         re = b.op("stablehlo.subtract", [rr, ii], [avals[2]])[0]
         im = b.op("stablehlo.add", [ri, ir], [avals[2]])[0]
         return b.op("stablehlo.complex", [re, im], [out])[0]
+
+    def _terms(self, rhs: ShapedArray) -> int:
+        """How many products each element of the result is a sum of."""
+        return rhs.size // max(1, rhs.shape[self.dimension_numbers.rhs_spec[0]])
+
+    def _emit_exactly(self, b: Builder, x: Emitted, y: Emitted, out: ShapedArray) -> Emitted:
+        """Sums of integers in float64, rounded (a quick algorithm may halve), of which the last bits are taken."""
+        x, y = (converted(b, v, a, a.update(dtype=dtypes.float64)) for v, a in zip((x, y), b.in_avals))
+        wide, whole = out.update(dtype=dtypes.float64), out.update(dtype=dtypes.int64)
+        sums = b.op("stablehlo.round_nearest_even", [self._emit_real(b, x, y, wide)], [wide])[0]
+        return converted(b, converted(b, sums, wide, whole), whole, out)
 
     def _emit_real(self, b: Builder, x: Emitted, y: Emitted, out: ShapedArray) -> Emitted:
         if self.batch_group_count > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -20,8 +21,15 @@ from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Lin
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import convert
-from meshwright.ops.products.algorithms import as_algorithm, check_operands, emit_by_algorithm, read_algorithm
+from meshwright.ops.products.algorithms import (
+    as_algorithm,
+    check_operands,
+    converted,
+    emit_by_algorithm,
+    read_algorithm,
+)
 from meshwright.ops.products.bilinear import Bilinear
+from meshwright.ops.products.on_gpus import computed_in
 from meshwright.ops.shape.rearrange import above, move_dim, transpose
 from meshwright.sharding.rule import REDUCTION, ShardingRule, make_rule
 
@@ -148,6 +156,14 @@ class DotGeneral(Bilinear):
         ]
         return make_rule([left, right], [out], sizes, kinds)
 
+    def _emitted_in(self, b: Builder) -> np.dtype | None:
+        """The type that a platform is given the product in, where it is not given as it is."""
+        if b.platform != "cuda":
+            return None
+        lhs, rhs = b.in_avals
+        matrices = max(1, math.prod(lhs.shape[d] for d in self.dimension_numbers[1][0]))
+        return computed_in(lhs.dtype, rhs.dtype, b.out_avals[0].dtype, self.sharding_rule(lhs, rhs).work // matrices)
+
     def emit(self, b: Builder, x: Emitted, y: Emitted) -> Emitted | Sequence[Emitted]:
         (lc, rc), (lb, rb) = self.dimension_numbers
         pairs = [
@@ -158,11 +174,16 @@ class DotGeneral(Bilinear):
         numbers = f"#stablehlo.dot<{text}>"
         if isinstance(self.precision, Algorithm):
             return emit_by_algorithm(b, self.precision, x, y, numbers)
+        (out,) = made = b.out_avals
+        if (dtype := self._emitted_in(b)) is not None:
+            x, y = (converted(b, v, a, a.update(dtype=dtype)) for v, a in zip((x, y), b.in_avals))
+            made = [out.update(dtype=dtype)]
         precision = f"#stablehlo<precision {(self.precision or 'default').upper()}>"
-        return b.op(
-            "stablehlo.dot_general", [x, y], b.out_avals,
+        (product,) = b.op(
+            "stablehlo.dot_general", [x, y], made,
             dot_dimension_numbers=numbers, precision_config=f"[{precision}, {precision}]",
-        )[0]  # fmt: skip
+        )  # fmt: skip
+        return converted(b, product, made[0], out)
 
 
 def precisions(name: str, precision: PrecisionLike) -> tuple[str, str] | None:

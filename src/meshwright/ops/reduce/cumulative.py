@@ -19,7 +19,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index
 from meshwright.errors import DTypeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
+from meshwright.ir.contract import ArrayLike, Emitted, Kernels, Localizer, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -177,6 +177,13 @@ class _Windowed(Cumulative):
 
     def identity(self, dtype: np.dtype) -> np.ndarray:
         return self.monoid.identity(dtype)
+
+    def kernels(self, x: ShapedArray) -> Kernels:
+        """XLA sums windows of 16, then their last elements so, and adds these to the windows, summed once more."""
+        n = x.shape[self.axis]
+        levels = max(1, -(-(n - 1).bit_length() // 4))
+        passes = min(levels, 2)
+        return Kernels(2 * levels - 1, (1 + passes) / 2, passes * min(n, 16) * x.nbytes)
 
     def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
         (aval,) = b.in_avals

@@ -22,6 +22,8 @@ from meshwright.ops.elementwise.table import eq, ne, select
 from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.ops.shape.rearrange import rev
 
+#: elements of a row that a kernel of XLA's for GPUs sorts on the chip
+_TILE = 4096
 #: the tiles that one round compares: pairs (low, high) with low < high, no tile twice
 Round = tuple[tuple[int, int], ...]
 
@@ -57,6 +59,15 @@ def merges(rows: int) -> int:
     """Sweeps over a row until it is in order: ever longer runs are merged two by two (Knuth, The Art of Computer
     Programming 3, 5.2.4)."""
     return max(1, (rows - 1).bit_length())
+
+
+def bitonic(rows: int) -> tuple[int, int]:
+    """Kernels of a sort on a GPU by K. Batcher's bitonic network ("Sorting networks and their applications", 1968), and
+    the steps that they do on the chip: those between elements of one tile, all that follow each other in one kernel.
+    The others are a kernel each."""
+    levels, within = merges(rows), merges(min(rows, _TILE))
+    above = levels - within
+    return 1 + above + above * (above + 1) // 2, within * (within + 1) // 2 + above * within
 
 
 @dataclass(frozen=True)

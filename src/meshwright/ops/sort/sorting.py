@@ -18,7 +18,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.core.static import static_index
 from meshwright.errors import ArgumentError, ShapeError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer
+from meshwright.ir.contract import ArrayLike, Emitted, Kernels, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent, Zero
 from meshwright.ir.probing import MOST_ARGUMENTS, grid, run, used
@@ -49,7 +49,7 @@ from meshwright.ops.reduce.reductions import reduce_or
 from meshwright.ops.scalar_body import along, apply_body, check_body, one_shape, read_body
 from meshwright.ops.shape.broadcast_reduce import iota, match_shape
 from meshwright.ops.shape.rearrange import above
-from meshwright.ops.sort.network import NetworkPasses, NetworkSorts, merges, sort_tiles
+from meshwright.ops.sort.network import NetworkPasses, NetworkSorts, bitonic, merges, sort_tiles
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
 
 #: floats whose order is that of their bits as integers, once those of negative numbers are reversed
@@ -172,6 +172,12 @@ class _Sorting(Op):
             points=avals[0].size * merges(size), repeats={split: NetworkSorts(size)},
         )  # fmt: skip
         return dataclasses.replace(rule, sweeps=merges(size))
+
+    def kernels(self, *avals: ShapedArray) -> Kernels:
+        given = sum(a.nbytes for a in avals)
+        starts, steps = bitonic(avals[0].shape[self.dimension])
+        taken = given + 4 * avals[0].size  # positions go along
+        return Kernels(starts, starts * taken / max(given, 1), 2 * steps * taken)
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         d = self.dimension

@@ -13,8 +13,14 @@ from meshwright.errors import DLPackError
 from meshwright.runtime.pjrt import platforms
 from meshwright.runtime.pjrt.client import buffer_from_numpy, real_devices, require_own_process
 
-#: DLPack's numbers of memory that the host reads: its own, and what it shares with CUDA's and ROCm's devices
-_HOST_MEMORY = (1, 3, 11, 13)
+#: DLPack's numbers of memory that is the host's: also that of it which CUDA's and ROCm's devices read. Not memory that
+#: CUDA moves to where it is used (13): the host can read it, and may do so before a kernel has written it.
+_HOST_MEMORY = (1, 3, 11)
+
+
+def is_host_memory(exporter: Any) -> bool:
+    """Whether what an exporter has is in the host's memory."""
+    return exporter.__dlpack_device__()[0] in _HOST_MEMORY
 
 
 def buffer_from_dlpack(exporter: Any, real: int) -> Any:

@@ -12,7 +12,7 @@ from meshwright.hardware.machine import Machine
 from meshwright.ir.jaxpr import Jaxpr
 from meshwright.ops.collective.base import Collective
 from meshwright.sharding import AbstractMesh
-from meshwright.spmd.steptime.schedule import ARITHMETIC, FAR, LINKS, MEMORY, Schedule, Step, step_time
+from meshwright.spmd.steptime.schedule import ARITHMETIC, FAR, LINKS, MEMORY, STARTS, Schedule, Step, step_time
 
 #: rows of a printed table
 ROWS = 10
@@ -36,7 +36,7 @@ class Part:
         return f"{self.op} at {self.source}{times}: {human_seconds(self.seconds)}, bound by {_PLAIN[self.binds]}"
 
 
-_PLAIN = {ARITHMETIC: "arithmetic", MEMORY: "memory", LINKS: "links", FAR: "the network"}
+_PLAIN = {ARITHMETIC: "arithmetic", MEMORY: "memory", LINKS: "links", FAR: "the network", STARTS: "kernels that start"}
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,13 @@ class Time(Printed):
     is_given: bool
     #: figures of the chip that this rests on and that no data sheet gives
     guessed: tuple[str, ...]
+    #: seconds in which kernels start, where a chip starts them one by one; as the others, they overlap
+    starting: float = 0.0
 
     @cached_property
     def bound_by(self) -> dict[str, float]:
-        """Seconds of the critical path by what binds them: arithmetic, memory, links, network."""
-        totals = dict.fromkeys((ARITHMETIC, MEMORY, LINKS, FAR), 0.0)
+        """Seconds of the critical path by what binds them: arithmetic, memory, links, network, starts."""
+        totals = dict.fromkeys((ARITHMETIC, MEMORY, LINKS, FAR, STARTS), 0.0)
         for part in self.critical:
             totals[part.binds] += part.waited
         return {what: seconds for what, seconds in totals.items() if seconds}
@@ -80,10 +82,11 @@ class Time(Printed):
     def headline(self) -> str:
         """One line: the whole, and what it is made of."""
         hidden = max(0.0, self.communication - self.exposed)
+        starting = f", kernels that start {human_seconds(self.starting)}" if self.starting else ""
         overlap = f" ({human_seconds(hidden)} of it hidden)" if self.communication else ""
         return (
             f"{human_seconds(self.seconds)} a run on {self.where}: arithmetic {human_seconds(self.compute)}, memory "
-            f"{human_seconds(self.memory)}, communication {human_seconds(self.communication)}{overlap}"
+            f"{human_seconds(self.memory)}, communication {human_seconds(self.communication)}{overlap}{starting}"
         )
 
     @property
@@ -150,12 +153,13 @@ def time_of(jaxpr: Jaxpr, mesh: AbstractMesh) -> Time:
         fabric.machine,
         fabric.is_given,
         tuple(sorted(used & fabric.machine.chip.guessed)),
+        sum(step.starts * times for step, times in everything),
     )
 
 
 def _used(step: Step) -> Iterable[str]:
     """The names of the figures that a step's seconds rest on."""
-    return step.figures if step.binds != MEMORY else ("memory_bandwidth",)
+    return {MEMORY: ("memory_bandwidth",), STARTS: ("launch",)}.get(step.binds, step.figures)
 
 
 def _leaves(schedule: Schedule, times: int) -> Iterator[tuple[Step, int]]:

@@ -3,7 +3,8 @@
 Equations run in program order on streams: one of arithmetic, one of the links inside a node or slice, one of the
 network between them. Each starts as soon as its operands are there and its stream is free; so a collective overlaps
 with the arithmetic that does not wait for it. Loops run one iteration after the other, and overlap with nothing outside
-of them; of a branch the longest counts.
+of them; of a branch the longest counts. On chips that start kernels one by one (GPUs), an equation takes at least as
+long as its kernels take to start, and a loop or a branch one more for what counts, or decides.
 """
 
 from __future__ import annotations
@@ -15,25 +16,27 @@ from typing import NamedTuple
 
 from meshwright.core.records import dataclass
 from meshwright.hardware.links import NETWORK
+from meshwright.ir.contract import Kernels
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.callback import Callback
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.steptime.kernels import moved_by_kernels
 from meshwright.spmd.steptime.traffic import traffic
 from meshwright.spmd.work import operations, precision_of
 
 #: streams
 ARITHMETIC, LINKS, FAR = "arithmetic", "links", "network"
 #: what binds an equation
-MEMORY = "memory"
+MEMORY, STARTS = "memory", "starts"
 
 
 class Step(NamedTuple):
     """An equation in the schedule: seconds that it takes of arithmetic, memory traffic and links, when it starts and
     ends, and the number of the step that it waited for last (-1: none). ``inside`` is what a loop or branch waits for
-    in each of its ``trips``, ``parts`` all that it does."""
+    in each of its ``trips``, ``parts`` all that it does; ``starts`` are the seconds in which its kernels start."""
 
     eqn: JaxprEqn
     stream: str
@@ -46,6 +49,7 @@ class Step(NamedTuple):
     figures: tuple[str, ...] = ()
     trips: int = 1
     inside: tuple[Schedule, ...] = ()
+    starts: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -56,6 +60,8 @@ class Step(NamedTuple):
         """What more of would make it quicker."""
         if self.stream != ARITHMETIC:
             return self.stream
+        if self.starts > max(self.memory, self.arithmetic):
+            return STARTS
         return MEMORY if self.memory > self.arithmetic else ARITHMETIC
 
 
@@ -99,13 +105,14 @@ class _Scheduler:
     def __init__(self, mesh: AbstractMesh) -> None:
         self.mesh = mesh
         self.machine = mesh.fabric.machine
+        self.chip = self.machine.chip
         self.schedule = Schedule()
         self.free: dict[str, tuple[float, int]] = {}
         self.ready: dict[Atom, tuple[float, int]] = {}
 
     def run(self, jaxpr: Jaxpr) -> Schedule:
-        for number, (eqn, moved) in enumerate(zip(jaxpr.eqns, traffic(jaxpr))):
-            step = self.step(eqn, moved)
+        for number, (eqn, (moved, kernels)) in enumerate(zip(jaxpr.eqns, self.moved(jaxpr))):
+            step = self.step(eqn, moved, kernels)
             self.schedule.steps.append(step)
             self.schedule.links += step.links
             self.ready.update(dict.fromkeys(eqn.outvars, (step.end, number)))
@@ -115,7 +122,11 @@ class _Scheduler:
         self.schedule.seconds = max((step.end for step in self.schedule.steps), default=0.0)
         return self.schedule
 
-    def step(self, eqn: JaxprEqn, moved: int) -> Step:
+    def moved(self, jaxpr: Jaxpr) -> list[tuple[float, Kernels]]:
+        """Bytes to and from memory of each equation, and its kernels, where the chip starts some."""
+        return moved_by_kernels(jaxpr) if self.chip.launch else [(n, Kernels(0)) for n in traffic(jaxpr)]
+
+    def step(self, eqn: JaxprEqn, moved: float, kernels: Kernels) -> Step:
         op = eqn.op
         if isinstance(op, Collective) and op.kind:
             return self.collective(eqn, op)
@@ -127,7 +138,11 @@ class _Scheduler:
         rate, figure = self.machine.vector, "vector"
         if count and eqn_rule(eqn).is_product:
             rate, figure = self.machine.product_rate(eqn.invars[0].aval.dtype, precision_of(op))
-        return self.placed(eqn, ARITHMETIC, count / rate, moved / self.machine.memory_bandwidth, 0.0, (figure,))
+        arithmetic = count / rate
+        if self.chip.on_chip_bandwidth and (on_chip := kernels.inside / self.chip.on_chip_bandwidth) > arithmetic:
+            arithmetic, figure = on_chip, "on_chip_bandwidth"
+        memory, starts = moved / self.machine.memory_bandwidth, kernels.starts * self.chip.launch
+        return self.placed(eqn, ARITHMETIC, arithmetic, memory, 0.0, (figure,), starts)
 
     def collective(self, eqn: JaxprEqn, op: Collective) -> Step:
         return self.sent(eqn, op.axes, ((op.kind, eqn.invars[0].aval.nbytes, eqn.outvars[0].aval.nbytes),))
@@ -141,7 +156,10 @@ class _Scheduler:
         inner = tuple(step_time(region.jaxpr, self.mesh) for region in op.regions())
         if op.chooses:
             inner = (max(inner, key=lambda t: t.seconds),)
-        trips = op.trips(eqn.invars) or 1
+        trips = op.trips(eqn.invars)
+        if self.chip.launch and (op.chooses or trips != 1):
+            self.one_more(eqn, inner[-1])
+        trips = trips or 1
         for stream in (ARITHMETIC, LINKS, FAR):
             self.free.setdefault(stream, (0.0, -1))
         waits = max((self.ready.get(a, (0.0, -1)) for a in eqn.invars), default=(0.0, -1))
@@ -150,10 +168,18 @@ class _Scheduler:
         end = start + trips * sum(t.seconds for t in inner)
         return Step(eqn, ARITHMETIC, 0.0, 0.0, links, start, end, before, (), trips, inner)
 
+    def one_more(self, eqn: JaxprEqn, inner: Schedule) -> None:
+        """Put what counts the trips of a loop, or decides, after all that is inside."""
+        last = max(range(len(inner.steps)), key=lambda n: inner.steps[n].end, default=-1)
+        start, launch = inner.seconds, self.chip.launch
+        inner.steps.append(Step(eqn, ARITHMETIC, 0.0, 0.0, 0.0, start, start + launch, last, starts=launch))
+        inner.seconds += launch
+
     def placed(
-        self, eqn: JaxprEqn, stream: str, arithmetic: float, memory: float, links: float, figures: tuple[str, ...]
-    ) -> Step:
+        self, eqn: JaxprEqn, stream: str, arithmetic: float, memory: float, links: float, figures: tuple[str, ...],
+        starts: float = 0.0,
+    ) -> Step:  # fmt: skip
         waits = max((self.ready.get(a, (0.0, -1)) for a in eqn.invars), default=(0.0, -1))
-        took = max(arithmetic, memory, links)
+        took = max(arithmetic, memory, links, starts)
         start, before = max(waits, self.free.get(stream, (0.0, -1))) if took else waits
-        return Step(eqn, stream, arithmetic, memory, links, start, start + took, before, figures)
+        return Step(eqn, stream, arithmetic, memory, links, start, start + took, before, figures, starts=starts)

@@ -14,12 +14,12 @@ from meshwright.sharding.rule import PARALLEL, REDUCTION
 from meshwright.spmd.flatten import eqn_rule
 
 
-def traffic(jaxpr: Jaxpr) -> list[int]:
+def traffic(jaxpr: Jaxpr) -> list[float]:
     """For each equation, the bytes that a device reads and writes for it; those of regions count none here."""
-    return _Traffic(jaxpr).bytes_moved()
+    return Traffic(jaxpr).bytes_moved()
 
 
-class _Traffic:
+class Traffic:
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.eqns = jaxpr.eqns
         self.results = set(jaxpr.outvars)
@@ -28,7 +28,7 @@ class _Traffic:
         self.fuses = [fuses(eqn) for eqn in self.eqns]
         self.is_loop = [kind == LOOP for kind in self.fuses]
 
-    def bytes_moved(self) -> list[int]:
+    def bytes_moved(self) -> list[float]:
         for number, eqn in enumerate(self.eqns):
             if eqn.op.is_view:
                 self.same.update((v, self.root(a)) for v, a in zip(eqn.outvars, eqn.invars))
@@ -36,11 +36,19 @@ class _Traffic:
             for atom in {self.root(a) for a in eqn.invars}:
                 self.readers.setdefault(atom, []).append(number)
         self.results = {self.root(a) for a in self.results}
+        self.fuse()
         producers = {v: n for n, eqn in enumerate(self.eqns) for v in eqn.outvars}
         self.fused_away = {v for v, n in producers.items() if self.is_loop[n] and not self.is_written(v, self.eqns[n])}
         self.made = self.needed()
         read_once: set[Atom] = set()
         return [self.of(number, eqn, read_once) for number, eqn in enumerate(self.eqns)]
+
+    def fuse(self) -> None:
+        """Change :attr:`fuses` where a compiler fuses more."""
+
+    def sweeps(self, eqn: JaxprEqn) -> float:
+        """How often an equation reads its operands and writes its results."""
+        return eqn_rule(eqn).sweeps
 
     def root(self, atom: Atom) -> Atom:
         return self.same.get(atom, atom) if isinstance(atom, Var) else atom
@@ -64,7 +72,7 @@ class _Traffic:
                     needed[var] = all_of_it
         return needed
 
-    def of(self, number: int, eqn: JaxprEqn, read_once: set[Atom]) -> int:
+    def of(self, number: int, eqn: JaxprEqn, read_once: set[Atom]) -> float:
         op = eqn.op
         if op.is_view or isinstance(op, (Collective, RegionOp)):
             return 0
@@ -79,7 +87,7 @@ class _Traffic:
             if self.fuses[number]:
                 read_once.add(atom)
             read += atom.aval.nbytes if picked is None else min(picked, atom.aval.nbytes)
-        return (written + read) * eqn_rule(eqn).sweeps
+        return (written + read) * self.sweeps(eqn)
 
 
 def _picks(eqn: JaxprEqn) -> bool:
@@ -92,7 +100,7 @@ def _moves(eqn: JaxprEqn) -> bool:
     return eqn.op.moves_only or eqn.op.moved is not None
 
 
-LOOP, _REDUCES = "loop", "reduces"
+LOOP, REDUCES = "loop", "reduces"
 
 
 def fuses(eqn: JaxprEqn) -> str | None:
@@ -109,4 +117,4 @@ def fuses(eqn: JaxprEqn) -> str | None:
         return None
     if kinds <= {PARALLEL}:
         return LOOP
-    return _REDUCES if kinds <= {PARALLEL, REDUCTION} else None
+    return REDUCES if kinds <= {PARALLEL, REDUCTION} else None
