@@ -103,9 +103,10 @@ def test_tensorstore_opens_arrays_by_path(tmp_path):
     """As readers of Orbax's checkpoints do."""
     ts = pytest.importorskip("tensorstore")
     some = {"params": {"dense": [VALUE, mw.device_put(VALUE, NamedSharding(MESH, P("x", "y")))]}, "a.b": mnp.ones(3)}
-    save(tmp_path / "a", {**some, "a": {"b": -mnp.zeros(2)}}, format="tensorstore")
+    save(tmp_path / "a", {**some, "a": {"b": -mnp.zeros(2), "b.2": VALUE}}, format="tensorstore")
     base = {"driver": "ocdbt", "base": f"file://{tmp_path}/a/"}
-    for name, want in (("params.dense.0", VALUE), ("params.dense.1", VALUE), ("a.b", [-0.0, -0.0]), ("a.b.1", [1] * 3)):
+    joined = {"a.b": [-0.0, -0.0], "a.b.2": VALUE, "a.b.3": [1] * 3}  # the third would be the second by its number
+    for name, want in {"params.dense.0": VALUE, "params.dense.1": VALUE, **joined}.items():
         store = ts.open({"driver": "zarr", "kvstore": {**base, "path": f"{name}/"}}).result()
         assert store.read().result().tobytes() == np.asarray(want, np.float32).tobytes(), name
     tree = json.loads((tmp_path / "a" / "_METADATA").read_text())["tree_metadata"]
@@ -231,6 +232,13 @@ def test_what_is_no_array_keeps_its_bits(tmp_path, format, refuses):
         restore(tmp_path / "a", like={**tree, "i4": np.zeros(16, np.uint8)})
     with mw.enable_x64():
         assert int(restore(tmp_path / "a")["int"]) == BIG
+
+
+def test_types_that_zarr_lacks_are_named(tmp_path, refuses):
+    pytest.importorskip("tensorstore")
+    with refuses(CheckpointError, "save: the leaf \"['a'][1]\" cannot be written by tensorstore", "takes every dtype"):
+        save(tmp_path / "a.b", {"a": [1, mnp.arange(4).astype("uint4")]}, format="tensorstore")
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("leaf", ["text", object(), 2**64, np.array(["x"])])

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from urllib.parse import quote
 import numpy as np
 
 from meshwright.checkpoint_io.files import aligned, write_text
-from meshwright.checkpoint_io.index import Entry, Leaf, Piece
+from meshwright.checkpoint_io.index import WRITING, Entry, Leaf, Piece
 from meshwright.checkpoint_io.parsing import damaged
 from meshwright.errors import CheckpointDamagedError, CheckpointError, MissingExtraError
 
@@ -57,12 +58,13 @@ def _keys(path: str) -> list[tuple[str, int]]:
 
 
 def names(entries: Sequence[Entry]) -> list[str]:
-    """A name for each array: its keys, joined by dots; numbered where that is another's name."""
+    """A name for each array: its keys, joined by dots; numbered where that is another's name already."""
     names: dict[str, None] = {}
     for number, entry in enumerate(entries):
         name = quote(".".join(key for key, _ in _keys(entry.path)), safe=" ") or "value"
         name = name if name.strip(".") else name.replace(".", "%2E")  # which would be no name of a file
-        names[name if name not in names else f"{name}.{number}"] = None
+        numbered = (f"{name}.{n}" for n in count(number))
+        names[name if name not in names else next(n for n in numbered if n not in names)] = None
     return list(names)
 
 
@@ -131,14 +133,17 @@ def write(place: Path, rank: int, leaves: Sequence[Leaf], progress: Callable[[in
         _finish(under_way, progress)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise CheckpointError(
-            f"save: {place.name.partition('.')[0]} cannot be written by tensorstore: {error}; format='safetensors' "
-            "takes every dtype"
+            f"save: {place.name.partition(WRITING)[0]} cannot be written by tensorstore: {error}"
         ) from None
     return [leaf.entry for leaf in leaves]
 
 
 def _begun(folder: Path, name: str, leaf: Leaf) -> Iterator[tuple[Any, int]]:
-    """Begin to write the pieces of an array: what to wait for, and bytes, of each."""
+    """Begin to write the pieces of an array: what to wait for, and bytes, of each.
+
+    Raises:
+      CheckpointError: of a dtype that zarr does not have.
+    """
     if not leaf.pieces:
         return
     entry, dtype = leaf.entry, leaf.dtype
@@ -147,7 +152,13 @@ def _begun(folder: Path, name: str, leaf: Leaf) -> Iterator[tuple[Any, int]]:
         "driver": "zarr", "kvstore": _database(folder, name), "dtype": dtype.name, "metadata": metadata,
         "store_data_equal_to_fill_value": True,  # a chunk of zeros that is not there would be one that was lost
     }  # fmt: skip
-    store = require().open(spec, open=True, create=True).result()
+    try:
+        store = require().open(spec, open=True, create=True).result()
+    except ValueError as error:  # a dtype that zarr does not have
+        raise CheckpointError(
+            f"save: the leaf {entry.path!r} cannot be written by tensorstore: {error}; format='safetensors' takes "
+            "every dtype"
+        ) from None
     for start, stop, value in leaf.pieces:
         data = np.asarray(value(), order="C")
         where = tuple(slice(a, b) for a, b in zip(start, stop))
