@@ -119,3 +119,14 @@ def test_the_current_mesh_is_the_one_that_nothing_names():
     with mw.set_mesh(mesh):
         assert lowered.partition().mesh == mesh == mw.load(lowered.as_text()).partition().mesh
         assert lowered.partition(num_devices=3).mesh.size == 3
+        written_for_8 = lowered.as_text().replace("num_partitions = 1", "num_partitions = 8")
+        assert mw.load(written_for_8).partition().mesh == mesh
+        assert mw.load(written_for_8.replace("= 8", "= 4")).partition().mesh.axis_names == ("devices",)
+
+
+@pytest.mark.parametrize("stage", ["lowered", "loaded"])
+def test_a_mesh_and_another_number_of_devices_contradict(stage, request):
+    program = request.getfixturevalue(stage)
+    assert program.partition(MESH, num_devices=4).mesh == MESH
+    with pytest.raises(MeshError, match=r"Mesh\('a': 2, 'b': 2\) has 4 devices, not num_devices=5; leave one out"):
+        program.partition(MESH, num_devices=5)

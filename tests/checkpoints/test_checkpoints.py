@@ -103,9 +103,10 @@ def test_tensorstore_opens_arrays_by_path(tmp_path):
     """As readers of Orbax's checkpoints do."""
     ts = pytest.importorskip("tensorstore")
     some = {"params": {"dense": [VALUE, mw.device_put(VALUE, NamedSharding(MESH, P("x", "y")))]}, "a.b": mnp.ones(3)}
-    save(tmp_path / "a", {**some, "a": {"b": -mnp.zeros(2)}}, format="tensorstore")
+    save(tmp_path / "a", {**some, "a": {"b": -mnp.zeros(2), "b.2": VALUE}}, format="tensorstore")
     base = {"driver": "ocdbt", "base": f"file://{tmp_path}/a/"}
-    for name, want in (("params.dense.0", VALUE), ("params.dense.1", VALUE), ("a.b", [-0.0, -0.0]), ("a.b.1", [1] * 3)):
+    joined = {"a.b": [-0.0, -0.0], "a.b.2": VALUE, "a.b.3": [1] * 3}  # the third would be the second by its number
+    for name, want in {"params.dense.0": VALUE, "params.dense.1": VALUE, **joined}.items():
         store = ts.open({"driver": "zarr", "kvstore": {**base, "path": f"{name}/"}}).result()
         assert store.read().result().tobytes() == np.asarray(want, np.float32).tobytes(), name
     tree = json.loads((tmp_path / "a" / "_METADATA").read_text())["tree_metadata"]
@@ -118,6 +119,25 @@ def test_tensorstore_opens_arrays_by_path(tmp_path):
         restore(tmp_path / "a", verify=True)
 
 
+def test_names_and_empty_containers_are_as_orbax_has_them(tmp_path):
+    """Keys as they are, whatever is in them, and what holds nothing, without which lists would be shorter."""
+    ts = pytest.importorskip("tensorstore")
+    keys = ["é", "x/y", "q'q", 'q"\n', "a\\b", "%2F", "..", "a]['b", "", "a/", "a"]
+    tree = {0: {key: np.full(2, i) for i, key in enumerate(keys)}, 1: [{}, None, 7, (), []]}
+    save(tmp_path / "a", tree, format="tensorstore")
+    got = restore(tmp_path / "a", tree, verify=True)
+    assert got[1] == tree[1] and all((got[0][key] == tree[0][key]).all() for key in keys)
+    base = {"driver": "ocdbt", "base": f"file://{tmp_path}/a/"}
+    for i, key in enumerate(keys[:-2]):  # the last two are one to Orbax
+        store = ts.open({"driver": "zarr", "kvstore": {**base, "path": f"0.{key}/"}}).result()
+        assert store.read().result().tolist() == [i, i], key
+    known = json.loads((tmp_path / "a" / "_METADATA").read_text())["tree_metadata"]
+    assert known["('0', 'é')"]["key_metadata"] == [{"key": "0", "key_type": 2}, {"key": "é", "key_type": 2}]
+    kinds = {k: (v["value_metadata"]["value_type"], v["key_metadata"][1]["key_type"]) for k, v in known.items()}
+    found = [kinds[f"('1', '{i}')"] for i in range(5)]
+    assert found == [("Dict", 1), ("None", 1), ("np.ndarray", 1), ("Tuple", 1), ("List", 1)]
+
+
 def test_databases_of_processes_are_joined(tmp_path):
     """The second one's tile is the short one."""
     pytest.importorskip("tensorstore")
@@ -127,7 +147,7 @@ def test_databases_of_processes_are_joined(tmp_path):
         leaf = Leaf(entry, VALUE.dtype, (4, 10), [([a, 0], [b, 10], lambda a=a, b=b: VALUE[a:b])])
         other = Leaf(Entry("['b']", [], "int32"), np.dtype("int32"), (), [([], [], lambda: np.int32(5))][rank:])
         saved.append(zarr.write(tmp_path, rank, [leaf, other], lambda count: None))
-    zarr.join(tmp_path, saved[0])
+    zarr.join(tmp_path, [], saved[0])
     np.testing.assert_array_equal(zarr.read(tmp_path, saved[0][0], [slice(2, 6), slice(0, 10)]), VALUE[2:6])
     assert zarr.read(tmp_path, saved[0][1], []) == 5
 
@@ -233,9 +253,17 @@ def test_what_is_no_array_keeps_its_bits(tmp_path, format, refuses):
         assert int(restore(tmp_path / "a")["int"]) == BIG
 
 
+def test_types_that_zarr_lacks_are_named(tmp_path, refuses):
+    pytest.importorskip("tensorstore")
+    with refuses(CheckpointError, "save: the leaf \"['a'][1]\" cannot be written by tensorstore", "takes every dtype"):
+        save(tmp_path / "a.b", {"a": [1, mnp.arange(4).astype("uint4")]}, format="tensorstore")
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("leaf", ["text", object(), 2**64, np.array(["x"])])
 def test_leaves_that_are_no_arrays_are_named(tmp_path, leaf, refuses):
-    with refuses((ArgumentError, DTypeError), "save: the leaf", "['a'][1]"):
+    said = {object: ["of type object", "make it a container"]}.get(type(leaf), [])
+    with refuses((ArgumentError, DTypeError), "save: the leaf", "['a'][1]", *said):
         save(tmp_path / "a", {"a": [1, leaf]})
     assert not [*tmp_path.iterdir()]
 

@@ -154,6 +154,19 @@ def test_indexes_that_say_what_is_not_so(folder, name):
     assert "damaged" in result or "this version reads" in result or "another tree" in result, result
 
 
+@pytest.mark.parametrize("name", ["..", "../b", "/etc", ""])
+def test_folders_of_arrays_outside_of_a_checkpoint_are_not_looked_into(tmp_path, name, refuses):
+    """Checkpoints of before, without a database, had a folder for each array."""
+    pytest.importorskip("tensorstore")
+    save(tmp_path / "a", {"v": np.ones(2)}, format="tensorstore")
+    (tmp_path / "a" / "manifest.ocdbt").unlink()
+    raw = raw_index(tmp_path / "a")
+    raw["entries"][0]["pieces"][0]["file"] = name
+    (tmp_path / "a" / NAME).write_text(sealed(raw))
+    with refuses(CheckpointDamagedError, "which is no part of the checkpoint"):
+        restore(tmp_path / "a")
+
+
 TEXTS = {
     "nothing": b"", "a list": b"[]", "a number": b"1", "null": b"null", "cut": b'{"entries": [', "deep": b"[" * 10**5,
     "deep in a field": b'{"version": 1, "entries": ' + b"[" * 10**5 + b"]" * 10**5 + b"}", "zeros": bytes(1000),

@@ -13,6 +13,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import errors
 from meshwright.interop import safetensors
+from meshwright.interop.weight_files import DTYPES
 
 WEIGHTS = {
     "model.a.weight": mnp.arange(24.0).reshape(6, 4),
@@ -27,6 +28,13 @@ def same(got, want):
     for name, x in want.items():
         assert got[name].dtype == x.dtype and got[name].shape == x.shape
         np.testing.assert_array_equal(got[name], x)
+
+
+def test_types_of_the_format_come_back(tmp_path):
+    arrays = {name: np.arange(1, 7).reshape(2, 3).astype(mnp.dtype(name)) for name in DTYPES.values()}
+    safetensors.save(tmp_path / "w", arrays)
+    with mw.enable_x64():
+        same(safetensors.load(tmp_path / "w"), arrays)
 
 
 @pytest.mark.parametrize("max_bytes", [float("inf"), 100, 1])

@@ -49,6 +49,23 @@ def test_a_row_is_copied_into_the_flat_array():
     np.testing.assert_array_equal(mw.jit(lambda x: lax.dynamic_update_slice(x.ravel(), x[0], (3,)))(X), expected)
 
 
+@pytest.mark.parametrize("is_called", [False, True])
+@pytest.mark.parametrize("shape", [(6, 2, 1), (1, 6, 2), (6, 1, 2)])
+def test_a_result_in_another_shape_reads_what_was_there_before(shape, is_called):
+    """Rows one further down, of a sorted array."""
+    x = np.arange(12, dtype=np.int32)[::-1].reshape(6, 2)
+    rows = shape.index(6)
+
+    def down(x, i):
+        x = mnp.sort(x, axis=rows)
+        return lax.dynamic_update_slice(x, lax.slice_in_dim(x, 0, 5, axis=rows), [i * (d == rows) for d in range(3)])
+
+    inner = mw.jit(down) if is_called else down
+    f = mw.jit(lambda x, i: inner(x.reshape(shape), i).reshape(6, 2))
+    found = np.sort(x, axis=0)
+    np.testing.assert_array_equal(f(x, np.int32(1)), np.concatenate([found[:1], found[:5]]))
+
+
 def test_updates_of_what_they_do_not_read_stay():
     def f(x, y):
         seen = x[None]

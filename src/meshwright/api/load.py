@@ -26,7 +26,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.dtypes import wide_types
-from meshwright.core.expected import as_integer, as_path
+from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.core.source import warn
 from meshwright.core.words import counted
@@ -62,7 +62,7 @@ from meshwright.sharding import (
 from meshwright.sharding.device_groups import groups_sharding
 from meshwright.sharding.hlo_convert import sdy_to_hlo
 from meshwright.sharding.kinds import LogicalDevice
-from meshwright.sharding.mesh import get_mesh, require_mesh
+from meshwright.sharding.mesh import get_mesh, mesh_asked
 from meshwright.sharding.sdy import SdySharding
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text
@@ -315,18 +315,10 @@ class ImportedProgram(Stage):
 
     def mesh_for(self, mesh: AnyMesh | None, num_devices: int | None) -> AnyMesh:
         """The mesh that the program is put on if these are asked for; see :meth:`partition`."""
-        require_mesh(mesh, "partition")
+        asked = mesh_asked(mesh, num_devices, "partition")
         if mesh is None and num_devices in (None, self.num_partitions) and self.mesh is not None:
             return self.mesh
-        if num_devices is None and self.num_partitions > 1:
-            num_devices = self.num_partitions
-        if mesh is None and num_devices is not None:
-            mesh = AbstractMesh((as_integer("partition: num_devices", num_devices, 1),), ("devices",))
-        if mesh is None and (mesh := get_mesh()) is None:
-            raise MeshError(
-                f"partition: {self.name!r} has no shardings, so it says nothing of devices; call .partition(mesh) or "
-                ".partition(num_devices=8)"
-            )
+        mesh = asked or self._unnamed_mesh()
         tiled = self.num_partitions > 1 or any(_num_devices(s) is not None for s in self.annotations)
         if tiled and self.annotations and mesh.size != self.num_partitions:
             raise MeshError(
@@ -334,6 +326,18 @@ class ImportedProgram(Stage):
                 f"{mesh.size}; use a mesh of {counted(self.num_partitions, 'device')}"
             )
         return mesh
+
+    def _unnamed_mesh(self) -> AnyMesh:
+        """Where nothing names a mesh: the current one if the program fits it, or one axis of as many devices."""
+        current, count = get_mesh(), self.num_partitions
+        if current is not None and count in (1, current.size):
+            return current
+        if count > 1:
+            return AbstractMesh((count,), ("devices",))
+        raise MeshError(
+            f"partition: {self.name!r} has no shardings, so it says nothing of devices; call .partition(mesh) or "
+            ".partition(num_devices=8)"
+        )
 
     # --- texts ----------------------------------------------------------------------------------------------
     def _module(self) -> Any:

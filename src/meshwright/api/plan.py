@@ -88,5 +88,5 @@ def _on(mesh: AnyMesh, machine: str | Machine | None) -> AnyMesh:
         return mesh
     chosen = machine_for(machine, mesh.size)
     if isinstance(mesh, Mesh):
-        return Mesh(mesh.devices, mesh.axis_names, machine=chosen)
+        return Mesh(mesh.devices, mesh.axis_names, mesh.axis_types, machine=chosen)
     return mesh.on(chosen)

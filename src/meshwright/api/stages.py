@@ -14,7 +14,6 @@ from meshwright.api.pruning import pruned
 from meshwright.api.shardings import placed
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
-from meshwright.core.expected import as_integer
 from meshwright.core.late import LateModule
 from meshwright.core.tracebacks import boundary
 from meshwright.errors import ArgumentError, MeshError
@@ -35,7 +34,7 @@ from meshwright.runtime.executable import Results, one_device
 from meshwright.runtime.scratch import in_blocks
 from meshwright.runtime.warm import compile_lowered
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, named_to_hlo
-from meshwright.sharding.mesh import get_mesh, require_mesh
+from meshwright.sharding.mesh import get_mesh, mesh_asked
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text, to_hlo
 from meshwright.transforms.keys import on_words
@@ -160,9 +159,7 @@ class Lowered(Stage):
           MeshError: there is no mesh, or another one than the shardings'.
         """
         program = self.program
-        if mesh is None and num_devices is not None:
-            mesh = AbstractMesh((as_integer("partition: num_devices", num_devices, 1),), ("devices",))
-        require_mesh(mesh, "partition")
+        mesh = mesh_asked(mesh, num_devices, "partition")
         if mesh is None and program.mesh is None:
             mesh = get_mesh()
         if mesh is not None and program.mesh is not None and program.mesh.abstract_mesh != mesh.abstract_mesh:

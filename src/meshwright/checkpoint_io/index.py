@@ -22,6 +22,8 @@ from meshwright.errors import CheckpointDamagedError
 NAME = "checkpoint.json"
 FORMATS = "safetensors", "tensorstore"
 VERSION = 1
+#: how one goes to a leaf: keys as text, with a number for the kind of container
+Keys = tuple[tuple[str, int], ...]
 #: beside the name of a checkpoint that is being written, or was replaced
 WRITING, REPLACED = ".writing-", ".replaced"
 
@@ -51,13 +53,14 @@ class Entry:
 
 @dataclass
 class Leaf:
-    """An array to write: the shape of its tiles, and the pieces that this process has: start, stop, what gives the
-    value."""
+    """An array to write: the shape of its tiles, the pieces that this process has (start, stop, what gives the value),
+    and its keys in the tree, for who names it by them."""
 
     entry: Entry
     dtype: np.dtype
     tile: Sequence[int]
     pieces: Sequence[tuple[list[int], list[int], Callable[[], np.ndarray]]]
+    keys: Keys = ()
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any
 
 from meshwright.checkpoint_io import files, zarr
 from meshwright.checkpoint_io.group import Group
-from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING, Entry, Index, Leaf, Piece, block_name
+from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING, Entry, Index, Keys, Leaf, Piece, block_name
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import CheckpointError
@@ -32,6 +32,8 @@ class Job:
     group: Group
     progress: Progress | None
     overwrite: bool = False
+    #: of the tree, for zarr
+    nodes: Sequence[tuple[Keys, str]] = ()
     written: int = 0
     #: what is removed if the checkpoint fails
     place: Path | None = None
@@ -82,7 +84,7 @@ class Job:
         self.index.entries = mine
         _check_whole(mine)
         if self.index.format == "tensorstore":
-            zarr.join(place, mine)
+            zarr.join(place, self.nodes, mine)
         _commit(place, self.folder, self.index, self.overwrite)
 
     def _write(self, place: Path) -> tuple[list[Entry], str]:

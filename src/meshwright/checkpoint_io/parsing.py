@@ -158,7 +158,10 @@ def _index(raw: dict[str, Any]) -> Index:
         if twice:
             raise CheckpointDamagedError(f"two {what} are {twice[0]!r}")
     for entry in index.entries:
-        if index.format == "tensorstore" and len({p.file for p in entry.pieces}) > 1:
+        files = {p.file for p in entry.pieces}
+        if index.format != "tensorstore" and not all(map(is_name, files)):
+            raise CheckpointDamagedError(f"{entry.path!r} is in {files}, which is no part of the checkpoint")
+        if index.format == "tensorstore" and len(files) > 1:
             raise CheckpointDamagedError(f"{entry.path!r} is in several arrays of zarr")
     if index.tree is not None:
         _check_tree(index)
@@ -210,7 +213,7 @@ def _entry(raw: Any) -> Entry:
 
 
 @lru_cache(1024)
-def _is_name(file: str) -> bool:
+def is_name(file: str) -> bool:
     """Whether this is the name of a file beside the index.
 
     Raises:
@@ -223,14 +226,12 @@ def _size(entry: Entry, itemsize: int, piece: Piece) -> int:
     """How many elements a piece has.
 
     Raises:
-      CheckpointDamagedError: not those of a part of the array. ArgumentError: in a file whose name none has.
+      CheckpointDamagedError: not those of a part of the array.
     """
     if not len(piece.start) == len(piece.stop) == len(entry.shape):
         raise CheckpointDamagedError(f"a piece of {entry.path!r} has not {counted(len(entry.shape), 'dimension')}")
     if not all(0 <= a <= b <= n for a, b, n in zip(piece.start, piece.stop, entry.shape)) or piece.offset < 0:
         raise CheckpointDamagedError(f"a piece of {entry.path!r} lies outside of it")
-    if not _is_name(piece.file):
-        raise CheckpointDamagedError(f"{entry.path!r} is in {piece.file!r}, which is no part of the checkpoint")
     size = math.prod(b - a for a, b in zip(piece.start, piece.stop))
     if piece.count != size * itemsize:
         raise CheckpointDamagedError(

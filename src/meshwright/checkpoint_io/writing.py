@@ -7,6 +7,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +111,10 @@ def save(
             sources = [_copied(s) for s in sources]
         step = None if step is None else static_index(step, "save", "the step")
         index = Index([], structure(tree), format, step, _numbers(metrics or {}))
-    job, saving = Job(folder, sources, index, group, progress, overwrite), Saving(folder)
+        nodes = zarr.nodes(tree) if format == "tensorstore" else []
+        keys = [keys for keys, kind in nodes if kind == zarr.ARRAY]
+        sources = [replace(s, keys=k) for s, k in zip_longest(sources, keys, fillvalue=())]
+    job, saving = Job(folder, sources, index, group, progress, overwrite, nodes), Saving(folder)
     if not asynchronous:
         job.run()
         saving._done.set_result(None)
@@ -166,7 +171,10 @@ def _source(path: str, x: Any) -> Leaf:
     try:
         x = as_array(x)
     except DTypeError as error:
-        raise DTypeError(f"save: the leaf {path!r}: {error}") from None
+        raise DTypeError(
+            f"save: the leaf {path!r} of type {type(x).__name__}: {error}; leave it out, or, if it holds arrays, make "
+            "it a container with register_dataclass or register_pytree_node"
+        ) from None
     key = None
     if is_key(x.dtype):
         key, x = x.dtype.name, x.words()

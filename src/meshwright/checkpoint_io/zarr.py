@@ -8,21 +8,22 @@ tiles. ``_METADATA`` says to Orbax what tree they make.
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
 from meshwright.checkpoint_io.files import aligned, write_text
-from meshwright.checkpoint_io.index import Entry, Leaf, Piece
-from meshwright.checkpoint_io.parsing import damaged
+from meshwright.checkpoint_io.index import WRITING, Entry, Keys, Leaf, Piece
+from meshwright.checkpoint_io.parsing import damaged, is_name
+from meshwright.core import pytree
+from meshwright.core.pytree_keys import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 from meshwright.errors import CheckpointDamagedError, CheckpointError, MissingExtraError
 
 MANIFEST = "manifest.ocdbt"
@@ -33,7 +34,8 @@ _TREE, _INDEX = "_METADATA", "meshwright.entries"
 _CHUNK, _UNDER_WAY = 1 << 24, 1 << 28
 #: bytes of a file, about, above which another is begun: several are written at once
 _FILE = 1 << 27
-_KEY = re.compile(r"\['(.*?)'\]|\[(\d+)\]|\.(\w+)")
+#: Orbax's name for an array, among the kinds of containers
+ARRAY = "np.ndarray"
 
 
 def require() -> Any:
@@ -51,29 +53,55 @@ def require() -> Any:
 
 
 # --- names --------------------------------------------------------------------------------------------------
-def _keys(path: str) -> list[tuple[str, int]]:
-    """The keys of a leaf's path, each with Orbax's number for its kind: 1 in a sequence, 2 in a dict."""
-    return [(m[1] or m[2] or m[3] or "", 1 if m[2] else 2) for m in _KEY.finditer(path)]
+def nodes(tree: Any) -> list[tuple[Keys, str]]:
+    """The keys of each leaf and of each container that holds none, and Orbax's name for what is there."""
+    pairs, _ = pytree.flatten_with_path(tree, lambda x: not pytree.leaves(x))
+    return [(tuple(map(_key, path)), _kind(value)) for path, value in pairs]
 
 
-def names(entries: Sequence[Entry]) -> list[str]:
-    """A name for each array: its keys, joined by dots; numbered where that is another's name."""
-    names: dict[str, None] = {}
-    for number, entry in enumerate(entries):
-        name = quote(".".join(key for key, _ in _keys(entry.path)), safe=" ") or "value"
-        name = name if name.strip(".") else name.replace(".", "%2E")  # which would be no name of a file
-        names[name if name not in names else f"{name}.{number}"] = None
-    return list(names)
+def _key(key: Any) -> tuple[str, int]:
+    """A key as text, with Orbax's number for its kind: 1 in a sequence, 2 in a dict."""
+    match key:
+        case DictKey(text):
+            return str(text), 2
+        case SequenceKey(number) | FlattenedIndexKey(number):
+            return str(number), 1
+        case GetAttrKey(name):
+            return name, 2
+    return str(key), 2
 
 
-def _tree_metadata(entries: Sequence[Entry]) -> str:
+def _kind(x: Any) -> str:
+    """Orbax's name for an array, or for a container that holds nothing."""
+    if pytree.leaves(x):
+        return ARRAY
+    return {dict: "Dict", list: "List", tuple: "Tuple"}.get(type(x), "None")
+
+
+def names(leaves: Sequence[Leaf]) -> list[str]:
+    """A name for each array, as Orbax has it: its keys, joined by dots; numbered where another array lies there."""
+    names: dict[str, str] = {}
+    for number, leaf in enumerate(leaves):
+        name = ".".join(key for key, _ in leaf.keys).encode(errors="backslashreplace").decode()
+        numbered = (f"{name}.{n}" for n in count(number))
+        name = name if _inside(name) not in names else next(n for n in numbered if _inside(n) not in names)
+        names[_inside(name)] = name
+    return [*names.values()]
+
+
+def _inside(name: str) -> str:
+    """Where an array is in a database."""
+    return name if not name or name.endswith("/") else f"{name}/"
+
+
+def _tree_metadata(known: Sequence[tuple[Keys, str]], entries: Sequence[Entry]) -> str:
     """What Orbax keeps as ``_METADATA``."""
     tree = {
-        str(tuple(key for key, _ in _keys(e.path))): {
-            "key_metadata": [{"key": key, "key_type": kind} for key, kind in _keys(e.path)],
-            "value_metadata": {"value_type": "np.ndarray", "skip_deserialize": False},
+        str(tuple(key for key, _ in keys)): {
+            "key_metadata": [{"key": key, "key_type": kind} for key, kind in keys],
+            "value_metadata": {"value_type": what, "skip_deserialize": what != ARRAY},
         }
-        for e in entries
+        for keys, what in known
     }
     options = {"use_ocdbt": True, "use_zarr3": False, "store_array_data_equal_to_fill_value": True}
     return json.dumps({"tree_metadata": tree, **options, "custom_metadata": {_INDEX: _checksum(entries)}})
@@ -89,14 +117,20 @@ def _database(folder: Path, name: str = "") -> dict[str, Any]:
         "driver": "ocdbt",
         "base": {"driver": "file", "path": f"{folder}/", "file_io_mode": {"mode": "memmap"}},  # reads copy once
         "target_data_file_size": _FILE,
-        **({"path": f"{name}/"} if name else {}),
+        **({"path": _inside(name)} if name else {}),
     }
 
 
 def _spec(folder: Path, name: str) -> dict[str, Any]:
-    """An array of a checkpoint; in those of before, it is a folder."""
+    """An array of a checkpoint; in those of before, it is a folder.
+
+    Raises:
+      CheckpointDamagedError: which is elsewhere.
+    """
     if (folder / MANIFEST).exists():
         return {"driver": "zarr", "kvstore": _database(folder, name), "fill_missing_data_reads": False}
+    if not is_name(name):
+        raise damaged(folder, f"an array is in {name!r}, which is no part of the checkpoint")
     return {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder / name}/"}}
 
 
@@ -123,7 +157,7 @@ def write(place: Path, rank: int, leaves: Sequence[Leaf], progress: Callable[[in
     folder = place / folder_of(rank)
     under_way: list[tuple[Any, int]] = []
     try:
-        for leaf, name in zip(leaves, names([leaf.entry for leaf in leaves])):
+        for leaf, name in zip(leaves, names(leaves)):
             for written, nbytes in _begun(folder, name, leaf):
                 under_way.append((written, nbytes))
                 if sum(n for _, n in under_way) > _UNDER_WAY:
@@ -131,14 +165,17 @@ def write(place: Path, rank: int, leaves: Sequence[Leaf], progress: Callable[[in
         _finish(under_way, progress)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise CheckpointError(
-            f"save: {place.name.partition('.')[0]} cannot be written by tensorstore: {error}; format='safetensors' "
-            "takes every dtype"
+            f"save: {place.name.partition(WRITING)[0]} cannot be written by tensorstore: {error}"
         ) from None
     return [leaf.entry for leaf in leaves]
 
 
 def _begun(folder: Path, name: str, leaf: Leaf) -> Iterator[tuple[Any, int]]:
-    """Begin to write the pieces of an array: what to wait for, and bytes, of each."""
+    """Begin to write the pieces of an array: what to wait for, and bytes, of each.
+
+    Raises:
+      CheckpointError: of a dtype that zarr does not have.
+    """
     if not leaf.pieces:
         return
     entry, dtype = leaf.entry, leaf.dtype
@@ -147,7 +184,13 @@ def _begun(folder: Path, name: str, leaf: Leaf) -> Iterator[tuple[Any, int]]:
         "driver": "zarr", "kvstore": _database(folder, name), "dtype": dtype.name, "metadata": metadata,
         "store_data_equal_to_fill_value": True,  # a chunk of zeros that is not there would be one that was lost
     }  # fmt: skip
-    store = require().open(spec, open=True, create=True).result()
+    try:
+        store = require().open(spec, open=True, create=True).result()
+    except ValueError as error:  # a dtype that zarr does not have
+        raise CheckpointError(
+            f"save: the leaf {entry.path!r} cannot be written by tensorstore: {error}; format='safetensors' takes "
+            "every dtype"
+        ) from None
     for start, stop, value in leaf.pieces:
         data = np.asarray(value(), order="C")
         where = tuple(slice(a, b) for a, b in zip(start, stop))
@@ -164,8 +207,8 @@ def _finish(under_way: list[tuple[Any, int]], progress: Callable[[int], None]) -
         progress(nbytes)
 
 
-def join(place: Path, entries: Sequence[Entry]) -> None:
-    """Make one database of those of all processes, which keep the data.
+def join(place: Path, known: Sequence[tuple[Keys, str]], entries: Sequence[Entry]) -> None:
+    """Make one database of those of all processes, which keep the data; ``known`` is what :func:`nodes` found.
 
     Raises:
       CheckpointError: tensorstore refused.
@@ -180,7 +223,7 @@ def join(place: Path, entries: Sequence[Entry]) -> None:
         change.commit_async().result()
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise CheckpointError(f"save: the processes' databases cannot be joined by tensorstore: {error}") from None
-    write_text(place / _TREE, _tree_metadata(entries))
+    write_text(place / _TREE, _tree_metadata(known, entries))
 
 
 # --- reading ------------------------------------------------------------------------------------------------

@@ -2,15 +2,17 @@
 
 XLA's CPU compiler writes ``dynamic_update_slice(x, update)`` into the memory of ``x`` where nothing else needs that. If
 ``x`` is a value in another shape, it does not see that an update fused into it reads this value too: rows that are
-moved along in it are then read after they are written. Such updates are written as a choice between the two arrays.
+moved along in it are then read after they are written. A result that goes on in another shape is the same: XLA changes
+the shape before it updates. Such updates are written as a choice between the two arrays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.rewrite import replaced_in_all
 from meshwright.ir.tracing import typeof
 from meshwright.lowering.narrow_bits import called
@@ -25,10 +27,24 @@ _VIEWS = frozenset({"broadcast_in_dim", "optimization_barrier", "reshape", "resh
 
 def keep_what_is_read(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with no update of memory that it reads in another shape; itself where none is."""
-    return replaced_in_all(jaxpr, _rule_in)
+    return replaced_in_all(jaxpr, partial(_rule_in, cache(lambda: _reshaped(jaxpr.jaxpr))))
 
 
-def _rule_in(jaxpr: ClosedJaxpr) -> Callable[[JaxprEqn], Sequence[JaxprEqn]]:
+def _reshaped(jaxpr: Jaxpr) -> set[Atom]:
+    """Values that go on in another shape, also where the function that makes them is called."""
+    views = [e for e in all_eqns(jaxpr) if e.op.name in _VIEWS]
+    calls = [e for e in all_eqns(jaxpr) if e.op.plain_call]
+    found: set[Atom] = {a for e in views for a in e.invars if isinstance(a, Var)}
+    size = -1
+    while len(found) > size:  # of calls in calls
+        size = len(found)
+        for call in calls:
+            results = zip(call.op.jaxpr.jaxpr.outvars, call.outvars)
+            found.update(a for a, v in results if v in found and isinstance(a, Var))
+    return found
+
+
+def _rule_in(reshaped: Callable[[], set[Atom]], jaxpr: ClosedJaxpr) -> Callable[[JaxprEqn], Sequence[JaxprEqn]]:
     values: dict[Var, _Value] = {}
 
     def rule(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
@@ -37,7 +53,8 @@ def _rule_in(jaxpr: ClosedJaxpr) -> Callable[[JaxprEqn], Sequence[JaxprEqn]]:
         if not values:
             values.update(_values(jaxpr))
         x, update = (values.get(a) if isinstance(a, Var) else None for a in eqn.invars[:2])
-        return [called(_updated, eqn.invars, eqn.outvars, eqn.source)] if _reads(update, x) else ()
+        overlaps = _reads(update, x, eqn.outvars[0] in reshaped())
+        return [called(_updated, eqn.invars, eqn.outvars, eqn.source)] if overlaps else ()
 
     return rule
 
@@ -63,9 +80,10 @@ def _values(jaxpr: ClosedJaxpr) -> dict[Var, _Value]:
     return values
 
 
-def _reads(update: _Value | None, x: _Value | None) -> bool:
-    """Whether ``update`` is made of what ``x`` is in another shape, other than by way of ``x``: that XLA sees."""
-    shared: set[_Value | None] = set()
+def _reads(update: _Value | None, x: _Value | None, is_reshaped: bool) -> bool:
+    """Whether ``update`` is made of what ``x`` is in another shape, other than by way of ``x``: that XLA sees unless the
+    result is reshaped."""
+    shared: set[_Value | None] = {x} if is_reshaped and x is not None else set()
     views, seen, todo = [x], {x}, [update]
     while views:
         view = views.pop()

@@ -127,6 +127,13 @@ def test_auto_is_a_sharding_of_jit():
         mw.jit(loss, in_shardings=mw.AUTO)(params, x)
 
 
+def test_a_mesh_keeps_its_types_on_a_machine():
+    mesh = mw.make_mesh((2, 2), ("a", "b"), axis_types=(mw.sharding.AxisType.Explicit,) * 2)
+    for given in (mesh, mesh.abstract_mesh):
+        planned = mw.plan(lambda x: x * 2, np.ones((4, 4), np.float32), mesh=given, machine="v5e:2x2").mesh
+        assert planned.axis_types == mesh.axis_types and planned.machine.name == "v5e:2x2"
+
+
 def test_kinds_of_dimensions():
     traced = mw.jit(step).trace(*mlp(8, 32, 3, 4))
     found = kinds(run_passes(traced.jaxpr, PREPARE).jaxpr)

@@ -241,7 +241,7 @@ class JaxProgram:
             mesh = on_devices(mesh) if type(mesh) is AbstractMesh else mesh
         elif not isinstance(mesh, (Mesh, AbstractMesh)):
             mesh = on_devices(from_mesh(mesh))
-        return JaxPartitioned(self.program.partition(mesh, **options), self.trees, self._outer)
+        return JaxPartitioned(self.program.partition(mesh, num_devices, **options), self.trees, self._outer)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.program, name)
