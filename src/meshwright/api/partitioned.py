@@ -49,7 +49,7 @@ from meshwright.sharding import UNCONSTRAINED, AbstractMesh, Layout, Mesh, Named
 from meshwright.sharding.kinds import in_users_kind, says_explicitly
 from meshwright.spmd import report
 from meshwright.spmd.device_order import Orders, in_orders
-from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline
+from meshwright.spmd.explain.explanation import Explanation, advised, entries, headline, quicker_alone
 from meshwright.spmd.explain.repeated import advised_to_share, repeated_entries
 from meshwright.spmd.explain.suggest import Advisor, Progress
 from meshwright.spmd.memory.held import Memory
@@ -240,7 +240,9 @@ class PartitionedProgram(Stage):
                 repeated = advised_to_share(repeated, self.part, advisor)
                 ranked, more = advised(ranked, advisor, progress)
             notes += more
-        head = headline(self.collectives, mesh, self.peak_bytes, self.work, self.time())
+        time = self.time()
+        notes += quicker_alone(without_constraints(self.part.source), mesh, time.seconds)
+        head = headline(self.collectives, mesh, self.peak_bytes, self.work, time)
         return Explanation(head, ranked, notes, repeated)
 
     def warn(self) -> None:

@@ -221,3 +221,18 @@ def test_merged_reasons_name_all():
     notes = [e.note for e in part.jaxpr.eqns if e.op.name == "psum"]
     assert isinstance(notes[0], Merged) and "output 0 has to be whole; also, at test_explain.py" in one.reason
     assert one.reason.endswith("output 1 has to be whole")
+
+
+def test_what_one_device_does_quicker_is_said():
+    """A small product on a machine that has a name; a large one is none."""
+
+    def alone(side, machine):
+        mesh = mw.AbstractMesh((8,), ("x",), machine=machine)
+        rows, columns = NamedSharding(mesh, P("x")), NamedSharding(mesh, P(None, "x"))
+        like = mw.ShapeDtypeStruct((side, side), np.float32)
+        step = mw.jit(lambda x, w: mnp.tanh(x @ w), in_shardings=(columns, rows), out_shardings=rows)
+        return [note for note in step.lower(like, like).partition().explain().notes if "alone" in note]
+
+    (note,) = alone(64, "v5e:2x4")
+    assert note.startswith("one device alone would take ") and note.endswith(": the program is too small for 8 devices")
+    assert not alone(8192, "v5e:2x4") and not alone(64, None)

@@ -9,13 +9,16 @@ from typing import Any
 
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.explain.causes import causes
 from meshwright.spmd.explain.repeated import RepeatedEntry
 from meshwright.spmd.explain.suggest import Advisor, Progress, Suggestion
 from meshwright.spmd.origin import Origins
+from meshwright.spmd.partition.idle import HELD
 from meshwright.spmd.report import Collective, human_bytes
 from meshwright.spmd.steptime.report import Time, human_seconds
+from meshwright.spmd.steptime.schedule import step_time
 from meshwright.spmd.work import Work
 
 
@@ -111,6 +114,18 @@ def advised(
     if progress is not None:
         progress(len(entries), len(entries), len(advisor.tried))
     return after, [f"{len(advisor.tried)} annotations were tried"]
+
+
+def quicker_alone(program: ClosedJaxpr, mesh: AbstractMesh, seconds: float) -> list[str]:
+    """Where one device of the mesh's machine would be quicker by itself, in words."""
+    if mesh.machine is None or any(eqn.op.name in HELD for eqn in program.jaxpr.eqns):
+        return []
+    alone = step_time(program.jaxpr, mesh).seconds
+    if alone >= seconds:
+        return []
+    return [
+        f"one device alone would take {human_seconds(alone)} a run: the program is too small for {mesh.size} devices"
+    ]
 
 
 class Explanation(str):
