@@ -59,10 +59,11 @@ from meshwright.sharding import (
     device_order_of,
     mesh_of,
 )
+from meshwright.sharding.asked import mesh_asked
 from meshwright.sharding.device_groups import groups_sharding
 from meshwright.sharding.hlo_convert import sdy_to_hlo
 from meshwright.sharding.kinds import LogicalDevice
-from meshwright.sharding.mesh import get_mesh, mesh_asked
+from meshwright.sharding.mesh import get_mesh
 from meshwright.sharding.sdy import SdySharding
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text

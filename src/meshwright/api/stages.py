@@ -34,7 +34,8 @@ from meshwright.runtime.executable import Results, one_device
 from meshwright.runtime.scratch import in_blocks
 from meshwright.runtime.warm import compile_lowered
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, named_to_hlo
-from meshwright.sharding.mesh import get_mesh, mesh_asked
+from meshwright.sharding.asked import mesh_asked
+from meshwright.sharding.mesh import get_mesh
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text, to_hlo
 from meshwright.transforms.keys import on_words

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +111,9 @@ def save(
         step = None if step is None else static_index(step, "save", "the step")
         index = Index([], structure(tree), format, step, _numbers(metrics or {}))
         nodes = zarr.nodes(tree) if format == "tensorstore" else []
-        keys = [keys for keys, kind in nodes if kind == zarr.ARRAY]
-        sources = [replace(s, keys=k) for s, k in zip_longest(sources, keys, fillvalue=())]
+        if nodes:
+            keys = [keys for keys, kind in nodes if kind == zarr.ARRAY]
+            sources = [replace(s, keys=k) for s, k in zip(sources, keys, strict=True)]
     job, saving = Job(folder, sources, index, group, progress, overwrite, nodes), Saving(folder)
     if not asynchronous:
         job.run()

@@ -75,7 +75,8 @@ def _kind(x: Any) -> str:
     """Orbax's name for an array, or for a container that holds nothing."""
     if pytree.leaves(x):
         return ARRAY
-    return {dict: "Dict", list: "List", tuple: "Tuple"}.get(type(x), "None")
+    kinds: dict[type, str] = {dict: "Dict", list: "List", tuple: "Tuple"}
+    return kinds.get(type(x), "None")
 
 
 def names(leaves: Sequence[Leaf]) -> list[str]:

@@ -16,6 +16,7 @@ from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var, all_eqn
 from meshwright.ir.rewrite import replaced_in_all
 from meshwright.ir.tracing import typeof
 from meshwright.lowering.narrow_bits import called
+from meshwright.ops.control.call import FunctionCall
 from meshwright.ops.elementwise.table import add, and_, ge, lt, max_, min_, scalar_like, select, sub
 from meshwright.ops.indexing.dynamic_slice import DynamicSlice
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
@@ -33,14 +34,13 @@ def keep_what_is_read(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 def _reshaped(jaxpr: Jaxpr) -> set[Atom]:
     """Values that go on in another shape, also where the function that makes them is called."""
     views = [e for e in all_eqns(jaxpr) if e.op.name in _VIEWS]
-    calls = [e for e in all_eqns(jaxpr) if e.op.plain_call]
+    calls = [(e.op.jaxpr.jaxpr, e) for e in all_eqns(jaxpr) if isinstance(e.op, FunctionCall)]
     found: set[Atom] = {a for e in views for a in e.invars if isinstance(a, Var)}
     size = -1
     while len(found) > size:  # of calls in calls
         size = len(found)
-        for call in calls:
-            results = zip(call.op.jaxpr.jaxpr.outvars, call.outvars)
-            found.update(a for a, v in results if v in found and isinstance(a, Var))
+        for inner, eqn in calls:
+            found.update(a for a, v in zip(inner.outvars, eqn.outvars) if v in found and isinstance(a, Var))
     return found
 
 
@@ -81,8 +81,8 @@ def _values(jaxpr: ClosedJaxpr) -> dict[Var, _Value]:
 
 
 def _reads(update: _Value | None, x: _Value | None, is_reshaped: bool) -> bool:
-    """Whether ``update`` is made of what ``x`` is in another shape, other than by way of ``x``: that XLA sees unless the
-    result is reshaped."""
+    """Whether ``update`` is made of what ``x`` is in another shape, other than by way of ``x``: that XLA sees unless
+    the result is reshaped."""
     shared: set[_Value | None] = {x} if is_reshaped and x is not None else set()
     views, seen, todo = [x], {x}, [update]
     while views:

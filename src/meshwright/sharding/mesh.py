@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from meshwright.core.expected import as_integer, as_integers, as_tuple
+from meshwright.core.expected import as_integers, as_tuple
 from meshwright.core.late import LateModule
 from meshwright.core.slots import Slot
 from meshwright.core.words import counted
@@ -399,21 +399,6 @@ def require_mesh(mesh: Any, what: str) -> None:
     if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
         name = type(mesh).__name__
         raise MeshError(f"{what}: expected a Mesh, an AbstractMesh or None, got {name}; make one with make_mesh")
-
-
-def mesh_asked(mesh: AnyMesh | None, num_devices: int | None, what: str) -> AnyMesh | None:
-    """The mesh that two arguments ask for: itself, or one axis of so many devices; None if neither is given.
-
-    Raises:
-      ArgumentError: a number below one. MeshError: what is no mesh, or one of another number of devices.
-    """
-    require_mesh(mesh, what)
-    if num_devices is None:
-        return mesh
-    size = as_integer(f"{what}: num_devices", num_devices, 1)
-    if mesh is not None and mesh.size != size:
-        raise MeshError(f"{what}: {mesh!r} has {counted(mesh.size, 'device')}, not num_devices={size}; leave one out")
-    return mesh if mesh is not None else AbstractMesh((size,), ("devices",))
 
 
 def get_mesh() -> AnyMesh | None:
