@@ -250,6 +250,17 @@ def test_an_unknown_custom_call_on_which_xlas_compiler_ends_is_refused(refuses):
     np.testing.assert_array_equal(kept(X[0, :4]), X[0, :4])
 
 
+def test_optimized_text_is_differentiated():
+    def fun(x):
+        return lax.scan(lambda c, u: (jnp.sin(c) * u + c, None), 1.0, jnp.sort(x))[0]
+
+    text = jax.jit(fun).lower(X[0]).compile().as_text()
+    assert "small_call" in text  # what has the loop, but not what it counts from
+    program = mw.load(text)
+    assert {"scan", "sort_by"} <= ops_of(program)
+    np.testing.assert_allclose(mw.grad(program)(X[0]), jax.grad(fun)(X[0]), rtol=1e-5)
+
+
 # --- control flow -------------------------------------------------------------------------------------------
 def ops_of(program):
     return {e.op.name for e in all_eqns(program.jaxpr.jaxpr)}
