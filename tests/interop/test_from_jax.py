@@ -365,6 +365,69 @@ def test_derivatives_are_by_jaxs_rules():
     np.testing.assert_allclose(mapped, [0, 3, 6])
 
 
+def _tripling():
+    @jax.custom_jvp
+    def tripling(x):
+        return jnp.sin(x)
+
+    tripling.defjvp(lambda primals, tangents: (tripling(*primals), 3 * tangents[0] * primals[0]))
+    return tripling
+
+
+def test_forward_mode_is_by_jaxs_rules():
+    f, x = _tripling(), np.array([0.25, 1.5], np.float32)
+    push, pushed = (lambda x: mw.jvp(mw.from_jax(f), (x,), (2 * x,))[1]), lambda x: jax.jvp(f, (x,), (2 * x,))[1]
+    _close(mw.jit(mw.vmap(push))(x[None]), jax.vmap(pushed)(x[None]))
+    _close(mw.jit(mw.hessian(lambda x: mw.from_jax(f)(x).sum()))(x), jax.hessian(lambda x: f(x).sum())(x))
+    _close(mw.grad(lambda x: push(x).sum())(x), jax.grad(lambda x: pushed(x).sum())(x))
+    step = mw.jit(push, in_shardings=mw.NamedSharding(mw.make_mesh((2,), ("i",)), mw.PartitionSpec("i")))
+    part = step.lower(x).partition()
+    assert not part.collectives
+    _close(part(x), pushed(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["looped", "kernels", "scanned"])
+def test_forward_mode_of_what_has_rules_within(which):
+    tripling, x = _tripling(), np.array([0.25, 1.5], np.float32)
+    f = {
+        "looped": lambda x: jax.lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, tripling(c[1])), (0, x))[1],
+        "kernels": lambda x: (jax.scipy.special.gammainc(2.0, x), jnp.linalg.cholesky(x * jnp.eye(2) + 1)),
+        "scanned": lambda x: jax.lax.scan(lambda c, u: (tripling(c) * u, jax.nn.relu(c)), 1.0, x),
+    }[which]
+    push, pushed = (lambda x: mw.jvp(mw.from_jax(f), (x,), (2 * x,))), lambda x: jax.jvp(f, (x,), (2 * x,))
+    _close(push(x), pushed(x))
+    _close(mw.jit(mw.vmap(push))(x[None]), jax.vmap(pushed)(x[None]))
+    _close(mw.jvp(mw.jit(lambda x: push(x)[1]), (x,), (x,)), jax.jvp(lambda x: pushed(x)[1], (x,), (x,)))
+
+
+def _close(ours, theirs):
+    for y, want in zip(mw.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert y.dtype == want.dtype
+        np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
+
+
+def test_modes_that_jax_does_not_have_are_refused(refuses):
+    f, x = mw.from_jax(_with_rules()), mnp.ones(2)
+    with refuses(errors.DifferentiationError, "from_jax", "forward-mode", "to a custom_vjp function", "vjp or jacrev"):
+        mw.jvp(f, (x,), (x,))
+    with refuses(errors.DifferentiationError, "forward-mode", "to a custom_vjp function"):
+        mw.jit(mw.hessian(f))(x)
+    looped = mw.from_jax(lambda x: jax.lax.while_loop(lambda c: c[0] < x, lambda c: c * jax.nn.relu(x), jnp.ones(2))[0])
+    with refuses(errors.DifferentiationError, "reverse-mode", "while_loop", "jvp or jacfwd"):
+        mw.grad(looped)(1.0)
+
+    def closing(x):
+        scaled = jax.custom_vjp(lambda y: x * y)
+        scaled.defvjp(lambda y: (x * y, None), lambda _, ct: (ct,))
+        return scaled(x)
+
+    with refuses(errors.DifferentiationError, "closed-over value", "custom_vjp"):
+        mw.grad(mw.from_jax(closing))(1.0)
+    with refuses(errors.RuleError, "batched form", "vmap_method=None", "lax.map"):
+        mw.vmap(mw.from_jax(lambda x: jax.pure_callback(np.sin, jax.typeof(x), x)))(x)
+
+
 def test_batched_forms_are_by_jaxs_rules():
     @jax.custom_batching.custom_vmap
     def scaled(x):

@@ -11,7 +11,7 @@ from jax import lax
 from reading_oracle import check_function, check_text, flat, opaque_ops
 
 import meshwright as mw
-from meshwright.errors import ReplicationWarning
+from meshwright.errors import CompileError, ReplicationWarning
 from meshwright.ir.jaxpr import all_eqns
 
 RNG = np.random.default_rng(3)
@@ -237,6 +237,28 @@ def test_an_unknown_custom_call_is_kept_and_warned_of():
     with pytest.warns(ReplicationWarning, match="factorize.* runs whole on every device"):
         program = mw.load(text)
     assert opaque_ops(program) == ["stablehlo.custom_call"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::meshwright.errors.ReplicationWarning")
+def test_an_unknown_custom_call_on_which_xlas_compiler_ends_is_refused(refuses):
+    call = '"stablehlo.custom_call"({}) {{call_target_name = "SetBound"}} : ({}) -> tensor<4xf32>'
+    text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{ %y = {}\n return %y : tensor<4xf32> }}"
+    with refuses(CompileError, "'main'", '"SetBound" at <text>:1', "ended its process with SIG", "as operations"):
+        mw.load(text.format(call.format("", "")))(X[0, :4])
+    kept = mw.load(text.format(call.format("%x", "tensor<4xf32>")))
+    np.testing.assert_array_equal(kept(X[0, :4]), X[0, :4])
+
+
+def test_optimized_text_is_differentiated():
+    def fun(x):
+        return lax.scan(lambda c, u: (jnp.sin(c) * u + c, None), 1.0, jnp.sort(x))[0]
+
+    text = jax.jit(fun).lower(X[0]).compile().as_text()
+    assert "small_call" in text  # what has the loop, but not what it counts from
+    program = mw.load(text)
+    assert {"scan", "sort_by"} <= ops_of(program)
+    np.testing.assert_allclose(mw.grad(program)(X[0]), jax.grad(fun)(X[0]), rtol=1e-5)
 
 
 # --- control flow -------------------------------------------------------------------------------------------

@@ -248,6 +248,11 @@ class Op:
         return self.name
 
     @property
+    def unknown_call(self) -> str:
+        """What a custom call of a program from elsewhere calls, of which nothing is known; of other ops nothing."""
+        return ""
+
+    @property
     def params(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 

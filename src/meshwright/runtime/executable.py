@@ -28,6 +28,7 @@ from meshwright.runtime.parts import Parts, spread_of
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.transfers import check_transfer, level_of
+from meshwright.runtime.unknown_calls import try_unknown_calls
 from meshwright.sharding import Sharding
 from meshwright.stablehlo.hlo import module_bytecode
 
@@ -333,6 +334,7 @@ def _loaded(program: DeviceProgram, quick: bool, options: tuple[tuple[str, Any],
     require_room(program.jaxpr.jaxpr)
     module, callbacks = program.emitted
     source = module if callbacks else module_bytecode(module)
+    try_unknown_calls(program, len(reals or (0,)))
     loaded = pjrt.compile_module(source, program.name, callbacks, quick, program.as_text, options, reals)
     _LOGGER.log(
         log_level(),

@@ -157,9 +157,18 @@ class ModuleReader:
             raise self._error(misplaced)
         return of_all_devices(program, reader.num_devices)
 
+    @cached_property
+    def _operations(self) -> dict[str, ir.Operation]:
+        """The module's functions, by name."""
+        found = (o.operation for o in self.module.body.operations)
+        return {o.attributes["sym_name"].value: o for o in found if o.name == "func.func"}
+
+    def block_of(self, name: str) -> ir.Block:
+        """What the function ``name`` does."""
+        return self._entry_block(self._operations[name], name)
+
     def _read(self) -> ParsedProgram:
-        operations = {o.operation.attributes["sym_name"].value: o.operation for o in self.module.body.operations
-                      if o.operation.name == "func.func"}  # fmt: skip
+        operations = self._operations
         try:
             self.meshes = self._meshes()
         except MeshwrightError as error:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.ir.passes import written_out
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.bitcast import bitcast
@@ -26,11 +27,21 @@ def _constant(r: Any) -> Any:
     return broadcast_in_dim(array[()], aval.shape, ())
 
 
+#: on calls that XLA's compiler for CPUs makes of loops: written out, it is seen what they count from
+_SPLIT_OFF = "xla_cpu_small_call"
+#: equations of such a loop: it is small
+_MOST = 10_000
+
+
 # --- calls --------------------------------------------------------------------------------------------------
 @reads("func.call", "call")
 def _call(r: Any) -> Any:
     marks = r.operation.attributes
-    if "mhlo.frontend_attributes" in marks and PARTITIONED_BY_USER in (given := marks["mhlo.frontend_attributes"]):
+    given = marks["mhlo.frontend_attributes"] if "mhlo.frontend_attributes" in marks else {}
+    function = r.module.functions.get(r.attr("callee"))
+    if _SPLIT_OFF in given and function is not None and written_out(function.jaxpr) <= _MOST:
+        return r.body.block(r.module.block_of(r.attr("callee")), r.operands)
+    if PARTITIONED_BY_USER in given:
         name = given[PARTITIONED_BY_USER].value
         r.warn(
             f"custom_partitioning {name}: its user's functions partitioned it, which a text does not hold; here it is "

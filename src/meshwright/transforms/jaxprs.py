@@ -37,7 +37,7 @@ class JaxprTransforms:
             name: Slot(f"the transformation of jaxprs {name!r}", f"meshwright.transforms.{by}")
             for name, by in {
                 **dict.fromkeys(("jvp", "batch", "partial_eval", "transpose"), "rules"),
-                **dict.fromkeys(("batched_jvp_rule", "batched_vjp_rules"), "rules"),
+                **dict.fromkeys(("batched_jvp_rule", "batched_vjp_rules", "batched_linear"), "rules"),
                 "jvp_of_batch_rule": "custom_vmap",
             }.items()
         }
@@ -106,6 +106,19 @@ class JaxprTransforms:
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """A forward and a backward rule under ``vmap``."""
         return self.makers["batched_vjp_rules"].value(fwd, bwd, mapped)
+
+    def batched_linear(
+        self, fun: Callable[..., Any], mapped: Mapped, residual_dims: Sequence[int | None]
+    ) -> Callable[..., Any]:
+        """A function of residuals and of values in which it is linear under ``vmap``: its values are ``mapped`` as the
+        results of a function of which it computes cotangents."""
+        return self.makers["batched_linear"].value(fun, mapped, residual_dims)
+
+    def batched_avals(
+        self, avals: Sequence[ShapedArray], axis: BatchAxis, dims: Sequence[int | None]
+    ) -> tuple[ShapedArray, ...]:
+        """Types with a batch dimension."""
+        return tuple(batched_aval(a, axis, d) for a, d in zip(avals, dims, strict=True))
 
 
 TRANSFORMS = JaxprTransforms()

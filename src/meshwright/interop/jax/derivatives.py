@@ -8,20 +8,20 @@ same way again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import jax
+import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.source import warn
-from meshwright.errors import DerivativeWarning, DifferentiationError
+from meshwright.errors import DerivativeWarning, DifferentiationError, MeshwrightError, RuleError
 from meshwright.ir.tracing import typeof
+from meshwright.ops.control.custom_vjp import CustomLin
 from meshwright.transforms.autodiff import jvp
 from meshwright.transforms.custom_jvp import custom_jvp
-from meshwright.transforms.custom_vjp import custom_vjp
 from meshwright.transforms.custom_vmap import custom_vmap
 
 
@@ -45,7 +45,8 @@ def of_operations(plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> lis
 class ByRules:
     """A function of JAX's, from arrays to a list of them, as a function of ours with JAX's derivative.
 
-    ``import_`` makes functions of ours of JAX's. With ``batches``, its batched form is JAX's, too.
+    ``import_`` makes functions of ours of JAX's. With ``batches``, its batched form is JAX's, too. Values beside a
+    derivative are differentiated again as in JAX's reverse mode, which forgets there what rules in loops say.
     """
 
     def __init__(self, function: Callable[..., list[Any]], import_: Callable[..., Any], batches: bool = False) -> None:
@@ -59,8 +60,8 @@ class ByRules:
         moving = tuple(i for i, x in enumerate(leaves) if dtypes.is_inexact(typeof(x).dtype))
         if not moving:
             return plain(*leaves)
-        call = custom_vjp(plain)
-        call.defvjp(*self._rules(moving, len(leaves)))
+        call = custom_jvp(plain)
+        call.defjvp(partial(self._derivative, moving))
         return list(call(*leaves))
 
     def _batched(self, plain: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
@@ -76,53 +77,89 @@ class ByRules:
 
     @cache  # noqa: B019 - as long as the program lives
     def _mapped(self, axes: tuple[int | None, ...], size: int) -> Any:
-        return self.import_(jax.vmap(self.function, in_axes=axes, axis_size=size))
+        mapped = self.import_(jax.vmap(self.function, in_axes=axes, axis_size=size))
+        return _in_our_words(mapped, "batched form", "lax.map", "jax.custom_batching.custom_vmap", RuleError)
 
-    def _rules(self, moving: tuple[int, ...], count: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        forward, backward = self._programs(moving)
-        trees: list[Any] = []
+    def _derivative(self, moving: tuple[int, ...], primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
+        """Results and tangents: these are computed and transposed by programs of JAX's, whichever is asked for."""
+        linearized, push, pull = self._programs(moving)
+        outs, linear = linearized(*primals)
+        kept, tree = jax.tree_util.tree_flatten(linear)
+        n = len(primals)
 
-        def fwd(*leaves: Any) -> tuple[list[Any], list[Any]]:
-            outs, pulled = forward(*leaves)
-            kept, tree = jax.tree_util.tree_flatten(pulled)
-            trees.append(tree)
-            return outs, kept
+        def pushed(saved: Any, tangents: Any) -> list[Any]:
+            return list(push(saved[:n], *tangents))
 
-        def bwd(kept: Any, cotangents: Any) -> tuple[Any, ...]:
+        def pulled(saved: Any, cotangents: Any) -> list[Any]:
             wanted = [ct for ct in cotangents if dtypes.is_inexact(typeof(ct).dtype)]
-            grads = iter(backward(jax.tree_util.tree_unflatten(trees[-1], kept), wanted))
-            return tuple(next(grads) if i in moving else None for i in range(count))
+            return list(pull(jax.tree_util.tree_unflatten(tree, saved[n:]), wanted))
 
-        return fwd, bwd
+        types, saved = tuple(typeof(y).strong() for y in outs), [*primals, *kept]
+        given = [*saved, *(tangents[i] for i in moving)]
+        every = (True,) * len(moving)
+        op = CustomLin("from_jax", pulled, len(saved), every, types, push=pushed, in_avals=tuple(map(typeof, given)))
+        touts = iter(op.bind(*given))
+        return outs, [next(touts) if dtypes.is_inexact(a.dtype) else np.zeros(a.shape, dtypes.float0) for a in types]
 
     @cache  # noqa: B019 - as long as the program lives
-    def _programs(self, moving: tuple[int, ...]) -> tuple[Any, Any]:
-        def forward(*leaves: Any) -> tuple[list[Any], Any]:
-            def of_moving(*values: Any) -> tuple[list[Any], list[Any]]:
-                full = list(leaves)
-                for i, x in zip(moving, values):
-                    full[i] = x
-                outs = self.function(*full)
-                return [y for y in outs if jax.numpy.issubdtype(y.dtype, jax.numpy.inexact)], outs
+    def _programs(self, moving: tuple[int, ...]) -> tuple[Any, Any, Any]:
+        """The function linearized, to results and a linear function; its forward mode; the transpose of the linear."""
+        types: list[Any] = []
 
-            with _in_our_words():
-                _, pulled, outs = jax.vjp(of_moving, *(leaves[i] for i in moving), has_aux=True)
-            return outs, pulled
+        def linearized(*leaves: Any) -> tuple[list[Any], Any]:
+            given = [leaves[i] for i in moving]
+            types[:] = map(jax.typeof, given)
+            of_moving = partial(_of_moving, self.function, moving, leaves)
+            try:
+                _, linear, outs = jax.linearize(of_moving, *given, has_aux=True)
+            except Exception:  # forward mode may be all that there is, or nothing: whichever is asked for will say so
+                return self.function(*leaves), jax.tree_util.Partial(push, leaves)
+            return outs, linear
 
-        def backward(pulled: Any, cotangents: Any) -> Any:
-            return pulled(cotangents)
+        def push(leaves: Any, *tangents: Any) -> Any:
+            given, of_moving = tuple(leaves[i] for i in moving), partial(_of_moving, self.function, moving, leaves)
+            return jax.jvp(of_moving, given, tangents, has_aux=True)[1]
 
-        return self.import_(forward), self.import_(backward)
+        def pull(linear: Any, cotangents: Any) -> Any:
+            return jax.linear_transpose(linear, *types)(cotangents)
+
+        return (
+            self.import_(linearized),
+            _in_our_words(self.import_(push), "forward-mode derivative", "grad, vjp or jacrev", "jax.custom_jvp"),
+            _in_our_words(self.import_(pull), "reverse-mode derivative", "jvp or jacfwd", "jax.custom_vjp"),
+        )
 
 
-@contextmanager
-def _in_our_words() -> Iterator[None]:
-    """Within, JAX differentiates; what it has no derivative of is an error of ours.
+def _of_moving(
+    function: Callable[..., list[Any]], moving: Sequence[int], leaves: Sequence[Any], *values: Any
+) -> tuple[list[Any], list[Any]]:
+    """Results that have a derivative, and all, of ``leaves`` with other ``values`` where they move."""
+    full = list(leaves)
+    for i, x in zip(moving, values):
+        full[i] = x
+    outs = function(*full)
+    return [y for y in outs if jax.numpy.issubdtype(y.dtype, jax.numpy.inexact)], outs
+
+
+def _in_our_words(
+    program: Any, what: str, others: str, rule: str, kind: type[MeshwrightError] = DifferentiationError
+) -> Callable[..., Any]:
+    """A derivative or batched form that JAX may not have, which it says when it is lowered.
 
     Raises:
-      DifferentiationError: says what JAX said.
+      DifferentiationError: or what ``kind`` says: what JAX said, and what else there may be.
     """
-    try:
-        yield
-    except (NotImplementedError, ValueError) as error:
-        raise DifferentiationError(f"from_jax: JAX does not differentiate this function ({error})") from error
+
+    def transformed(*args: Any) -> Any:
+        try:
+            program.lower(*args)
+        except MeshwrightError:
+            raise
+        except Exception as error:
+            raise kind(
+                f"from_jax: JAX has no {what} of this function ({error}); use {others}, or give the function a rule by "
+                f"{rule}"
+            ) from error
+        return program(*args)
+
+    return transformed

@@ -1,12 +1,15 @@
 """Functions with a backward rule of their own.
 
 ``custom_vjp_call`` is the function. Differentiating it runs the user's forward rule and leaves one linear op,
-``custom_lin``, whose transpose is the user's backward rule; it has no other meaning.
+``custom_lin``, whose transpose is the user's backward rule; it has no other meaning, unless what it computes is given,
+too.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 from meshwright.core.avals import ShapedArray
@@ -14,15 +17,18 @@ from meshwright.core.dtypes import is_inexact
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
 from meshwright.ir.contract import ArrayLike, Emitted
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Linear, Mapped, Op, Tangent, Zero
-from meshwright.ir.tracing import typeof
-from meshwright.ops.control.call import CallOp, FunctionCall, batched_everywhere
+from meshwright.ir.tracing import trace_to_jaxpr, typeof
+from meshwright.ops.control.call import CallOp, FunctionCall, Jit, batched_everywhere
 from meshwright.ops.elementwise.table import materialize
 
 #: flat operands, and which of them are differentiated, to (flat residuals, flat results)
 Forward = Callable[[Sequence[Any], Sequence[bool]], tuple[Sequence[Any], Sequence[Any]]]
 #: flat residuals and result cotangents to one cotangent (or None, for zero) an operand
 Backward = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+#: flat residuals and tangents of inexact operands to the tangents of inexact results
+Pushforward = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
 def closed_over(name: str) -> DifferentiationError:
@@ -89,9 +95,10 @@ class CustomVjpCall(FunctionCall):
 
 @dataclass(frozen=True)
 class CustomLin(CallOp):
-    """The derivative of a function with a backward rule: of residuals and tangents, known only by its transpose.
+    """The derivative of a function with a backward rule: of residuals and tangents, known by its transpose.
 
-    ``linear`` says of which operands of the function there are tangents (those of inexact types).
+    ``linear`` says of which operands of the function there are tangents (those of inexact types). With ``push``, which
+    computes it of operands of types ``in_avals``, forward mode goes through. It is asked only then: it may refuse.
     """
 
     fun_name: str
@@ -100,8 +107,24 @@ class CustomLin(CallOp):
     linear: tuple[bool, ...]
     out_avals: tuple[ShapedArray, ...]
     symbolic_zeros: bool = False
+    push: Pushforward | None = None
+    in_avals: tuple[ShapedArray, ...] = ()
     name: ClassVar[str] = "custom_lin"
-    hidden_params: ClassVar[tuple[str, ...]] = ("bwd", "linear", "out_avals", "symbolic_zeros")
+    hidden_params: ClassVar[tuple[str, ...]] = ("bwd", "linear", "out_avals", "symbolic_zeros", "push", "in_avals")
+
+    def body(self) -> ClosedJaxpr | None:
+        return None if self.push is None else self._pushed.jaxpr
+
+    @cached_property
+    def _pushed(self) -> Jit:
+        """What it computes."""
+        push, n = self.push, self.num_residuals
+        if push is None:
+            raise DifferentiationError(
+                f"custom_vjp {self.fun_name}: it has a rule for reverse mode only, so jvp, jacfwd and linearize cannot "
+                "go through it; use grad, vjp or jacrev, or write the rule with custom_jvp"
+            )
+        return Jit(self.fun_name, trace_to_jaxpr(lambda *xs: push(xs[:n], xs[n:]), self.in_avals, self.fun_name))
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return tuple(a for a in self.out_avals if is_inexact(a.dtype))
@@ -124,17 +147,21 @@ class CustomLin(CallOp):
         results = iter(cotangents)
         return [None] * len(residuals) + [next(results) if isinstance(x, Linear) else None for x in tangents]
 
-    def _refuse(self) -> DifferentiationError:
-        return DifferentiationError(
-            f"custom_vjp {self.fun_name}: it has a rule for reverse mode only, so jvp, jacfwd and linearize cannot go "
-            "through it; use grad, vjp or jacrev, or write the rule with custom_jvp"
-        )
-
     def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
-        raise self._refuse()
+        return self._pushed.jvp_call(t, primals, tangents)
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
-        raise self._refuse()
+        if self.push is None or axis.key is not None:
+            return self._pushed.batch_call(t, axis, args, dims)
+        saved, given = tuple(dims[: self.num_residuals]), iter(dims[self.num_residuals :])
+        ins = [next(given) if lin else None for lin in self.linear]
+        tangents = [d for d, lin in zip(ins, self.linear) if lin]
+        outs, inexact = (0,) * len(self.out_avals), (0,) * len(self.infer())
+        bwd = t.batched_linear(self.bwd, Mapped(axis, ins, outs), saved)
+        push = t.batched_linear(self.push, Mapped(axis, inexact, tangents), saved)
+        types = t.batched_avals(self.out_avals, axis, outs), t.batched_avals(self.in_avals, axis, dims)
+        op = dataclasses.replace(self, bwd=bwd, push=push, out_avals=types[0], in_avals=types[1])
+        return op.bind(*args), list(inexact)
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
-        raise self._refuse()
+        return self._pushed.emit(b, *operands)

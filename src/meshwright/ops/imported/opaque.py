@@ -35,6 +35,11 @@ class Opaque(Op):
     def has_effects(self) -> bool:
         return self.side_effect
 
+    @property
+    def unknown_call(self) -> str:
+        name = dict(self.attributes).get("call_target_name", "") if self.target == "stablehlo.custom_call" else ""
+        return "" if name.startswith('"__onednn$') else name  # what the compiler makes, and we for it
+
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return self.results
 

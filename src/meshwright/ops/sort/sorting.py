@@ -127,6 +127,16 @@ class _Positioned:
         return [select(both_exist, or_(before, and_(not_(after), earlier)), earlier)]
 
 
+@dataclass(frozen=True)
+class _Ignoring:
+    """A comparator of one operand more, at which it does not look."""
+
+    comparator: ClosedJaxpr
+
+    def __call__(self, *pairs: Any) -> list[Any]:
+        return eval_jaxpr(self.comparator, self.comparator.consts, *pairs[:-2])
+
+
 # --- sort ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Sorting(Op):
@@ -147,6 +157,21 @@ class _Sorting(Op):
         full = [along(x, d, place, axis.size) for x, d in zip(args, dims)]
         outs = dataclasses.replace(self, dimension=above(self.dimension, place)).bind(*full)
         return outs, [place] * len(outs)
+
+    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
+        moving = [not isinstance(t, Zero) for t in tangents]
+        if not any(moving):
+            outs = self.bind(*primals)
+            return outs, [Zero(typeof(y)) for y in outs]
+        positions = iota(np.int32, typeof(primals[0]).shape, self.dimension)
+        *outs, order = self.with_positions().bind(*primals, positions)
+        return outs, [
+            gather_along(t, order, self.dimension) if m else Zero(typeof(y)) for y, t, m in zip(outs, tangents, moving)
+        ]
+
+    def with_positions(self) -> _Sorting:
+        """This sort of one operand more, which does not decide about the order."""
+        return self
 
     # --- on a split dimension -------------------------------------------------------------------------------
     def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
@@ -205,17 +230,6 @@ class Sort(_Sorting):
         if not 1 <= self.num_keys <= len(avals):
             raise ArgumentError(f"sort: num_keys={self.num_keys} must be between 1 and {len(avals)}, the operand count")
         return avals
-
-    def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
-        moving = [not isinstance(t, Zero) for t in tangents]
-        if not any(moving):
-            outs = self.bind(*primals)
-            return outs, [Zero(typeof(y)) for y in outs]
-        positions = iota(np.int32, typeof(primals[0]).shape, self.dimension)
-        *outs, order = self.bind(*primals, positions)
-        return outs, [
-            gather_along(t, order, self.dimension) if m else Zero(typeof(y)) for y, t, m in zip(outs, tangents, moving)
-        ]
 
     def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
         # Equal elements are the same ones, but for complex NaN and, where they must keep their order, 0 and -0.
@@ -302,6 +316,11 @@ class SortBody(_Sorting):
         super().infer(*avals)
         check_body(self.name, self.computation, [a for a in avals for _ in range(2)], 1)
         return avals
+
+    def with_positions(self) -> _Sorting:
+        compare, index = self.computation, ShapedArray((), np.dtype(np.int32))
+        body = traced(_Ignoring(compare), "comparator", (*compare.in_avals, index, index))
+        return dataclasses.replace(self, computation=body)
 
     def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
         return self.is_stable or uneven

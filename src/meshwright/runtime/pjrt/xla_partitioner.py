@@ -17,11 +17,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.errors import CompileError
-from meshwright.runtime.pjrt.client import compile_options, load, xc
+from meshwright.runtime.pjrt.client import calls_lapack, compile_options, load, load_lapack, xc
 from meshwright.runtime.pjrt.replicas import CompiledMemory
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 
@@ -60,18 +61,32 @@ def xla_partition(
     """
     with tempfile.TemporaryDirectory(prefix="meshwright_compare_") as name:
         folder = Path(name)
-        (folder / "module").write_bytes(module.encode() if isinstance(module, str) else module)
-        request = {
-            "devices": num_devices, "free": list(free_results), "text": isinstance(module, str),
-            "partitioned": partitioned,
-        }  # fmt: skip
-        (folder / "request.json").write_text(json.dumps(request))
-        _run(folder)
-        answer = json.loads((folder / "answer.json").read_text())
+        request = {"devices": num_devices, "free": list(free_results), "partitioned": partitioned}
+        answer = _asked(folder, module, request, "XLA's partitioner")
         if "refused" in answer:
             raise CompileError(answer["refused"])
         compiled, text = (_written(folder, name) for name in (_COMPILED, f"*.before_{_BEFORE}.txt"))
         return XlaPartition(compiled, answer["peak"], answer["seconds"], text)
+
+
+def survive(module: str | bytes, replicas: int, what: str) -> None:
+    """Compile what ``replicas`` devices run, to see whether the compiler comes back: by what it refuses, too.
+
+    Raises:
+      CompileError: it ended its process, or took longer than ``config.target_seconds``; ``what`` begins the message.
+    """
+    with tempfile.TemporaryDirectory(prefix="meshwright_tried_") as name:
+        _asked(Path(name), module, {"devices": replicas, "free": [], "partitioned": True}, what)
+
+
+def _asked(folder: Path, module: str | bytes, request: dict[str, object], what: str) -> dict[str, Any]:
+    """What a child says that compiles the module."""
+    is_text = isinstance(module, str)
+    (folder / "module").write_bytes(module.encode() if is_text else module)  # type: ignore[union-attr, arg-type]
+    (folder / "request.json").write_text(json.dumps({**request, "text": is_text}))
+    _run(folder, what)
+    answer: dict[str, Any] = json.loads((folder / "answer.json").read_text())
+    return answer
 
 
 def _written(folder: Path, pattern: str) -> str:
@@ -80,7 +95,7 @@ def _written(folder: Path, pattern: str) -> str:
     return with_listed_groups(file.read_text())
 
 
-def _run(folder: Path) -> None:
+def _run(folder: Path, what: str) -> None:
     """Compile what is in ``folder`` in a child, which leaves its answer there.
 
     Raises:
@@ -95,13 +110,11 @@ def _run(folder: Path) -> None:
             errors="replace", env={**os.environ, "PYTHONPATH": paths}, timeout=config.target_seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise CompileError(
-            f"XLA's partitioner takes longer than {config.target_seconds} s; raise config.target_seconds"
-        ) from None
+        raise CompileError(f"{what} takes longer than {config.target_seconds} s; raise config.target_seconds") from None
     if not (folder / "answer.json").exists():
         how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"status {done.returncode}"
         lines = [line for line in done.stderr.splitlines() if line.strip()][-_LINES:]
-        raise CompileError("\n".join([f"XLA's partitioner ended its process with {how}, saying:", *lines]))
+        raise CompileError("\n".join([f"{what} ended its process with {how}" + (", saying:" if lines else ""), *lines]))
 
 
 def _answer(folder: Path) -> dict[str, object]:
@@ -121,6 +134,8 @@ def _partition(
 ) -> dict[str, object]:
     """:func:`xla_partition`, in this process: peak and seconds; the modules are written into ``folder``. With ``None``
     for the free results it is what a device runs already."""
+    if calls_lapack(module):
+        load_lapack()
     client = xc.make_cpu_client(num_devices=num_devices)
     options = compile_options(1, num_devices) if free_results is not None else compile_options(num_devices, 1)
     options.env_option_overrides = [("xla_dump_to", str(folder)), ("xla_dump_hlo_pass_re", _BEFORE)]

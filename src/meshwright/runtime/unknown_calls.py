@@ -1,0 +1,42 @@
+"""Custom calls of programs from elsewhere, of which nothing is known: XLA's compiler may end the process on them.
+
+A program that has one is compiled in a child process first, once for the types of its operands.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.core.late import LateModule
+from meshwright.errors import CompileError
+from meshwright.ir.jaxpr import JaxprEqn, all_eqns
+from meshwright.lowering.lower import DeviceProgram
+from meshwright.runtime.pjrt import platforms
+
+_CHILD: Any = LateModule("meshwright.runtime.pjrt.xla_partitioner")
+_survived: set[object] = set()
+
+
+def try_unknown_calls(program: DeviceProgram, replicas: int) -> None:
+    """See that XLA's compiler for CPUs comes back from a program that is about to be compiled here.
+
+    Raises:
+      CompileError: it does not; names the calls.
+    """
+    calls = [e for e in all_eqns(program.jaxpr.jaxpr) if e.op.unknown_call]
+    key = frozenset((e.op, *(x.aval for x in e.invars)) for e in calls)
+    if platforms.is_plugin() or key <= _survived:
+        return
+    try:
+        _CHILD.survive(program.as_text(), replicas, "its compiler")
+    except CompileError as error:
+        raise CompileError(
+            f"XLA could not compile {program.name!r}, which calls {_named(calls)}, of which nothing is known: {error}; "
+            "write what is called there as operations"
+        ) from None
+    _survived.update(key)
+
+
+def _named(calls: list[JaxprEqn]) -> str:
+    """Each call and its line."""
+    return ", ".join(dict.fromkeys(f"{e.op.unknown_call} at {e.source}" for e in calls))
