@@ -14,7 +14,6 @@ ABSENT: dict[str, dict[str, str]] = {
         "array_ref": "use new_ref",
         "ad|api_util|extend|make_user_context|no_execution|no_tracing": "that is inside of JAX; see docs/",
         "ds": "use lax.dynamic_slice_in_dim, or an index",
-        "ffi": "use pure_callback",
         "monitoring": "use profiler, part.explain() and log_compiles",
         "auto_pcast|remove_size_one_mesh_axis_from_type": "use lax.pcast",
         "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
@@ -30,6 +29,11 @@ ABSENT: dict[str, dict[str, str]] = {
     "lax.linalg": {
         ".*_p": _PRIMITIVES,
         "EigImplementation|EighImplementation|SvdAlgorithm": "there is one implementation, LAPACK's",
+    },
+    "ffi": {
+        "ffi_lowering|build_ffi_lowering_function": "use ffi_call in the function that is lowered",
+        "register_ffi_target_as_batch_partitionable": "use shard_map or custom_partitioning around ffi_call",
+        "register_ffi_type_id": "use register_ffi_type",
     },
     "nn": {"scaled_dot_general|get_scaled_dot_general_config": "use scaled_matmul"},
     "numpy": {"int1|uint1|float6_e2m3fn|float6_e3m2fn": "XLA's CPU code has no such dtype; the narrowest is int2"},
