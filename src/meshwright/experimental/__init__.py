@@ -36,6 +36,7 @@ __getattr__, __dir__ = late_attributes(
         "pjit",
         "serialize_executable",
         "shard_alike",
+        "sparse",
         "shard_map",
     ),
 )
