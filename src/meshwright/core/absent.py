@@ -52,7 +52,7 @@ ABSENT: dict[str, dict[str, str]] = {
         "sparsify|sparse_reduce|todense": "use the methods of BCOO, and todense()",
         "grad|value_and_grad|jacfwd|jacrev|jacobian": "take derivatives by the data of a BCOO, within which it is made",
         "BCSR|COO|CSR|CSC|JAXSparse|bcsr_.*|coo_.*|csr_.*": "there is one format; use BCOO",
-        "bcoo_.*|nm|random_bcoo|save_npz|load_npz|CuSparseEfficiencyWarning|test_util|util|bcoo|bcsr|coo|csr|ad|api|"
+        "bcoo_.*|nm|random_bcoo|save_npz|load_npz|(Cu)?Sparse.*|test_util|util|bcoo|bcsr|coo|csr|ad|api|"
         "random|transform|.*_p": "use the methods of BCOO, or its data and indices",
     },
     "export": {
