@@ -45,7 +45,6 @@ ABSENT: dict[str, dict[str, str]] = {
     },
     "debug": {
         "DebugEffect|OrderedDebugEffect": "effects are not typed; see debug.print(ordered=True)",
-        "breakpoint": "use debug.callback, or disable_jit",
     },
     "dtypes": {},
     "experimental.sparse": {

@@ -133,6 +133,8 @@ class JetTrace(Trace):
     def _by_derivative(self, op: Op, args: Sequence[Any], order: int) -> Any:
         """The result, by its derivative along the curve: what the op's rule makes of the operands and theirs."""
         values, tangents = [self._shorter(x) for x in args], [self._derivative(x) for x in args]
+        outs: Any
+        touts: Any  # one of each, or lists, as ``multiple_results`` says
         with set_trace(self):
             if isinstance(op, CallOp):
                 outs, touts = op.jvp_call(TRANSFORMS, values, tangents)

@@ -53,7 +53,7 @@ class FfiCall(Op):
         return self.side_effect
 
     @property
-    def of_operands(self) -> bool:  # type: ignore[override]
+    def of_operands(self) -> bool:
         return not self.side_effect
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
