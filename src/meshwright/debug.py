@@ -1,6 +1,7 @@
 """``jax.debug``: printing and callbacks from inside of a program, and pictures of shardings."""
 
 from meshwright.core.absent import absent as _absent
+from meshwright.inspect.breakpoint import breakpoint
 from meshwright.inspect.debug import (
     ShardingPicture,
     callback,
@@ -13,8 +14,8 @@ from meshwright.inspect.debug import (
 )
 
 __all__ = [
-    "ShardingPicture", "callback", "inspect_array_sharding", "log", "picture_of", "print", "visualize_array_sharding",
-    "visualize_sharding",
+    "ShardingPicture", "breakpoint", "callback", "inspect_array_sharding", "log", "picture_of", "print",
+    "visualize_array_sharding", "visualize_sharding",
 ]  # fmt: skip
 
 __getattr__ = _absent("debug")

@@ -268,6 +268,16 @@ def test_times_are_those_of_a_machine(file, tmp_path):
     assert wrong.returncode == 1 and "no chip 'v5f' is known; did you mean" in " ".join(wrong.stderr.split())
 
 
+@pytest.mark.parametrize("command", ["partition --machine v5e:2x2", "explain", "compare --machine v5e:2x2"])
+def test_without_devices_the_options_are_named(command, tmp_path):
+    plain = tmp_path / "plain.mlir"
+    text = PROGRAM.replace("num_partitions = 4", "num_partitions = 1")
+    plain.write_text(re.sub(r' {mhlo.sharding = "{.*?}"}', "", text))
+    done = run(*command.split(), str(plain))
+    expected = "compare one whose" if command.startswith("compare") else "--mesh data=4,model=2 or --devices 8"
+    assert done.returncode == 1 and expected in " ".join(done.stderr.split()), done.stderr
+
+
 def test_chips_are_listed_with_their_sources():
     done = run("hardware")
     assert done.returncode == 0, done.stderr

@@ -37,6 +37,7 @@ CALLS = re.compile(r"lapack_\w+_ffi|Sharding|\w*barrier")
 WITHOUT_SAMPLE = {
     "check": "no result",
     "debug_callback": "no result",
+    "ffi_call": "a kernel, as its user promises; with an effect, of none",
     "inspect_sharding": "no result",
     "propagation_barrier": "the operand",
     "sharding_annotation": "the operand",

@@ -83,7 +83,7 @@ def _as_declared(x: Any, where: str) -> ShapedArray:
     return shape_of(x).strong()
 
 
-def _results(tree: Any, where: str) -> tuple[tuple[ShapedArray, ...], Any]:
+def declared_results(tree: Any, where: str) -> tuple[tuple[ShapedArray, ...], Any]:
     leaves, treedef = pytree.flatten(tree)
     for x in leaves:
         if not (hasattr(x, "shape") and hasattr(x, "dtype")):
@@ -94,7 +94,7 @@ def _results(tree: Any, where: str) -> tuple[tuple[ShapedArray, ...], Any]:
     return tuple(_as_declared(x, where) for x in leaves), treedef
 
 
-def _arrays(args: Any, kwargs: Any, where: str) -> tuple[list[Any], pytree.PyTreeDef]:
+def flat_arrays(args: Any, kwargs: Any, where: str) -> tuple[list[Any], pytree.PyTreeDef]:
     """The leaves of the arguments, and their structure.
 
     Raises:
@@ -143,8 +143,8 @@ def pure_callback(
             f"{vmap_method!r}"
         )
     _by_one_process(sharding, "pure_callback")
-    results, out_tree = _results(result_shape_dtypes, "pure_callback")
-    leaves, in_tree = _arrays(args, kwargs, "pure_callback")
+    results, out_tree = declared_results(result_shape_dtypes, "pure_callback")
+    leaves, in_tree = flat_arrays(args, kwargs, "pure_callback")
     flat = FlatFunction(callback, in_tree, out_tree)
     op = PureCallback(flat, name_of(callback), results, vmap_method=vmap_method)
     return pytree.unflatten(out_tree, op.bind(*leaves))
@@ -172,8 +172,8 @@ def io_callback(
     """
     require_callable(callback, "io_callback")
     _by_one_process(sharding, "io_callback")
-    results, out_tree = _results(result_shape_dtypes, "io_callback")
-    leaves, in_tree = _arrays(args, kwargs, "io_callback")
+    results, out_tree = declared_results(result_shape_dtypes, "io_callback")
+    leaves, in_tree = flat_arrays(args, kwargs, "io_callback")
     flat = FlatFunction(callback, in_tree, out_tree)
     op = IoCallback(flat, name_of(callback), results, bool(ordered))
     return pytree.unflatten(out_tree, op.bind(*leaves))

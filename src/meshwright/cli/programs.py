@@ -18,7 +18,7 @@ from meshwright.api.compare import our_figures, xla_figures
 from meshwright.api.load import ImportedProgram, load
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, MeshwrightWarning
+from meshwright.errors import ArgumentError, MeshError, MeshwrightWarning
 from meshwright.lowering.pipeline import whole_pipeline
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.report import Collective, human_bytes
@@ -106,6 +106,7 @@ def compare(file: File, machine: MachineOption = "") -> None:
     console = Console(highlight=False)
     source = contents(file)
     program = load(source)
+    _require_devices(program, "compare one whose arguments have some")
     mesh = _on_machine(program, None, 0, machine)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MeshwrightWarning)
@@ -145,7 +146,7 @@ def partitioned(
 
     Raises:
       ArgumentError: a mesh that cannot be read, a mesh and a number of devices, or an unknown machine.
-      MeshError: a machine of another number of devices.
+      MeshError: a machine of another number of devices, or a program that says nothing of devices and neither.
     """
     if mesh and devices:
         raise ArgumentError(f"give either --mesh {mesh} or --devices {devices}, not both")
@@ -153,11 +154,18 @@ def partitioned(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MeshwrightWarning)
         program = load(contents(file))
+        if chosen is None and not devices:
+            _require_devices(program, "pass --mesh data=4,model=2 or --devices 8")
         chosen = _on_machine(program, chosen, devices, machine)
         part = program.partition(chosen, None if machine else devices or None, combine_bytes=combine_bytes)
     for warning in caught:
         console.print(f"warning: {warning.message}", markup=False, style="yellow", soft_wrap=True)
     return program, part
+
+
+def _require_devices(program: ImportedProgram, remedy: str) -> None:
+    if program.mesh is None and program.num_partitions == 1:
+        raise MeshError(f"{program.name!r} has no shardings, so it says nothing of devices; {remedy}")
 
 
 def _on_machine(program: ImportedProgram, mesh: AbstractMesh | None, devices: int, machine: str) -> AbstractMesh | None:

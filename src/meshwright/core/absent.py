@@ -14,7 +14,6 @@ ABSENT: dict[str, dict[str, str]] = {
         "array_ref": "use new_ref",
         "ad|api_util|extend|make_user_context|no_execution|no_tracing": "that is inside of JAX; see docs/",
         "ds": "use lax.dynamic_slice_in_dim, or an index",
-        "ffi": "use pure_callback",
         "monitoring": "use profiler, part.explain() and log_compiles",
         "auto_pcast|remove_size_one_mesh_axis_from_type": "use lax.pcast",
         "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
@@ -31,6 +30,11 @@ ABSENT: dict[str, dict[str, str]] = {
         ".*_p": _PRIMITIVES,
         "EigImplementation|EighImplementation|SvdAlgorithm": "there is one implementation, LAPACK's",
     },
+    "ffi": {
+        "ffi_lowering|build_ffi_lowering_function": "use ffi_call in the function that is lowered",
+        "register_ffi_target_as_batch_partitionable": "use shard_map or custom_partitioning around ffi_call",
+        "register_ffi_type_id": "use register_ffi_type",
+    },
     "nn": {"scaled_dot_general|get_scaled_dot_general_config": "use scaled_matmul"},
     "numpy": {"int1|uint1|float6_e2m3fn|float6_e3m2fn": "XLA's CPU code has no such dtype; the narrowest is int2"},
     "random": {"random_gamma_p": _PRIMITIVES},
@@ -41,9 +45,15 @@ ABSENT: dict[str, dict[str, str]] = {
     },
     "debug": {
         "DebugEffect|OrderedDebugEffect": "effects are not typed; see debug.print(ordered=True)",
-        "breakpoint": "use debug.callback, or disable_jit",
     },
     "dtypes": {},
+    "experimental.sparse": {
+        "sparsify|sparse_reduce|todense": "use the methods of BCOO, and todense()",
+        "grad|value_and_grad|jacfwd|jacrev|jacobian": "take derivatives by the data of a BCOO, within which it is made",
+        "BCSR|COO|CSR|CSC|JAXSparse|bcsr_.*|coo_.*|csr_.*": "there is one format; use BCOO",
+        "bcoo_.*|nm|random_bcoo|save_npz|load_npz|(Cu)?Sparse.*|test_util|util|bcoo|bcsr|coo|csr|ad|api|"
+        "random|transform|.*_p": "use the methods of BCOO, or its data and indices",
+    },
     "export": {
         "symbolic_shape|symbolic_args_specs|SymbolicScope|symbolic_scope|is_symbolic_dim": (
             "dimensions are numbers here, on which layouts and collectives depend; export once for each shape that is "

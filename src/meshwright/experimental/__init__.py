@@ -27,6 +27,7 @@ __getattr__, __dir__ = late_attributes(
         "custom_partitioning",
         "export",
         "global_device_array",
+        "jet",
         "layout",
         "maps",
         "mesh_utils",
@@ -35,6 +36,7 @@ __getattr__, __dir__ = late_attributes(
         "pjit",
         "serialize_executable",
         "shard_alike",
+        "sparse",
         "shard_map",
     ),
 )

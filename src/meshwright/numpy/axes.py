@@ -55,7 +55,7 @@ def normal_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(ndim))
-    if not isinstance(axis, (tuple, list)) and getattr(axis, "ndim", 0) != 1:
+    if not isinstance(axis, (tuple, list, range)) and getattr(axis, "ndim", 0) != 1:
         return (normal_axis(axis, ndim, name),)
     axes = tuple([normal_axis(a, ndim, name) for a in axis])
     if len(set(axes)) != len(axes):

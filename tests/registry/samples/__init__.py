@@ -59,6 +59,7 @@ WITHOUT_SAMPLE: dict[str, str] = {
     **dict.fromkeys(
         ("pure_callback", "io_callback", "debug_callback"), "calls a Python function: tests/api/test_callbacks.py"
     ),
+    "ffi_call": "a kernel of the user's: tests/api/test_ffi.py",
     "pvary": "a cast of types inside of shard_map, which no program that is run has: tests/regions",
     "check": "has no meaning in a compiled program: tests/transforms/test_checkify.py",
     "inspect_sharding": "has an effect and no result: tests/inspect",

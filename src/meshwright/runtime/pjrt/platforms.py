@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from platform import machine
 from typing import Any
@@ -131,6 +132,7 @@ def _register_kernels(plugin: Plugin, api: Any) -> None:
         with suppress(ImportError):  # one that needs a library that is not here
             for name, kernel in importlib.import_module(module).registrations().items():
                 extension.register_custom_call_target(api, name, kernel, "CUDA", 1)
+    xc.register_custom_call_handler("CUDA", partial(extension.register_custom_call_target, api))  # those of users
 
 
 def load_lapack() -> None:

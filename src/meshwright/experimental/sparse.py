@@ -1,0 +1,332 @@
+"""``jax.experimental.sparse``: arrays of which the elements that are not zero are stored, with their positions.
+
+A product gathers the rows that it needs of the dense operand, and adds what it makes of them; positions past the end
+stand for nothing, so that a number of elements (``nse``) can be fixed beforehand. Elements may repeat: they are added.
+Source: ``jax.experimental.sparse`` for the interface.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import meshwright.numpy as mnp
+from meshwright.core.absent import absent as _absent
+from meshwright.core.expected import as_integer, as_integers
+from meshwright.core.pytree_classes import register_pytree_node
+from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from meshwright.ir.tracing import Tracer, typeof
+from meshwright.numpy.axes import normal_axes
+
+__all__ = [
+    "BCOO", "bcoo_dot_general", "bcoo_fromdense", "bcoo_multiply_dense", "bcoo_reduce_sum", "bcoo_todense",
+    "bcoo_transpose", "empty", "eye",
+]  # fmt: skip
+
+
+class BCOO:
+    """``data[k]`` is at ``indices[k]`` of an array of ``shape``: a pytree of both.
+
+    Derivatives are by ``data``; ``vmap`` maps both. To make one of another sparsity per entry of a batch, make it
+    within ``vmap``.
+
+    Raises:
+      ShapeError: data that is no vector, or indices that are no row for each of its elements. DTypeError: indices that
+        are no integers.
+
+    Example:
+      >>> from meshwright.experimental.sparse import BCOO
+      >>> m = BCOO.fromdense(mnp.array([[0.0, 2.0], [3.0, 0.0], [0.0, 0.0]]))
+      >>> m
+      BCOO(float32[3, 2], nse=2)
+      >>> m @ mnp.array([1.0, 10.0])
+      Array([20.,  3.,  0.], dtype=float32)
+    """
+
+    __array_ufunc__ = None
+    #: leading dimensions of a batch, and of dense blocks: of every element one index and one number
+    n_batch = n_dense = 0
+
+    def __init__(
+        self, args: tuple[Any, Any], *, shape: Sequence[int], indices_sorted: bool = False, unique_indices: bool = False
+    ) -> None:
+        data, indices = map(mnp.asarray, args)
+        self.data, self.indices, self.shape = data, indices, as_integers("BCOO: shape", shape)
+        self.indices_sorted, self.unique_indices = bool(indices_sorted), bool(unique_indices)
+        if data.ndim != 1 or indices.shape != (data.shape[0], len(self.shape)):
+            raise ShapeError(
+                f"BCOO: expected data of shape (nse,) and indices of shape (nse, {len(self.shape)}) for shape "
+                f"{self.shape}, got {typeof(data)} and {typeof(indices)}; for batches make one within vmap"
+            )
+        if not mnp.issubdtype(indices.dtype, mnp.integer):
+            raise DTypeError(f"BCOO: indices must be integers, got {typeof(indices)}")
+
+    @classmethod
+    def fromdense(cls, mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> BCOO:
+        """The elements of ``mat`` that are not zero, the first ``nse`` of them; a traced one needs ``nse``.
+
+        Raises:
+          ArgumentError: it is traced, and ``nse`` is not given.
+        """
+        mat = mnp.asarray(mat)
+        if nse is None and isinstance(mat, Tracer):
+            raise ArgumentError("BCOO.fromdense: how many elements of a traced array are not 0 is not known; pass nse")
+        count = int(mnp.count_nonzero(mat)) if nse is None else as_integer("BCOO.fromdense: nse", nse)
+        at = mnp.nonzero(mat, size=count, fill_value=mat.shape) if mat.ndim else ()
+        indices = mnp.stack(at, 1).astype(index_dtype) if at else mnp.zeros((count, 0), index_dtype)
+        return cls((_taken(mat, indices), indices), shape=mat.shape, indices_sorted=True, unique_indices=True)
+
+    @classmethod
+    def from_scipy_sparse(cls, mat: Any, *, index_dtype: Any = None) -> BCOO:
+        """A matrix of ``scipy.sparse``."""
+        coo = mat.tocoo()
+        indices = np.stack([coo.row, coo.col], 1).astype(index_dtype or np.int32)
+        return cls((coo.data, indices), shape=coo.shape)
+
+    @property
+    def nse(self) -> int:
+        """The number of elements that are stored."""
+        return int(self.data.shape[-1])
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.data.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    n_sparse = ndim
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def T(self) -> BCOO:
+        return self.transpose()
+
+    def __repr__(self) -> str:
+        return f"BCOO({self.dtype}{list(self.shape)}, nse={self.nse})"
+
+    def _with(self, data: Any) -> BCOO:
+        """Other elements at the same positions."""
+        return BCOO(
+            (data, self.indices), shape=self.shape, indices_sorted=self.indices_sorted,
+            unique_indices=self.unique_indices,
+        )  # fmt: skip
+
+    def todense(self) -> Any:
+        """The array."""
+        return _added(self.data, self.indices, self.shape)
+
+    def transpose(self, axes: Sequence[int] | None = None) -> BCOO:
+        """With its dimensions in another order."""
+        order = tuple(range(self.ndim))[::-1] if axes is None else normal_axes(axes, self.ndim, "BCOO.transpose")
+        if len(order) != self.ndim:
+            raise ArgumentError(f"BCOO.transpose: expected the {self.ndim} dimensions in some order, got {axes}")
+        shape = tuple(self.shape[a] for a in order)
+        moved = self.indices[:, np.array(order, int)]
+        return BCOO((self.data, moved), shape=shape, unique_indices=self.unique_indices)
+
+    def astype(self, dtype: Any) -> BCOO:
+        return self._with(self.data.astype(dtype))
+
+    def sum(self, axis: int | Sequence[int] | None = None) -> BCOO:
+        """The sums along dimensions, or over all, sparse."""
+        summed = normal_axes(axis, self.ndim, "BCOO.sum")
+        kept = [d for d in range(self.ndim) if d not in summed]
+        inside = mnp.all(self.indices < np.array(self.shape, self.indices.dtype), 1)
+        data = mnp.where(inside, self.data, mnp.zeros((), self.dtype))  # of all that is left, positions may be none
+        return BCOO((data, self.indices[:, np.array(kept, int)]), shape=[self.shape[d] for d in kept])
+
+    def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCOO:
+        """With one element at a position, in order; ``nse`` of them, which has to be given where it is traced."""
+        dense = self.todense() if remove_zeros else _added(mnp.ones_like(self.data, bool), self.indices, self.shape)
+        found = BCOO.fromdense(dense, nse=nse)
+        return found if remove_zeros else found._with(_taken(self.todense(), found.indices))
+
+    def sort_indices(self) -> BCOO:
+        """With its elements in the order of their positions."""
+        order = mnp.lexsort(tuple(self.indices[:, d] for d in reversed(range(self.ndim)))) if self.ndim else slice(None)
+        moved = self.data[order], self.indices[order]
+        return BCOO(moved, shape=self.shape, indices_sorted=True, unique_indices=self.unique_indices)
+
+    def block_until_ready(self) -> BCOO:
+        self.data.block_until_ready()
+        return self
+
+    # --- arithmetic -----------------------------------------------------------------------------------------
+    def __neg__(self) -> BCOO:
+        return self._with(-self.data)
+
+    def __mul__(self, other: Any) -> BCOO:
+        return bcoo_multiply_dense(self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> BCOO:
+        return self._with(self.data / _broadcast_at(self, other))
+
+    def __add__(self, other: Any) -> BCOO:
+        if not isinstance(other, BCOO) or other.shape != self.shape:
+            raise ArgumentTypeError(
+                f"a BCOO of shape {self.shape} is added to {other!r}; expected a BCOO of the shape, or use todense()"
+            )
+        data, indices = (mnp.concatenate(pair) for pair in zip((self.data, self.indices), (other.data, other.indices)))
+        return BCOO((data, indices), shape=self.shape)
+
+    def __sub__(self, other: Any) -> BCOO:
+        return self + (-other)
+
+    def __matmul__(self, other: Any) -> Any:
+        last = max(mnp.ndim(other) - 2, 0) if not isinstance(other, BCOO) else 0
+        return _matmul(self, other, ((self.ndim - 1,), (last,)))
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return _matmul(other, self, ((mnp.ndim(other) - 1,), (max(self.ndim - 2, 0),)))
+
+
+def _unflatten(static: tuple[Any, ...], children: Sequence[Any]) -> BCOO:
+    made = object.__new__(BCOO)  # of whatever a transformation puts in the place of arrays
+    made.data, made.indices = children
+    made.shape, made.indices_sorted, made.unique_indices = static
+    return made
+
+
+register_pytree_node(
+    BCOO, lambda m: ((m.data, m.indices), (m.shape, m.indices_sorted, m.unique_indices)), _unflatten
+)  # fmt: skip
+
+
+def _columns(indices: Any) -> tuple[Any, ...]:
+    return tuple(indices[:, d] for d in range(indices.shape[1]))
+
+
+def _taken(x: Any, indices: Any) -> Any:
+    """What is at the positions, in leading dimensions; zeros past the end."""
+    if not indices.shape[1]:
+        return mnp.broadcast_to(x, (indices.shape[0], *x.shape))
+    return x.at[_columns(indices)].get(mode="fill", fill_value=0)
+
+
+def _added(data: Any, indices: Any, shape: Sequence[int]) -> Any:
+    """An array with ``data`` added at the positions, but what is past the end."""
+    zeros = mnp.zeros(tuple(shape), data.dtype)
+    if not indices.shape[1]:
+        return zeros + data.sum(0).astype(data.dtype)
+    return zeros.at[_columns(indices)].add(data, mode="drop")
+
+
+def _broadcast_at(mat: BCOO, dense: Any) -> Any:
+    """What the elements of ``mat`` meet in an array that is broadcast to its shape."""
+    dense = mnp.asarray(dense)
+    if not dense.ndim:
+        return dense
+    return mnp.where(
+        mnp.all(mat.indices < np.array(mat.shape, mat.indices.dtype), 1),
+        _taken(mnp.broadcast_to(dense, mat.shape), mat.indices), mnp.ones((), dense.dtype),
+    )  # fmt: skip
+
+
+def _require_sparse(where: str, mat: Any) -> None:
+    if not isinstance(mat, BCOO):
+        raise ArgumentTypeError(f"{where}: expected a BCOO, got {mat!r}; BCOO.fromdense makes one")
+
+
+def bcoo_fromdense(mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> BCOO:
+    """:meth:`BCOO.fromdense`."""
+    return BCOO.fromdense(mat, nse=nse, index_dtype=index_dtype)
+
+
+def bcoo_todense(mat: BCOO) -> Any:
+    """The array."""
+    _require_sparse("bcoo_todense", mat)
+    return mat.todense()
+
+
+def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
+    """With its dimensions in another order."""
+    _require_sparse("bcoo_transpose", mat)
+    return mat.transpose(permutation)
+
+
+def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
+    """The sums along dimensions, sparse."""
+    _require_sparse("bcoo_reduce_sum", mat)
+    return mat.sum(axes)
+
+
+def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> BCOO:
+    """The product of corresponding elements, which is zero where ``sp_mat`` is; ``v`` is broadcast.
+
+    Raises:
+      ArgumentTypeError: the first is not sparse, or both are.
+    """
+    _require_sparse("bcoo_multiply_dense", sp_mat)
+    if isinstance(v, BCOO):
+        raise ArgumentTypeError("bcoo_multiply_dense: both operands are sparse; pass one of them as .todense()")
+    return sp_mat._with(sp_mat.data * _broadcast_at(sp_mat, v))
+
+
+def _matmul(lhs: Any, rhs: Any, contract: tuple[tuple[int], tuple[int]]) -> Any:
+    if max(lhs.ndim, mnp.ndim(rhs) if not isinstance(rhs, BCOO) else rhs.ndim) > 2:
+        raise ShapeError("a sparse product by @ is of vectors and matrices; use bcoo_dot_general, or vmap")
+    return bcoo_dot_general(lhs, rhs, dimension_numbers=(contract, ((), ())))
+
+
+def bcoo_dot_general(lhs: Any, rhs: Any, *, dimension_numbers: Any) -> Any:
+    """The product of a sparse and a dense array, in this or the other order, dense: as ``lax.dot_general``, without
+    batch dimensions.
+
+    Raises:
+      ArgumentTypeError: both, or none, are sparse. ArgumentError: batch dimensions. ShapeError: dimensions that are
+        contracted differ.
+    """
+    (left, right), batch = dimension_numbers
+    if any(map(len, batch)):
+        raise ArgumentError(f"bcoo_dot_general: batch dimensions {batch} are not for sparse arrays; use vmap")
+    if isinstance(lhs, BCOO) == isinstance(rhs, BCOO):
+        raise ArgumentTypeError("bcoo_dot_general: expected one sparse and one dense operand; use todense() of one")
+    if isinstance(lhs, BCOO):
+        return _product(lhs, mnp.asarray(rhs), left, right)
+    out = _product(rhs, mnp.asarray(lhs), right, left)
+    free = rhs.ndim - len(right)
+    return mnp.moveaxis(out, range(free), range(out.ndim - free, out.ndim))
+
+
+def _product(mat: BCOO, dense: Any, left: Sequence[int], right: Sequence[int]) -> Any:
+    """The free dimensions of ``mat``, then those of ``dense``."""
+    sizes = [mat.shape[d] for d in left], [dense.shape[d] for d in right]
+    if sizes[0] != sizes[1]:
+        raise ShapeError(
+            f"bcoo_dot_general: shapes {mat.shape} and {dense.shape} are contracted along {tuple(left)} and "
+            f"{tuple(right)}, of sizes {sizes[0]} and {sizes[1]}; they must be equal"
+        )
+    kept = [d for d in range(mat.ndim) if d not in left]
+    rows = mnp.moveaxis(dense, tuple(right), range(len(right)))
+    taken = _taken(rows, mat.indices[:, np.array(left, int)])
+    terms = mat.data.reshape(-1, *[1] * (taken.ndim - 1)) * taken
+    return _added(
+        terms, mat.indices[:, np.array(kept, int)], [*(mat.shape[d] for d in kept), *rows.shape[len(right) :]]
+    )  # fmt: skip
+
+
+def empty(shape: Sequence[int], dtype: Any = None, index_dtype: Any = np.int32) -> BCOO:
+    """An array of zeros, of which none is stored."""
+    return BCOO((mnp.zeros(0, dtype), mnp.zeros((0, len(shape)), index_dtype)), shape=shape)
+
+
+def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, index_dtype: Any = np.int32) -> BCOO:
+    """Ones on the ``k``-th diagonal of a matrix of shape ``(N, M)``."""
+    wide = N if M is None else M
+    first = max(-k, 0)
+    rows = np.arange(first, max(min(N, wide - k), first))
+    indices = mnp.asarray(np.stack([rows, rows + k], 1), index_dtype)
+    return BCOO((mnp.ones(len(rows), dtype), indices), shape=(N, wide), indices_sorted=True, unique_indices=True)
+
+
+__getattr__ = _absent("experimental.sparse")

@@ -1,0 +1,8 @@
+"""``jax.ffi``: kernels in other languages, called by compiled programs."""
+
+from meshwright.api.ffi import ffi_call, include_dir, pycapsule, register_ffi_target, register_ffi_type
+from meshwright.core.absent import absent as _absent
+
+__all__ = ["ffi_call", "include_dir", "pycapsule", "register_ffi_target", "register_ffi_type"]
+
+__getattr__ = _absent("ffi")
