@@ -156,8 +156,9 @@ def _in_our_words(
         except MeshwrightError:
             raise
         except Exception as error:
+            why = str(error) or type(error).__name__
             raise kind(
-                f"from_jax: JAX has no {what} of this function ({error}); use {others}, or give the function a rule by "
+                f"from_jax: JAX has no {what} of this function ({why}); use {others}, or give the function a rule by "
                 f"{rule}"
             ) from error
         return program(*args)
