@@ -16,6 +16,7 @@ ROOT = Path(meshwright.__file__).parent
 #: who may bind loops, and why these end
 BOUNDED = {
     "api/control_flow.py": "the users' loops",
+    "api/measuring.py": "a loop of a thousand steps",
     "ops/control/scan.py": "as many steps as there are slices",
     "ops/control/while_loop.py": "the op itself",
     "ops/control/reading.py": "the loops of programs that are read",

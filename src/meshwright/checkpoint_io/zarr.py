@@ -168,6 +168,9 @@ def write(place: Path, rank: int, leaves: Sequence[Leaf], progress: Callable[[in
         raise CheckpointError(
             f"save: {place.name.partition(WRITING)[0]} cannot be written by tensorstore: {error}"
         ) from None
+    finally:
+        for written, _ in under_way:  # of a checkpoint that failed, nothing is written any more
+            written.exception()
     return [leaf.entry for leaf in leaves]
 
 
