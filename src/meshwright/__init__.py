@@ -60,6 +60,7 @@ with _collector_paused():  # all that is imported lives on
     )
     from meshwright.core.pytree_classes import register_dataclass, register_pytree_node, register_pytree_node_class
     from meshwright.core.source import name_scope as named_scope
+    from meshwright.core.version import __version__
     from meshwright.ir.op import Zero as SymbolicZero
     from meshwright.ir.tracing import ensure_compile_time_eval, typeof
     from meshwright.runtime.array import Array, Shard
@@ -125,7 +126,6 @@ if _TYPE_CHECKING:
     from meshwright.targets import load_executable, target
     from meshwright.transforms import checkify
 
-__version__ = "0.1.0"
 
 __all__ = [
     "AUTO",

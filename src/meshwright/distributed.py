@@ -32,10 +32,13 @@ def initialize(
     of these the process stays alone. Elsewhere process 0 starts the coordinator, at ``coordinator_address``
     (``host:port``). Call it before anything that asks for devices.
 
-    ``local_device_ids`` are as many devices as this process has (their numbers are not chosen here). Collectives fail
-    after ``config.collective_timeout`` seconds (``MESHWRIGHT_COLLECTIVE_TIMEOUT``). Who comes must know the job's token
-    (``MESHWRIGHT_TOKEN``, which ``meshwright run`` makes). The connections of XLA that follow are neither encrypted nor
-    authenticated; they are on loopback unless an address says otherwise.
+    ``local_device_ids`` are the numbers, on this machine, of this process's GPUs; on a CPU, where devices are not there
+    before they are asked for, only how many these are counts. Without them, a process whose launcher numbers those of a
+    machine takes the GPU of its number there (``config.real_devices`` of them, if it says how many), unless
+    ``CUDA_VISIBLE_DEVICES`` shows it no others anyway. Collectives fail after ``config.collective_timeout`` seconds
+    (``MESHWRIGHT_COLLECTIVE_TIMEOUT``). Who comes must know the job's token (``MESHWRIGHT_TOKEN``, which
+    ``meshwright run`` makes). The connections of XLA that follow are neither encrypted nor authenticated; they are on
+    loopback unless an address says otherwise.
 
     Raises:
       DistributedError: the others do not come within ``initialization_timeout`` seconds, or have other devices,
@@ -47,9 +50,9 @@ def initialize(
       False
     """
     given = [coordinator_address, num_processes, process_id]
-    if local_device_ids is not None:
-        count = 1 if isinstance(local_device_ids, int) else len(local_device_ids)
-        config.update("num_devices", count)
+    ids = None if local_device_ids is None else _numbers(local_device_ids)
+    if ids is not None:
+        config.update("num_devices", len(ids))
     if all(g is not None for g in given):
         rank = as_integer(f"{_CALL}: process_id", process_id)
         count = as_integer(f"{_CALL}: num_processes", num_processes, 1)
@@ -61,7 +64,22 @@ def initialize(
         if launched is None:
             return
         job = launched
-    join(job, as_number(f"{_CALL}: initialization_timeout", initialization_timeout))
+    join(job, as_number(f"{_CALL}: initialization_timeout", initialization_timeout), ids)
+
+
+def _numbers(local_device_ids: int | Sequence[int]) -> tuple[int, ...]:
+    """The numbers of devices, which must be different ones.
+
+    Raises:
+      ArgumentError, ArgumentTypeError: they are not.
+    """
+    given = [local_device_ids] if isinstance(local_device_ids, int) else local_device_ids
+    ids = tuple(as_integer(f"{_CALL}: local_device_ids", i, 0) for i in given)
+    if not ids or len(set(ids)) < len(ids):
+        raise ArgumentError(
+            f"{_CALL}: local_device_ids must be one or several different numbers of devices, got {local_device_ids!r}"
+        )
+    return ids
 
 
 def _completed(address: str | None, count: int | None, rank: int | None) -> Job:
@@ -79,6 +97,7 @@ def _completed(address: str | None, count: int | None, rank: int | None) -> Job:
     return Job(
         launched.rank if rank is None else rank, launched.count if count is None else count,
         address or launched.coordinator, launched.launcher, launched.is_served and address is None,
+        launched.local_rank,
     )  # fmt: skip
 
 

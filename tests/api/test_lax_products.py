@@ -159,20 +159,27 @@ def test_types_of_products_on_gpus(lhs, rhs, shape, result):
     assert "stablehlo.convert" not in on_cpu
 
 
-@pytest.mark.parametrize("lhs, rhs, result", [("int8", "int8", "int8"), ("int8", "int8", "int32"),
-                                              ("uint8", "uint8", "uint16"), ("int16", "int16", "int64")])  # fmt: skip
-def test_convolutions_of_integers_on_gpus(lhs, rhs, result):
-    """cuDNN has no sums that wrap: they are made in float64, here by a CPU."""
+SHAPES = {"feature_group_count": ((2, 4, 6, 5), (4, 2, 3, 2)), "batch_group_count": ((2, 4, 6, 5), (4, 4, 3, 2))}
+
+
+@pytest.mark.parametrize("groups", ["feature_group_count", "batch_group_count"])
+@pytest.mark.parametrize("lhs, rhs, result, count", [
+    ("int8", "int8", "int8", 1), ("int8", "int8", "int32", 1), ("uint8", "uint8", "uint16", 1),
+    ("int16", "int16", "int64", 1), ("int32", "int32", "int32", 3), ("uint32", "uint32", "uint32", 3),
+    ("int32", "int32", "int64", 4), ("int64", "int64", "int64", 10), ("uint64", "uint64", "uint8", 1),
+])  # fmt: skip
+def test_convolutions_of_integers_on_gpus(lhs, rhs, result, count, groups):
+    """cuDNN has no sums that wrap: they are made in float64 (of pieces, ``count`` times), here by a CPU."""
     rng = np.random.default_rng(0)
-    x, w = (rng.integers(np.iinfo(d).min, np.iinfo(d).max, s, d) for d, s in [(lhs, (2, 4, 6, 5)), (rhs, (4, 2, 3, 2))])
+    x, w = (rng.integers(np.iinfo(d).min, np.iinfo(d).max, s, d) for d, s in zip((lhs, rhs), SHAPES[groups]))
     run = lambda x, w: lax.conv_general_dilated(  # noqa: E731
-        x, w, (1, 2), "SAME", feature_group_count=2, preferred_element_type=result)  # fmt: skip
+        x, w, (1, 2), "SAME", **{groups: 2}, preferred_element_type=result)  # fmt: skip
     with mw.enable_x64():
         jaxpr = mw.make_jaxpr(run)(x, w)
         module = lower_to_stablehlo(jaxpr, LoweringOptions(platform="cuda"))
         want = np.asarray(run(x.astype(np.int64), w.astype(np.int64)).astype(result))
-    (sums,) = (line for line in module_text(module).splitlines() if "stablehlo.convolution" in line)
-    assert sums.endswith("xf64>")
+    sums = [line for line in module_text(module).splitlines() if "stablehlo.convolution" in line]
+    assert len(sums) == count and all(line.endswith("xf64>") for line in sums)
     loaded = pjrt.compile_module(module_bytecode(module), "convolution")
     (out,) = pjrt.execute(loaded, [pjrt.buffer_from_numpy(v, 0, copy=True) for v in (x, w)])
     np.testing.assert_array_equal(np.from_dlpack(pjrt.Exporter(out)), want)

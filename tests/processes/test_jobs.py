@@ -18,8 +18,9 @@ from typing import ClassVar
 
 import pytest
 
+import meshwright as mw
 from meshwright.core.config import config
-from meshwright.errors import DistributedError
+from meshwright.errors import DistributedError, MeshwrightError
 from meshwright.runtime.pjrt.coordination import Table
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import joining, signs
@@ -300,7 +301,9 @@ def test_places_in_jobs():
     assert find_job(OPEN_MPI) == Job(1, 2, f"10.96.0.1:{61000 + 1531576320 % 4000}", "Open MPI")
     assert find_job(TORCH) == Job(2, 4, "host0:29501", "RANK and WORLD_SIZE")
     assert find_job(JOB_SET) == Job(9, 12, "train-workers-0-0.train:8476", "JobSet")
-    assert find_job({**SLURM, **OURS}) == Job(0, 2, "127.0.0.1:1234", "meshwright run", True)
+    assert find_job({**SLURM, **OURS}) == Job(0, 2, "127.0.0.1:1234", "meshwright run", True, 0)
+    numbered = {"SLURM_LOCALID": "1", "LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "3"}
+    assert [find_job({**env, **numbered}).local_rank for env in (SLURM, TORCH, OPEN_MPI, JOB_SET)] == [1, 2, 3, None]
     assert [first_node(n) for n in ("a", "a,b", "n[3-4]", "n[03,5]x,b", "r[1-2]n[3,4]")] == [
         "a", "a", "n3", "n03x", "r1n3",
     ]  # fmt: skip
@@ -311,6 +314,21 @@ def test_places_in_jobs():
     assert find_job({**TORCH, "MASTER_ADDR": "::1"}).coordinator == "[::1]:29501"
     assert Job(0, 1, "::1:80", "").coordinator == "[::1]:80"
     assert find_job({"RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+def test_gpus_of_processes_by_their_places(monkeypatch):
+    third = Job(2, 4, "a:1", "", local_rank=2)
+    assert joining._by_place(third, None) == joining._by_place(third, "0,1,2,3") == (2,)
+    assert joining._by_place(third, "5") is None  # shown to it alone
+    assert joining._by_place(Job(2, 4, "a:1", ""), None) is None
+    monkeypatch.setattr(joining, "config", SimpleNamespace(real_devices=2))
+    assert joining._by_place(third, None) == (4, 5) and joining._by_place(third, "0,1") is None
+
+
+@pytest.mark.parametrize("ids", [(), (0, 0), -1, "x"])
+def test_numbers_of_devices_that_are_none(ids):
+    with pytest.raises(MeshwrightError, match="local_device_ids"):
+        mw.distributed.initialize(local_device_ids=ids)
 
 
 def test_bad_places(refuses):

@@ -1,7 +1,12 @@
 """PJRT's plugins: real devices behind the C interface, and what is said where there are none."""
 
 import importlib.util
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_real_devices import run_tests
@@ -9,7 +14,8 @@ from test_real_devices import run_tests
 import meshwright as mw
 from meshwright import errors
 from meshwright.core.config import PLUGINS_VARIABLE, platform_named
-from meshwright.runtime.pjrt import platforms, plugins
+from meshwright.runtime.pjrt import client, platforms, plugins
+from meshwright.runtime.pjrt.world import WORLD
 
 PROGRAMS = Path(__file__).with_name("on_real_devices.py")
 
@@ -38,6 +44,50 @@ def test_on_gpus_through_cuda():
     except (errors.DeviceError, errors.MissingExtraError) as error:
         pytest.skip(str(error))
     run_tests(count, PROGRAMS, MESHWRIGHT_PLATFORM="cuda", XLA_FLAGS="")
+
+
+def test_processes_on_gpus_through_nccl():
+    """Two processes; with one GPU they share it, and take each other to be on another host, as NCCL demands."""
+    try:
+        count = len(platforms.make_client("cuda", 0).local_devices())
+    except (errors.DeviceError, errors.MissingExtraError) as error:
+        pytest.skip(str(error))
+    env = {**os.environ, "MESHWRIGHT_PLATFORM": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_FLAGS": ""}
+    env |= {"CUDA_VISIBLE_DEVICES": "0", "NCCL_SOCKET_IFNAME": "lo"} if count == 1 else {}
+    command = [sys.executable, "-m", "meshwright", "run", "-n", "2", "--timeout", "60"]
+    command.append(PROGRAMS.with_name("on_gpus.py"))
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.count("all is well") == 2, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+class _Endless:
+    """A buffer that another process does not make ready."""
+
+    maker = "psum"
+
+    def __init__(self):
+        self.let_go = threading.Event()
+
+    def is_ready(self):
+        return False
+
+    def block_until_ready(self):
+        self.let_go.wait(30)
+
+
+def test_waits_on_accelerators_end_with_who_is_behind_them(monkeypatch):
+    """Collectives of GPUs have no timeout of their own."""
+    asked, buffer, gone = [], _Endless(), errors.DistributedError("rank 1 is dead")
+    explain = lambda error, maker: asked.append((str(error), maker)) or (gone if len(asked) > 1 else None)  # noqa: E731
+    for name, value in {"count": 2, "service": object(), "explain": explain}.items():
+        monkeypatch.setattr(WORLD, name, value)
+    monkeypatch.setattr(platforms, "is_plugin", lambda: True)
+    monkeypatch.setattr(client, "config", SimpleNamespace(collective_timeout=0.05))
+    monkeypatch.setattr(client.shielded, "leave_behind", lambda: asked.append("left"))
+    with pytest.raises(errors.DistributedError, match="rank 1 is dead"):
+        client.wait(buffer)
+    buffer.let_go.set()
+    assert asked == [("nothing; it is not computed after 0.05 s", "psum")] * 2 + ["left"]
 
 
 def test_the_environment_names_libraries(named):

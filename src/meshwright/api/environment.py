@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.late import LateModule
+from meshwright.core.version import __version__
 from meshwright.runtime.devices import default_device, device_count, local_devices, process_count
 from meshwright.sharding import AbstractMesh, get_mesh
 
@@ -42,7 +43,8 @@ def print_environment_info(return_string: bool = False) -> str | None:
       >>> "jaxlib" in mw.print_environment_info(return_string=True)
       True
     """
-    versions = {name: metadata.version(name) for name in ("meshwright", "jaxlib", "numpy", "ml_dtypes", "optree")}
+    versions = {"meshwright": __version__}
+    versions |= {name: metadata.version(name) for name in ("jaxlib", "numpy", "ml_dtypes", "optree")}
     lines = [f"{name + ':':<12}{version}" for name, version in versions.items()]
     lines += [
         f"{'python:':<12}{sys.version}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import field
@@ -111,7 +112,13 @@ def summed(folder: Path, recorded: Iterable[Event]) -> Profile:
     """The sums over events, with what the folder says of their programs."""
     file = folder / PROGRAMS_FILE
     programs = json.loads(file.read_text()) if file.exists() else {}
+    known = {module: {**{_kernel_of(op): d for op, d in ops.items()}, **ops} for module, ops in programs.items()}
     profile = Profile(folder)
     for event in recorded:
-        profile.add(event, programs.get(event.module, {}))
+        profile.add(event, known.get(event.module, {}))
     return profile
+
+
+def _kernel_of(op: str) -> str:
+    """The name that XLA gives a GPU's kernel of an op."""
+    return re.sub(r"\W", "_", op)

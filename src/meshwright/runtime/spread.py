@@ -22,6 +22,7 @@ from meshwright.runtime.executable import Executable, Place, Results, compile_pr
 from meshwright.runtime.host_calls import Failures, deferring
 from meshwright.runtime.parts import Parts, Spread, spread_of
 from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.pjrt.platforms import is_plugin
 from meshwright.runtime.pjrt.shielded import watched
 from meshwright.runtime.processes.agreement import agree, explain
 from meshwright.runtime.processes.signs import note_run
@@ -124,7 +125,9 @@ def compile_spread(
     """
     name, place = source[0], Place(NamedSharding(mesh, PartitionSpec()), in_shardings)
     ranks = tuple(sorted({d.process_index for d in place.sharding.devices}))
-    lowered, shares = cache(lowered), len(ranks) > 1 and config.compilation_cache_dir is not None
+    # Where processes compile together they wait for each other: that they have one program is to be known before.
+    together = config.compilation_cache_dir is not None or is_plugin()
+    lowered, shares = cache(lowered), len(ranks) > 1 and together
     known = Known.of(source, options, place)
     found = known.recalled(results)
     if shares and not agree(name, lowered, ranks, known.title, found is not None):

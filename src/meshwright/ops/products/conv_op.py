@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from functools import reduce
+from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -26,7 +28,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.products.algorithms import converted
 from meshwright.ops.products.bilinear import Bilinear
-from meshwright.ops.products.on_gpus import sums_in_float64
+from meshwright.ops.products.on_gpus import PIECE, sums_in_float64
 from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.ops.shape.rearrange import move_dim, reshape, rev
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
@@ -338,17 +340,17 @@ class ConvGeneralDilated(Bilinear):
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         (lhs, rhs), (out,) = b.in_avals, b.out_avals
         x, y = operands
-        is_plain = self.batch_group_count == 1
-        if b.platform == "cuda" and is_plain and sums_in_float64(lhs.dtype, rhs.dtype, out.dtype, self._terms(rhs)):
+        if b.platform == "cuda" and sums_in_float64(lhs.dtype, rhs.dtype, out.dtype, self._terms(rhs)):
             return self._emit_exactly(b, x, y, out)
         if not dtypes.is_complex(lhs.dtype):
-            return self._emit_real(b, x, y, out)
+            return self._emit_real(b, x, y, out, lhs.dtype)
         # XLA has no complex convolution on every platform: four real ones.
         avals = [a.update(dtype=dtypes.real_of(a.dtype)) for a in (lhs, rhs, out)]
         (xr, xi), (yr, yi) = (
             [b.op(f"stablehlo.{part}", [v], [a])[0] for part in ("real", "imag")] for v, a in zip((x, y), avals)
         )
-        rr, ii, ri, ir = (self._emit_real(b, p, q, avals[2]) for p, q in ((xr, yr), (xi, yi), (xr, yi), (xi, yr)))
+        pairs = ((xr, yr), (xi, yi), (xr, yi), (xi, yr))
+        rr, ii, ri, ir = (self._emit_real(b, p, q, avals[2], avals[0].dtype) for p, q in pairs)
         re = b.op("stablehlo.subtract", [rr, ii], [avals[2]])[0]
         im = b.op("stablehlo.add", [ri, ir], [avals[2]])[0]
         return b.op("stablehlo.complex", [re, im], [out])[0]
@@ -358,15 +360,21 @@ class ConvGeneralDilated(Bilinear):
         return rhs.size // max(1, rhs.shape[self.dimension_numbers.rhs_spec[0]])
 
     def _emit_exactly(self, b: Builder, x: Emitted, y: Emitted, out: ShapedArray) -> Emitted:
-        """Sums of integers in float64, rounded (a quick algorithm may halve), of which the last bits are taken."""
-        x, y = (converted(b, v, a, a.update(dtype=dtypes.float64)) for v, a in zip((x, y), b.in_avals))
+        """Sums of integers in float64, rounded (a quick algorithm may halve), of which the last bits are taken: of all
+        pairs of pieces whose products reach into these."""
         wide, whole = out.update(dtype=dtypes.float64), out.update(dtype=dtypes.int64)
-        sums = b.op("stablehlo.round_nearest_even", [self._emit_real(b, x, y, wide)], [wide])[0]
-        return converted(b, converted(b, sums, wide, whole), whole, out)
+        (xs, ys), width, added = (_pieces(b, v, a) for v, a in zip((x, y), b.in_avals)), dtypes.bit_width(out.dtype), []
+        for (i, p), (j, q) in product(enumerate(xs), enumerate(ys)):
+            if (bits := PIECE * (i + j)) < width:
+                sums = b.op("stablehlo.round_nearest_even", [self._emit_real(b, p, q, wide, wide.dtype)], [wide])[0]
+                shift = b.constant(bits, whole)
+                added.append(b.op("stablehlo.shift_left", [converted(b, sums, wide, whole), shift], [whole])[0])
+        return converted(b, reduce(lambda s, t: b.op("stablehlo.add", [s, t], [whole])[0], added), whole, out)
 
-    def _emit_real(self, b: Builder, x: Emitted, y: Emitted, out: ShapedArray) -> Emitted:
+    def _emit_real(self, b: Builder, x: Emitted, y: Emitted, out: ShapedArray, dtype: np.dtype) -> Emitted:
+        """Of operands that have been made of ``dtype``."""
         if self.batch_group_count > 1:
-            return self._emit_batch_groups(b, x, y, out)
+            return self._emit_batch_groups(b, x, y, out, dtype)
         precision = ", ".join(f"#stablehlo<precision {p.upper()}>" for p in self.precision or ("default", "default"))
         n = len(self.window_strides)
         return b.op(
@@ -381,7 +389,7 @@ class ConvGeneralDilated(Bilinear):
             precision_config=f"[{precision}]",
         )[0]  # fmt: skip
 
-    def _emit_batch_groups(self, b: Builder, x: Emitted, y: Emitted, out: ShapedArray) -> Emitted:
+    def _emit_batch_groups(self, b: Builder, x: Emitted, y: Emitted, out: ShapedArray, dtype: np.dtype) -> Emitted:
         """As feature groups: XLA's CPU takes up to 250 times as long for batch groups that are not depthwise."""
         batch, feature = self.dimension_numbers.lhs_spec[:2]
         groups = self.batch_group_count
@@ -396,11 +404,22 @@ class ConvGeneralDilated(Bilinear):
             ("stablehlo.transpose", [split[d] for d in order], {"permutation": tuple(order)}),
             ("stablehlo.reshape", merged, {}),
         ]
-        dtype = dtypes.real_of(b.in_avals[0].dtype)
         for name, shape, attributes in steps:
             x = b.op(name, [x], [ShapedArray(tuple(shape), dtype)], **attributes)[0]
         op = dataclasses.replace(self, feature_group_count=groups, batch_group_count=1)
-        return op._emit_real(b, x, y, out)
+        return op._emit_real(b, x, y, out, dtype)
+
+
+def _pieces(b: Builder, x: Emitted, aval: ShapedArray) -> list[Emitted]:
+    """Integers as numbers of :data:`PIECE` bits in float64, the lowest first; the highest has the sign."""
+    count, pieces = max(1, dtypes.bit_width(aval.dtype) // PIECE), []
+    shift = f"stablehlo.shift_right_{'arithmetic' if dtypes.is_signed(aval.dtype) else 'logical'}"
+    for i in range(count):
+        piece = b.op(shift, [x, b.constant(PIECE * i, aval)], [aval])[0] if i else x
+        if i < count - 1:
+            piece = b.op("stablehlo.and", [piece, b.constant((1 << PIECE) - 1, aval)], [aval])[0]
+        pieces.append(converted(b, piece, aval, aval.update(dtype=dtypes.float64)))
+    return pieces
 
 
 def _tile_of_groups(ctx: Localizer, dim: int, groups: int) -> int:

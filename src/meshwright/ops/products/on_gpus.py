@@ -4,7 +4,8 @@ As they are given, small products of int8 were on an H200 twice what they should
 of integers with sums in floats end the process, or are refused, unless they are large and of int8; of operands of two
 types one loses digits (int32 beside bfloat16, float16 beside bfloat16); and most sums of other types are refused.
 Convolutions of integers are refused but for int8, whose sums in int8 would be cuDNN's: XLA's forms for it clamp them,
-where they should wrap (of this, nothing was tried on a GPU).
+where they should wrap; those of
+integers with batch groups are clamped too (seen on an H100).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from meshwright.core import dtypes
 
 #: how many multiplications of int8 in one matrix are worth a call of a library
 WORTH_A_CALL = 1 << 16
+#: bits of integers whose products are added in float64
+PIECE = 16
 #: operands of one type, and sums of another
 _AS_GIVEN = frozenset({(dtypes.bfloat16, dtypes.float32), (dtypes.float16, dtypes.float32)})
 _AS_GIVEN_IF_LARGE = frozenset({(dtypes.int8, dtypes.int32), (dtypes.int8, dtypes.float32)})
@@ -34,7 +37,8 @@ def computed_in(lhs: np.dtype, rhs: np.dtype, out: np.dtype, multiplications: in
 
 
 def sums_in_float64(lhs: np.dtype, rhs: np.dtype, out: np.dtype, terms: int) -> bool:
-    """Whether a convolution of integers with sums of so many products is given in float64, which is exact."""
+    """Whether a convolution of integers with sums of so many products is given in float64, which is exact: of pieces of
+    :data:`PIECE` bits, where they are wider."""
     if any(map(dtypes.is_inexact, (lhs, rhs, out))):
         return False
-    return terms << sum(dtypes.bit_width(d) - dtypes.is_signed(d) for d in (lhs, rhs)) <= 1 << 52
+    return terms << sum(min(dtypes.bit_width(d) - dtypes.is_signed(d), PIECE) for d in (lhs, rhs)) <= 1 << 52

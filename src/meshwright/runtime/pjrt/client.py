@@ -63,7 +63,7 @@ def _start() -> Any:
         return make()
     WORLD.note_run("the start of its devices")  # for which those of all processes wait for each other
     try:
-        return shielded.watched(make, config.collective_timeout, _late)
+        return shielded.watched(make, config.collective_timeout, partial(_late, "not all devices are there", _STARTING))
     except RuntimeError as error:
         _raise(error, "the start of the devices", _STARTING)
 
@@ -71,15 +71,15 @@ def _start() -> Any:
 _STARTING = "the start of the devices, which all processes make together"
 
 
-def _late() -> None:
-    """Raise if another process is behind it that devices do not start.
+def _late(what: str, maker: Any) -> None:
+    """Raise if another process is behind it that, after the timeout of collectives, ``what``.
 
     Raises:
       DistributedError: naming it.
     """
-    seconds = config.collective_timeout
-    late = TimeoutError(f"nothing; not all devices are there after {seconds:g} s")
-    if (error := WORLD.behind(late, _STARTING)) is not None:
+    late = TimeoutError(f"nothing; {what} after {config.collective_timeout:g} s")
+    if (error := WORLD.behind(late, maker)) is not None:
+        shielded.leave_behind()
         raise error
 
 
@@ -192,10 +192,19 @@ _QUICK = [
 _COMPLETE = [("xla_cpu_use_fusion_emitters", "True")]
 
 
-@cache
+#: where one process compiles for all, the others do not look for quick kernels on its behalf
+_ALONE = ("xla_gpu_shard_autotuning", "False")
+
+
 def _compile_options(
     reals: tuple[int, ...], quick: bool, complete: bool = False, overrides: tuple[tuple[str, Any], ...] = ()
 ) -> Any:
+    is_alone = config.platform == "cuda" and WORLD.count > 1 and disk_cache.is_used()
+    return _options_for(reals, quick, complete, (*overrides, _ALONE) if is_alone else overrides)
+
+
+@cache
+def _options_for(reals: tuple[int, ...], quick: bool, complete: bool, overrides: tuple[tuple[str, Any], ...]) -> Any:
     options = compile_options(len(reals), 1)
     ids = np.array([[real_devices()[r].id] for r in reals])
     options.device_assignment = xc.DeviceAssignment.create(ids)
@@ -240,9 +249,11 @@ def load(
     host = [list(callbacks)] if callbacks else []
 
     def compile() -> Any:
-        return shielded.shielded(
-            lambda: with_module(module, lambda read: client.compile_and_load(read, devices, options, *host))
-        )
+        make = partial(with_module, module, lambda read: client.compile_and_load(read, devices, options, *host))
+        if WORLD.count > 1 and platforms.is_plugin():  # processes share out what is tried to find the quickest kernels
+            late = partial(_late, "it is not compiled", "compiling, of which processes do parts for each other")
+            return shielded.watched(make, config.collective_timeout, late)
+        return shielded.shielded(make)
 
     try:
         if text is None or callbacks:
@@ -476,7 +487,12 @@ def wait(buffer: Any) -> None:
       DeviceError: the computation that makes it failed; DeletedArrayError: it was donated.
     """
     require_own_process()
+    maker = getattr(buffer, "maker", None)
     try:
+        if WORLD.count > 1 and platforms.is_plugin() and not buffer.is_ready():
+            # collectives of accelerators wait for others without end, unlike those of CPUs
+            late = partial(_late, "it is not computed", maker)
+            return shielded.watched(buffer.block_until_ready, config.collective_timeout, late)
         buffer.block_until_ready()
     except Exception as error:
-        _raise(error, "the computation", getattr(buffer, "maker", None))
+        _raise(error, "the computation", maker)

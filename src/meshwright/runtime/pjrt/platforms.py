@@ -17,7 +17,7 @@ from pathlib import Path
 from platform import machine
 from typing import Any
 
-from jaxlib import _jax
+from jaxlib import _jax, _profiler
 from jaxlib import xla_client as xc
 from jaxlib.version import __version__ as jaxlib_version
 
@@ -72,6 +72,7 @@ def _plugin_client(plugin: Plugin, devices: int) -> Any:
             _load_nvidia_libraries()
         if not xc.pjrt_plugin_loaded(plugin.platform):
             api = xc.load_pjrt_plugin_dynamically(plugin.platform, str(plugin.library))
+            _profiler.register_plugin_profiler(api)
             _register_kernels(plugin, api)
         if not xc.pjrt_plugin_initialized(plugin.platform):
             xc.initialize_pjrt_plugin(plugin.platform)
@@ -101,6 +102,8 @@ def _client_options(platform: str) -> Mapping[str, Any]:
     if platform != "cuda":
         return {}
     options = dict(xc.generate_pjrt_gpu_plugin_options())
+    if WORLD.own_devices is not None:
+        options["visible_devices"] = list(WORLD.own_devices)
     return options | {"node_id": WORLD.rank, "num_nodes": WORLD.count} if WORLD.count > 1 else options
 
 

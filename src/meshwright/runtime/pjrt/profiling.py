@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,14 @@ def heap_profile() -> bytes:
     return client().heap_profile()
 
 
+#: what GPUs run as one: a graph of kernels, whose events have the names of these
+_GRAPH = "command_buffer"
+_NUMBER_OF_DEVICE = re.compile(r"/device:\w+:(\d+)")
+
+
 @dataclass(frozen=True)
 class Event:
-    """An op of a program on a device: when it began, and how long it took, in ns."""
+    """An op of a program on a device, or a kernel: when it began, and how long it took, in ns."""
 
     module: str
     op: str
@@ -50,14 +56,16 @@ class Event:
 def events(path: Path) -> Iterator[Event]:
     """The ops that a recorded profile (``.xplane.pb``) holds."""
     for plane in _profile_data.ProfileData.from_file(str(path)).planes:
+        found = _NUMBER_OF_DEVICE.fullmatch(plane.name)
         for line in plane.lines:
             for event in line.events:
                 stats = dict(event.stats)
                 if "hlo_op" in stats:
+                    op = str(stats["hlo_op"])
                     yield Event(
                         str(stats.get("hlo_module", "")),
-                        str(stats["hlo_op"]),
-                        int(stats.get("device_ordinal", 0)),
+                        event.name if op.startswith(_GRAPH) else op,
+                        int(found[1] if found else stats.get("device_ordinal", 0)),
                         event.start_ns,
                         event.duration_ns,
                     )

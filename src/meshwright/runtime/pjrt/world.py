@@ -21,6 +21,8 @@ class World:
     count: int = 1
     host: str = "127.0.0.1"
     service: Any = None
+    #: the numbers, on this machine, of the accelerator's devices that are this process's; None for all
+    own_devices: tuple[int, ...] | None = None
     #: what else lives as long as the job: the service itself, where this process holds it
     keep: Any = None
     #: what passes on what XLA and the coordinator say, and what sees the coordinator end

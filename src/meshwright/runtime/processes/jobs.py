@@ -17,7 +17,8 @@ _FIRST_PORT, _PORTS = 61_000, 4_000
 class Job:
     """A process's place: its number, how many there are, and the address (``host:port``) of their coordinator.
 
-    ``launcher`` is what said so; under ours, which holds the coordinator, ``is_served`` is true.
+    ``launcher`` is what said so; under ours, which holds the coordinator, ``is_served`` is true. ``local_rank`` is its
+    number among those of this machine, if that is known.
     """
 
     rank: int
@@ -25,6 +26,7 @@ class Job:
     coordinator: str
     launcher: str
     is_served: bool = False
+    local_rank: int | None = None
 
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 <= self.rank < self.count:
@@ -79,11 +81,15 @@ def _number(env: Mapping[str, str], name: str) -> int:
         ) from None
 
 
+def _local_rank(env: Mapping[str, str], name: str) -> int | None:
+    return _number(env, name) if name in env else None
+
+
 def _ours(env: Mapping[str, str]) -> Job | None:
     if "MESHWRIGHT_COORDINATOR" not in env:
         return None
     rank, count = _number(env, "MESHWRIGHT_PROCESS_ID"), _number(env, "MESHWRIGHT_PROCESS_COUNT")
-    return Job(rank, count, env["MESHWRIGHT_COORDINATOR"], "meshwright run", True)
+    return Job(rank, count, env["MESHWRIGHT_COORDINATOR"], "meshwright run", True, rank)  # all on one machine
 
 
 def _torch(env: Mapping[str, str]) -> Job | None:
@@ -92,7 +98,8 @@ def _torch(env: Mapping[str, str]) -> Job | None:
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys():
         return None
     address = address_of(env["MASTER_ADDR"], _number(env, "MASTER_PORT") + 1)
-    return Job(_number(env, "RANK"), _number(env, "WORLD_SIZE"), address, "RANK and WORLD_SIZE")
+    rank, count = _number(env, "RANK"), _number(env, "WORLD_SIZE")
+    return Job(rank, count, address, "RANK and WORLD_SIZE", local_rank=_local_rank(env, "LOCAL_RANK"))
 
 
 def _slurm(env: Mapping[str, str]) -> Job | None:
@@ -101,7 +108,8 @@ def _slurm(env: Mapping[str, str]) -> Job | None:
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "localhost"
     steps = 1009 * _number(env, "SLURM_STEP_ID") if env.get("SLURM_STEP_ID") else 0  # of one job run side by side
     port = _FIRST_PORT + (_number(env, "SLURM_JOB_ID") + steps) % _PORTS
-    return Job(_number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS"), f"{first_node(nodes)}:{port}", "SLURM")
+    rank, count = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS")
+    return Job(rank, count, f"{first_node(nodes)}:{port}", "SLURM", local_rank=_local_rank(env, "SLURM_LOCALID"))
 
 
 def first_node(nodes: str) -> str:
@@ -122,7 +130,8 @@ def _open_mpi(env: Mapping[str, str]) -> Job | None:
     job = re.match(r"\D*(\d+)", uri)
     port = _FIRST_PORT + (int(job[1]) if job else 0) % _PORTS
     rank, count = _number(env, "OMPI_COMM_WORLD_RANK"), _number(env, "OMPI_COMM_WORLD_SIZE")
-    return Job(rank, count, address_of(host[1] or host[2], port), "Open MPI")
+    local = _local_rank(env, "OMPI_COMM_WORLD_LOCAL_RANK")
+    return Job(rank, count, address_of(host[1] or host[2], port), "Open MPI", local_rank=local)
 
 
 def _job_set(env: Mapping[str, str]) -> Job | None:

@@ -30,8 +30,9 @@ from meshwright.runtime.processes.service import Service
 _WORDS = 200
 
 
-def join(job: Job, wait: float) -> None:
-    """Make this process the one of ``job`` that it is.
+def join(job: Job, wait: float, own_devices: tuple[int, ...] | None = None) -> None:
+    """Make this process the one of ``job`` that it is, with these of the accelerator's devices on this machine, or with
+    those of its place there.
 
     Raises:
       DistributedError: the coordinator or other processes do not come in ``wait`` seconds, or have other devices.
@@ -56,12 +57,22 @@ def join(job: Job, wait: float) -> None:
         WORLD.proxy.end()
         raise
     WORLD.rank, WORLD.count, WORLD.service = job.rank, job.count, service
+    WORLD.own_devices = own_devices or _by_place(job, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not job.coordinator.startswith(("127.", "localhost:", "[::1]:")):
         WORLD.host = os.environ.get("MESHWRIGHT_HOST") or coordination.address_towards(job.coordinator)
     table = signs.begin(service)
     _check_devices(table, wait)
     sys.excepthook = partial(_end_at_once, sys.excepthook)
     atexit.register(leave)
+
+
+def _by_place(job: Job, visible: str | None) -> tuple[int, ...] | None:
+    """The GPUs of one of several processes on a machine, next to each other, in the order of their ranks; None for all
+    that there are, where the launcher has shown this process no more (``visible``) or does not number processes."""
+    count = config.real_devices or 1
+    if job.local_rank is None or (visible is not None and len(visible.split(",")) <= count):
+        return None
+    return tuple(range(job.local_rank * count, (job.local_rank + 1) * count))
 
 
 def _check_devices(table: Any, wait: float) -> None:

@@ -25,12 +25,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from importlib import metadata
 from typing import Any, cast
 
 from meshwright.core.addresses import address_of, family_of, host_and_port
 from meshwright.core.config import config
+from meshwright.core.version import __version__
 from meshwright.errors import DistributedError
+from meshwright.runtime.pjrt.plugins import JAXLIB_VERSION
 from meshwright.runtime.pjrt.world import WORLD
 
 TOKEN = "MESHWRIGHT_TOKEN"
@@ -46,7 +47,7 @@ _SIGN, _PERIOD, SILENCE = b".", 0.2, 10.0
 
 def version() -> str:
     """What must be the same in all processes: what is compiled in one may be loaded in another."""
-    return f"meshwright {metadata.version('meshwright')}, jaxlib {metadata.version('jaxlib')}"
+    return f"meshwright {__version__}, jaxlib {JAXLIB_VERSION}"
 
 
 def _proof(token: str, nonce: str, place: str) -> str:
