@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import takewhile
 
 from meshwright.core.records import dataclass
-from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
@@ -63,7 +63,7 @@ class Placement:
 
 @dataclass
 class Propagation:
-    """The layouts found. ``layout(var)`` is replicated where nothing arrived."""
+    """The layouts found. ``layout(atom)`` is replicated where nothing arrived, as at literals."""
 
     mesh: AbstractMesh
     placements: dict[Var, Placement] = field(default_factory=dict)
@@ -76,10 +76,10 @@ class Propagation:
     #: the order in which annotations spread
     order: Order = AS_WRITTEN
 
-    def layout(self, var: Var) -> Layout:
+    def layout(self, atom: Atom) -> Layout:
         """The layout of a value, without partial sums."""
-        placement = self.placements.get(var)
-        return Layout.tiled(placement.dims if placement else ((),) * var.aval.ndim)
+        placement = self.placements.get(atom) if isinstance(atom, Var) else None
+        return Layout.tiled(placement.dims if placement else ((),) * atom.aval.ndim)
 
     def target(self, var: Var) -> Layout | None:
         """The layout that a value should have in the end; None if any will do."""
@@ -328,7 +328,7 @@ def scanned(propagation: Propagation) -> list[tuple[int, Var, Var]]:
     for i, eqn in enumerate(propagation.origins.eqns):
         stacked = isinstance(eqn.op, RegionOp) and isinstance(eqn.invars[0], Var) and len(eqn.invars) == 1
         if stacked and eqn.invars[0].aval.ndim == eqn.outvars[0].aval.ndim + 1:
-            axes = propagation.layout(eqn.invars[0]).dims[0]  # type: ignore[arg-type]
+            axes = propagation.layout(eqn.invars[0]).dims[0]
             if axes and not propagation.layout(eqn.outvars[0]).axes_used.intersection(axes):
                 places.append((i, eqn.invars[0], eqn.outvars[0]))
     return places  # type: ignore[return-value]

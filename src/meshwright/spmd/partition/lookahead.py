@@ -267,7 +267,7 @@ def _contested(eqn: JaxprEqn, whole: ShardingRule, propagation: Propagation) -> 
     """For each axis that values of an equation have on different factors, these values."""
     for part in whole.parts:
         atoms = [*(eqn.invars[i] for i in part.operands), *(eqn.outvars[i] for i in part.results)]
-        dims = tuple(propagation.layout(atom).dims if isinstance(atom, Var) else () for atom in atoms)
+        dims = tuple(propagation.layout(atom).dims for atom in atoms)
         for axis, places in _contests_of(part.rule, dims, propagation.mesh):
             yield [(atoms[i], axis) for i in places]  # type: ignore[misc]  # literals have no axes
 

@@ -184,44 +184,62 @@ class Partitioner:
         return self.env[atom]
 
     def bring(
-        self,
-        value: Value,
-        version: int,
-        layout: Layout,
-        op: str,
-        number: int | None = None,
-        user: JaxprEqn | None = None,
+        self, value: Value, layout: Layout, user: JaxprEqn | str, number: int | None = None, version: int | None = None
     ) -> Any:
-        """The value in ``layout``, resharded from a version if it is not there yet; remembered."""
+        """The value in ``layout``, resharded from ``version`` (else the one from which that costs least) if it is not
+        there yet; remembered.
+
+        ``user`` is the equation that takes it as operand ``number``, or the kind of output number ``number`` that it
+        is (``"output"`` of the program, ``"result"`` of a region).
+        """
         for known, local in value.versions:
             if known == layout:
                 return local
         if value.is_remade:
             version = self.remake(value, layout.drop_partial())
+        elif version is None:
+            version = self.cheapest(value, layout)
         before, local = value.versions[version]
-        plan = plan_reshard(value.aval.shape, value.aval.dtype.itemsize, before, layout, self.mesh)
-        self.trace.note = Reason(
-            op,
-            number,
-            before,
-            layout,
-            value.made_by,
-            value.source,
-            self.mesh,
-            value=value.atom,
-            user=user,
-            output=self.names.of("output", number) if op == "output" and number is not None else "",
-        )
+        aval = value.aval
+        plan = plan_reshard(aval.shape, aval.dtype.itemsize, before, layout, self.mesh)
+        self.trace.note = self.reason(value, before, layout, user, number)
         for (step, after), padded in zip(plan.steps, plan.shapes):
             local = emit_step(local, step, padded, after, self.mesh)
-            if not after.partial and after.local_shape(padded, self.mesh) == after.local_shape(
-                value.aval.shape, self.mesh
-            ):
+            fits = after.local_shape(padded, self.mesh) == after.local_shape(aval.shape, self.mesh)
+            if fits and not after.partial:
                 value.versions.append((after, local))
         self.trace.note = None
         if plan.steps and layout.partial:
             value.versions.append((layout, local))
         return local
+
+    def reason(self, value: Value, before: Layout, after: Layout, user: JaxprEqn | str, number: int | None) -> Reason:
+        """Why a value is resharded, for ``user`` as in :meth:`bring`."""
+        op, eqn = (user, None) if isinstance(user, str) else (user.op.name, user)
+        output = self.names.of("output", number) if op == "output" and number is not None else ""
+        return Reason(
+            op,
+            number,
+            before,
+            after,
+            value.made_by,
+            value.source,
+            self.mesh,
+            output=output,
+            value=value.atom,
+            user=eqn,
+        )
+
+    def operands(
+        self, eqn: JaxprEqn, values: Sequence[Value], layouts: Sequence[Layout], versions: Sequence[int]
+    ) -> list[Any]:
+        """The operands of an equation in ``layouts``, each resharded from one of its versions."""
+        choices = enumerate(zip(values, layouts, versions))
+        return [self.bring(value, layout, eqn, n, version) for n, (value, layout, version) in choices]
+
+    def set_results(self, eqn: JaxprEqn, layouts: Sequence[Layout], results: Sequence[Any]) -> None:
+        for var, layout, result in zip(eqn.outvars, layouts, results):
+            self.env[var] = Value(var.aval, [(layout, result)], eqn.op.name, var, eqn.source)
 
     def remake(self, value: Value, layout: Layout) -> int:
         """The version of a value made of constants from which ``layout`` is reached without sending anything: it is
@@ -241,49 +259,58 @@ class Partitioner:
         if ins is None:
             return False
         values = [self.value(a) for a in eqn.invars]
-        locals_ = [self.bring(v, 0, lo, eqn.op.name, n, eqn) for n, (v, lo) in enumerate(zip(values, ins))]
+        locals_ = [self.bring(v, lo, eqn, n) for n, (v, lo) in enumerate(zip(values, ins))]
         with source.at(eqn.source):
             value.versions.append((layout, self.localized(eqn, eqn.op, rule, values, ins, (layout,), locals_)[0]))
         return True
 
     # --- equations ------------------------------------------------------------------------------------------
     def equation(self, eqn: JaxprEqn, rule: ShardingRule) -> None:
-        if isinstance(eqn.op, ShardingConstraint):
-            self.lay_out(eqn, self.constraint(eqn, eqn.op))
-            return
-        if isinstance(eqn.op, PropagationMark):
-            free = eqn.op.exact_group is None
-            self.lay_out(eqn, None if free else self.propagation.layout(eqn.outvars[0]))
-            return
-        if eqn.op.holds_jaxprs and eqn.op.regions():
-            for var, out, layout in zip(eqn.outvars, *partition_regions(self, eqn)):
-                self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, var, eqn.source)
-            return
-        values = [self.value(a) for a in eqn.invars]
-        targets = tuple(self.propagation.target(v) for v in eqn.outvars)
-        if is_remade(eqn, rule, values):
-            (var,) = eqn.outvars
-            counts = eqn.op.counts_along([v.counts for v in values], [v.aval for v in values])
-            remade = self.env[var] = Value(var.aval, [], eqn.op.name, var, eqn.source, (eqn, rule), counts=counts)
-            self.remake(remade, targets[0] or Layout.replicated(var.aval.ndim))
-            return
-        op, choice = eqn.op, self.choose(eqn, eqn.op, rule, values, targets)
-        if any(layout not in value.layouts for value, layout in zip(values, choice.in_layouts)):
-            avals = tuple(v.aval for v in values)
-            for other in op.alternatives(*avals):
-                tried = self.choose(eqn, other, rule_of(other, avals), values, targets)
-                if tried.cost < choice.cost:
-                    op, rule, choice = other, rule_of(other, avals), tried
-        locals_ = [
-            self.bring(v, i, lo, eqn.op.name, n, eqn)
-            for n, (v, i, lo) in enumerate(zip(values, choice.versions, choice.in_layouts))
-        ]
+        op = eqn.op
+        if isinstance(op, ShardingConstraint):
+            self.lay_out(eqn, self.constraint(eqn, op))
+        elif isinstance(op, PropagationMark):
+            self.lay_out(eqn, None if op.exact_group is None else self.propagation.layout(eqn.outvars[0]))
+        elif op.holds_jaxprs and op.regions():
+            results, layouts = partition_regions(self, eqn)
+            self.set_results(eqn, layouts, results)
+        elif is_remade(eqn, rule, values := [self.value(a) for a in eqn.invars]):
+            self.remember(eqn, rule, values)
+        else:
+            self.compute(eqn, rule, values)
+
+    def remember(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> None:
+        """Keep how a value of constants is made, and make it in the layout that it should have."""
+        (var,) = eqn.outvars
+        counts = eqn.op.counts_along([v.counts for v in values], [v.aval for v in values])
+        remade = self.env[var] = Value(var.aval, [], eqn.op.name, var, eqn.source, (eqn, rule), counts=counts)
+        self.remake(remade, self.propagation.target(var) or Layout.replicated(var.aval.ndim))
+
+    def compute(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> None:
+        """Record an equation on local shapes, in the layouts that cost least."""
+        op, rule, choice = self.cheapest_form(eqn, rule, values)
+        locals_ = self.operands(eqn, values, choice.in_layouts, choice.versions)
         self.report(eqn, rule, values, choice)
-        outs = self.localized(eqn, op, rule, values, choice.in_layouts, choice.out_layouts, locals_)
-        for var, layout, out in zip(eqn.outvars, choice.out_layouts, outs):
+        results = self.localized(eqn, op, rule, values, choice.in_layouts, choice.out_layouts, locals_)
+        for var, layout in zip(eqn.outvars, choice.out_layouts):
             if not layout.partial:
                 self.summands.whole(var)
-            self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, var, eqn.source)
+        self.set_results(eqn, choice.out_layouts, results)
+
+    def cheapest_form(
+        self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]
+    ) -> tuple[Op, ShardingRule, Choice]:
+        """The op or, where operands have to be resharded, the alternative to it that costs least."""
+        best = eqn.op, rule, self.choose(eqn, eqn.op, rule, values)
+        if all(layout in value.layouts for value, layout in zip(values, best[2].in_layouts)):
+            return best
+        avals = tuple(v.aval for v in values)
+        for op in eqn.op.alternatives(*avals):
+            rule = rule_of(op, avals)
+            choice = self.choose(eqn, op, rule, values)
+            if choice.cost < best[2].cost:
+                best = op, rule, choice
+        return best
 
     def localized(
         self,
@@ -307,9 +334,7 @@ class Partitioner:
             results = eqn.op.bind(*locals_)
         return results if eqn.op.multiple_results else [results]
 
-    def choose(
-        self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value], targets: tuple[Layout | None, ...]
-    ) -> Choice:
+    def choose(self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value]) -> Choice:
         avals = tuple(v.aval for v in values)
         numbers = [number_of(v.atom, v.recipe[0] if v.recipe else None) for v in values]
         question = Question(
@@ -320,15 +345,15 @@ class Partitioner:
                 else Operand(v.aval, v.layouts, zero=n == 0)
                 for a, v, n in zip(eqn.invars, values, numbers)
             ),
-            tuple(v.aval for v in eqn.outvars),
-            targets,
-            tuple(map(self.summands.of, eqn.outvars)),
-            op.linear_groups(*avals),
-            masked_groups(op, avals, numbers),
-            op is add or op is sub,
-            op.moves_only,
-            self.mesh,
-            rule.is_product and self.propagation.order.exchanges,
+            results=tuple(v.aval for v in eqn.outvars),
+            targets=tuple(map(self.propagation.target, eqn.outvars)),
+            summands=tuple(map(self.summands.of, eqn.outvars)),
+            linear_in=op.linear_groups(*avals),
+            masked_in=masked_groups(op, avals, numbers),
+            adds=op is add or op is sub,
+            moves_only=op.moves_only,
+            mesh=self.mesh,
+            exchanges=rule.is_product and self.propagation.order.exchanges,
         )
         if rule.is_product:
             self.products.append(question)
@@ -397,7 +422,7 @@ class Partitioner:
         versions = value.versions
         self.laid_out[var] = replace(value, versions=[*versions])
         if target is not None:
-            local = self.bring(value, self.cheapest(value, target), target, eqn.op.name, user=eqn)
+            local = self.bring(value, target, eqn)
             versions = [(target, local), *(value.versions if value.is_remade else ())]
         self.env[var] = Value(
             var.aval, versions, value.made_by, var, value.source, value.recipe, value.constant, value.counts
@@ -420,8 +445,8 @@ class Partitioner:
                 return value.versions[0][1], value.layouts[0]
             layout = None
         if layout is None:
-            hint = self.propagation.layout(atom) if isinstance(atom, Var) else Layout.replicated(0)
+            hint = self.propagation.layout(atom)
             layout = hint if any(hint.dims) else value.layouts[0].drop_partial()
         with source.at(value.source):
             role = "result" if self.region else "output"
-            return self.bring(value, self.cheapest(value, layout), layout, role, number), layout
+            return self.bring(value, layout, role, number), layout
