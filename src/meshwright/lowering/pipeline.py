@@ -8,7 +8,8 @@ from meshwright.lowering.batched import batching
 from meshwright.lowering.lower import LOWERING
 from meshwright.lowering.units import Units
 from meshwright.sharding import AbstractMesh
-from meshwright.spmd.driver import ALTERNATIVE, ALTERNATIVE_LOOPS, PARTITION, PREPARE, partition
+from meshwright.spmd.driver import ALTERNATIVE, ALTERNATIVE_LOOPS, PREPARE, partition
+from meshwright.spmd.partition.planner import PARTITION
 from meshwright.spmd.passes.pipeline import Pipeline, communication_passes
 
 

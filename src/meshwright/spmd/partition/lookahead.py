@@ -19,12 +19,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
 
-from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.rule import REPLICATED, ShardingRule
@@ -35,13 +33,12 @@ from meshwright.spmd.order import FIRST, LARGEST, Order, Share
 from meshwright.spmd.origin import Sort
 from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
+from meshwright.spmd.partition.planner import Planner
+from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation, scanned
 from meshwright.spmd.report import collectives, starts, totals
 from meshwright.spmd.steptime.schedule import step_time
-
-if TYPE_CHECKING:
-    from meshwright.spmd.partition.record import Partition
 
 #: equations that may be walked over again for one program, and how many orders are tried at least and at most
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24
@@ -61,16 +58,6 @@ MORE_BYTES = 1.01
 ROUGH = 1.6
 #: how much of the time in which the links are busy counts even where it is hidden: schedules are not perfect
 HIDDEN = 0.5
-
-
-@dataclass(frozen=True)
-class Planner:
-    """How a program is propagated in an order, and partitioned from what was found; and how what was partitioned keeps
-    sums in tiles."""
-
-    propagate: Callable[[Order], Propagation]
-    partition: Callable[[Propagation], Partition]
-    in_tiles: Callable[[Partition], Partition]
 
 
 class Candidate:
