@@ -22,12 +22,12 @@ from meshwright.ops.shape.spaced_rows import spaced_rows
 from meshwright.ops.shape.undone import undone
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.order import Order
 from meshwright.spmd.partition.lookahead import Candidate, look_ahead
 from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.passes.dead import drop_dead
 from meshwright.spmd.passes.passed_on import passed_on
+from meshwright.spmd.strategy import Strategy
 
 LEADING_ROWS = Pass(
     "leading rows", leading_rows, "Rows that a loop takes or writes at its count are its slices and outputs."
@@ -71,46 +71,46 @@ def partition(
     in_layouts: Sequence[Layout | None],
     out_layouts: Sequence[Layout | None],
     combine_bytes: int = 0,
-    order: Order | None = None,
+    strategy: Strategy | None = None,
     names: Names = NUMBERS,
 ) -> Partition:
     """The program that every device of ``mesh`` runs. ``None`` layouts are chosen here.
 
-    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone. ``order``
-    is the one in which annotations spread; without one, the best is looked for. ``names`` are for what is said.
+    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone. Without
+    a ``strategy`` the best is searched for. ``names`` are what the user calls inputs and outputs, for messages.
     """
     dump(jaxpr, "input")
     planner = Planner(run_passes(jaxpr, PREPARE), mesh, in_layouts, out_layouts, combine_bytes, names)
     with config.override("dump_ir", None):
-        found = _looked_ahead(planner) if order is None else _planned(planner, order)
+        found = _looked_ahead(planner) if strategy is None else _planned(planner, strategy)
     if config.dump_ir is not None:
-        found = _planned(planner, found.order)  # once more, and written down
+        found = _planned(planner, found.strategy)  # once more, and written down
     part = found.part
-    part.order, part.asked = found.order, (tuple(in_layouts), tuple(out_layouts))
+    part.strategy, part.asked = found.strategy, (tuple(in_layouts), tuple(out_layouts))
     return part
 
 
-def _variant(planner: Planner, order: Order) -> Planner:
-    """The program in the form that an order is of."""
+def _variant(planner: Planner, strategy: Strategy) -> Planner:
+    """The planner of the program in the form that a strategy is for."""
     jaxpr = planner.jaxpr
-    jaxpr = run_passes(jaxpr, ALTERNATIVE_LOOPS) if order.blocks else jaxpr
-    jaxpr = run_passes(jaxpr, ALTERNATIVE) if order.whole else jaxpr
+    jaxpr = run_passes(jaxpr, ALTERNATIVE_LOOPS) if strategy.blocks else jaxpr
+    jaxpr = run_passes(jaxpr, ALTERNATIVE) if strategy.whole else jaxpr
     return planner if jaxpr is planner.jaxpr else replace(planner, jaxpr=jaxpr)
 
 
-def _planned(planner: Planner, order: Order) -> Candidate:
-    planner = _variant(planner, order)
-    return Candidate(planner.partition(planner.propagate(order)), order)
+def _planned(planner: Planner, strategy: Strategy) -> Candidate:
+    planner = _variant(planner, strategy)
+    return Candidate(planner.partition(planner.propagate(strategy)), strategy)
 
 
 def _looked_ahead(planner: Planner) -> Candidate:
-    """The best of the program, and of the alternatives where these are other programs."""
+    """The best plan for the program or, where there are any, for its other forms."""
     found = look_ahead(planner)
-    for form in (Order(whole=True), Order(blocks=True)):
+    for form in (Strategy(whole=True), Strategy(blocks=True)):
         variant = _variant(planner, form)
         if variant is not planner and found.sent[1]:
             other = look_ahead(variant)
             # What loops write in place is not seen by estimates of peaks.
             if other.is_better(found) and (form.whole or other.price * other.peak < found.price * found.peak):
-                found = Candidate(other.part, replace(other.order, whole=form.whole, blocks=form.blocks))
+                found = Candidate(other.part, replace(other.strategy, whole=form.whole, blocks=form.blocks))
     return found

@@ -353,7 +353,7 @@ class Partitioner:
             adds=op is add or op is sub,
             moves_only=op.moves_only,
             mesh=self.mesh,
-            exchanges=rule.is_product and self.propagation.order.exchanges,
+            exchanges=rule.is_product and self.propagation.strategy.exchanges,
         )
         if rule.is_product:
             self.products.append(question)

@@ -1,4 +1,4 @@
-"""One program with the layouts asked for, ready to be partitioned as often as the search tries another order."""
+"""One program with the layouts asked for, ready to be partitioned by one strategy after the other."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.passes import dump
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.order import Order
 from meshwright.spmd.partition.partitioner import Partitioner
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.passes.pipeline import communication_passes, tiling_passes
 from meshwright.spmd.propagate import Propagation, propagate
+from meshwright.spmd.strategy import Strategy
 
 #: the step between: each equation of the whole program becomes some of a device's
 PARTITION = "partition"
@@ -34,12 +34,12 @@ class Planner:
     out_layouts: Sequence[Layout | None]
     combine_bytes: int = 0
     names: Names = NUMBERS
-    #: equations that were verified before: orders differ in few
+    #: equations verified before: strategies differ in few
     verified: set[Any] = field(default_factory=set)
 
-    def propagate(self, order: Order) -> Propagation:
-        """Layouts for all values, as annotations spread in an order."""
-        return propagate(self.jaxpr.jaxpr, self.mesh, self.in_layouts, self.out_layouts, order)
+    def propagate(self, strategy: Strategy) -> Propagation:
+        """Layouts for all values, as annotations spread by a strategy."""
+        return propagate(self.jaxpr.jaxpr, self.mesh, self.in_layouts, self.out_layouts, strategy)
 
     def partition(self, propagation: Propagation) -> Partition:
         """The per-device program for what was propagated, its communication improved."""
@@ -50,7 +50,7 @@ class Planner:
         dump(part.jaxpr, PARTITION)
         passes = communication_passes(self.mesh, part.in_layouts, self.combine_bytes)
         part.jaxpr, part.changes = passes.run(part.jaxpr, self.verified)
-        return self.in_tiles(part) if propagation.order.tiles else part
+        return self.in_tiles(part) if propagation.strategy.tiles else part
 
     def in_tiles(self, part: Partition) -> Partition:
         """The same with sums over devices kept in tiles."""
