@@ -28,9 +28,9 @@ from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
 from meshwright.spmd.custom import inferred
 from meshwright.spmd.factors import Axes, carried_back, factor_axes_of, join_axes
 from meshwright.spmd.flatten import flatten
+from meshwright.spmd.layout_change import LayoutChange
 from meshwright.spmd.origin import Annotation, Origins, Sort
 from meshwright.spmd.strategy import AS_WRITTEN, FIRST, Share, Strategy
-from meshwright.spmd.turned import Turned
 
 Dims = tuple[Axes, ...]
 
@@ -248,7 +248,8 @@ class _Worker:
             self.pin_operands(eqn, rule)
         ends = dict(pinned)
         self.carry_back()
-        stays = Turned(self.eqns, self.rules, self.levels, pinned, ends, self.result.layout, self.mesh).up_to_the_cut()
+        change = LayoutChange(self.eqns, self.rules, self.levels, pinned, ends, self.result.layout, self.mesh)
+        stays = change.up_to_the_cut()
         if stays:
             pinned.clear()
             pinned.update(ends)
