@@ -18,7 +18,7 @@ from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.op import Op
-from meshwright.ir.passes import DEAD_CODE
+from meshwright.ir.passes import DEAD_CODE, run_passes
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer
 from meshwright.ops.collective.base import Collective
@@ -31,13 +31,10 @@ from meshwright.spmd.factors import operand_layouts
 from meshwright.spmd.flatten import eqn_rule, rule_of
 from meshwright.spmd.localize.context import LocalContext
 from meshwright.spmd.masked import masked_groups, number_of
-from meshwright.spmd.partition.apart import apart
 from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.control import partition_regions
-from meshwright.spmd.partition.in_parts import in_parts
-from meshwright.spmd.partition.keep import KeepPartial
-from meshwright.spmd.partition.merged import before_merging
-from meshwright.spmd.partition.moves import merge_moves
+from meshwright.spmd.partition.keep_partial import KeepPartial
+from meshwright.spmd.partition.layout_passes import layout_passes
 from meshwright.spmd.partition.record import Partition, Replicated
 from meshwright.spmd.partition.sharing import summands
 from meshwright.spmd.propagate import Propagation, placement_of
@@ -79,12 +76,6 @@ def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> boo
     return simple and all(v.is_remade for v in values) and all(f.kind in (PARALLEL, WINDOW) for f in rule.factors)
 
 
-def _rewritten(jaxpr: ClosedJaxpr, propagation: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
-    """The program in equations that suit the layouts found."""
-    jaxpr = before_merging(apart(jaxpr, propagation), propagation)
-    return merge_moves(in_parts(jaxpr, propagation, mesh), propagation.layout, mesh)
-
-
 class Partitioner:
     """Partitions one jaxpr: the program, or a region of it."""
 
@@ -99,7 +90,7 @@ class Partitioner:
         names: Names = NUMBERS,
     ) -> None:
         self.source = jaxpr
-        self.closed = jaxpr = _rewritten(jaxpr, propagation, mesh)
+        self.closed = jaxpr = run_passes(jaxpr, layout_passes(propagation, mesh))
         self.mesh = mesh
         self.propagation = propagation
         self.in_layouts = [propagation.layout(v) if lo is None else lo for v, lo in zip(jaxpr.jaxpr.invars, in_layouts)]
