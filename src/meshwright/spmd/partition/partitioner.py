@@ -71,7 +71,7 @@ class Value:
 
 
 def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> bool:
-    """Whether an equation makes one value of constants, each element of few of theirs."""
+    """Whether every device can compute any part of an equation's result from constants, doing little more work."""
     simple = len(eqn.outvars) == 1 and not eqn.op.has_effects and not eqn.op.holds_jaxprs
     return simple and all(v.is_remade for v in values) and all(f.kind in (PARALLEL, WINDOW) for f in rule.factors)
 
@@ -101,13 +101,14 @@ class Partitioner:
         self.trace = JaxprTrace()
         self.replicated: list[Replicated] = []
         self.products: list[Question] = []
-        #: what the values are that have a layout of their own, without it
+        #: results of constraints and marks, with the layouts that their operands had
         self.laid_out: dict[Var, Value] = {}
         self.stands_for: dict[Var, tuple[Var, Layout]] = {}
         self.rules = [eqn_rule(e) for e in jaxpr.jaxpr.eqns]
         outs = jaxpr.jaxpr.outvars
         repeats = {a: lo.repeats for a, lo in zip(outs, out_layouts) if isinstance(lo, KeepPartial)}
         self.summands = summands(jaxpr.jaxpr.eqns, self.rules, outs, repeats)
+        #: how many equations and outputs take each value
         self.uses: Counter[Any] = Counter(a for e in jaxpr.jaxpr.eqns for a in set(e.invars) if isinstance(a, Var))
         self.uses.update(a for a in jaxpr.jaxpr.outvars if isinstance(a, Var))
 
@@ -316,8 +317,8 @@ class Partitioner:
         """The results of an equation's ``op`` on this device."""
         avals = tuple(v.aval for v in values), tuple(v.aval for v in eqn.outvars)
         if any(any(lo.dims) for lo in (*ins, *outs)):
-            written = isinstance(op, Collective)  # not put in here: the program has it
-            self.trace.note = None if written else Reason(eqn.op.name, rule=rule, user=eqn)
+            # A collective that the user wrote needs no reason.
+            self.trace.note = None if isinstance(op, Collective) else Reason(eqn.op.name, rule=rule, user=eqn)
             ctx = LocalContext(self.mesh, rule, *avals, tuple(ins), tuple(outs), tuple(v.counts for v in values))
             results: Any = op.localize(ctx, *locals_)
             self.trace.note = None
@@ -426,7 +427,8 @@ class Partitioner:
         return costs.index(min(costs))
 
     def put_out(self, atom: Var | Literal) -> Value:
-        """What becomes an output: a value in a layout of its own that nothing else reads need not have that before."""
+        """The value of an output. For the result of a constraint that nothing else reads, that is its operand, which is
+        then brought to the output's layout directly."""
         return self.laid_out[atom] if atom in self.laid_out and self.uses[atom] == 1 else self.value(atom)
 
     def output(self, number: int, atom: Var | Literal, layout: Layout | KeepPartial | None) -> tuple[Any, Layout]:
