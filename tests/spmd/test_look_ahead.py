@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,11 @@ from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.spmd.driver import partition
-from meshwright.spmd.order import Order
 from meshwright.spmd.partition import lookahead
-from meshwright.spmd.partition.lookahead import Planner, contests, neighbours
+from meshwright.spmd.partition.lookahead import contests, neighbours
+from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.report import collectives
+from meshwright.spmd.strategy import Strategy
 
 N = 8
 MESH = mw.AbstractMesh((N,), ("d",))
@@ -61,7 +61,7 @@ def test_a_table_split_by_features_does_not_unsplit_the_batch():
 
 def lookahead_off(part: Any) -> Any:
     found = part.part
-    plain = partition(found.source, found.mesh, *found.asked, order=Order())
+    plain = partition(found.source, found.mesh, *found.asked, strategy=Strategy())
     return collectives(plain.jaxpr.jaxpr)
 
 
@@ -69,18 +69,20 @@ def test_repeated_layers_are_one_decision(monkeypatch):
     tried: list[int] = []
     found = lookahead.look_ahead
 
+    partitioned = Planner.partition
+
     def counted(planner: Planner) -> Any:
         tried.append(0)
+        return found(planner)
 
-        def partition(propagation: Any) -> Any:
-            tried[-1] += 1
-            return planner.partition(propagation)
-
-        return found(replace(planner, partition=partition))
+    def partition(planner: Planner, propagation: Any) -> Any:
+        tried[-1] += 1
+        return partitioned(planner, propagation)
 
     monkeypatch.setattr("meshwright.spmd.driver.look_ahead", counted)
-    orders = [language_model_step(layers)[0].part.order for layers in (1, 4)]
-    assert orders[0] == orders[1] and orders[0].later
+    monkeypatch.setattr(Planner, "partition", partition)
+    strategies = [language_model_step(layers)[0].part.strategy for layers in (1, 4)]
+    assert strategies[0] == strategies[1] and strategies[0].later
     assert tried[0] == tried[1] <= 8
 
 
@@ -119,17 +121,17 @@ def test_only_the_order_changes():
     specs = P("d"), P("d"), P(None, "d")
     on = [NamedSharding(MESH, s) for s in specs]
     part = mw.jit(f, in_shardings=tuple(on), out_shardings=(on[0], on[2])).lower(*args).partition()
-    orders = neighbours(part.part, Order())
-    assert contests(part.part) and orders
-    for order in orders:
-        found = partition(part.part.source, MESH, *part.part.asked, order=order)
+    strategies = neighbours(part.part, Strategy())
+    assert contests(part.part) and strategies
+    for strategy in strategies:
+        found = partition(part.part.source, MESH, *part.part.asked, strategy=strategy)
         assert found.in_layouts == [s.layout(2) for s in on] and found.out_layouts == [on[0].layout(2), on[2].layout(2)]
-        assert found.order == order
+        assert found.strategy == strategy
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
-def test_every_order_computes_the_same(seed):
-    """Programs in the orders that are tried, against the unpartitioned one."""
+def test_every_strategy_computes_the_same(seed):
+    """Programs by the strategies that are tried, against the unpartitioned one."""
     rng = np.random.default_rng(seed)
     args = [rng.normal(size=s).astype(np.float32) for s in ((16, 24), (24, 40), (40, 24))]
     choices = [P("d"), P(None, "d")]
@@ -141,8 +143,8 @@ def test_every_order_computes_the_same(seed):
         return (x * x).sum()
 
     part = mw.jit(mw.grad(f, (0, 1, 2)), in_shardings=tuple(on), out_shardings=tuple(on)).lower(*args).partition()
-    for order in [Order(), *neighbours(part.part, part.part.order)]:
-        found = partition(part.part.source, MESH, *part.part.asked, order=order)
+    for strategy in [Strategy(), *neighbours(part.part, part.part.strategy)]:
+        found = partition(part.part.source, MESH, *part.part.asked, strategy=strategy)
         PartitionedProgram(part.program, found).verify(*args)
 
 
@@ -157,7 +159,7 @@ def test_slices_of_split_rows_are_split_across():
     part = mw.jit(f, in_shardings=(on,), out_shardings=on).lower(xs).partition()
     assert {c.kind for c in part.collectives} == {"all_to_all"}
     assert part.bytes_sent == 2 * xs.nbytes // N * (N - 1) // N
-    assert part.part.order.across and not part.part.replicated
+    assert part.part.strategy.across and not part.part.replicated
     part.verify(xs)
 
 

@@ -116,7 +116,8 @@ def test_the_whole_pipeline_is_one_list():
     text = str(whole_pipeline()).splitlines()
     assert [line[:2].strip() for line in text] == [str(n) for n in range(1, len(text) + 1)]
     assert all(line[40:].endswith((".", ")")) for line in text), "each pass has a sentence"
-    order = ["inline calls", "partition", "merge common collectives", "batch virtual axes", "whole regions"]
+    order = ["inline calls", "merge moves", "partition", "merge common collectives", "scatter sums", "gather again"]
+    order += ["batch virtual axes", "whole regions", "start sums early"]
     numbers = [next(i for i, line in enumerate(text) if f" {name} " in line) for name in order]
     assert numbers == sorted(numbers)
 

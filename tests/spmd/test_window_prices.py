@@ -12,7 +12,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.reduce.cumulative import CumSum
 from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
 from meshwright.ops.window.reductions import ReduceWindowSum
-from meshwright.spmd.partition import partitioner
+from meshwright.spmd.partition import layout_passes
 
 MESH = mw.AbstractMesh((4,), ("x",))
 COLUMNS = 6
@@ -40,7 +40,7 @@ def op_on_rows(kind: str, rng: np.random.Generator) -> tuple[Any, list[tuple[int
 @pytest.mark.parametrize("kind", ["slice", "pad", "concatenate", "sums", "pool"])
 @pytest.mark.parametrize("seed", range(20))
 def test_the_price_is_what_is_sent(kind, seed, monkeypatch):
-    monkeypatch.setattr(partitioner, "merge_moves", lambda closed, *_: closed)  # one by one
+    monkeypatch.setattr(layout_passes, "merge_moves", lambda closed, *_: closed)  # one by one
     op, shapes = op_on_rows(kind, np.random.default_rng(seed))
     args = [np.zeros(s, np.float32) for s in shapes]
     rule = op.sharding_rule(*map(typeof, args))

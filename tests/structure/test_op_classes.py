@@ -42,13 +42,13 @@ ALLOWED = {
     # What XLA cannot convert is converted in steps.
     "lowering/narrow.py": 1,
     # What repeats along a merged dimension repeats along those that it is made of.
-    "spmd/partition/merged.py": 1,
+    "spmd/partition/before_merging.py": 1,
     # Patterns of these very ops: what only a device at a position has, and only one at another selects.
     "spmd/passes/one_reader.py": 3,
     # What a loop stacks, the loop of its derivative takes, row by row: of loops, scans alone do.
     "spmd/passes/recompute.py": 2,
     # Patterns of these very ops: what is cut or joined is done in parts, a transform one dimension at a time.
-    "spmd/partition/in_parts.py": 3, "spmd/partition/apart.py": 1,
+    "spmd/partition/in_parts.py": 3, "spmd/partition/separate_ffts.py": 1,
     # Nested calls lose arguments as the program does: they are made again with fewer.
     "api/pruning.py": 1,
     # ``checkify`` takes out the op that it is for.

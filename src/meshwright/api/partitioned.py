@@ -216,9 +216,9 @@ class PartitionedProgram(Stage):
         """What was replicated, padded or computed repeatedly, which annotations wait for others, and what the
         communication passes changed, in words."""
         redundant = [self.work.warning] if self.work.warning else []
-        order = self.part.described_order
+        strategy = self.part.described_strategy
         changes = (f"communication pass: {c}" for c in self.part.changes)
-        return [*map(str, self.part.replicated), *self.padded, *redundant, *order, *changes]
+        return [*map(str, self.part.replicated), *self.padded, *redundant, *strategy, *changes]
 
     def explain(
         self, suggest: bool = False, *, seconds: float = 10.0, tries: int = 200, progress: Progress | None = None

@@ -18,8 +18,8 @@ from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.sharding import Layout, NamedSharding
 from meshwright.spmd.driver import partition
 from meshwright.spmd.memory.limits import does_not_fit, require_limit
-from meshwright.spmd.order import AS_WRITTEN, Order
 from meshwright.spmd.passes.holding_less import holding_less
+from meshwright.spmd.strategy import AS_WRITTEN, Strategy
 from meshwright.transforms.keys import on_words
 
 
@@ -52,8 +52,8 @@ def partition_program(
         ins = layouts((a.sharding for a in program.arguments), jaxpr.in_avals)
         outs = layouts(program.out_shardings, jaxpr.out_avals)
 
-        def partitioned(order: Order | None = None) -> PartitionedProgram:
-            part = partition(jaxpr, mesh.abstract_mesh, ins, outs, combine_bytes, order, program.called)
+        def partitioned(strategy: Strategy | None = None) -> PartitionedProgram:
+            part = partition(jaxpr, mesh.abstract_mesh, ins, outs, combine_bytes, strategy, program.called)
             return PartitionedProgram(program, part)
 
         found = partitioned()
@@ -66,7 +66,7 @@ def partition_program(
 
 
 def _within(
-    found: PartitionedProgram, partitioned: Callable[[Order], PartitionedProgram], limit: float
+    found: PartitionedProgram, partitioned: Callable[[Strategy], PartitionedProgram], limit: float
 ) -> PartitionedProgram:
     """The first of the programs that hold less by sending or computing more which is within the limit."""
     least = found
@@ -78,13 +78,13 @@ def _within(
 
 
 def _holding_less(
-    found: PartitionedProgram, partitioned: Callable[[Order], PartitionedProgram]
+    found: PartitionedProgram, partitioned: Callable[[Strategy], PartitionedProgram]
 ) -> Iterator[PartitionedProgram]:
     """Ways to hold less than the program that was found quickest; the program as its annotations have it may, too."""
     part = found.part
     for jaxpr in holding_less(part.jaxpr, part.mesh, part.in_layouts):
         yield PartitionedProgram(found.program, replace(part, jaxpr=jaxpr))
-    if part.order != AS_WRITTEN:
+    if part.strategy != AS_WRITTEN:
         plain = partitioned(AS_WRITTEN)
         yield plain
         yield from _holding_less(plain, partitioned)

@@ -302,9 +302,6 @@ def _join(nodes: frozenset[str]) -> str:
     return least[0]
 
 
-_WEAK_KIND = {"b": "bool", "i": "i*", "u": "i*", "f": "f*", "c": "c*"}
-
-
 def _node(dtype: np.dtype, weak: bool) -> str:
     if not weak:
         return _SHORT[dtype]

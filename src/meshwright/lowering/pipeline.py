@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr
 from meshwright.ir.passes import Pass
 from meshwright.lowering.batched import batching
 from meshwright.lowering.lower import LOWERING
 from meshwright.lowering.units import Units
 from meshwright.sharding import AbstractMesh
-from meshwright.spmd.driver import ALTERNATIVE, ALTERNATIVE_LOOPS, PARTITION, PREPARE, partition
-from meshwright.spmd.passes.pipeline import Pipeline, communication_passes
+from meshwright.spmd.driver import ALTERNATIVE, ALTERNATIVE_LOOPS, PREPARE, partition
+from meshwright.spmd.partition.layout_passes import layout_passes
+from meshwright.spmd.partition.planner import PARTITION
+from meshwright.spmd.passes.holding_less import GATHER_AGAIN, RECOMPUTE
+from meshwright.spmd.passes.pipeline import Pipeline, communication_passes, target_passes, tiling_passes
 
 
 def whole_pipeline() -> Pipeline:
-    """Every pass in order, with those that have to be asked for; printed, a numbered list with a sentence each."""
+    """Every pass in order, with those that are not always done; printed, a numbered list with a sentence each."""
     part = partition(ClosedJaxpr(Jaxpr([], [], [], [])), AbstractMesh((2,), ("devices",)), [], [])
-    communication = communication_passes(part.mesh, [])
-    buckets = communication_passes(part.mesh, [], combine_bytes=1).passes[len(communication.passes) :]
-    asked = [Pass(p.name, p.apply, f"{p.about} (with combine_bytes)") for p in buckets]
-    tried = [Pass(p.name, p.apply, f"{p.about} (where that is better)") for p in (*ALTERNATIVE, *ALTERNATIVE_LOOPS[:1])]
+    mesh = part.mesh
+    communication = communication_passes(mesh, []).passes
     localized = Pass(PARTITION, lambda jaxpr: jaxpr, "Axes spread, each equation gets its layouts, and local shapes.")
-    passes = *PREPARE, *tried, localized, *communication.passes, *asked, *batching(part, Units.of(part)), *LOWERING
-    return Pipeline(passes)
+    return Pipeline((
+        *PREPARE, *_only("where that is better", (*ALTERNATIVE, *ALTERNATIVE_LOOPS[:1])),
+        *layout_passes(part.propagation, mesh), localized, *communication,
+        *_only("with combine_bytes", communication_passes(mesh, [], combine_bytes=1).passes[len(communication) :]),
+        *_only("where that is better", tiling_passes(mesh, []).passes[:1]),
+        *_only("with memory_limit", (GATHER_AGAIN, *RECOMPUTE)),
+        *batching(part, Units.of(part)), *LOWERING,
+        *_only("compiling for TPUs", target_passes("tpu", mesh, []).passes),
+    ))  # fmt: skip
+
+
+def _only(when: str, passes: Iterable[Pass]) -> Iterable[Pass]:
+    """Passes with a word on when they are done."""
+    return (replace(step, about=f"{step.about} ({when})") for step in passes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,53 +108,72 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
         return op.of_array(x)
     if op.holds_jaxprs and not op.plain_call and (body := op.body()) is not None:
         return _evaluate_body(body, args)
-    arrays = []
-    for x in args:
-        if type(x) is not Array:
-            if isinstance(x, Tracer):
-                check_alive(x)
-            x = as_array(x)
-        arrays.append(x)
+    arrays = [x if type(x) is Array else _operand(x) for x in args]
     if (run := _stated(op)) is not None:
         return check_finite(op.name, run.value(op, arrays))
-    sharding: SingleDeviceSharding | None = None
-    committed = False
-    for x in arrays:
-        if x.committed:
-            committed = True
-            if type(x.sharding) is not SingleDeviceSharding:
-                return check_finite(op.name, SHARDED.value(op, arrays))
-            if sharding is not None and sharding.device != x.sharding.device:
-                raise MeshError(
-                    f"{op.name}: one operand is on {sharding.device}, another on {x.sharding.device}; move them to one "
-                    "device or mesh with device_put first"
-                )
-            sharding = x.sharding.with_memory_kind(None)
+    committed = [x for x in arrays if x.committed]
     many = pjrt.has_many()
-    place = sharding or (default_sharding() if many else None)
+    place: Sharding | None = None
+    if committed:
+        place = _common_place(op, committed)
+        if place is None:
+            return check_finite(op.name, SHARDED.value(op, arrays))
+    elif many:
+        place = default_sharding()
     key = (config.tracing, op, *(x.aval for x in arrays), spread_of(place) if many and place else None)
     executable = _cache.get(key)
-    if executable is None and op.moved is not None and (out := _moved(op, arrays, place)) is not None:
-        out.committed = committed
-        return check_finite(op.name, out)
     if executable is None:
-        jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
-        n = len(jaxpr.out_avals)
-        # a loop over small arrays may still run for long
-        quick = not op.holds_jaxprs and sum(a.nbytes for a in (*jaxpr.in_avals, *jaxpr.out_avals)) <= _MOST_QUICK_BYTES
-        home = place if many and place else default_sharding()  # virtual devices share the program
-        executable = _cache[key] = compile_jaxpr(
-            jaxpr, op.name, [home] * n, quick=quick, place=one_device(home, [home] * len(arrays))
-        )
-        if op.holds_jaxprs:
-            _with_jaxprs.append(key)
-            if len(_with_jaxprs) > _MOST_WITH_JAXPRS:
-                _cache.pop(_with_jaxprs.popleft(), None)
+        if op.moved is not None and (out := _moved(op, arrays, place)) is not None:
+            out.committed = bool(committed)
+            return check_finite(op.name, out)
+        # virtual devices share the program
+        executable = _compiled(op, arrays, key, place if many and place else default_sharding())
     outs = executable.run(executable.take(arrays))
     if place is not None:
         for x in outs:
-            x.sharding, x.committed = place.with_memory_kind(x.aval.memory) if x.aval.memory else place, committed
+            x.sharding = place.with_memory_kind(x.aval.memory) if x.aval.memory else place
+            x.committed = bool(committed)
     return check_finite(op.name, outs if op.multiple_results else outs[0])
+
+
+def _operand(x: Any) -> Array:
+    if isinstance(x, Tracer):
+        check_alive(x)
+    return as_array(x)
+
+
+def _common_place(op: Op, committed: Sequence[Array]) -> Sharding | None:
+    """The one device that operands are committed to; None if one of them lies on a mesh.
+
+    Raises:
+      MeshError: they are committed to different devices.
+    """
+    place: SingleDeviceSharding | None = None
+    for x in committed:
+        if type(x.sharding) is not SingleDeviceSharding:
+            return None
+        if place is not None and place.device != x.sharding.device:
+            raise MeshError(
+                f"{op.name}: one operand is on {place.device}, another on {x.sharding.device}; move them to one "
+                "device or mesh with device_put first"
+            )
+        place = x.sharding
+    return None if place is None else place.with_memory_kind(None)
+
+
+def _compiled(op: Op, arrays: Sequence[Array], key: Hashable, home: Sharding) -> Executable:
+    """The program that is just ``op``, kept under ``key``."""
+    jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
+    # a loop over small arrays may still run for long
+    quick = not op.holds_jaxprs and sum(a.nbytes for a in (*jaxpr.in_avals, *jaxpr.out_avals)) <= _MOST_QUICK_BYTES
+    homes = [home] * len(jaxpr.out_avals)
+    place = one_device(home, [home] * len(arrays))
+    executable = _cache[key] = compile_jaxpr(jaxpr, op.name, homes, quick=quick, place=place)
+    if op.holds_jaxprs:
+        _with_jaxprs.append(key)
+        if len(_with_jaxprs) > _MOST_WITH_JAXPRS:
+            _cache.pop(_with_jaxprs.popleft(), None)
+    return executable
 
 
 def _moved(op: Op, arrays: Sequence[Array], place: Sharding | None) -> Array | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from meshwright.core.collector import collector_paused
 from meshwright.core.config import config
@@ -23,14 +22,12 @@ from meshwright.ops.shape.spaced_rows import spaced_rows
 from meshwright.ops.shape.undone import undone
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.order import Order
-from meshwright.spmd.partition.lookahead import Candidate, Planner, look_ahead
-from meshwright.spmd.partition.partitioner import Partitioner
+from meshwright.spmd.partition.lookahead import Candidate, look_ahead
+from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.passes.dead import drop_dead
 from meshwright.spmd.passes.passed_on import passed_on
-from meshwright.spmd.passes.pipeline import communication_passes, tiling_passes
-from meshwright.spmd.propagate import Propagation, propagate
+from meshwright.spmd.strategy import Strategy
 
 LEADING_ROWS = Pass(
     "leading rows", leading_rows, "Rows that a loop takes or writes at its count are its slices and outputs."
@@ -65,8 +62,6 @@ ALTERNATIVE_LOOPS = (
     Pass("blocks of rows", blocks_of_rows, "Blocks of rows that loops take or write are their slices and outputs."),
     DROP_DEAD,
 )
-#: the step between: each equation of the whole program becomes some of a device's
-PARTITION = "partition"
 
 
 @collector_paused()
@@ -76,59 +71,46 @@ def partition(
     in_layouts: Sequence[Layout | None],
     out_layouts: Sequence[Layout | None],
     combine_bytes: int = 0,
-    order: Order | None = None,
+    strategy: Strategy | None = None,
     names: Names = NUMBERS,
 ) -> Partition:
     """The program that every device of ``mesh`` runs. ``None`` layouts are chosen here.
 
-    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone. ``order``
-    is the one in which annotations spread; without one, the best is looked for. ``names`` are for what is said.
+    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone. Without
+    a ``strategy`` the best is searched for. ``names`` are what the user calls inputs and outputs, for messages.
     """
     dump(jaxpr, "input")
-    flat = run_passes(jaxpr, PREPARE)
-    seen: set[Any] = set()
-
-    def planner(flat: ClosedJaxpr) -> Planner:
-        def partitioned(propagation: Propagation) -> Partition:
-            part = Partitioner(flat, mesh, propagation, in_layouts, out_layouts, names=names).run()
-            dump(part.jaxpr, PARTITION)
-            passes = communication_passes(mesh, part.in_layouts, combine_bytes)
-            part.jaxpr, part.changes = passes.run(part.jaxpr, seen)
-            return in_tiles(part) if propagation.order.tiles else part
-
-        def in_tiles(part: Partition) -> Partition:
-            jaxpr, changes = tiling_passes(mesh, part.in_layouts, combine_bytes).run(part.jaxpr, seen)
-            return replace(part, jaxpr=jaxpr, changes=[*part.changes, *changes])
-
-        return Planner(lambda order: propagate(flat.jaxpr, mesh, in_layouts, out_layouts, order), partitioned, in_tiles)
-
-    def planned(order: Order) -> Partition:
-        chosen = planner(_variant(flat, order))
-        return chosen.partition(chosen.propagate(order))
-
+    planner = Planner(run_passes(jaxpr, PREPARE), mesh, in_layouts, out_layouts, combine_bytes, names)
     with config.override("dump_ir", None):
-        found = _looked_ahead(flat, planner) if order is None else Candidate(planned(order), order)
-    part, chosen = found.part, found.order
+        found = _looked_ahead(planner) if strategy is None else _planned(planner, strategy)
     if config.dump_ir is not None:
-        part = planned(chosen)  # once more, and written down
-    part.order, part.asked = chosen, (tuple(in_layouts), tuple(out_layouts))
+        found = _planned(planner, found.strategy)  # once more, and written down
+    part = found.part
+    part.strategy, part.asked = found.strategy, (tuple(in_layouts), tuple(out_layouts))
     return part
 
 
-def _variant(flat: ClosedJaxpr, order: Order) -> ClosedJaxpr:
-    """The program in the form that an order is of."""
-    flat = run_passes(flat, ALTERNATIVE_LOOPS) if order.blocks else flat
-    return run_passes(flat, ALTERNATIVE) if order.whole else flat
+def _variant(planner: Planner, strategy: Strategy) -> Planner:
+    """The planner of the program in the form that a strategy is for."""
+    jaxpr = planner.jaxpr
+    jaxpr = run_passes(jaxpr, ALTERNATIVE_LOOPS) if strategy.blocks else jaxpr
+    jaxpr = run_passes(jaxpr, ALTERNATIVE) if strategy.whole else jaxpr
+    return planner if jaxpr is planner.jaxpr else replace(planner, jaxpr=jaxpr)
 
 
-def _looked_ahead(flat: ClosedJaxpr, planner: Callable[[ClosedJaxpr], Planner]) -> Candidate:
-    """The best of the program, and of the alternatives where these are other programs."""
-    found = look_ahead(planner(flat))
-    for form in (Order(whole=True), Order(blocks=True)):
-        variant = _variant(flat, form)
-        if variant is not flat and found.sent[1]:
-            other = look_ahead(planner(variant))
+def _planned(planner: Planner, strategy: Strategy) -> Candidate:
+    planner = _variant(planner, strategy)
+    return Candidate(planner.partition(planner.propagate(strategy)), strategy)
+
+
+def _looked_ahead(planner: Planner) -> Candidate:
+    """The best plan for the program or, where there are any, for its other forms."""
+    found = look_ahead(planner)
+    for form in (Strategy(whole=True), Strategy(blocks=True)):
+        variant = _variant(planner, form)
+        if variant is not planner and found.sent[1]:
+            other = look_ahead(variant)
             # What loops write in place is not seen by estimates of peaks.
             if other.is_better(found) and (form.whole or other.price * other.peak < found.price * found.peak):
-                found = Candidate(other.part, replace(other.order, whole=form.whole, blocks=form.blocks))
+                found = Candidate(other.part, replace(other.strategy, whole=form.whole, blocks=form.blocks))
     return found

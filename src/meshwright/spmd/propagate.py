@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import takewhile
 
 from meshwright.core.records import dataclass
-from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
@@ -28,9 +28,9 @@ from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
 from meshwright.spmd.custom import inferred
 from meshwright.spmd.factors import Axes, carried_back, factor_axes_of, join_axes
 from meshwright.spmd.flatten import flatten
-from meshwright.spmd.order import AS_WRITTEN, FIRST, Order, Share
+from meshwright.spmd.layout_change import LayoutChange
 from meshwright.spmd.origin import Annotation, Origins, Sort
-from meshwright.spmd.turned import Turned
+from meshwright.spmd.strategy import AS_WRITTEN, FIRST, Share, Strategy
 
 Dims = tuple[Axes, ...]
 
@@ -63,7 +63,7 @@ class Placement:
 
 @dataclass
 class Propagation:
-    """The layouts found. ``layout(var)`` is replicated where nothing arrived."""
+    """The layouts found. ``layout(atom)`` is replicated where nothing arrived, as at literals."""
 
     mesh: AbstractMesh
     placements: dict[Var, Placement] = field(default_factory=dict)
@@ -73,13 +73,13 @@ class Propagation:
     origins: Origins = field(default_factory=Origins)
     #: the rules of the origins' equations
     rules: Sequence[ShardingRule] = ()
-    #: the order in which annotations spread
-    order: Order = AS_WRITTEN
+    #: in which order annotations spread, and what else is open
+    strategy: Strategy = AS_WRITTEN
 
-    def layout(self, var: Var) -> Layout:
+    def layout(self, atom: Atom) -> Layout:
         """The layout of a value, without partial sums."""
-        placement = self.placements.get(var)
-        return Layout.tiled(placement.dims if placement else ((),) * var.aval.ndim)
+        placement = self.placements.get(atom) if isinstance(atom, Var) else None
+        return Layout.tiled(placement.dims if placement else ((),) * atom.aval.ndim)
 
     def target(self, var: Var) -> Layout | None:
         """The layout that a value should have in the end; None if any will do."""
@@ -103,10 +103,10 @@ def propagate(
     mesh: AbstractMesh,
     in_layouts: Sequence[Layout | None],
     out_layouts: Sequence[Layout | None],
-    order: Order = AS_WRITTEN,
+    strategy: Strategy = AS_WRITTEN,
 ) -> Propagation:
     """Layouts for all values of a jaxpr without calls, from those given for its inputs and outputs."""
-    worker = _Worker(jaxpr, mesh, order)
+    worker = _Worker(jaxpr, mesh, strategy)
     for number, (var, layout) in enumerate(zip(jaxpr.invars, in_layouts)):
         if layout is not None:
             worker.place(var, layout, "input", number)
@@ -123,10 +123,10 @@ def propagate(
 
 
 class _Worker:
-    def __init__(self, jaxpr: Jaxpr, mesh: AbstractMesh, order: Order) -> None:
+    def __init__(self, jaxpr: Jaxpr, mesh: AbstractMesh, strategy: Strategy) -> None:
         self.mesh = mesh
-        self.order = order
-        self.result = Propagation(mesh, order=order)
+        self.strategy = strategy
+        self.result = Propagation(mesh, strategy=strategy)
         flat = flatten(jaxpr)
         self.eqns, self.rules, self.atoms = flat.eqns, flat.rules, flat.atoms
         self.levels, self.neighbours = flat.levels, flat.neighbours
@@ -145,12 +145,12 @@ class _Worker:
         self.result.origins.note(var, [a for axes in placement.dims for a in axes], cause)
 
     def place(self, var: Var, layout: Layout, kind: str, number: int) -> None:
-        """Place an input, for good, or an output; those of which the order says so wait with all their dimensions."""
+        """Place an input, for good, or an output; those that the strategy has spread later wait for the others."""
         sort = Sort(kind, var.aval, layout.dims)
         ndim = len(layout.dims)
         placement = Placement(layout.dims, (kind == "input",) * ndim)
         self.fix(var, placement, Annotation(kind, number, sort=sort))
-        if sort in self.order.later:
+        if sort in self.strategy.later:
             for dim in range(ndim):
                 self.wait(var, dim, placement, _LAST)
 
@@ -173,11 +173,11 @@ class _Worker:
                 self.result.placements[var] = now.with_dim(dim, axes, placement.fixed[dim], now.barred.difference(axes))
                 self.wake(var)
             self.settle()
-        if self.order.across:
+        if self.strategy.across:
             for i, operand, parameter in scanned(self.result):
                 self.move(self.dims_of(operand)[0], parameter, i)
             self.settle()
-        for share in self.order.shares:
+        for share in self.strategy.shares:
             self.share(share)
             self.settle()
         self.agree()
@@ -192,11 +192,11 @@ class _Worker:
                     self.update(eqn.outvars[0], (*dims[: share.dim], split, *dims[share.dim + 1 :]), cause)
 
     def move(self, axes: Axes, var: Var, cause: int) -> None:
-        """Let axes split a dimension of a value that nothing splits: the largest or the first, as the order says."""
+        """Let axes split a dimension of a value that nothing splits: the largest or the first, as the strategy says."""
         dims, shape = self.dims_of(var), var.aval.shape
         free = [d for d in range(len(shape)) if not dims[d] and shape[d] >= self.mesh.sizes(axes)]
         if free:
-            best = free[0] if self.order.across == FIRST else max(free, key=lambda d: shape[d])
+            best = free[0] if self.strategy.across == FIRST else max(free, key=lambda d: shape[d])
             self.update(var, (*dims[:best], axes, *dims[best + 1 :]), cause)
 
     def constrain(self, eqn: JaxprEqn, op: ShardingConstraint) -> None:
@@ -208,8 +208,8 @@ class _Worker:
         self.fix(var, placement, Annotation("constraint", 0, eqn.source, sort))
         priorities = op.leeway.priorities or (0,) * var.aval.ndim
         for dim, priority in enumerate(priorities):
-            if priority or sort in self.order.later:
-                self.wait(var, dim, placement, _LAST if sort in self.order.later else priority)
+            if priority or sort in self.strategy.later:
+                self.wait(var, dim, placement, _LAST if sort in self.strategy.later else priority)
 
     def settle(self) -> None:
         """Spread axes until nothing changes."""
@@ -248,7 +248,8 @@ class _Worker:
             self.pin_operands(eqn, rule)
         ends = dict(pinned)
         self.carry_back()
-        stays = Turned(self.eqns, self.rules, self.levels, pinned, ends, self.result.layout, self.mesh).up_to_the_cut()
+        change = LayoutChange(self.eqns, self.rules, self.levels, pinned, ends, self.result.layout, self.mesh)
+        stays = change.up_to_the_cut()
         if stays:
             pinned.clear()
             pinned.update(ends)
@@ -328,7 +329,7 @@ def scanned(propagation: Propagation) -> list[tuple[int, Var, Var]]:
     for i, eqn in enumerate(propagation.origins.eqns):
         stacked = isinstance(eqn.op, RegionOp) and isinstance(eqn.invars[0], Var) and len(eqn.invars) == 1
         if stacked and eqn.invars[0].aval.ndim == eqn.outvars[0].aval.ndim + 1:
-            axes = propagation.layout(eqn.invars[0]).dims[0]  # type: ignore[arg-type]
+            axes = propagation.layout(eqn.invars[0]).dims[0]
             if axes and not propagation.layout(eqn.outvars[0]).axes_used.intersection(axes):
                 places.append((i, eqn.invars[0], eqn.outvars[0]))
     return places  # type: ignore[return-value]

@@ -36,6 +36,13 @@ def test_each_step_that_changed_the_program_is_written_in_order(tmp_path):
     assert (tmp_path / names[-1]).read_text().strip() == str(part.jaxpr)
 
 
+def test_a_rewrite_for_the_layouts_found_is_written(tmp_path):
+    spectrum = mw.jit(lambda x: mnp.fft.fft2(x), in_shardings=NamedSharding(MESH, P("data"))).lower(X)
+    with mw.dump_ir(tmp_path):
+        spectrum.partition()
+    assert any("separate_fourier_transforms" in path.name.lower() for path in tmp_path.iterdir())
+
+
 def test_nothing_is_written_and_nothing_changes_without_a_folder(tmp_path):
     with mw.dump_ir(tmp_path):
         dumped = lowered().partition()

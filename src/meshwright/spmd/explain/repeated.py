@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.core.records import dataclass
-from meshwright.ir.jaxpr import JaxprEqn, Var
+from meshwright.ir.jaxpr import JaxprEqn
 from meshwright.spmd.explain.suggest import Advisor, Suggestion
 from meshwright.spmd.origin import Annotation
 from meshwright.spmd.partition.record import Partition
@@ -105,7 +105,7 @@ def _split_operands(eqn: JaxprEqn, idle: Sequence[str], part: Partition) -> Iter
     """Operands, and the idle axes that split them where they come from."""
     origins = part.propagation.origins
     for number, atom in enumerate(eqn.invars):
-        split = part.propagation.layout(atom).axes_used if isinstance(atom, Var) else ()
+        split = part.propagation.layout(atom).axes_used
         for axis in idle:
             origin = origins.of(atom, axis) if axis in split else None
             if origin is not None:

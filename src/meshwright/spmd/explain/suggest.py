@@ -179,7 +179,7 @@ class Advisor:
                 outs[candidate.number] = candidate.layout
             case _:
                 source = _constrained(source, candidate, self.mesh)
-        return _Outcome.of(partition(source, self.mesh, ins, outs, order=self.part.order))
+        return _Outcome.of(partition(source, self.mesh, ins, outs, strategy=self.part.strategy))
 
     # --- candidates ----------------------------------------------------------------------------------------
     def _candidates(self, collective: Collective) -> Iterator[Candidate]:

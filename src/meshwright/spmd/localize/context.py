@@ -119,15 +119,13 @@ class LocalContext:
             return x
         rows = typeof(x).shape[dim]
         first = mul(self.tile_index(self.axes(operand, dim)), np.int32(rows))
-        return self._keep(x, dim, first, 0, self.in_avals[operand].shape[dim], fill)
+        return self._keep(x, dim, first, self.in_avals[operand].shape[dim], fill)
 
-    def _keep(self, x: Any, dim: int, first: Any, low: int | None, high: int, fill: Any) -> Any:
-        """Rows whose global number, counted from ``first``, is in ``[low, high)``; the others are ``fill``."""
+    def _keep(self, x: Any, dim: int, first: Any, size: int, fill: Any) -> Any:
+        """Rows whose global number, counted from ``first``, is in ``[0, size)``; the others are ``fill``."""
         aval = typeof(x)
         number = add(iota(np.int32, (aval.shape[dim],), 0), first)
-        inside = lt(number, np.int32(high))
-        if low is not None:
-            inside = and_(inside, ge(number, np.int32(low)))
+        inside = and_(lt(number, np.int32(size)), ge(number, np.int32(0)))
         inside = broadcast_in_dim(inside, aval.shape, (dim,))
         return select(inside, x, match_shape(fill, aval))
 
@@ -207,7 +205,7 @@ class LocalContext:
         if plan.complete or plan.apart:
             return x
         first = self.lookup([start(t) for t in range(tiles)], axes)
-        return self._keep(x, dim, first, 0, size, zero)
+        return self._keep(x, dim, first, size, zero)
 
     def _assemble(self, x: Any, dim: int, axes: Sequence[str], plan: WindowPlan, fill: Any) -> Any:
         """A plan's pieces with its gaps. Where only rows that do not exist are not sent, these are ``fill``."""

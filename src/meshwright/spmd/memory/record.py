@@ -29,7 +29,6 @@ _INT32, _UINT32 = ShapedArray((), dtypes.int32), ShapedArray((), dtypes.uint32)
 _EFFECTS = ("infeed", "outfeed", "send", "recv")
 #: of an all-to-all at most, where the number of devices has such a divisor
 _PARTS = 4
-_TRANSPARENT = ("optimization_barrier",)
 
 
 def record(jaxpr: ClosedJaxpr, mesh: AbstractMesh, compiler: Compiler = CPU) -> Graph:

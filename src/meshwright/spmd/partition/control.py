@@ -31,7 +31,7 @@ from meshwright.spmd.custom import custom_region
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.masked import masked_groups, number_of
 from meshwright.spmd.partition.choose import prices
-from meshwright.spmd.partition.keep import KeepPartial
+from meshwright.spmd.partition.keep_partial import KeepPartial
 from meshwright.spmd.partition.record import Replicated
 from meshwright.spmd.reshard.plan import reshard_cost
 
@@ -54,18 +54,18 @@ def partition_regions(p: Partitioner, eqn: JaxprEqn) -> Results:
     return _shard_map(p, op, eqn)
 
 
-def _layout(p: Partitioner, eqn: JaxprEqn, number: int, parameter: Var, stacked: bool = False) -> Layout:
-    """How a region takes an operand: as propagation found it, else as it is (the scanned dimension whole)."""
+def _layout(p: Partitioner, operand: Atom, parameter: Atom) -> Layout:
+    """How a region takes an operand, as ``parameter`` of which propagation found it, else as it is; of an operand that
+    is scanned, how it takes the slices."""
     layout = p.propagation.layout(parameter)
-    if not any(layout.dims):
-        present = p.value(eqn.invars[number]).layouts[0].drop_partial()
-        layout = Layout(present.dims[1:]) if stacked else present
-    return layout
+    if any(layout.dims):
+        return layout
+    present = p.value(operand).layouts[0].drop_partial()
+    return Layout(present.dims[operand.aval.ndim - parameter.aval.ndim :])
 
 
 def _bring(p: Partitioner, eqn: JaxprEqn, number: int, layout: Layout) -> Any:
-    value = p.value(eqn.invars[number])
-    return p.bring(value, p.cheapest(value, layout), layout, eqn.op.name, number, eqn)
+    return p.bring(p.value(eqn.invars[number]), layout, eqn, number)
 
 
 def _stacked(layout: Layout) -> Layout:
@@ -220,8 +220,11 @@ def _loop(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
     numbers, bodies = op.numbers(), op.bodies()
     ((number, step),) = op.working()
     _, carried, rows = step.split(step.jaxpr.jaxpr.invars)
-    consts = [[_layout(p, eqn, *pair) for pair in zip(n, b.jaxpr.jaxpr.invars)] for n, b in zip(numbers.consts, bodies)]
-    xs = [_layout(p, eqn, n, v, stacked=True) for n, v in zip(numbers.xs, rows)]
+    consts = [
+        [_layout(p, eqn.invars[n], v) for n, v in zip(places, body.jaxpr.jaxpr.invars)]
+        for places, body in zip(numbers.consts, bodies)
+    ]
+    xs = [_layout(p, eqn.invars[n], v) for n, v in zip(numbers.xs, rows)]
     carry = [p.propagation.layout(v) for v in carried]
     read = {n for i, b in enumerate(bodies) if b.tests for n in pick(numbers.of(i), b.used())}
     used = [n in read for n in numbers.carry]
@@ -249,7 +252,7 @@ def _report_gathered(p: Partitioner, eqn: JaxprEqn, number: int, after: Layout) 
 def _choice(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
     numbers = op.numbers()
     params = op.regions()[0].jaxpr.invars
-    layouts = [_uncut(p, eqn.invars[n], _layout(p, eqn, n, v)) for n, v in zip(numbers.of(0), params)]
+    layouts = [_uncut(p, eqn.invars[n], _layout(p, eqn.invars[n], v)) for n, v in zip(numbers.of(0), params)]
     added = [KeepPartial(p.summands.of(v)) for v in eqn.outvars]
     walked = [p.walked(branch, layouts, added) for branch in op.regions()]
     values = zip(*([w.put_out(atom) for atom in w.closed.jaxpr.outvars] for w in walked))
@@ -281,7 +284,7 @@ def _result_layout(p: Partitioner, var: Var, ways: Sequence[Value]) -> Layout:
         shared = after / together if layout.partial else after
         return brought / len(ways) + shared + unit.memory * size * math.prod(layout.local_shape(shape, p.mesh))
 
-    hints = [p.propagation.layout(w.atom) for w in ways if isinstance(w.atom, Var)]
+    hints = [p.propagation.layout(w.atom) for w in ways]
     known = [layout for way in made for layout in way.layouts]
     found = [*filter(lambda lo: any(lo.dims), hints), *([] if target is None else [target])]
     found = [*(lo for lo in known if lo.partial), *found, *(lo.drop_partial() for lo in known)]
@@ -290,7 +293,7 @@ def _result_layout(p: Partitioner, var: Var, ways: Sequence[Value]) -> Layout:
 
 def _region(p: Partitioner, eqn: JaxprEqn) -> ShardMap:
     """The manual region that its user makes of a function, for layouts as propagation found them."""
-    present = [_present(p, a) for a in eqn.invars]
+    present = [_layout(p, a, a) for a in eqn.invars]
     region = custom_region(eqn, present, [p.propagation.layout(v) for v in eqn.outvars], p.mesh)
     layouts = region.layouts(region.in_specs, [a.aval for a in eqn.invars])
     for n, (before, after) in enumerate(zip(present, layouts)):
@@ -299,12 +302,6 @@ def _region(p: Partitioner, eqn: JaxprEqn) -> ShardMap:
                 why = "so says its partition"
                 p.replicated.append(Replicated(eqn.op.name, eqn.source, n, dim, p.mesh.coalesce(had), why))
     return region
-
-
-def _present(p: Partitioner, atom: Atom) -> Layout:
-    """How a value lies: as propagation found it, else as it is."""
-    layout = p.propagation.layout(atom) if isinstance(atom, Var) else Layout.replicated(atom.aval.ndim)
-    return layout if any(layout.dims) else p.value(atom).layouts[0].drop_partial()
 
 
 def _shard_map(p: Partitioner, op: ShardMap, eqn: JaxprEqn) -> Results:

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding.rule import PARALLEL, ShardingRule
-from meshwright.spmd.order import Share
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.propagate import Propagation
+from meshwright.spmd.strategy import Share
 from meshwright.spmd.work import Work, work_of
 
 #: regions that have axes of their own: what is idle outside of them is not so inside

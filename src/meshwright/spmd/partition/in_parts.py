@@ -119,11 +119,11 @@ class _Plan:
 
     def row(self, value: Atom, dim: int) -> float:
         """Bytes of a row along a dimension that a device has."""
-        layout = self.propagation.layout(value) if isinstance(value, Var) else None
+        dims = self.propagation.layout(value).dims
         bytes_ = float(value.aval.dtype.itemsize)
         for d, size in enumerate(value.aval.shape):
             if d != dim:
-                bytes_ *= size / (self.mesh.sizes(layout.dims[d]) if layout else 1)
+                bytes_ *= size / self.mesh.sizes(dims[d])
         return bytes_
 
     def price(self, value: Atom, dim: int, depth: int) -> float:

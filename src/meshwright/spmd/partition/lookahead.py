@@ -1,51 +1,48 @@
-"""Looking ahead: where annotations contest an axis, the program is partitioned both ways, and the quicker one wins.
+"""Lookahead: the search for the strategy by which a program is partitioned.
 
-Propagation gives an axis that annotations bring to an equation, each to another of its factors, to one of them; what
-that costs shows only further on. So annotations that meet in such contests are tried: those of one sort spread after
-all others, or before. Annotations of one sort (equal types, laid out alike, as in repeated layers) are one decision.
-Each outcome is a whole program, communication passes included, and its step time decides. Nothing that a user has said
-is overruled: only the order changes in which it spreads.
+Where annotations contest an axis, each would put it on another factor of an equation. Propagation gives it to one of
+them, but what that costs shows only in the rest of the program. So the program is partitioned both ways: for each such
+contest, with the annotations of one sort spreading after all others, or before. Annotations of one sort (equal types,
+laid out alike, as in repeated layers) are one decision. The step times of the resulting programs, communication passes
+included, are compared. No annotation is overruled: only the order changes in which they spread.
 
-At last products may be shared along dimensions that nothing else is split along (two all-to-alls instead of a gather),
-or by axes that nothing brings to them, and sums may stay in tiles: what that costs further on shows only in the whole,
-too.
+After that it is tried to split products along dimensions along which nothing else is split (two all-to-alls in place
+of a gather), or by axes that split nothing of them, and to keep sums in tiles: what these cost shows in the whole
+program only, too.
 
-The search is a greedy descent. Orders that propagate alike are one; sorts at whose contests next to nothing is sent
-are left alone; and the equations walked over again are limited, so that large programs are planned about as fast as
-without it.
+The search is a greedy descent. Strategies that propagate alike count as one; sorts at whose contests next to nothing is
+sent are left alone; and a budget of equations limits how often large programs are partitioned, so that planning them
+takes about as long as without a search.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
 
-from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.rule import REPLICATED, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of
 from meshwright.spmd.memory.estimate import estimate
 from meshwright.spmd.memory.predict import predict
-from meshwright.spmd.order import FIRST, LARGEST, Order, Share
 from meshwright.spmd.origin import Sort
 from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
+from meshwright.spmd.partition.planner import Planner
+from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation, scanned
 from meshwright.spmd.report import collectives, starts, totals
 from meshwright.spmd.steptime.schedule import step_time
+from meshwright.spmd.strategy import FIRST, LARGEST, Share, Strategy
 
-if TYPE_CHECKING:
-    from meshwright.spmd.partition.record import Partition
-
-#: equations that may be walked over again for one program, and how many orders are tried at least and at most
+#: equations that may be partitioned again for one program, and how many strategies are tried at least and at most
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24
-#: equations of the largest program that is walked over once more to share its products along other dimensions
+#: equations of the largest program that is partitioned once more to split its products along other dimensions
 EXCHANGED = 2_500
 #: equations of the largest program whose sums are kept in tiles
 TILED = 10_000
@@ -53,7 +50,7 @@ TILED = 10_000
 SHARINGS, SHARED_BYTES = 6, 2.0
 #: how many sorts of annotations are tried at a time, and what share of what is sent must be at their contests
 WIDTH, SHARE = 3, 0.02
-#: how much quicker an order must be than the one before it
+#: how much quicker a strategy must be than the best one before it
 GAIN = 0.97
 #: how many times the bytes a program with sums in tiles may send: those of the gradients of norms' weights
 MORE_BYTES = 1.01
@@ -63,21 +60,11 @@ ROUGH = 1.6
 HIDDEN = 0.5
 
 
-@dataclass(frozen=True)
-class Planner:
-    """How a program is propagated in an order, and partitioned from what was found; and how what was partitioned keeps
-    sums in tiles."""
-
-    propagate: Callable[[Order], Propagation]
-    partition: Callable[[Propagation], Partition]
-    in_tiles: Callable[[Partition], Partition]
-
-
 class Candidate:
-    """A program in an order, with figures that are kept: each is asked for in several comparisons."""
+    """A program partitioned by a strategy, with figures that are kept: several comparisons ask for each."""
 
-    def __init__(self, part: Partition, order: Order) -> None:
-        self.part, self.order = part, order
+    def __init__(self, part: Partition, strategy: Strategy) -> None:
+        self.part, self.strategy = part, strategy
 
     @cached_property
     def sent(self) -> tuple[int, int]:
@@ -121,16 +108,16 @@ class Candidate:
 
 
 def look_ahead(planner: Planner) -> Candidate:
-    """The program in the order of its annotations that makes it quickest."""
+    """The program partitioned by the strategy that makes it quickest."""
     return _Search(planner).run()
 
 
 class _Search:
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
-        outcome = planner.propagate(Order())
+        outcome = planner.propagate(Strategy())
         self.seen = {_signature(outcome)}
-        self.best = Candidate(planner.partition(outcome), Order())
+        self.best = Candidate(planner.partition(outcome), Strategy())
         self.tries = min(MOST, max(FEWEST, EQUATIONS // max(1, len(outcome.origins.eqns))))
 
     def run(self) -> Candidate:
@@ -146,9 +133,9 @@ class _Search:
         part = self.best.part
         if not self.best.sent[1] or len(part.propagation.rules) > EXCHANGED or not _exchanged(part):
             return
-        order = replace(self.best.order, exchanges=True)
+        strategy = replace(self.best.strategy, exchanges=True)
         # Axes spread as they did.
-        other = Candidate(self.planner.partition(replace(part.propagation, order=order)), order)
+        other = Candidate(self.planner.partition(replace(part.propagation, strategy=strategy)), strategy)
         if other.is_better(self.best):
             self.best = other
 
@@ -161,38 +148,38 @@ class _Search:
             if not ways:
                 return
             asked.add(ways[0].rule)
-            tried = [self.candidate(outcome, order) for outcome, order in self.shared(ways[:left])]
+            tried = [self.candidate(outcome, strategy) for outcome, strategy in self.shared(ways[:left])]
             left -= len(tried)
             better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best, SHARED_BYTES)]
             self.best = min(better, key=lambda c: c.price, default=self.best)
 
-    def shared(self, ways: Sequence[Share]) -> Iterator[tuple[Propagation, Order]]:
+    def shared(self, ways: Sequence[Share]) -> Iterator[tuple[Propagation, Strategy]]:
         """How axes spread with each of the shares, where that is new."""
         for share in ways:
-            order = replace(self.best.order, shares=(*self.best.order.shares, share))
-            outcome = self.planner.propagate(order)
+            strategy = replace(self.best.strategy, shares=(*self.best.strategy.shares, share))
+            outcome = self.planner.propagate(strategy)
             if (signature := _signature(outcome)) not in self.seen:
                 self.seen.add(signature)
-                yield outcome, order
+                yield outcome, strategy
 
     def keep_tiles(self) -> None:
         """Keep sums in tiles until something needs them whole, if that is better."""
         best, part = self.best, self.best.part
         if len(part.propagation.rules) > TILED or not has_large_sums(part.jaxpr.jaxpr):
             return
-        other = Candidate(self.planner.in_tiles(part), replace(best.order, tiles=True))
+        other = Candidate(self.planner.in_tiles(part), replace(best.strategy, tiles=True))
         # Where these two programs differ, estimates see it.
         if other.price * other.estimate < GAIN * best.price * best.estimate and other.is_better(best, MORE_BYTES):
             self.best = other
 
-    def candidate(self, outcome: Propagation, order: Order) -> Candidate:
-        return Candidate(self.planner.partition(outcome), order)
+    def candidate(self, outcome: Propagation, strategy: Strategy) -> Candidate:
+        return Candidate(self.planner.partition(outcome), strategy)
 
     def improve(self) -> bool:
-        """Whether one of the orders next to the best one so far is better; then it takes its place."""
+        """Whether a strategy next to the best one so far is better; then it takes its place."""
         better: Candidate | None = None
-        for order in neighbours(self.best.part, self.best.order):
-            outcome = self.planner.propagate(order)
+        for strategy in neighbours(self.best.part, self.best.strategy):
+            outcome = self.planner.propagate(strategy)
             signature = _signature(outcome)
             if signature in self.seen:
                 continue
@@ -200,7 +187,7 @@ class _Search:
                 break
             self.seen.add(signature)
             self.tries -= 1
-            other = self.candidate(outcome, order)
+            other = self.candidate(outcome, strategy)
             if other.price < (better.price if better else GAIN * self.best.price):
                 better = other
         if better is None:
@@ -210,9 +197,7 @@ class _Search:
 
 
 def _exchanged(part: Partition) -> bool:
-    """Whether any product would be computed otherwise, could it be shared along other dimensions.
-
-    Equations are localized in order: if none would be, the program stays what it is."""
+    """Whether ``exchanges`` would change how any product is computed; if not, it would change nothing."""
     asked = dict.fromkeys(part.products)
     return any(choose(question) != choose(question._replace(exchanges=True)) for question in asked)
 
@@ -232,16 +217,16 @@ def _signature(propagation: Propagation) -> int:
 
 
 # --- contests -----------------------------------------------------------------------------------------------
-def neighbours(part: Partition, order: Order) -> list[Order]:
-    """Orders in which one sort of annotations spreads later or earlier than it does, those at whose contests most is
-    sent first; in which slices of loops are split across; and in which one sort comes before all others."""
+def neighbours(part: Partition, strategy: Strategy) -> list[Strategy]:
+    """Strategies that differ in one thing: a sort of annotations spreads later or earlier than it does (those at whose
+    contests most is sent come first), slices of loops are split along another dimension, or a sort spreads first."""
     sent = contests(part)
     total = totals(part.jaxpr.jaxpr)[1]
     sorts = [sort for sort, there in sent.most_common(WIDTH) if there > SHARE * total]
-    toggled = [replace(order, later=order.later ^ {sort}) for sort in sorts]
-    if scanned(part.propagation) or order.across:
-        toggled += [replace(order, across=way) for way in ("", LARGEST, FIRST) if way != order.across]
-    return toggled + [replace(order, later=frozenset(sent) - {sort}) for sort in sorts]
+    toggled = [replace(strategy, later=strategy.later ^ {sort}) for sort in sorts]
+    if scanned(part.propagation) or strategy.across:
+        toggled += [replace(strategy, across=way) for way in ("", LARGEST, FIRST) if way != strategy.across]
+    return toggled + [replace(strategy, later=frozenset(sent) - {sort}) for sort in sorts]
 
 
 def contests(part: Partition) -> Counter[Sort]:
@@ -267,7 +252,7 @@ def _contested(eqn: JaxprEqn, whole: ShardingRule, propagation: Propagation) -> 
     """For each axis that values of an equation have on different factors, these values."""
     for part in whole.parts:
         atoms = [*(eqn.invars[i] for i in part.operands), *(eqn.outvars[i] for i in part.results)]
-        dims = tuple(propagation.layout(atom).dims if isinstance(atom, Var) else () for atom in atoms)
+        dims = tuple(propagation.layout(atom).dims for atom in atoms)
         for axis, places in _contests_of(part.rule, dims, propagation.mesh):
             yield [(atoms[i], axis) for i in places]  # type: ignore[misc]  # literals have no axes
 

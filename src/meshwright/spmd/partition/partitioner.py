@@ -18,7 +18,7 @@ from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.op import Op
-from meshwright.ir.passes import DEAD_CODE
+from meshwright.ir.passes import DEAD_CODE, run_passes
 from meshwright.ir.state import extend_axis_env, set_trace
 from meshwright.ir.tracing import JaxprTrace, JaxprTracer
 from meshwright.ops.collective.base import Collective
@@ -31,13 +31,10 @@ from meshwright.spmd.factors import operand_layouts
 from meshwright.spmd.flatten import eqn_rule, rule_of
 from meshwright.spmd.localize.context import LocalContext
 from meshwright.spmd.masked import masked_groups, number_of
-from meshwright.spmd.partition.apart import apart
 from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.control import partition_regions
-from meshwright.spmd.partition.in_parts import in_parts
-from meshwright.spmd.partition.keep import KeepPartial
-from meshwright.spmd.partition.merged import before_merging
-from meshwright.spmd.partition.moves import merge_moves
+from meshwright.spmd.partition.keep_partial import KeepPartial
+from meshwright.spmd.partition.layout_passes import layout_passes
 from meshwright.spmd.partition.record import Partition, Replicated
 from meshwright.spmd.partition.sharing import summands
 from meshwright.spmd.propagate import Propagation, placement_of
@@ -74,15 +71,9 @@ class Value:
 
 
 def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> bool:
-    """Whether an equation makes one value of constants, each element of few of theirs."""
+    """Whether every device can compute any part of an equation's result from constants, doing little more work."""
     simple = len(eqn.outvars) == 1 and not eqn.op.has_effects and not eqn.op.holds_jaxprs
     return simple and all(v.is_remade for v in values) and all(f.kind in (PARALLEL, WINDOW) for f in rule.factors)
-
-
-def _rewritten(jaxpr: ClosedJaxpr, propagation: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
-    """The program in equations that suit the layouts found."""
-    jaxpr = before_merging(apart(jaxpr, propagation), propagation)
-    return merge_moves(in_parts(jaxpr, propagation, mesh), propagation.layout, mesh)
 
 
 class Partitioner:
@@ -99,7 +90,7 @@ class Partitioner:
         names: Names = NUMBERS,
     ) -> None:
         self.source = jaxpr
-        self.closed = jaxpr = _rewritten(jaxpr, propagation, mesh)
+        self.closed = jaxpr = run_passes(jaxpr, layout_passes(propagation, mesh))
         self.mesh = mesh
         self.propagation = propagation
         self.in_layouts = [propagation.layout(v) if lo is None else lo for v, lo in zip(jaxpr.jaxpr.invars, in_layouts)]
@@ -110,13 +101,14 @@ class Partitioner:
         self.trace = JaxprTrace()
         self.replicated: list[Replicated] = []
         self.products: list[Question] = []
-        #: what the values are that have a layout of their own, without it
+        #: results of constraints and marks, with the layouts that their operands had
         self.laid_out: dict[Var, Value] = {}
         self.stands_for: dict[Var, tuple[Var, Layout]] = {}
         self.rules = [eqn_rule(e) for e in jaxpr.jaxpr.eqns]
         outs = jaxpr.jaxpr.outvars
         repeats = {a: lo.repeats for a, lo in zip(outs, out_layouts) if isinstance(lo, KeepPartial)}
         self.summands = summands(jaxpr.jaxpr.eqns, self.rules, outs, repeats)
+        #: how many equations and outputs take each value
         self.uses: Counter[Any] = Counter(a for e in jaxpr.jaxpr.eqns for a in set(e.invars) if isinstance(a, Var))
         self.uses.update(a for a in jaxpr.jaxpr.outvars if isinstance(a, Var))
 
@@ -184,44 +176,62 @@ class Partitioner:
         return self.env[atom]
 
     def bring(
-        self,
-        value: Value,
-        version: int,
-        layout: Layout,
-        op: str,
-        number: int | None = None,
-        user: JaxprEqn | None = None,
+        self, value: Value, layout: Layout, user: JaxprEqn | str, number: int | None = None, version: int | None = None
     ) -> Any:
-        """The value in ``layout``, resharded from a version if it is not there yet; remembered."""
+        """The value in ``layout``, resharded from ``version`` (else the one from which that costs least) if it is not
+        there yet; remembered.
+
+        ``user`` is the equation that takes it as operand ``number``, or the kind of output number ``number`` that it
+        is (``"output"`` of the program, ``"result"`` of a region).
+        """
         for known, local in value.versions:
             if known == layout:
                 return local
         if value.is_remade:
             version = self.remake(value, layout.drop_partial())
+        elif version is None:
+            version = self.cheapest(value, layout)
         before, local = value.versions[version]
-        plan = plan_reshard(value.aval.shape, value.aval.dtype.itemsize, before, layout, self.mesh)
-        self.trace.note = Reason(
-            op,
-            number,
-            before,
-            layout,
-            value.made_by,
-            value.source,
-            self.mesh,
-            value=value.atom,
-            user=user,
-            output=self.names.of("output", number) if op == "output" and number is not None else "",
-        )
+        aval = value.aval
+        plan = plan_reshard(aval.shape, aval.dtype.itemsize, before, layout, self.mesh)
+        self.trace.note = self.reason(value, before, layout, user, number)
         for (step, after), padded in zip(plan.steps, plan.shapes):
             local = emit_step(local, step, padded, after, self.mesh)
-            if not after.partial and after.local_shape(padded, self.mesh) == after.local_shape(
-                value.aval.shape, self.mesh
-            ):
+            fits = after.local_shape(padded, self.mesh) == after.local_shape(aval.shape, self.mesh)
+            if fits and not after.partial:
                 value.versions.append((after, local))
         self.trace.note = None
         if plan.steps and layout.partial:
             value.versions.append((layout, local))
         return local
+
+    def reason(self, value: Value, before: Layout, after: Layout, user: JaxprEqn | str, number: int | None) -> Reason:
+        """Why a value is resharded, for ``user`` as in :meth:`bring`."""
+        op, eqn = (user, None) if isinstance(user, str) else (user.op.name, user)
+        output = self.names.of("output", number) if op == "output" and number is not None else ""
+        return Reason(
+            op,
+            number,
+            before,
+            after,
+            value.made_by,
+            value.source,
+            self.mesh,
+            output=output,
+            value=value.atom,
+            user=eqn,
+        )
+
+    def operands(
+        self, eqn: JaxprEqn, values: Sequence[Value], layouts: Sequence[Layout], versions: Sequence[int]
+    ) -> list[Any]:
+        """The operands of an equation in ``layouts``, each resharded from one of its versions."""
+        choices = enumerate(zip(values, layouts, versions))
+        return [self.bring(value, layout, eqn, n, version) for n, (value, layout, version) in choices]
+
+    def set_results(self, eqn: JaxprEqn, layouts: Sequence[Layout], results: Sequence[Any]) -> None:
+        for var, layout, result in zip(eqn.outvars, layouts, results):
+            self.env[var] = Value(var.aval, [(layout, result)], eqn.op.name, var, eqn.source)
 
     def remake(self, value: Value, layout: Layout) -> int:
         """The version of a value made of constants from which ``layout`` is reached without sending anything: it is
@@ -241,49 +251,58 @@ class Partitioner:
         if ins is None:
             return False
         values = [self.value(a) for a in eqn.invars]
-        locals_ = [self.bring(v, 0, lo, eqn.op.name, n, eqn) for n, (v, lo) in enumerate(zip(values, ins))]
+        locals_ = [self.bring(v, lo, eqn, n) for n, (v, lo) in enumerate(zip(values, ins))]
         with source.at(eqn.source):
             value.versions.append((layout, self.localized(eqn, eqn.op, rule, values, ins, (layout,), locals_)[0]))
         return True
 
     # --- equations ------------------------------------------------------------------------------------------
     def equation(self, eqn: JaxprEqn, rule: ShardingRule) -> None:
-        if isinstance(eqn.op, ShardingConstraint):
-            self.lay_out(eqn, self.constraint(eqn, eqn.op))
-            return
-        if isinstance(eqn.op, PropagationMark):
-            free = eqn.op.exact_group is None
-            self.lay_out(eqn, None if free else self.propagation.layout(eqn.outvars[0]))
-            return
-        if eqn.op.holds_jaxprs and eqn.op.regions():
-            for var, out, layout in zip(eqn.outvars, *partition_regions(self, eqn)):
-                self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, var, eqn.source)
-            return
-        values = [self.value(a) for a in eqn.invars]
-        targets = tuple(self.propagation.target(v) for v in eqn.outvars)
-        if is_remade(eqn, rule, values):
-            (var,) = eqn.outvars
-            counts = eqn.op.counts_along([v.counts for v in values], [v.aval for v in values])
-            remade = self.env[var] = Value(var.aval, [], eqn.op.name, var, eqn.source, (eqn, rule), counts=counts)
-            self.remake(remade, targets[0] or Layout.replicated(var.aval.ndim))
-            return
-        op, choice = eqn.op, self.choose(eqn, eqn.op, rule, values, targets)
-        if any(layout not in value.layouts for value, layout in zip(values, choice.in_layouts)):
-            avals = tuple(v.aval for v in values)
-            for other in op.alternatives(*avals):
-                tried = self.choose(eqn, other, rule_of(other, avals), values, targets)
-                if tried.cost < choice.cost:
-                    op, rule, choice = other, rule_of(other, avals), tried
-        locals_ = [
-            self.bring(v, i, lo, eqn.op.name, n, eqn)
-            for n, (v, i, lo) in enumerate(zip(values, choice.versions, choice.in_layouts))
-        ]
+        op = eqn.op
+        if isinstance(op, ShardingConstraint):
+            self.lay_out(eqn, self.constraint(eqn, op))
+        elif isinstance(op, PropagationMark):
+            self.lay_out(eqn, None if op.exact_group is None else self.propagation.layout(eqn.outvars[0]))
+        elif op.holds_jaxprs and op.regions():
+            results, layouts = partition_regions(self, eqn)
+            self.set_results(eqn, layouts, results)
+        elif is_remade(eqn, rule, values := [self.value(a) for a in eqn.invars]):
+            self.remember(eqn, rule, values)
+        else:
+            self.compute(eqn, rule, values)
+
+    def remember(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> None:
+        """Keep how a value of constants is made, and make it in the layout that it should have."""
+        (var,) = eqn.outvars
+        counts = eqn.op.counts_along([v.counts for v in values], [v.aval for v in values])
+        remade = self.env[var] = Value(var.aval, [], eqn.op.name, var, eqn.source, (eqn, rule), counts=counts)
+        self.remake(remade, self.propagation.target(var) or Layout.replicated(var.aval.ndim))
+
+    def compute(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> None:
+        """Record an equation on local shapes, in the layouts that cost least."""
+        op, rule, choice = self.cheapest_form(eqn, rule, values)
+        locals_ = self.operands(eqn, values, choice.in_layouts, choice.versions)
         self.report(eqn, rule, values, choice)
-        outs = self.localized(eqn, op, rule, values, choice.in_layouts, choice.out_layouts, locals_)
-        for var, layout, out in zip(eqn.outvars, choice.out_layouts, outs):
+        results = self.localized(eqn, op, rule, values, choice.in_layouts, choice.out_layouts, locals_)
+        for var, layout in zip(eqn.outvars, choice.out_layouts):
             if not layout.partial:
                 self.summands.whole(var)
-            self.env[var] = Value(var.aval, [(layout, out)], eqn.op.name, var, eqn.source)
+        self.set_results(eqn, choice.out_layouts, results)
+
+    def cheapest_form(
+        self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]
+    ) -> tuple[Op, ShardingRule, Choice]:
+        """The op or, where operands have to be resharded, the alternative to it that costs least."""
+        best = eqn.op, rule, self.choose(eqn, eqn.op, rule, values)
+        if all(layout in value.layouts for value, layout in zip(values, best[2].in_layouts)):
+            return best
+        avals = tuple(v.aval for v in values)
+        for op in eqn.op.alternatives(*avals):
+            rule = rule_of(op, avals)
+            choice = self.choose(eqn, op, rule, values)
+            if choice.cost < best[2].cost:
+                best = op, rule, choice
+        return best
 
     def localized(
         self,
@@ -298,8 +317,8 @@ class Partitioner:
         """The results of an equation's ``op`` on this device."""
         avals = tuple(v.aval for v in values), tuple(v.aval for v in eqn.outvars)
         if any(any(lo.dims) for lo in (*ins, *outs)):
-            written = isinstance(op, Collective)  # not put in here: the program has it
-            self.trace.note = None if written else Reason(eqn.op.name, rule=rule, user=eqn)
+            # A collective that the user wrote needs no reason.
+            self.trace.note = None if isinstance(op, Collective) else Reason(eqn.op.name, rule=rule, user=eqn)
             ctx = LocalContext(self.mesh, rule, *avals, tuple(ins), tuple(outs), tuple(v.counts for v in values))
             results: Any = op.localize(ctx, *locals_)
             self.trace.note = None
@@ -307,9 +326,7 @@ class Partitioner:
             results = eqn.op.bind(*locals_)
         return results if eqn.op.multiple_results else [results]
 
-    def choose(
-        self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value], targets: tuple[Layout | None, ...]
-    ) -> Choice:
+    def choose(self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value]) -> Choice:
         avals = tuple(v.aval for v in values)
         numbers = [number_of(v.atom, v.recipe[0] if v.recipe else None) for v in values]
         question = Question(
@@ -320,15 +337,15 @@ class Partitioner:
                 else Operand(v.aval, v.layouts, zero=n == 0)
                 for a, v, n in zip(eqn.invars, values, numbers)
             ),
-            tuple(v.aval for v in eqn.outvars),
-            targets,
-            tuple(map(self.summands.of, eqn.outvars)),
-            op.linear_groups(*avals),
-            masked_groups(op, avals, numbers),
-            op is add or op is sub,
-            op.moves_only,
-            self.mesh,
-            rule.is_product and self.propagation.order.exchanges,
+            results=tuple(v.aval for v in eqn.outvars),
+            targets=tuple(map(self.propagation.target, eqn.outvars)),
+            summands=tuple(map(self.summands.of, eqn.outvars)),
+            linear_in=op.linear_groups(*avals),
+            masked_in=masked_groups(op, avals, numbers),
+            adds=op is add or op is sub,
+            moves_only=op.moves_only,
+            mesh=self.mesh,
+            exchanges=rule.is_product and self.propagation.strategy.exchanges,
         )
         if rule.is_product:
             self.products.append(question)
@@ -397,7 +414,7 @@ class Partitioner:
         versions = value.versions
         self.laid_out[var] = replace(value, versions=[*versions])
         if target is not None:
-            local = self.bring(value, self.cheapest(value, target), target, eqn.op.name, user=eqn)
+            local = self.bring(value, target, eqn)
             versions = [(target, local), *(value.versions if value.is_remade else ())]
         self.env[var] = Value(
             var.aval, versions, value.made_by, var, value.source, value.recipe, value.constant, value.counts
@@ -410,7 +427,8 @@ class Partitioner:
         return costs.index(min(costs))
 
     def put_out(self, atom: Var | Literal) -> Value:
-        """What becomes an output: a value in a layout of its own that nothing else reads need not have that before."""
+        """The value of an output. For the result of a constraint that nothing else reads, that is its operand, which is
+        then brought to the output's layout directly."""
         return self.laid_out[atom] if atom in self.laid_out and self.uses[atom] == 1 else self.value(atom)
 
     def output(self, number: int, atom: Var | Literal, layout: Layout | KeepPartial | None) -> tuple[Any, Layout]:
@@ -420,8 +438,8 @@ class Partitioner:
                 return value.versions[0][1], value.layouts[0]
             layout = None
         if layout is None:
-            hint = self.propagation.layout(atom) if isinstance(atom, Var) else Layout.replicated(0)
+            hint = self.propagation.layout(atom)
             layout = hint if any(hint.dims) else value.layouts[0].drop_partial()
         with source.at(value.source):
             role = "result" if self.region else "output"
-            return self.bring(value, self.cheapest(value, layout), layout, role, number), layout
+            return self.bring(value, layout, role, number), layout

@@ -10,10 +10,10 @@ from meshwright.core.records import dataclass
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.order import Order
 from meshwright.spmd.partition.choose import Question
 from meshwright.spmd.passes.pipeline import Change
 from meshwright.spmd.propagate import Propagation
+from meshwright.spmd.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ class Partition:
     products: list[Question] = field(default_factory=list)
     #: the layouts of inputs and outputs that were asked for
     asked: tuple[Sequence[Layout | None], Sequence[Layout | None]] = ((), ())
-    #: in which order annotations spread
-    order: Order = field(default_factory=Order)
+    #: what was chosen where annotations leave it open
+    strategy: Strategy = field(default_factory=Strategy)
     #: sums over devices are made in one order, wherever it runs
     sums_in_order: bool = field(default_factory=lambda: config.reproducible_sums)
 
     @property
-    def described_order(self) -> list[str]:
-        """In which order annotations spread and sums over devices are made, where it is not the usual one, in words."""
-        lines = self.order.describe(self.mesh)
+    def described_strategy(self) -> list[str]:
+        """What of the strategy is not the default, and in which order sums over devices are made, in words."""
+        lines = self.strategy.describe(self.mesh)
         if self.sums_in_order:
             lines.append(
                 "sums over devices are made in the order of the mesh (reproducible_sums): where they run, terms are "

@@ -139,11 +139,11 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
 
 def tiling_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:
     """The passes after those that keep sums in tiles: what is sent is the same, or little more."""
+    inputs = _axes_of(in_layouts)
     scattered = Pass(
-        "scatter sums",
-        lambda jaxpr: with_regions(jaxpr, _axes_of(in_layouts), mesh.expand, scatter_sums),
+        "scatter sums", lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, scatter_sums),
         "All-reduces of large sums become reduce-scatters and all-gathers.",
-    )
+    )  # fmt: skip
     again = communication_passes(mesh, in_layouts, combine_bytes).passes
     cuts = next(n for n, step in enumerate(again) if step.name == _CUTS)
     return Pipeline((scattered, *again[cuts:]))

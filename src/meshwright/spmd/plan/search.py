@@ -28,10 +28,10 @@ from meshwright.spmd.driver import PREPARE, partition
 from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.memory.limits import does_not_fit
 from meshwright.spmd.memory.predict import predict
-from meshwright.spmd.order import Order
 from meshwright.spmd.partition.lookahead import price
 from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.plan.dimensions import Kind, kinds
+from meshwright.spmd.strategy import Strategy
 
 #: kinds of dimensions that are tried for one axis, and for one of several; seconds after which no more are tried
 KINDS, COMBINED, SECONDS = 8, 3, 20.0
@@ -189,7 +189,7 @@ class _Search:
         same = next((t for t in self.tried.values() if t.layouts == layouts and t.design.mesh == design.mesh), None)
         if same is not None:
             return same
-        part = partition(self.flat, design.mesh, *layouts, order=Order())
+        part = partition(self.flat, design.mesh, *layouts, strategy=Strategy())
         tried = self.tried[design] = Tried(design, part, price(part), layouts)
         return tried
 

@@ -1,4 +1,4 @@
-"""Fourier transforms of several dimensions as one for each, where a transformed dimension is split.
+"""Fourier transforms of several dimensions as one for each dimension, where a transformed dimension is split.
 
 Then each is done while its dimension is whole: an axis leaves a dimension when that is transformed, and need not come
 back before the next one is, as with pencils (S. Foster and D. Worley, "Parallel algorithms for the spectral transform
@@ -20,7 +20,7 @@ from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.propagate import Propagation
 
 
-def apart(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr:
+def separate_ffts(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr:
     """The program with transforms of several dimensions, one of them split, taken apart."""
     orders: dict[Var, Sequence[int]] = {}
     eqns: list[JaxprEqn] = []

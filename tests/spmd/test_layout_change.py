@@ -1,4 +1,4 @@
-"""Where values go from the dimension that an input splits to the one that an output does."""
+"""Where values change from the layouts that inputs bring to those that outputs should have."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""In which order annotations spread, and what else is open in it: what the search for a plan varies."""
+"""A partitioning strategy: all that is left open once the user's annotations are given, and that the search varies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST, FIRST = "largest", "first"
 
 @dataclass(frozen=True)
 class Share:
-    """Axes that split nothing of products with this rule are to share them, along a dimension of their results."""
+    """Products that have this rule are split along a dimension of their results, by axes that split nothing else."""
 
     rule: ShardingRule
     dim: int
@@ -22,27 +22,27 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Order:
-    """In which order annotations spread, besides their priorities: those of the sorts ``later`` after all others.
+class Strategy:
+    """How a program is partitioned, as far as its annotations leave that open. No strategy overrules an annotation."""
 
-    ``across``: where a loop takes slices along a split dimension, its axes go to another one of each slice, the
-    ``LARGEST`` or the ``FIRST`` that nothing splits. ``exchanges``: products may be shared along other dimensions than
-    those that their operands and results are split along. ``whole``: interiors are computed in rows of the arrays that
-    they are of. ``blocks``: blocks of rows that loops take are slices of a rearranged array. ``shares``: axes that
-    nothing brings to products share them, after all else has spread. ``tiles``: sums over devices stay in tiles until
-    something needs them whole.
-    """
-
+    #: annotations that spread after all others, their priorities aside
     later: frozenset[Sort] = frozenset()
+    #: where a loop takes slices along a split dimension, which other dimension of the slice (``LARGEST`` or ``FIRST``
+    #: of those that nothing splits) gets the axes; none if empty
     across: str = ""
+    #: products may be split along dimensions along which neither their operands nor their results are split
     exchanges: bool = False
+    #: stencils are computed in the rows of the whole array, not in those of its interior
     whole: bool = False
+    #: blocks of rows that loops take are slices of a rearranged array
     blocks: bool = False
+    #: axes that split nothing of a product are made to split it, after all annotations have spread
     shares: tuple[Share, ...] = ()
+    #: sums over devices stay in tiles until something needs them whole
     tiles: bool = False
 
     def describe(self, mesh: AbstractMesh) -> list[str]:
-        """What differs from the order in which annotations come, in words."""
+        """What differs from :data:`AS_WRITTEN`, in words."""
         lines = [
             f"the sharding of each {sort.kind} {sort.aval} that is {Layout(sort.dims).format(mesh)} spreads after all "
             "others: the step is shorter so"
@@ -68,5 +68,5 @@ class Order:
         return lines
 
 
-#: the order of an ordinary propagation
-AS_WRITTEN = Order()
+#: annotations spread together, and nothing else is tried
+AS_WRITTEN = Strategy()
