@@ -30,7 +30,6 @@ from meshwright.spmd.memory.buffers import Buffer, Liveness
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel, Use
-from meshwright.spmd.memory.tiles import convolution_bytes, tiled_bytes
 
 #: how many times as long as a copy the kernels take that run beside it (``msa_preferred_overlap_to_async_copy_ratio``)
 _OVERLAP = 2
@@ -59,8 +58,6 @@ class VectorMemory:
     def __init__(self, live: Liveness, order: Sequence[Kernel], compiler: Compiler) -> None:
         self.live, self.order, self.compiler = live, order, compiler
         self._slot = slots_of(order)
-        nodes = (node for kernel in order for node in kernel.members if node.op == "convolution")
-        self._convolved = {x.shape for node in nodes for x in (node, node.operands[0])}
         self.stays = list(self._chosen())
 
     @property
@@ -98,14 +95,14 @@ class VectorMemory:
                 yield stay
 
     def _written(self, buffer: Buffer, run: Slots) -> Stay | None:
-        nbytes = self._bytes(buffer)
+        nbytes = buffer.nbytes
         if not self._take(buffer, nbytes, run[0], run[-1]):
             return None
         return Stay(buffer, nbytes, run, run[0], len(self._runs[buffer]) == 1)
 
     def _copied(self, buffer: Buffer, run: Slots) -> Stay | None:
         """Copied for the first read that there is time before, and kept to the last."""
-        nbytes, written = self._bytes(buffer), self._at(buffer.start) + 1
+        nbytes, written = buffer.nbytes, self._at(buffer.start) + 1
         for i, slot in enumerate(run):
             first, left = self._beside(nbytes, slot, written)
             if left > 0:
@@ -153,13 +150,8 @@ class VectorMemory:
 
     def _saved(self, run: Slots, buffer: Buffer) -> float:
         """What a stay saves where main memory is what kernels wait for; large values are in the way of many."""
-        nbytes = self._bytes(buffer)
+        nbytes = buffer.nbytes
         return float(sum(min(nbytes, self._waits[slot]) for slot in run) / max(nbytes, 1) ** 0.5)
-
-    def _bytes(self, buffer: Buffer) -> int:
-        if buffer.aval.shape in self._convolved:
-            return convolution_bytes(buffer.aval)
-        return tiled_bytes(buffer.aval.update(shape=_shape(buffer)))
 
     # --- when -----------------------------------------------------------------------------------------------
     def _at(self, step: int) -> int:
@@ -207,7 +199,7 @@ class VectorMemory:
         moved = np.zeros(self._slot[-1] + 1)
         for buffer in self.live.buffers:
             for slot in (self._at(buffer.start), *self._reads.get(buffer, ())):
-                moved[slot] += self._bytes(buffer) * (slot >= 0)
+                moved[slot] += buffer.nbytes * (slot >= 0)
         return moved
 
     @cached_property
@@ -217,17 +209,6 @@ class VectorMemory:
         for step, kernel in enumerate(self.order):
             work[self._slot[step]] += sum(map(_operations, kernel.members)) / self.compiler.intensity
         return work
-
-
-def _shape(buffer: Buffer) -> tuple[int, ...]:
-    """The dimensions of a value; of products those that the program gives them, which tiles do not cross."""
-    node, members = buffer.kernel.root, buffer.kernel.members
-    while node.op == "reshape" and node.operands[0] in members:
-        (node,) = node.operands
-    if node.op == "matmul" and node.avals[0].size == buffer.aval.size:
-        shape: tuple[int, ...] = node.attributes.get("shape", buffer.aval.shape)
-        return shape
-    return buffer.aval.shape
 
 
 def _operations(node: Node) -> float:
