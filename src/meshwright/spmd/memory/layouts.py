@@ -1,14 +1,16 @@
 """Layouts that TPUs' kernels need, where that is another than the one that pads an array least.
 
 Rows are gathered and scattered with their elements along the lanes of tiles: the table is copied into that layout
-before, and what has been gathered, or the sums, into another one after, if that takes less. A convolution that sums several features for each group has those along the lanes, with
-nothing beside them: the gradient of a depthwise one's kernel, which sums the batch.
+before, and what has been gathered, or the sums, into another one after, if that takes less. A convolution that sums
+several features for each group has those along the lanes, with nothing beside them: the gradient of a depthwise one's
+kernel, which sums the batch. Measured on texts that libtpu 0.0.42 compiled.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+
 from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.tiles import tiled, tiled_bytes
 

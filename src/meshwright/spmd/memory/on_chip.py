@@ -8,6 +8,7 @@ the two memories' peaks, not their sum. The rules, from buffer assignments and s
 - What is in main memory and read later is copied into vector memory so early that kernels in between take twice as
   long as the copy, copies one after the other; it stays until it is read last. There is none where it would come too
   late.
+- One argument is copied before the program begins: that which saves most by it.
 - A value that nothing reads for eight times as long as it takes to copy the whole vector memory does not wait there.
 - Results stay until the program's end, where they are copied out one after the other.
 - Loops over the same arrays run as one: what each of them reads and writes is there at the same time.
@@ -89,16 +90,32 @@ class VectorMemory:
         self._before: dict[int, int] = {}
         sized = [(b, runs) for b, runs in self._runs.items() if b.nbytes]
         wanted = [(run, b, i == 0 and self._writes(b)) for b, runs in sized for i, run in enumerate(runs)]
-        for run, buffer, written in sorted(wanted, key=lambda want: self._saved(*want[:2]), reverse=True):
-            stay = self._written(buffer, run) if written else self._copied(buffer, run)
+        wanted.sort(key=lambda want: self._saved(*want[:2]), reverse=True)
+        first = next((run for run, buffer, _ in wanted if self._may_be_before(run, buffer)), None)
+        for run, buffer, written in sorted(wanted, key=lambda want: want[0] is not first):
+            early = self._from(0, buffer, run) if run is first else None
+            stay = early or (self._from(run[0], buffer, run) if written else self._copied(buffer, run))
             if stay is not None:
                 yield stay
 
-    def _written(self, buffer: Buffer, run: Slots) -> Stay | None:
-        nbytes = buffer.nbytes
-        if not self._take(buffer, nbytes, run[0], run[-1]):
+    def _may_be_before(self, run: Slots, buffer: Buffer) -> bool:
+        """Whether an argument may be copied before the program begins; not what is read but once, by no product."""
+        if buffer.kind != "argument" or run[0] != self._runs[buffer][0][0] or buffer in self._in_bodies:
+            return False
+        return len(run) > 1 or self._work[run[0]] > 0
+
+    @cached_property
+    def _in_bodies(self) -> set[Buffer | None]:
+        """What loops and choices read."""
+        kernels = (kernel for kernel in self.order if kernel.root.regions)
+        return {buffer for kernel in kernels for source in kernel.inputs for buffer in self.live.of[source]}
+
+    def _from(self, start: int, buffer: Buffer, run: Slots) -> Stay | None:
+        """There from a slot on, without time to copy it: it is written there, or copied before the program begins."""
+        if not self._take(buffer, buffer.nbytes, start, run[-1]):
             return None
-        return Stay(buffer, nbytes, run, run[0], len(self._runs[buffer]) == 1)
+        only = buffer.kind != "argument" and len(self._runs[buffer]) == 1
+        return Stay(buffer, buffer.nbytes, run, start, only)
 
     def _copied(self, buffer: Buffer, run: Slots) -> Stay | None:
         """Copied for the first read that there is time before, and kept to the last."""
@@ -172,10 +189,13 @@ class VectorMemory:
     def _runs(self) -> dict[Buffer, list[Slots]]:
         """The slots at which each value is written there or read, cut where it would wait too long."""
         longest = _WAIT * self.compiler.on_chip
+        alone = sum(not kernel.view and kernel.root.op != "parameter" for kernel in self.order) == 1
         runs = {}
         for buffer in self.live.buffers:
             if buffer.start < 0 and buffer.kind != "argument":
                 continue  # a table of addresses
+            if buffer.kind == "result" and alone:
+                continue  # the one kernel of a program writes main memory
             slots = [self._at(buffer.start)] * self._writes(buffer) + self._reads.get(buffer, [])
             slots += [self._slot[-1]] * (buffer.kind == "result")
             cuts = [i for i, (a, b) in enumerate(pairwise(slots), 1) if self._time[b] - self._time[a + 1] > longest]
