@@ -147,7 +147,8 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
 
 def _spreads(kernel: Kernel) -> bool:
     """Elements are moved apart, which TPUs do in a kernel that does nothing else."""
-    return kernel.root.op == "pad" and np.any(np.asarray(kernel.root.attributes.get("interior_padding", 0)))
+    spread = np.asarray(kernel.root.attributes.get("interior_padding", 0))
+    return kernel.root.op == "pad" and bool(spread.any())
 
 
 def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
