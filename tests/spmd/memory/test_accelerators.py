@@ -86,7 +86,7 @@ def test_values_of_tpus_are_in_one_of_two_memories():
     v5e, v5p, small = (compiler_for("tpu", chip) for chip in ("v5e", "v5p", "unheard of"))
     assert [memory(c, f, x, x).temp_bytes for c in (v5e, small)] == [10 * MIB, 10 * MIB]  # y @ y, w, the result
     assert memory(v5p, f, x, x).temp_bytes == 4 * MIB  # w alone: products write main memory
-    assert memory(v5e, lambda x: x @ x, x).temp_bytes == 4 * MIB  # there is no time to copy x before
+    assert memory(v5e, lambda x: x @ x, x).temp_bytes == 4 * MIB  # x, copied before
 
 
 def test_gathers_of_tpus_are_kernels_of_their_own():
@@ -99,6 +99,70 @@ def test_gathers_of_tpus_are_kernels_of_their_own():
     for compiler, op in ((TPU, "gather"), (CUDA, "sine")):
         held = memory(compiler, f, array(64, 128), array(8192, dtype=np.int32)).buffers
         assert [(b.what, b.nbytes) for b in held if b.kind == "temporary"] == [(op, 4 * MIB)]
+
+
+def test_rows_of_tables_lie_along_the_lanes():
+    """Rows of 3 elements take 128: the table's copy and the rows gathered; so do sums of the batch for each feature."""
+    v5e, numbers = compiler_for("tpu", "v5e"), array(1024, dtype=np.int32)
+    padded = 1024 * 128 * 4
+
+    def gathered(table, numbers):
+        return table[numbers]
+
+    held = memory(v5e, gathered, array(1024, 3), numbers).temp_bytes
+    assert 2 * padded <= held < 2.2 * padded
+    assert memory(v5e, gathered, array(1024, 256), numbers).temp_bytes < 3 * padded * 2  # nothing is copied
+
+    def scattered(x, numbers):
+        return mnp.zeros((1024, 3)).at[numbers].add(x)
+
+    assert memory(v5e, scattered, array(1024, 3), numbers).temp_bytes >= padded
+
+    def depthwise(x, kernel):
+        return lax.conv_general_dilated(
+            x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=16
+        ).sum()
+
+    held = memory(v5e, mw.grad(depthwise, argnums=1), array(4, 16, 16, 16), array(3, 3, 1, 16)).temp_bytes
+    assert held > 16 * 16 * 16 * 2 * 128 * 2
+
+
+def test_bodies_of_loops_are_counted_by_what_they_need():
+    """What a step of a vector needs is small, though the loop reads a matrix."""
+    v5e = compiler_for("tpu", "v5e")
+
+    def power(a, x):
+        return lax.fori_loop(0, 3, lambda i, x: mnp.sin(a @ x), x)
+
+    assert memory(v5e, power, array(512, 512), array(512)).temp_bytes < MIB / 8
+
+
+def test_elements_are_moved_apart_by_a_kernel_of_its_own():
+    def spread(x):
+        return sum(lax.pad(x, np.float32(0), [(i, 1 - i, 1), (0, 0, 0)]) for i in range(2))
+
+    x = array(512, 512)
+    assert memory(TPU, spread, x).temp_bytes >= 2 * MIB > memory(CUDA, spread, x).temp_bytes
+
+
+def test_slices_are_read_by_each_user():
+    def f(w, x, y):
+        part = w[256:]
+        return x @ part, y @ part
+
+    x = array(512, 256)
+    assert memory(TPU, f, array(512, 512), x, x).temp_bytes < 8192
+
+
+def test_an_argument_is_copied_before_the_program_begins():
+    v5e = compiler_for("tpu", "v5e")
+
+    def f(w, x):
+        return mnp.sin(x @ w) + 1
+
+    one = memory(v5e, f, array(1024, 1024), array(8, 1024)).temp_bytes
+    assert 4 * MIB <= one < 4.2 * MIB
+    assert memory(v5e, mnp.sin, array(1024, 1024)).temp_bytes == 0  # to copy takes as long as to read
 
 
 def test_tiles_do_not_cross_dimensions_of_a_product():

@@ -22,6 +22,7 @@ class Compiler:
     ``windows``: many elements are reduced in windows first. ``without_products``: outer and inner products are computed
     elementwise. ``copies_transposed``: several results that are computed in another order than theirs are copied.
     ``tables``: the addresses of several results are one more.
+    ``tiles``: arrays are in tiles, which pad them, and kernels choose which dimensions those are of.
     ``on_chip``: bytes of the memory that values are kept in while they are used; ``two_cores`` have one each.
     ``intensity``: operations of products that take as long as a byte of main memory.
     """
@@ -38,6 +39,7 @@ class Compiler:
     without_products: bool = False
     copies_transposed: bool = False
     tables: bool = False
+    tiles: bool = False
     on_chip: int = 0
     two_cores: bool = False
     intensity: float = 1.0
@@ -60,5 +62,6 @@ def compiler_for(platform: str, chip: str) -> Compiler:
         whole, kept = _VECTOR_MEMORY.get(chip, (32, 16))
         known = CHIPS.get(chip, CHIPS["v5e"])
         intensity = known.products["bfloat16"] / known.memory_bandwidth
-        return replace(TPU, on_chip=(whole - kept) * 2**20, two_cores=chip in _TWO_CORES, intensity=intensity)
+        on_chip = (whole - kept) * 2**20
+        return replace(TPU, tiles=True, on_chip=on_chip, two_cores=chip in _TWO_CORES, intensity=intensity)
     return CUDA if platform == "cuda" else CPU

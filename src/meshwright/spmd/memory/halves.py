@@ -14,8 +14,8 @@ from meshwright.spmd.memory.graph import Graph, Node
 _PRODUCTS = ("matmul", "convolution")
 #: what a conversion moves past
 _MOVES = frozenset(
-    """all_gather all_to_all collective_permute concatenate copy dynamic_slice pad reorder reshape reverse slice
-    transpose""".split()
+    """all_gather all_to_all collective_permute concatenate copy dynamic_slice gather pad relayout reorder reshape
+    reverse slice transpose""".split()
 )
 #: what stays as it is given, or is computed in 32 bits
 _STAYS = frozenset("all_reduce constant convert custom_call get parameter reduce_scatter scatter while case if".split())

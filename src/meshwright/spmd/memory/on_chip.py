@@ -8,6 +8,7 @@ the two memories' peaks, not their sum. The rules, from buffer assignments and s
 - What is in main memory and read later is copied into vector memory so early that kernels in between take twice as
   long as the copy, copies one after the other; it stays until it is read last. There is none where it would come too
   late.
+- One argument is copied before the program begins: that which saves most by it.
 - A value that nothing reads for eight times as long as it takes to copy the whole vector memory does not wait there.
 - Results stay until the program's end, where they are copied out one after the other.
 - Loops over the same arrays run as one: what each of them reads and writes is there at the same time.
@@ -30,7 +31,6 @@ from meshwright.spmd.memory.buffers import Buffer, Liveness
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel, Use
-from meshwright.spmd.memory.tiles import convolution_bytes, tiled_bytes
 
 #: how many times as long as a copy the kernels take that run beside it (``msa_preferred_overlap_to_async_copy_ratio``)
 _OVERLAP = 2
@@ -59,8 +59,6 @@ class VectorMemory:
     def __init__(self, live: Liveness, order: Sequence[Kernel], compiler: Compiler) -> None:
         self.live, self.order, self.compiler = live, order, compiler
         self._slot = slots_of(order)
-        nodes = (node for kernel in order for node in kernel.members if node.op == "convolution")
-        self._convolved = {x.shape for node in nodes for x in (node, node.operands[0])}
         self.stays = list(self._chosen())
 
     @property
@@ -92,20 +90,36 @@ class VectorMemory:
         self._before: dict[int, int] = {}
         sized = [(b, runs) for b, runs in self._runs.items() if b.nbytes]
         wanted = [(run, b, i == 0 and self._writes(b)) for b, runs in sized for i, run in enumerate(runs)]
-        for run, buffer, written in sorted(wanted, key=lambda want: self._saved(*want[:2]), reverse=True):
-            stay = self._written(buffer, run) if written else self._copied(buffer, run)
+        wanted.sort(key=lambda want: self._saved(*want[:2]), reverse=True)
+        first = next((run for run, buffer, _ in wanted if self._may_be_before(run, buffer)), None)
+        for run, buffer, written in sorted(wanted, key=lambda want: want[0] is not first):
+            early = self._from(0, buffer, run) if run is first else None
+            stay = early or (self._from(run[0], buffer, run) if written else self._copied(buffer, run))
             if stay is not None:
                 yield stay
 
-    def _written(self, buffer: Buffer, run: Slots) -> Stay | None:
-        nbytes = self._bytes(buffer)
-        if not self._take(buffer, nbytes, run[0], run[-1]):
+    def _may_be_before(self, run: Slots, buffer: Buffer) -> bool:
+        """Whether an argument may be copied before the program begins; not what is read but once, by no product."""
+        if buffer.kind != "argument" or run[0] != self._runs[buffer][0][0] or buffer in self._in_bodies:
+            return False
+        return len(run) > 1 or self._work[run[0]] > 0
+
+    @cached_property
+    def _in_bodies(self) -> set[Buffer | None]:
+        """What loops and choices read."""
+        kernels = (kernel for kernel in self.order if kernel.root.regions)
+        return {buffer for kernel in kernels for source in kernel.inputs for buffer in self.live.of[source]}
+
+    def _from(self, start: int, buffer: Buffer, run: Slots) -> Stay | None:
+        """There from a slot on, without time to copy it: it is written there, or copied before the program begins."""
+        if not self._take(buffer, buffer.nbytes, start, run[-1]):
             return None
-        return Stay(buffer, nbytes, run, run[0], len(self._runs[buffer]) == 1)
+        only = buffer.kind != "argument" and len(self._runs[buffer]) == 1
+        return Stay(buffer, buffer.nbytes, run, start, only)
 
     def _copied(self, buffer: Buffer, run: Slots) -> Stay | None:
         """Copied for the first read that there is time before, and kept to the last."""
-        nbytes, written = self._bytes(buffer), self._at(buffer.start) + 1
+        nbytes, written = buffer.nbytes, self._at(buffer.start) + 1
         for i, slot in enumerate(run):
             first, left = self._beside(nbytes, slot, written)
             if left > 0:
@@ -153,13 +167,8 @@ class VectorMemory:
 
     def _saved(self, run: Slots, buffer: Buffer) -> float:
         """What a stay saves where main memory is what kernels wait for; large values are in the way of many."""
-        nbytes = self._bytes(buffer)
+        nbytes = buffer.nbytes
         return float(sum(min(nbytes, self._waits[slot]) for slot in run) / max(nbytes, 1) ** 0.5)
-
-    def _bytes(self, buffer: Buffer) -> int:
-        if buffer.aval.shape in self._convolved:
-            return convolution_bytes(buffer.aval)
-        return tiled_bytes(buffer.aval.update(shape=_shape(buffer)))
 
     # --- when -----------------------------------------------------------------------------------------------
     def _at(self, step: int) -> int:
@@ -180,10 +189,13 @@ class VectorMemory:
     def _runs(self) -> dict[Buffer, list[Slots]]:
         """The slots at which each value is written there or read, cut where it would wait too long."""
         longest = _WAIT * self.compiler.on_chip
+        alone = sum(not kernel.view and kernel.root.op != "parameter" for kernel in self.order) == 1
         runs = {}
         for buffer in self.live.buffers:
             if buffer.start < 0 and buffer.kind != "argument":
                 continue  # a table of addresses
+            if buffer.kind == "result" and alone:
+                continue  # the one kernel of a program writes main memory
             slots = [self._at(buffer.start)] * self._writes(buffer) + self._reads.get(buffer, [])
             slots += [self._slot[-1]] * (buffer.kind == "result")
             cuts = [i for i, (a, b) in enumerate(pairwise(slots), 1) if self._time[b] - self._time[a + 1] > longest]
@@ -207,7 +219,7 @@ class VectorMemory:
         moved = np.zeros(self._slot[-1] + 1)
         for buffer in self.live.buffers:
             for slot in (self._at(buffer.start), *self._reads.get(buffer, ())):
-                moved[slot] += self._bytes(buffer) * (slot >= 0)
+                moved[slot] += buffer.nbytes * (slot >= 0)
         return moved
 
     @cached_property
@@ -217,17 +229,6 @@ class VectorMemory:
         for step, kernel in enumerate(self.order):
             work[self._slot[step]] += sum(map(_operations, kernel.members)) / self.compiler.intensity
         return work
-
-
-def _shape(buffer: Buffer) -> tuple[int, ...]:
-    """The dimensions of a value; of products those that the program gives them, which tiles do not cross."""
-    node, members = buffer.kernel.root, buffer.kernel.members
-    while node.op == "reshape" and node.operands[0] in members:
-        (node,) = node.operands
-    if node.op == "matmul" and node.avals[0].size == buffer.aval.size:
-        shape: tuple[int, ...] = node.attributes.get("shape", buffer.aval.shape)
-        return shape
-    return buffer.aval.shape
 
 
 def _operations(node: Node) -> float:

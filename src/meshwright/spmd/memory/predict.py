@@ -31,9 +31,11 @@ from meshwright.spmd.memory.halves import halve
 from meshwright.spmd.memory.held import LiveBuffer, Memory
 from meshwright.spmd.memory.invariants import hoist
 from meshwright.spmd.memory.kernels import Kernel, kernels_of
+from meshwright.spmd.memory.layouts import lay_out
 from meshwright.spmd.memory.library import fuse_reductions
 from meshwright.spmd.memory.on_chip import VectorMemory
 from meshwright.spmd.memory.packing import highest, joined, packed
+from meshwright.spmd.memory.padding import pad
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.record import record
@@ -88,6 +90,8 @@ class _Plan:
         self.names = names
         prune(graph)
         scatter_in_place(graph)
+        if compiler.tiles:
+            graph = lay_out(graph)
         if compiler.into_products:
             halve(graph)
         if compiler.copies_transposed:
@@ -180,6 +184,8 @@ class _Plan:
 
     def _place(self) -> None:
         live = liveness(self.order, self.results, self._inner)
+        if self.compiler.tiles:
+            pad(live.buffers, self.order)
         self._arguments = [live.of[p][0] for p in self.parameters]
         results = [live.of[r][0] for r in self.results]
         self._donated = {

@@ -11,6 +11,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import WAVES, Node, post_order
 from meshwright.spmd.memory.kernels import Kernel, Use
@@ -22,6 +24,8 @@ _MEMBERS, _INPUTS = 400, 60
 #: operations that its code has at most (XLA's ``kMaxIRSize``)
 _EMITTED = 10_000
 _PRODUCTS = ("matmul", "convolution")
+#: what reads of its operand no more than it has elements
+_PARTS = ("slice", "dynamic_slice")
 
 
 def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compiler) -> list[Kernel]:
@@ -124,6 +128,8 @@ def _share(node: Node, operand: Node) -> float:
 def _reads_one(producer: Kernel) -> bool:
     """At most one operand that is not small: to compute it again reads no more than to read it."""
     size = _given_bytes(producer.root)
+    if producer.root.op in _PARTS and len(producer.members) == 1:
+        return True
     return sum(_given_bytes(s.root) for s in producer.inputs) <= 1.5 * size
 
 
@@ -136,7 +142,13 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
     if is_product(producer):
         return _has_epilogue(producer, compiler)
     apart = ("reduce", "parameter", "constant", *(("gather",) if compiler.into_products else ()))
-    return producer.loop and producer.root.op not in apart
+    return producer.loop and producer.root.op not in apart and not (compiler.into_products and _spreads(producer))
+
+
+def _spreads(kernel: Kernel) -> bool:
+    """Elements are moved apart, which TPUs do in a kernel that does nothing else."""
+    spread = np.asarray(kernel.root.attributes.get("interior_padding", 0))
+    return kernel.root.op == "pad" and bool(spread.any())
 
 
 def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
@@ -144,6 +156,8 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
         return False
     if is_product(user):
         return compiler.into_products
+    if compiler.into_products and _spreads(user):
+        return False
     return user.loop or (compiler.into_products and user.root.op == "scatter" and producer.root.is_splat())
 
 

@@ -23,17 +23,17 @@ def tiled_bytes(aval: ShapedArray) -> int:
         return _SCALAR
     if aval.ndim == 1:
         return size * _up(aval.shape[0], min(_VECTOR, max(_LANES, _power(aval.shape[0]))))
-    return min(_tiled(aval, *pair) for pair in itertools.permutations(aval.shape, 2))
+    return min(tiled(aval, *pair) for pair in itertools.permutations(aval.shape, 2))
 
 
 def convolution_bytes(aval: ShapedArray) -> int:
     """Of the input or the result of a convolution, ``[batch, positions…, features]``: features along the minor
     dimension of tiles, or the batch, and features along the next one."""
     batch, *positions, features = aval.shape
-    return min(_tiled(aval, batch, features), *(_tiled(aval, features, n) for n in (batch, *positions)))
+    return min(tiled(aval, batch, features), *(tiled(aval, features, n) for n in (batch, *positions)))
 
 
-def _tiled(aval: ShapedArray, minor: int, rows: int) -> int:
+def tiled(aval: ShapedArray, minor: int, rows: int) -> int:
     """Bytes with two dimensions as those of the tiles."""
     size = aval.dtype.itemsize
     return aval.size // max(1, minor * rows) * _up(rows, _tile_rows(rows, size)) * _up(minor, _LANES) * size

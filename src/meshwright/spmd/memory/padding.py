@@ -1,0 +1,44 @@
+"""What buffers take in tiles: which dimensions those are of is chosen by the kernels that write and read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwright.spmd.memory.buffers import Buffer
+from meshwright.spmd.memory.kernels import Kernel
+from meshwright.spmd.memory.layouts import laid_out
+from meshwright.spmd.memory.tiles import convolution_bytes, tiled_bytes
+
+#: bytes that allocations are multiples of
+_UNIT = 512
+
+
+def pad(buffers: Sequence[Buffer], order: Sequence[Kernel]) -> None:
+    """Let buffers be as large as their tiles, in place; what bodies need themselves is counted in tiles already."""
+    nodes = (node for kernel in order for node in kernel.members if node.op == "convolution")
+    convolved = {x.shape for node in nodes for x in (node, node.operands[0])}
+    for buffer in buffers:
+        if buffer.nbytes == buffer.aval.nbytes:
+            buffer.nbytes = _bytes(buffer, convolved)
+        else:
+            buffer.nbytes = -(-buffer.nbytes // _UNIT) * _UNIT
+
+
+def _bytes(buffer: Buffer, convolved: set[tuple[int, ...]]) -> int:
+    chosen = laid_out(buffer.kernel.root)
+    if chosen is not None:
+        return chosen
+    if buffer.aval.shape in convolved:
+        return convolution_bytes(buffer.aval)
+    return tiled_bytes(buffer.aval.update(shape=_shape(buffer)))
+
+
+def _shape(buffer: Buffer) -> tuple[int, ...]:
+    """The dimensions of a value; of products those that the program gives them, which tiles do not cross."""
+    node, members = buffer.kernel.root, buffer.kernel.members
+    while node.op == "reshape" and node.operands[0] in members:
+        (node,) = node.operands
+    if node.op == "matmul" and node.avals[0].size == buffer.aval.size:
+        shape: tuple[int, ...] = node.attributes.get("shape", buffer.aval.shape)
+        return shape
+    return buffer.aval.shape
