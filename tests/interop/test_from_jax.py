@@ -407,6 +407,39 @@ def _close(ours, theirs):
         np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
 
 
+def _divides():
+    """A primitive of a library that keeps what it prepared of ``a``, and says nothing of that in its derivative."""
+    from jax.extend.core import Primitive
+    from jax.interpreters import ad, batching, mlir
+
+    divide = Primitive("divide_prepared")
+    divide.def_impl(lambda a, prepared, b: b / prepared)
+    divide.def_abstract_eval(lambda a, prepared, b: b)
+
+    def jvp(primals, tangents):
+        (a, prepared, _), (ta, tprepared, tb) = primals, tangents
+        assert type(tprepared) is ad.Zero
+        out = divide.bind(*primals)
+        moved = ad.instantiate_zeros(tb) - ad.instantiate_zeros(ta) * out
+        return out, divide.bind(a, prepared, moved)
+
+    ad.primitive_jvps[divide] = jvp
+    ad.primitive_transposes[divide] = lambda ct, a, prepared, b: [None, None, divide.bind(a, prepared, ct)]
+    batching.defbroadcasting(divide)
+    mlir.register_lowering(divide, mlir.lower_fun(lambda a, prepared, b: b / prepared, multiple_results=False))
+    return lambda a, b: divide.bind(a, jax.lax.stop_gradient(a), b)
+
+
+@pytest.mark.parametrize("order", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_derivatives_of_derivatives_are_of_what_was_asked_and_not_of_what_is_kept(order):
+    divided = _divides()
+    theirs = jax.jit(lambda x: divided(1 + x * x, jnp.sin(x)) ** 2)
+    ours = mw.from_jax(theirs)
+    for _ in range(order):
+        theirs, ours = jax.grad(theirs), mw.grad(ours)
+    _close(mw.jit(ours)(0.5), theirs(0.5))
+
+
 def test_modes_that_jax_does_not_have_are_refused(refuses):
     f, x = mw.from_jax(_with_rules()), mnp.ones(2)
     with refuses(errors.DifferentiationError, "from_jax", "forward-mode", "to a custom_vjp function", "vjp or jacrev"):

@@ -45,8 +45,8 @@ def of_operations(plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> lis
 class ByRules:
     """A function of JAX's, from arrays to a list of them, as a function of ours with JAX's derivative.
 
-    ``import_`` makes functions of ours of JAX's. With ``batches``, its batched form is JAX's, too. Values beside a
-    derivative are differentiated again as in JAX's reverse mode, which forgets there what rules in loops say.
+    ``import_`` makes functions of ours of JAX's. With ``batches``, its batched form is JAX's, too. What linear
+    functions keep has no derivative: theirs is that of what they are of.
     """
 
     def __init__(self, function: Callable[..., list[Any]], import_: Callable[..., Any], batches: bool = False) -> None:
@@ -92,7 +92,7 @@ class ByRules:
 
         def pulled(saved: Any, cotangents: Any) -> list[Any]:
             wanted = [ct for ct in cotangents if dtypes.is_inexact(typeof(ct).dtype)]
-            return list(pull(jax.tree_util.tree_unflatten(tree, saved[n:]), wanted))
+            return list(pull(saved[:n], wanted, jax.tree_util.tree_unflatten(tree, saved[n:])))
 
         types, saved = tuple(typeof(y).strong() for y in outs), [*primals, *kept]
         given = [*saved, *(tangents[i] for i in moving)]
@@ -123,11 +123,64 @@ class ByRules:
         def pull(linear: Any, cotangents: Any) -> Any:
             return jax.linear_transpose(linear, *types)(cotangents)
 
+        def pull_of(leaves: Any, cotangents: Any) -> Any:
+            of_moving = partial(_of_moving, self.function, moving, leaves)
+            return jax.vjp(of_moving, *(leaves[i] for i in moving), has_aux=True)[1](cotangents)
+
+        pulled = _with_derivative_of(pull_of, pull)
         return (
-            self.import_(linearized),
+            self.import_(_of_results_alone(linearized, self.function)),
             _in_our_words(self.import_(push), "forward-mode derivative", "grad, vjp or jacrev", "jax.custom_jvp"),
-            _in_our_words(self.import_(pull), "reverse-mode derivative", "jvp or jacfwd", "jax.custom_vjp"),
+            _in_our_words(self.import_(pulled), "reverse-mode derivative", "jvp or jacfwd", "jax.custom_vjp"),
         )
+
+
+def _of_results_alone(linearized: Callable[..., Any], function: Callable[..., list[Any]]) -> Callable[..., Any]:
+    """``linearized``, to the derivative of which only the results of ``function`` belong.
+
+    What a linear function keeps has none: the derivative of that function is taken by what it is of, as rules of
+    solvers say nothing of a factorization that moves.
+    """
+    trees: list[Any] = []
+
+    @jax.custom_jvp
+    def flat(*leaves: Any) -> tuple[list[Any], list[Any]]:
+        outs, linear = linearized(*leaves)
+        kept, tree = jax.tree_util.tree_flatten(linear)
+        trees[:] = [tree]
+        return outs, kept
+
+    @flat.defjvp
+    def derivative(leaves: Any, tangents: Any) -> Any:
+        _, kept = flat(*leaves)
+        outs, touts = jax.jvp(function, leaves, tangents)
+        return (outs, kept), (touts, [_no_tangent(x) for x in kept])
+
+    def unflattened(*leaves: Any) -> tuple[list[Any], Any]:
+        outs, kept = flat(*leaves)
+        return outs, jax.tree_util.tree_unflatten(trees[0], kept)
+
+    return unflattened
+
+
+def _no_tangent(x: Any) -> Any:
+    aval = jax.typeof(x).to_tangent_aval()
+    return np.zeros(aval.shape, aval.dtype) if aval.dtype == dtypes.float0 else jax.numpy.zeros(aval.shape, aval.dtype)
+
+
+def _with_derivative_of(whole: Callable[..., Any], pull: Callable[..., Any]) -> Callable[..., Any]:
+    """``pull(linear, cotangents)``, which is ``whole(leaves, cotangents)``, of ``(leaves, cotangents, linear)``: its
+    derivative is that of ``whole``."""
+
+    @jax.custom_jvp
+    def pulled(leaves: Any, cotangents: Any, linear: Any) -> Any:
+        return pull(linear, cotangents)
+
+    @pulled.defjvp
+    def derivative(primals: Any, tangents: Any) -> Any:
+        return pulled(*primals), jax.jvp(whole, primals[:2], tangents[:2])[1]
+
+    return pulled
 
 
 def _of_moving(
