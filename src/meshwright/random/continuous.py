@@ -136,11 +136,6 @@ def laplace(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     return ops.mul(ops.sign(u), ops.log1p(ops.neg(ops.abs_(u))))
 
 
-def _not_zero(key: Any, shape: Shape, dtype: Any) -> Any:
-    """Uniform from the smallest step of the dtype to 1."""
-    return uniform(key, shape, dtype, np.asarray(ml_dtypes.finfo(dtype).eps, dtype), np.ones((), dtype))
-
-
 @placed
 def logistic(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Standard logistic: ``log(u / (1 - u))``.
@@ -149,8 +144,9 @@ def logistic(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     (3,)
     """
     target = float_dtype(dtype, "logistic")
-    u = _not_zero(key, shape, target)
-    return ops.log(ops.div(u, ops.sub(np.ones((), target), u)))
+    tiny = np.asarray(ml_dtypes.finfo(target).tiny, target)
+    u = uniform(key, shape, target, tiny, np.ones((), target))
+    return ops.sub(ops.log(u), ops.log1p(ops.neg(u)))
 
 
 @placed
@@ -161,7 +157,7 @@ def cauchy(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     (3,)
     """
     target = float_dtype(dtype, "cauchy")
-    u = _not_zero(key, shape, target)
+    u = uniform(key, shape, target, np.asarray(ml_dtypes.finfo(target).eps, target), np.ones((), target))
     return ops.tan(ops.mul(np.asarray(np.pi, target), ops.sub(u, np.asarray(0.5, target))))
 
 
