@@ -13,7 +13,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import PartitionSpec as P
 from meshwright.core.collector import collector_paused
-from meshwright.spmd import driver
+from meshwright.spmd.partition import planner
 from meshwright.spmd.propagate import Propagation, propagate
 
 
@@ -62,7 +62,7 @@ def test_partitioning_runs_without_collections(monkeypatch: pytest.MonkeyPatch) 
         enabled.append(gc.isenabled())
         return propagate(*args)
 
-    monkeypatch.setattr(driver, "propagate", spied)
+    monkeypatch.setattr(planner, "propagate", spied)
     mesh = mw.AbstractMesh((8,), ("data",))
     x = mw.ShapeDtypeStruct((64, 4), mnp.float32, sharding=mw.NamedSharding(mesh, P("data")))
     mw.jit(lambda x: mnp.tanh(x).sum()).lower(x).partition()
