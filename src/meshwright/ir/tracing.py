@@ -60,10 +60,8 @@ def refuse_masked(x: np.ndarray | np.generic) -> None:
 
 
 def typeof(x: Any) -> ShapedArray:
-    """The type of an array, tracer, NumPy array or Python number.
-
-    It consists of shape, dtype, weak type and, inside a ``shard_map``, the manual axes over which the value varies
-    (``vma``).
+    """The type of an array, tracer, NumPy array or Python number: its shape, dtype and weak type and, inside a
+    ``shard_map``, the manual axes over which it varies (``vma``).
 
     Raises:
       ArgumentTypeError: ``x`` cannot be converted to an array.
@@ -286,11 +284,7 @@ class Trace:
 
 
 def check_alive(x: Any) -> None:
-    """Raise if ``x`` is a tracer whose trace has ended.
-
-    Raises:
-      UnexpectedTracerError: names where the value was computed.
-    """
+    """Raise ``UnexpectedTracerError``, naming where the value was computed, if ``x`` is a tracer of an ended trace."""
     if isinstance(x, Tracer) and not x.owner.alive:
         origin = x.origin()
         raise UnexpectedTracerError(

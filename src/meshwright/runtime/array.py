@@ -167,10 +167,8 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """One shard per device of this process, without padding.
-
-        On a separate real device, a shard shares the array's memory; on a virtual device it is a copy, made once.
-        """
+        """One unpadded shard per device of this process; it shares memory on real devices, and is a copy, made once, on
+        virtual devices."""
         if self._shards is None or self._buffer is None:
             self._shards = self._cut_into_shards()
         return list(self._shards)

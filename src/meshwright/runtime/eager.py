@@ -162,9 +162,9 @@ def _common_place(op: Op, committed: Sequence[Array]) -> Sharding | None:
 
 
 def _compiled(op: Op, arrays: Sequence[Array], key: Hashable, home: Sharding) -> Executable:
-    """The program that is just ``op``, kept under ``key``."""
+    """The compiled program of ``op`` alone, cached under ``key``."""
     jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
-    # a loop over small arrays may still run for long
+    # a loop over small arrays may still run for a long time
     quick = not op.holds_jaxprs and sum(a.nbytes for a in (*jaxpr.in_avals, *jaxpr.out_avals)) <= _MOST_QUICK_BYTES
     homes = [home] * len(jaxpr.out_avals)
     place = one_device(home, [home] * len(arrays))

@@ -2,7 +2,7 @@
 
 A file consists of a line of JSON, which describes the contents and the target, and the executable as serialized by the
 compiler. An executable is code: it is loaded only if its hash matches and no other user can write to the file, and run
-only if the user states that it is trusted.
+only if the user states where it comes from.
 """
 
 from __future__ import annotations
