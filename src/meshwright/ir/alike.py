@@ -1,4 +1,4 @@
-"""When two jaxprs are the same program: what was traced anew is not compiled anew."""
+"""Structural equality of jaxprs, so that a program that is traced again is not compiled again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from meshwright.ir.op import Op
 
 
 def structure(jaxpr: ClosedJaxpr | Jaxpr) -> Hashable:
-    """A value that is equal for jaxprs that differ in the identity of their variables alone.
+    """A hashable key that is equal for jaxprs that are equal up to renaming of variables.
 
-    Constants count as the objects that they are: whoever keeps the value must keep the jaxpr.
+    Constants are compared by ``id``, so whoever keeps the key must also keep the jaxpr alive.
     """
     consts = jaxpr.consts if isinstance(jaxpr, ClosedJaxpr) else []
     inner = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
@@ -36,7 +36,7 @@ def structure(jaxpr: ClosedJaxpr | Jaxpr) -> Hashable:
 
 
 def _literal(literal: Literal) -> Hashable:
-    # by its bits: 0.0 is not -0.0, and a NaN is itself
+    # Compared by bits: 0.0 differs from -0.0, and a NaN equals itself.
     return literal.aval, type(literal.val), np.asarray(literal.val).tobytes()
 
 

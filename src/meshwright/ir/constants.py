@@ -1,4 +1,4 @@
-"""The constants of programs, of which some have no values here."""
+"""Constants of programs. Some have no values that this process can read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from meshwright.ir.tracing import Tracer
 
 
 def known_values(constant: Any) -> np.ndarray | None:
-    """The values of a program's constant; None where they are not here: a tracer, a type without values, an array of
-    which other processes have parts."""
+    """The values of a program's constant as a NumPy array.
+
+    None if they are not available: for a tracer, a type without values, or an array partly held by other processes.
+    """
     if isinstance(constant, Tracer):
         return None
     ways = ("is_fully_addressable", "is_fully_replicated")

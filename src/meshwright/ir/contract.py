@@ -1,4 +1,4 @@
-"""What the rules of ops are given, as types: the values that ops are applied to, and what localizes them."""
+"""Types that the rules of ops work with: values, kernel costs, and the protocol of the localizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwright.sharding.window import Shown
 
 
 class Value(Protocol):
-    """What ops are applied to: an array of ours or of NumPy, or a tracer of one."""
+    """A value that ops can be applied to: a Meshwright array, a NumPy array or a tracer."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -27,39 +27,42 @@ class Value(Protocol):
     def ndim(self) -> int: ...
 
 
-#: a value, or a Python number that becomes one
+#: a value, or a Python number
 ArrayLike = Value | complex
 
 
 class Emitted:
-    """A value of the program that is written, which the backend made and knows: opaque to ops."""
+    """A value of the program that is being emitted. Created by the backend and opaque to ops."""
 
 
 class Kernels(NamedTuple):
-    """What a GPU does for one op: how many kernels it starts, each waiting for the one before, how often they read all
-    operands and write all results, and how many bytes they read and write on the chip."""
+    """The GPU kernels of one op, for cost estimates.
+
+    ``starts``: number of kernels, run one after the other. ``sweeps``: how often they read all operands and write all
+    results. ``inside``: bytes read and written in on-chip memory.
+    """
 
     starts: int = 1
     sweeps: float = 1.0
     inside: int = 0
 
 
-#: what fills a region of an operation that is written
+#: a function that builds a region of an operation that is being emitted
 Region = Callable[[Any], None]
 
 
 class LocalSizes(Protocol):
-    """What ``localized`` changes an op's parameters by."""
+    """The sizes that ``Op.localized`` needs to adapt an op's parameters to local shapes."""
 
     @property
     def out_local_shapes(self) -> tuple[tuple[int, ...], ...]: ...
 
 
 class Localizer(LocalSizes, Protocol):
-    """What ``localize`` writes an op on local shapes with: one equation, its layouts, and the exchanges it may need.
+    """The context of ``Op.localize``: one equation, its layouts, and the collectives that it may need.
 
-    Axes are atoms of the mesh, positions along them int32 scalars; ``x`` and results are values on this device.
-    :class:`meshwright.spmd.localize.context.LocalContext` says more of each.
+    Axes are atomic axes of the mesh, and positions along them int32 scalars. ``x`` and the results are values of this
+    device. :class:`meshwright.spmd.localize.context.LocalContext` documents each method.
     """
 
     @property

@@ -1,8 +1,8 @@
-"""Derivatives of ops, held to what the ops say of themselves.
+"""Calls the derivative rules of ops and checks that no derivative is missing.
 
-For each operand an op has a rule, or says that its results are piecewise constant in it (``constant_in``), or that the
-derivative by it is not known (``unknown_in``). A tangent or cotangent that merely fails to appear is an error here,
-never a zero.
+For each operand, an op has a rule, declares its results piecewise constant in it (``constant_in``), or declares the
+derivative unknown (``unknown_in``). If a rule leaves out a tangent or cotangent, that is an error; it is not taken to
+be zero.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from meshwright.ir.tracing import infer_cached, typeof
 
 
 def jvp_of(op: Op, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """``op.jvp``, where there is something to ask of it.
+    """The results of ``op`` and their tangents; calls ``op.jvp`` unless all tangents are known to be zero.
 
     Raises:
-      DifferentiationError: the derivative by an operand that has a tangent is not known.
-      RuleError: the op's rule leaves a derivative out.
+      DifferentiationError: an operand has a tangent, but the derivative with respect to it is unknown.
+      RuleError: the op's rule returned no tangent.
     """
     moving = [i for i, t in enumerate(tangents) if not isinstance(t, Zero)]
     for i in moving:

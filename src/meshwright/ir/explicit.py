@@ -1,11 +1,11 @@
-"""The types of results where operands are split over explicit axes, by each op's sharding rule.
+"""Sharding inference for types over explicit mesh axes, by each op's sharding rule.
 
-Axes go along the factors of the rule from operands to results. Where that leaves a choice, because two operands say
-different things, one axis would split two dimensions, or a sum is made over what is split, the op raises and lists
-what can be asked for. Nothing is left to choose where somebody has asked already (``out_sharding=``), or where a
-program that has its types is run again, by a transformation: there the first possibility is taken.
+Mesh axes are propagated along the factors of the rule from operands to results. The result is ambiguous if two operands
+shard a factor differently, if one axis would shard two dimensions, or if a contracted dimension is sharded. The op then
+raises and lists the possible shardings. Where the sharding is already decided (by ``out_sharding=``, or because a
+transformation evaluates a typed program again), the first possibility is taken instead.
 
-Sums still to be made (unreduced axes) pass through what is linear in them, :attr:`Op.linear_in`.
+Unreduced axes (partial sums) pass through ops that are linear in the operand, :attr:`Op.linear_in`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Axes = tuple[str, ...]
 
 
 class Typed(Protocol):
-    """What is asked of an op here."""
+    """The attributes of an op that this module uses."""
 
     name: ClassVar[str]
     computes: ClassVar[bool]
@@ -47,14 +47,14 @@ class Typed(Protocol):
 
 @dataclass
 class Decided:
-    """Where ambiguities are decided. ``summed`` are the axes over which sums of what is split were made."""
+    """Marks that ambiguities are resolved silently. ``summed`` collects the axes of contracted sharded dimensions."""
 
     summed: set[str] = field(default_factory=set)
 
 
 @contextmanager
 def decided() -> Iterator[Decided]:
-    """In the block, ops whose results could be split in several ways take the first instead of raising."""
+    """In the block, ops with ambiguous result shardings take the first possibility instead of raising."""
     before = STATE.decided
     STATE.decided = here = Decided()
     try:
@@ -63,26 +63,29 @@ def decided() -> Iterator[Decided]:
         STATE.decided = before
 
 
-#: what evaluates a program again is in such a block: its types were decided when it was traced
+#: for evaluating a traced program again: ambiguities were resolved when it was traced
 AGAIN = Decided()
 
 
 def is_explicit(avals: Sequence[ShapedArray]) -> bool:
-    """Whether any type says how its value is split, or that it is in another memory."""
+    """Whether any type has an explicit sharding or a memory kind."""
     return any(a.explicit is not None or a.memory is not None for a in avals)
 
 
 def common_memory(avals: Sequence[ShapedArray]) -> str | None:
-    """The memory that results are in: that of all operands but numbers; operands in several meet on the device."""
+    """The memory kind of the results: the common one of all operands, where scalars without one do not count.
+
+    None (device memory) if operands are in different memories.
+    """
     kinds = {a.memory for a in avals if a.ndim or a.memory}
     return kinds.pop() if len(kinds) == 1 else None
 
 
 def result_types(op: Typed, avals: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> list[TypeSharding | None]:
-    """How the results of an op are split over explicit axes.
+    """The explicit shardings in the types of an op's results.
 
     Raises:
-      ShardingTypeError: operands are over different meshes; the results could be split in several ways, or in none.
+      ShardingTypeError: the operands have different meshes, or the result sharding is ambiguous or impossible.
     """
     given = [a.explicit for a in avals if a.explicit is not None]
     if not given:
@@ -104,7 +107,7 @@ def _texts(avals: Sequence[ShapedArray]) -> str:
 
 
 class _Spread:
-    """One application of an op: the axes of each factor of its rule, and what results of them have."""
+    """Propagation for one application of an op: the mesh axes of each factor of its rule, and the result shardings."""
 
     def __init__(
         self,
@@ -127,7 +130,7 @@ class _Spread:
 
     # --- operands -------------------------------------------------------------------------------------------
     def _split(self, aval: ShapedArray, dim: int, factors: DimFactors) -> Iterator[tuple[int, Axes]]:
-        """The axes that a dimension gives to each of its factors."""
+        """The mesh axes of a dimension distributed over its factors, major to minor."""
         axes = aval.explicit.spec.axes(dim) if aval.explicit is not None else ()
         for f in factors:
             taken, left = [], self.rule.factors[f].size
@@ -157,7 +160,7 @@ class _Spread:
         )
 
     def _join(self, f: int, axes: Axes) -> None:
-        """Let axes split a factor, which other operands may split too."""
+        """Shard a factor over ``axes``; ambiguous if another operand shards it differently."""
         mine = self.axes[f]
         if mine and mine != axes:
             both = [self._with(f, a) for a in (mine, axes)]
@@ -168,8 +171,11 @@ class _Spread:
         self.axes[f] = mine or axes
 
     def _check_sums(self) -> None:
-        """Sums over what is split are ambiguous in products, whose result may be split in its place, and where rows are
-        picked; a plain reduction is one over all devices."""
+        """Check sharded reduction factors.
+
+        They are ambiguous in contractions of several sharded operands (the result may be sharded or unreduced instead)
+        and in ops that only pick elements. A plain reduction sums over all devices.
+        """
         over = [f for f, factor in enumerate(self.rule.factors) if factor.kind == REDUCTION and self.axes[f]]
         for f in over:
             held = [o for o, _ in self.rule.operand_dims(f) if self._gives(o, f)]
@@ -193,7 +199,7 @@ class _Spread:
 
     # --- results --------------------------------------------------------------------------------------------
     def result(self, number: int) -> TypeSharding | None:
-        """The sharding in the type of a result."""
+        """The explicit sharding of result ``number``."""
         out = self.outs[number]
         dims = [self._joined(out, d, fs) for d, fs in enumerate(self.rule.results[number])]
         used: dict[str, int] = {}
@@ -215,8 +221,11 @@ class _Spread:
         return sharding
 
     def _joined(self, out: ShapedArray, dim: int, factors: DimFactors) -> Axes:
-        """The axes of a result's dimension from those of its factors. Where all major ones are split, so is the
-        dimension over all axes, although rows then move between devices, as in JAX."""
+        """The mesh axes of a result dimension: those of its factors, concatenated.
+
+        A factor may be sharded only if all more major ones are. The tiles of the dimension then differ from those of
+        the factors if a major factor is not fully sharded, so rows move between devices, as in JAX.
+        """
         joined: Axes = ()
         majors_split = True
         for f in factors:
@@ -234,7 +243,7 @@ class _Spread:
 
     # --- sums -----------------------------------------------------------------------------------------------
     def _unreduced(self) -> frozenset[str]:
-        """The axes over which the results are sums still to be made."""
+        """The axes over which the results are unreduced (partial sums)."""
         sums = [_sums(a) for a in self.avals]
         over = frozenset[str]().union(*sums)
         if not over:
@@ -255,13 +264,13 @@ class _Spread:
         )
 
     def _reduced(self) -> frozenset[str]:
-        """The axes over which results are reduced: those of all operands that are arrays."""
+        """The axes over which the results are reduced: those common to all operands of rank 1 or more."""
         arrays = [_reduced(a) for a in self.avals if a.ndim]
         return frozenset.intersection(*arrays) if arrays else frozenset()
 
     # --- choices --------------------------------------------------------------------------------------------
     def _ambiguous(self, why: str, choices: Sequence[PartitionSpec]) -> None:
-        """Raise, unless somebody decides."""
+        """Raise, unless ambiguities are resolved silently."""
         if STATE.decided is not None:
             return
         listed = ", ".join(map(_call, dict.fromkeys(choices)))
@@ -271,7 +280,7 @@ class _Spread:
         )
 
     def _bare(self) -> list[Axes]:
-        """The first result's dimensions with what is known so far, as far as it can be told."""
+        """The axes of the first result's dimensions as known so far, each axis used once, for suggestions."""
         kept = [f.kind not in (REDUCTION, REPLICATED) for f in self.rule.factors]
         dims = [tuple(a for f in fs if kept[f] for a in self.axes[f]) for fs in self.rule.results[0]]
         used: set[str] = set()
@@ -297,7 +306,7 @@ def _reduced(aval: ShapedArray) -> frozenset[str]:
 
 
 def _call(spec: PartitionSpec) -> str:
-    """As it is written by hand."""
+    """The spec as users write it: ``P(...)``."""
     return f"P{str(spec)[len('PartitionSpec') :]}"
 
 
@@ -308,10 +317,12 @@ def _names(axes: Sequence[str]) -> str:
 def _choices(
     dims: Sequence[Axes], summed: Axes, out: ShapedArray | None = None, mesh: AbstractMesh | None = None
 ) -> list[PartitionSpec]:
-    """What a result with these dimensions could be: whole along the axes that a sum is over, split by them, or with the
-    sum still to be made."""
+    """The possible shardings of a result with these dimensions and a sum over the axes ``summed``.
+
+    It may be replicated along ``summed``, sharded along them in one dimension, or unreduced over them.
+    """
     choices = [PartitionSpec(*dims)]
-    if any(a in axes for a in summed for axes in dims):  # they split the result already
+    if any(a in axes for a in summed for axes in dims):  # the result is already sharded along them
         return choices
     for d, mine in enumerate(dims if summed else ()):
         more = (*mine, *summed)

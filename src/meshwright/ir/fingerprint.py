@@ -1,7 +1,7 @@
-"""A program as bytes in which everything stands that it computes: what has the same bytes is the same program.
+"""Content hashes of programs: programs with equal hashes compute the same.
 
-The bytes are those of Python's pickles, in which no part of an object can be left out; they are hashed, never read.
-What is left out by intent does not shape what is computed: source lines, notes, and what objects keep to spare work.
+A program is serialized with ``pickle``, which includes every part of an object, and the bytes are hashed; they are
+never loaded. Parts that do not affect the computation are left out on purpose: source lines, notes, cached fields.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.op import REGISTRY, Op
 from meshwright.ir.passes import inline_calls
 
-#: packages whose functions and classes are known by their names: what they do, the versions tell
+#: packages whose functions and classes may be identified by name; package versions determine what they do
 _KNOWN = {"meshwright", "numpy", "ml_dtypes", "builtins", "operator", "_operator", "math", "functools", "copyreg"}
-#: bytes of a constant that a program may hold
+#: the largest constant, in bytes, that a hashed program may hold
 _SMALL = 1 << 16
 
 
 class _UnknownError(Exception):
-    """Something that Python code of the user's decides, or that is too large to be looked at each time."""
+    """The program depends on the user's Python code, or holds a constant that is too large to hash on each call."""
 
 
 def fingerprint(described: Any) -> bytes | None:
-    """The hash (32 bytes) of a tree of programs, types, layouts and plain values: equal hashes are of equal trees, also
-    in other processes. None if it cannot be told: it calls the user's Python functions, or holds large constants."""
+    """The SHA-256 hash (32 bytes) of a tree of programs, types, layouts and plain values.
+
+    Equal hashes mean equal trees, also across processes. None if the tree cannot be hashed: it calls Python functions
+    of the user, or holds large constants.
+    """
     written = io.BytesIO()
     try:
         _Writer(written, protocol=5).dump(described)
-    except Exception:  # what objects raise that cannot be pickled, they decide
+    except Exception:  # objects that cannot be pickled may raise anything
         return None
     return hashlib.sha256(written.getbuffer()).digest()
 
@@ -57,7 +60,7 @@ class _Writer(pickle.Pickler):
 
 
 def _op(op: Op) -> tuple[Any, ...]:
-    """An op's name stands for its class, if it is ours."""
+    """An op reduced to its name and fields; only for Meshwright's registered ops, whose name identifies the class."""
     _check_known(type(op))
     if REGISTRY.get(op.name) is not type(op):
         raise _UnknownError
@@ -65,7 +68,7 @@ def _op(op: Op) -> tuple[Any, ...]:
 
 
 def _fields(obj: Any) -> tuple[Any, ...]:
-    """What it is made of, without what it has found out about itself."""
+    """The fields that ``__init__`` takes, without cached ones."""
     return tuple(getattr(obj, f.name) for f in dataclasses.fields(obj) if f.init)
 
 
@@ -75,7 +78,7 @@ def _check_known(obj: Any) -> None:
 
 
 def _closed(jaxpr: ClosedJaxpr) -> tuple[Any, ...]:
-    """A program with its constants. Calls are written out: rules for derivatives are not what it computes."""
+    """A jaxpr (with calls inlined by the caller, so that derivative rules are not included) and its constants."""
     if any(getattr(c, "nbytes", 0) > _SMALL or not getattr(c, "is_fully_addressable", True) for c in jaxpr.consts):
         raise _UnknownError
     return jaxpr.jaxpr, [np.asarray(c) if hasattr(c, "nbytes") else c for c in jaxpr.consts]

@@ -1,4 +1,4 @@
-"""Minimum cuts of networks, by maximum flows (Dinic 1970)."""
+"""Minimum cuts of flow networks, found by maximum flow (Dinic 1970)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Hashable
 
 
 class Network:
-    """Nodes, and edges with capacities; nodes are there once an edge has them."""
+    """A directed graph with edge capacities. Nodes are created when an edge first uses them."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
-        self._edges: list[list[int]] = []  # of each node, those that leave it; an edge's reverse is its number ^ 1
+        self._edges: list[list[int]] = []  # outgoing edges of each node; the reverse of edge e is e ^ 1
         self._to: list[int] = []
-        self._left: list[float] = []  # what more an edge can carry
+        self._left: list[float] = []  # residual capacity of each edge
 
     def _node(self, name: Hashable) -> int:
         number = self._numbers.setdefault(name, len(self._numbers))
@@ -23,7 +23,7 @@ class Network:
         return number
 
     def edge(self, a: Hashable, b: Hashable, capacity: float) -> None:
-        """An edge from ``a`` to ``b``; one of no capacity is none."""
+        """Add an edge from ``a`` to ``b``, unless its capacity is zero."""
         if capacity:
             for start, end, left in ((a, b, capacity), (b, a, 0)):
                 self._edges[self._node(start)].append(len(self._to))
@@ -31,9 +31,10 @@ class Network:
                 self._left.append(left)
 
     def behind(self, source: Hashable, sink: Hashable) -> set[Hashable]:
-        """The nodes on the sink's side of the last minimum cut, the one that has the fewest of them there.
+        """The sink's side of the minimum cut that is closest to the sink, i.e. has the fewest nodes on this side.
 
-        Some way has to have no edge of infinite capacity alone."""
+        No path from source to sink may consist of edges of infinite capacity only.
+        """
         start, end = self._node(source), self._node(sink)
         while (levels := self._levels(start, end))[end] >= 0:
             self._fill(start, end, levels)
@@ -46,7 +47,7 @@ class Network:
         return {name for name, number in self._numbers.items() if number in found}
 
     def _levels(self, start: int, end: int) -> list[int]:
-        """How many edges away nodes are, up to the end; -1 for those that no more can flow to."""
+        """The BFS distance of each node from ``start`` in the residual graph; -1 if not reached before ``end``."""
         levels = [-1] * len(self._edges)
         levels[start] = 0
         queue = deque([start])
@@ -60,8 +61,8 @@ class Network:
         return levels
 
     def _fill(self, start: int, end: int, levels: list[int]) -> None:
-        """A flow along shortest ways that leaves no such way open."""
-        tried = [0] * len(self._edges)  # of each node's edges, in this phase
+        """Augment by a blocking flow along shortest paths."""
+        tried = [0] * len(self._edges)  # per node, how many of its edges are exhausted in this phase
         way: list[int] = []
         node = start
         while True:

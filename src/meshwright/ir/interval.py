@@ -1,4 +1,4 @@
-"""Intervals of numbers: where values lie, and where an op wants its operands to lie."""
+"""Intervals of numbers: known ranges of values, and the ranges that ops need their operands to be in."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ INF = math.inf
 
 @dataclass(frozen=True)
 class Interval:
-    """All numbers from ``low`` to ``high``, or some of them.
+    """A set of numbers within ``[low, high]``.
 
-    As a wish it says more: ``weak``, that nothing breaks outside; ``whole``, that whole numbers are meant whatever the
-    dtype; ``definite``, that matrices are symmetric with positive eigenvalues; ``columns``, what the elements along the
-    last dimension want, each for itself.
+    The other fields apply to requested ranges: ``weak``, values outside do no harm; ``whole``, the values should be
+    integers whatever the dtype; ``definite``, matrices should be symmetric positive definite; ``columns``, a separate
+    request for each index of the last dimension.
     """
 
     low: float = -INF
@@ -31,15 +31,19 @@ class Interval:
         return self.low == -INF and self.high == INF and not self.definite and not self.columns
 
     def holds(self, other: Interval) -> bool:
-        """Whether all numbers of ``other`` are in this one."""
+        """Whether this interval contains ``other``."""
         return self.low <= other.low and other.high <= self.high
 
     def hull(self, other: Interval) -> Interval:
-        """The smallest interval with both in it."""
+        """The smallest interval that contains both."""
         return Interval(min(self.low, other.low), max(self.high, other.high))
 
     def meet(self, other: Interval) -> Interval:
-        """The wish of two users of one value: the strong one's; if they exclude each other, that of larger numbers."""
+        """The requested range for a value with two users.
+
+        A strong request wins over a weak one. Requests of equal strength are intersected. If the intersection is empty
+        (or a mere point), the hull is used for weak requests, and the request with the larger upper bound for strong.
+        """
         if self.weak != other.weak:
             return other if self.weak else self
         low, high = max(self.low, other.low), min(self.high, other.high)
@@ -58,11 +62,11 @@ class Interval:
         )  # fmt: skip
 
     def without_columns(self) -> Interval:
-        """The same for values whose last dimension is another one."""
+        """This interval without ``columns``, for values with another last dimension."""
         return replace(self, columns=()) if self.columns else self
 
     def between(self, low: float, high: float) -> Interval:
-        """The same wish with other bounds, about single numbers."""
+        """This interval with other bounds, and without ``definite`` and ``columns``."""
         return replace(self, low=low, high=high, definite=False, columns=())
 
     # --- arithmetic -----------------------------------------------------------------------------------------
@@ -83,7 +87,7 @@ def _times(a: float, b: float) -> float:
 
 ANYWHERE = Interval()
 NON_NEGATIVE = Interval(low=0)
-#: strictly, as far as intervals go: the smallest numbers of a float32 are left out
+#: approximates an open bound at zero; leaves out the smallest float32 numbers
 POSITIVE = Interval(low=1e-30)
 UNIT = Interval(-1, 1)
 BITS = Interval(0, 1)

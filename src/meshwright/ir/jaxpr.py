@@ -1,7 +1,7 @@
-"""The one intermediate representation: jaxprs, as in JAX.
+"""The intermediate representation: jaxprs, as in JAX.
 
-A ``Jaxpr`` is a list of equations in administrative normal form over typed variables. The per-device program that
-the partitioner makes is an ordinary ``Jaxpr`` too; its collectives name mesh axes.
+A ``Jaxpr`` is a list of equations in A-normal form over typed variables. The partitioned per-device program is an
+ordinary ``Jaxpr`` too, whose collectives name mesh axes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Var(OnlyTyped):
-    """A variable: an aval and an identity. Names are given when a jaxpr is printed."""
+    """A variable: an aval, compared by identity. Names are assigned when a jaxpr is printed."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ Atom = Var | Literal
 
 
 class JaxprEqn:
-    """``outvars = op invars``, with the user's source location and, for what a pass put in, a ``note`` why."""
+    """``outvars = op invars``, with the user's source location. ``note`` explains an equation that a pass inserted."""
 
     __slots__ = ("invars", "note", "op", "outvars", "source")
 
@@ -122,7 +122,7 @@ class Jaxpr:
 
 
 class HoldsJaxpr:
-    """Base of what takes and gives what its ``jaxpr`` does."""
+    """Base of classes that have the input and output types of their ``jaxpr``."""
 
     __slots__ = ()
     jaxpr: Jaxpr | ClosedJaxpr
@@ -176,9 +176,9 @@ def sub_jaxprs(op: Op) -> Iterator[Jaxpr]:
 
 
 def all_eqns(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """Every equation once, those of inner jaxprs after the first equation that holds them.
+    """Every equation once, those of an inner jaxpr after the first equation that holds it.
 
-    A jaxpr that is called from many places comes once: there may be more ways to it than can be gone.
+    A jaxpr that several equations hold is visited once; the number of call paths to it may be exponential.
     """
     seen = {jaxpr}
     pending = [iter(jaxpr.eqns)]
@@ -202,7 +202,7 @@ def has_effects(jaxpr: Jaxpr) -> bool:
 
 @once_for_each
 def nesting(jaxpr: Jaxpr) -> int:
-    """How many jaxprs lie inside of each other in ``jaxpr``, at most."""
+    """The nesting depth of jaxprs in ``jaxpr``; 0 if it holds none."""
     inner = (nesting(j) for e in jaxpr.eqns if e.op.holds_jaxprs for j in sub_jaxprs(e.op))
     return max(inner, default=-1) + 1
 
@@ -211,5 +211,5 @@ def _no_printer(jaxpr: Jaxpr) -> str:
     return f"<Jaxpr with {len(jaxpr.eqns)} eqns>"
 
 
-#: set by ``ir.pretty``; printing stands apart from the data structure
+#: set by ``ir.pretty``, which imports this module
 PRINTER: Callable[[Jaxpr], str] = _no_printer

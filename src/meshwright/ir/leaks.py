@@ -1,6 +1,6 @@
-"""Finds values that outlive the trace they belong to, where the trace ends: ``with mw.checking_leaks(): ...``.
+"""Finds leaked tracers when their trace ends: ``with mw.checking_leaks(): ...``.
 
-Without the option such a value is reported where it is used, which may be never: it only keeps memory.
+Without this option, a leaked tracer is reported only when it is used. One that is never used just holds memory.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _WATCHED = _Watched()
 
 
 def watched(trace: Any) -> Any:
-    """``trace``, whose tracers must be gone when the function marked with :func:`ends_traces` around it returns."""
+    """Register ``trace``: none of its tracers may be alive when the enclosing :func:`ends_traces` function returns."""
     if config.check_tracer_leaks:
         _WATCHED.traces.append(trace)
     return trace
 
 
 def ends_traces(function: F) -> F:
-    """Mark a function in which a trace begins and ends. Its frame, and what lies in it, is gone when this looks."""
+    """Decorator for a function that starts and ends a trace; checks for leaks after its frame has been released."""
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -49,7 +49,7 @@ def ends_traces(function: F) -> F:
         finally:
             ended = [t for t in _WATCHED.traces if not t.alive]
             _WATCHED.traces = [t for t in _WATCHED.traces if t.alive]
-            if finished:  # an error's traceback holds values
+            if finished:  # after an error, its traceback still holds tracers
                 _check(ended)
         return result
 
@@ -60,7 +60,7 @@ def _check(ended: list[Trace]) -> None:
     """Raise if a tracer of one of these traces is alive.
 
     Raises:
-      UnexpectedTracerError: saying where it was made, and what holds it.
+      UnexpectedTracerError: names where each was computed, and what holds it.
     """
     owners = set(map(id, ended))
     gc.collect()
@@ -80,7 +80,7 @@ def _described(x: Any, ours: list[Any]) -> str:
 
 
 def _holder(x: Any, ours: list[Any]) -> str:
-    """Where ``x`` is kept, in words."""
+    """A description of the object that holds ``x``, for messages."""
     for holder in gc.get_referrers(x):
         if holder is ours or isinstance(holder, (FrameType, CellType, Tracer)):
             continue

@@ -1,4 +1,4 @@
-"""What users call the inputs and outputs of a program, in reports."""
+"""User-visible names of a program's inputs and outputs, for reports."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from meshwright.core.records import dataclass
 
 
 def called(kind: str, number: int, names: Sequence[str] = ()) -> str:
-    """``input 1 (params['w'])``: an argument or result of a program in reports; ``names`` are the user's."""
+    """The label of an input or output in reports, such as ``input 1 (params['w'])``; ``names`` are the user's names."""
     name = names[number] if number < len(names) else ""
     return f"{kind} {number} ({name})" if name else f"{kind} {number}"
 
 
 @dataclass(frozen=True)
 class Names:
-    """The user's names of inputs and outputs; "" where a number says it all."""
+    """The user's names of inputs and outputs; "" for one that is identified by its number alone."""
 
     inputs: Sequence[str] = ()
     outputs: Sequence[str] = ()
 
     def of(self, kind: str, number: int) -> str:
-        """An ``"input"`` or ``"output"``, as reports call it."""
+        """The label of an ``"input"`` or ``"output"`` in reports."""
         return called(kind, number, self.inputs if kind == "input" else self.outputs)
 
 
-#: of programs of which nothing is known
+#: for programs without known names: numbers alone
 NUMBERS = Names()

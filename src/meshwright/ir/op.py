@@ -1,9 +1,8 @@
 """The op contract: everything the system knows about an op, in one frozen dataclass.
 
-An op's fields are its parameters; its methods are its rules. Rules are written with other ops (``bind``) and run
-under whatever trace is current, so derivative and batching rules compose by themselves. The idea of gathering the
-rules of a primitive in one class follows ``jax/_src/hijax.py``; the linear placeholders of ``transpose`` and the
-``Zero`` tangents follow Autodidax.
+An op's fields are its parameters and its methods are its rules. Rules bind other ops and run under the current trace,
+so derivative and batching rules compose. Collecting the rules of a primitive in one class follows
+``jax/_src/hijax.py``; the linear placeholders of ``transpose`` and the ``Zero`` tangents follow Autodidax.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from meshwright.ir.varying import cast_all
 from meshwright.sharding import NamedSharding
 from meshwright.sharding.rule import ShardingRule, replicated_rule
 
-#: op classes by name, for registries, importers and tests that go over all ops
+#: op classes by name, for importers and for tests over all ops
 REGISTRY: dict[str, type[Op]] = {}
 
 
 class Zero(OnlyTyped):
-    """A tangent or cotangent that is known to be zero; no array is made for it."""
+    """A symbolic zero: a tangent or cotangent that is known to be zero, without an array."""
 
     __slots__ = ()
 
@@ -45,19 +44,19 @@ Tangent = ArrayLike | Zero
 Results = ArrayLike | Sequence[ArrayLike]
 #: results and their tangents
 Dual = tuple[Results, Tangent | Sequence[Tangent]]
-#: results, and where each has its batch dimension (None: it has none)
+#: results, and the position of the batch dimension of each (None: not batched)
 BatchedResults = tuple[Results, int | Sequence[int | None] | None]
-#: of each operand; None of those that are not linear
+#: one per operand; None for those that are not linear
 Cotangents = Sequence[Tangent | None]
 
 
 class Linear(OnlyTyped):
-    """Stands, in ``transpose``, for an operand in which the op is linear and whose cotangent is wanted."""
+    """Placeholder in ``transpose`` for an operand in which the op is linear and whose cotangent is requested."""
 
     __slots__ = ()
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        """Refused: it has no value.
+        """Always raises: a placeholder has no value.
 
         Raises:
           RuleError: always.
@@ -69,8 +68,8 @@ class Linear(OnlyTyped):
 
 
 class Constant:
-    """Says, in place of a derivative rule, that the result is piecewise constant: its derivative is zero, or there is
-    none, at every point."""
+    """Marker used instead of a derivative rule: the result is piecewise constant, so its derivative is zero wherever it
+    exists."""
 
     def __repr__(self) -> str:
         return "CONSTANT"
@@ -81,7 +80,7 @@ CONSTANT = Constant()
 
 @dataclass(frozen=True)
 class Unknown:
-    """Says, in place of a derivative rule, that the derivative by ``operand`` is not known, and ``why``."""
+    """Marker used instead of a derivative rule: the derivative with respect to ``operand`` is unknown; ``why``."""
 
     operand: str
     why: str = "no formula for it is implemented"
@@ -89,20 +88,23 @@ class Unknown:
 
 @dataclass(frozen=True)
 class BatchAxis:
-    """The axis that ``vmap`` adds: its size, its name, if collectives may name it, the mesh axes that split it, and
-    those that have split it already, over which what is mapped varies."""
+    """The axis that ``vmap`` adds.
+
+    ``name`` is the name for collectives, if any. ``spmd`` are the mesh axes along which the axis is to be sharded;
+    ``vma`` those along which it is already split, so that mapped values vary over them.
+    """
 
     size: int
     name: str | None = None
     spmd: tuple[str, ...] = ()
     vma: Axes = NOWHERE
-    #: the axis is that of the words of such keys
+    #: set if this is the axis over the words of random keys of this type
     key: KeyType | None = None
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """How a function of flat values is mapped: along which axis, where in operands and results (None: nowhere)."""
+    """The batching of a flat function: the axis, and its position in each operand and result (None: not batched)."""
 
     axis: BatchAxis
     dims: Sequence[int | None]
@@ -110,15 +112,15 @@ class Mapped:
 
 
 class Builder(Protocol):
-    """What ``emit`` writes StableHLO with; operands and results are opaque values of the backend.
+    """The interface with which ``emit`` builds StableHLO. Operands and results are opaque values of the backend.
 
-    Attribute values are given as Python values: ``bool``, ``int`` (i64), a tuple of ints (a dense i64 array), a
-    NumPy array (dense elements), or ``str``: MLIR attribute text such as ``"#stablehlo<comparison_direction EQ>"``.
+    Attributes are Python values: ``bool``, ``int`` (i64), a tuple of ints (a dense i64 array), a NumPy array (dense
+    elements), or ``str`` for MLIR attribute text such as ``"#stablehlo<comparison_direction EQ>"``.
     """
 
     in_avals: Sequence[ShapedArray]
     out_avals: Sequence[ShapedArray]
-    #: what the program is written for: ``cpu``, ``cuda``, ``tpu``
+    #: the target platform: ``cpu``, ``cuda``, ``tpu``
     platform: str
 
     def op(
@@ -130,7 +132,7 @@ class Builder(Protocol):
         regions: Sequence[Region] = (),
         **attributes: Any,
     ) -> list[Emitted]:
-        """Append an operation; returns its results."""
+        """Append an operation and return its results."""
         ...
 
     def constant(self, value: ArrayLike, aval: ShapedArray) -> Emitted:
@@ -142,39 +144,38 @@ class Builder(Protocol):
         ...
 
     def reducer(self, name: str, avals: Sequence[ShapedArray]) -> Region:
-        """A region of two scalars a result that applies the binary op ``name`` (for ``reduce`` and others)."""
+        """A region that applies the binary op ``name`` to two scalars per result (for ``reduce`` and others)."""
         ...
 
     def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr, captured: Sequence[Emitted] | None = None) -> Region:
-        """A region that computes ``jaxpr`` on its block arguments, or on ``captured`` values from outside."""
+        """A region that evaluates ``jaxpr`` on its block arguments, or on ``captured`` values from outside."""
         ...
 
     def host_callback(self, function: Callable[..., Any]) -> int:
-        """Make a Python function one that the program calls; returns its number."""
+        """Register a Python function that the program calls; returns its number."""
         ...
 
     def call(
         self, name: str, jaxpr: ClosedJaxpr, operands: Sequence[Emitted], mark: str | None = None, apart: bool = False
     ) -> list[Emitted]:
-        """A call of a private function for ``jaxpr`` (made once for each jaxpr); ``mark`` is a frontend attribute of
-        the call, with the name as its value.
+        """A call of a private function for ``jaxpr`` (emitted once per jaxpr).
 
-        What is ``apart`` XLA does not write out where it is called, so its results are made once: they are not computed
-        again in each loop that uses them, as XLA's CPU compiler would have it (its fusion looks through optimization
-        barriers).
+        ``mark`` is the key of a frontend attribute of the call; its value is ``name``. With ``apart``, XLA does not
+        inline the call, so its results are computed once. Otherwise XLA's CPU compiler may fuse (and so recompute) them
+        into each loop that uses them; its fusion looks through optimization barriers.
         """
         ...
 
     def replica_groups(self, axes: Sequence[str]) -> Any:
-        """The attribute that names the groups of devices along named axes."""
+        """The ``replica_groups`` attribute for collectives along named axes."""
         ...
 
     def source_target_pairs(self, axes: Sequence[str], perm: Sequence[tuple[int, int]]) -> Any:
-        """The attribute that names who sends to whom, of pairs of positions along named axes."""
+        """The ``source_target_pairs`` attribute for (source, target) positions along named axes."""
         ...
 
     def axis_index(self, axes: Sequence[str]) -> Emitted:
-        """The position of the device that runs, along named axes: an int32 scalar."""
+        """The position of the executing device along named axes, as an int32 scalar."""
         ...
 
 
@@ -186,45 +187,46 @@ class Op:
     name: ClassVar[str] = ""
     #: ``bind`` returns a list of results
     multiple_results: ClassVar[bool] = False
-    #: groups of operands in which the op is jointly linear: partial sums may pass through such a group
+    #: groups of operands in which the op is jointly linear: partial sums may pass through such a group of operands
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ()
-    #: an op that is linear, but makes 0 of -0
+    #: the op is linear except that it maps -0 to 0
     turns_signs: ClassVar[bool] = False
-    #: operands in which all results are piecewise constant, so that derivatives by them are zero; a derivative is never
-    #: zero because a rule was left out (:mod:`meshwright.ir.derivatives`)
+    #: operands in which all results are piecewise constant, so that derivatives with respect to them are zero; a
+    #: missing rule never means a zero derivative (:mod:`meshwright.ir.derivatives`)
     constant_in: ClassVar[frozenset[int]] = frozenset()
-    #: operands by which the derivative is not known: asking for it raises
+    #: operands with respect to which the derivative is unknown; requesting it raises
     unknown_in: ClassVar[Mapping[int, Unknown]] = MappingProxyType({})
     #: the op only moves elements of operand 0: partial results of *every* reduction kind pass through it
     moves_only: ClassVar[bool] = False
-    #: the op computes elements; one that only picks or places them does no arithmetic
+    #: the op does arithmetic, rather than only select or place elements
     computes: ClassVar[bool] = True
-    #: along the window factors of its rule each element of a result is of all elements: types may not split them
+    #: along the window factors of its rule, each result element depends on all operand elements: explicit shardings may
+    #: not split them
     takes_whole_rows: ClassVar[bool] = False
-    #: the op has an effect besides its results and must not be dropped
+    #: the op has side effects and must not be removed
     has_effects: ClassVar[bool] = False
-    #: operands and results may be random keys: the op only moves or carries them
+    #: operands and results may be random keys, which the op only moves or carries
     takes_keys: ClassVar[bool] = False
-    #: on concrete arrays the op is done by its ``perform``, in Python, not by a compiled program
+    #: on concrete arrays, the op is evaluated by its ``perform`` in Python, not by a compiled program
     in_python: ClassVar[bool] = False
-    #: all that the op does is to round: there is nothing to do where numbers are wide
+    #: the op only rounds to lower precision
     rounds: ClassVar[bool] = False
-    #: of two equal operands it makes something that is not negative
+    #: the result is non-negative if both operands are equal
     even: ClassVar[bool] = False
     #: the op has jaxprs among its parameters
     holds_jaxprs: ClassVar[bool] = False
-    #: the op does nothing but call its body, whose rules are its rules
+    #: the op only calls its body; it has no rules of its own
     plain_call: ClassVar[bool] = False
-    #: the call stays one equation until it is partitioned, as :mod:`meshwright.spmd.custom` does
+    #: the call is not inlined before partitioning; :mod:`meshwright.spmd.custom` partitions it
     kept_whole: ClassVar[bool] = False
-    #: results are the operands in another shape or order: compilers read what they are of instead
+    #: results are operands in another shape or order; compilers read the operands instead of storing the results
     is_view: ClassVar[bool] = False
-    #: the operand that is put into a part of operand 0, the rest of which stays where it is
+    #: the operand that overwrites a part of operand 0 (which can be updated in place)
     update_operand: ClassVar[int | None] = None
-    #: the result by NumPy, of ops that only move elements and so are exact there: small arrays that are ready are
-    #: then not worth a compilation; a method in subclasses
+    #: evaluates the op with NumPy; for ops that only move elements, which are exact there. Used for small arrays that
+    #: are ready, to avoid a compilation. A method in subclasses
     moved: ClassVar[Callable[..., np.ndarray] | None] = None
-    #: the results are a function of the operands (and parameters): on devices with equal ones they are equal
+    #: the results are a deterministic function of operands and parameters: equal on devices with equal operands
     of_operands: ClassVar[bool] = True
     #: parameters that printing leaves out
     hidden_params: ClassVar[tuple[str, ...]] = ()
@@ -236,7 +238,7 @@ class Op:
 
     # --- use ------------------------------------------------------------------------------------------------
     def bind(self, *args: ArrayLike) -> Any:
-        """Apply the op under the current trace: arrays are computed with, tracers recorded."""
+        """Apply the op to arrays, tracers or numbers under the current trace."""
         if STATE.checked:
             op, args = self.aligned(args)  # type: ignore[assignment]
             return STATE.trace.process(op, args)
@@ -244,12 +246,12 @@ class Op:
 
     @property
     def scope_name(self) -> str:
-        """What the op is called in the names of what is inside of it."""
+        """The op's name in the name stacks of the equations inside it."""
         return self.name
 
     @property
     def unknown_call(self) -> str:
-        """What a custom call of a program from elsewhere calls, of which nothing is known; of other ops nothing."""
+        """The target of an imported custom call about which nothing is known; "" for other ops."""
         return ""
 
     @property
@@ -262,14 +264,14 @@ class Op:
 
     # --- rules ----------------------------------------------------------------------------------------------
     def infer(self, *avals: ShapedArray) -> Any:
-        """Aval of the result (a tuple of them with ``multiple_results``); raises named errors."""
+        """The type of the result (a tuple of types with ``multiple_results``); raises for invalid operand types."""
         raise RuleError(f"op {self.name} has no shape rule")
 
     def varies(self, *operands: Axes) -> Axes:
-        """The axes over which the results vary, for operands that vary over these: of equal operands they are equal.
+        """The manual axes over which the results vary, given those of the operands: their union.
 
         Raises:
-          RuleError: the results are no function of the operands alone.
+          RuleError: the results are not a function of the operands alone.
         """
         if not self.of_operands:
             raise RuleError(
@@ -279,17 +281,17 @@ class Op:
         return NOWHERE.union(*operands)
 
     def check_keys(self, avals: Sequence[ShapedArray]) -> None:
-        """Refuse random keys as operands of an op that would see what is inside of them.
+        """Refuse random keys as operands, unless the op takes them.
 
         Raises:
-          DTypeError: there are some.
+          DTypeError: an operand is a random key.
         """
         if not self.takes_keys and any(is_key(a.dtype) for a in avals):
             got = ", ".join(map(str, avals))
             raise DTypeError(f"{self.name} does not take random keys, got {got}; random.key_data gives the words")
 
     def typed(self, *avals: ShapedArray) -> Any:
-        """What :meth:`infer` gives, with the axes over which the results vary, and how explicit axes split them."""
+        """The types of :meth:`infer` with varying axes, explicit shardings and memory kinds."""
         inferred = self.infer(*(a.update(vma=NOWHERE, explicit=None, memory=None) for a in avals))
         outs = list(inferred) if self.multiple_results else [inferred]
         axes = self.varies(*(a.vma for a in avals)) if STATE.checked else NOWHERE
@@ -299,132 +301,134 @@ class Op:
         return typed if self.multiple_results else typed[0]
 
     def aligned(self, args: Sequence[ArrayLike]) -> tuple[Op, Sequence[ArrayLike]]:
-        """What to apply in a ``shard_map`` that is checked: operands that vary over the same axes, casts put in."""
+        """The op and operands to apply in a ``shard_map`` with ``check_vma``: operands are cast to the same axes."""
         return self, cast_all(args)
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
-        """``(outputs, output tangents)``; tangents may be :class:`Zero`, in and out.
+        """``(outputs, output tangents)``; input and output tangents may be :class:`Zero`.
 
-        Asked for only where a result is inexact and some operand that is neither in :attr:`constant_in` nor in
-        :attr:`unknown_in` has a tangent; at least one result must then have one.
+        Called only if a result is inexact and an operand that is in neither :attr:`constant_in` nor :attr:`unknown_in`
+        has a tangent; at least one result must then have a tangent.
 
-        Must be linear in the tangents by construction: tangents only go through ops that have ``transpose``.
+        Must be linear in the tangents by construction: tangents may only pass through ops that have ``transpose``.
         """
         raise RuleError(f"op {self.name} cannot be differentiated (it has no jvp rule)")
 
     def constant_operands(self, *avals: ShapedArray) -> frozenset[int]:
-        """:attr:`constant_in`, which for some ops depends on the dtype."""
+        """:attr:`constant_in`; ops for which it depends on the operand types override this."""
         return self.constant_in
 
     def transpose(self, cts: Any, *args: ArrayLike | Linear) -> Cotangents:
-        """Cotangents of the operands that are :class:`Linear` (:class:`Zero`, where it is zero), ``None`` for others.
+        """A cotangent (or :class:`Zero`) for each operand that is :class:`Linear`, and ``None`` for the others.
 
-        ``cts`` is the cotangent of the result, or a list of them (some may be ``Zero``) with
-        ``multiple_results``.
+        ``cts`` is the cotangent of the result; with ``multiple_results``, a list of them, some of which may be
+        ``Zero``.
         """
         raise RuleError(f"op {self.name} is not linear (it has no transpose rule)")
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
-        """``(outputs, output batch dims)`` for operands with a batch dimension at ``dims[i]`` (``None``: without).
+        """``(outputs, output batch dims)`` for operands with a batch dimension at ``dims[i]`` (``None``: not batched).
 
-        The batch dimension should stay beside the dimension it stood beside, so that batching a program that works
-        on tiles of a global array never moves data.
+        The batch dimension should stay adjacent to the same dimension, so that batching a program over tiles of a
+        global array never moves data.
         """
         raise RuleError(f"op {self.name} has no batching rule")
 
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
-        """How operand and result dimensions correspond. The default lets nothing be split."""
+        """The correspondence of operand and result dimensions. By default, all must be replicated."""
         outs = self.infer(*avals)
         outs = outs if self.multiple_results else (outs,)
         return replicated_rule([a.shape for a in avals], [o.shape for o in outs])
 
     def kernels(self, *avals: ShapedArray) -> Kernels:
-        """What a GPU does for the op, where it is not fused with others."""
+        """The cost of the op's GPU kernels if it is not fused with others."""
         return Kernels()
 
     def index_operands(self, num_operands: int) -> range:
-        """The operands that say where in operand 0 windows start, which :meth:`out_of_bounds` looks at."""
+        """The operands that are start indices of windows in operand 0; :meth:`out_of_bounds` checks them."""
         return range(0)
 
     def out_of_bounds(self, *operands: Any) -> Any:
-        """Whether a window of operand 0 lies partly outside of it, of an op with :meth:`index_operands`."""
+        """Whether a window lies partly outside operand 0 (a traced bool), for ops with :meth:`index_operands`."""
         raise RuleError(f"op {self.name} takes no indices")
 
     def stated_shardings(self) -> Sequence[NamedSharding]:
-        """How results lie, where the op's parameters say so: one for each result, or none."""
+        """The result shardings that the op's parameters specify: one per result, or an empty sequence."""
         return ()
 
     def scope(self) -> AbstractContextManager[Any]:
-        """The context in which the op's jaxprs have a meaning: the axes that it brings into scope."""
+        """A context that brings the named axes of the op's jaxprs into scope."""
         return nullcontext()
 
     def counts_along(self, known: Sequence[int | None], avals: Sequence[ShapedArray]) -> int | None:
-        """The dimension along which the result is 0, 1, 2, …, if ``known`` says of operands along which they are."""
+        """The dimension along which the result is 0, 1, 2, … (an iota), or None; ``known`` says so for the operands."""
         return None
 
     def image(self, known: Sequence[Interval], avals: Sequence[ShapedArray]) -> Interval:
-        """Where the result lies, for operands that lie in ``known``."""
+        """An interval that contains the result, for operands in the intervals ``known``."""
         return known[0] if self.moves_only else ANYWHERE
 
     def domain(
         self, wishes: Sequence[Interval], known: Sequence[Interval], avals: Sequence[ShapedArray]
     ) -> Sequence[Interval]:
-        """Where operands should lie so that the op is defined there and its results lie in ``wishes``.
+        """The intervals for the operands such that the op is defined and its results lie in ``wishes``.
 
-        What it says is for inputs that are drawn at random; it need not be exact.
+        Used to draw random inputs; need not be exact.
         """
         rest = [ANYWHERE] * (len(avals) - 1)
         return [wishes[0].without_columns(), *rest] if self.moves_only else [ANYWHERE] * len(avals)
 
     def body(self) -> ClosedJaxpr | None:
-        """The jaxpr that this op does nothing but call, if it may be written out in its place."""
+        """The jaxpr that this op calls, if the op may be replaced by it (inlined)."""
         return None
 
     def regions(self) -> tuple[ClosedJaxpr, ...]:
-        """The jaxprs of a control-flow op, which stay where they are: see :mod:`meshwright.ops.control.regions`."""
+        """The jaxprs of a control-flow op, which are not inlined: see :mod:`meshwright.ops.control.regions`."""
         return ()
 
     def with_regions(self, regions: Sequence[ClosedJaxpr]) -> Op:
-        """This op with other jaxprs in its regions."""
+        """This op with its regions replaced."""
         raise RuleError(f"op {self.name} has no regions")
 
     def alternatives(self, *avals: ShapedArray) -> Sequence[Op]:
-        """Ops that compute the same with other sharding rules: tried where this one's rule makes operands move."""
+        """Equivalent ops with other sharding rules, tried where this op's rule requires resharding of operands."""
         return ()
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
-        """Write the op as StableHLO; returns the result value, or a list with ``multiple_results``."""
+        """Emit the op as StableHLO; returns the result value, or a list with ``multiple_results``."""
         raise RuleError(f"op {self.name} cannot be lowered to StableHLO")
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
-        """The op on local shapes (``ctx``: :class:`meshwright.spmd.localize.context.LocalContext`).
+        """Apply the op to local shards (``ctx``: :class:`meshwright.spmd.localize.context.LocalContext`).
 
         The default masks the padding of reduced dimensions and binds :meth:`localized`.
         """
         return ctx.default(self, *operands)
 
     def typing_rule(self, *avals: ShapedArray) -> ShardingRule:
-        """The rule by which explicit axes go from the types of operands to those of results."""
+        """The sharding rule that propagates explicit axes from operand types to result types."""
         return self.sharding_rule(*avals)
 
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
-        """:attr:`linear_in`, which for some ops depends on the number of operands or their dtype."""
+        """:attr:`linear_in`; ops for which it depends on the number or types of operands override this."""
         return self.linear_in
 
     def perform(self, *operands: Any) -> Any:
-        """The results, in Python, of an op that is :attr:`in_python`."""
+        """Evaluate an op that is :attr:`in_python`."""
         raise RuleError(f"op {self.name} is not done in Python")
 
     def localized(self, ctx: LocalSizes) -> Op:
-        """This op with parameters that name sizes changed to local ones. Default: unchanged."""
+        """This op with size parameters changed to local sizes. Default: unchanged."""
         return self
 
     def before_merging(self, x: Value, groups: Sequence[tuple[int, ...]]) -> list[Value] | None:
-        """The results for an operand whose dimension ``d`` is the dimensions ``groups[d]`` of ``x``, merged; up to a
-        reshape. Default: None, it has to be merged first."""
+        """The results for an operand that is ``x`` with dimensions ``groups[d]`` merged into dimension ``d``.
+
+        Computed from the unmerged ``x``, up to a reshape. Default: None, the dimensions must be merged first.
+        """
         return None
 
 
 def by_name(name: str) -> Op:
-    """The op without parameters that is registered under a name: what pickles of them say."""
+    """The op without parameters registered under ``name``; used for unpickling."""
     return REGISTRY[name]()

@@ -1,4 +1,4 @@
-"""Small passes over jaxprs that everything else builds on: inlining of calls, removal of dead code."""
+"""The ``Pass`` type, and two basic passes over jaxprs: call inlining and dead-code elimination."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ir.verify import verify
 
-#: functions that call functions: so many levels stay calls
+#: the depth of nested calls below which they are kept as calls
 MOST_NESTED = 64
-#: to how many equations calls are written out
+#: the largest number of equations that inlining may produce
 _MOST_EQUATIONS = 4_000_000
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A named function from jaxpr to jaxpr, and what it does in a sentence."""
+    """A named function from jaxpr to jaxpr, with a one-sentence description ``about``."""
 
     name: str
     apply: Callable[[ClosedJaxpr], ClosedJaxpr]
@@ -40,14 +40,13 @@ def run_passes(
     changed: Callable[[Pass, ClosedJaxpr, ClosedJaxpr], None] = lambda *_: None,
     seen: set[Any] | None = None,
 ) -> ClosedJaxpr:
-    """Apply the passes in order, and tell ``changed`` of each that makes a new program, before and after.
+    """Apply the passes in order. After each that changes the program, call ``changed(pass, before, after)``.
 
-    A new program is written to ``config.dump_ir``, if that is set, and verified with ``check`` or
-    ``config.verify_passes``; types of equations that an earlier pass left as they are, or that were ``seen`` before,
-    are not inferred again.
+    A changed program is dumped to ``config.dump_ir``, if set, and verified if ``check`` or ``config.verify_passes`` is
+    set. Equations that earlier passes left unchanged, or that are in ``seen``, are not type-checked again.
 
     Raises:
-      VerifierError: a pass made a malformed program.
+      VerifierError: a pass returned a malformed program.
     """
     seen = set() if seen is None else seen
     for step in passes:
@@ -63,7 +62,7 @@ def run_passes(
 
 
 def dump(jaxpr: ClosedJaxpr, step: str) -> None:
-    """Write a program after a step of its way to ``config.dump_ir``, in a file with the next number.
+    """Write the program after ``step`` to a new numbered file in the folder ``config.dump_ir``, if that is set.
 
     Raises:
       DumpError: the folder cannot be written to.
@@ -81,7 +80,10 @@ def dump(jaxpr: ClosedJaxpr, step: str) -> None:
 
 
 def dead_code(jaxpr: ClosedJaxpr, keep_effects: bool = True) -> ClosedJaxpr:
-    """Without equations whose results nobody uses and that have no effect (or, where it happens elsewhere, have)."""
+    """The jaxpr without equations and constants that are not used.
+
+    Equations with effects are kept, unless ``keep_effects`` is False.
+    """
     inner = jaxpr.jaxpr
     live: set[Atom] = set(inner.outvars)
     kept: list[JaxprEqn] = []
@@ -97,12 +99,13 @@ def dead_code(jaxpr: ClosedJaxpr, keep_effects: bool = True) -> ClosedJaxpr:
 
 
 def inline_calls(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool] = lambda op: True) -> ClosedJaxpr:
-    """Every equation whose op just calls a jaxpr (``op.body()``) replaced by the equations of that jaxpr.
+    """The jaxpr with every call (an op with a ``body()``) replaced by the equations of its body.
 
-    Only ``chosen`` ops are; bodies of control flow are gone through, and get variables of their own.
+    Only ops for which ``chosen`` is True are inlined. Bodies of control flow are processed too, and get fresh
+    variables.
 
     Raises:
-      NestingError: that makes more equations than there is room for.
+      NestingError: this would produce too many equations.
     """
     inner = jaxpr.jaxpr
     if not any(e.op.holds_jaxprs and (e.op.body() is not None or e.op.regions()) for e in inner.eqns):
@@ -119,10 +122,10 @@ def inline_calls(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool] = lambda op: T
 
 
 def require_room(jaxpr: Jaxpr) -> None:
-    """Raise where calls cannot be written out, as partitioning and XLA do.
+    """Raise if the jaxpr is too large with all calls inlined, as partitioning and XLA do.
 
     Raises:
-      NestingError: that makes more equations than there is room for.
+      NestingError: inlining would produce too many equations.
     """
     if (count := written_out(jaxpr)) > _MOST_EQUATIONS:
         raise NestingError(
@@ -134,7 +137,7 @@ def require_room(jaxpr: Jaxpr) -> None:
 
 @once_for_each
 def written_out(jaxpr: Jaxpr) -> int:
-    """How many equations there are with all calls written out."""
+    """The number of equations with all calls inlined."""
     return sum(_written_out(e.op) if e.op.holds_jaxprs else 1 for e in jaxpr.eqns)
 
 
@@ -144,21 +147,21 @@ def _written_out(op: Op) -> int:
 
 
 def shallow(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """``jaxpr``, or the same with calls written out where they are nested too deeply for passes, which recur.
+    """``jaxpr``, with calls inlined if they are nested too deeply for the passes, which are recursive.
 
     Raises:
-      NestingError: that makes more equations than there is room for.
+      NestingError: inlining would produce too many equations.
     """
     return jaxpr if nesting(jaxpr.jaxpr) < MOST_NESTED else inline_calls(jaxpr, is_plain_call)
 
 
 def is_plain_call(op: Op) -> bool:
-    """Whether an op, chosen in :func:`inline_calls`, does nothing but call its body."""
+    """Whether an op only calls its body; a predicate for :func:`inline_calls`."""
     return op.plain_call
 
 
 def is_written_out(op: Op) -> bool:
-    """Whether an op, chosen in :func:`inline_calls`, need not stay one equation until it is partitioned."""
+    """Whether an op may be inlined before partitioning; a predicate for :func:`inline_calls`."""
     return not op.kept_whole
 
 
@@ -166,7 +169,7 @@ class _Inliner:
     def __init__(self, chosen: Callable[[Op], bool]) -> None:
         self.chosen = chosen
         self.env: dict[Var, Atom] = {}
-        #: the names of the calls that are being written out
+        #: the name stack of the calls that are being inlined
         self.scope = ""
         self.eqns: list[JaxprEqn] = []
         self.constvars: list[Var] = []
@@ -206,7 +209,7 @@ class _Inliner:
 
 
 def _copied(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool]) -> ClosedJaxpr:
-    """The jaxpr of a region, inlined, with variables of its own: one jaxpr may be the region of several equations."""
+    """The jaxpr of a region, inlined, with fresh variables: one jaxpr may be the region of several equations."""
     inner = jaxpr.jaxpr
     inliner = _Inliner(chosen)
     constvars, invars = ([Var(v.aval) for v in old] for old in (inner.constvars, inner.invars))
@@ -217,6 +220,6 @@ def _copied(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool]) -> ClosedJaxpr:
 
 
 INLINE = Pass(
-    "inline calls", lambda jaxpr: inline_calls(jaxpr, is_written_out), "Calls of jitted functions are written out."
+    "inline calls", lambda jaxpr: inline_calls(jaxpr, is_written_out), "Calls of jitted functions are inlined."
 )
-DEAD_CODE = Pass("dead code", dead_code, "Equations whose results nobody uses go.")
+DEAD_CODE = Pass("dead code", dead_code, "Equations whose results are unused are removed.")

@@ -1,4 +1,4 @@
-"""Printing jaxprs in the classic form."""
+"""Prints jaxprs in JAX's classic text form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, sub_
 from meshwright.ir.rewrite import use_counts
 
 _WIDTH = 110
-#: a text with more equations shows what several equations call once
+#: in texts with more equations, a jaxpr that several equations hold is printed once
 _MOST_EQUATIONS = 20_000
 
 
@@ -37,7 +37,7 @@ class _Printer:
         self.fresh = _names()
         self.names: dict[Var, str] = {}
         self.show_source = show_source
-        #: the numbers of jaxprs that are shown, where each is shown once
+        #: the numbers of jaxprs printed so far, if each is to be printed once
         self.shown: dict[Jaxpr, int] | None = None
 
     def name(self, var: Var) -> str:
@@ -78,7 +78,7 @@ class _Printer:
         return lines
 
     def eqn(self, eqn: JaxprEqn, uses: Counter[Var]) -> list[str]:
-        # Operands are named before results, in the order of reading.
+        # Operands are named before results.
         operands = "".join(" " + self.atom(a) for a in eqn.invars)
         results = " ".join(self.typed(v) if uses[v] else f"_:{v.aval}" for v in eqn.outvars)
         shown = {k: v for k, v in eqn.op.params.items() if k not in eqn.op.hidden_params}
@@ -115,7 +115,7 @@ class _Printer:
 
 @once_for_each
 def _equations(jaxpr: Jaxpr) -> int:
-    """How many equations the whole text has."""
+    """The number of equations in the text if inner jaxprs are printed at each use."""
     return sum(1 + sum(map(_equations, sub_jaxprs(e.op))) for e in jaxpr.eqns)
 
 
@@ -137,7 +137,7 @@ def _param(value: Any) -> str:
 
 
 def format_jaxpr(jaxpr: Jaxpr | ClosedJaxpr, source: bool = False) -> str:
-    """The classic text; with ``source``, each equation's source line and note behind it."""
+    """The text of a jaxpr; with ``source``, each equation is followed by its source line and note."""
     inner = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
     return "\n".join(_Printer(source).whole(inner))
 

@@ -1,9 +1,9 @@
-"""What a small function of scalars does, found by trying it.
+"""Identifies small scalar functions by evaluating them on probe values.
 
-Comparators of sorts and reducers of (value, position) pairs come in many spellings. A function that is built of nothing
-but comparisons, selections and boolean logic on its arguments and on constants depends on their order alone; so two of
-them are equal if they agree on values that take every order relative to each other and to the constants. That is tried
-here on all combinations at once, in NumPy.
+Comparators of sorts and reducers of (value, index) pairs are written in many ways. A function made only of comparisons,
+selects and boolean logic on its arguments and constants depends only on the relative order of these. Two such functions
+are equal if they agree on probes that take every order relative to each other and to the constants. All combinations
+are evaluated at once with NumPy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.rewrite import Interpreter
 
-#: most arguments that are tried in all combinations
+#: the largest number of arguments that are probed in all combinations
 MOST_ARGUMENTS = 6
 
 
@@ -36,7 +36,7 @@ _LOGIC = ("and", "or", "xor", "not")
 
 
 def probes(dtype: np.dtype) -> np.ndarray:
-    """Values of a dtype on both sides of and at everything that a comparator may treat specially."""
+    """Values of a dtype at, below and above every value that a comparator may treat specially."""
     if dtypes.is_bool(dtype):
         return np.array([False, True])
     if dtypes.is_integer(dtype):
@@ -46,19 +46,19 @@ def probes(dtype: np.dtype) -> np.ndarray:
 
 
 def grid(kinds: Sequence[np.dtype]) -> list[np.ndarray]:
-    """All combinations of the probes of some dtypes, one array each."""
+    """All combinations of probes, as one flat array per dtype in ``kinds``."""
     return [a.reshape(-1) for a in np.meshgrid(*map(probes, kinds), indexing="ij")]
 
 
 def total_order_key(x: np.ndarray) -> np.ndarray:
-    """Integers in the total order of floats (IEEE 754, 5.10)."""
+    """Integers that are ordered like the floats ``x`` in the total order (IEEE 754, 5.10)."""
     bits = x.dtype.itemsize * 8
     signed = x.view(f"int{bits}")
     return np.where(signed < 0, signed ^ np.array(2 ** (bits - 1) - 1, signed.dtype), signed)
 
 
 def used(jaxpr: ClosedJaxpr) -> set[int]:
-    """Numbers of the parameters that a jaxpr uses."""
+    """The positions of the parameters that a jaxpr uses."""
     atoms = {a for e in jaxpr.eqns for a in e.invars if isinstance(a, Var)}
     atoms |= {a for a in jaxpr.jaxpr.outvars if isinstance(a, Var)}
     return {i for i, v in enumerate(jaxpr.jaxpr.invars) if v in atoms}
@@ -67,7 +67,7 @@ def used(jaxpr: ClosedJaxpr) -> set[int]:
 def run(jaxpr: ClosedJaxpr, args: Sequence[Any], compare_total: Callable[[JaxprEqn], str]) -> list[Any] | None:
     """The results for NumPy arguments; None if the jaxpr does more than compare and select.
 
-    ``compare_total`` gives the direction of an equation that compares by total order, "" for any other.
+    ``compare_total`` returns the direction (an op name) of an equation that compares by total order, else "".
     """
     inner = jaxpr.jaxpr
     if inner.constvars or any(not _is_special(a.val) for e in inner.eqns for a in e.invars if isinstance(a, Literal)):
@@ -100,6 +100,6 @@ class _Trial(Interpreter[Any]):
 
 
 def _is_special(value: Any) -> bool:
-    """Whether a constant is one of those that the probes surround: zero, one, an infinity, NaN, a bool."""
+    """Whether the probes cover the neighborhood of a constant: zero, one, an infinity, NaN or a bool."""
     number = np.asarray(value)
     return number.dtype == np.bool_ or bool(number != number) or float(number) in (0.0, 1.0, np.inf, -np.inf)

@@ -1,4 +1,4 @@
-"""``Program``: everything that can be partitioned, compiled and run, wherever it came from."""
+"""``Program``: the common form of everything that can be partitioned, compiled and run, traced or imported."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from meshwright.sharding import AbstractMesh, AnyMesh, Mesh
 
 @dataclass(frozen=True)
 class Argument:
-    """One array that a program takes: what the user calls it, and its type.
+    """One array argument of a program: its user-visible name and its type.
 
-    ``sharding`` is as the user or the program writes it (None: open). ``donated`` says that its memory may be reused,
-    ``alias`` is the result that gets it, where that is said.
+    ``sharding`` is as written by the user or the imported program (None: unspecified). If ``donated``, its buffer may
+    be reused; ``alias`` is the result that must reuse it, if that is specified.
     """
 
     name: str
@@ -33,10 +33,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Program(HoldsJaxpr):
-    """A function of arrays with all that was said about it.
+    """A function of arrays with its shardings, donation and options.
 
-    ``in_tree`` is the structure of ``(args, kwargs)``; without one, arrays come in any tree. ``place`` is the mesh or
-    device that it is for, where that is known. A *wide* program keeps its 64-bit types without ``enable_x64``.
+    ``in_tree`` is the structure of ``(args, kwargs)``; if it is None, the arrays may come in any tree. ``place`` is the
+    mesh or device that the program is for, if known. A *wide* program keeps 64-bit types without ``enable_x64``.
     """
 
     name: str
@@ -49,28 +49,28 @@ class Program(HoldsJaxpr):
     is_wide: bool = False
     #: XLA's flags by name
     compiler_options: tuple[tuple[str, Any], ...] = ()
-    #: whether arguments that nothing depends on stay parameters
+    #: whether unused arguments remain parameters
     keep_unused: bool = True
-    #: where they do not, all that the function takes; ``arguments`` are those with the numbers ``kept``
+    #: if not, all arguments of the function; ``arguments`` are those at the positions ``kept``
     given: tuple[Argument, ...] | None = None
     kept: tuple[int, ...] | None = None
 
     @property
     def mesh(self) -> AnyMesh | None:
-        """The mesh that it is for."""
+        """The mesh that the program is for, if any."""
         return self.place if isinstance(self.place, (Mesh, AbstractMesh)) else None
 
     @property
     def all_arguments(self) -> tuple[Argument, ...]:
-        """All that the function takes, in the order of ``in_tree``."""
+        """All arguments of the function, unused ones too, in the order of ``in_tree``."""
         return self.arguments if self.given is None else self.given
 
     def picked(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Of values for all that the function takes, those for ``arguments``."""
+        """The values for ``arguments``, given ``values`` for all arguments of the function."""
         return values if self.kept is None else [values[i] for i in self.kept]
 
     def spread(self, values: Sequence[Any], unused: Any = None) -> list[Any]:
-        """Values for ``arguments`` in their places among all that the function takes; ``unused`` in the others."""
+        """The inverse of :meth:`picked`: ``values`` at their positions among all arguments, ``unused`` elsewhere."""
         if self.kept is None:
             return list(values)
         by_number = dict(zip(self.kept, values))
@@ -78,12 +78,12 @@ class Program(HoldsJaxpr):
 
     @property
     def names(self) -> list[str]:
-        """What the user calls the arguments."""
+        """The user's names of the arguments."""
         return [a.name for a in self.arguments]
 
     @cached_property
     def called(self) -> Names:
-        """What the user calls arguments and results (``result['loss']``), where their number does not say as much."""
+        """The user's names of arguments and results (``result['loss']``); "" for results identified by their number."""
         paths: Sequence[str] = ()
         if self.out_tree is not None:
             paths = pytree.paths(pytree.unflatten(self.out_tree, [0] * self.out_tree.num_leaves))
@@ -92,13 +92,16 @@ class Program(HoldsJaxpr):
 
     @property
     def donated(self) -> list[int]:
-        """The numbers of the arguments whose memory may be reused."""
+        """The positions of the donated arguments."""
         return [i for i, a in enumerate(self.arguments) if a.donated]
 
     @cached_property
     def aliases(self) -> dict[int, int]:
-        """The result that takes each donated argument's memory: the one that is said, or else the first free one of the
-        same type. Arguments that no result can take the place of are left out."""
+        """The result that reuses the buffer of each donated argument, by position.
+
+        It is the specified result, or else the first free one of the same shape and dtype. Donated arguments without
+        such a result are left out.
+        """
         ins, outs = self.in_avals, self.out_avals
         aliases: dict[int, int] = {}
         for i in self.donated:
@@ -114,11 +117,11 @@ class Program(HoldsJaxpr):
         return aliases
 
     def precision(self) -> AbstractContextManager[Any]:
-        """The mode in which it is traced, compiled and run."""
+        """The context (64-bit types or not) in which the program is traced, compiled and run."""
         return wide_types() if self.is_wide else nullcontext()
 
     def open_shardings(self) -> list[str]:
-        """``"input 0"``, ``"output 1"``, …: those whose shardings nobody gave."""
+        """The inputs and outputs without a specified sharding, as ``"input 0"``, ``"output 1"``, …"""
         sides: Sequence[tuple[str, Sequence[Any]]] = (
             ("input", [a.sharding for a in self.arguments]),
             ("output", self.out_shardings),

@@ -1,8 +1,8 @@
-"""How ops of other people's programs become ours: the inverse of ``emit``.
+"""Import of foreign StableHLO operations as Meshwright ops: the inverse of ``emit``.
 
-An op's file says, beside the op, how its StableHLO form is read: a *reading rule* takes a :class:`Reader`, which stands
-for one operation of the foreign program, and binds our ops. The driver that walks the program finds rules by name here
-and knows no op itself; what has no rule is kept as it is (:class:`meshwright.ops.imported.opaque.Opaque`).
+The file that defines an op also defines how its StableHLO form is read. A *reading rule* takes a :class:`Reader`, which
+represents one operation of the foreign program, and binds Meshwright ops. The importer looks up rules here by operation
+name. Operations without a rule are kept as :class:`meshwright.ops.imported.opaque.Opaque`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from meshwright.ir.tracing import Tracer
 
 
 class Unreadable(Exception):
-    """A rule does not cover this form of its op (never seen by users: the op is then kept as it is)."""
+    """A rule does not cover this form of its operation. Internal: the operation is then kept as an opaque op."""
 
 
 class Region(NamedTuple):
-    """A region as a jaxpr. ``captured`` are the values of the surrounding program that it uses: operands before those
-    of its own."""
+    """A region as a jaxpr.
+
+    ``captured`` are the values of the enclosing program that it uses; the jaxpr takes them before its block arguments.
+    """
 
     jaxpr: ClosedJaxpr
     captured: Sequence[Any]
@@ -30,11 +32,11 @@ class Region(NamedTuple):
 class Reader(Protocol):
     """One operation of a foreign program.
 
-    ``attr`` gives Python values: ``bool``, ``int``, ``float``, ``str``, tuples, NumPy arrays, dtypes. An enum is its
-    word (``"EQ"``), dimension numbers are a dictionary by field name.
+    ``attr`` returns Python values: ``bool``, ``int``, ``float``, ``str``, tuples, NumPy arrays, dtypes. Enums are
+    strings (``"EQ"``), and dimension numbers are a dictionary by field name.
     """
 
-    #: the operation's name, with its dialect: ``stablehlo.add``
+    #: the operation's name including its dialect, such as ``stablehlo.add``
     name: str
 
     @property
@@ -44,16 +46,16 @@ class Reader(Protocol):
 
     @property
     def in_avals(self) -> list[ShapedArray]:
-        """Avals of the operands."""
+        """The types of the operands."""
         ...
 
     @property
     def out_avals(self) -> list[ShapedArray]:
-        """Declared avals of the results."""
+        """The declared types of the results."""
         ...
 
     def attr(self, name: str, default: Any = ...) -> Any:
-        """An attribute as a Python value, or ``default``; without one, a missing attribute is an error."""
+        """An attribute as a Python value; if it is missing, ``default``, or an error if no default is given."""
         ...
 
     def attrs(self) -> dict[str, Any]:
@@ -61,27 +63,27 @@ class Reader(Protocol):
         ...
 
     def region(self, number: int = 0) -> Region:
-        """A region as a jaxpr on its block arguments."""
+        """A region as a jaxpr that takes its block arguments."""
         ...
 
     def num_regions(self) -> int:
-        """How many regions there are."""
+        """The number of regions."""
         ...
 
     def tokens(self) -> list[bool]:
-        """Which operands and results, one after the other, are tokens; as values they are numbers."""
+        """For the operands and then the results: whether each is a token. Token values are represented by numbers."""
         ...
 
     def host_function(self, number: int | None) -> Callable[..., Any] | None:
-        """A Python function that the program calls, by its number; None if it is not known."""
+        """The host function with this number that the program calls; None if unknown."""
         ...
 
     def producer_of(self, operand: int) -> JaxprEqn | None:
-        """The equation that made an operand; None for parameters and constants."""
+        """The equation that produces an operand; None for parameters and constants."""
         ...
 
     def reducer(self, number: int = 0) -> str:
-        """The name of the one commutative op that a region applies to its two arguments; "" if it is something else."""
+        """The name of the single commutative op that a region applies to its two arguments; "" for any other region."""
         ...
 
     def fail(self, why: str) -> NoReturn:
@@ -96,9 +98,9 @@ READERS: dict[str, ReadRule] = {}
 
 
 def reads(*names: str) -> Callable[[ReadRule], ReadRule]:
-    """Decorator: this function reads the operations called ``names`` (of a custom call: ``"custom_call:Target"``).
+    """Decorator: register a reading rule for the operations ``names`` (for a custom call, ``"custom_call:Target"``).
 
-    It returns the result, a list of several, or raises :class:`Unreadable`.
+    The rule returns the result, or a list of several, or raises :class:`Unreadable`.
     """
 
     def register(rule: ReadRule) -> ReadRule:
@@ -113,7 +115,7 @@ _COMMUTATIVE = ("add", "mul", "max", "min", "and", "or", "xor")
 
 
 def binary_op_name(jaxpr: ClosedJaxpr) -> str:
-    """The name of the commutative op that a jaxpr of two scalars applies to them; "" if it does something else."""
+    """The name of the single commutative op that a jaxpr applies to its two arguments; "" for any other jaxpr."""
     inner = jaxpr.jaxpr
     if len(inner.eqns) != 1 or len(inner.invars) != 2 or len(inner.outvars) != 1:
         return ""
@@ -123,5 +125,5 @@ def binary_op_name(jaxpr: ClosedJaxpr) -> str:
 
 
 def scalar_of(value: Any) -> Any:
-    """The concrete scalar that ``value`` is in a program that is being read, or None."""
+    """``value`` if it is a concrete scalar, else None (in a program that is being read)."""
     return None if isinstance(value, Tracer) or getattr(value, "shape", None) != () else value

@@ -1,4 +1,4 @@
-"""The rewriting kit: who makes and uses a value, substitution, replacing equations, one interpreter to derive from."""
+"""Tools for jaxpr rewrites: uses and producers of values, substitution, replacing equations, and an interpreter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 # --- who makes and uses a value -----------------------------------------------------------------------------
 def uses_of(jaxpr: Jaxpr) -> dict[Var, list[JaxprEqn | None]]:
-    """The equations that use each value, once for each operand; None stands for the results of the jaxpr."""
+    """The equations that use each value, once per operand; None represents a use as a result of the jaxpr."""
     uses: dict[Var, list[JaxprEqn | None]] = {}
     for eqn in (*jaxpr.eqns, None):
         for atom in jaxpr.outvars if eqn is None else eqn.invars:
@@ -29,20 +29,20 @@ def uses_of(jaxpr: Jaxpr) -> dict[Var, list[JaxprEqn | None]]:
 
 
 def use_counts(eqns: Iterable[JaxprEqn], outs: Iterable[Atom] = ()) -> Counter[Var]:
-    """How often each value is an operand of the equations, or one of ``outs``."""
+    """The number of uses of each value as an operand of ``eqns`` or in ``outs``."""
     counts = Counter(a for e in eqns for a in e.invars if isinstance(a, Var))
     counts.update(a for a in outs if isinstance(a, Var))
     return counts
 
 
 def producers_of(jaxpr: Jaxpr) -> dict[Var, JaxprEqn]:
-    """The equation that makes each value; parameters and constants have none."""
+    """The equation that produces each value; parameters and constants have none."""
     return {v: e for e in jaxpr.eqns for v in e.outvars}
 
 
 # --- substitution -------------------------------------------------------------------------------------------
 def resolve(names: Mapping[Var, Atom], atom: Atom) -> Atom:
-    """What ``atom`` is called after the substitutions ``names``."""
+    """``atom`` after the substitutions ``names``, applied repeatedly."""
     while isinstance(atom, Var) and atom in names:
         atom = names[atom]
     return atom
@@ -61,13 +61,15 @@ def rebuilt(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], names: Mapping[Var, Atom]) -
 
 
 # --- replacing equations ------------------------------------------------------------------------------------
-#: an equation, or several, in place of one; None: its result is its operand
+#: the equation or equations that replace one; None: its first operand replaces its result
 Replacement = JaxprEqn | Sequence[JaxprEqn] | None
 
 
 def replaced(jaxpr: ClosedJaxpr, rule: Callable[[JaxprEqn], Replacement]) -> ClosedJaxpr:
-    """The jaxpr with what ``rule`` makes of each equation, whose operands have their new names by then; the same object
-    if that is nothing new."""
+    """The jaxpr with each equation replaced by the result of ``rule``; the same object if nothing changes.
+
+    ``rule`` receives equations whose operands are already substituted.
+    """
     names: dict[Var, Atom] = {}
     eqns: list[JaxprEqn] = []
     for old in jaxpr.eqns:
@@ -85,7 +87,7 @@ def replaced(jaxpr: ClosedJaxpr, rule: Callable[[JaxprEqn], Replacement]) -> Clo
 
 
 def in_regions(eqn: JaxprEqn, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> JaxprEqn:
-    """The equation with ``apply`` done to its regions, if it has any; the same object if that changes none."""
+    """The equation with ``apply`` applied to its regions; the same object if nothing changes."""
     regions = eqn.op.regions() if eqn.op.holds_jaxprs else ()
     after = [apply(r) for r in regions]
     same = all(new is old for new, old in zip(after, regions))
@@ -93,7 +95,7 @@ def in_regions(eqn: JaxprEqn, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Ja
 
 
 def in_jaxprs(eqn: JaxprEqn, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> JaxprEqn:
-    """The equation with ``apply`` done to every closed jaxpr of its op, called functions and regions alike."""
+    """The equation with ``apply`` applied to every closed jaxpr of its op, both called functions and regions."""
 
     def applied(value: Any) -> Any:
         if isinstance(value, ClosedJaxpr):
@@ -113,8 +115,10 @@ def in_jaxprs(eqn: JaxprEqn, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Jax
 def replaced_in_all(
     jaxpr: ClosedJaxpr, rule_in: Callable[[ClosedJaxpr], Callable[[JaxprEqn], Sequence[JaxprEqn]]]
 ) -> ClosedJaxpr:
-    """:func:`replaced` here and in every jaxpr that ops hold; a function that is called twice stays one. ``rule_in``
-    gives a jaxpr's rule: the equations in place of one, none where it stays."""
+    """:func:`replaced` applied to the jaxpr and every closed jaxpr nested in it. Shared inner jaxprs stay shared.
+
+    ``rule_in`` returns the rule for a jaxpr. The rule returns the equations that replace one, or none to keep it.
+    """
     done: dict[int, ClosedJaxpr] = {}
 
     def applied(inner: ClosedJaxpr) -> ClosedJaxpr:
@@ -129,7 +133,7 @@ def replaced_in_all(
 def written_out(
     eqn: JaxprEqn, fun: Callable[..., Sequence[Any]], axes: Mapping[str, int] = MappingProxyType({})
 ) -> list[JaxprEqn]:
-    """The equations of ``fun``, a function of the operands to new results, in place of one; ``axes`` are in scope."""
+    """The equations that replace ``eqn``: ``fun`` traced on its operands, with ``axes`` in scope."""
     with extend_axis_env(axes):
         jaxpr = trace_to_jaxpr(fun, [a.aval for a in eqn.invars]).jaxpr
     names: dict[Var, Atom] = dict(zip(jaxpr.invars, eqn.invars))
@@ -142,9 +146,9 @@ def written_out(
 
 # --- interpreting -------------------------------------------------------------------------------------------
 class Interpreter(Generic[T]):
-    """Goes over the equations of a jaxpr; what its values stand for is the subclass's choice.
+    """Evaluates a jaxpr equation by equation. Subclasses choose what represents a value (``T``).
 
-    By itself it applies the ops under the current trace.
+    The base class applies the ops under the current trace.
     """
 
     def run(self, jaxpr: ClosedJaxpr, args: Sequence[T]) -> list[T]:
@@ -163,16 +167,16 @@ class Interpreter(Generic[T]):
         return [read(a) for a in inner.outvars]
 
     def begin(self, eqn: JaxprEqn) -> None:
-        """What is done before the operands of an equation are read."""
+        """Hook that runs before the operands of an equation are read."""
 
     def constant(self, value: Any, aval: ShapedArray) -> T:
-        """What a literal or a constant of the jaxpr stands for."""
+        """The representation of a literal or constant of the jaxpr."""
         result: T = value
         return result
 
     def equation(self, eqn: JaxprEqn, args: list[T]) -> Sequence[T]:
         """The results of one equation."""
-        values: list[Any] = list(args)  # with the rules that this class has, these are what ops are applied to
+        values: list[Any] = list(args)  # in the base class, T is a value that ops can be applied to
         with source.at(eqn.source):
             outs = eqn.op.bind(*values)
         return outs if eqn.op.multiple_results else [outs]

@@ -1,7 +1,7 @@
-"""The current trace and the mesh axes in scope, for each thread.
+"""Thread-local state: the current trace and the named axes in scope.
 
-"Stackless" tracing, as in recent JAX: one current trace interprets every op; a transformation's trace keeps its
-parent and makes it current while a rule runs.
+Tracing is "stackless", as in recent JAX: the current trace interprets every op. The trace of a transformation has a
+parent, which it makes current while it runs a rule.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from meshwright.errors import UnboundAxisError
 class _State(threading.local):
     trace: Any = None  # set by ir.tracing
     axis_env: Mapping[str, int] = {}
-    #: the axes of ``axis_env`` for which types say whether a value varies over them
+    #: the axes of ``axis_env`` that types track in ``vma``
     checked: Axes = NOWHERE
-    #: what a ``pmap`` knows of those around it
+    #: state of the enclosing ``pmap`` calls
     nest: Any = None
-    #: ops whose results could be split over explicit axes in several ways need not ask (:mod:`meshwright.ir.explicit`)
+    #: if set, ambiguous shardings over explicit axes are resolved, not errors (:mod:`meshwright.ir.explicit`)
     decided: Any = None
 
 
@@ -30,7 +30,7 @@ STATE = _State()
 
 
 class set_trace:
-    """``with set_trace(t):`` makes ``t`` the current trace. A class, since it is on every op's path."""
+    """``with set_trace(t):`` makes ``t`` the current trace. A class rather than a generator, for speed."""
 
     __slots__ = ("old", "trace")
 
@@ -48,7 +48,7 @@ class set_trace:
 
 @contextmanager
 def extend_axis_env(axes: Mapping[str, int], checked: bool = False) -> Iterator[None]:
-    """Bring named axes into scope for collectives; with ``checked``, types say which values vary over them."""
+    """Bring named axes into scope for collectives; with ``checked``, types track which values vary over them."""
     old = STATE.axis_env, STATE.checked
     STATE.axis_env = {**STATE.axis_env, **axes}
     if checked:
@@ -60,7 +60,7 @@ def extend_axis_env(axes: Mapping[str, int], checked: bool = False) -> Iterator[
 
 
 def scope() -> tuple[Any, ...]:
-    """The axes in scope, as a key for what was traced there."""
+    """A cache key for what is traced with the axes now in scope."""
     return tuple(STATE.axis_env.items()), STATE.checked, STATE.nest
 
 

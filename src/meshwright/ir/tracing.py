@@ -1,8 +1,8 @@
-"""Traces and tracers: how Python functions become jaxprs.
+"""Traces and tracers, which turn Python functions into jaxprs.
 
-A *trace* interprets ops; a *tracer* is its value. ``JaxprTrace`` records equations, ``EvalTrace`` computes. The
-traces of ``jvp``, ``vmap`` and the others live in ``transforms``. Each tracer knows whether its trace is still
-running, so that one that escaped is reported where it is used, with the line it came from.
+A *trace* interprets ops and a *tracer* represents a value of a trace. ``JaxprTrace`` records equations; ``EvalTrace``
+evaluates. The traces of ``jvp``, ``vmap`` and others are in ``transforms``. A tracer refers to its trace and so knows
+whether it has ended: a leaked tracer is reported when it is used, with the source line that computed it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ir.state import STATE, set_trace
 
-#: types of other libraries' arrays that count as ours, and what makes ours of one; ``interop`` fills it when asked
+#: array types of other libraries that ops accept, and their conversions; registered by ``interop``
 FOREIGN: dict[type, Callable[[Any], Any]] = {}
 
 
@@ -47,10 +47,10 @@ def _scalar_aval(kind: type, wide: bool) -> ShapedArray:
 
 
 def refuse_masked(x: np.ndarray | np.generic) -> None:
-    """Raise for NumPy's masked arrays: an array would show what they hide.
+    """Raise for NumPy masked arrays, whose mask would be lost.
 
     Raises:
-      ArgumentError: what to pass instead.
+      ArgumentError: ``x`` has a mask; names the alternatives.
     """
     if type(x) is not np.ndarray and hasattr(x, "mask"):
         raise ArgumentError(
@@ -60,11 +60,11 @@ def refuse_masked(x: np.ndarray | np.generic) -> None:
 
 
 def typeof(x: Any) -> ShapedArray:
-    """The type of an array, tracer, NumPy array or Python number: its shape and dtype, whether that is weak, and inside
-    of a ``shard_map`` the manual axes over which it varies, ``vma``.
+    """The type of an array, tracer, NumPy array or Python number: its shape, dtype and weak type and, inside a
+    ``shard_map``, the manual axes over which it varies (``vma``).
 
     Raises:
-      ArgumentTypeError: not something arrays can be made of.
+      ArgumentTypeError: ``x`` cannot be converted to an array.
 
     Example:
       >>> mw.typeof(mnp.ones((2, 3))), mw.typeof(1).weak_type
@@ -113,7 +113,7 @@ def _check_int(x: int) -> None:
 
 # --- tracers ------------------------------------------------------------------------------------------------
 class ArrayMethods(Typed):
-    """Operators and methods that arrays and tracers share; ``meshwright.numpy`` installs them."""
+    """Base of arrays and tracers, for their common operators and methods; ``meshwright.numpy`` installs these."""
 
     __slots__ = ()
     __array_priority__ = 100
@@ -138,7 +138,7 @@ class ArrayMethods(Typed):
         )
 
 
-#: what only an array with a value has, and what to do instead
+#: attributes that only concrete arrays have, and what to use instead
 _NEEDS_VALUE = {
     **dict.fromkeys(
         ("__dlpack__", "__dlpack_device__", "unsafe_buffer_pointer", "tobytes", "copy_to_host_async"),
@@ -153,11 +153,11 @@ _NEEDS_VALUE = {
 
 
 def _refusal(error: type[Exception], what: str, remedy: str) -> Any:
-    """The method that would need a value: an error."""
+    """A method that raises ``error``, since ``what`` needs a concrete value."""
     return lambda self: self.refuse(error, what, remedy)
 
 
-#: what would make a Python or NumPy value of a traced array, and what to do instead
+#: conversions of a tracer to a Python or NumPy value: what needs them, and what to use instead
 _CONVERSIONS = {
     "__index__": (
         "using a value as a Python index or size",
@@ -179,7 +179,7 @@ def _refusing(name: str, error: type[Exception] = ConcretizationTypeError) -> An
     what, remedy = _CONVERSIONS[name]
 
     def refuse(self: Tracer, *args: Any, **kwargs: Any) -> NoReturn:
-        """An error: there is no value yet."""
+        """Always raises: a tracer has no concrete value."""
         self.refuse(error, what, remedy)
 
     refuse.__name__ = name
@@ -189,8 +189,8 @@ def _refusing(name: str, error: type[Exception] = ConcretizationTypeError) -> An
 class Tracer(ArrayMethods):
     """A value inside a function that is being transformed.
 
-    It never becomes a number: what Python or NumPy would compute with it, no transformation could see. The one
-    exception is the truth of a value that is known, as under ``grad``: which way control flow goes has no derivative.
+    It cannot be converted to a Python or NumPy value, since transformations could not see what is computed from that.
+    The exception is ``bool`` where the value is known, as under ``grad``: Python control flow has no derivative.
     """
 
     __slots__ = ("aval", "owner")
@@ -198,15 +198,15 @@ class Tracer(ArrayMethods):
     owner: Trace
 
     def concrete(self) -> Any:
-        """The concrete array behind this tracer, or ``None`` where there is none yet. For decisions, not for values."""
+        """The concrete array behind this tracer, or ``None``. For control-flow decisions, not for computing with it."""
         return None
 
     def origin(self) -> str:
-        """Where the value came from, for messages."""
+        """The source location or argument that the value came from, for messages."""
         return ""
 
     def refuse(self, error: type[Exception], what: str, remedy: str) -> NoReturn:
-        """Raise, since ``what`` needs a value."""
+        """Raise ``error``, since ``what`` needs a concrete value."""
         check_alive(self)
         origin = self.origin()
         known = "" if self.concrete() is None else "; its value is known here, but its derivative would be lost"
@@ -271,7 +271,7 @@ class Tracer(ArrayMethods):
 
 
 class Trace:
-    """Interprets ops. ``alive`` ends when the transformation that made it returns."""
+    """Interprets ops. ``alive`` becomes False when the transformation that created the trace returns."""
 
     __slots__ = ("alive",)
 
@@ -279,12 +279,12 @@ class Trace:
         self.alive = True
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
-        """The op's result (a list, with ``multiple_results``)."""
+        """Apply ``op``; returns its result, or a list of them with ``multiple_results``."""
         raise NotImplementedError(type(self).__name__)
 
 
 def check_alive(x: Any) -> None:
-    """Raise if a tracer outlived its trace."""
+    """Raise ``UnexpectedTracerError``, naming where the value was computed, if ``x`` is a tracer of an ended trace."""
     if isinstance(x, Tracer) and not x.owner.alive:
         origin = x.origin()
         raise UnexpectedTracerError(
@@ -295,10 +295,11 @@ def check_alive(x: Any) -> None:
 
 
 def array_leaves(out: Any, complaint: Callable[[str], str]) -> tuple[list[Any], Any]:
-    """The leaves of what a traced function returned, and its structure.
+    """The leaves and structure of a traced function's output.
 
     Raises:
-      ArgumentTypeError: a leaf is no array; ``complaint`` of its path says so. UnexpectedTracerError: a finished one.
+      ArgumentTypeError: a leaf is not an array; ``complaint`` makes the message from its path.
+      UnexpectedTracerError: a leaf is a tracer of a finished trace.
     """
     leaves, tree = pytree.flatten(out)
     for x, path in zip(leaves, pytree.paths(out)):
@@ -311,9 +312,9 @@ def array_leaves(out: Any, complaint: Callable[[str], str]) -> tuple[list[Any], 
 
 
 def ensure_compile_time_eval() -> set_trace:
-    """In the ``with`` block, ops on known values are computed at once, also inside of a function that is being traced.
+    """In the ``with`` block, ops on concrete values are evaluated eagerly, even while a function is being traced.
 
-    A traced value used in the block is an error.
+    Using a traced value in the block is an error.
 
     Example:
       >>> @mw.jit
@@ -328,7 +329,7 @@ def ensure_compile_time_eval() -> set_trace:
 
 
 class EvalTrace(Trace):
-    """Computes. The runtime supplies the evaluator, as ``ir`` stands below it."""
+    """Evaluates ops eagerly. ``meshwright.runtime.eager`` supplies the evaluator, since ``ir`` may not import it."""
 
     __slots__ = ()
 
@@ -347,7 +348,7 @@ on_clear(_infer_cache.clear)
 
 
 def infer_cached(op: Op, avals: tuple[ShapedArray, ...]) -> Any:
-    """The types of ``op``'s results, remembered (but for ops that hold jaxprs, which a cache should not keep alive)."""
+    """The types of ``op``'s results; cached except for ops that hold jaxprs, so that the cache keeps none alive."""
     if STATE.decided is not None and is_explicit(avals):
         return op.typed(*avals)
     key = (op, avals, STATE.checked, config.tracing)
@@ -361,7 +362,7 @@ def infer_cached(op: Op, avals: tuple[ShapedArray, ...]) -> Any:
 
 
 class JaxprTracer(Tracer):
-    """A variable of a jaxpr that is being recorded."""
+    """A variable of the jaxpr that its trace records."""
 
     __slots__ = ("source", "variable")
     owner: JaxprTrace
@@ -380,9 +381,9 @@ class JaxprTracer(Tracer):
 
 
 class JaxprTrace(Trace):
-    """Records every op as an equation; values from outside become constants.
+    """Records every op as an equation; arrays and tracers from outside become constants, scalars literals.
 
-    ``argument_names`` says what the user calls the parameters; it is asked when there is something to complain about.
+    ``argument_names`` returns the user's names of the parameters; it is called only for error messages.
     """
 
     __slots__ = ("argument_names", "consts", "constvars", "eqns", "invars", "note")
@@ -394,11 +395,11 @@ class JaxprTrace(Trace):
         self.invars: list[Var] = []
         self.consts: dict[int, Any] = {}
         self.constvars: dict[int, Var] = {}
-        #: what passes say about the equations they add
+        #: the note of recorded equations, set by passes
         self.note: Any = None
 
     def new_arg(self, aval: ShapedArray) -> JaxprTracer:
-        """A further parameter of the jaxpr."""
+        """Append a parameter to the jaxpr and return its tracer."""
         var = Var(aval)
         self.invars.append(var)
         return JaxprTracer(self, var, source.UNKNOWN)
@@ -425,7 +426,7 @@ class JaxprTrace(Trace):
         return JaxprTracer(self, var, location)
 
     def atom(self, x: Any) -> Var | Literal:
-        """The variable or literal that ``x`` is in this jaxpr."""
+        """The variable or literal that represents ``x`` in this jaxpr."""
         if type(x) is JaxprTracer and x.owner is self:
             return x.variable
         return self._constant(x)
@@ -456,7 +457,7 @@ class JaxprTrace(Trace):
 def trace_to_jaxpr(
     fun: Callable[..., Sequence[Any]], avals: Sequence[ShapedArray], debug_name: str = ""
 ) -> ClosedJaxpr:
-    """Record ``fun``, a function of flat arrays to a flat list of arrays, at ``avals``."""
+    """Trace ``fun``, which maps flat arrays to a flat list of arrays, to a jaxpr with parameters of types ``avals``."""
     trace = JaxprTrace()
     args = [trace.new_arg(a) for a in avals]
     try:
@@ -468,10 +469,10 @@ def trace_to_jaxpr(
 
 
 def eval_jaxpr(jaxpr: Jaxpr | ClosedJaxpr, consts: Sequence[Any], *args: Any) -> list[Any]:
-    """Run a jaxpr's equations under the current trace.
+    """Evaluate a jaxpr's equations under the current trace.
 
-    It does what :class:`meshwright.ir.rewrite.Interpreter` does, in a loop of its own: transformations spend their time
-    here.
+    Equivalent to :class:`meshwright.ir.rewrite.Interpreter`, but in its own loop for speed: transformations spend most
+    of their time here.
     """
     if isinstance(jaxpr, ClosedJaxpr):
         jaxpr = jaxpr.jaxpr

@@ -1,4 +1,4 @@
-"""The verifier: every pass leaves a jaxpr that it accepts."""
+"""The jaxpr verifier. The result of every pass must satisfy it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from meshwright.ir.state import STATE, scope
 
 
 def verify(jaxpr: Jaxpr | ClosedJaxpr, what: str = "jaxpr", seen: set[Any] | None = None) -> None:
-    """Check scoping, single assignment and that every equation has the types its op infers.
+    """Check scoping, single assignment, and that the declared result types of every equation match its op's.
 
-    The types of equations that are among those ``seen`` are known; those that are checked here join them.
+    Equations in ``seen`` are not type-checked again; those that are checked here are added to it.
 
     Raises:
-      VerifierError: with the offending equation.
+      VerifierError: names the offending equation.
     """
     _verify(jaxpr, what, set() if seen is None else seen)
 
 
 def _verify(jaxpr: Jaxpr | ClosedJaxpr, what: str, seen: set[Any]) -> None:
-    """Check a jaxpr that is not among those ``seen``, with the axes that were in scope there."""
+    """Check a jaxpr unless it is in ``seen`` together with the axes in scope."""
     key = jaxpr, scope()
     if key in seen:
         return
@@ -75,7 +75,7 @@ def _verify_types(eqn: JaxprEqn, number: int, what: str, seen: set[Any]) -> None
     try:
         eqn.op.check_keys([a.aval for a in eqn.invars])
         out = infer(*(a.aval for a in eqn.invars))
-    except (MeshwrightError, TypeError) as error:  # TypeError: another number of operands
+    except (MeshwrightError, TypeError) as error:  # TypeError: wrong number of operands
         raise VerifierError(f"{where()}: {error}") from error
     avals = list(out) if eqn.op.multiple_results else [out]
     if len(avals) != len(eqn.outvars):

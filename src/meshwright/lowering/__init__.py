@@ -1,1 +1,1 @@
-"""From the per-device program to what the devices of a target execute."""
+"""Lowering of the per-device program to the StableHLO that the devices of a target execute."""

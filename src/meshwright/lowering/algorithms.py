@@ -1,8 +1,8 @@
-"""Matrix products by algorithms, on CPUs.
+"""Dot algorithms on CPUs.
 
-XLA's compiler for CPUs takes six algorithms, refuses each of them for small products, and makes the others' products as
-if they were given none. So for CPUs an algorithm is what it says of types: products of operands in those that it takes,
-summed in that of its sums.
+XLA's CPU compiler accepts six dot algorithms, but rejects them for small products and ignores them for all others. So
+on CPUs an algorithm only determines types: operands are converted to its operand types, and the product accumulates in
+its accumulation type.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from meshwright.lowering.narrow_bits import called
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.products.dot import DotGeneral
 
-#: those that XLA has code for
+#: the algorithms that XLA's CPU compiler accepts
 _ON_CPU = ("F16_F16_F16", "BF16_BF16_F32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F32_F32_F32", "F64_F64_F64")
 _SUMS = {"f16": dtypes.float16, "f32": dtypes.float32, "f64": dtypes.float64}
 
 
 def without_algorithms(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with products that are given types alone; itself where none has an algorithm.
+    """The program with dot algorithms replaced by conversions and accumulation types; the same object if it has none.
 
     Raises:
-      ArgumentError: an algorithm that CPUs do not have.
+      ArgumentError: an algorithm is not supported on CPUs.
     """
     if not any(map(_has_algorithm, all_eqns(jaxpr.jaxpr))):
         return jaxpr

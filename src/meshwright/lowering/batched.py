@@ -1,10 +1,10 @@
-"""The per-device program, batched over the virtual axes of a target: what each of its real devices computes.
+"""The program of each real device: the per-device program, batched over the virtual axes of a target.
 
-A real device holds the parts of an array that belong to the positions it stands for, joined in row-major order: if no
-axis is real, the whole array. Entering the program, a dimension is cut into tiles by a reshape; the tile number
-is a batch dimension that stays beside the rest of the dimension. Collectives over a batched axis are sums and reshapes
-(``batch_named``). Over virtual axes nothing waits for anything, so nothing can deadlock, and there can be any number
-of devices.
+A real device executes several mesh positions. It holds their tiles of an array, concatenated in row-major order (if no
+axis is real, the whole array). On entry, a sharded dimension is split into tiles by a reshape. The tile index becomes a
+batch dimension adjacent to the rest of the dimension. Collectives over a batched axis become sums and reshapes
+(``batch_named``). They involve no communication, so they cannot deadlock, and the number of virtual devices is
+unlimited.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from meshwright.transforms.batching import BatchTrace
 
 
 def virtual_program(part: Partition, copies: bool = False) -> ClosedJaxpr:
-    """The program on global arrays that computes what all devices of the mesh compute together.
+    """The program on global arrays that is equivalent to running ``part`` on all devices of the mesh.
 
-    Of a result that devices along an axis should have alike, but compute each for itself, it is the first one's; with
-    ``copies`` it is all of theirs, along dimensions before the result's own.
+    For a result that is replicated along an axis but computed by each device separately, the first device's is
+    returned. With ``copies``, those of all devices are, stacked along leading dimensions.
     """
     return on_target(part, Target(part.mesh), copies)
 
 
 def described(part: Partition) -> tuple[Any, ...]:
-    """All that shapes the programs that are made of ``part``."""
+    """A cache key of everything in ``part`` that determines the programs built from it."""
     ends = part.in_layouts, part.out_layouts, part.source.in_avals, part.source.out_avals
     return part.jaxpr, part.mesh.abstract_mesh, ends, part.sums_in_order
 
 
 def on_target(part: Partition, target: Target, copies: bool = False) -> ClosedJaxpr:
-    """The program of each real device; collectives over real axes stay."""
+    """The program of each real device of ``target``; collectives over real axes remain."""
     units = Units.of(part, target, atoms=part.sums_in_order)
     if target.real and not any(target.mesh.axis_size(a) > 1 for a in target.virtual):
         asks = part.sums_in_order or calls_python(part.jaxpr)
@@ -55,14 +55,18 @@ def on_target(part: Partition, target: Target, copies: bool = False) -> ClosedJa
 
 
 def _named(part: Partition, units: Units) -> tuple[Pass, ...]:
-    """What is done whether any unit is virtual or not."""
+    """The passes that run whether or not there are virtual units."""
     names = Pass(
-        "name batched axes", lambda j: with_units(j, units), "Collectives name the axes that are batched, or parts."
+        "name batched axes",
+        lambda j: with_units(j, units),
+        "Collectives name the units (axes, or parts of them) to batch over.",
     )
     once = Pass(
-        "calls of Python", lambda j: call_once(j, units), "The first device calls for all, in regions each device."
+        "calls of Python",
+        lambda j: call_once(j, units),
+        "Callbacks run on the first device only; in manual regions, on each.",
     )
-    ordered = Pass("sums in order", lambda j: in_order(j, units), "Sums over devices are made in the mesh's order.")
+    ordered = Pass("sums in order", lambda j: in_order(j, units), "Sums over devices are added in mesh order.")
     return (names, once, ordered) if part.sums_in_order else (names, once)
 
 
@@ -73,11 +77,11 @@ def batching(part: Partition, units: Units, copies: bool = False) -> tuple[Pass,
         *_named(part, units),
         Pass(
             "merge sums of products", lambda j: merge_reductions(j, inputs, units.virtual),
-            "Where a sum completes what a virtual axis has split, the split is undone.",
+            "Contractions split over a virtual axis and then summed are rejoined.",
         ),
         Pass(
             "batch virtual axes", lambda j: _batched(j, part, units, copies),
-            "One device computes all virtual positions.",
+            "The program is batched over all virtual mesh positions.",
         ),
         DEAD_CODE,
         CHANNELS_LAST,
@@ -117,7 +121,10 @@ def _batched(local: ClosedJaxpr, part: Partition, units: Units, copies: bool) ->
 
 
 def _unchanged(local: ClosedJaxpr, part: Partition) -> dict[int, int]:
-    """The results that are arguments as they are, and which. A tile can also be that of an array with less padding."""
+    """The results that are unchanged arguments, mapped to the argument's number.
+
+    Layouts and global shapes must be equal: tiles of arrays of different sizes can have the same padded shape.
+    """
     number = {v: i for i, v in enumerate(local.jaxpr.invars)}
     forwarded = {o: number[v] for o, v in enumerate(local.jaxpr.outvars) if isinstance(v, Var) and v in number}
     ins, outs = part.source.in_avals, part.source.out_avals

@@ -1,15 +1,15 @@
-"""Convolutions, and what lies between them, with features as the last dimension.
+"""Layout assignment for convolutions: features in the last dimension.
 
-XLA's CPU kernel (Eigen's) convolves ``[batch, ..., features]`` with ``[..., in, out]``. For operands in another order,
-such as PyTorch's, the compiler puts transpositions around every convolution, which take a quarter of a training step of
-ResNet-18. Here the result of a convolution is *stored* with its features last, and ops that do not mind the order of
-dimensions work on what is stored: elementwise ops, windows, pads, slices, reductions, reshapes of neighbours that stay
-neighbours; what else they need is broadcast or transposed into that order. So values stay stored from one convolution
-to the next, in the backward pass, too, where the gradient of a kernel takes operands in any order. Where an op does
-mind, and at results, values are transposed back.
+XLA's CPU kernel (Eigen's) convolves ``[batch, ..., features]`` with ``[..., in, out]``. For other dimension orders,
+such as PyTorch's, the compiler inserts transposes around every convolution, which take a quarter of a training step of
+ResNet-18. Here the result of a convolution is *stored* with its features last. Ops that work in any dimension order are
+applied to the stored value: elementwise ops, windows, pads, slices, reductions, and reshapes of dimensions that stay
+adjacent. Their other operands are broadcast or transposed into that order. Values thus keep this layout from one
+convolution to the next, also in the backward pass, where the kernel gradient takes operands in any order. Values are
+transposed back for ops that depend on the order, and for results.
 
-Value and gradient of a ResNet-18 for four pictures take 0.68 of the time, a training step of it in two programs 0.85.
-Programs whose features are last stay as they are.
+The value and gradient of a ResNet-18 for four images take 0.68 of the time; a training step in two programs takes 0.85.
+Programs whose features are already last are unchanged.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ from meshwright.ops.reduce.reductions import Reduction
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, ReduceSum
 from meshwright.ops.shape.rearrange import Reshape, Transpose
 
-#: spatial dimensions that the kernel knows
+#: numbers of spatial dimensions that the kernel supports
 _SPATIAL = (1, 2, 3)
 
 
 def channels_last(jaxpr: ClosedJaxpr, free: Collection[int] = ()) -> tuple[ClosedJaxpr, dict[int, Order]]:
-    """The program with features last between convolutions. Results that are ``free`` (by number) are left as they are
-    stored: in what order is returned of those for which that is not the value's own."""
+    """The program with features last between convolutions.
+
+    The results in ``free`` (by number) are returned as stored, without a transpose. The second return value gives the
+    order of those that are not stored in their own.
+    """
     if not any(_is_fast(e.op, e) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr, {}
     walk = _ChannelsLast(inline_calls(jaxpr))
@@ -46,7 +49,7 @@ def channels_last(jaxpr: ClosedJaxpr, free: Collection[int] = ()) -> tuple[Close
 
 
 def _is_fast(op: Op, eqn: JaxprEqn) -> bool:
-    """Whether the kernel does it."""
+    """Whether Eigen's kernel computes this convolution."""
     if not isinstance(op, ConvGeneralDilated) or len(op.window_strides) not in _SPATIAL:
         return False
     return eqn.outvars[0].aval.dtype in (np.float32, dtypes.float16)
@@ -189,7 +192,7 @@ class _ChannelsLast:
         return atom
 
     def _in(self, atom: Atom, order: Order, eqn: JaxprEqn) -> Atom:
-        """The value as it is stored in an order."""
+        """The value stored in ``order``."""
         if order == identity(len(order)):
             return self._plain(atom, eqn)
         if atom in self.stored and self.stored[atom][1] == order:
@@ -215,7 +218,7 @@ class _ChannelsLast:
         return out
 
     def _broadcast_of(self, atom: Atom) -> JaxprEqn | None:
-        """The equation that broadcasts to a value, which may as well do so in another order."""
+        """The broadcast that produces a value, if any; it can produce the value in another order."""
         made = None if isinstance(atom, Literal) else self.producers.get(atom)
         return made if made is not None and isinstance(made.op, BroadcastInDim) else None
 
@@ -223,5 +226,5 @@ class _ChannelsLast:
 CHANNELS_LAST = Pass(
     "features last",
     lambda j: channels_last(j)[0] if config.platform == "cpu" else j,
-    "On CPUs, what lies between convolutions has its features in the last dimension.",
+    "On CPUs, values between convolutions are stored with features last.",
 )

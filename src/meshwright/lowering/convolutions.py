@@ -1,11 +1,10 @@
-"""Convolutions in the form that XLA's CPU kernels are right for, and fast.
+"""Convolutions in forms for which XLA's CPU kernels are correct and fast.
 
-A convolution whose windows see one row, or all rows once (the gradient of such a kernel), is a matrix product. One of
-few positions is a product of patches, which are small beside its kernel; so is one whose windows are pictures, as in
-gradients of kernels (:mod:`~meshwright.lowering.kernel_gradients`). Of the others two
-libraries have kernels: those of YNNPACK, which XLA takes where it knows the form, and those of Eigen, which are faster
-where the kernel is large. Measured in float32, four pictures, CPU time of one thread in milliseconds, of YNNPACK's and
-Eigen's convolutions and as here:
+A convolution whose windows cover one position, or all positions once (the gradient of such a kernel), is a matrix
+product. With few output positions, it is a product of patches (im2col), which are small compared to the kernel. So is
+one whose windows are as large as the image, as in kernel gradients (:mod:`~meshwright.lowering.kernel_gradients`). For
+the others, XLA uses YNNPACK's kernels if they support the form, and Eigen's otherwise, which are faster for large
+kernels. Measured in float32, four images, CPU time of one thread in milliseconds, for YNNPACK, Eigen and this module:
 
 ========================  =======  =====  =====
 ``(7, 7, 512) -> 512`` 3    12.44   9.21   9.18
@@ -17,7 +16,7 @@ Eigen's convolutions and as here:
  its kernel's gradient      10.55  18.17
 ========================  =======  =====  =====
 
-Padding that cuts rows is a slice before: where it cuts below and adds above, both libraries' kernels read other rows.
+Negative low padding becomes a slice: combined with positive high padding, both libraries' kernels read wrong rows.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from meshwright.ops.window.geometry import WindowDim
 
 # --- padding that cuts --------------------------------------------------------------------------------------
 def cut_before(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with slices for the rows that padding of convolutions cuts in front."""
+    """The program with negative low padding of convolutions replaced by slices."""
     return replaced_in_all(jaxpr, lambda _: _cut)
 
 
@@ -77,7 +76,7 @@ def _cut(eqn: JaxprEqn) -> list[JaxprEqn]:
 
 # --- convolutions that are products -------------------------------------------------------------------------
 def as_products(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with products in place of the convolutions that are, or should be, computed as one."""
+    """The program with convolutions replaced by matrix products or sums where these are faster."""
     after = replaced_in_all(jaxpr, lambda _: _product)
     return jaxpr if after is jaxpr else inline_calls(after)
 
@@ -107,7 +106,10 @@ def _product(eqn: JaxprEqn) -> list[JaxprEqn]:
 
 
 def is_product(op: ConvGeneralDilated, lhs: Sequence[int], rhs: Sequence[int]) -> bool:
-    """Whether each position of a window sees a row once, and nothing but rows; of operands of these shapes."""
+    """Whether a convolution of operands with these shapes is one matrix product.
+
+    In each spatial dimension, the window has one position or is applied once, and covers no padding.
+    """
     seen = zip(op.windows(rhs), (lhs[d] for d in op.dimension_numbers.lhs_spec[2:]))
     return all((w.size == 1 or w.output_size(n) == 1) and w.low == 0 and w.high <= 0 for w, n in seen)
 
@@ -118,7 +120,7 @@ def _one_product(op: ConvGeneralDilated, x: Any, y: Any) -> list[Any]:
     summed = [i for i, w in enumerate(windows) if w.size > 1]
     slid = [i for i, w in enumerate(windows) if w.size == 1]
     x = _seen(op, x, (0,) * len(windows), out.shape, windows)
-    # Rows that windows slide over are free; of the kernel there is one.
+    # Spatial dimensions that windows slide over are free dimensions of the product; the kernel has size 1 there.
     last = [rspec[1], *(rspec[2 + i] for i in summed), rspec[0]]
     y = transpose(y, sorted(range(len(rspec)), key=lambda d: (d in last, d)))
     left = [d for d in range(len(rspec)) if d in last]
@@ -133,14 +135,17 @@ def _one_product(op: ConvGeneralDilated, x: Any, y: Any) -> list[Any]:
         value = _dot(op, x, y, contracted)
         order = [*order, ospec[1]]
     if summed:
-        value = OptimizationBarrier().bind(value)[0]  # XLA would exchange the operands of what is transposed
+        value = OptimizationBarrier().bind(value)[0]  # keeps XLA from folding the transpose
     return [reshape(transpose(value, sorted(range(len(order)), key=order.__getitem__)), out.shape)]
 
 
 def _seen(
     op: ConvGeneralDilated, x: Any, offsets: Sequence[int], out: Sequence[int], windows: Sequence[WindowDim]
 ) -> Any:
-    """The rows of ``x`` that windows see at ``offsets``: one for each result; all rows of windows that do not slide."""
+    """The elements of ``x`` at ``offsets`` of the windows, one per output position.
+
+    In dimensions with one output position, all elements that the window covers.
+    """
     lspec, _, ospec = op.dimension_numbers
     starts, limits, strides = [0] * len(lspec), list(typeof(x).shape), [1] * len(lspec)
     for d, o, offset, w in zip(lspec[2:], ospec[2:], offsets, windows):
@@ -155,7 +160,7 @@ def _dot(op: ConvGeneralDilated, x: Any, y: Any, contracted: Sequence[Sequence[i
 
 
 def _of_patches(op: ConvGeneralDilated, x: Any, y: Any) -> list[Any]:
-    """For each position what its window sees, in one row, times the kernel as a matrix."""
+    """The convolution as im2col: a matrix with one patch per output position, times the kernel as a matrix."""
     lspec, rspec, ospec = op.dimension_numbers
     windows, out = op.windows(typeof(y).shape), op.infer(typeof(x), typeof(y))
     order = (lspec[0], *lspec[2:], lspec[1])
@@ -177,11 +182,9 @@ def _of_patches(op: ConvGeneralDilated, x: Any, y: Any) -> list[Any]:
 
 
 # --- the passes ---------------------------------------------------------------------------------------------
-CUT_CONVOLUTIONS = Pass(
-    "cut convolutions", cut_before, "Rows that the padding of convolutions cuts in front are cut by slices."
-)
+CUT_CONVOLUTIONS = Pass("cut convolutions", cut_before, "Negative low padding of convolutions becomes slices.")
 CONVOLVING_PRODUCTS = Pass(
     "convolutions as products",
     lambda j: as_products(j) if config.platform == "cpu" else j,
-    "On CPUs, convolutions that see every row once, or have few results, are matrix products, depthwise ones sums.",
+    "On CPUs, pointwise and some other convolutions become matrix products, depthwise ones sums.",
 )

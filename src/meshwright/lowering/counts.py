@@ -1,12 +1,13 @@
-"""64-bit integers that a program only counts with, as words of 32 bits.
+"""Rewrites 64-bit counters as 32-bit words.
 
-JAX counts what it draws in 64 bits, whatever ``jax_enable_x64`` says, and asks for the lower and the upper word of each
-count alone. A 64-bit integer is followed here as its lower word and the range that it lies in. The lower words of sums,
-products and bits are those of the operands' lower words, whatever is above them; what else is asked of an integer
-(order, upper words, a float of it) its word says where the range fits into one. Two words beside each other that become
-one of 64 bits, as in the state of a generator, stay beside each other.
+JAX's random generators count in 64 bits, whatever ``jax_enable_x64`` says, and use only the lower and upper word of
+each count. Here a 64-bit integer is represented by its lower word and an interval that contains its value. The lower
+words of sums, products and bitwise ops depend only on the lower words of the operands. Comparisons, upper words and
+conversions to float can be computed from the lower word if the interval fits into 32 bits. Two words that are bitcast
+to one 64-bit integer, as in the state of a generator, are kept as a pair of words.
 
-All 64-bit values of a program go, or none: types of arguments and results stay, and so does what is computed.
+Either all 64-bit values of a program are rewritten, or none. The types of arguments and results do not change, and
+neither do the values.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 
 @dataclass(frozen=True)
 class _Word:
-    """The lower words of integers, and where these lie."""
+    """The lower words of 64-bit integers, and an interval that contains the integers."""
 
     atom: Atom
     range: Interval
@@ -42,17 +43,17 @@ class _Word:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Integers as both of their words, the lower one first along the last dimension."""
+    """64-bit integers as pairs of words along the last dimension, lower word first."""
 
     atom: Atom
 
 
 class _Stays(Exception):
-    """The program has 64-bit values that words of 32 bits do not say."""
+    """The program has 64-bit values that cannot be rewritten as 32-bit words."""
 
 
 def without_counts(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program without 64-bit values; itself where it has others than integers that words of 32 bits say."""
+    """The program without 64-bit values; the same object if it has none, or if one of them cannot be rewritten."""
     if not has_wide(jaxpr.jaxpr):
         return jaxpr
     done: dict[int, ClosedJaxpr] = {}
@@ -69,7 +70,7 @@ def without_counts(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def has_wide(jaxpr: Jaxpr) -> bool:
-    """Whether a program has 64-bit values, here or in what its ops hold."""
+    """Whether a program has 64-bit values, including those in inner jaxprs."""
     return any(map(_is_wide, (*jaxpr.invars, *jaxpr.outvars))) or any(map(_meets_wide, all_eqns(jaxpr)))
 
 
@@ -82,7 +83,7 @@ def _is_wide(atom: Atom) -> bool:
 
 
 class _Words:
-    """One jaxpr written anew; ``apply`` does so with those that its ops hold."""
+    """Rewrites one jaxpr; ``apply`` rewrites the jaxprs that its ops hold."""
 
     def __init__(self, jaxpr: Jaxpr, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> None:
         self.wide: dict[Atom, _Word | _Pair] = {}
@@ -96,7 +97,7 @@ class _Words:
                 self.eqns.append(in_jaxprs(self.eqn, apply))
 
     def result(self, jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-        """The jaxpr as it is now."""
+        """The rewritten jaxpr."""
         inner = jaxpr.jaxpr
         if any(map(_is_wide, (*inner.invars, *inner.outvars))):
             raise _Stays
@@ -279,5 +280,5 @@ _RULES: dict[str, _Rule] = {
 COUNTS = Pass(
     "counts in 32 bits",
     without_counts,
-    "64-bit integers of programs that only count with them become words of 32 bits.",
+    "64-bit integers that are only used as counters become 32-bit words.",
 )

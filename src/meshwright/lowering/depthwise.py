@@ -1,13 +1,14 @@
-"""Depthwise convolutions as sums of shifted rows, on CPUs.
+"""Depthwise convolutions as sums of shifted slices, on CPUs.
 
-Where each feature is convolved alone there is no matrix product, and XLA's CPU kernels take 5 to 100 times as long as
-they must. The result is a sum over the kernel's taps of rows times one weight a feature, which is one loop that vectors
-run through; where the operand is dilated (the gradient of strides), each phase of the result has its own taps. The
-gradient of a kernel is, for each tap, a sum of products over all rows: of eight parts of the rows first, which vectors
-do too, then of what is left. Measured in float32, CPU time of one thread in milliseconds:
+If each feature is convolved separately, there is no matrix product, and XLA's CPU kernels take 5 to 100 times as long
+as necessary. The result is a sum over kernel taps of a slice of the operand times one weight per feature, which
+compiles to one vectorized loop. If the operand is dilated (the gradient of strides), each phase of the result has its
+own taps. The kernel gradient is, for each tap, a sum of products over all rows: eight parts of the rows are added
+first, which is vectorized too, and then the remaining ones. Measured in float32, CPU time of one thread in
+milliseconds:
 
 ===========================  =====  ======  =====  ======  =====  ======
-picture, kernel, stride      here   before  its gradient   the kernel's
+image, kernel, stride        here   before  its gradient   the kernel's
 ===========================  =====  ======  =====  ======  =====  ======
 ``(4, 56, 56, 96)``, 3, 1      2.6    32.4    2.3    33.1    5.0    50.6
 ``(4, 56, 56, 96)``, 3, 2      0.7     9.8    0.4   100.3    1.8     7.5
@@ -16,7 +17,7 @@ picture, kernel, stride      here   before  its gradient   the kernel's
 ``(4, 28, 28, 240)``, 5, 2     0.8     8.8    0.5   127.9    2.0     9.0
 ===========================  =====  ======  =====  ======  =====  ======
 
-Padding takes part as zeros, so that an infinite weight makes NaN of it, as in XLA's kernels.
+Padding is multiplied as zeros, so that an infinite weight gives NaN there, as in XLA's kernels.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ from meshwright.ops.shape.rearrange import reshape, transpose
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_, slice_in_dim
 from meshwright.ops.window.geometry import WindowDim
 
-#: most taps that are written out
+#: the maximum number of taps
 _MOST = 64
-#: multiply-adds below which nothing is gained
+#: number of multiply-adds below which this is not faster
 _LARGE = 1 << 14
-#: parts of the rows that are added up before others
+#: number of parts of the rows that are added up first
 _PARTS = 8
 
 
 def by_taps(op: ConvGeneralDilated, eqn: JaxprEqn) -> Any:
-    """What computes a depthwise convolution, or the gradient of its kernel, tap by tap; None for others."""
+    """A function that computes a depthwise convolution, or its kernel gradient, tap by tap; None for others."""
     (x, y), out = (a.aval for a in eqn.invars), eqn.outvars[0].aval
     if x.dtype not in (np.float32, np.float64) or out.dtype != x.dtype:
         return None
@@ -88,7 +89,7 @@ def _of_taps(op: ConvGeneralDilated, x: Any, y: Any) -> list[Any]:
 
 
 def _taps(window: WindowDim, phase: int) -> Iterator[tuple[int, int]]:
-    """The weights that results ``phase, phase + base_dilation, ...`` have, and the row that the first of them sees."""
+    """The kernel positions of results ``phase, phase + base_dilation, ...``, and the row of each for the first one."""
     for k in range(window.size):
         row, rest = divmod(phase + k * window.window_dilation - window.low, window.base_dilation)
         if not rest:
@@ -98,7 +99,7 @@ def _taps(window: WindowDim, phase: int) -> Iterator[tuple[int, int]]:
 def _term(
     op: ConvGeneralDilated, x: Any, y: Any, tap: Sequence[int], rows: Sequence[int], counts: Sequence[int]
 ) -> tuple[Any, Any]:
-    """What the results see through a tap, and the weights of that."""
+    """The operand elements under a tap for each result, and the weights of the tap broadcast to them."""
     lspec, rspec, _ = op.dimension_numbers
     starts, limits, strides = [0] * len(lspec), list(typeof(x).shape), [1] * len(lspec)
     for d, row, n, stride in zip(lspec[2:], rows, counts, op.window_strides):
@@ -115,7 +116,7 @@ def _sum(terms: Iterator[Any], x: Any, op: ConvGeneralDilated, counts: Sequence[
     total = None
     for term in terms:
         total = term if total is None else add(total, term)
-    if total is None:  # strides beyond the kernel leave rows that nobody sees
+    if total is None:  # with strides larger than the kernel, some rows are in no window
         shape = list(typeof(x).shape)
         for d, n in zip(op.dimension_numbers.lhs_spec[2:], counts):
             shape[d] = n
@@ -127,7 +128,7 @@ def _interleaved(
     phases: Sequence[Any], lspec: Sequence[int], windows: Sequence[WindowDim], counts: Sequence[int],
     out: Sequence[int], ospec: Sequence[int],
 ) -> Any:  # fmt: skip
-    """Rows of all phases in turn; as many as there are results."""
+    """The rows of all phases interleaved, cut to the shape of the result."""
     dilations = [w.base_dilation for w in windows]
     shape = typeof(phases[0]).shape
     every = reshape(concatenate([reshape(p, (1, *shape)) for p in phases], 0), (*dilations, *shape))
@@ -144,7 +145,7 @@ def _interleaved(
 
 # --- the gradient of its kernel -----------------------------------------------------------------------------
 def _of_sums(op: ConvGeneralDilated, x: Any, y: Any) -> list[Any]:
-    """Groups of the batch are the features, which windows as large as pictures see one by one."""
+    """The kernel gradient: features are batch groups, and windows are as large as the image."""
     lspec, rspec, ospec = op.dimension_numbers
     windows, out = op.windows(typeof(y).shape), op.infer(typeof(x), typeof(y))
     x = transpose(x, (lspec[1], *lspec[2:], lspec[0]))
@@ -165,7 +166,7 @@ def _of_sums(op: ConvGeneralDilated, x: Any, y: Any) -> list[Any]:
 
 
 def _summed(x: Any) -> Any:
-    """The sum of everything but features, which are last: of an eighth as many rows, each the sum of eight."""
+    """The sum over all dimensions but features, the last: first of eight parts of the rows, then over their rows."""
     *before, columns, features = typeof(x).shape
     x = reshape(x, (prod(before), columns * features))
     each, rest = divmod(prod(before), _PARTS)

@@ -1,9 +1,9 @@
-"""Integers that the compiler would divide by 0.
+"""Guards integer divisions that XLA would constant-fold with a divisor of 0.
 
-XLA computes what it knows when it compiles: of ``x // (x - x)`` it knows that the divisor is 0. Where it knows the
-dividend as well, as in ``3 // (x - x)``, it divides, and the processor ends the process (``SIGFPE``). Here integers are
-divided by 1 where the divisor is 0, and the result is the one that XLA's code gives otherwise: -1 (all bits), or the
-dividend as the remainder. Divisors that are written as numbers other than 0 stay as they are.
+XLA simplifies ``x - x`` to 0. For ``3 // (x - x)``, it then divides 3 by 0 while constant folding, and the compiling
+process is killed by ``SIGFPE``. Here divisors of 0 are replaced by 1, and the result by the one that XLA's generated
+code would give: -1 (all bits set) for a quotient, the dividend for a remainder. Constant nonzero divisors are not
+guarded.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from meshwright.lowering.narrow_bits import called
 from meshwright.ops.elementwise.table import div, eq, not_, rem, scalar_like, select
 from meshwright.ops.shape.broadcast_reduce import match_shape
 
-#: ops that repeat or arrange what they are given
+#: ops that only repeat or rearrange elements
 _ARRANGED = frozenset({"broadcast_in_dim", "copy", "reshape", "squeeze", "transpose"})
 
 
 def keep_divisors(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with no integers divided by 0; itself where none might be."""
+    """The program with guarded integer divisions; the same object if all divisors are nonzero constants."""
     return replaced_in_all(jaxpr, _rule_in)
 
 
@@ -46,7 +46,7 @@ def _rule_in(jaxpr: ClosedJaxpr) -> Callable[[JaxprEqn], Sequence[JaxprEqn]]:
 
 
 def _is_whole(constant: Any) -> bool:
-    """Whether an array that is at hand has no 0."""
+    """Whether a constant is a NumPy value or int without zeros."""
     return isinstance(constant, (np.ndarray, np.generic, int)) and bool(np.all(np.asarray(constant) != 0))
 
 
@@ -65,7 +65,7 @@ def _remaining(x: Any, y: Any) -> list[Any]:
 
 
 def _safe(y: Any) -> tuple[Any, Any]:
-    """Where the divisor is 0, and the divisor with 1 there."""
+    """A mask of the zeros of the divisor, and the divisor with ones in their place."""
     nothing = eq(y, _all(0, y))
     return nothing, select(nothing, _all(1, y), y)
 

@@ -1,11 +1,11 @@
-"""Which of the devices call a Python function that is part of their program.
+"""Chooses the devices that run a host callback.
 
-What a function does outside of the program, and what it reads there, is done once where the program is one of whole
-arrays: the first device of the mesh calls it, and sends the results to all others. In a region that is written for one
-device each calls, along the region's axes, with its own values, also where these are equal.
+In a program on global arrays, a callback runs once: the first device of the mesh calls it and sends the results to all
+others. In a manual region (``shard_map``), each device along the region's axes calls it with its own values, even if
+they are equal.
 
-A call is guarded: its first operand is true on the devices that call. The others ask Python too, which takes them less
-than a branch would, and keeps ordered calls in one chain.
+A callback is guarded: its first operand is True on the devices that call the function. The others enter Python too and
+return at once, which is cheaper than a branch and keeps ordered callbacks in one chain.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from meshwright.ops.elementwise.table import BitcastConvert, complex_, convert, 
 
 
 def calls_python(jaxpr: ClosedJaxpr) -> bool:
-    """Whether a Python function is part of the program."""
+    """Whether the program contains a callback."""
     return any(isinstance(e.op, Callback) for e in all_eqns(jaxpr.jaxpr))
 
 
 def call_once(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:
-    """The program, whose collectives name ``units``, with its calls guarded."""
+    """The program with guarded callbacks; its collectives must name ``units``."""
 
     def rule(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
         if isinstance(eqn.op, Callback):
@@ -43,12 +43,12 @@ def call_once(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:
 
 
 class _Guarded:
-    """One call of a program."""
+    """The guarded form of one callback."""
 
     def __init__(self, op: Callback, units: Units) -> None:
         self.each = tuple(unit for axis in op.each or () for unit in units.of_axis(axis))
         self.op, self.units = replace(op, each=self.each), units
-        #: real ones along which one device calls for all, and virtual ones along which each position does
+        #: real units along which one device calls for all; and virtual units along which each position calls
         self.alike = self._with(lambda unit: unit not in units.virtual and unit not in self.each)
         self.apart = self._with(lambda unit: unit in units.virtual and unit in self.each)
 
@@ -61,14 +61,14 @@ class _Guarded:
             calls = eq(axis_index_of(*self.alike), np.int32(0))
             outs = replace(self.op, guarded=True).bind(calls, *args)
             return [_sum_of_bits(x, Psum(*self.alike)) for x in outs]
-        if self.apart[0] and self.op.has_effects:  # true, and another value at each position
+        if self.apart[0] and self.op.has_effects:  # always True, but batched over the positions
             calls = ge(axis_index_of(*self.apart), np.int32(0))
             return list(replace(self.op, guarded=True).bind(calls, *args))
         return list(self.op.bind(*args))
 
 
 def _sum_of_bits(x: Any, total: Psum) -> Any:
-    """``x`` of the one device on which not all bits are 0, on all: also the sign of a zero, which sums may lose."""
+    """Broadcast ``x`` from the one device where it is not zero, by a sum of its bits, which keeps the sign of -0."""
     dtype = typeof(x).dtype
     if dtypes.is_complex(dtype):
         return complex_(_sum_of_bits(real(x), total), _sum_of_bits(imag(x), total))

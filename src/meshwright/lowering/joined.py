@@ -1,8 +1,8 @@
-"""Reductions in the form that XLA's CPU compiler makes fast code of.
+"""Reductions in the form for which XLA's CPU compiler generates fast code.
 
-Its loop over several neighbouring dimensions of an operand, with a dimension behind them that stays, is slow. Joined
-into one dimension, which is a reshape, they are quick. XLA takes that reshape into the reduction again, so a barrier
-stands between. Measured in float32, CPU time, times as fast:
+Its code for reducing several adjacent dimensions that are followed by a kept dimension is slow. Merged into one
+dimension by a reshape, they are fast. An optimization barrier keeps XLA from folding the reshape into the reduction.
+Speedups measured in float32, CPU time:
 
 =======================  =====  =======================  =====
 ``(8, 64, 256)``, 0, 1   2.2    ``(16, 32, 32, 64)``     10.6
@@ -11,7 +11,7 @@ stands between. Measured in float32, CPU time, times as fast:
 ``(8, 1024, 64)``        2.3    ``(2, 2, 65536)``        1.3
 =======================  =====  =======================  =====
 
-Maxima as sums. How the elements are added up, in windows of some rows, stays XLA's choice.
+Maxima behave like sums. XLA still chooses the order in which elements are added (in windows of rows).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from meshwright.ops.reduce.reductions import Reduction
 from meshwright.ops.shape.broadcast_reduce import ReduceSum
 from meshwright.ops.shape.rearrange import Reshape
 
-#: elements of an operand below which nothing is gained
+#: number of operand elements below which this is not faster
 _LARGE = 1 << 14
 
 
 def join_reduced_dims(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """Neighbouring dimensions that a reduction of a large value takes are one, in called functions too."""
+    """Merge the adjacent reduced dimensions of reductions of large operands, in called functions too."""
 
     def rule_in(inner: ClosedJaxpr) -> Callable[[JaxprEqn], list[JaxprEqn]]:
         reshaped = {e.outvars[0] for e in inner.eqns if isinstance(e.op, Reshape)}
@@ -45,8 +45,10 @@ def join_reduced_dims(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _in_its_place(eqn: JaxprEqn, reshaped: Container[Atom]) -> list[JaxprEqn]:
-    """A reduction over one run of dimensions, behind which others stay, of what has to be ``reshaped``, or was; nothing
-    for other equations."""
+    """The equations that replace a reduction over one run of dimensions followed by kept ones; none for others.
+
+    There must be several reduced dimensions, or the operand must be in ``reshaped`` (the result of a reshape).
+    """
     if not isinstance(eqn.op, (ReduceSum, Reduction)) or eqn.invars[0].aval.size < _LARGE:
         return []
     (x,), axes = eqn.invars, sorted(eqn.op.axes)
@@ -69,5 +71,5 @@ def _joined(eqn: JaxprEqn, first: int, end: int) -> list[JaxprEqn]:
 JOINED_REDUCTIONS = Pass(
     "join reduced dimensions",
     lambda j: join_reduced_dims(j) if config.platform == "cpu" else j,
-    "On CPUs, neighbouring dimensions that a reduction takes become one.",
+    "On CPUs, adjacent reduced dimensions are merged into one.",
 )

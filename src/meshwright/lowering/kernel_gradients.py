@@ -1,13 +1,13 @@
-"""Convolutions whose windows are pictures, as gradients of kernels are, as products of patches, on CPUs.
+"""Kernel gradients (convolutions with windows as large as the image) as products of patches, on CPUs.
 
-Each of the few results of such a window is a sum over all rows of one operand times the rows of the other that it is
-shifted to. With the shifted rows side by side, that is one matrix product, contracted over all rows, which XLA's kernel
-is fast at if the wide operand is the right one. The patches are many times as large as what they are made of: they are
-made of so many rows at a time as fit into a cache, in a loop over pictures, whose sums are added up. Measured in
-float32, four pictures, CPU time of one thread in milliseconds:
+Such a convolution has few output positions. Each is a sum over all rows of one operand times the shifted rows of the
+other. With the shifted rows side by side (im2col), this is one matrix product contracted over all rows, for which XLA's
+kernel is fast if the wide operand is the right one. The patches are many times as large as the operand. So they are
+built for as many rows at a time as fit into the cache, in a loop over images that accumulates the products. Measured in
+float32, four images, CPU time of one thread in milliseconds:
 
 ==========================  ======  =====
-picture, kernel, stride     before   here
+image, kernel, stride       before   here
 ==========================  ======  =====
 ``(224, 224, 3) -> 64`` 7 2   67.9   24.5
 ``(56, 56, 64) -> 64`` 3 1    33.6   17.1
@@ -15,10 +15,10 @@ picture, kernel, stride     before   here
 ``(14, 14, 256) -> 256`` 3 1  21.5   15.8
 ==========================  ======  =====
 
-Of 106 random ones of a million multiply-adds and more, in one to three dimensions, they take .50 of the time of XLA's
-own kernels in the geometric mean (.03 to 1.74). A loop is compiled for each, .3 seconds more than XLA's kernel takes.
+For 106 random ones of at least a million multiply-adds, in one to three dimensions, they take .50 of the time of XLA's
+own kernels in the geometric mean (.03 to 1.74). Compiling the loop of each takes .3 seconds more than XLA's kernel.
 
-Padding takes part as zeros, so that an infinite cotangent makes NaN of it, as in XLA's kernels.
+Padding is multiplied as zeros, so that an infinite cotangent gives NaN there, as in XLA's kernels.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from meshwright.ops.shape.rearrange import reshape, transpose
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_
 from meshwright.ops.window.geometry import WindowDim, dilate
 
-#: most positions of a window
+#: the maximum number of output positions
 _MOST = 64
-#: multiply-adds below which nothing is gained
+#: number of multiply-adds below which this is not faster
 _LARGE = 1 << 20
-#: elements of the patches that are made at a time: they stay in a cache until they are read
+#: number of patch elements that are built at a time, so that they stay in the cache until they are read
 _AT_A_TIME = 1 << 19
 _NAME = "kernel_gradient"
 
 
 def is_kernel_gradient(op: ConvGeneralDilated, lhs: Sequence[int], rhs: Sequence[int], out: Sequence[int]) -> bool:
-    """Whether a convolution of operands of these shapes has few results of windows of many rows."""
+    """Whether a convolution of operands with these shapes has few output positions and large windows."""
     windows, positions = op.windows(rhs), prod(out[d] for d in op.dimension_numbers.out_spec[2:])
     rows = prod(w.size for w in windows)
     if op.groups > 1 or 0 in (*lhs, *rhs, *out) or any(w.base_dilation > 1 for w in windows):

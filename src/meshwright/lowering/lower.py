@@ -1,4 +1,4 @@
-"""The last step before a compiler: the program of one real device, as StableHLO for a target."""
+"""The last step before compilation: lowers the program of one real device to StableHLO for a target."""
 
 from __future__ import annotations
 
@@ -30,25 +30,29 @@ from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
 from meshwright.stablehlo.hlo import module_text
 from meshwright.transforms.keys import on_words
 
-WORDS = Pass("words of keys", on_words, "Random keys become the words that they are made of.")
+WORDS = Pass("words of keys", on_words, "Random keys become arrays of their words.")
 UNCONSTRAINED = Pass(
-    "no constraints", without_constraints, "Sharding constraints, which XLA would check and not use, become identities."
+    "no constraints", without_constraints, "Sharding constraints, which only the partitioner uses, become identities."
 )
-ORDERED = Pass("ordered callbacks", order_callbacks, "A token goes through the callbacks that must keep their order.")
-NOT_EMPTY = Pass("empty results", without_empty, "Equations that give nothing become empty constants.")
-DIVISORS = Pass("divisors", keep_divisors, "Integers are divided by 1, not by 0, which XLA might do as it compiles.")
-POWERS = Pass("powers", keep_powers, "Powers are choices, which XLA joins with no logarithm or exponential.")
-ALGORITHMS = Pass("algorithms", without_algorithms, "On CPUs, products by an algorithm are made in the types it says.")
+ORDERED = Pass("ordered callbacks", order_callbacks, "A token is threaded through ordered callbacks.")
+NOT_EMPTY = Pass("empty results", without_empty, "Equations with empty results become constants.")
+DIVISORS = Pass(
+    "divisors", keep_divisors, "Integer divisors of 0 become 1, since XLA may divide while constant folding."
+)
+POWERS = Pass(
+    "powers", keep_powers, "Powers are guarded by selects, so that XLA does not simplify them with log and exp."
+)
+ALGORITHMS = Pass("algorithms", without_algorithms, "On CPUs, products with a dot algorithm are computed in its types.")
 NARROW = Pass(
-    "narrow types", without_narrow_types, "On CPUs, what XLA has no code for is computed in wider types and rounded."
+    "narrow types", without_narrow_types, "On CPUs, arithmetic in types below 8 bits and float8 is done in wider types."
 )
 OVERLAPPING = Pass(
-    "overlapping updates", keep_what_is_read, "On CPUs, updates do not overwrite what they read in another shape."
+    "overlapping updates", keep_what_is_read, "On CPUs, in-place updates that read their own buffer become selects."
 )
-NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN keep these as they are.")
-#: what is done for CPUs alone
+NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN are guarded by selects.")
+#: the passes for CPUs only
 FOR_CPUS = (ALGORITHMS, NARROW, OVERLAPPING)
-#: what is done to a program before it is written
+#: the passes before StableHLO is emitted
 LOWERING = (
     WORDS,
     UNCONSTRAINED,
@@ -64,15 +68,16 @@ LOWERING = (
     NOT_NUMBERS,
 )
 
-#: one device, and no mesh
+#: a single device without a mesh
 ONE_DEVICE = Target(AbstractMesh((), ()))
 
 
 @dataclass(frozen=True)
 class DeviceProgram:
-    """What each real device of ``target`` executes. ``constants`` are passed to it before its arguments.
+    """The program that each real device of ``target`` executes. ``constants`` are passed to it before its arguments.
 
-    ``donated`` maps argument numbers to the result that takes their memory (None: any), ``arg_names`` are the user's.
+    ``donated`` maps argument numbers to the result that reuses their buffer (None: any). ``arg_names`` are the user's
+    names of the arguments.
     """
 
     name: str
@@ -89,7 +94,7 @@ class DeviceProgram:
 
     @cached_property
     def emitted(self) -> tuple[Any, list[Callable[..., Any]]]:
-        """The StableHLO module, and the Python functions that it calls by number."""
+        """The StableHLO module, and the Python functions that it calls, by number."""
         shift = len(self.constants)
         names = [*(f"constant {i}" for i in range(shift)), *self.arg_names] if self.arg_names else ()
         options = LoweringOptions(
@@ -103,7 +108,7 @@ class DeviceProgram:
         return lower_with_callbacks(self.jaxpr, options)
 
     def as_text(self, debug_info: bool = False) -> str:
-        """The StableHLO module: what is compiled."""
+        """The StableHLO module as text."""
         return module_text(self.emitted[0], debug_info)
 
     def __repr__(self) -> str:
@@ -117,7 +122,7 @@ def lower(
     donated: Mapping[int, int | None] | None = None,
     arg_names: Sequence[str] = (),
 ) -> DeviceProgram:
-    """The program of one real device, ready to be written for ``target``."""
+    """The program of one real device after the lowering passes for ``target``."""
     platform = target.platform if target.devices else config.platform
     passes = [p for p in LOWERING if p not in FOR_CPUS or platform == "cpu"]
     hoisted, constants = hoist_constants(run_passes(jaxpr, passes))
@@ -125,7 +130,7 @@ def lower(
 
 
 def hoist_constants(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
-    """Make large constants the first arguments, so that programs do not hold copies of weights."""
+    """Turn large constants into leading arguments, so that programs do not embed copies of weights."""
     inner = jaxpr.jaxpr
     large = [
         getattr(c, "nbytes", 8) > INLINE_BYTES or not getattr(c, "is_fully_addressable", True) for c in jaxpr.consts

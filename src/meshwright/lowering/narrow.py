@@ -1,23 +1,23 @@
-"""What XLA's CPU compiler does not compute with: floats of 8 bits and less, and integers of less than 8.
+"""Widens arithmetic in types that XLA's CPU compiler does not support: floats up to 8 bits, integers below 8 bits.
 
-It has no code of its own for these, and takes them apart in places that do not know each other: concatenations and
-sorts of ``uint2`` end the process, its products are refused, ``top_k`` of ``int4`` is to give indices of 4 bits each,
-and ``float4_e2m1fn`` is compared with the limits of an integer type rounded to 6. So for CPUs, arithmetic is written in
-``float32`` (``float64`` for ``float8_e8m0fnu``), or in ``int8`` and ``uint8``, of which conversions take the last bits.
-Memory, moves and what goes from op to op keep their types.
+The compiler handles these types inconsistently: concatenations and sorts of ``uint2`` crash the process, products of it
+are rejected, ``top_k`` of ``int4`` gets 4-bit indices, and ``float4_e2m1fn`` is compared with integer limits that are
+rounded to 6. So on CPUs, arithmetic is done in ``float32`` (``float64`` for ``float8_e8m0fnu``), or in ``int8`` and
+``uint8``, whose low bits conversions keep. Stored values, data movement and values between ops keep their types.
 
 ====================================  ==========================================================
-ops                                   are written
+ops                                   are lowered
 ====================================  ==========================================================
-of bits                               as they are, or with all bits of a byte known
-conversions                           by way of the wide type, but from floats to wider ones
-that only place elements              as they are; those of 2 bits with conversions around
-control flow, calls                   as they are, their bodies like programs
-with functions of scalars             with conversions around, and in the function
-others                                with conversions around
+bitwise                               unchanged, or with all bits of a byte defined
+conversions                           via the wide type, except from floats to wider floats
+that only place elements              unchanged; for 2-bit types with conversions around them
+control flow, calls                   unchanged, their bodies like programs
+with scalar functions                 with conversions around them and in the function
+others                                with conversions around them
 ====================================  ==========================================================
 
-Nor does it clamp indices of a type that does not hold the dimension: those of less than 32 bits become ``int32``.
+The compiler does not clamp indices correctly if their type cannot hold the dimension: indices below 32 bits become
+``int32``.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ from meshwright.ir.tracing import infer_cached
 from meshwright.lowering.narrow_bits import called, special_conversion, written
 from meshwright.ops.elementwise.table import ConvertElementType
 
-#: of bits, and of values that are only handed on
+#: ops on bits, and ops that only pass values on
 AS_THEY_ARE = frozenset(
     {"bitcast_convert_type", "bitcast_width", "nextafter", "optimization_barrier", "pure_callback", "io_callback",
      "debug_callback", "opaque"}
 )  # fmt: skip
-#: whose jaxprs are functions of scalars
+#: ops whose jaxprs are scalar functions
 _OF_SCALARS = frozenset(
     {"map", "reduce", "reduce_window", "associative_scan", "select_and_scatter", "scatter_body", "sort_by"}
 )
 
-#: a dtype as that which stands for it
+#: maps a dtype to the dtype that replaces it
 Widen = Callable[[np.dtype], np.dtype]
 
 
 def computed_in(dtype: np.dtype) -> np.dtype:
-    """The dtype in which CPUs compute with ``dtype``: itself, unless it is a narrow one."""
+    """The dtype in which arithmetic on ``dtype`` is done on CPUs: ``dtype`` itself unless it is narrow."""
     if is_key(dtype) or dtypes.bit_width(dtype) > 8 or dtypes.is_bool(dtype):
         return dtype
-    if dtypes.is_float(dtype):  # the least number of float8_e8m0fnu is one that XLA takes for 0 in float32
+    if dtypes.is_float(dtype):  # in float32, XLA flushes the smallest float8_e8m0fnu number to 0
         return dtypes.float32 if dtypes.has_zero(dtype) else dtypes.float64
     return dtypes.int8 if dtypes.is_signed(dtype) else dtypes.uint8
 
 
 def moved_in(dtype: np.dtype) -> np.dtype:
-    """The dtype of which CPUs place elements of ``dtype``: XLA's code for this knows bytes and halves of bytes."""
+    """The dtype in which elements of ``dtype`` are moved on CPUs: XLA supports whole and half bytes."""
     return dtype if is_key(dtype) or dtypes.bit_width(dtype) > 2 else computed_in(dtype)
 
 
@@ -72,12 +72,12 @@ def _indexed_by(dtype: np.dtype) -> np.dtype:
 
 
 def without_narrow_types(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with arithmetic of types for which XLA's CPU compiler has code; itself where it is so before."""
+    """The program with arithmetic in types that XLA's CPU compiler supports; the same object if nothing changes."""
     return replaced_in_all(jaxpr, lambda inner: _instead)
 
 
 def _instead(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
-    """What stands for an equation; nothing where it stays, but for what is in it."""
+    """The equations that replace one; none if only its inner jaxprs may change."""
     op = eqn.op
     if op.holds_jaxprs and op.name not in _OF_SCALARS:
         return ()
@@ -110,8 +110,10 @@ def _by_way_of_wide(eqn: JaxprEqn) -> JaxprEqn | Sequence[JaxprEqn]:
 
 
 def _widened(eqn: JaxprEqn, widen: Widen) -> JaxprEqn | Sequence[JaxprEqn]:
-    """The equation of wide operands, with conversions before and after it; itself where nothing is narrow, and where
-    the op takes no others."""
+    """The equation on widened operands, with conversions before and after it.
+
+    The same object if nothing is narrow, or if the op does not accept wide operands.
+    """
     indices = eqn.op.index_operands(len(eqn.invars))
     wanted = [(_indexed_by if i in indices else widen)(a.aval.dtype) for i, a in enumerate(eqn.invars)]
     given = [v.aval.dtype for v in eqn.outvars]
@@ -133,7 +135,7 @@ def _wide_var(var: Var, widen: Widen) -> Var:
 
 
 def _as(atom: Atom, dtype: np.dtype, before: list[JaxprEqn], source: SourceLocation) -> Atom:
-    """``atom`` as a value of ``dtype``: what equations put into ``before`` make, unless that is its own."""
+    """``atom`` converted to ``dtype``; a conversion, if needed, is appended to ``before``."""
     if atom.aval.dtype == dtype:
         return atom
     wide = Var(atom.aval.update(dtype=dtype))
@@ -150,7 +152,7 @@ def _conversion(operand: Atom, result: Var, source: SourceLocation) -> list[Jaxp
 
 
 def _retyped(op: Op, widen: Widen) -> Op:
-    """The op with wide dtypes among its parameters, and with functions of wide scalars."""
+    """The op with the dtypes and scalar functions among its parameters widened."""
 
     def parameter(value: Any) -> Any:
         if isinstance(value, np.dtype):
@@ -162,7 +164,7 @@ def _retyped(op: Op, widen: Widen) -> Op:
 
 
 def _of_wide_scalars(body: ClosedJaxpr, widen: Widen) -> ClosedJaxpr:
-    """The function on wide operands, which are converted to what it is of, and its results back."""
+    """A scalar function that takes wide operands, converts them to its own types, and widens its results."""
     inner = without_narrow_types(body).jaxpr
     invars = [_wide_var(v, widen) for v in inner.invars]
     steps = [e for w, v in zip(invars, inner.invars) if w is not v for e in _conversion(w, v, UNKNOWN)]
@@ -172,7 +174,7 @@ def _of_wide_scalars(body: ClosedJaxpr, widen: Widen) -> ClosedJaxpr:
 
 
 def _fits(op: Op, operands: Sequence[Atom], results: Sequence[Var]) -> bool:
-    """Whether the op makes of such operands such results."""
+    """Whether the op infers the types of ``results`` from those of ``operands``."""
     try:
         out = infer_cached(op, tuple(a.aval for a in operands))
     except MeshwrightError:

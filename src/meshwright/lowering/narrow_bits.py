@@ -1,4 +1,4 @@
-"""What depends on how many bits a narrow type has, written with types of which XLA's CPU compiler knows that."""
+"""Ops whose result depends on the bit width of a narrow type, written with byte types for XLA's CPU compiler."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from meshwright.ops.shape.broadcast_reduce import match_shape
 def called(
     fun: Callable[..., list[Any]], operands: Sequence[Atom], results: Sequence[Var], source: SourceLocation
 ) -> JaxprEqn:
-    """The equation that gives results as ``fun`` does."""
+    """An equation that calls ``fun``, traced at the types of ``operands``, and binds ``results``."""
     name = getattr(fun, "func", fun).__name__.strip("_")
     jaxpr = traced(fun, name, tuple(a.aval for a in operands))
     return JaxprEqn(Jit(name, jaxpr), operands, results, source)
@@ -55,13 +55,13 @@ def called(
 
 # --- integers below a byte ----------------------------------------------------------------------------------
 def _unsigned(x: Any) -> Any:
-    """The bits as the last ones of a byte."""
+    """The bits of ``x``, zero-extended to a byte."""
     byte = convert(convert(x, dtypes.int8 if dtypes.is_signed(typeof(x).dtype) else dtypes.uint8), dtypes.uint8)
     return and_(byte, np.uint8(2 ** dtypes.bit_width(typeof(x).dtype) - 1))
 
 
 def _signed(x: Any) -> Any:
-    """The bits as a byte whose first ones are the first of them."""
+    """The bits of ``x``, sign-extended to a byte."""
     half = np.int8(2 ** (dtypes.bit_width(typeof(x).dtype) - 1))
     return sub(xor(convert(_unsigned(x), dtypes.int8), half), half)
 
@@ -92,7 +92,7 @@ def _high_half(x: Any, y: Any) -> list[Any]:
     return [convert(shift(whole, scalar_like(dtypes.bit_width(dtype), whole)), dtype)]
 
 
-#: by the name of an op, what it does with integers below a byte
+#: implementations for integers below a byte, by op name
 BELOW_A_BYTE: dict[str, Callable[..., list[Any]]] = {
     "population_count": _count_ones,
     "clz": _leading_zeros,
@@ -102,12 +102,12 @@ BELOW_A_BYTE: dict[str, Callable[..., list[Any]]] = {
 }
 
 # --- conversions --------------------------------------------------------------------------------------------
-#: floats whose code for -0 is NaN
+#: float types without -0, whose bit pattern is NaN
 _UNSIGNED_ZERO = frozenset(map(dtypes.as_dtype, ("float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz")))
 
 
 def _next_after(x: Any, y: Any) -> list[Any]:
-    """Of types without -0, by their bits: the size is one more or less, and 0 has no sign."""
+    """``nextafter`` for types without -0, on their bits: the magnitude plus or minus one; 0 has no sign."""
     shape = max((typeof(v) for v in (x, y)), key=lambda a: a.ndim)
     a, b = (convert(match_shape(v, shape), dtypes.float32) for v in (x, y))
     zero, one, first = np.uint8(0), np.uint8(1), np.uint8(128)
@@ -123,13 +123,13 @@ def _next_after(x: Any, y: Any) -> list[Any]:
 
 
 def _without_small(dtype: np.dtype, x: Any) -> list[Any]:
-    """Converted, with 0 for what is rounded to it: of negative numbers XLA may make -0."""
+    """``x`` converted, with 0 for numbers that round to it: XLA may convert small negative numbers to -0."""
     least = scalar_like(float(ml_dtypes.finfo(dtype).smallest_subnormal) / 2, x)
     return [convert(select(le(abs_(x), least), match_shape(scalar_like(0, x), typeof(x)), x), dtype)]
 
 
 def _of_exponents(x: Any) -> list[Any]:
-    """``float8_e8m0fnu`` as float64, with the least one, which XLA takes for 0."""
+    """``float8_e8m0fnu`` converted to float64, including its smallest number, which XLA converts to 0."""
     bits = convert(BitcastConvert(dtypes.uint8).bind(x), dtypes.int64)
     bias = 1023 - 127
     powers = BitcastConvert(dtypes.float64).bind(shift_left(add(bits, np.int64(bias)), np.int64(52)))
@@ -137,14 +137,14 @@ def _of_exponents(x: Any) -> list[Any]:
 
 
 def written(op: Op, dtype: np.dtype) -> Callable[..., list[Any]] | None:
-    """What gives the results of an op on operands of ``dtype``, where XLA does not always get them right."""
+    """An implementation of an op on ``dtype`` if XLA's own is not always right, else None."""
     if dtype in _UNSIGNED_ZERO and op.name == "nextafter":
         return _next_after
     return BELOW_A_BYTE.get(op.name) if dtypes.is_integer(dtype) and dtypes.bit_width(dtype) < 8 else None
 
 
 def special_conversion(before: np.dtype, after: np.dtype) -> Callable[..., list[Any]] | None:
-    """What converts, where XLA does not always convert right."""
+    """An implementation of a conversion if XLA's own is not always right, else None."""
     if after in _UNSIGNED_ZERO and dtypes.is_float(before):
         return partial(_without_small, after)
     return _of_exponents if before == dtypes.float8_e8m0fnu and after == dtypes.float64 else None

@@ -1,10 +1,10 @@
-"""Exponentials of what may be a NaN that the compiler knows.
+"""Guards exponentials whose operand may be a NaN that the compiler knows at compile time.
 
-XLA's code for exponentials of floats says of its intermediate values that they are no NaN. Where LLVM knows that one is
-NaN, as of ``exp(where(ok, x, nan))`` for an ``ok`` that is false, it leaves the rest out, storing the result included:
-the caller gets what lay in the memory before. A comparison of the operand with itself keeps such values as they are.
-What the compiler computes of constants, as ``sqrt(-1.0)``, it knows as well: here NumPy computes it, of a few ops, and
-of any other whose operands are all constants the result is taken to be NaN.
+XLA's code for floating-point exponentials uses the ``nnan`` assumption for intermediate values. If LLVM knows that one
+is NaN, as in ``exp(where(ok, x, nan))`` where ``ok`` is False, that is undefined behavior: it may remove even the store
+of the result, and the caller reads uninitialized memory. Here a select on ``x == x`` passes NaNs through. NaNs may also
+come from constant folding, such as ``sqrt(-1.0)``. For a few ops, the constants are evaluated with NumPy; any other op
+on constants alone is assumed to return NaN.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.rewrite import in_jaxprs, replaced
 from meshwright.ops.elementwise.table import SelectN, eq
 
-#: what XLA writes with its exponential, of numbers of some type
+#: ops that XLA expands to its exponential for some dtype
 EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "logistic", "sinh", "cosh"})
-#: constants up to this many bytes are written into the program; larger ones are passed to it
+#: the largest constant, in bytes, that is embedded in the program; larger ones are passed as arguments
 INLINE_BYTES = 4096
-#: how NumPy computes what compilers do of constants
+#: NumPy functions that emulate constant folding
 _BY_NUMPY: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "max": np.maximum,
     "min": np.minimum, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "log": np.log, "log1p": np.log1p,
@@ -32,18 +32,21 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
 
 
 def keep_not_numbers(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """``where(x == x, exp(x), x)`` for ``exp(x)`` where a constant NaN may come into ``x``; itself where none does."""
+    """The program with ``exp(x)`` replaced by ``where(x == x, exp(x), x)`` where a constant NaN may reach ``x``.
+
+    The same object if there is none.
+    """
     return _Guard().guarded(jaxpr, False)[0]
 
 
 class _Guard:
-    """Goes once over each jaxpr, for operands among which there may be such a NaN, and for others."""
+    """Rewrites each jaxpr at most twice: for operands that may be such a NaN, and for others."""
 
     def __init__(self) -> None:
         self.done: dict[tuple[int, bool], tuple[ClosedJaxpr, bool]] = {}
 
     def guarded(self, jaxpr: ClosedJaxpr, given: bool) -> tuple[ClosedJaxpr, bool]:
-        """The jaxpr, and whether there may be a constant NaN in one of its results."""
+        """The rewritten jaxpr, and whether one of its results may be a constant NaN."""
         key = id(jaxpr), given
         if key not in self.done:
             self.done[key] = self._guarded(jaxpr, given)
@@ -67,7 +70,10 @@ class _Guard:
         return after, any(_may_be_nan(a, may) for a in inner.outvars)
 
     def _inside(self, eqn: JaxprEqn, known: bool) -> tuple[JaxprEqn, bool]:
-        """The equation with its jaxprs guarded; what one of them gives may come into another, or around again."""
+        """The equation with its inner jaxprs rewritten, and whether its results may be NaN.
+
+        If a result of an inner jaxpr may be NaN, so may the operands of the others, and of the next iteration.
+        """
         flags = []
 
         def apply(inside: ClosedJaxpr) -> ClosedJaxpr:
@@ -80,12 +86,12 @@ class _Guard:
 
 
 def _makes_nan(eqn: JaxprEqn, fixed: dict[Var, np.ndarray | None]) -> bool:
-    """Whether ``eqn`` may make a NaN of constants alone; adds what it makes to ``fixed``, None where not computed."""
+    """Whether ``eqn`` has constant operands only and may return NaN; adds its results to ``fixed`` (None: unknown)."""
     if eqn.op.has_effects or not all(isinstance(a, Literal) or a in fixed for a in eqn.invars):
         return False
-    if not eqn.op.of_operands:  # positions on a mesh
+    if not eqn.op.of_operands:  # e.g. axis_index
         return False
-    if not eqn.invars:  # counts
+    if not eqn.invars:  # iota
         fixed.update(dict.fromkeys(eqn.outvars))
         return False
     values = [np.asarray(a.val, a.aval.dtype) if isinstance(a, Literal) else fixed[a] for a in eqn.invars]
@@ -95,7 +101,7 @@ def _makes_nan(eqn: JaxprEqn, fixed: dict[Var, np.ndarray | None]) -> bool:
 
 
 def _by_numpy(eqn: JaxprEqn, values: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """The result of an equation of constants, where it is small and NumPy knows how."""
+    """The result of an equation on constants, if it is small and NumPy can evaluate it."""
     out = eqn.outvars[0].aval
     how = eqn.op.moved or _BY_NUMPY.get(eqn.op.name)
     if eqn.op.name == "convert_element_type":
@@ -121,12 +127,12 @@ def _may_be_nan(atom: Atom, may: set[Var]) -> bool:
 
 
 def _holds_nan(var: Var, value: Any) -> bool:
-    """Whether a constant that is written into the program has a NaN."""
+    """Whether a constant is embedded in the program and contains NaN."""
     return bool(_is_inline(value) and _is_float(var) and (np.asarray(value) != np.asarray(value)).any())
 
 
 def _is_inline(value: Any) -> bool:
-    """Whether a constant is written into the program."""
+    """Whether a constant is embedded in the program."""
     return getattr(value, "nbytes", 8) <= INLINE_BYTES and getattr(value, "is_fully_addressable", True)
 
 

@@ -1,14 +1,15 @@
-"""Convolutions by oneDNN, on CPUs.
+"""Convolutions by oneDNN, on x86 CPUs.
 
-XLA's runtime for x86 processors has oneDNN's convolutions as calls that its compiler does not make by itself; PyTorch
-has the same library. Here they are made for those in float32 whose windows slide over pictures: not for gradients of
-kernels, whose windows are pictures, nor for dilated operands. A call takes features as the last dimension, and a kernel
-in any order. Of 291 random convolutions of a million multiply-adds and more, in one to three dimensions, with any
-strides, dilations, padding and orders, the calls take .67 of the time of XLA's own kernels in the geometric mean, at
-most twice as long (few outputs), and less the larger they are; a training step of ResNet-18 takes as long as PyTorch's,
-where it took 1.2 times as long.
+XLA's runtime for x86 processors supports custom calls of oneDNN's convolutions, but its compiler does not generate
+them. PyTorch uses the same library. Here, forward-style float32 convolutions become such calls, but not kernel
+gradients (whose windows have the size of the image) or convolutions with a dilated operand. A call takes the operand
+with features last, and a kernel in any dimension order. For 291 random convolutions of at least a million
+multiply-adds, in one to three dimensions, with any strides, dilations, padding and dimension orders, the calls take .67
+of the time of XLA's own kernels in the geometric mean. They take at most twice as long (with few outputs), and the
+ratio falls with size. A training step of ResNet-18 takes as long as PyTorch's; without the calls it took 1.2 times as
+long.
 
-Padding is left out, not multiplied with: where a kernel is infinite, XLA's own make NaN of it.
+oneDNN skips padding instead of multiplying with zeros: with an infinite kernel element, XLA's own kernels return NaN.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ from meshwright.ops.shape.rearrange import transpose
 from meshwright.ops.window.geometry import WindowDim
 
 _TARGET = ("call_target_name", '"__onednn$convolution"')
-#: most rows of a kernel; with thousands, as gradients of kernels have, oneDNN has none but its reference
+#: maximum number of positions in a window; for thousands (kernel gradients), oneDNN has only a reference kernel
 _MOST = 64
-#: multiply-adds below which nothing is gained
+#: number of multiply-adds below which a call is not faster
 _LARGE = 1 << 20
 _SPATIAL = (1, 2, 3)
 
 
 def by_onednn(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with calls of oneDNN in place of the convolutions that it is good at."""
+    """The program with convolutions replaced by oneDNN calls where that is faster."""
     after = replaced_in_all(jaxpr, lambda _: _call)
     return jaxpr if after is jaxpr else inline_calls(after)
 
 
 def _is_there() -> bool:
-    """Whether programs may have such calls: with them, XLA cannot write what it has compiled to a file."""
+    """Whether programs may use the calls: x86-64 Linux, and no compilation cache, since XLA cannot serialize them."""
     where = sys.platform, platform.machine(), config.platform
     is_kept = config.compilation_cache_dir and config.enable_compilation_cache
     return where == ("linux", "x86_64", "cpu") and not is_kept
@@ -93,7 +94,7 @@ def _convolution(op: ConvGeneralDilated, x: Any, y: Any) -> list[Any]:
 
 
 def _config(windows: tuple[WindowDim, ...], kernel: tuple[int, ...]) -> dict[str, Any]:
-    """XLA's ``OneDnnConvolutionConfig`` (``onednn_config.proto``), as JSON has it: numbers of 64 bits are strings."""
+    """XLA's ``OneDnnConvolutionConfig`` (``onednn_config.proto``) as JSON, in which 64-bit integers are strings."""
     n = len(kernel)
     data = {"batch_dim": "0", "feature_dim": str(n - 1), "spatial_dims": _texts(range(1, n - 1))}
     taken = {"output_feature_dim": str(kernel[0]), "input_feature_dim": str(kernel[1])}
@@ -117,8 +118,10 @@ def _texts(numbers: Iterable[int]) -> list[str]:
 
 
 def uncounted_flops(jaxpr: ClosedJaxpr) -> float:
-    """Floating-point operations of the calls, those with padding too. XLA's cost analysis does not know them, and says
-    -1 of each."""
+    """The floating-point operations of the calls, including those with padding.
+
+    XLA's cost analysis does not count custom calls: it reports -1 for each, which the ``+ 1`` corrects.
+    """
     calls = (e for e in all_eqns(jaxpr.jaxpr) if isinstance(e.op, Opaque) and _TARGET in e.op.attributes)
     of = ((e.invars[1].aval.shape, e.outvars[0].aval.shape) for e in calls)
     return sum(2.0 * _multiply_adds(kernel, result, result[-1]) + 1 for kernel, result in of)
@@ -127,5 +130,5 @@ def uncounted_flops(jaxpr: ClosedJaxpr) -> float:
 ONEDNN = Pass(
     "convolutions by oneDNN",
     lambda j: by_onednn(j) if _is_there() else j,
-    "On x86 CPUs, convolutions whose windows slide over pictures are calls of oneDNN.",
+    "On x86 CPUs, large float32 convolutions become oneDNN calls.",
 )

@@ -1,9 +1,9 @@
-"""Ordered callbacks run in program order: a token goes from one to the next as an ordinary value.
+"""Runs ordered callbacks in program order, by threading a token through them as an ordinary value.
 
-XLA runs what does not depend on each other in any order. A token is an integer that is zero, which only the callbacks
-know: each takes one and gives the next. An op with bodies in which there are ordered callbacks is in its place among
-the others by its smallest operand and result; inside, each run of a body threads a token of its own, as XLA runs bodies
-to their ends.
+XLA may run independent operations in any order. Each ordered callback takes a token and returns the next one. A token
+is an integer whose value is always zero, which the compiler does not know. An op whose bodies contain ordered callbacks
+is ordered by making its smallest operand depend on the token, and the next token on its smallest result. Each execution
+of a body threads its own token, since XLA runs bodies to completion.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from meshwright.ops.shape.slice_pad import slice_
 
 
 def order_callbacks(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with a token through its ordered callbacks; itself if there are none."""
+    """The program with a token threaded through its ordered callbacks; the same object if there are none."""
     return _threaded(inline_calls(jaxpr)) if _ordered(jaxpr) else jaxpr
 
 
@@ -41,7 +41,7 @@ def _threaded(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 class _Threading(Interpreter[Any]):
-    """Applies the equations, and keeps the token that the last of the callbacks gave."""
+    """Applies the equations and holds the token of the latest ordered callback."""
 
     def __init__(self) -> None:
         self.token: Any = np.int32(0)
@@ -69,7 +69,7 @@ class _Threading(Interpreter[Any]):
 
 
 def _after(token: Any, x: Any) -> Any:
-    """``x``, which cannot be known before ``token`` is. (Less zero, as ``-0.0 + 0.0`` is another number.)"""
+    """``x`` with a data dependence on ``token``. (The zero is subtracted, since ``-0.0 + 0.0`` is not ``-0.0``.)"""
     dtype = typeof(x).dtype
     return xor(x, convert(token, dtype)) if dtypes.is_bool(dtype) else sub(x, convert(token, dtype))
 
@@ -79,10 +79,10 @@ def _no_effect(*_: np.ndarray) -> list[Any]:
 
 
 def _joined(op: Op, token: Any, outs: list[Any]) -> Any:
-    """A token that is known after a result of ``op`` is.
+    """A token that depends on a result of ``op``.
 
     Raises:
-      RuleError: the op has none, so nothing can wait for it.
+      RuleError: ``op`` has no nonempty result to depend on.
     """
     nonempty = [x for x in outs if typeof(x).size]
     if not nonempty:

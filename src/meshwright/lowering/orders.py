@@ -1,6 +1,6 @@
-"""Ops on operands whose dimensions lie in another order.
+"""Ops on operands that are stored with permuted dimensions.
 
-An *order* says how a value is stored: dimension ``i`` of what is stored is dimension ``order[i]`` of the value.
+An *order* describes how a value is stored: dimension ``i`` of the stored array is dimension ``order[i]`` of the value.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ Order = tuple[int, ...]
 
 
 def in_order(values: Sequence[T], order: Order) -> tuple[T, ...]:
-    """What is given of each dimension, as it is stored."""
+    """Per-dimension ``values``, permuted to the stored order."""
     return tuple(values[d] for d in order)
 
 
 def between(old: Order, new: Order) -> Order:
-    """The permutation that makes of what is stored in the order ``old`` what is stored in ``new``."""
+    """The permutation that transposes an array stored in the order ``old`` to the order ``new``."""
     return tuple(old.index(d) for d in new)
 
 
 def identity(ndim: int) -> Order:
-    """The order of a value that is stored as it is."""
+    """The order of a value that is stored without permutation."""
     return tuple(range(ndim))
 
 
 def inverse(order: Order) -> Order:
-    """The permutation that makes of what is stored the value."""
+    """The permutation that transposes a stored array to the value."""
     return between(order, identity(len(order)))
 
 
 def without(order: Order, axes: Sequence[int]) -> Order:
-    """The order of what is left when dimensions go."""
+    """The order of the remaining dimensions after ``axes`` are removed."""
     left = sorted(set(order).difference(axes))
     return tuple(left.index(d) for d in order if d not in axes)
 
 
 def reshaped(order: Order, src: Sequence[int], dst: Sequence[int]) -> Order | None:
-    """The order in which a reshape of what is stored is one of the value; None if there is none, and of nothing."""
+    """The order of the result if a reshape is applied to the stored array; None if impossible, or for empty arrays."""
     if 0 in src:
         return None
     placed: list[tuple[int, ...]] = []
@@ -68,7 +68,7 @@ def reshaped(order: Order, src: Sequence[int], dst: Sequence[int]) -> Order | No
 
 # --- ops whose results have the dimensions of their operands ------------------------------------------------
 def _window(op: Any, order: Order) -> Op | None:
-    """Windows are gone through, and of equal elements the first is selected, in the order of dimensions."""
+    """Ties in windows are broken by the order of dimensions, so dimensions with windows must not be exchanged."""
     wide = [d for d in order if op.window_dimensions[d] != 1]
     changed: Op = op.with_windows(in_order(op.windows, order))
     return changed if wide == sorted(wide) else None
@@ -94,9 +94,9 @@ assert all(issubclass(kind, WindowOp) for kind, rule in _KINDS if rule is _windo
 
 
 def with_order(op: Op, order: Order) -> Op | None:
-    """The op on operands that are stored in ``order``, as are its results then; None where there is no such op.
+    """The op on operands that are stored in ``order``, and so are its results; None if there is no such op.
 
-    Operands without dimensions stay as they are.
+    Scalar operands are unchanged.
     """
     rule = next((rule for kind, rule in _KINDS if isinstance(op, kind)), None)
     return None if rule is None else rule(op, order)

@@ -1,9 +1,10 @@
-"""Updates that read what they overwrite.
+"""Replaces in-place updates that would read the buffer they overwrite.
 
-XLA's CPU compiler writes ``dynamic_update_slice(x, update)`` into the memory of ``x`` where nothing else needs that. If
-``x`` is a value in another shape, it does not see that an update fused into it reads this value too: rows that are
-moved along in it are then read after they are written. A result that goes on in another shape is the same: XLA changes
-the shape before it updates. Such updates are written as a choice between the two arrays.
+XLA's CPU compiler performs ``dynamic_update_slice(x, update)`` in place if ``x`` has no other uses. If ``x`` is a view
+of a value in another shape, it does not notice that an update fused into the op reads this value too; shifted rows are
+then read after they have been overwritten. The same happens if the result is reshaped, since XLA moves the reshape
+before the update.
+Such updates are lowered to a select between the two arrays.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from meshwright.ops.indexing.dynamic_slice import DynamicSlice
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.shape.slice_pad import pad
 
-#: ops whose result may be their operand's memory
+#: ops whose result may share its operand's buffer
 _VIEWS = frozenset({"broadcast_in_dim", "optimization_barrier", "reshape", "reshape_rows", "squeeze", "transpose"})
 
 
 def keep_what_is_read(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with no update of memory that it reads in another shape; itself where none is."""
+    """The program with such updates replaced by selects; the same object if there are none."""
     return replaced_in_all(jaxpr, partial(_rule_in, cache(lambda: _reshaped(jaxpr.jaxpr))))
 
 
 def _reshaped(jaxpr: Jaxpr) -> set[Atom]:
-    """Values that go on in another shape, also where the function that makes them is called."""
+    """Values that are operands of view ops, in the calling function too."""
     views = [e for e in all_eqns(jaxpr) if e.op.name in _VIEWS]
     calls = [(e.op.jaxpr.jaxpr, e) for e in all_eqns(jaxpr) if isinstance(e.op, FunctionCall)]
     found: set[Atom] = {a for e in views for a in e.invars if isinstance(a, Var)}
     size = -1
-    while len(found) > size:  # of calls in calls
+    while len(found) > size:  # to a fixed point, for nested calls
         size = len(found)
         for inner, eqn in calls:
             found.update(a for a, v in zip(inner.outvars, eqn.outvars) if v in found and isinstance(a, Var))
@@ -60,14 +61,14 @@ def _rule_in(reshaped: Callable[[], set[Atom]], jaxpr: ClosedJaxpr) -> Callable[
 
 
 class _Value:
-    """A value by what makes it: XLA computes once what is written twice."""
+    """A value with the values it is computed from. Compared by identity; equal expressions share one object."""
 
     def __init__(self, operands: Sequence[_Value], is_view: bool) -> None:
         self.operands, self.is_view = operands, is_view
 
 
 def _values(jaxpr: ClosedJaxpr) -> dict[Var, _Value]:
-    """What each variable stands for; equal computations are one object."""
+    """The value of each variable; equal computations share one object, as XLA eliminates common subexpressions."""
     inner = jaxpr.jaxpr
     values = {v: _Value((), False) for v in (*inner.constvars, *inner.invars)}
     known: dict[Any, _Value] = {}
@@ -81,8 +82,10 @@ def _values(jaxpr: ClosedJaxpr) -> dict[Var, _Value]:
 
 
 def _reads(update: _Value | None, x: _Value | None, is_reshaped: bool) -> bool:
-    """Whether ``update`` is made of what ``x`` is in another shape, other than by way of ``x``: that XLA sees unless
-    the result is reshaped."""
+    """Whether ``update`` depends on a value of which ``x`` is a view.
+
+    XLA handles a dependence on ``x`` itself, unless the result is reshaped.
+    """
     shared: set[_Value | None] = {x} if is_reshaped and x is not None else set()
     views, seen, todo = [x], {x}, [update]
     while views:

@@ -1,4 +1,4 @@
-"""All that is done to a program on its way to its devices, as one list."""
+"""The whole pass pipeline as one list, from tracing to compilation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from meshwright.spmd.passes.pipeline import Pipeline, communication_passes, targ
 
 
 def whole_pipeline() -> Pipeline:
-    """Every pass in order, with those that are not always done; printed, a numbered list with a sentence each."""
+    """Every pass in order, conditional ones included. It prints as a numbered list with one sentence per pass."""
     part = partition(ClosedJaxpr(Jaxpr([], [], [], [])), AbstractMesh((2,), ("devices",)), [], [])
     mesh = part.mesh
     communication = communication_passes(mesh, []).passes
-    localized = Pass(PARTITION, lambda jaxpr: jaxpr, "Axes spread, each equation gets its layouts, and local shapes.")
+    localized = Pass(
+        PARTITION, lambda jaxpr: jaxpr, "Shardings are propagated; each equation gets layouts and local shapes."
+    )
     return Pipeline((
         *PREPARE, *_only("where that is better", (*ALTERNATIVE, *ALTERNATIVE_LOOPS[:1])),
         *layout_passes(part.propagation, mesh), localized, *communication,
@@ -36,5 +38,5 @@ def whole_pipeline() -> Pipeline:
 
 
 def _only(when: str, passes: Iterable[Pass]) -> Iterable[Pass]:
-    """Passes with a word on when they are done."""
+    """The passes with the condition ``when`` appended to their descriptions."""
     return (replace(step, about=f"{step.about} ({when})") for step in passes)

@@ -1,8 +1,8 @@
-"""Powers that the compiler would compute of logarithms.
+"""Guards powers against XLA's algebraic simplifications.
 
-XLA takes ``log(x ** y)`` for ``y * log(abs(x))``, which of negative numbers is no NaN, and ``exp(x) ** y`` for
-``exp(x * y)``, which for infinities and 0 is one. Here a power is a choice, which changes no value: 1 where the base is
-1 or the exponent 0. Programs without logarithms and exponentials stay as they are.
+XLA rewrites ``log(x ** y)`` to ``y * log(abs(x))``, which is not NaN for negative numbers, and ``exp(x) ** y`` to
+``exp(x * y)``, which is NaN for infinity times 0. Here a power is wrapped in a select that does not change its value:
+1 where the base is 1 or the exponent is 0. Programs without logarithms and exponentials are unchanged.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from meshwright.lowering.narrow_bits import called
 from meshwright.ops.elementwise.table import eq, or_, pow_, scalar_like, select
 from meshwright.ops.shape.broadcast_reduce import match_shape
 
-#: what XLA joins with a power
+#: ops that XLA simplifies together with a power
 _JOINED = frozenset({"exp", "exp2", "log"})
 
 
 def keep_powers(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with powers that are joined with no logarithm and no exponential; itself where none might be."""
+    """The program with guarded powers; the same object if it has no logarithms or exponentials."""
     if not any(e.op.name in _JOINED for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
     return replaced_in_all(jaxpr, lambda _: _chosen)

@@ -1,12 +1,12 @@
-"""Forms of matrix products in batched programs that XLA's CPU compiler rewards.
+"""Matrix products in forms for which XLA's CPU compiler has fast kernels.
 
-A matrix product whose operands are cut into tiles has several free (or contracting) dimensions in a row. XLA's CPU
-kernels want matrices: merging such runs by reshapes, which are free, gives them back.
+A product of operands that are split into tiles has several consecutive free (or contracting) dimensions. XLA's CPU
+kernels expect matrices, so runs of such dimensions are merged by reshapes, which are free.
 
-Its kernel (Eigen's) copies the right operand into an order of its own, which takes long where the contracted dimension
-is the last one (``x @ w.T``), and is not worth it for few rows of the left one. With the operands exchanged the small
-one is copied, and the result, which is as small, is transposed. Measured in float32, CPU time of one thread, times as
-fast for ``rows`` of ``x`` and ``w`` of these sizes:
+The kernel (Eigen's) packs the right operand. Packing is slow if the contracted dimension is the last one (``x @ w.T``),
+and does not pay off if the left operand has few rows. With the operands exchanged, the small one is packed and the
+result, which is also small, is transposed. Measured in float32, CPU time of one thread, speedup for ``rows`` of ``x``
+and ``w`` of these sizes:
 
 ====  =======  =======  ========  ========  =========
 rows  256×256  768×768  3072×768  768×3072  4096×1024
@@ -18,12 +18,12 @@ rows  256×256  768×768  3072×768  768×3072  4096×1024
 2048     0.61     0.75      0.90      0.70       0.90
 ====  =======  =======  ========  ========  =========
 
-For 8 products of 64 rows with 256 × 256 1.7, but for 64 products of 32 rows with 128 × 128 0.8. Hence the rule of
-:func:`_is_wide`.
+The speedup is 1.7 for a batch of 8 products of 64 rows with 256 × 256, but 0.8 for a batch of 64 products of 32 rows
+with 128 × 128. Hence the rule of :func:`_is_wide`.
 
-The gradient of a weight with few columns, ``x.T @ g``, is the other product that it is slow at: ``x`` is copied, for
-little arithmetic. Exchanged, ``g`` is. For 512 rows of 256 and 4, 10, 16, 32, 64 columns 3.6, 1.8, 2.0, 1.5 and 1.1
-times as fast, for 4096 rows of 512 and 10 columns 4.7 (:func:`_is_tall`).
+The kernel is also slow for the gradient of a weight with few columns, ``x.T @ g``: it packs ``x`` for little
+arithmetic. With the operands exchanged, it packs ``g``. The speedup for 512 rows of 256 and 4, 10, 16, 32, 64 columns
+is 3.6, 1.8, 2.0, 1.5 and 1.1; for 4096 rows of 512 and 10 columns it is 4.7 (:func:`_is_tall`).
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from meshwright.ops.shape.rearrange import Reshape, Transpose
 
 Runs = list[tuple[int, ...]]
 
-#: elements of the right operand below which its copy takes no time
+#: number of elements of the right operand below which packing it takes no noticeable time
 _LARGE = 256 * 256
-#: and from which it does not fit into a cache while it is copied
+#: number of elements of the right operand from which it does not fit into the cache while it is packed
 _UNCACHED = 1 << 21
-#: elements of a transposed left operand from which its copy takes time
+#: number of elements of a transposed left operand from which packing it takes noticeable time
 _TALL = 1 << 15
-#: columns of the right one, at most: with more, reading the result transposed costs what the copy does (a step of an
-#: MLP of 1024 × 1024 × 4096 took 1.07 times as long)
+#: maximum number of columns of the right operand: with more, reading the transposed result costs as much as packing (a
+#: step of an MLP of 1024 × 1024 × 4096 took 1.07 times as long)
 _FEW = 32
 
 
 def merge_dot_dims(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """Neighbouring dimensions of matrix products that play the same part become one."""
+    """Merge adjacent dimensions of matrix products that have the same role (batch, contracting or free)."""
 
     def equation(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
         return _merged(eqn) if isinstance(eqn.op, DotGeneral) else in_regions(eqn, merge_dot_dims)
@@ -66,7 +66,7 @@ def merge_dot_dims(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _runs(dims: Sequence[int]) -> Runs:
-    """Maximal runs of consecutive numbers, in the order given."""
+    """Maximal runs of consecutive ascending numbers, in the order given."""
     runs: list[list[int]] = []
     for d in dims:
         if runs and d == runs[-1][-1] + 1:
@@ -118,7 +118,7 @@ def _merged(eqn: JaxprEqn) -> list[JaxprEqn]:
 def _collapse(
     eqn: JaxprEqn, atom: Atom, contracting: Runs, batch: Runs, free: Runs, eqns: list[JaxprEqn]
 ) -> tuple[Atom, dict[tuple[int, ...], int]]:
-    """The operand with each run as one dimension, and where each run went."""
+    """The operand with each run merged into one dimension, and the dimension of each run."""
     order = sorted([*contracting, *batch, *free])
     place = {run: i for i, run in enumerate(order)}
     shape = tuple(prod(atom.aval.shape[d] for d in run) for run in order)
@@ -130,7 +130,7 @@ def _collapse(
 
 
 def swap_products(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """Products that are wide or tall have their operands exchanged, in called functions too."""
+    """Exchange the operands of wide and tall products (:func:`_is_wide`, :func:`_is_tall`), in called functions too."""
 
     def rule_in(inner: ClosedJaxpr) -> Callable[[JaxprEqn], list[JaxprEqn]]:
         permuted = {e.outvars[0]: e for e in inner.eqns if isinstance(e.op, Transpose)}
@@ -141,7 +141,7 @@ def swap_products(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _in_its_place(eqn: JaxprEqn, permuted: Mapping[Var, JaxprEqn]) -> list[JaxprEqn]:
-    """A product that is better with its operands exchanged; nothing for other equations."""
+    """The equations that replace a product that is faster in another form; none for other equations."""
     if not isinstance(eqn.op, DotGeneral):
         return []
     eqns = _merged(_of_transposed(eqn, permuted))
@@ -154,7 +154,7 @@ def _in_its_place(eqn: JaxprEqn, permuted: Mapping[Var, JaxprEqn]) -> list[Jaxpr
 
 
 def _of_transposed(eqn: JaxprEqn, permuted: Mapping[Var, JaxprEqn]) -> JaxprEqn:
-    """The product with a right operand that is a transposed matrix, ``w.T``, as one of ``w``."""
+    """The product with the transpose of a right operand ``w.T`` folded into its dimension numbers."""
     producer = permuted.get(eqn.invars[1])  # type: ignore[arg-type]
     (contracted, of_right), batch = eqn.op.dimension_numbers  # type: ignore[attr-defined]
     if producer is None or batch != ((), ()) or producer.invars[0].aval.ndim != 2:
@@ -166,7 +166,7 @@ def _of_transposed(eqn: JaxprEqn, permuted: Mapping[Var, JaxprEqn]) -> JaxprEqn:
 
 
 def _is_wide(eqn: JaxprEqn) -> bool:
-    """Whether a product is ``x @ w.T`` (or of the same batch of these), ``w`` large and ``x`` of few rows."""
+    """Whether a product is ``x @ w.T`` (possibly batched) with a large ``w`` and few rows of ``x``."""
     (contracted, rc), (batch, rb) = eqn.op.dimension_numbers  # type: ignore[attr-defined]
     lhs, rhs = (a.aval for a in eqn.invars)
     in_front = tuple(range(len(rb)))
@@ -183,7 +183,7 @@ def _is_wide(eqn: JaxprEqn) -> bool:
 
 
 def _is_tall(eqn: JaxprEqn, x: ShapedArray, g: ShapedArray) -> bool:
-    """Whether a product is ``x.T @ g`` (or the transposed of that), ``x`` large and ``g`` of few columns."""
+    """Whether a product is ``x.T @ g`` (or its transpose) with a large ``x`` and few columns of ``g``."""
     numbers = eqn.op.dimension_numbers  # type: ignore[attr-defined]
     if numbers != (((0,), (0,)), ((), ())) or x.ndim != 2 or g.ndim != 2:
         return False
@@ -193,7 +193,7 @@ def _is_tall(eqn: JaxprEqn, x: ShapedArray, g: ShapedArray) -> bool:
 
 
 def _kept(eqn: JaxprEqn) -> list[JaxprEqn]:
-    """The product, its result behind a barrier: where that is transposed, XLA would exchange the operands."""
+    """The product, with a barrier after it: XLA would fold a transpose of the result by exchanging the operands."""
     (out,) = eqn.outvars
     product = Var(out.aval)
     return [
@@ -203,7 +203,7 @@ def _kept(eqn: JaxprEqn) -> list[JaxprEqn]:
 
 
 def _swapped(eqn: JaxprEqn) -> list[JaxprEqn]:
-    """The product with its operands exchanged, and its result transposed."""
+    """The product with its operands exchanged and its result transposed."""
     (lc, rc), (lb, rb) = eqn.op.dimension_numbers  # type: ignore[attr-defined]
     op = replace(eqn.op, dimension_numbers=((rc, lc), (rb, lb)))  # type: ignore[call-arg]
     (lhs, rhs), (out,) = eqn.invars, eqn.outvars
@@ -216,10 +216,10 @@ def _swapped(eqn: JaxprEqn) -> list[JaxprEqn]:
 
 
 MERGE_PRODUCTS = Pass(
-    "merge dimensions of products", merge_dot_dims, "Neighbouring dimensions of products that play one part become one."
+    "merge dimensions of products", merge_dot_dims, "Adjacent dimensions with the same role in a product are merged."
 )
 SWAPPED_PRODUCTS = Pass(
     "swap products",
     lambda j: swap_products(j) if config.platform == "cpu" else j,
-    "On CPUs, products of few rows with a large transposed matrix, or of one with few columns, exchange operands.",
+    "On CPUs, the operands of some products (few rows or columns) are exchanged for speed.",
 )

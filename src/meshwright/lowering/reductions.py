@@ -1,6 +1,6 @@
-"""``psum(op(x, y))``, where ``op`` sums over a factor that is split, becomes ``op`` of the joined tiles.
+"""Undoes the splitting of contractions over virtual axes: ``psum(op(x, y))`` becomes ``op`` of the gathered tiles.
 
-On a virtual mesh joining tiles is a reshape: a partitioned matrix product becomes the one big product again.
+On a virtual mesh, an all-gather is a reshape, so a partitioned matrix product becomes one large product again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from meshwright.spmd.varying import region_inputs, varying
 
 
 def merge_reductions(jaxpr: ClosedJaxpr, inputs: Sequence[frozenset[str]], virtual: Sequence[str]) -> ClosedJaxpr:
-    """``psum(op(x, y))`` where ``op`` sums over a factor becomes ``op(all_gather(x), all_gather(y))`` along it, for
-    sums over ``virtual`` axes alone; ``inputs`` are the axes along which the parameters differ.
+    """Replace ``psum(op(x, y))``, where ``op`` contracts a factor, by ``op(all_gather(x), all_gather(y))`` along it.
 
-    True for every op that is itself on local shapes (sums of block products are products of joined blocks).
+    Only for sums over ``virtual`` axes; ``inputs`` are the axes along which the parameters vary. Valid for every op
+    that is unchanged on local shapes (a sum of products of blocks is the product of the concatenated blocks).
     """
     return _MergeReductions(jaxpr, inputs, virtual).run()
 
@@ -56,14 +56,17 @@ class _MergeReductions:
         return self.closed.replace(jaxpr=inner.replace(eqns=eqns))
 
     def _regions(self, eqn: JaxprEqn, op: RegionOp) -> JaxprEqn:
-        """The same inside of regions."""
+        """Apply the rewrite in the regions of an op."""
         inputs = region_inputs(eqn, self.varying)
         merged = [merge_reductions(r, i, self.virtual) for r, i in zip(op.regions(), inputs)]
         return eqn.replace(op=op.with_regions(merged))
 
     def _producer(self, var: Var, axes: frozenset[str]) -> list[JaxprEqn] | None:
-        """The equations from a summing op to ``var``: that op, then ops through which a sum over ``axes`` may be moved
-        (linear in this operand, their others equal along ``axes``), each result used once."""
+        """The equations from a contraction to ``var``, if each result is used once.
+
+        After the contraction come ops that commute with a sum over ``axes``: linear in this operand, with other
+        operands that are equal along ``axes``.
+        """
         chain: list[JaxprEqn] = []
         while True:
             eqn = self.producers.get(var)
@@ -76,7 +79,7 @@ class _MergeReductions:
             var = through
 
     def _linear_operand(self, eqn: JaxprEqn, axes: frozenset[str]) -> Var | None:
-        """The one operand that differs along ``axes``, if the op is linear in it alone and does not sum."""
+        """The only operand that varies along ``axes``, if the op is linear in it and does not contract a factor."""
         differing = [
             i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and self.varying.get(a, frozenset()) & axes
         ]
@@ -95,7 +98,7 @@ class _MergeReductions:
         if isinstance(source.op, Collective) or source.op.holds_jaxprs or id(source) in replaced:
             return
         rule = eqn_rule(source)
-        # An op with a ``localize`` of its own may need to know where its blocks stand (a dynamic slice does).
+        # An op that overrides ``localize`` may depend on the position of its blocks (a dynamic slice does).
         if rule.reduction != "sum" or type(source.op).localize is not Op.localize:
             return
         for f, factor in enumerate(rule.factors):
@@ -121,7 +124,7 @@ class _MergeReductions:
                 operands.append(atom)
                 continue
             if len(varies) != len(axes):
-                return None  # joining equal copies would only multiply the work
+                return None  # gathering replicas would only multiply the work
             op = AllGather(axes, sizes, where[0])
             out = Var(op.infer(atom.aval))
             new_eqns.append(JaxprEqn(op, [atom], [out], eqn.source))

@@ -1,7 +1,7 @@
-"""``shard_map`` in a program that is not partitioned: the region as a program on global arrays.
+"""``shard_map`` in programs that are not partitioned: each region becomes a program on global arrays.
 
-A partitioned program has none: the partitioner puts regions in. Elsewhere (in a program for one device, or in one op
-that is evaluated by itself) a region is partitioned by itself and batched over its whole mesh.
+The partitioner inlines the regions of the programs that it partitions. In other programs (for a single device, or a
+single op evaluated eagerly), each region is partitioned on its own and batched over its whole mesh.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ else:  # the partitioner, which programs without regions do without
 
 
 def without_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with calls of global programs in place of every ``shard_map``, wherever it stands."""
+    """The program with every ``shard_map``, nested ones included, replaced by a call of a program on global arrays."""
     return _Replacer(keeps=False).jaxpr(jaxpr)
 
 
 def with_manual_regions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with every ``shard_map``, those inside of others too, as StableHLO can say it: without types of what
-    varies."""
+    """The program with every ``shard_map``, nested ones included, without varying-axes types, which StableHLO lacks."""
     return _Replacer(keeps=True).jaxpr(jaxpr)
 
 
@@ -44,7 +43,7 @@ def _has_regions(jaxpr: ClosedJaxpr) -> bool:
 
 
 class _Replacer:
-    """Each jaxpr is gone through once: what calls the same function still does."""
+    """Rewrites each jaxpr once, so that shared inner jaxprs stay shared."""
 
     def __init__(self, keeps: bool) -> None:
         self.keeps = keeps
@@ -68,8 +67,10 @@ class _Replacer:
 
 
 def global_program(op: ShardMap) -> ClosedJaxpr:
-    """What a ``shard_map`` computes on global arrays, which vary over no axis; how its region is split over automatic
-    axes does not matter."""
+    """A ``shard_map`` as a program on global arrays, which vary over no axis.
+
+    Sharding constraints over automatic axes in its region are dropped: they do not affect the values.
+    """
     op = op.with_regions([without_constraints(op.jaxpr)])
     ins = [Var(a) for a in _global_avals(op, op.jaxpr.in_avals, op.in_specs)]
     outs = [Var(a.update(vma=NOWHERE)) for a in op.infer(*(v.aval for v in ins))]
@@ -91,5 +92,5 @@ def _global_avals(op: ShardMap, avals: Sequence[ShapedArray], specs: Sequence[Pa
 
 
 WHOLE_REGIONS = Pass(
-    "whole regions", without_regions, "Each shard_map of a program for one device becomes a program on global arrays."
+    "whole regions", without_regions, "On a single device, each shard_map becomes a program on global arrays."
 )

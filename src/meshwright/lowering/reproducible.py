@@ -1,10 +1,10 @@
-"""Sums over devices in one order, wherever the program runs: ``config.reproducible_sums``.
+"""Sums over devices in a fixed order on all backends: ``config.reproducible_sums``.
 
-In which order all-reduces add is the backend's choice: XLA's in memory, Gloo and a virtual mesh each have their own,
-and floating-point sums differ in their last bits. Here devices send each other the terms, and each adds those of its
-part in the order of the mesh: neighbours along its last axis first, an axis in its prime factors. That is what an
-all-reduce sends, too (:func:`~meshwright.spmd.report.wire_bytes`): a reduce-scatter's exchange, and a gather of the
-parts. Sums of a few elements are gathered at once. Integers, maxima and minima have no order, and stay as they are.
+The order in which an all-reduce adds depends on the backend: XLA's in-memory collectives, Gloo and virtual meshes each
+have their own, so floating-point sums differ in their last bits. Here devices exchange the terms, and each adds those
+of its part in mesh order: along the last axis first, and within an axis by prime factors. As many bytes are sent as for
+an all-reduce (:func:`~meshwright.spmd.report.wire_bytes`): those of a reduce-scatter and an all-gather. For small sums,
+all terms are gathered at once. Sums of integers, maxima and minima do not depend on the order and are unchanged.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ from meshwright.ops.shape.rearrange import expand_dims, reshape, squeeze, transp
 from meshwright.ops.shape.slice_pad import pad, slice_in_dim
 
 _REDUCE = ("all_reduce", "reduce_scatter")
-#: kinds of results that are rounded on the way
+#: reductions whose result depends on the order, by rounding
 _ROUNDED = frozenset({"sum", "masked", "prod"})
-#: bytes up to which one gather is quicker than an exchange and a gather of what the parts add up to
+#: size in bytes up to which one gather of all terms is faster than an all-to-all and a gather of the parts
 _FEW = 1 << 10
 
 
 def in_order(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:
-    """The program, whose collectives name ``units``, with sums and products over devices made in the order of the
-    mesh."""
+    """The program with sums and products over devices computed in mesh order; its collectives must name ``units``."""
 
     def rule(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
         op: Any = eqn.op
@@ -52,25 +51,25 @@ def in_order(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:
 
 
 def has_order(op: AllReduce | ReduceScatter, aval: ShapedArray) -> bool:
-    """Whether the order in which devices' values are joined is seen in the result."""
+    """Whether the result depends on the order in which the devices' values are combined."""
     return op.group_size > 1 and op.reduction in _ROUNDED and dtypes.is_inexact(aval.dtype)
 
 
 @dataclass(frozen=True)
 class _Ordered:
-    """What makes one sum: over virtual units it is local, over real ones terms are sent."""
+    """Emits one sum: locally over virtual units, with exchange of the terms over real ones."""
 
     op: AllReduce | ReduceScatter
     units: Units
 
     @property
     def _runs(self) -> list[list[str]]:
-        """The units, the last of the mesh first, in runs that are virtual or real."""
+        """The op's units in reverse mesh order, grouped in runs of virtual and of real ones."""
         order = [u for u in reversed(self.units.names) if u in self.op.axes]
         return [list(run) for _, run in groupby(order, lambda u: u in self.units.virtual)]
 
     def run(self, x: Any) -> Any:
-        """The sum, or this device's tile of it."""
+        """The sum, or for a reduce-scatter this device's tile of it."""
         if isinstance(self.op, AllReduce):
             for run in self._runs:
                 x = self._everywhere(x, run)
@@ -78,7 +77,7 @@ class _Ordered:
         return self._scattered(x, self.op)
 
     def _everywhere(self, x: Any, run: list[str]) -> Any:
-        """The sum over a run, on all its devices."""
+        """The sum over a run of units, on all its devices."""
         aval, n = typeof(x), self._size(run)
         if run[0] in self.units.virtual or n == 2 or aval.nbytes <= _FEW:
             return self._joined(self._over(AllGather, run, 0)(expand_dims(x, [0])), run)
@@ -89,7 +88,7 @@ class _Ordered:
         return reshape(slice_in_dim(whole, 0, aval.size), aval.shape)
 
     def _scattered(self, x: Any, op: ReduceScatter) -> Any:
-        """This device's tile of the sum: tiles are those of the op's axes, whatever the order of the sum is."""
+        """This device's tile of the sum. The tiles follow the op's axes, independently of the order of summation."""
         shape, d = typeof(x).shape, op.dimension
         x = reshape(x, (*shape[:d], *op.sizes, shape[d] // op.group_size, *shape[d + 1 :]))
         for run in self._runs:
@@ -104,7 +103,7 @@ class _Ordered:
         return x
 
     def _sent_tile(self, x: Any, run: list[str], where: list[int]) -> Any:
-        """The tiles that are to be this device's, sent by all others, and added."""
+        """This device's tile, received from all devices of the run, and summed."""
         inner = [d for d in range(typeof(x).ndim) if d not in where]
         front = transpose(x, [*reversed(where), *inner])
         shape = typeof(front).shape[len(where) :]
@@ -112,8 +111,10 @@ class _Ordered:
         return expand_dims(self._joined(squeeze(sent, [1]), run), where)
 
     def _joined(self, terms: Any, run: list[str]) -> Any:
-        """The sum of what stands along dimension 0, one of each device of a run, in the order of the mesh. Nothing
-        else of the program is computed with it: a product and a sum in one instruction are rounded once."""
+        """The sum over dimension 0, which has one term per device of a run, in mesh order.
+
+        Barriers keep the compiler from fusing it with other ops: a fused multiply-add would be rounded only once.
+        """
         (terms,) = optimization_barrier([terms])
         x = reshape(terms, (*(self.units.sizes[u] for u in reversed(run)), *typeof(terms).shape[1:]))
         for dim in reversed(range(len(run))):
@@ -121,7 +122,7 @@ class _Ordered:
         return optimization_barrier([x])[0]
 
     def _over(self, cls: Any, run: list[str], *params: int) -> Callable[[Any], Any]:
-        """A collective over a run, whose members are in the order of the mesh."""
+        """A collective over a run of units, in mesh order."""
         axes = tuple(reversed(run))
         bind: Callable[[Any], Any] = cls(axes, tuple(self.units.sizes[u] for u in axes), *params).bind
         return bind

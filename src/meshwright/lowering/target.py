@@ -1,8 +1,8 @@
-"""Where a program runs, or is compiled for.
+"""The target of a program: the devices that it runs on, or is compiled for.
 
-A mesh has positions, hardware has devices. Several positions may share a device, which then computes them together as
-one batch: the axes (their atoms) along which they differ are *virtual*. Along the others, the *real* ones, positions
-have devices of their own, and a collective is the hardware's.
+A mesh has positions, and hardware has devices. Several positions may share a real device, which then computes them as
+one batch: the axes (or their atoms) along which these positions differ are *virtual*. Along the other, *real* axes,
+positions have separate devices, and collectives are executed by the hardware.
 
 ====================================  ===========  =====================================
 target                                real axes    devices
@@ -29,10 +29,10 @@ from meshwright.sharding import AbstractMesh, Mesh
 
 @runtime_checkable
 class TargetDevice(Protocol):
-    """What a target asks of the devices of its mesh.
+    """The attributes of devices that a target uses.
 
-    ``hardware_id`` numbers the hardware behind a position, over all processes: virtual devices that share a real one
-    have the same.
+    ``hardware_id`` identifies the real device over all processes; virtual devices on the same real device have the
+    same.
     """
 
     @property
@@ -47,7 +47,7 @@ class TargetDevice(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """A mesh, its real atoms in mesh order, and one device for each position along these, in row-major order."""
+    """A mesh, its real atoms in mesh order, and one device per position along these, in row-major order."""
 
     mesh: AbstractMesh
     real: tuple[str, ...] = ()
@@ -56,10 +56,10 @@ class Target:
 
     @staticmethod
     def of(mesh: Mesh | AbstractMesh, is_owned: bool = True) -> Target:
-        """The target of programs on ``mesh``: atoms along which the hardware changes are real.
+        """The target of programs on ``mesh``: atoms along which the real device changes are real.
 
         Raises:
-          MeshError: positions share hardware in a way that is no grid.
+          MeshError: the positions that share a real device do not form a grid.
         """
         if isinstance(mesh, AbstractMesh):
             return Target(mesh)
@@ -79,18 +79,18 @@ class Target:
 
     @staticmethod
     def all_real(mesh: Mesh | AbstractMesh) -> Target:
-        """The target in which every position of ``mesh`` has a device of its own: what texts show."""
+        """The target in which every position of ``mesh`` has a separate device, for printing per-device programs."""
         devices = tuple(mesh.devices.flat) if isinstance(mesh, Mesh) else ()
         return Target(mesh.abstract_mesh, mesh.abstract_mesh.atoms, devices, is_owned=False)
 
     @cached_property
     def virtual(self) -> tuple[str, ...]:
-        """The atoms that are batched over, in mesh order."""
+        """The atoms to batch over, in mesh order."""
         return tuple(a for a in self.mesh.atoms if a not in self.real)
 
     @property
     def num_devices(self) -> int:
-        """How many real devices run the program."""
+        """The number of real devices that run the program."""
         return self.mesh.sizes(self.real)
 
     @property
@@ -100,23 +100,23 @@ class Target:
 
     @cached_property
     def replicas(self) -> np.ndarray:
-        """The replica number of each real device, in the order of the mesh: they are numbered in the order of ids."""
+        """The replica number of each real device, in mesh order; replicas are numbered by ascending device id."""
         if not self.devices:
             return np.arange(self.num_devices)
         return np.argsort(np.argsort([d.id for d in self.devices]))
 
     @cached_property
     def assignment(self) -> tuple[Any, ...]:
-        """The devices in the order of their replica numbers: what XLA's device assignment lists."""
+        """The devices in the order of their replica numbers, as in XLA's device assignment."""
         return tuple(self.devices[i] for i in np.argsort(self.replicas))
 
     @property
     def wiring(self) -> tuple[Any, ...]:
-        """All of it that shapes what a device runs: the real atoms, and which replica is where along them."""
+        """A cache key of everything that affects the program: the real atoms, and the replica numbers along them."""
         return self.real, tuple(self.replicas.tolist())
 
     def grid(self, axes: tuple[str, ...]) -> np.ndarray:
-        """Replica numbers, a row for each group of real devices along ``axes`` (of real atoms), major to minor."""
+        """Replica numbers with one row per group of real devices along ``axes`` (real atoms, major to minor)."""
         sizes = [self.mesh.axis_size(a) for a in self.real]
         inner = [self.real.index(a) for a in self.mesh.expand(axes)]
         outer = [i for i in range(len(self.real)) if i not in inner]
@@ -131,7 +131,7 @@ class Target:
 
 
 def _remedy(hardware: np.ndarray) -> str:
-    """Which mesh would do, where every real device has as many positions."""
+    """A hint for a valid mesh, if every real device has the same number of positions."""
     counts = np.unique(hardware, return_counts=True)[1]
     if len(set(counts.tolist())) > 1:
         return ""

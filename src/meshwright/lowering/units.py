@@ -1,7 +1,7 @@
-"""Cutting mesh axes into units, entering a per-device program and leaving it.
+"""Units, and conversion between the arrays of a real device and the shards of a per-device program.
 
-A unit is a whole mesh axis, or one of its atoms where the program (or the target) takes the axis apart. Along virtual
-units the program is batched; along real ones its collectives stay.
+A unit is a whole mesh axis, or one of its atoms if the program or the target uses a part of the axis. The program is
+batched over virtual units; its collectives over real units remain.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from meshwright.spmd.reshard.emit import fit_rows
 
 @dataclass(frozen=True)
 class Units:
-    """The axes to batch over, ``virtual``, and the real ones: whole mesh axes, or their atoms where the program or the
-    target takes them apart."""
+    """The units of a program: ``names`` in mesh order, of which ``virtual`` are to be batched over."""
 
     mesh: AbstractMesh
     names: tuple[str, ...]
@@ -39,7 +38,7 @@ class Units:
 
     @staticmethod
     def of(part: Partition, target: Target | None = None, atoms: bool = False) -> Units:
-        """Those of a program, all virtual without a target; with ``atoms``, every axis is taken apart."""
+        """The units of a program, all virtual without a target; with ``atoms``, every axis is split into atoms."""
         mesh = part.mesh
         real = target.real if target is not None else ()
         runs = [mesh.coalesce(axes) for lo in (*part.in_layouts, *part.out_layouts) for axes in lo.dims]
@@ -64,21 +63,21 @@ class Units:
         return Units(mesh, tuple(names), {n: mesh.axis_size(n) for n in names}, of_atom, virtual)
 
     def of_atoms(self, atoms: Sequence[str]) -> tuple[str, ...]:
-        """The units that a run of atoms is made of."""
+        """The units of a run of atoms."""
         return tuple(dict.fromkeys(self.of_atom[a] for a in atoms))
 
     def of_axis(self, axis: str) -> list[str]:
-        """The units that an axis, or a part of one, is made of."""
+        """The units of an axis or sub-axis."""
         return [axis] if axis in self.sizes else [u for u in self.names if _part_of(u, axis)]
 
     def virtual_of(self, atoms: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """The virtual units that a run of atoms is made of, and their sizes."""
+        """The virtual units of a run of atoms, and their sizes."""
         names = tuple(u for u in self.of_atoms(atoms) if u in self.virtual)
         return names, tuple(self.sizes[u] for u in names)
 
 
 def with_units(jaxpr: ClosedJaxpr, units: Units) -> ClosedJaxpr:
-    """Collectives over units instead of the axes they name."""
+    """The program with the axes of collectives replaced by their units."""
 
     def unit_axes(op: Collective) -> Collective:
         names = [unit for axis in op.axes for unit in units.of_axis(axis)]
@@ -112,7 +111,10 @@ def _parse(axis: str) -> tuple[str, int, int | None]:
 
 # --- entering and leaving -----------------------------------------------------------------------------------
 def held_aval(aval: ShapedArray, layout: Layout, units: Units) -> ShapedArray:
-    """What a real device has of a global array: dimensions that real axes split are padded to tiles of equal size."""
+    """The type of a real device's part of a global array.
+
+    Dimensions that are sharded over real axes are padded to tiles of equal size.
+    """
     shape = list(aval.shape)
     for dim, atoms in enumerate(layout.dims):
         names, sizes = units.virtual_of(atoms)
@@ -122,7 +124,7 @@ def held_aval(aval: ShapedArray, layout: Layout, units: Units) -> ShapedArray:
 
 
 def enter(x: Any, layout: Layout, units: Units) -> Any:
-    """The part of what a real device has that belongs to this position."""
+    """The shard of this mesh position, from the array ``x`` of its real device."""
     for dim, atoms in enumerate(layout.dims):
         names, sizes = units.virtual_of(atoms)
         if names:
@@ -133,7 +135,7 @@ def enter(x: Any, layout: Layout, units: Units) -> Any:
 
 
 def leave(x: Any, layout: Layout, shape: Sequence[int], units: Units) -> Any:
-    """What a real device has, of ``shape``, of the parts at all its positions."""
+    """The array of a real device, of ``shape``, assembled from the shards of all its positions."""
     for dim, atoms in enumerate(layout.dims):
         names, sizes = units.virtual_of(atoms)
         if names:
@@ -142,10 +144,10 @@ def leave(x: Any, layout: Layout, shape: Sequence[int], units: Units) -> Any:
 
 
 def first_of(val: Any, dim: int | None) -> Any:
-    """Of a value that is the same on all devices, the first's."""
+    """The first device's copy of a replicated value."""
     return val if dim is None else squeeze(slice_in_dim(val, 0, 1, axis=dim), [dim])
 
 
 def every_of(val: Any, dim: int | None) -> Any:
-    """Of a value that devices have computed each for itself, all, along dimension 0."""
+    """All devices' copies of a replicated value, stacked along dimension 0."""
     return val if not dim else transpose(val, [dim, *(d for d in range(typeof(val).ndim) if d != dim)])

@@ -1,1 +1,1 @@
-"""Running programs: the PJRT adapter, devices, arrays, executables, virtual meshes."""
+"""The runtime: PJRT adapter, devices, arrays, executables, virtual meshes."""

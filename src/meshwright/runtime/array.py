@@ -1,4 +1,4 @@
-"""``Array``: a value on devices. On a virtual mesh it is one buffer in global row-major order plus its sharding."""
+"""``Array``: a value on devices. On a virtual mesh, it is one buffer in global row-major order and a sharding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from meshwright.sharding.format import Format, row_major
 
 
 def default_sharding() -> SingleDeviceSharding:
-    """Where arrays live that nobody placed."""
+    """The sharding of uncommitted arrays."""
     return _sharding_on(default_device())
 
 
@@ -44,7 +44,7 @@ _sharding_on = cache(SingleDeviceSharding)
 
 @dataclass(frozen=True)
 class Shard:
-    """The part of an array on one device; ``index`` is where it stands in the whole."""
+    """The shard of an array on one device; ``index`` is its position in the global array."""
 
     device: Device
     index: tuple[slice, ...]
@@ -58,24 +58,24 @@ class Shard:
 
 
 def index_text(entry: Any) -> str:
-    """An entry of an index as one writes it."""
+    """An entry of an index, formatted as users write it."""
     if not isinstance(entry, slice):
         return str(entry)
     return ":" if entry.stop is None else f"{entry.start or 0}:{entry.stop}"
 
 
 class _ArrayType(type):
-    """Makes traced arrays instances of :class:`Array`, as what is written for arrays is written for them."""
+    """Makes tracers instances of :class:`Array`, so that ``isinstance`` checks work in traced functions."""
 
     def __instancecheck__(cls, x: Any) -> bool:
         return type.__instancecheck__(cls, x) or isinstance(x, Tracer)
 
 
 class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
-    """An immutable n-dimensional array. Made by functions of ``meshwright.numpy``, ``device_put``, and results of ops.
+    """An immutable n-dimensional array. Created by functions of ``meshwright.numpy``, ``device_put``, and ops.
 
-    ``committed`` arrays were placed by the user; others follow the arrays they are used with. In a traced function,
-    what stands for an array is an instance too.
+    ``committed`` arrays were placed by the user; others move to the devices of the arrays they are used with. Tracers
+    are instances of this class too.
     """
 
     __slots__ = ("__weakref__", "_buffer", "_numpy", "_shards", "aval", "committed", "sharding")
@@ -93,7 +93,7 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
     # --- buffers --------------------------------------------------------------------------------------------
     @property
     def buffer(self) -> Any:
-        """The PJRT buffer; of an array that does not lie on one real device of this process, :class:`Parts`.
+        """The PJRT buffer, or :class:`Parts` for an array that is not on a single real device of this process.
 
         Raises:
           DeletedArrayError: the array was donated or deleted.
@@ -106,12 +106,12 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
         return self._buffer
 
     def delete(self) -> None:
-        """Free the buffer; later use of the array is an error."""
+        """Free the buffer. Later use of the array is an error."""
         self._buffer = None
         self._numpy = self._shards = None
 
     def is_deleted(self) -> bool:
-        """Whether the array was deleted or its memory donated."""
+        """Whether the array was deleted or donated."""
         return self._buffer is None or self._buffer.is_deleted()
 
     def block_until_ready(self) -> Array:
@@ -130,25 +130,25 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
 
     @property
     def format(self) -> Format:
-        """How the array lies in memory, row by row, and on which devices."""
+        """The memory layout (row-major) and sharding of the array."""
         return Format(row_major(self.ndim), self.sharding)
 
     def devices(self) -> set[Any]:
         return set(self.sharding.device_set)
 
     def platform(self) -> str:
-        """What the devices are, as their ``platform`` says: ``"cpu"``."""
+        """The ``platform`` of the devices, such as ``"cpu"``."""
         return str(next(iter(self.sharding.device_set)).platform)
 
     def on_device_size_in_bytes(self) -> int:
-        """The bytes of all parts on all devices, repeated ones and padding included."""
+        """The bytes of all shards on all devices, including replicas and padding."""
         return prod(self.sharding.shard_shape(self.shape)) * self.itemsize * self.sharding.num_devices
 
     def unsafe_buffer_pointer(self) -> int:
-        """Where the array's memory starts. Nothing keeps that there but the array.
+        """The address of the array's buffer, which is valid only while the array is alive.
 
         Raises:
-          ArgumentError: it lies on several devices; each part has memory of its own.
+          ArgumentError: the array is on several devices, so each shard has its own buffer.
         """
         if self.sharding.num_devices > 1:
             raise ArgumentError(
@@ -167,8 +167,8 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """One shard a device of this process, with its part of the data, without padding: on real devices of their own
-        the memory is shared, of virtual ones it is a copy, made once."""
+        """One unpadded shard per device of this process; it shares memory on real devices, and is a copy, made once, on
+        virtual devices."""
         if self._shards is None or self._buffer is None:
             self._shards = self._cut_into_shards()
         return list(self._shards)
@@ -202,7 +202,7 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
         return from_numpy(np.asarray(part)[where], sharding=sharding, transfer="none")
 
     def _part(self, real: int) -> Array:
-        """The part on one of this process's real devices, as an array there."""
+        """The part on one of this process's real devices, as an array on that device."""
         spread = spread_of(self.sharding)
         device = next(d for d in self.sharding.devices if real_of(d) == real)
         buffer = self.buffer.buffers[spread.here.index(real)]
@@ -210,27 +210,27 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
 
     @property
     def global_shards(self) -> list[Shard]:
-        """One shard a device of all processes; those of others have no data."""
+        """One shard per device of all processes; those of other processes have no data."""
         mine = {s.device: s for s in self.addressable_shards}
         indices = self.sharding.devices_indices_map(self.shape)
         return [mine.get(d) or Shard(d, index, None, -1) for d, index in indices.items()]  # type: ignore[arg-type]
 
     def addressable_data(self, index: int) -> Array:
-        """The part of the array on this process's device number ``index``, in the order of the sharding."""
+        """The shard on this process's device number ``index``, in the order of the sharding."""
         return self.addressable_shards[index].data
 
     def copy_to_host_async(self) -> None:
-        """Start a copy for NumPy, which here shares the memory: only checks that the array is there."""
+        """No copy is needed, since NumPy shares the memory; only checks that the array was not deleted."""
         _ = self.buffer
 
     def words(self) -> Array:
-        """The words of random keys, which share their memory."""
+        """The words of random keys, sharing their buffer."""
         words: Any = self.dtype
         aval = ShapedArray((*self.shape, words.words), np.dtype(np.uint32))
         return Array(aval, self.buffer, self.sharding, self.committed)
 
     def keys(self, dtype: Any) -> Array:
-        """Words as the random keys that they are; the opposite of :meth:`words`."""
+        """The random keys made of these words, sharing their buffer; the inverse of :meth:`words`."""
         return Array(ShapedArray(self.shape[:-1], dtype), self.buffer, self.sharding, self.committed)
 
     # --- values ---------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
         return self._numpy
 
     def _gathered(self) -> np.ndarray:
-        """All of it, from the parts that this process has."""
+        """The global value, assembled from the parts of this process."""
         spread = spread_of(self.sharding)
         held = tiles_of(self.sharding, self.ndim)
         if spread.here and all(t is None for t in held[spread.here[0]]):
@@ -288,10 +288,10 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A DLPack capsule that shares the array's memory, or with ``copy`` holds a copy. The consumer must not write.
+        """A DLPack capsule that shares the array's memory, or with ``copy`` a copy. The consumer must not write to it.
 
         Raises:
-          DLPackError: another device or a stream is asked for.
+          DLPackError: another device or a stream is requested.
         """
         here = self.__dlpack_device__()
         if dl_device not in (None, here) or (stream is not None and here[0] == 1):
@@ -319,7 +319,7 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
         return bool(self._scalar("bool()", "; use .any() or .all()"))
 
     def __int__(self) -> int:
-        return int(self._scalar("int()").item())  # Python refuses complex numbers, which NumPy would cut off
+        return int(self._scalar("int()").item())  # Python rejects complex numbers; NumPy would drop the imaginary part
 
     def __float__(self) -> float:
         return float(self._scalar("float()").item())
@@ -333,7 +333,7 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
         return int(self._scalar("an index"))
 
     def item(self, *args: int) -> Any:
-        """The only element, or the one at a position, as a Python number."""
+        """The only element, or the one at an index, as a Python number."""
         return np.asarray(self).item(*args)
 
     def tolist(self) -> Any:
@@ -374,7 +374,7 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
         return (self[i] for i in range(self.shape[0]))  # type: ignore[index]
 
     def __reduce__(self) -> Any:
-        # Without the sharding: the devices of another process are not ours.
+        # The sharding is not pickled: another process has other devices.
         if is_key(self.dtype):
             return Array.keys, (self.words(), self.dtype)
         return from_numpy, (np.asarray(self), None, None, True, self.weak_type)
@@ -383,12 +383,12 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: Any) -> Array:
-        """An array with memory of its own: it outlives the donation of this one."""
+        """A copy with its own buffer, which stays valid if this array is donated."""
         return Array(self.aval, CONVERSIONS.value.copy(self), self.sharding, self.committed)
 
 
 def _carrier(dtype: np.dtype) -> np.dtype | None:
-    """The dtype that carries one NumPy's DLPack cannot: same-width unsigned, or int8 for the narrower ones."""
+    """A dtype to carry one that NumPy's DLPack does not support: unsigned of the same width; int8 for narrower ones."""
     if dtype in NUMPY_DTYPES:
         return None
     if dtype.name in ("int4", "uint4", "int2", "uint2", "float4_e2m1fn"):
@@ -398,7 +398,7 @@ def _carrier(dtype: np.dtype) -> np.dtype | None:
 
 @dataclass(frozen=True)
 class Conversions:
-    """Conversions that need compiled programs: to a type that NumPy has, from one, and a copy of an array's buffer."""
+    """Conversions that need compiled programs: to and from a dtype that NumPy has, and copying a buffer."""
 
     to_carrier: Callable[[Array, np.dtype], Array]
     from_carrier: Callable[[Array, ShapedArray, Sharding, bool], Array]
@@ -412,13 +412,13 @@ def from_numpy(
     value: Any, dtype: np.dtype | None = None, sharding: Sharding | None = None, copy: bool = True,
     weak_type: bool = False, transfer: str = "implicit",
 ) -> Array:  # fmt: skip
-    """An array of a NumPy value. Without ``copy`` it may share the value's memory, which must then not be written to.
+    """An array of a NumPy value. Without ``copy``, it may share the value's memory, which must then not be written to.
 
-    Memory is shared where it is contiguous and, as XLA wants it, starts at a multiple of 64 bytes. To the guard of
-    transfers this is one that is ``"explicit"`` or ``"implicit"``, or ``"none"`` at all.
+    Memory is shared if it is contiguous and 64-byte aligned, as XLA requires. For the transfer guard, this is an
+    ``"explicit"`` or ``"implicit"`` transfer, or none (``"none"``).
 
     Raises:
-      TransferError: the guard refuses it.
+      TransferError: the transfer guard refuses it.
     """
     if isinstance(value, np.ndarray):
         refuse_masked(value)
@@ -445,7 +445,7 @@ def from_numpy(
 
 
 def _parts_of(value: np.ndarray, sharding: Sharding) -> Parts:
-    """The parts of a NumPy array that this process's devices hold, copied: several devices may hold the same."""
+    """Copies of the parts of a NumPy array that this process's real devices hold."""
     buffers = []
     for real in spread_of(sharding).here:
         device = next(d for d in sharding.devices if real_of(d) == real)
@@ -455,13 +455,13 @@ def _parts_of(value: np.ndarray, sharding: Sharding) -> Parts:
 
 
 def from_dlpack(exporter: Any, sharding: Sharding | None = None, copy: bool = False) -> Array:
-    """An array of anything that speaks DLPack, of any dtype that XLA has, sharing its memory where it can.
+    """An array of an object that supports DLPack, of any dtype of XLA, sharing its memory if possible.
 
-    It is shared where it is in row-major order, aligned as XLA wants it, and of a dtype that needs no narrowing.
-    What NumPy has no dtype for (bfloat16, 8-bit floats) does not pass through NumPy.
+    The memory is shared if it is row-major, aligned as XLA requires, and of a dtype that needs no narrowing. Dtypes
+    that NumPy lacks (bfloat16, 8-bit floats) do not pass through NumPy.
 
     Raises:
-      DLPackError: memory of a device that arrays are not made on, or with gaps between its elements.
+      DLPackError: the memory is on an unsupported device, or has gaps between its elements.
     """
     try:
         host = np.from_dlpack(exporter) if exchange.is_host_memory(exporter) else None
@@ -476,10 +476,10 @@ def from_dlpack(exporter: Any, sharding: Sharding | None = None, copy: bool = Fa
 
 
 def of_xlas_memory(exporter: Any) -> Array:
-    """An array that has the memory of another of XLA's, as JAX's are, or of one whose dtype NumPy does not know.
+    """An array that shares the memory of another XLA array (such as JAX's), or of one with a dtype that NumPy lacks.
 
     Raises:
-      DLPackError: memory of a device that arrays are not made on, or not in row-major order.
+      DLPackError: the memory is on an unsupported device, or is not row-major.
     """
     try:
         buffer = exchange.buffer_from_dlpack(exporter, spread_of(default_sharding()).reals[0])

@@ -1,7 +1,7 @@
-"""Devices. By default there is one process with ``config.num_devices`` *virtual* devices, which share one real one.
+"""Devices. By default, there is one process with ``config.num_devices`` *virtual* devices on one real device.
 
-With ``config.real_devices``, or on an accelerator, a process has several real ones, and its devices are shared out
-among them evenly: one each, unless ``num_devices`` asks for more. All processes have equally many.
+With ``config.real_devices``, or on an accelerator, a process has several real devices, and its devices are distributed
+evenly over them: one each, unless ``num_devices`` is larger. All processes have the same number of devices.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from meshwright.sharding.memory_kind import DEVICE, KINDS, checked_kind
 from meshwright.sharding.mesh import LOCAL_MESH
 from meshwright.sharding.pmapped import OWN_DEVICES
 
-#: counts the memory that arrays take on devices
+#: counts the memory of live arrays on devices
 MEMORY_STATS: Slot[Callable[[Sequence[Device]], dict[Device, dict[str, int]]]] = Slot(
     "the count of memory", "meshwright.runtime.memory_stats"
 )
@@ -35,14 +35,14 @@ MEMORY_STATS: Slot[Callable[[Sequence[Device]], dict[Device, dict[str, int]]]] =
 
 @dataclass(frozen=True)
 class Device:
-    """One position that a mesh can hold."""
+    """A device that can be placed on a mesh: a real one, or a virtual one that shares a real one."""
 
     id: int
     platform: str = "cpu"
     process_index: int = 0
     #: the real device behind it, which virtual ones share
     hardware_id: int = 0
-    #: its number among those of its process
+    #: its number within its process
     local_hardware_id: int = 0
     is_virtual: bool = True
 
@@ -53,19 +53,19 @@ class Device:
         return f"{self.platform.upper()} {self.id}"
 
     def __call__(self) -> Device:
-        """Itself: ``x.device`` was a method of arrays until 2024, ``x.device()``."""
+        """Returns itself, since ``x.device()`` was a method of JAX's arrays until 2024."""
         return self
 
     @property
     def device_kind(self) -> str:
-        """What it is, as ``NVIDIA H200``; of a virtual one, what platform it is on."""
+        """The kind of hardware, such as ``NVIDIA H200``; for a virtual device, the platform."""
         return "virtual " + self.platform if self.is_virtual else str(real_devices()[self.hardware_id].device_kind)
 
     def memory_stats(self) -> dict[str, int]:
         """``bytes_in_use``, ``peak_bytes_in_use`` (the highest count so far), ``num_allocs`` and ``bytes_limit``.
 
-        On an accelerator they are XLA's; on CPUs and virtual devices, arrays that are alive are counted: this device's
-        parts of them.
+        On an accelerator, the figures are XLA's. On CPUs and virtual devices, this device's shards of live arrays are
+        counted.
 
         Example:
           >>> x = mnp.ones((256, 256))
@@ -75,30 +75,30 @@ class Device:
         return MEMORY_STATS.value([self])[self]
 
     def addressable_memories(self) -> list[Memory]:
-        """The memories that the device can address, its own first."""
+        """The memories that the device can address, its default memory first."""
         return [Memory(self, kind) for kind in KINDS]
 
     def default_memory(self) -> Memory:
-        """Its own memory."""
+        """The device's default memory."""
         return Memory(self, DEVICE)
 
     def memory(self, kind: str) -> Memory:
-        """The memory of a kind.
+        """The device's memory of a kind.
 
         Raises:
-          ShardingError: there is none.
+          ShardingError: there is no memory of this kind.
         """
         return Memory(self, checked_kind(kind, "memory") or DEVICE)
 
     @property
     def is_addressable(self) -> bool:
-        """Whether it is a device of this process."""
+        """Whether the device belongs to this process."""
         return self.process_index == WORLD.rank
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A memory that a device can address. The CPU has one behind all its kinds."""
+    """A memory that a device can address. On CPUs, all kinds are the same memory."""
 
     device: Device
     kind: str
@@ -108,7 +108,7 @@ class Memory:
         return self.device.platform
 
     def addressable_by_devices(self) -> list[Device]:
-        """The devices that can address it."""
+        """The devices that can address this memory."""
         return [self.device]
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ def _all_devices() -> tuple[Device, ...]:
 
 
 def are_listed() -> bool:
-    """Whether somebody has asked for devices."""
+    """Whether the devices have been initialized."""
     return _all_devices.cache_info().currsize > 0
 
 
@@ -144,13 +144,13 @@ def _own_devices() -> tuple[Device, ...]:
 
 
 def require_backend(backend: str | None, what: str) -> None:
-    """Raise unless ``backend`` is None or the one there is.
+    """Raise unless ``backend`` is None or the platform in use.
 
     Raises:
-      DeviceError: naming both.
+      DeviceError: names both.
     """
     if backend is None:
-        return  # without a look at the devices, which would start them
+        return  # does not initialize the devices
     if not isinstance(backend, str):
         raise refused(f"{what}: backend", "a platform's name", backend)
     platform = _all_devices()[0].platform
@@ -206,7 +206,7 @@ def _local_mesh(mesh: Mesh) -> Mesh:
 
 
 def device_count(backend: str | None = None) -> int:
-    """How many devices all processes have together.
+    """The number of devices of all processes.
 
     Example:
       >>> mw.device_count()  # after config.update("num_devices", 8)
@@ -217,7 +217,7 @@ def device_count(backend: str | None = None) -> int:
 
 
 def local_device_count(backend: str | None = None) -> int:
-    """How many devices this process has.
+    """The number of devices of this process.
 
     Example:
       >>> mw.local_device_count() * mw.process_count() == mw.device_count()
@@ -239,7 +239,7 @@ def process_index(backend: str | None = None) -> int:
 
 
 def process_count(backend: str | None = None) -> int:
-    """How many processes work together.
+    """The number of processes.
 
     Example:
       >>> mw.process_count()
@@ -261,7 +261,7 @@ def process_indices(backend: str | None = None) -> list[int]:
 
 
 def host_id(backend: str | None = None) -> int:
-    """:func:`process_index`, by its older name.
+    """Older name of :func:`process_index`.
 
     Example:
       >>> mw.host_id()

@@ -1,4 +1,4 @@
-"""Op-by-op evaluation through a cache of compiled one-op programs."""
+"""Eager evaluation, op by op, with a cache of compiled single-op programs."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ else:
     agreement = LateModule("meshwright.runtime.processes.agreement")
 
 _cache: dict[Any, Executable] = {}
-#: keys of ops that hold jaxprs, oldest first: a function that is made anew at each call must not fill the memory
+#: cache keys of ops that hold jaxprs, oldest first; bounds the memory used if a function is recreated at each call
 _with_jaxprs: deque[Any] = deque()
 _MOST_WITH_JAXPRS = 256
 on_clear(_cache.clear)
-#: the largest result that is worth moving by NumPy
+#: the largest result that is computed with NumPy
 _MOST_HOST_BYTES = 1 << 16
-#: up to this size of operands and results together, the time to compile an op outweighs the speed of its code
+#: up to this total size of operands and results, compile time matters more than the speed of the code
 _MOST_QUICK_BYTES = 1 << 16
 
-#: evaluates an op some of whose operands lie on a mesh, with the partitioner
+#: evaluates an op with operands on a mesh, with the partitioner
 SHARDED: Slot[Callable[[Op, Sequence[Array]], Any]] = Slot(
     "the evaluation of ops on a mesh", "meshwright.api.placement"
 )
-#: evaluates a region that is written for the devices of a mesh
+#: evaluates a ``shard_map`` region
 REGION: Slot[Callable[[Op, Sequence[Array]], Any]] = Slot("the evaluation of regions", "meshwright.api.shard_map")
 
 
 def single_op_jaxpr(op: Op, avals: Sequence[Any]) -> ClosedJaxpr:
-    """The program that is just ``op``."""
+    """A program that consists of ``op`` alone."""
     invars = [Var(a) for a in avals]
     out = infer_cached(op, tuple(avals))
     outvars = [Var(a) for a in (out if op.multiple_results else (out,))]
@@ -62,10 +62,10 @@ def single_op_jaxpr(op: Op, avals: Sequence[Any]) -> ClosedJaxpr:
 
 
 def _evaluate_body(body: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-    """Compute a call equation by equation.
+    """Evaluate a call equation by equation.
 
-    Functions with derivatives of their own, checkpointed ones and the like are traced anew at each call: as one program
-    they would be compiled at each, and their ops have been compiled before. What is jitted is traced once.
+    Functions with custom derivatives, checkpointed functions and similar ones are traced again at each call. As one
+    program they would be compiled at each call, while their single ops are cached. Jitted functions are traced once.
     """
     with set_trace(EVAL):
         outs = eval_jaxpr(body, body.consts, *args)
@@ -89,7 +89,7 @@ def _says_devices(jaxpr: Jaxpr) -> bool:
 
 
 def _performed(op: Op, args: Sequence[Any]) -> Any:
-    """What Python makes, as arrays."""
+    """The results of an op evaluated in Python, as arrays."""
     for x in args:
         check_alive(x)
     outs = op.perform(*args)
@@ -99,7 +99,7 @@ def _performed(op: Op, args: Sequence[Any]) -> Any:
 
 
 def evaluate(op: Op, args: Sequence[Any]) -> Any:
-    """Compute ``op`` on concrete values."""
+    """Evaluate ``op`` on concrete values."""
     if op.in_python:
         return _performed(op, args)
     if isinstance(op, KeyOp):
@@ -126,7 +126,7 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
         if op.moved is not None and (out := _moved(op, arrays, place)) is not None:
             out.committed = bool(committed)
             return check_finite(op.name, out)
-        # virtual devices share the program
+        # virtual devices share compiled programs
         executable = _compiled(op, arrays, key, place if many and place else default_sharding())
     outs = executable.run(executable.take(arrays))
     if place is not None:
@@ -143,10 +143,10 @@ def _operand(x: Any) -> Array:
 
 
 def _common_place(op: Op, committed: Sequence[Array]) -> Sharding | None:
-    """The one device that operands are committed to; None if one of them lies on a mesh.
+    """The device that the operands are committed to; None if one of them is on a mesh.
 
     Raises:
-      MeshError: they are committed to different devices.
+      MeshError: the operands are committed to different devices.
     """
     place: SingleDeviceSharding | None = None
     for x in committed:
@@ -162,9 +162,9 @@ def _common_place(op: Op, committed: Sequence[Array]) -> Sharding | None:
 
 
 def _compiled(op: Op, arrays: Sequence[Array], key: Hashable, home: Sharding) -> Executable:
-    """The program that is just ``op``, kept under ``key``."""
+    """The compiled program of ``op`` alone, cached under ``key``."""
     jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
-    # a loop over small arrays may still run for long
+    # a loop over small arrays may still run for a long time
     quick = not op.holds_jaxprs and sum(a.nbytes for a in (*jaxpr.in_avals, *jaxpr.out_avals)) <= _MOST_QUICK_BYTES
     homes = [home] * len(jaxpr.out_avals)
     place = one_device(home, [home] * len(arrays))
@@ -177,9 +177,9 @@ def _compiled(op: Op, arrays: Sequence[Array], key: Hashable, home: Sharding) ->
 
 
 def _moved(op: Op, arrays: Sequence[Array], place: Sharding | None) -> Array | None:
-    """What ``op`` moves, by NumPy, where that is exact and costs less than compiling: or else nothing."""
+    """The result of ``op`` by NumPy, if that is exact and cheaper than compiling; else None."""
     if platforms.is_plugin():
-        return None  # it would leave the accelerator and come back
+        return None  # the data would have to be copied from the accelerator and back
     out = infer_cached(op, tuple(x.aval for x in arrays))
     if out.nbytes > _MOST_HOST_BYTES or not all(x.dtype in dtypes.NUMPY_DTYPES and x.is_ready() for x in arrays):
         return None
@@ -201,10 +201,10 @@ def _holds(x: Array, test: Callable[[np.ndarray], Any]) -> bool:
 
 
 def check_finite(name: str, out: Any) -> Any:
-    """With ``debug_nans`` or ``debug_infs`` on, raise where a NaN or an infinity appears.
+    """With ``debug_nans`` or ``debug_infs`` set, raise if a result contains NaN or infinity.
 
     Raises:
-      NonFiniteError: naming the op and the user's line.
+      NonFiniteError: names the op and the user's source line.
     """
     if config.debug_nans or config.debug_infs:
         for x in out if isinstance(out, list) else [out]:

@@ -1,4 +1,4 @@
-"""Compiled programs: arrays in, arrays out."""
+"""Compiled programs that take and return arrays."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _LOGGER = logging.getLogger("meshwright")
 
 @dataclass(frozen=True)
 class Results:
-    """What the arrays that a program gives are: types, shardings, and whether they stay where they are."""
+    """The types and shardings of a program's results, and whether they are committed."""
 
     avals: Sequence[ShapedArray]
     shardings: Sequence[Sharding]
     committed: bool = False
 
     def __post_init__(self) -> None:
-        # in the memory that each type says
+        # use the memory kind of each type
         placed = [s.with_memory_kind(a.memory) if a.memory else s for a, s in zip(self.avals, self.shardings)]
         object.__setattr__(self, "shardings", placed)
 
 
 def _in_memory(aval: ShapedArray) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of a buffer: of random keys, of their words."""
+    """The shape and dtype of a buffer; random keys are stored as their words."""
     if is_key(aval.dtype):
         return (*aval.shape, aval.dtype.words), np.dtype(np.uint32)  # type: ignore[attr-defined]
     return aval.shape, aval.dtype
@@ -63,9 +63,9 @@ def _in_memory(aval: ShapedArray) -> tuple[tuple[int, ...], np.dtype]:
 
 @dataclass(eq=False)
 class Executable:
-    """A loaded program. ``constants`` are arrays passed before the arguments at every run."""
+    """A loaded program. ``constants`` are arrays that are passed before the arguments at every run."""
 
-    #: XLA's executable; None where all results are arguments
+    #: XLA's executable; None if all results are forwarded arguments
     loaded: Any
     name: str
     out_avals: Sequence[ShapedArray]
@@ -74,21 +74,21 @@ class Executable:
     constants: Sequence[Any] = ()
     donated: Sequence[int] = ()
     keep: Any = field(default=None, repr=False)
-    #: it calls Python: a run is over when all its effects have happened
+    #: the program calls Python, so a run waits until all side effects have happened
     waits: bool = False
-    #: where arguments must be; None: there is one real device, and all are there
+    #: required shardings of the arguments; None if there is one real device, which holds them all
     in_shardings: Sequence[Sharding] | None = None
-    #: results that are arguments as they came: by their number, the argument's; the program computes the others
+    #: results that are unchanged arguments: result number to argument number; the program computes the others
     forwarded: Mapping[int, int] = field(default_factory=dict)
-    #: gives XLA's executable of all results, to be looked into
+    #: returns XLA's executable with all results, for inspection
     whole: Callable[[], Any] | None = field(default=None, repr=False)
-    #: floating-point operations that XLA's cost analysis leaves out
+    #: floating-point operations that XLA's cost analysis does not count
     uncounted_flops: float = 0.0
-    #: runs it on buffers, from the second time on
+    #: runs the program on buffers, from the second run on
     runner: Callable[[list[Any]], list[Any]] | None = field(default=None, repr=False)
 
     def take(self, args: Sequence[Any]) -> list[Any]:
-        """The buffers of arguments, brought to where the program wants them."""
+        """The buffers of the arguments, moved to the required shardings."""
         if self.in_shardings is None:
             if self._on_a_mesh and level_of("device_to_device") != "allow":
                 self._check_moves(args)
@@ -96,14 +96,14 @@ class Executable:
         return [buffer_at(x, s) for x, s in zip(args, self.in_shardings)]
 
     def _check_moves(self, args: Sequence[Any]) -> None:
-        """What the guard says of arrays that nobody has put on a mesh, and that go there, as to real devices."""
+        """Apply the transfer guard to arrays that move to a virtual mesh, as if its devices were real."""
         for x in args:
             if type(x) is Array:
                 check_move(x, self.out_shardings[0], False)
 
     @property
     def is_spread(self) -> bool:
-        """Whether several real devices run it together."""
+        """Whether the program runs on several real devices."""
         return self.in_shardings is not None
 
     @cached_property
@@ -112,22 +112,22 @@ class Executable:
 
     @cached_property
     def inspected(self) -> Any:
-        """XLA's executable, to be looked into: of what runs, or where nothing has to run, of what that does."""
+        """XLA's executable for inspection; if nothing has to run, that of the program with all results."""
         return self.loaded if self.loaded is not None or self.whole is None else self.whole()
 
     def cost_analysis(self) -> dict[str, float]:
-        """XLA's cost estimates, by name, with the work of calls of libraries."""
+        """XLA's cost estimates by name, including the operations of library calls."""
         found = self.inspected.cost_analysis()
         return {**found, "flops": found.get("flops", 0.0) + self.uncounted_flops} if self.uncounted_flops else found
 
-    #: one device computes for all that its results are on
+    #: one real device computes the results of all devices
     is_virtual: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         programs.note(self)
 
     def run(self, buffers: list[Any]) -> list[Array]:
-        """Run on buffers (of the arguments, in order); returns without waiting, unless the program calls Python."""
+        """Run on the buffers of the arguments. Asynchronous, unless the program calls Python."""
         outs = self._computed(buffers) if self.loaded is not None else []
         if self.forwarded:
             outs = self._with_forwarded(outs, buffers)
@@ -135,8 +135,10 @@ class Executable:
         return [Array(a, b, s, committed) for a, b, s in zip(self.out_avals, outs, self.out_shardings)]
 
     def direct(self) -> Callable[[Sequence[Array]], list[Array]] | None:
-        """What runs a program on arrays in the fewest steps, if it takes all of them as they are and gives just what it
-        computes; None of others, and before the first run."""
+        """A fast path that runs the program on arrays, or None.
+
+        There is one, after the first run, if all arguments are used as they are and all results are computed.
+        """
         asks = self.constants or self.donated or self.forwarded or self.in_shardings is not None or self._on_a_mesh
         if asks or self.runner is None:
             return None
@@ -149,7 +151,7 @@ class Executable:
         return run
 
     def _computed(self, buffers: list[Any]) -> list[Any]:
-        """The results that are not forwarded."""
+        """The results that are computed, not forwarded."""
         operands = [*self.constants, *buffers] if self.constants else buffers
         if self.runner is not None:
             return self.runner(operands)
@@ -167,7 +169,7 @@ class Executable:
         """Run on arrays, NumPy values or numbers.
 
         Raises:
-          ConcretizationTypeError: one is traced.
+          ConcretizationTypeError: an argument is a tracer.
         """
         for x in args:
             if isinstance(x, Tracer):
@@ -194,7 +196,7 @@ class Executable:
 
 
 def refuse_traced(name: str, x: Tracer) -> NoReturn:
-    """Raise, since a program cannot be looked into any more once it is compiled."""
+    """Raise, since a compiled program cannot be traced."""
     x.refuse(
         ConcretizationTypeError,
         f"the compiled program {name!r}",
@@ -209,10 +211,10 @@ def buffer_of(x: Any) -> Any:
 
 
 def buffer_at(x: Any, sharding: Sharding) -> Any:
-    """The buffer of ``x`` with a sharding, to which it is brought if it has another.
+    """The buffer of ``x`` resharded to ``sharding``.
 
     Raises:
-      TransferError: it would come from other devices, which the guard refuses.
+      TransferError: the transfer guard refuses a move between devices.
     """
     if type(x) in FOREIGN:
         x = as_array(x)
@@ -224,12 +226,12 @@ def buffer_at(x: Any, sharding: Sharding) -> Any:
 
 
 def check_move(x: Array, sharding: Sharding, explicit: bool) -> None:
-    """What the guard of transfers says where ``x`` goes to other devices; on the same ones programs move it.
+    """Apply the transfer guard if ``x`` moves to other devices; moves on the same devices are done by programs.
 
-    Scalars that were not put anywhere may meet arrays everywhere: Python's numbers are such arrays inside.
+    Uncommitted scalars are exempt, since Python numbers are converted to such arrays.
 
     Raises:
-      TransferError: it refuses the move.
+      TransferError: the guard refuses the move.
     """
     number = x.ndim == 0 and not x.committed
     if level_of("device_to_device") != "allow" and not number and x.sharding.device_set != sharding.device_set:
@@ -240,7 +242,7 @@ def reals_of(name: str, sharding: Sharding) -> tuple[int, ...]:
     """The real devices of a program.
 
     Raises:
-      MeshError: none of them is this process's.
+      MeshError: none of them belongs to this process.
     """
     spread = spread_of(sharding)
     if not spread.here:
@@ -253,13 +255,13 @@ def reals_of(name: str, sharding: Sharding) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Place:
-    """The devices that run a program, and the shardings of its arguments; constants are on each of them."""
+    """The devices that run a program, and the shardings of its arguments; constants are replicated over them."""
 
     sharding: Sharding
     in_shardings: Sequence[Sharding]
 
     def constant(self, value: Array) -> Any:
-        """A constant on all devices, as an operand."""
+        """A constant replicated over all devices, as an operand."""
         buffer = buffer_at(value, self.sharding)
         if not isinstance(buffer, Parts):
             return buffer
@@ -281,7 +283,7 @@ def as_array(x: Any) -> Array:
 
 
 def as_result(x: Any) -> Any:
-    """What a function returns of an argument that it need not change: an array, never a NumPy value or a number."""
+    """``x`` as a function's result: an array, never a NumPy value or a Python number."""
     return x if isinstance(x, Typed) else as_array(x)
 
 
@@ -297,10 +299,9 @@ def compile_program(
     program: DeviceProgram, results: Results, quick: bool = False, options: tuple[tuple[str, Any], ...] = (),
     place: Place | None = None,
 ) -> Executable:  # fmt: skip
-    """Compile the program of one real device, our first, or of several that run it together: those of ``place``.
+    """Compile a program for one real device (by default the first), or for the several real devices of ``place``.
 
-    ``quick`` asks for code that is made fast, rather than fast code. ``options`` are flags of XLA, by name, and their
-    values.
+    ``quick`` prefers a short compile time over fast code. ``options`` are XLA flags by name.
     """
     reals = None if place is None else reals_of(program.name, place.sharding)
     running, forwarded = without_forwarded(program)
@@ -325,7 +326,7 @@ def compile_program(
 
 
 def log_level() -> int:
-    """At which it is said what was compiled."""
+    """The level at which compilations are logged."""
     return logging.WARNING if config.log_compiles else logging.DEBUG
 
 
@@ -345,7 +346,7 @@ def _loaded(program: DeviceProgram, quick: bool, options: tuple[tuple[str, Any],
 
 
 def without_forwarded(program: DeviceProgram) -> tuple[DeviceProgram, dict[int, int]]:
-    """The program without results that are arguments, unless they are donated, and the argument for each of these."""
+    """The program without results that are arguments that are not donated, and a map from these to the arguments."""
     inner, shift = program.jaxpr.jaxpr, len(program.constants)
     number = {v: i for i, v in enumerate(inner.invars[shift:]) if i not in program.donated}
     forwarded = {o: number[v] for o, v in enumerate(inner.outvars) if isinstance(v, Var) and v in number}

@@ -1,8 +1,8 @@
-"""Python functions that fail in a program of several devices.
+"""Errors raised by callbacks in programs on several devices.
 
-XLA ends a device's run where a function raises, and the others wait for it in the next collective: within a process for
-ever. So a run goes on, with values that stand for what is missing, calls no function any more, and raises when it is
-over; in all of its processes, as none of them has results.
+If a callback raises, XLA aborts that device's run, and the other devices wait for it at the next collective: within a
+process, forever. So instead the run continues with placeholder values, calls no further callbacks, and raises the error
+at its end, in all of its processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much memory is in use on each device: as XLA says, or counted over the arrays that are alive."""
+"""Memory statistics of devices, from XLA or by counting live arrays."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from meshwright.runtime.array import Array
 from meshwright.runtime.devices import MEMORY_STATS, Device
 from meshwright.runtime.pjrt.client import real_devices
 
-#: the most that was counted on a device, by its number
+#: the highest count of bytes on each device, by its number
 _PEAKS: dict[int, int] = {}
 
 
 def alive() -> list[Array]:
-    """The arrays that hold memory, by a walk over what Python keeps."""
+    """The live arrays that hold memory, found through Python's garbage collector."""
     return [x for x in gc.get_objects() if type(x) is Array and not x.is_deleted()]
 
 
 def memory_stats(devices: Sequence[Device]) -> dict[Device, dict[str, int]]:
     """For each device ``bytes_in_use``, ``num_allocs`` (arrays), ``peak_bytes_in_use`` and ``bytes_limit``.
 
-    XLA has these of an accelerator, and more. It keeps no such count for the CPU, nor of virtual devices that share
-    one: arrays that are alive are counted, an array's part on each device that its sharding names (what a program holds
-    while it runs is not). The peak is the highest count so far; the limit is the machine's memory.
+    For accelerators, XLA provides these and more. For CPUs and virtual devices it does not, so the shards of live
+    arrays are counted on each device of their sharding. Memory of running programs is not included. The peak is the
+    highest count so far, and the limit is the machine's memory.
     """
     known = {d: found for d in devices if not d.is_virtual and (found := _of_xla(d))}
     return {**_counted([d for d in devices if d not in known]), **known}
 
 
 def _of_xla(device: Device) -> dict[str, int]:
-    """What XLA says of the real device; nothing, where it does not say."""
+    """XLA's statistics of the real device; empty if it has none."""
     return (real_devices()[device.hardware_id].memory_stats() if device.is_addressable else None) or {}
 
 
@@ -54,7 +54,7 @@ def _counted(devices: Sequence[Device]) -> dict[Device, dict[str, int]]:
 
 
 def _parts(array: Array) -> dict[Any, int]:
-    """The bytes that each device has of an array."""
+    """The bytes of an array on each device."""
     sharding = array.sharding
     nbytes = math.prod(sharding.shard_shape(array.shape)) * array.dtype.itemsize
     return dict.fromkeys(sharding.devices, nbytes)

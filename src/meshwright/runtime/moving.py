@@ -1,7 +1,7 @@
-"""Arrays from one sharding to another.
+"""Resharding of arrays.
 
-Between shardings of the same devices a compiled program moves them, with the collectives that the reshard planner
-chooses. Between other devices of this process their parts are put together and cut again, in main memory.
+Between shardings over the same devices, a compiled program with the collectives of the reshard planner moves the data.
+Between different devices of this process, the parts are assembled and sliced again in host memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from meshwright.spmd.driver import partition
 
 
 def buffer_with(x: Array, target: Sharding) -> Any:
-    """The buffer of ``x``, or one of the same values, with the sharding ``target``.
+    """The buffer of ``x`` resharded to ``target``; the same buffer if nothing has to move.
 
     Raises:
       DeviceError: other processes hold parts of ``x`` that the move would need.
@@ -56,7 +56,7 @@ def buffer_with(x: Array, target: Sharding) -> Any:
 
 
 def _of_memory(x: Array, target: Sharding) -> Any:
-    """From one of an accelerator's memories to another; devices change in their own."""
+    """Move between memory kinds of an accelerator; a change of devices happens in device memory."""
     if x.sharding.host_kind is not None:
         x = Array(x.aval, _in_memory(x.buffer, x.sharding, None), x.sharding.with_memory_kind(None))
     buffer = buffer_with(x, target.with_memory_kind(None))
@@ -83,7 +83,7 @@ def require_same(x: Array, target: Sharding) -> None:
 
 
 def _ordered(sharding: Sharding) -> bool:
-    """Whether its devices are in the order of their numbers, as those of a flat mesh."""
+    """Whether the devices are in ascending order, as on a flat mesh."""
     ids = [getattr(d, "id", d) for d in sharding.devices]
     return isinstance(sharding, (NamedSharding, PositionalSharding)) and ids == sorted(ids)
 
@@ -116,7 +116,7 @@ def _parts(flat: AbstractMesh, mesh: AbstractMesh) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _mover(aval: ShapedArray, source: NamedSharding, target: NamedSharding) -> Executable:
-    """The program that moves an array of this type."""
+    """The compiled program that reshards an array of this type."""
     x, y = Var(aval), Var(aval)
     jaxpr = ClosedJaxpr(Jaxpr([], [x], [y], [JaxprEqn(copy, [x], [y])], "reshard"))
     mesh = source.mesh

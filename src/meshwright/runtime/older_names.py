@@ -1,4 +1,4 @@
-"""What arrays had under other names: those of ``DeviceArray``, ``ShardedDeviceArray`` and ``GlobalDeviceArray``."""
+"""Older names of array attributes, from ``DeviceArray``, ``ShardedDeviceArray`` and ``GlobalDeviceArray``."""
 
 from __future__ import annotations
 

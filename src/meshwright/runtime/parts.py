@@ -1,9 +1,9 @@
-"""Arrays over several real devices: which of them holds which part, cutting, and putting together.
+"""Arrays over several real devices: the part on each, slicing into parts, and assembling parts.
 
-A device of a mesh is *virtual* if it shares a real device with others. A real device has one buffer of an array: the
-tiles of its devices, in global order. A dimension of which every real device has all tiles is not padded in it; a
-dimension that real devices split has whole tiles, the last of them padded. With one real device that is the array in
-global order, and with a real device for every device it is what each device of a cluster has.
+A device of a mesh is *virtual* if it shares a real device with others. A real device has one buffer per array, with the
+tiles of its devices in global order. A dimension that is not sharded over real devices is not padded in it; one that is
+has full tiles, the last of them padded. With a single real device, the buffer is the array in global order. With one
+real device per device, it is the local shard, as on a cluster.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def real_of(device: Any) -> int:
 
 @lru_cache(maxsize=4096)
 def spread_of(sharding: Sharding) -> Spread:
-    """The real devices of a sharding."""
+    """The real devices behind a sharding's devices."""
     reals = tuple(sorted({real_of(d) for d in sharding.devices}))
     return Spread(reals, tuple(r for r in reals if pjrt.is_local(r)))
 
@@ -117,7 +117,7 @@ def tiles_of(sharding: Sharding, ndim: int) -> dict[int, Tiles]:
 
 # --- cutting ------------------------------------------------------------------------------------------------
 def cut(value: np.ndarray, sharding: Sharding, real: int) -> np.ndarray:
-    """The part of ``value`` that a real device has; padding is zeros."""
+    """The part of ``value`` on a real device, padded with zeros."""
     counts = sharding.tile_counts(value.ndim)
     for dim, (tiles, n) in enumerate(zip(tiles_of(sharding, value.ndim)[real], counts)):
         if tiles is not None:
@@ -138,7 +138,7 @@ def _taken(value: np.ndarray, dim: int, tiles: tuple[int, ...], rows: int) -> np
 
 
 def _runs(tiles: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First tile and length of each run of neighbours."""
+    """The first tile and the length of each run of consecutive tiles."""
     for _, run in itertools.groupby(enumerate(tiles), lambda pair: pair[1] - pair[0]):
         members = [tile for _, tile in run]
         yield members[0], len(members)
@@ -146,10 +146,10 @@ def _runs(tiles: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 # --- putting together ---------------------------------------------------------------------------------------
 def assembled(parts: Sequence[np.ndarray], sharding: Sharding, shape: Sequence[int]) -> np.ndarray:
-    """The array whose parts on this process's real devices these are.
+    """The global array assembled from its parts on this process's real devices.
 
     Raises:
-      DeviceError: other processes have parts of it that this one has not.
+      DeviceError: some parts exist only in other processes.
     """
     held, here = tiles_of(sharding, len(shape)), spread_of(sharding).here
     if not is_whole_here(sharding, len(shape)):
@@ -168,7 +168,7 @@ def assembled(parts: Sequence[np.ndarray], sharding: Sharding, shape: Sequence[i
 
 @lru_cache(maxsize=4096)
 def is_whole_here(sharding: Sharding, ndim: int) -> bool:
-    """Whether this process's devices have all tiles."""
+    """Whether this process's devices hold all tiles."""
     held, here = tiles_of(sharding, ndim), spread_of(sharding).here
     count = math.prod(n for n, t in zip(sharding.tile_counts(ndim), next(iter(held.values()))) if t is not None)
     held_tiles = {tile for real in here for tile in itertools.product(*(t for t in held[real] if t is not None))}

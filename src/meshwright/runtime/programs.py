@@ -1,6 +1,6 @@
-"""The compiled programs of this process, and what their texts say of their ops: for profiles.
+"""The compiled programs of this process, and the origins of their ops, for profiles.
 
-XLA's profiler names the ops of optimized modules. Where they come from stands in the text of the module, in tables of
+XLA's profiler reports names of ops of optimized modules. The module's text maps them to source locations, in tables of
 files, functions and stack frames.
 """
 

@@ -1,10 +1,10 @@
-"""The scratch of programs on CPUs, in blocks that the process keeps for the next run.
+"""Temporary memory of programs on CPUs, allocated in blocks that the process reuses in the next run.
 
-XLA takes all scratch of a run as one block of memory. One that is larger than what the C library keeps
-(:mod:`meshwright.runtime.pjrt.freed_memory`) is the system's: every run is given new pages, and waits for each to be
-cleared. XLA can divide it, and does so without using more where no value is large beside a block: those that are larger
-get one each, which no other value shares. Measured: a training step of ResNet-18 on 4 pictures took 20,600 new pages a
-run, and up to 8 % of its time for them.
+XLA allocates all temporary memory of a run as one block. If it is larger than what the C library retains
+(:mod:`meshwright.runtime.pjrt.freed_memory`), the system maps new pages for every run and clears each of them. XLA can
+split the block. This needs no more memory if no value is large compared to a block; larger values get blocks of their
+own, which are not shared. Measured: a training step of ResNet-18 on 4 images needed 20,600 new pages per run, and up to
+8 % of its time for them.
 """
 
 from __future__ import annotations

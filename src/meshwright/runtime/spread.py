@@ -1,8 +1,8 @@
-"""Programs on several real devices, of one process or of several.
+"""Programs on several real devices of one or more processes.
 
-Each runs the per-device program, batched over the virtual axes of the mesh; along real axes the collectives are XLA's,
-in memory between the devices of a process and through its network layer between processes. The module has a replica
-for every real device.
+Each real device runs the per-device program, batched over the virtual axes of the mesh. Along real axes, XLA executes
+the collectives: in memory between devices of one process, and over its network layer between processes. The module has
+one replica per real device.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 
 def needs_spread(mesh: Mesh | AbstractMesh) -> bool:
-    """Whether the mesh's devices are not all one real device of this process."""
+    """Whether the mesh has devices on more than one real device, or in other processes."""
     return isinstance(mesh, Mesh) and not spread_of(NamedSharding(mesh, PartitionSpec())).is_one
 
 

@@ -1,7 +1,7 @@
-"""Guards against values that move between host and devices where nobody asked for it, by JAX's names and levels.
+"""Transfer guards, with JAX's names and levels: control unintended transfers between host and devices.
 
-A transfer is explicit where the program says so (``device_put``, ``device_get``, assembling an array of its parts), and
-implicit where a NumPy value or a Python number meets an array or a jitted function, or is made into an array.
+A transfer is explicit if the program requests it (``device_put``, ``device_get``, assembling an array from its parts).
+It is implicit if a NumPy value or Python number is converted to an array, or used with an array or a jitted function.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _REMEDY = {
 
 
 def level_of(kind: str) -> str:
-    """The level for transfers of a kind, such as ``"host_to_device"``: its own, or that for all kinds."""
+    """The guard level for a kind of transfer, such as ``"host_to_device"``: its own, or the one for all kinds."""
     return getattr(config, "transfer_guard_" + kind) or config.transfer_guard or "allow"
 
 
 def check_transfer(kind: str, explicit: bool, what: Any) -> None:
-    """Log or refuse a transfer of ``what``, an aval, as the guard of its kind says.
+    """Log or refuse a transfer of ``what``, an aval, by the guard level of its kind.
 
     Raises:
-      TransferError: it is refused.
+      TransferError: the transfer is refused.
     """
     level = level_of(kind)
     if level == "allow" or (explicit and not level.endswith("_explicit")):

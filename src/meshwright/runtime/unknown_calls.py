@@ -1,6 +1,6 @@
-"""Custom calls of programs from elsewhere, of which nothing is known: XLA's compiler may end the process on them.
+"""Unknown custom calls of imported programs, which may crash XLA's compiler.
 
-A program that has one is compiled in a child process first, once for the types of its operands.
+A program with such a call is first compiled in a child process, once per combination of operand types.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs that need not be lowered, as the cache on disk has what became of them."""
+"""Warm starts: programs whose executables are found in the disk cache without lowering them."""
 
 from __future__ import annotations
 

@@ -30,36 +30,36 @@ from meshwright.spmd.passes.passed_on import passed_on
 from meshwright.spmd.strategy import Strategy
 
 LEADING_ROWS = Pass(
-    "leading rows", leading_rows, "Rows that a loop takes or writes at its count are its slices and outputs."
+    "leading rows", leading_rows, "Rows that a loop indexes with its counter become scanned inputs and outputs."
 )
-KNOWN_PLACES = Pass(
-    "known places", known_places, "Windows at known places are slices, and updates that know where they go."
-)
-SPACED_ROWS = Pass("spaced rows", spaced_rows, "Every so many rows of arrays with zeros around them are read at once.")
+KNOWN_PLACES = Pass("known places", known_places, "Dynamic slices and updates at constant indices become static.")
+SPACED_ROWS = Pass("spaced rows", spaced_rows, "A strided slice of a zero-padded array becomes one op.")
 CYCLIC_WINDOWS = Pass(
-    "cyclic windows", cyclic_windows, "Joined slices that go on from an array's end to its start become one window."
+    "cyclic windows", cyclic_windows, "Concatenated slices that wrap around an array's end become one window."
 )
-JOINED_PADS = Pass(
-    "joined pads", joined_pads, "Sums of arrays with zeros around them that fill a dimension together are joined."
+JOINED_PADS = Pass("joined pads", joined_pads, "Sums of zero-padded arrays that do not overlap become concatenations.")
+IN_ONE_ORDER = Pass("in one order", in_one_order, "Reversals and rotations move past elementwise ops and combine.")
+UNDONE = Pass("undone", undone, "Reshapes and transposes that are undone after elementwise ops are removed.")
+PASSED_ON = Pass("passed on", passed_on, "Values that loops and branches return unchanged bypass them.")
+DROP_DEAD = Pass(
+    "drop dead code", drop_dead, "Unused values are removed, including results and carries of control flow."
 )
-IN_ONE_ORDER = Pass("in one order", in_one_order, "Reversals and rotations of what was reversed or rotated are one.")
-UNDONE = Pass("undone", undone, "Reshapes and transposes that are undone after elementwise equations go.")
-PASSED_ON = Pass("passed on", passed_on, "What leaves loops and branches as it came is what it was before.")
-DROP_DEAD = Pass("drop dead code", drop_dead, "What nobody uses goes, results and carries of control flow too.")
-#: what is done to the whole program before axes spread in it
+#: passes over the whole program before sharding propagation
 PREPARE = (
     INLINE, NO_DEBUG_CHECKS, UNTYPED, LEADING_ROWS, KNOWN_PLACES, SPACED_ROWS, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON,
     DROP_DEAD, UNDONE, IN_ONE_ORDER,
 )  # fmt: skip
-#: what is tried besides, and kept where it pays
+#: passes that are tried, and kept where the result is cheaper
 ALTERNATIVE = (
-    Pass("interiors", interiors, "Stencils are computed in the rows of the array whose interior they are of."),
-    Pass("joined shifts", joined_shifts, "Shifts of one array, some along several dimensions, are one exchange."),
+    Pass("interiors", interiors, "Stencils on an array's interior are computed in the array's own tiles."),
+    Pass("joined shifts", joined_shifts, "Shifts of one array along several dimensions become one halo exchange."),
     DEAD_CODE,
 )
-#: the same for programs with loops
+#: the alternatives for programs with loops
 ALTERNATIVE_LOOPS = (
-    Pass("blocks of rows", blocks_of_rows, "Blocks of rows that loops take or write are their slices and outputs."),
+    Pass(
+        "blocks of rows", blocks_of_rows, "Blocks of rows that loops read or write become scanned inputs and outputs."
+    ),
     DROP_DEAD,
 )
 

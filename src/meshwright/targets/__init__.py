@@ -1,4 +1,4 @@
-"""Compiling for hardware that one does not own: names, placement, the compilers' processes, and what they report."""
+"""Ahead-of-time compilation for hardware that need not be present: targets, placement, compiler processes, reports."""
 
 from meshwright.targets.report import TargetReport
 from meshwright.targets.saved import SavedExecutable, load_executable

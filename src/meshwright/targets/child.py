@@ -1,5 +1,7 @@
-"""Compilation in a process of its own: compilers for hardware bring threads, locks and an environment, take gigabytes,
-and may end the process that they are in."""
+"""Compilation in a child process.
+
+Compilers for hardware bring threads, locks and environment variables, need gigabytes of memory, and may crash.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from meshwright.errors import CompileError
 from meshwright.runtime.pjrt.plugins import Plugin
 from meshwright.runtime.pjrt.replicas import CHILD, JAXLIB
 
-#: told how many seconds it has taken, and how many bytes the compiler holds
+#: called with the elapsed seconds and the bytes of memory that the compiler holds
 Progress = Callable[[float, int], None]
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 #: what of a compiler's own complaints is shown if it says nothing else
@@ -32,10 +34,10 @@ _LINES = 5
 
 @dataclass(frozen=True)
 class Job:
-    """One per-device module, and what it is compiled for; ``device_ids`` are in the order of replica numbers.
+    """One per-device module and its compile target; ``device_ids`` are in the order of replica numbers.
 
-    With several ``partitions``, XLA's own partitioner splits the module first; ``free_results``: it may choose how
-    results are split.
+    With several ``partitions``, XLA's own partitioner partitions the module first. With ``free_results``, it may choose
+    the result shardings.
     """
 
     name: str
@@ -51,7 +53,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the compiler gave; ``refused`` is its complaint instead."""
+    """The compiler's output, or its error message, ``refused``."""
 
     refused: str = ""
     text: str = ""
@@ -63,10 +65,10 @@ class Answer:
 
 
 def compile_in_child(job: Job, plugin: Plugin | None, progress: Progress | None = None) -> Answer:
-    """Compile; within ``config.target_seconds`` and ``config.target_memory``.
+    """Compile in a child process, within the limits ``config.target_seconds`` and ``config.target_memory``.
 
     Raises:
-      CompileError: it took more than that, or the compiler ended its process.
+      CompileError: a limit was exceeded, or the compiler crashed.
     """
     with tempfile.TemporaryDirectory(prefix="meshwright_target_") as name:
         folder = Path(name)
@@ -139,7 +141,7 @@ def _wait(process: subprocess.Popen[bytes], progress: Progress | None, name: str
 
 
 def _resident(pid: int) -> int:
-    """Bytes of memory that a process holds; 0 where the system does not say."""
+    """The resident memory of a process in bytes; 0 if the system does not report it."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     except (OSError, IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""A per-device program, compiled for a target."""
+"""Compiles a per-device program for a target."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SIZE = re.compile(r"([\d.]+)([KMGT]?)\b")
 
 @dataclass(frozen=True)
 class Subject:
-    """A per-device program: its module's bytecode, replicas numbered by their position on the mesh."""
+    """A per-device program to compile: its module as bytecode, with replicas numbered by mesh position."""
 
     name: str
     module: bytes
@@ -36,11 +36,11 @@ class Subject:
 
 
 def compile_for(subject: Subject, target: CompileTarget, progress: Progress | None = None) -> TargetReport:
-    """Compile for ``target``, in another process, and say what came out.
+    """Compile for ``target`` in a child process, and report the result.
 
     Raises:
-      MissingExtraError: the compiler for it is not installed. MeshError: the mesh does not go on it.
-      CompileError: the compiler refuses the program for another reason than its size.
+      MissingExtraError: the compiler for ``target`` is not installed. MeshError: the mesh does not fit the target.
+      CompileError: the compiler rejects the program for a reason other than its size.
     """
     job = job_of(subject, target)
     answer = compile_in_child(
@@ -50,13 +50,13 @@ def compile_for(subject: Subject, target: CompileTarget, progress: Progress | No
 
 
 def job_of(subject: Subject, target: CompileTarget) -> Job:
-    """What the compiler is asked for."""
+    """The compile job for ``subject`` on ``target``."""
     topology, options = described(target)
     return Job(subject.name, subject.module, target.platform, topology, options, target.order_of(subject.mesh))
 
 
 def report_of(subject: Subject, target: CompileTarget, ids: Sequence[int], answer: Answer) -> TargetReport:
-    """The report of what a compiler gave; ``ids`` are the devices in the order of the mesh."""
+    """The report of a compiler's answer; ``ids`` are the device ids in mesh order."""
     if answer.refused:
         return _refused(subject, target, answer)
     schedule = schedule_of(parse_hlo(answer.text), len(ids))
@@ -70,7 +70,7 @@ def report_of(subject: Subject, target: CompileTarget, ids: Sequence[int], answe
 
 
 def described(target: CompileTarget) -> tuple[str, dict[str, Any]]:
-    """How a target is named to its compiler: a text, and options."""
+    """The name of a target's topology for its compiler, and options."""
     machine = target.machine
     if target.platform == "cpu":
         return "", {}
@@ -87,10 +87,10 @@ def described(target: CompileTarget) -> tuple[str, dict[str, Any]]:
 
 
 def _refused(subject: Subject, target: CompileTarget, answer: Answer) -> TargetReport:
-    """The report of a program that is too large.
+    """The report of a program that does not fit into memory.
 
     Raises:
-      CompileError: it was refused for another reason.
+      CompileError: the compiler rejected the program for another reason.
     """
     if "RESOURCE_EXHAUSTED" not in answer.refused:
         raise CompileError(f"compile: {subject.name!r} for {target.name}: the compiler refuses it: {answer.refused}")
@@ -102,7 +102,7 @@ def _refused(subject: Subject, target: CompileTarget, answer: Answer) -> TargetR
 
 
 def needed(complaint: str) -> int | None:
-    """Bytes that XLA's complaint names as too many: of the program, or of its temporaries; None if it names none.
+    """The bytes that the program (or its temporaries) would need by XLA's out-of-memory message; None if it has none.
 
     >>> needed("Used 24.00G of 15.75G hbm. Exceeded hbm capacity by 8.25G.") == 24 * 2**30
     True

@@ -1,8 +1,8 @@
-"""The arithmetic of a compiled program: operations of its matrix products and convolutions, a multiply-add being two.
+"""Floating-point operations of a compiled program: those of matrix products and convolutions, two per multiply-add.
 
-Backends write products in their own ways: TPUs as convolutions whose batch dimensions are spatial ones, dilated so far
-that each position meets one element of the kernel; GPUs as calls of libraries, or as fusions around a ``dot``. Counted
-are the multiplications that are done on elements, those with padding and with the holes of a dilation left out.
+Backends represent products differently. TPUs use convolutions in which batch dimensions are spatial ones, dilated so
+that each position meets one kernel element. GPUs use library calls, or fusions around a ``dot``. Only multiplications
+of actual elements are counted, not those with padding or with the holes of a dilation.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ Shape = tuple[int, ...]
 
 
 def product_operations(program: HloProgram) -> int:
-    """Operations of one run of a program on one device: loops as often as they are known to run, branches as the
-    largest of them."""
+    """The operations of one run of a program on one device.
+
+    Loops count by their trip count where it is known; a conditional counts as its most expensive branch.
+    """
     return _of_computation(program, program.entry)
 
 
@@ -43,7 +45,7 @@ def _of_called(program: HloProgram, i: Instruction) -> int:
 
 
 def _operations(i: Instruction, shapes: Mapping[str, Shape]) -> int:
-    """Operations of a product; 0 of anything else."""
+    """The operations of a product; 0 for other instructions."""
     if i.opcode == "custom-call":
         library = _LIBRARY.search(i.rest)
         return _of_library(i, library[1], library[2], shapes) if library else 0

@@ -1,6 +1,6 @@
-"""Scheduled HLO, as XLA's compilers print it: computations in the order they run, with what their backends decided.
+"""Parser for scheduled HLO text, as printed by XLA's compilers.
 
-XLA's text is the one form that all its backends give of a compiled program. What is read here of it: names, opcodes,
+HLO text is the only form of a compiled program that all of XLA's backends provide. The parser reads names, opcodes,
 types, operands, called computations, source lines, and the JSON that backends attach (``backend_config``).
 """
 
@@ -39,7 +39,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"?(\d+)')
 
 @dataclass(frozen=True)
 class ArrayType:
-    """An array of an instruction's type; ``space`` is where it lies, 0 being the device's main memory."""
+    """An array in an instruction's type; ``space`` is its memory space, 0 for the device's main memory."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -59,7 +59,7 @@ class ArrayType:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction; ``rest`` is what follows its operands."""
+    """One instruction; ``rest`` is the text after its operands."""
 
     name: str
     opcode: str
@@ -72,19 +72,19 @@ class Instruction:
 
     @property
     def value(self) -> int | None:
-        """The integer that a scalar constant is; None if it is something else."""
+        """The value of a scalar integer constant; None for other instructions."""
         is_integer = self.opcode == "constant" and self.inside.lstrip("-").isdecimal()
         return int(self.inside) if is_integer else None
 
     @cached_property
     def types(self) -> tuple[ArrayType, ...]:
-        """The arrays of its result."""
+        """The arrays of the result type."""
         arrays = _ARRAY.findall(self.type_text)
         return tuple(ArrayType(t, tuple(map(int, d.split(","))) if d else (), int(s or 0)) for t, d, s in arrays)
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """What the backend decided; nothing where that is no JSON: of a custom call it may be attributes of MLIR's."""
+        """The backend's configuration; empty if it is not JSON (for custom calls it may be MLIR attributes)."""
         match = _CONFIG.search(self.rest)
         try:
             return json.JSONDecoder(strict=False).raw_decode(self.rest, match.end())[0] if match else {}
@@ -93,7 +93,7 @@ class Instruction:
 
     @cached_property
     def called(self) -> tuple[str, ...]:
-        """The computations that it calls, by name."""
+        """The names of the computations that it calls."""
         return tuple(name for text in _CALLED.findall(self.rest) for name in _NAME.findall(text))
 
     @property
@@ -103,7 +103,7 @@ class Instruction:
 
     @property
     def trips(self) -> int | None:
-        """How often a loop runs, where XLA knows."""
+        """The trip count of a loop, if XLA knows it."""
         match = _TRIPS.search(self.rest)
         return int(match[1]) if match else None
 
@@ -118,7 +118,7 @@ class Instruction:
 
 @dataclass
 class HloProgram:
-    """The computations of a module, each a list of instructions in the order that they run in."""
+    """The computations of a module, each a list of instructions in execution order."""
 
     computations: dict[str, list[Instruction]] = field(default_factory=dict)
     entry: str = ""
@@ -126,7 +126,7 @@ class HloProgram:
     frames: dict[int, tuple[str, int, int]] = field(default_factory=dict)
 
     def source(self, instruction: Instruction) -> SourceLocation:
-        """The user's line that an instruction is of."""
+        """The line of the user's program that an instruction comes from."""
         frame = _FRAME.search(instruction.rest)
         place = self.frames.get(int(frame[1])) if frame else None
         if place is None:
@@ -139,10 +139,10 @@ class HloProgram:
 
 
 def parse_hlo(text: str) -> HloProgram:
-    """Read the text of a compiled module.
+    """Parse the text of a compiled module.
 
     Raises:
-      ImportProgramError: it is no HLO text.
+      ImportProgramError: ``text`` is not HLO text.
     """
     program = HloProgram()
     tables: dict[str, dict[int, str]] = {}
@@ -191,7 +191,7 @@ def _instruction(line: str) -> Instruction:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket that opens at ``start`` is closed."""
+    """The position of the bracket that closes the one at ``start``."""
     depth = 0
     for match in re.compile(r"[()]").finditer(text, start):
         depth += 1 if match[0] == "(" else -1

@@ -1,7 +1,7 @@
-"""Which collective of ours each collective of a compiled program is.
+"""Matches the collectives of a compiled program with those of the per-device program.
 
-Compilers combine collectives, split, reorder and narrow them, and turn one kind into another. What stays is whom they
-join, how many elements an operand has, and mostly the source line: that is what is compared.
+Compilers combine, split, reorder and narrow collectives, and turn one kind into another. The replica groups, the number
+of elements of an operand, and usually the source line are preserved; these are compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from meshwright.spmd.report import Collective
 from meshwright.targets.hlo import ArrayType
 from meshwright.targets.schedule import Groups, Kernel, Schedule, Scheduled
 
-#: what a kind may become
+#: the kinds that compilers may turn each kind into
 _BECOMES = {
     "all_reduce": {"reduce_scatter"},
     "reduce_scatter": {"all_reduce"},
@@ -30,10 +30,10 @@ _BECOMES = {
 class CompiledCollective:
     """One collective as the compiler scheduled it.
 
-    ``asynchronous``: other work is done while it runs, that of ``overlaps``. ``algorithm`` is what the compiler says of
-    how it goes over the links. ``axes`` are those of our mesh, if the groups are along some; ``bytes_sent`` are of one
-    device in a run (ring model), ``count`` how often it runs in one. ``reasons`` and ``source`` are ours: several
-    reasons where it does the work of several collectives, none for one that the compiler has put in.
+    ``asynchronous``: other work, ``overlaps``, is done while it runs. ``algorithm`` is the compiler's name of how it
+    uses the links. ``axes`` are the mesh axes, if the groups are along axes. ``bytes_sent`` are those of one device in
+    one run (ring model), and ``count`` is how often it runs in one. ``reasons`` and ``source`` are those of the
+    per-device program: several reasons for a combined collective, none for one that the compiler inserted.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class CompiledCollective:
 
     @property
     def overlapped_cycles(self) -> int | None:
-        """Estimated cycles of what runs beside it; None where the compiler estimates none."""
+        """The estimated cycles of the work that overlaps it; None if the compiler gives no estimates."""
         cycles = [k.cycles for k in self.overlaps if k.cycles is not None]
         return sum(cycles) if cycles else None
 
@@ -67,13 +67,13 @@ class CompiledCollective:
 
 
 def matched(schedule: Schedule, ours: Sequence[Collective], mesh: AbstractMesh) -> list[CompiledCollective]:
-    """The collectives of a compiled program, with the axes and reasons of ours."""
+    """The collectives of a compiled program, with the axes and reasons of the matching ones in ``ours``."""
     pool = _Pool(ours, mesh)
     return [pool.compiled(collective) for collective in schedule.collectives]
 
 
 class _Pool:
-    """Our collectives that no compiled one has been found for yet."""
+    """The collectives of the per-device program that have no match yet."""
 
     def __init__(self, ours: Sequence[Collective], mesh: AbstractMesh) -> None:
         self.free = list(ours)
@@ -128,7 +128,7 @@ def _unordered(groups: Groups) -> Groups:
 
 
 def sent_bytes(kind: str, group: int, operand: int) -> int:
-    """Bytes that one device sends in a ring, from those of its operand."""
+    """The bytes that one device sends in a ring algorithm, given the bytes of its operand."""
     match kind:
         case "all_reduce":
             return -(-2 * operand * (group - 1) // max(group, 1))

@@ -1,4 +1,4 @@
-"""What a compiler made of a per-device program, beside what we predicted."""
+"""Reports of per-device programs compiled for a target, next to Meshwright's predictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshwright.targets.saved import SavedExecutable
 from meshwright.targets.schedule import Kernel, Schedule
 from meshwright.targets.topology import CompileTarget
 
-#: rows of a printed table
+#: the maximum number of rows of a printed table
 _SHOWN = 12
 
 
@@ -28,11 +28,11 @@ def _of_memory(member: str, what: str) -> Any:
 
 @dataclass(frozen=True)
 class TargetMemory:
-    """A compiler's figures for one device, in bytes.
+    """The compiler's memory figures for one device, in bytes.
 
-    ``peak_bytes`` is what is alive at once, in on-chip memory too. ``device_bytes`` is what the program takes of the
-    device's main memory: arguments, results that are not in donated arguments (``alias_bytes``), temporaries that the
-    compiler does not keep on the chip, and code. Arguments and temporaries in the host's memory are in ``host_bytes``.
+    ``peak_bytes`` is the peak of live values, including those in on-chip memory. ``device_bytes`` is the main memory of
+    the device that the program needs: arguments, results that do not alias donated arguments (``alias_bytes``),
+    temporaries that are not in on-chip memory, and code. ``host_bytes`` are arguments and temporaries in host memory.
     """
 
     argument_bytes: int
@@ -60,7 +60,7 @@ class TargetMemory:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was said of a program before it was compiled: bytes of a device's memory, bytes it sends."""
+    """Meshwright's predictions before compilation: the bytes of a device's memory, and the bytes that it sends."""
 
     memory: Any
     bytes_sent: int
@@ -69,10 +69,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class TargetReport:
-    """A per-device program as it was compiled for hardware. Print it.
+    """The report of a per-device program compiled for a target; print it to see all tables.
 
-    ``refused`` is the compiler's complaint where the program does not fit: then there is no executable, and what is not
-    known is empty.
+    ``refused`` is the compiler's error message if the program does not fit into memory. There is then no executable,
+    and unknown fields are empty.
     """
 
     name: str
@@ -84,37 +84,37 @@ class TargetReport:
     schedule: Schedule | None = field(default=None, repr=False)
     #: the compiled program, as HLO text
     text: str = field(default="", repr=False)
-    #: seconds that compiling took
+    #: compile time in seconds
     seconds: float = 0.0
     executable: SavedExecutable | None = field(default=None, repr=False)
     refused: str = ""
-    #: bytes that the program needs, by the compiler's complaint, where it does not fit
+    #: the bytes that a program that does not fit would need, by the compiler's error message
     needed_bytes: int | None = None
 
     # --- memory ---------------------------------------------------------------------------------------------
     @property
     def memory_bytes(self) -> float:
-        """Bytes of memory of a device."""
+        """The memory of a device in bytes."""
         return self.target.memory_bytes
 
     @property
     def device_bytes(self) -> int:
-        """Bytes that the program takes of a device's memory; of one that does not fit, at least."""
+        """The bytes of a device's memory that the program needs; a lower bound if it does not fit."""
         return self.memory.device_bytes if self.memory is not None else self.needed_bytes or 0
 
     @property
     def fits(self) -> bool:
-        """Whether a device has the memory that the program takes."""
+        """Whether the program fits into a device's memory."""
         return self.memory is not None and self.memory.device_bytes <= self.memory_bytes
 
     @property
     def excess_bytes(self) -> int:
-        """By how many bytes it does not fit; 0 if it does."""
+        """The number of bytes by which the program exceeds a device's memory; 0 if it fits."""
         return 0 if self.fits else max(0, int(self.device_bytes - self.memory_bytes))
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes that are alive at once, on the chip and beside it."""
+        """The peak bytes of live values, in on-chip and main memory."""
         return self.memory.peak_bytes if self.memory is not None else self.device_bytes
 
     argument_bytes = _of_memory("argument_bytes", "Bytes of the arguments.")
@@ -125,25 +125,24 @@ class TargetReport:
     # --- what runs ------------------------------------------------------------------------------------------
     @property
     def kernels(self) -> Sequence[Kernel]:
-        """Fusions and calls of libraries in the order that they run in, each with its line of the user's program."""
+        """Fusions and library calls in execution order, each with its line of the user's program."""
         return self.schedule.kernels if self.schedule is not None else ()
 
     fusions = kernels
 
     @property
     def estimated_cycles(self) -> int | None:
-        """Cycles of all kernels in a run, loops included, as the compiler estimates them; collectives are not in it.
-        None where it does not estimate."""
+        """The compiler's estimate of the cycles of all kernels in a run, without collectives; None if it gives none."""
         return self.schedule.cycles if self.schedule is not None else None
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that one device sends in a run, by the compiled collectives (ring model)."""
+        """The bytes that one device sends in a run by the compiled collectives (ring model)."""
         return sum(c.bytes_sent for c in self.collectives)
 
     @property
     def overlapped_share(self) -> float:
-        """The share of the bytes sent whose collectives run beside other work; 0 where nothing is sent."""
+        """The share of the bytes sent by collectives that overlap with other work; 0 if nothing is sent."""
         sent = self.bytes_sent
         return sum(c.bytes_sent for c in self.collectives if c.asynchronous) / sent if sent else 0.0
 
@@ -152,7 +151,7 @@ class TargetReport:
         """Write the executable to a file, for :func:`meshwright.load_executable`; returns the file.
 
         Raises:
-          CompileError: the program does not fit: there is none.
+          CompileError: the program does not fit, so there is no executable.
         """
         if self.executable is None:
             raise CompileError(f"save: {self.name!r} has no executable: {self.headline}")
@@ -161,7 +160,7 @@ class TargetReport:
     # --- shown ----------------------------------------------------------------------------------------------
     @property
     def headline(self) -> str:
-        """One line: what, for what, whether it fits."""
+        """One line: the program, the target, and whether it fits."""
         where = f"{self.name!r} for {self.target.name} ({self.target.size} × {self.target.device_kind})"
         held, room = human_bytes(self.device_bytes), human_bytes(self.memory_bytes)
         if self.fits:
@@ -222,7 +221,7 @@ class TargetReport:
 
     @property
     def summary(self) -> str:
-        """What of the communication runs beside other work, in words."""
+        """A sentence on how much of the communication overlaps with other work."""
         if not self.collectives:
             return "it has no collectives" if self.memory is not None else ""
         count, beside = len(self.collectives), sum(c.asynchronous for c in self.collectives)

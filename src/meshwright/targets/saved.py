@@ -1,8 +1,8 @@
-"""Executables in files: compiled here, run where the hardware is.
+"""Executables in files: compiled here, and run where the hardware is.
 
-A file is a line of JSON, which says what it holds and for what, and the executable as the compiler serialized it. An
-executable is code: it is loaded only if its hash is that of its bytes and nobody else can write to it, and run only if
-the user says where it is from.
+A file consists of a line of JSON, which describes the contents and the target, and the executable as serialized by the
+compiler. An executable is code: it is loaded only if its hash matches and no other user can write to the file, and run
+only if the user states where it comes from.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORM = "meshwright executable 1"
 
 @dataclass(frozen=True)
 class SavedExecutable:
-    """A compiled per-device program; ``device_ids`` are its devices in the order of the mesh."""
+    """A compiled per-device program; ``device_ids`` are its devices in mesh order."""
 
     name: str
     target: str
@@ -36,10 +36,10 @@ class SavedExecutable:
     data: bytes = field(repr=False)
 
     def write(self, path: str | PathLike[str]) -> Path:
-        """Write it to ``path``, at once: there is the whole file or none.
+        """Write the executable to ``path`` atomically.
 
         Raises:
-          FileError: it cannot be written.
+          FileError: the file cannot be written.
         """
         file = as_path("save: path", path)
         header = {k: v for k, v in asdict(self).items() if k != "data"}
@@ -55,11 +55,10 @@ class SavedExecutable:
 
 
 def load_executable(path: str | PathLike[str]) -> SavedExecutable:
-    """Read what :meth:`TargetReport.save` has written.
+    """Read a file written by :meth:`TargetReport.save`.
 
     Raises:
-      ImportProgramError: it is no such file, a damaged one, one of another version, or one that other users can write
-        to.
+      ImportProgramError: the file is not such a file, is damaged, is of another version, or is writable by other users.
 
     Example:
       >>> part = mw.jit(lambda x: 2 * x).lower(mnp.arange(4.0)).partition(mw.AbstractMesh((2,), ("x",)))

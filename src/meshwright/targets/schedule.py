@@ -1,8 +1,9 @@
-"""What a compiled program does, in order: its kernels and its collectives, and which of them run at the same time.
+"""The schedule of a compiled program: its kernels and collectives in order, and which of them overlap.
 
-A collective is *asynchronous* if it is started, other work is done, and it is waited for. Backends write that in three
-ways: pairs of ``-start`` and ``-done``; on TPUs fusions that start a collective (``AsyncCollectiveStart``), carry it on
-beside arithmetic of their own, and end it; on GPUs a pair that is marked synchronous if nothing is between.
+A collective is *asynchronous* if other work is done between its start and its end. Backends represent this in three
+ways: as pairs of ``-start`` and ``-done``; on TPUs, as fusions that start a collective (``AsyncCollectiveStart``),
+continue it alongside arithmetic of their own, and finish it; on GPUs, as a pair that is marked synchronous if no work
+is in between.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from meshwright.targets.hlo import ArrayType, HloProgram, Instruction
 
 KINDS = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute", "collective-broadcast",
          "ragged-all-to-all")  # fmt: skip
-#: instructions that take no time of their own
+#: instructions that take no time
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id",
     "replica-id", "add-dependency", "iota", "domain",
 }  # fmt: skip
-#: calls that only mark something for a backend
+#: custom calls that are only annotations for a backend
 _MARKS = ("AsyncCollective", "ConcatBitcast", "AllocateBuffer", "AssumeGatherIndicesInBound", "Sharding", "MoveTo")
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
 _TARGET = re.compile(r'\bcustom_call_target="([^"]*)"')
@@ -33,10 +34,10 @@ Groups = frozenset[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: a fusion, a call of a library, a loop.
+    """One kernel: a fusion, a library call, or a loop.
 
-    ``cycles`` are those of one run as the compiler estimates them (TPU), None where it does not; ``count`` is how often
-    it runs; ``what`` is the op of the program, or the library's function.
+    ``cycles`` is the compiler's estimate for one execution (TPU), or None. ``count`` is the number of executions.
+    ``what`` is the op of the program, or the library function.
     """
 
     name: str
@@ -52,7 +53,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """One collective of the compiled program, before it is known which of ours it is."""
+    """One collective of the compiled program, before it is matched with the per-device program."""
 
     name: str
     kind: str
@@ -68,7 +69,7 @@ class Scheduled:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All kernels and collectives in the order that they are started in; ``unknown_loops`` are counted once."""
+    """All kernels and collectives in the order in which they start; loops of unknown trip count are counted once."""
 
     kernels: tuple[Kernel, ...]
     collectives: tuple[Scheduled, ...]
@@ -76,13 +77,13 @@ class Schedule:
 
     @property
     def cycles(self) -> int | None:
-        """The estimated cycles of all kernels; None where the compiler estimates none."""
+        """The estimated cycles of all kernels; None if the compiler gives no estimates."""
         cycles = [k.cycles * k.count for k in self.kernels if k.cycles is not None]
         return sum(cycles) if cycles else None
 
 
 def schedule_of(program: HloProgram, num_devices: int) -> Schedule:
-    """Follow a program from its entry, through loops and branches."""
+    """The schedule of a program, from its entry through loops and branches."""
     reader = _Reader(program, num_devices)
     reader.computation(program.entry, 1)
     return Schedule(tuple(reader.kernels), tuple(reader.collectives), reader.unknown_loops)

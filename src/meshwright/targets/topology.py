@@ -1,8 +1,8 @@
-"""Targets: hardware that programs are compiled for, whether it is there or not, and its devices with their places.
+"""Compile targets: hardware that programs are compiled for, present or not, and the topology of its devices.
 
-``target("v5e:4x4")`` is a machine (:mod:`meshwright.hardware`) with devices: the numbers that XLA gives them, and where
-they are. A TPU's devices are numbered by their coordinates, the first fastest, whatever host they belong to; those of
-GPUs node by node.
+``target("v5e:4x4")`` is a machine (:mod:`meshwright.hardware`) with devices: their XLA ids and their locations. TPU
+devices are numbered by coordinates, the first one fastest, whichever host they belong to; GPUs are numbered node by
+node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from meshwright.hardware.machine import Machine, machine
 from meshwright.hardware.placement import placed
 from meshwright.sharding import AbstractMesh, Mesh
 
-#: what XLA calls the devices of a chip
+#: XLA's name of the devices of a chip
 _KINDS = {
     "v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "tpu7x": "TPU7x",
     "a100": "NVIDIA A100-SXM4-80GB", "h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200 141GB HBM3e", "cpu": "cpu",
@@ -37,9 +37,9 @@ _SLICE = 100_000
 
 @dataclass(frozen=True)
 class TargetDevice:
-    """One device of a target: its number, its host, and where it is.
+    """One device of a target: its id, its host, and its location.
 
-    ``coords`` are coordinates in the torus of its slice, or (node, GPU).
+    ``coords`` are the coordinates in the torus of its slice, or (node, GPU).
     """
 
     id: int
@@ -68,7 +68,7 @@ class CompileTarget:
 
     @property
     def name(self) -> str:
-        """As it is written: ``v5e:4x4``, ``h100:2x8``."""
+        """The name as users write it: ``v5e:4x4``, ``h100:2x8``."""
         return self.machine.name if self.platform != "cpu" else f"cpu:{self.size}"
 
     @property
@@ -78,17 +78,17 @@ class CompileTarget:
 
     @property
     def device_kind(self) -> str:
-        """What XLA calls its devices."""
+        """XLA's name of its devices."""
         return _KINDS[self.machine.chip.name]
 
     @property
     def memory_bytes(self) -> float:
-        """Bytes of memory of a device, by its data sheet."""
+        """The memory of a device in bytes, by its data sheet."""
         return self.machine.memory_bytes
 
     @cached_property
     def grid(self) -> np.ndarray:
-        """The devices by place: an array over slices, nodes, the dimensions of a slice, and cores of a chip."""
+        """The devices as an array over slices, nodes, the dimensions of a slice, and cores of a chip."""
         chips = self.machine
         shape = (chips.slices, chips.nodes, *chips.shape, self.machine.chip.devices * chips.share)
         grid = np.empty(shape, object)
@@ -117,14 +117,14 @@ class CompileTarget:
         return TargetDevice(number, "tpu", host, (*chip, 0)[:3], core, slice_index, self.device_kind)
 
     def holding(self, devices: int) -> CompileTarget:
-        """This target; a ``"cpu"`` without a number has as many devices as a program needs."""
+        """This target, in which ``"cpu"`` without a number gets ``devices`` devices."""
         return target("cpu", devices=devices) if self.platform == "cpu" and self.size == 1 else self
 
     def mesh(self, axis_sizes: Sequence[int], axis_names: Sequence[str]) -> Mesh:
-        """A mesh of all devices, placed so that neighbours along an axis are connected.
+        """A mesh of all devices, arranged so that neighbors along an axis are connected.
 
         Raises:
-          MeshError: another number of devices.
+          MeshError: the mesh has another number of devices than the target.
 
         Example:
           >>> [d.coords for d in mw.target("v5e:2x2").mesh((4,), ("x",)).devices]
@@ -133,20 +133,20 @@ class CompileTarget:
         return Mesh(self.arranged(axis_sizes), tuple(axis_names), machine=self.machine)
 
     def arranged(self, shape: Sequence[int]) -> np.ndarray:
-        """All devices in an array of ``shape``, neighbours along each dimension connected where that can be.
+        """All devices in an array of ``shape``, in which neighbors along a dimension are connected where possible.
 
         Raises:
-          MeshError: another number of devices.
+          MeshError: ``shape`` has another number of devices than the target.
         """
         if math.prod(shape) != self.size:
             raise MeshError(self._misfit(tuple(shape)))
         return placed(self.devices, tuple(shape))
 
     def order_of(self, mesh: Mesh | AbstractMesh) -> list[int]:
-        """The number of the device at each position of a mesh: of the target's own, or placed (:meth:`arranged`).
+        """The id of the device at each position of a mesh; devices are assigned by :meth:`arranged` if it has none.
 
         Raises:
-          MeshError: the mesh has another number of devices, or those of another target.
+          MeshError: the mesh has another number of devices, or devices of another target.
         """
         if isinstance(mesh, Mesh) and any(isinstance(d, TargetDevice) for d in mesh.devices.flat):
             numbers = [d.id for d in mesh.devices.flat]
@@ -192,16 +192,16 @@ def _number(place: Sequence[int], shape: Sequence[int]) -> int:
 def target(
     name: str | CompileTarget, *, nodes: int = 1, slices: int = 1, devices: int | None = None
 ) -> CompileTarget:  # fmt: skip
-    """Hardware to compile for, whether it is there or not: ``part.compile(mw.target("v5e:4x4"))``.
+    """Hardware to compile for, present or not: ``part.compile(mw.target("v5e:4x4"))``.
 
     Args:
-      name: a chip, and how many in which shape: ``"v5e:4x4"``, ``"v5p:2x2x4"``, ``"h100"`` (a node of 8), ``"h100:4"``,
-        ``"h200:2x8"`` (two nodes), ``"cpu:8"``; ``"cpu"`` for as many as a program needs.
-      nodes: nodes of GPUs. slices: slices of TPUs; a network connects both.
-      devices: how many, where ``name`` does not say.
+      name: a chip and the shape of the machine: ``"v5e:4x4"``, ``"v5p:2x2x4"``, ``"h100"`` (a node of 8), ``"h100:4"``,
+        ``"h200:2x8"`` (two nodes), ``"cpu:8"``; ``"cpu"`` has as many devices as a program needs.
+      nodes: the number of GPU nodes. slices: the number of TPU slices. Both are connected by a network.
+      devices: the number of devices, if ``name`` does not give it.
 
     Raises:
-      ArgumentError: an unknown name (similar ones are proposed). MeshError: chips that do not come in that shape.
+      ArgumentError: unknown name (similar ones are suggested). MeshError: the chip does not come in that shape.
 
     Example:
       >>> mw.target("v5e:4x4")

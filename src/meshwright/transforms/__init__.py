@@ -1,1 +1,1 @@
-"""Transformations of functions and jaxprs: derivatives, batching, dead code."""
+"""Transformations of functions and jaxprs: differentiation, batching, rematerialization, checkify."""

@@ -1,4 +1,4 @@
-"""Derivatives of functions of pytrees: jvp, linearize, vjp, linear_transpose, grad."""
+"""Differentiation of functions of pytrees: jvp, linearize, vjp, linear_transpose, grad."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def jvp(
 
     Raises:
       DifferentiationError: structure, shapes or dtypes of tangents differ from those of primals.
-      ArgumentTypeError: ``primals`` or ``tangents`` is no tuple or list.
+      ArgumentTypeError: ``primals`` or ``tangents`` is not a tuple or list.
 
     Example:
       >>> out, tangent = mw.jvp(lambda x: x**2, (3.0,), (10.0,))
@@ -64,7 +64,10 @@ def jvp(
 def with_aux(
     fun: Callable[..., Any], has_aux: bool, where: str
 ) -> tuple[Callable[..., Any], Callable[[], Sequence[Any]]]:
-    """``fun`` without its auxiliary output, and what gives that (or nothing) after a call."""
+    """``fun`` without its auxiliary output, and a function that returns that output (in a list) after a call.
+
+    Without ``has_aux``, the second function returns an empty sequence.
+    """
     if not has_aux:
         return fun, tuple
     cell: list[Any] = []
@@ -86,7 +89,7 @@ def _split_aux(out: Any, where: str) -> tuple[Any, Any]:
 
 
 def _strip(tree: Any) -> Any:
-    """Auxiliary outputs without the tracers of a finished derivative."""
+    """``tree`` with JVP tracers of finished traces replaced by their primals."""
 
     def leaf(x: Any) -> Any:
         while hasattr(x, "primal") and not x.owner.alive:
@@ -99,11 +102,11 @@ def _strip(tree: Any) -> Any:
 # --- linearize and reverse ----------------------------------------------------------------------------------
 @boundary
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
-    """``(fun(*primals), f_jvp)`` where ``f_jvp(*tangents)`` is the derivative at ``primals``, evaluated without redoing
-    the non-linear work.
+    """``(fun(*primals), f_jvp)``, where ``f_jvp(*tangents)`` evaluates the derivative at ``primals``.
 
-    ``f_jvp`` is a pytree of the values it needs, and goes in and out of jitted functions. With ``has_aux``, ``fun``
-    returns a pair ``(out, aux)`` and ``aux`` is appended to the result.
+    ``f_jvp`` does not repeat the non-linear computations. It is a pytree whose leaves are the residuals, so it can be
+    passed in and out of jitted functions. With ``has_aux``, ``fun`` returns a pair ``(out, aux)`` and ``aux`` is
+    appended to the result.
 
     Raises:
       DifferentiationError: (from ``f_jvp``) structure, shapes or dtypes of tangents differ from those of primals.
@@ -124,11 +127,12 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 def vjp(
     fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()
 ) -> tuple[Any, ...]:
-    """``(fun(*primals), f_vjp)`` where ``f_vjp(ct)`` gives a tuple of cotangents, one an argument.
+    """``(fun(*primals), f_vjp)``, where ``f_vjp(ct)`` returns a tuple of cotangents, one per argument.
 
-    ``ct`` has the shape of the output, each cotangent that of its argument; those of integers and bools are NumPy
-    arrays of the empty dtype ``float0``. ``f_vjp`` is a pytree of the values it needs, and goes in and out of jitted
-    functions. With ``has_aux``, ``fun`` returns a pair ``(out, aux)`` and ``aux`` is appended to the result.
+    ``ct`` has the shape of the output, and each cotangent has the shape of its argument. Cotangents of integers and
+    bools are NumPy arrays of the empty dtype ``float0``. ``f_vjp`` is a pytree whose leaves are the residuals, so it
+    can be passed in and out of jitted functions. With ``has_aux``, ``fun`` returns a pair ``(out, aux)`` and ``aux`` is
+    appended to the result.
 
     Raises:
       DifferentiationError: a cotangent's structure or type differs from the output's.
@@ -147,7 +151,7 @@ def vjp(
 
 
 def refuse_reduce_axes(axes: Sequence[Any], where: str) -> None:
-    """Raise if a keyword is used that JAX has withdrawn but for its empty value."""
+    """Raise if ``reduce_axes`` is not empty. JAX keeps the parameter in its signatures but supports only ``()``."""
     if axes:
         raise ArgumentError(
             f"{where}: reduce_axes={axes!r} is not supported, as in JAX; sum over the axes with lax.psum"
@@ -156,14 +160,14 @@ def refuse_reduce_axes(axes: Sequence[Any], where: str) -> None:
 
 @boundary
 def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()) -> Callable[..., Any]:
-    """The transpose of a linear function: ``f_transpose(ct)`` gives a tuple of cotangents, one an argument.
+    """The transpose of a linear function: ``f_transpose(ct)`` returns a tuple of cotangents, one per argument.
 
     Args:
-      primals: arguments of ``fun``, or anything with their shapes and dtypes; only those matter.
+      primals: arguments of ``fun``, or objects with their shapes and dtypes; values are not used.
 
     Raises:
-      RuleError: ``fun`` is not linear in its arguments; names the op. DifferentiationError: arguments and results that
-        are neither all floating-point nor all integers, or a cotangent of another type than the output.
+      RuleError: ``fun`` is not linear in its arguments; names the op. DifferentiationError: the arguments and results
+        are neither all floating-point nor all integers, or the type of a cotangent differs from the output's.
 
     Example:
       >>> transposed = mw.linear_transpose(lambda x: 3 * x, mw.ShapeDtypeStruct((2,), "float32"))
@@ -198,7 +202,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
 
 
 def _check_alike(fun: Any, ins: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> None:
-    """Raise unless all are floating-point, or all integers: there are no linear functions from one to the other."""
+    """Raise unless the types are all floating-point or all integers; a linear function cannot map one to the other."""
     kinds = [[dtypes.is_inexact(a.dtype) for a in avals] for avals in (ins, outs)]
     if any(a.dtype == dtypes.bool_ for a in (*ins, *outs)) or len({k for side in kinds for k in side}) > 1:
         raise DifferentiationError(
@@ -208,10 +212,10 @@ def _check_alike(fun: Any, ins: Sequence[ShapedArray], outs: Sequence[ShapedArra
 
 
 def argument_numbers(argnums: Any, n: int, where: str) -> tuple[int, ...]:
-    """Which of ``n`` positional arguments ``argnums`` names.
+    """``argnums`` as non-negative positions among ``n`` positional arguments.
 
     Raises:
-      ArgumentNumberError: one that is not there, or one twice. ArgumentTypeError: no numbers.
+      ArgumentNumberError: a number is out of range or appears twice. ArgumentTypeError: ``argnums`` holds non-integers.
     """
     numbers = from_front(f"{where}: argnums", as_numbers(f"{where}: argnums", argnums), n, "the function")
     if len(set(numbers)) != len(numbers):
@@ -220,7 +224,7 @@ def argument_numbers(argnums: Any, n: int, where: str) -> tuple[int, ...]:
 
 
 def function_of(fun: Callable[..., Any], numbers: Sequence[int], args: Sequence[Any], kwargs: Any) -> Any:
-    """``fun`` as a function of the arguments with these numbers, the others being those given."""
+    """``fun`` as a function of the arguments at positions ``numbers``; the others are fixed to ``args``, ``kwargs``."""
 
     @functools.wraps(fun)
     def call(*values: Any) -> Any:
@@ -236,9 +240,9 @@ def value_and_grad(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False,
     allow_int: bool = False, reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:  # fmt: skip
-    """A function that returns ``(fun(...), gradient of it with respect to argnums)``.
+    """A function that returns ``(fun(...), gradient of fun with respect to argnums)``.
 
-    ``fun`` must return a real scalar, or with ``has_aux`` a pair ``(scalar, aux)``; the value is then that pair.
+    ``fun`` must return a real scalar or, with ``has_aux``, a pair ``(scalar, aux)``, which is then the value.
 
     Raises (when called):
       DifferentiationError: the output is not a real scalar, or an argument has an integer dtype.
@@ -316,8 +320,8 @@ def grad(
 ) -> Callable[..., Any]:  # fmt: skip
     """The gradient of a scalar-valued function with respect to ``argnums``; with ``has_aux``, ``(gradient, aux)``.
 
-    It has the structure and shapes of the argument, and is a tuple when ``argnums`` is a sequence. With ``allow_int``,
-    the gradient by an integer or bool is an array of the empty dtype ``float0``.
+    The gradient has the structure and shapes of the argument; it is a tuple if ``argnums`` is a sequence. With
+    ``allow_int``, the gradient of an integer or bool argument is an array of the empty dtype ``float0``.
 
     Raises (when called):
       DifferentiationError: the output is not a real scalar, or an argument has an integer dtype.
@@ -340,7 +344,7 @@ def grad(
 
 # --- pieces for transformations of functions ----------------------------------------------------------------
 def stop_gradient(x: Any) -> Any:
-    """A tree of arrays as it is, whose derivative is zero.
+    """``x`` (a pytree of arrays) unchanged, but with a derivative of zero.
 
     Example:
       >>> float(mw.grad(lambda x: x * lax.stop_gradient(x))(3.0))
@@ -350,9 +354,9 @@ def stop_gradient(x: Any) -> Any:
 
 
 def closed_call(fun: Callable[..., Any], flat: Sequence[Any], debug_name: str) -> tuple[ClosedJaxpr, list[Any], Any]:
-    """Record ``fun`` on flat arguments. Tracers it closes over become leading operands.
+    """Trace ``fun`` on flat arguments to a jaxpr without constants: values it closes over become leading operands.
 
-    Returns (jaxpr, those operands, output treedef).
+    Returns (jaxpr, the values of those operands, output treedef).
     """
     trace = JaxprTrace()
     args = [trace.new_arg(typeof(x)) for x in flat]
@@ -368,7 +372,7 @@ def closed_call(fun: Callable[..., Any], flat: Sequence[Any], debug_name: str) -
 
 
 def lift_constants(jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
-    """Make all constants leading operands."""
+    """``jaxpr`` with its constants turned into leading operands, and their values."""
     inner = jaxpr.jaxpr
     if not jaxpr.consts:
         return jaxpr, []

@@ -1,4 +1,4 @@
-"""Batching: values carry a batch dimension, each op's ``batch`` rule says what becomes of it."""
+"""Batching: tracers hide a batch dimension, and each op's ``batch`` rule propagates it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from meshwright.transforms.jaxprs import TRANSFORMS
 
 
 class BatchTracer(Tracer):
-    """An array with a batch dimension that the program does not see."""
+    """An array whose batch dimension is hidden from the traced program: ``aval`` lacks it."""
 
     __slots__ = ("batch_dim", "val")
 
@@ -45,11 +45,11 @@ class BatchTrace(Trace):
         self.axis = axis
 
     def wrap(self, val: Any, dim: int | None) -> Any:
-        """The tracer of an array with its batch dimension at ``dim``."""
+        """A tracer for ``val`` with its batch dimension at ``dim``, or ``val`` itself if ``dim`` is None."""
         return val if dim is None else BatchTracer(self, val, dim)
 
     def put(self, x: Any) -> Any:
-        """``x`` with a batch dimension, repeated along one if it has none."""
+        """``x`` with a batch dimension; broadcast along a new leading one if it has none."""
         val, dim = self.unwrap(x)
         if dim is not None:
             return x
@@ -57,12 +57,12 @@ class BatchTrace(Trace):
             return self.wrap(put_batch_dim(val, None, 0, self.axis.size), 0)
 
     def unwrap(self, x: Any) -> tuple[Any, int | None]:
-        """The array behind a value, and where its batch dimension is."""
+        """The underlying array of ``x`` and the position of its batch dimension (None if it has none)."""
         if type(x) is BatchTracer and x.owner is self:
             return x.val, x.batch_dim
         check_alive(x)
         if self.axis.key is not None and not isinstance(x, Tracer) and typeof(x).dtype is self.axis.key:
-            return x.words(), typeof(x).ndim  # keys that the program holds
+            return x.words(), typeof(x).ndim  # a constant key array: the words are its trailing dimension
         return x, None
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
@@ -78,7 +78,8 @@ class BatchTrace(Trace):
         vals, dims = zip(*map(self.unwrap, args)) if args else ((), ())
         avals = tuple(map(typeof, args))
         if is_explicit(avals) and not isinstance(op, CallOp):
-            infer_cached(op, avals)  # asks what is ambiguous in the function; the rule then takes what it gets
+            # Report ambiguous explicit shardings at the unbatched op; inside the batching rule they are not errors.
+            infer_cached(op, avals)
             with decided():
                 return self._batched(op, vals, dims)
         return self._batched(op, vals, dims)
@@ -99,7 +100,7 @@ class BatchTrace(Trace):
 
 
 def names_axis(op: Op, name: str) -> bool:
-    """Whether an op is a collective over the axis, or holds one."""
+    """Whether ``op`` is a collective over the axis ``name``, or contains one (or a key of that name) in a jaxpr."""
     if not isinstance(op, (CallOp, Collective)):
         return False
     keyed = any(k.name == name for j in sub_jaxprs(op) for k in key_types_of(j))

@@ -1,7 +1,7 @@
-"""``meshwright.checkify``: checks inside traced functions, whose outcome is a value that the function returns.
+"""``meshwright.checkify``: checks inside traced functions; the function returns an error value.
 
-``checkify(f)`` traces ``f`` and threads an error through its jaxpr, bodies of control flow included: the number of the
-first check that failed, and the arguments of its message. Source: ``jax.experimental.checkify`` for the interface.
+``checkify(f)`` traces ``f`` and threads an error state through its jaxpr and the bodies of control flow: the number of
+the first failed check, and the arguments of the messages. Source: ``jax.experimental.checkify`` for the interface.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.wrapped import name_of, require_callable
 
-#: what :func:`checkify` looks for; sets, to be joined by ``|``
+#: values for ``errors`` of :func:`checkify`; combine them with ``|``
 user_checks = frozenset({"user"})
 nan_checks = frozenset({"nan"})
 index_checks = frozenset({"index"})
@@ -42,7 +42,7 @@ all_checks = automatic_checks | user_checks
 
 @dataclass(frozen=True)
 class Site:
-    """A place in a program where a check may fail."""
+    """A check in a program; ``first`` is the index of its first message argument in the error's values."""
 
     number: int
     check: Check
@@ -50,14 +50,14 @@ class Site:
     first: int
 
 
-#: what sets of checks are made of
+#: the elements of the sets of checks
 ErrorCategory = str
-#: what a failed check raises
+#: JAX's name of the error that a failed check raises
 JaxRuntimeError = CheckError
 
 
 class Error:
-    """What a checked function found: a pytree, so that it may leave ``jit`` and ``vmap``."""
+    """The error value of a checked function. A pytree, so that ``jit`` and ``vmap`` can return it."""
 
     def __init__(self, code: Any, values: Sequence[Any], sites: tuple[Site, ...]) -> None:
         self.code = code
@@ -65,7 +65,7 @@ class Error:
         self.sites = sites
 
     def get(self) -> str | None:
-        """The message of the first check that failed, or None. Under ``vmap``, a line for each entry with one."""
+        """The message of the first failed check, or None. Under ``vmap``, one line per failing batch entry."""
         codes = np.asarray(self.code)
         return "\n".join(self._message(codes, tuple(at)) for at in np.argwhere(codes).tolist()) or None
 
@@ -75,7 +75,7 @@ class Error:
         return site.check.text([np.asarray(v)[at] for v in values], at)
 
     def throw(self) -> None:
-        """Raise the message, if there is one.
+        """Raise if a check failed.
 
         Raises:
           CheckError: a check failed.
@@ -93,21 +93,21 @@ register_pytree_node(
 )
 
 
-#: what a function without checks finds
+#: the error value without a failed check
 init_error = Error(np.int32(0), (), ())
 
 
 def check(pred: Any, msg: str, *args: Any, debug: bool = False, **kwargs: Any) -> None:
-    """Check that ``pred``, a bool scalar, is True, in a function that goes through :func:`checkify`.
+    """Check that the bool scalar ``pred`` is True, in a function transformed by :func:`checkify`.
 
-    On concrete values it raises at once. Under ``vmap`` the message names the first entry that fails.
+    On concrete values, a failed check raises at once. Under ``vmap``, the message names the first failing batch entry.
 
     Args:
       msg: a format string for ``args`` and ``kwargs``, which are arrays.
-      debug: whether the check counts only where the function goes through :func:`checkify`, and does nothing elsewhere.
+      debug: if True, the check has no effect in functions that are not transformed by :func:`checkify`.
 
     Raises:
-      CheckError: it is not. ArgumentTypeError: ``pred`` is no bool scalar.
+      CheckError: ``pred`` is False. ArgumentTypeError: ``pred`` is not a bool scalar.
 
     Example:
       >>> @mw.checkify.checkify
@@ -126,7 +126,7 @@ def check(pred: Any, msg: str, *args: Any, debug: bool = False, **kwargs: Any) -
 
 
 def debug_check(pred: Any, msg: str, *args: Any, **kwargs: Any) -> None:
-    """:func:`check` with ``debug=True``: nothing where the function does not go through :func:`checkify`.
+    """:func:`check` with ``debug=True``: no effect in functions that are not transformed by :func:`checkify`.
 
     Example:
       >>> def inverse(x):
@@ -139,7 +139,7 @@ def debug_check(pred: Any, msg: str, *args: Any, **kwargs: Any) -> None:
 
 
 def check_error(error: Error) -> None:
-    """Raise the error that a checked function returned; inside another checked function, make it that one's.
+    """Raise the error that a checked function returned; under tracing, turn it into checks of the enclosing function.
 
     Raises:
       CheckError: a check failed.
@@ -153,14 +153,15 @@ def check_error(error: Error) -> None:
 
 
 def checkify(fun: Callable[..., Any] | None = None, errors: frozenset[str] = user_checks) -> Any:
-    """A function that returns ``(error, fun(...))`` and does not raise when a check fails.
+    """A function that returns ``(error, fun(...))`` instead of raising when a check fails.
 
     Args:
-      errors: which checks: ``user_checks`` (calls of :func:`check`), ``nan_checks`` (an op makes a NaN),
-        ``index_checks`` (an index is out of bounds), ``div_checks`` (a division by zero), or several, joined by ``|``.
+      errors: the checks to make: ``user_checks`` (calls of :func:`check`), ``nan_checks`` (an op returns a NaN),
+        ``index_checks`` (an index is out of bounds), ``div_checks`` (a division by zero), or several, combined with
+        ``|``.
 
     Raises:
-      ArgumentError: ``errors`` is something else.
+      ArgumentError: ``errors`` is not made of these sets.
 
     Example:
       >>> f = mw.checkify.checkify(lambda x, i: mnp.log(x)[i], errors=mw.checkify.index_checks)
@@ -193,8 +194,10 @@ def checkify(fun: Callable[..., Any] | None = None, errors: frozenset[str] = use
 
 
 class _Checker:
-    """Runs a jaxpr with its checks. The state is the number of the first failed check (0: none), then the arguments of
-    all messages."""
+    """Runs a jaxpr with its checks.
+
+    The state is the number of the first failed check (0: none), followed by the message arguments of all checks.
+    """
 
     def __init__(self, errors: frozenset[str]) -> None:
         self.errors = errors
@@ -204,7 +207,7 @@ class _Checker:
 
     # --- what there is to check -----------------------------------------------------------------------------
     def collect(self, jaxpr: Jaxpr) -> None:
-        """Number the checks of a jaxpr and its bodies."""
+        """Number the checks of a jaxpr and of the bodies in it."""
         for eqn in jaxpr.eqns:
             op = eqn.op
             regions = op.regions() if op.holds_jaxprs else ()
@@ -230,11 +233,11 @@ class _Checker:
         self.count += len(values)
 
     def start(self) -> list[Any]:
-        """The state before anything ran."""
+        """The initial state: no failed check."""
         return [np.int32(0), *(np.zeros(a.shape, a.dtype) for s in self.sites for a in s.values)]
 
     def concerns(self, jaxpr: Jaxpr) -> bool:
-        """Whether there are checks in a body."""
+        """Whether a jaxpr contains a check."""
         for eqn in jaxpr.eqns:
             if any((id(eqn), kind) in self.of for kind in self.errors):
                 return True
@@ -252,7 +255,7 @@ class _Checker:
         if isinstance(op, Check):
             return [], self.note(eqn, "user", lambda: not_(args[0]), args[1:], state)
         if isinstance(op, ControlOp) and any(self.concerns(r.jaxpr) for r in op.regions()):
-            # Checks in the test of a loop are left out: the same values are in its body.
+            # Checks in a loop's condition are not run: the same values are in its body.
             return op.threaded(args, state, self.run)
         starts = [args[i] for i in op.index_operands(len(args))]
         state = self.note(eqn, "index", lambda: op.out_of_bounds(*args), starts, state)
@@ -264,7 +267,7 @@ class _Checker:
     def note(
         self, eqn: JaxprEqn, kind: str, failed: Callable[[], Any], values: Sequence[Any], state: list[Any]
     ) -> list[Any]:
-        """The state after a check of an equation, if there is one."""
+        """The state after the check of this kind of an equation; unchanged if it has none."""
         site = self.of.get((id(eqn), kind))
         if site is None:
             return state
@@ -277,7 +280,7 @@ class _Checker:
 
 
 class _Running(Interpreter[Any]):
-    """One run of a jaxpr, with the state as it is by then."""
+    """Evaluates a jaxpr equation by equation and updates the error state."""
 
     def __init__(self, checker: _Checker, state: list[Any]) -> None:
         self.checker, self.state = checker, state

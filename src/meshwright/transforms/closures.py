@@ -1,6 +1,6 @@
-"""Functions that a derivative rule makes, as pytrees: a program with the values that it closes over as leaves.
+"""Closures made by derivative rules, represented as pytrees: a jaxpr, with the values it closes over as leaves.
 
-So they go from a forward to a backward pass, and in and out of jitted functions.
+As pytrees they can be passed from a forward to a backward pass, and in and out of jitted functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from meshwright.transforms.wrapped import is_pair, name_of, require_callable
 
 @dataclass(frozen=True)
 class _Traced:
-    """A traced function of (captured values, argument)."""
+    """A function traced to a jaxpr; called with its captured values and its argument."""
 
     name: str
     jaxpr: ClosedJaxpr
@@ -40,20 +40,21 @@ class _Traced:
 
 
 def as_tree(fun: Callable[[Any], Any], example: Any, name: str) -> Partial:
-    """``fun``, traced at the types of ``example``, as a function that is a pytree of what it closes over."""
+    """``fun`` traced at the types of ``example``, as a callable pytree whose leaves are the values it closes over."""
     flat, in_tree = pytree.flatten(example)
     jaxpr, captured, out_tree = closed_call(lambda *xs: fun(pytree.unflatten(in_tree, xs)), flat, name)
     return Partial(_Traced(name, jaxpr, in_tree, out_tree), captured)
 
 
 def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with a gradient rule made by itself: ``fun(*args) -> (output, rule)``.
+    """A function that returns its own gradient rule: ``fun(*args) -> (output, rule)``.
 
-    ``rule(ct)`` takes the cotangent of the output and returns a tuple of one cotangent an argument (of one argument,
-    its cotangent); it may use all that ``fun`` computed.
+    ``rule(ct)`` takes the cotangent of the output and returns a tuple with one cotangent per argument (for a single
+    argument, just its cotangent). It may close over any value that ``fun`` computed.
 
     Raises (when called):
-      DifferentiationError: ``fun`` returns no pair with a function, or the cotangents do not fit the arguments.
+      DifferentiationError: ``fun`` does not return a pair ``(output, rule)``, or the cotangents do not match the
+        arguments.
 
     Example:
       >>> @mw.custom_gradient
@@ -96,13 +97,13 @@ def linear_call(
     residual_args: Any,
     linear_args: Any,
 ) -> Any:
-    """``fun(residual_args, linear_args)``, linear in the second; its transpose is ``fun_transpose(residual_args, ct)``.
+    """Call ``fun(residual_args, linear_args)``, which must be linear in ``linear_args``, with a custom transpose.
 
-    The transpose of the transpose is ``fun`` again.
+    The transpose is ``fun_transpose(residual_args, ct)``; the transpose of that is ``fun`` again.
 
     Raises:
-      DifferentiationError: ``fun_transpose`` does not return what ``linear_args`` is like; or (later) a derivative with
-        respect to the residuals is wanted.
+      DifferentiationError: the result of ``fun_transpose`` differs from ``linear_args`` in structure or types; or
+        (later) the call is differentiated with respect to the residuals.
 
     Example:
       >>> def scaled(x, s):
@@ -129,7 +130,7 @@ def linear_call(
             f"linear_call {name}: fun_transpose must return what linear_args is like, {pytree.show(linear_tree)} of "
             f"{', '.join(map(str, in_avals))}; it returned {pytree.show(back_tree)} of {', '.join(map(str, ct_avals))}"
         )
-    # What either function closes over is a residual of both.
+    # Both jaxprs must take the same residuals, so each also takes what the other closes over.
     a, b = len(first), len(second)
     shared = [*map(typeof, (*first, *second, *residuals))]
 

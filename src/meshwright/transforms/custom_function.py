@@ -1,4 +1,4 @@
-"""What functions with a rule of the user's have in common: ``custom_jvp``, ``custom_vjp``, ``custom_vmap``."""
+"""Base classes and helpers shared by ``custom_jvp``, ``custom_vjp`` and ``custom_vmap``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshwright.transforms.wrapped import name_of, require_callable
 
 
 class CustomFunction:
-    """Base: a function that looks like the user's, also as a method."""
+    """Base class: wraps the user's function, keeps its metadata, and binds as a method."""
 
     def __init__(self, fun: Callable[..., Any]) -> None:
         require_callable(fun, type(self).__name__)
@@ -33,7 +33,7 @@ class CustomFunction:
 
 
 class CustomDerivative(CustomFunction):
-    """Base: with arguments that are Python values and have no derivative."""
+    """Base class that adds static (non-differentiable) arguments, which are passed on as Python values."""
 
     def __init__(
         self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Sequence[str] = ()
@@ -44,7 +44,7 @@ class CustomDerivative(CustomFunction):
         self._types = ResultTypes()
 
     def static_of(self, args: tuple[Any, ...]) -> dict[int, Any]:
-        """The arguments that are Python values, by number.
+        """The static arguments of a call, by position.
 
         Raises:
           ArgumentError: the call has no such argument.
@@ -54,7 +54,7 @@ class CustomDerivative(CustomFunction):
 
 
 def with_operands(jaxpr: ClosedJaxpr, at: int, values: Sequence[Any]) -> ClosedJaxpr:
-    """``jaxpr`` with operands more, of which it makes no use."""
+    """``jaxpr`` with unused operands of the types of ``values`` inserted at position ``at``."""
     invars = jaxpr.jaxpr.invars
     extra = [Var(typeof(x)) for x in values]
     return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(invars=[*invars[:at], *extra, *invars[at:]]))
@@ -63,10 +63,10 @@ def with_operands(jaxpr: ClosedJaxpr, at: int, values: Sequence[Any]) -> ClosedJ
 def nondiff_numbers(
     fun: Callable[..., Any], numbers: Sequence[int], names: Sequence[str], where: str
 ) -> tuple[int, ...]:
-    """The arguments that are Python values, by number, in order.
+    """The positions of the static arguments: ``numbers``, merged with those of ``names`` and sorted if there are any.
 
     Raises:
-      ArgumentError: ``fun`` has no argument of a name. ArgumentTypeError: ``numbers`` are no ints.
+      ArgumentError: ``fun`` has no argument of one of the names. ArgumentTypeError: ``numbers`` are not ints.
     """
     numbers = as_numbers(f"{where} {name_of(fun)}: nondiff_argnums", numbers)
     names = (names,) if isinstance(names, str) else tuple(names)
@@ -81,10 +81,10 @@ def nondiff_numbers(
 def positional(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], where: str = "custom_vjp"
 ) -> tuple[Any, ...]:
-    """All arguments by position, defaults filled in.
+    """All arguments of a call as positional arguments, with defaults filled in.
 
     Raises:
-      ArgumentTypeError: keyword-only arguments.
+      ArgumentTypeError: ``fun`` has keyword-only arguments.
     """
     try:
         bound = inspect.signature(fun).bind(*args, **kwargs)
@@ -102,7 +102,7 @@ def positional(
 
 
 def with_static(fun: Callable[..., Any], static: dict[int, Any], count: int, in_tree: Any) -> Callable[..., Any]:
-    """``fun`` as a function of the leaves of its other arguments, which have structure ``in_tree``."""
+    """``fun`` as a function of the flat leaves of its non-static arguments, whose structure is ``in_tree``."""
 
     def call(*leaves: Any) -> Any:
         given = iter(pytree.unflatten(in_tree, leaves))

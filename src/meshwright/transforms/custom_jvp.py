@@ -1,4 +1,4 @@
-"""``custom_jvp``: functions with a forward derivative rule of the user's, from which reverse mode follows."""
+"""``custom_jvp``: functions with a user-defined JVP rule, which is transposed for reverse mode."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from meshwright.transforms.wrapped import name_of, require_callable
 
 
 class custom_jvp(CustomDerivative):
-    """A function with a derivative rule of its own.
+    """A function with a user-defined JVP rule.
 
-    Arguments of ``nondiff_argnums`` and ``nondiff_argnames`` are Python values (functions, settings): the rule gets
-    them first.
+    The arguments in ``nondiff_argnums`` and ``nondiff_argnames`` are Python values (functions, settings); the rule
+    receives them first.
 
     Raises:
-      ArgumentError: an argument is named that ``fun`` has not. ArgumentTypeError: ``fun`` is no function.
+      ArgumentError: ``nondiff_argnames`` names an argument that ``fun`` does not have. ArgumentTypeError: ``fun`` is
+        not a function.
 
     Example:
       >>> @mw.custom_jvp
@@ -49,18 +50,18 @@ class custom_jvp(CustomDerivative):
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
         """Set the rule: ``jvp(primals, tangents) -> (output, output tangent)``; nondiff arguments come first.
 
-        With ``symbolic_zeros``, tangents that are known to be zero are ``SymbolicZero`` objects instead of arrays, and
-        output tangents may be.
+        With ``symbolic_zeros``, tangents known to be zero are passed as ``SymbolicZero`` objects instead of arrays, and
+        the rule may return such objects.
         """
         require_callable(jvp, "custom_jvp.defjvp")
         self.rule, self.symbolic_zeros = jvp, symbolic_zeros
         return jvp
 
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
-        """Set one rule an argument: ``jvp(tangent, output, *primals) -> output tangent``, or None for zero.
+        """Set one rule per argument: ``jvp(tangent, output, *primals) -> output tangent``, or None for zero.
 
         Raises:
-          ArgumentError: there are ``nondiff_argnums``, which only :meth:`defjvp` knows.
+          ArgumentError: there are ``nondiff_argnums``, which only :meth:`defjvp` supports.
         """
         if self.nondiff_argnums:
             raise ArgumentError(f"custom_jvp {name_of(self.fun)}: with nondiff_argnums, use defjvp instead of defjvps")
@@ -95,7 +96,7 @@ class custom_jvp(CustomDerivative):
         rule.out_tree, rule.out_avals = out_tree, jaxpr.out_avals
         flat_rule: Any = rule.flat
         if consts or closes_over_tracers(rule.rule):
-            # The rule may use traced values too, and must be traced while there are any.
+            # The rule may also close over tracers; trace it now, while their traces are alive.
             traced = traced_once(self, lambda: rule.traced(flat))
             if traced is not None:
                 flat_rule, more = traced
@@ -105,11 +106,11 @@ class custom_jvp(CustomDerivative):
 
 
 def _closed_rule(jaxpr: ClosedJaxpr, n: int, rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of all operands, of which the first ``n`` are values that function and rule close over."""
+    """The rule as a function of all operands; the first ``n`` are values that the function or the rule closes over."""
 
     def closed(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         if any(not isinstance(t, Zero) for t in tangents[:n]):
-            # A value the function closes over is differentiated too: the rule knows nothing of it.
+            # A captured value is differentiated too, which the rule does not cover: differentiate the function itself.
             return _jvp_of_jaxpr(jaxpr, primals, tangents)
         return rule(primals[:n], primals[n:], tangents[n:])
 
@@ -118,19 +119,19 @@ def _closed_rule(jaxpr: ClosedJaxpr, n: int, rule: Callable[..., Any]) -> Callab
 
 @dataclass
 class _Rule:
-    """The user's rule as a function of flat values, with checks of what it returns."""
+    """The user's rule as a function of flat values; checks its results."""
 
     name: str
     rule: Callable[..., Any]
     static: list[Any]
     in_tree: Any
     symbolic_zeros: bool
-    #: of the function, where it has been traced
+    #: structure and types of the function's results, if it has been traced
     out_tree: Any = None
     out_avals: Sequence[Any] | None = None
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
-        """Results, their tangents, and the structure of both."""
+        """The flat results, their tangents, and the output structure."""
         given = tangents if self.symbolic_zeros else map(tangent_of, map(typeof, primals), tangents)
         ts = pytree.unflatten(self.in_tree, list(given))
         result = with_arrays(lambda xs: self.rule(*self.static, pytree.unflatten(self.in_tree, xs), ts), primals)
@@ -141,11 +142,11 @@ class _Rule:
         return _checked(self.name, self.out_avals, self.out_tree, *result)
 
     def flat(self, consts: Sequence[Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """Results and their tangents; the rule closes over ``consts`` by itself."""
+        """The flat results and their tangents. ``consts`` is unused: the rule closes over these values itself."""
         return self(primals, tangents)[:2]
 
     def traced(self, flat: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
-        """:meth:`flat` as a jaxpr, and the traced values that the rule closes over: the last of its ``consts``."""
+        """:meth:`flat` traced to a jaxpr, and the tracers that the rule closes over: the last of its ``consts``."""
         inexact = [is_inexact(typeof(x).dtype) for x in flat]
         zero: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""``custom_vjp``: functions with a forward and a backward rule of the user's."""
+"""``custom_vjp``: functions with user-defined forward and backward rules."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ from meshwright.transforms.wrapped import is_pair, name_of, require_callable
 
 @dataclass(frozen=True)
 class CustomVJPPrimal:
-    """An argument of a forward rule with symbolic zeros: its value, and whether it is differentiated."""
+    """An argument of a forward rule with ``symbolic_zeros``: its value, and whether it is differentiated."""
 
     value: Any
     perturbed: bool
 
 
 class custom_vjp(CustomDerivative):
-    """A function with a reverse-mode derivative rule of its own.
+    """A function with user-defined rules for reverse mode.
 
-    ``fwd(*args)`` returns the output and residuals; ``bwd(residuals, cotangent)`` a tuple with one cotangent an
-    argument (None for zero). Arguments of ``nondiff_argnums`` and ``nondiff_argnames`` are Python values: they come
-    first in ``bwd``, before the residuals.
+    ``fwd(*args)`` returns ``(output, residuals)``; ``bwd(residuals, cotangent)`` returns a tuple with one cotangent per
+    argument (None for zero). The arguments in ``nondiff_argnums`` and ``nondiff_argnames`` are Python values; ``bwd``
+    receives them first, before the residuals.
 
     Raises:
-      ArgumentError: an argument is named that ``fun`` has not. ArgumentTypeError: ``fun`` is no function.
+      ArgumentError: ``nondiff_argnames`` names an argument that ``fun`` does not have. ArgumentTypeError: ``fun`` is
+        not a function.
 
     Example::
 
@@ -68,11 +69,12 @@ class custom_vjp(CustomDerivative):
     ) -> None:
         """Set the rules.
 
-        ``optimize_remat`` is a hint of JAX's signature, that under ``checkpoint`` the function itself may stand for
-        ``fwd`` where no residuals are needed. It changes nothing here: what nobody needs is removed from programs.
+        With ``symbolic_zeros``, ``fwd`` receives objects with the fields ``value`` and ``perturbed`` (whether the
+        argument is differentiated) instead of arrays, and ``bwd`` a ``SymbolicZero`` for each cotangent known to be
+        zero.
 
-        With ``symbolic_zeros``, ``fwd`` gets objects with ``value`` and ``perturbed`` (whether a derivative by it is
-        wanted) in place of arrays, and ``bwd`` a ``SymbolicZero`` for each cotangent that is known to be zero.
+        ``optimize_remat`` is accepted for compatibility with JAX and has no effect. In JAX it allows ``checkpoint`` to
+        call the function instead of ``fwd`` where no residuals are needed; here dead-code elimination has that effect.
         """
         require_callable(fwd, "custom_vjp.defvjp fwd")
         require_callable(bwd, "custom_vjp.defvjp bwd")
@@ -102,7 +104,7 @@ class custom_vjp(CustomDerivative):
         bwd: Any = rules.backward
         loose = 0
         if consts or closes_over_tracers(self.fwd) or closes_over_tracers(self.bwd):
-            # The rules may use traced values too, and must be traced while there are any.
+            # The rules may close over tracers too; trace them now, while their traces are alive.
             traced = traced_once(self, lambda: _traced(rules, flat))
             if traced is not None:
                 fwd, bwd, more, last = traced
@@ -116,10 +118,10 @@ class custom_vjp(CustomDerivative):
 
 
 def _at_once(rules: _Rules, level: Differentiation) -> Any:
-    """The function differentiated where the values are: the forward rule runs now, the backward rule later.
+    """Differentiate the function at ``level``: call the forward rule now, and the backward rule when transposing.
 
     Raises:
-      DifferentiationError: a result depends, by the same derivative, on more than the operands.
+      DifferentiationError: a result also depends on differentiated values that the function closes over.
     """
     rules.in_avals = [typeof(x) for x in level.primals]
     residuals, outs = rules.forward(level.primals, [not isinstance(t, Zero) for t in level.tangents])
@@ -131,7 +133,7 @@ def _at_once(rules: _Rules, level: Differentiation) -> Any:
         raise closed_over(rules.name)
     bwd: Any = rules.backward
     if closes_over_tracers(rules.bwd, level.traces):
-        # These traces end before the backward pass begins.
+        # These traces end before the backward pass begins, so the rule is traced now.
         traced = traced_once(rules.bwd, lambda: _traced_backward(rules, [typeof(x) for x in residuals]))
         if traced is not None:
             bwd, residuals = traced[0], [*traced[1], *residuals]
@@ -150,11 +152,11 @@ def _at_once(rules: _Rules, level: Differentiation) -> Any:
 
 
 def _traced(rules: _Rules, flat: Sequence[Any]) -> tuple[Any, Any, list[Any], list[Any]]:
-    """Both rules as jaxprs, with the traced values that each closes over.
+    """Both rules traced to jaxprs, with the tracers that each closes over.
 
-    Those of the forward rule are the last of its constants; those of the backward rule are the first of all.
+    Those of the forward rule become the last constants of the op, those of the backward rule the first.
     """
-    every = [True] * len(flat)  # once for all uses, whatever of it they differentiate
+    every = [True] * len(flat)  # traced once for all uses, whichever arguments they differentiate
     fwd_jaxpr, more, _ = closed_call(lambda *leaves: rules.forward(leaves, every), flat, rules.name)
     count = rules.num_residuals
     backward, last = _traced_backward(rules, fwd_jaxpr.out_avals[:count])
@@ -167,9 +169,9 @@ def _traced(rules: _Rules, flat: Sequence[Any]) -> tuple[Any, Any, list[Any], li
 
 
 def _traced_backward(rules: _Rules, residuals: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """The backward rule as a jaxpr, for residuals of these types, and the traced values that it closes over.
+    """The backward rule traced to a jaxpr for residuals of these types, and the tracers that it closes over.
 
-    It takes these before the residuals.
+    The traced rule takes those before the residuals.
     """
     out_avals = rules.out_avals or ()
     count, inexact = len(residuals), [dtypes.is_inexact(a.dtype) for a in out_avals]
@@ -194,7 +196,7 @@ def _traced_backward(rules: _Rules, residuals: Sequence[Any]) -> tuple[Any, list
 
 @dataclass
 class _Rules:
-    """The user's rules as functions of flat values, with checks of what they return."""
+    """The user's rules as functions of flat values; checks their results."""
 
     name: str
     fwd: Callable[..., Any]
@@ -204,7 +206,7 @@ class _Rules:
     in_tree: Any
     symbolic_zeros: bool = False
     in_avals: Sequence[Any] = ()
-    #: of the function, where it has been traced; of the forward rule else
+    #: structure and types of the function's results if it has been traced, else of the forward rule's
     out_tree: Any = None
     out_avals: Sequence[Any] | None = None
     residual_tree: Any = None
@@ -272,7 +274,7 @@ class _Rules:
             return None
         got = typeof(ct)
         if dtypes.is_float(got.dtype) or (dtypes.is_complex(got.dtype) and dtypes.is_complex(aval.dtype)):
-            ct, got = convert(ct, aval.dtype), got.update(dtype=aval.dtype)  # rules compute in dtypes of their own
+            ct, got = convert(ct, aval.dtype), got.update(dtype=aval.dtype)  # rules may compute in another dtype
         if got.shape != aval.shape or (got.dtype != aval.dtype and not got.weak_type):
             raise TangentMismatchError(
                 f"custom_vjp {self.name}: the backward rule returned a cotangent of type {got} for argument leaf "

@@ -1,4 +1,4 @@
-"""``custom_vmap``: functions with a batching rule of the user's."""
+"""``custom_vmap``: functions with a user-defined batching rule."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from meshwright.transforms.wrapped import name_of, require_callable
 
 
 class custom_vmap(CustomFunction):
-    """A function with a batching rule of its own.
+    """A function with a user-defined batching rule.
 
-    The rule is ``rule(axis_size, in_batched, *args) -> (out, out_batched)``: mapped arguments have the axis in front,
-    ``in_batched`` says which do, in the structure of the arguments, and ``out_batched`` (a tree prefix of ``out``)
-    which results do. Forward derivatives go through it; for reverse mode wrap it in ``custom_vjp``.
+    The rule is ``rule(axis_size, in_batched, *args) -> (out, out_batched)``. Batched arguments have the batch axis
+    first. ``in_batched`` has the structure of the arguments and marks which are batched; ``out_batched``, a tree prefix
+    of ``out``, marks which results are. Forward mode differentiates the rule; for reverse mode, wrap the function in
+    ``custom_vjp``.
 
     Raises (when called):
-      ArgumentError: no rule is set. ArgumentTypeError, ShapeError: the rule returned something else than it should.
+      ArgumentError: no rule is set. ArgumentTypeError, ShapeError: the rule returned a wrong structure or type.
 
     Example:
       >>> @mw.custom_batching.custom_vmap
@@ -44,7 +45,7 @@ class custom_vmap(CustomFunction):
     vmap_rule: Callable[..., Any] | None = None
 
     def def_vmap(self, vmap_rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the rule; returns it, to be used as a decorator."""
+        """Set the batching rule and return it, so that this can be used as a decorator."""
         require_callable(vmap_rule, "custom_vmap.def_vmap")
         self.vmap_rule = vmap_rule
         return vmap_rule
@@ -100,7 +101,7 @@ def _jvp_of_batch_rule(rule: Callable[..., Any], nonzero: Sequence[bool]) -> Cal
         given = iter(zip(operands[n:], batched[n:]))
         for x, b, nz in zip(operands, batched, nonzero):
             t, tb = next(given) if nz else (None, b)
-            flags.append(b or tb)  # the rule knows one flag for both
+            flags.append(b or tb)  # the rule takes one flag for a primal and its tangent
             primals.append(leading(x, None, size) if tb and not b else x)
             tangents.append(leading(t, None, size) if b and not tb else t if nz else Zero(typeof(primals[-1])))
         out_flags: Sequence[bool] = ()

@@ -1,7 +1,7 @@
-"""Functions that are given by an equation: roots, and solutions of linear systems.
+"""Implicitly defined functions: roots (``custom_root``) and linear solves (``custom_linear_solve``).
 
-Their derivatives follow from the equation (the implicit function theorem), however the solution was found; so a solver
-may be a loop that has no derivative in reverse mode.
+Derivatives follow from the equation by the implicit function theorem, not from the solver. The solver may therefore
+contain loops that cannot be differentiated in reverse mode.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from meshwright.transforms.linearized import jvp_flat
 from meshwright.transforms.wrapped import is_pair, name_of, require_callable
 
 Matvec = Callable[[Any], Any]
-#: a jaxpr of what it closes over and its arguments, and what it closes over
+#: a jaxpr that takes captured values and then the arguments; and the captured values
 _Piece = tuple[ClosedJaxpr, list[Any]]
 
 
@@ -44,10 +44,10 @@ def _split_aux(where: str, out: Any) -> tuple[Any, Any]:
 def _solver(
     where: str, solve: Callable[[Matvec, Any], Any], matvec: Matvec, example: Sequence[Any], tree: Any, has_aux: bool
 ) -> tuple[_Piece, Any]:
-    """``solve`` recorded as a function of flat right-hand sides; and the structure of ``(solution, aux)``.
+    """``solve`` traced as a function of flat right-hand sides; and the structure of ``(solution, aux)``.
 
     Raises:
-      ArgumentError: the solution is not like the right-hand side.
+      ArgumentError: the solution differs from the right-hand side in structure or types.
     """
 
     def flat(*xs: Any) -> Any:
@@ -69,21 +69,21 @@ def custom_linear_solve(
     symmetric: bool = False,
     has_aux: bool = False,
 ) -> Any:
-    """``solve(matvec, b)``, the solution of ``matvec(x) = b``, with the derivative that follows from the equation.
+    """``solve(matvec, b)``, the solution of ``matvec(x) = b``, differentiated implicitly.
 
-    Derivatives are taken with respect to ``b`` and all that ``matvec`` closes over; ``solve`` itself is never
-    differentiated.
+    The result can be differentiated with respect to ``b`` and all that ``matvec`` closes over. ``solve`` itself is
+    never differentiated.
 
     Args:
-      matvec: a linear function of trees like ``b``.
-      solve: finds the solution, like ``b``, for such a function and a right-hand side.
-      transpose_solve: the same for the transpose of ``matvec``, which it gets; reverse mode needs it.
-      symmetric: ``matvec`` is its own transpose, and ``solve`` serves for both.
-      has_aux: the solvers return pairs ``(solution, aux)``; so does this function, and ``aux`` has no derivative.
+      matvec: a linear function from pytrees like ``b`` to such pytrees.
+      solve: called with a linear function and a right-hand side; returns the solution.
+      transpose_solve: like ``solve``, but called with the transpose of ``matvec``. Needed for reverse mode.
+      symmetric: whether ``matvec`` is its own transpose; ``solve`` is then used for the transposed system too.
+      has_aux: the solvers return pairs ``(solution, aux)``. This function then does too; ``aux`` has no derivative.
 
     Raises:
-      ArgumentError: ``matvec`` or a solver return something unlike ``b``. DifferentiationError (later): reverse mode
-        without ``transpose_solve``.
+      ArgumentError: the result of ``matvec`` or of a solver differs from ``b`` in structure or types.
+      DifferentiationError (later): reverse mode without ``transpose_solve`` or ``symmetric``.
 
     Example:
       >>> def half(y):
@@ -113,10 +113,10 @@ def custom_linear_solve(
 
 
 def _equation(where: str, what: str, fun: Callable[[Any], Any], example: Any) -> tuple[list[Any], Any, _Piece]:
-    """``example`` flat, its structure, and the recorded function from such trees to such trees.
+    """The leaves of ``example``, its structure, and ``fun`` traced on it.
 
     Raises:
-      ArgumentError: what ``fun`` returns is not like ``example``.
+      ArgumentError: the result of ``fun`` differs from ``example`` in structure or types.
     """
     leaves, tree = pytree.flatten(example)
     flat = [convert(x, typeof(x).dtype, typeof(x).weak_type) for x in leaves]
@@ -126,13 +126,13 @@ def _equation(where: str, what: str, fun: Callable[[Any], Any], example: Any) ->
 
 
 def _piece(fun: Callable[..., Any], flat: Sequence[Any], name: str) -> tuple[_Piece, Any]:
-    """A function of flat arrays, recorded, and the structure of what it returns."""
+    """``fun`` traced on flat arrays, and the structure of its result."""
     jaxpr, consts, tree = closed_call(fun, flat, name)
     return (jaxpr, consts), tree
 
 
 def _sharing(pieces: Sequence[_Piece], avals: Iterable[Any]) -> tuple[list[Any], list[ClosedJaxpr]]:
-    """All that the pieces close over, and the pieces as jaxprs of all of that, with strongly typed results."""
+    """The captured values of all pieces, and each piece as a jaxpr that takes them all; results strongly typed."""
     consts = [c for _, captured in pieces for c in captured]
     types = [*map(typeof, consts), *avals]
     jaxprs, start = [], 0
@@ -149,7 +149,7 @@ def _sharing(pieces: Sequence[_Piece], avals: Iterable[Any]) -> tuple[list[Any],
 
 
 def _as_weak(results: Sequence[Any], recorded: ClosedJaxpr) -> list[Any]:
-    """Results of a solver, typed as weakly as when it was recorded."""
+    """The results of a solver with the weak types that they had when it was traced."""
     return [convert(y, typeof(y).dtype, a.weak_type) for y, a in zip(results, recorded.out_avals)]
 
 
@@ -160,19 +160,19 @@ def custom_root(
     tangent_solve: Callable[[Matvec, Any], Any],
     has_aux: bool = False,
 ) -> Any:
-    """``solve(f, initial_guess)``, a root of ``f``, with the derivative that ``f(root) = 0`` implies.
+    """``solve(f, initial_guess)``, a root of ``f``, differentiated implicitly.
 
-    Derivatives are taken with respect to all that ``f`` closes over; ``solve`` is never differentiated, and the guess
-    has no influence.
+    The result can be differentiated with respect to all that ``f`` closes over. ``solve`` is never differentiated, and
+    the derivative with respect to ``initial_guess`` is zero.
 
     Args:
-      f: a function from trees like ``initial_guess`` to such trees.
-      solve: finds the root of a function, from a guess.
-      tangent_solve: solves ``g(x) = y`` for a linear function ``g`` of such trees.
-      has_aux: ``solve`` returns a pair ``(root, aux)``; so does this function, and ``aux`` has no derivative.
+      f: a function from pytrees like ``initial_guess`` to such pytrees.
+      solve: called with a function and an initial guess; returns a root of the function.
+      tangent_solve: called with a linear function ``g`` and ``y``; returns the solution of ``g(x) = y``.
+      has_aux: ``solve`` returns a pair ``(root, aux)``. This function then does too; ``aux`` has no derivative.
 
     Raises:
-      ArgumentError: ``f`` or a solver return something unlike ``initial_guess``.
+      ArgumentError: the result of ``f`` or of ``solve`` differs from ``initial_guess`` in structure or types.
 
     Example:
       >>> def newton(f, x):

@@ -1,4 +1,4 @@
-"""Jacobians: many tangents, or cotangents, pushed through one linearization by ``vmap``."""
+"""Jacobians and Hessians (``vmap`` over a basis of tangents or cotangents), ``closure_convert``, ``named_call``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshwright.transforms.wrapped import name_of, require_callable, transformed
 
 
 def _selected(argnums: int | Sequence[int], args: Sequence[Any], where: str) -> tuple[tuple[int, ...], Any]:
-    """Argument numbers, and the value (one argument or a tuple) that is differentiated."""
+    """The argument numbers, and what is differentiated: one argument, or a tuple of them."""
     numbers = argument_numbers(argnums, len(args), where)
     return numbers, args[numbers[0]] if isinstance(argnums, int) else tuple(args[i] for i in numbers)
 
@@ -30,7 +30,7 @@ def _selected(argnums: int | Sequence[int], args: Sequence[Any], where: str) -> 
 def _check(where: str, side: str, tree: Any, holomorphic: bool) -> None:
     for path, x in zip(pytree.paths(tree), pytree.leaves(tree)):
         dtype = typeof(x).dtype
-        # Reverse mode takes complex inputs of real functions, forward mode would need two directions for each.
+        # Reverse mode supports complex inputs of real functions; forward mode would need two tangents for each element.
         allowed = dtypes.is_float(dtype) or (where == "jacrev" and side == "input" and dtypes.is_complex(dtype))
         if dtypes.is_complex(dtype) if holomorphic else allowed:
             continue
@@ -40,7 +40,7 @@ def _check(where: str, side: str, tree: Any, holomorphic: bool) -> None:
 
 
 def _basis(avals: Sequence[ShapedArray]) -> list[np.ndarray]:
-    """For each type, the unit vectors of all of them together, stacked."""
+    """The standard basis of the space that all ``avals`` span together: its vectors stacked, one array per aval."""
     total = sum(a.size for a in avals)
     basis, at = [], 0
     for a in avals:
@@ -50,7 +50,7 @@ def _basis(avals: Sequence[ShapedArray]) -> list[np.ndarray]:
 
 
 def _cut(x: Any, axis: int, avals: Sequence[ShapedArray]) -> list[Any]:
-    """A dimension over all elements of all ``avals`` cut into theirs."""
+    """``x`` split along ``axis``, which runs over the elements of all ``avals``; one part per aval, in its shape."""
     shape = typeof(x).shape
     axis %= len(shape)
     parts, at = [], 0
@@ -64,13 +64,13 @@ def _cut(x: Any, axis: int, avals: Sequence[ShapedArray]) -> list[Any]:
 def jacfwd(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
-    """The Jacobian of ``fun``, column by column in forward mode: right for more outputs than inputs.
+    """The Jacobian of ``fun``, column by column in forward mode; efficient if there are more outputs than inputs.
 
-    Each leaf of the output becomes a tree like the arguments, of arrays with the output's dimensions and then the
-    input's. With ``has_aux``, ``(jacobian, aux)``.
+    Each leaf of the output becomes a tree with the structure of the differentiated arguments. Its arrays have the
+    dimensions of the output followed by those of the input. With ``has_aux``, returns ``(jacobian, aux)``.
 
     Raises (when called):
-      DifferentiationError: inputs that are not real floating-point (complex with ``holomorphic``).
+      DifferentiationError: an input is not real floating-point (with ``holomorphic``: complex).
 
     Example:
       >>> mw.jacfwd(lambda x: x * x)(mnp.array([1.0, 2.0]))
@@ -103,10 +103,13 @@ def jacrev(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
-    """The Jacobian of ``fun``, row by row in reverse mode: right for more inputs than outputs. See :func:`jacfwd`.
+    """The Jacobian of ``fun``, row by row in reverse mode; efficient if there are more inputs than outputs.
+
+    The result is arranged as by :func:`jacfwd`.
 
     Raises (when called):
-      DifferentiationError: inputs or outputs that are not real floating-point (complex with ``holomorphic``).
+      DifferentiationError: an input is not floating-point, or an output is not real floating-point (with
+        ``holomorphic``: one of either is not complex).
 
     Example:
       >>> mw.jacrev(lambda x: (x * x).sum())(mnp.array([1.0, 2.0]))
@@ -136,7 +139,7 @@ def jacrev(
 def hessian(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
-    """The second derivatives of ``fun``: forward over reverse mode.
+    """The Hessian (second derivatives) of ``fun``, computed as forward over reverse mode.
 
     Example:
       >>> mw.hessian(lambda x: (x**3).sum())(mnp.array([1.0, 2.0]))
@@ -148,13 +151,13 @@ def hessian(
 
 # --- functions of functions ---------------------------------------------------------------------------------
 def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """``(converted, consts)``: ``fun`` as a function that takes what it closes over as further arguments.
+    """``(converted, consts)``: ``fun`` with the values it closes over turned into additional arguments.
 
-    ``converted(*args, *consts)`` is ``fun(*args)`` for arguments of the types of the examples. ``consts`` are the
-    traced floating-point values that ``fun`` uses from outside: what a derivative may be wanted of.
+    ``converted(*args, *consts)`` equals ``fun(*args)`` for arguments with the types of the examples. ``consts`` are the
+    floating-point tracers that ``fun`` closes over, which may be differentiated.
 
-    Raises (when the result is called):
-      ArgumentTypeError: arguments of another structure.
+    Raises (when ``converted`` is called):
+      ArgumentTypeError: the structure of the arguments differs from the examples'.
 
     Example:
       >>> def at_four(w):
@@ -192,10 +195,10 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
 
 
 def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[..., Any]:
-    """``fun``, under whose name (or ``name``) the ops it binds are shown in lowered programs and profiles.
+    """``fun``, whose ops appear under its name (or ``name``) in lowered programs and profiles.
 
     Raises:
-      ArgumentTypeError: ``fun`` is no function.
+      ArgumentTypeError: ``fun`` is not a function.
 
     Example:
       >>> head = mw.named_call(lambda x: x + 1, name="head")

@@ -1,6 +1,7 @@
-"""Jaxpr-to-jaxpr transformations, cached by jaxpr: what ops with inner jaxprs are given.
+"""Jaxpr-to-jaxpr transformations for the rules of ops with inner jaxprs, cached by jaxpr.
 
-Each one is "run the jaxpr under the transformation's trace and record", so that no op needs a second rule.
+Each evaluates the jaxpr under the transformation's trace and records the result as a new jaxpr, so that an op needs
+only one rule per transformation.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from meshwright.ir.op import BatchAxis, Mapped
 
 @dataclass(frozen=True)
 class SplitJaxpr:
-    """A jaxpr split in two: ``known`` returns its known results and then residuals; ``unknown`` takes the residuals and
-    then the unknown operands."""
+    """A jaxpr split by partial evaluation.
+
+    ``known`` returns the known results followed by the residuals; ``unknown`` takes the residuals followed by the
+    unknown operands.
+    """
 
     known: ClosedJaxpr
     unknown: ClosedJaxpr
@@ -28,11 +32,11 @@ class SplitJaxpr:
 
 
 class JaxprTransforms:
-    """The transformations that rules of ops with inner jaxprs use. ``transforms.rules`` supplies them."""
+    """The transformations for rules of ops with inner jaxprs; implemented by ``transforms.rules``, ``custom_vmap``."""
 
     def __init__(self) -> None:
         self._cache: WeakKeys[ClosedJaxpr, dict[Any, Any]] = WeakKeys()
-        #: what makes each of them
+        #: the implementation of each transformation, by name
         self.makers: dict[str, Slot[Callable[..., Any]]] = {
             name: Slot(f"the transformation of jaxprs {name!r}", f"meshwright.transforms.{by}")
             for name, by in {
@@ -50,7 +54,7 @@ class JaxprTransforms:
         return entries[full]
 
     def derive(self, make: Callable[..., Any], jaxpr: ClosedJaxpr, *key: Any) -> Any:
-        """``make(self, jaxpr, *key)``, made once: for what an op's rule builds of its jaxpr beyond the below."""
+        """``make(self, jaxpr, *key)``, cached: for what an op's rule derives from its jaxpr in another way."""
         entries = self._cache.setdefault(jaxpr, {})
         full = (make, *key)
         if full not in entries:
@@ -60,9 +64,10 @@ class JaxprTransforms:
     def jvp(
         self, jaxpr: ClosedJaxpr, nonzero: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
     ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
-        """Takes primals and the nonzero tangents; returns results and nonzero result tangents, and which those are.
+        """The JVP jaxpr, and which result tangents are nonzero.
 
-        Result tangents marked in ``instantiate`` count as nonzero whatever they are.
+        The jaxpr takes the primals and the tangents marked in ``nonzero``; it returns the results and their nonzero
+        tangents. Zero result tangents marked in ``instantiate`` are materialized and count as nonzero.
         """
         return self._cached("jvp", jaxpr, nonzero, instantiate)
 
@@ -73,13 +78,19 @@ class JaxprTransforms:
         dims: tuple[int | None, ...],
         targets: tuple[int | None, ...] = (),
     ) -> tuple[ClosedJaxpr, tuple[int | None, ...]]:
-        """The batched jaxpr and the batch dims of its results; where ``targets`` names a dim, a result has it there."""
+        """The batched jaxpr and the batch dimensions of its results.
+
+        Where ``targets`` gives a position for a result, its batch dimension is moved there.
+        """
         return self._cached("batch", jaxpr, axis, dims, targets)
 
     def partial_eval(
         self, jaxpr: ClosedJaxpr, known: tuple[bool, ...], unknown_out: tuple[bool, ...] = ()
     ) -> SplitJaxpr:
-        """What depends on known operands alone, and the rest. Results marked in ``unknown_out`` belong to the rest."""
+        """The jaxpr split into what depends on known operands alone, and the rest.
+
+        Results marked in ``unknown_out`` are always part of the rest.
+        """
         return self._cached("partial_eval", jaxpr, known, unknown_out)
 
     def transpose(
@@ -89,35 +100,40 @@ class JaxprTransforms:
         nonzero: tuple[bool, ...],
         instantiate: tuple[bool, ...] = (),
     ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
-        """Takes the non-linear operands and the nonzero cotangents; returns the nonzero cotangents of the linear
-        operands, and which those are. Those marked in ``instantiate`` count as nonzero whatever they are."""
+        """The transposed jaxpr, and which cotangents of the linear operands are nonzero.
+
+        The jaxpr takes the non-linear operands and the nonzero result cotangents; it returns the nonzero cotangents of
+        the linear operands. Zero ones marked in ``instantiate`` are materialized and count as nonzero.
+        """
         return self._cached("transpose", jaxpr, linear, nonzero, instantiate)
 
     def batched_jvp_rule(self, rule: Callable[..., Any], mapped: Mapped) -> Callable[..., Any]:
-        """A custom derivative rule under ``vmap``."""
+        """The batched form of a custom JVP rule."""
         return self.makers["batched_jvp_rule"].value(rule, mapped)
 
     def jvp_of_batch_rule(self, rule: Callable[..., Any], nonzero: Sequence[bool]) -> Callable[..., Any]:
-        """The batching rule of the derivative of a function with a batching rule."""
+        """The batching rule of the JVP of a ``custom_vmap`` function, derived from its batching ``rule``."""
         return self.makers["jvp_of_batch_rule"].value(rule, nonzero)
 
     def batched_vjp_rules(
         self, fwd: Callable[..., Any], bwd: Callable[..., Any], mapped: Mapped
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """A forward and a backward rule under ``vmap``."""
+        """The batched forms of a ``custom_vjp`` forward and backward rule."""
         return self.makers["batched_vjp_rules"].value(fwd, bwd, mapped)
 
     def batched_linear(
         self, fun: Callable[..., Any], mapped: Mapped, residual_dims: Sequence[int | None]
     ) -> Callable[..., Any]:
-        """A function of residuals and of values in which it is linear under ``vmap``: its values are ``mapped`` as the
-        results of a function of which it computes cotangents."""
+        """The batched form of ``fun(residuals, cotangents)``, linear in the cotangents.
+
+        ``mapped`` describes the batching of the function whose cotangents ``fun`` computes.
+        """
         return self.makers["batched_linear"].value(fun, mapped, residual_dims)
 
     def batched_avals(
         self, avals: Sequence[ShapedArray], axis: BatchAxis, dims: Sequence[int | None]
     ) -> tuple[ShapedArray, ...]:
-        """Types with a batch dimension."""
+        """``avals`` with a batch dimension inserted at ``dims``."""
         return tuple(batched_aval(a, axis, d) for a, d in zip(avals, dims, strict=True))
 
 
@@ -125,13 +141,13 @@ TRANSFORMS = JaxprTransforms()
 
 
 class Stand(OnlyTyped):
-    """A type where a leaf is wanted."""
+    """A placeholder leaf that has a type but no value, for tracing."""
 
     __slots__ = ()
 
 
 def batched_aval(aval: ShapedArray, axis: BatchAxis, dim: int | None) -> ShapedArray:
-    """``aval`` with a batch dimension at ``dim``."""
+    """``aval`` with a batch dimension at ``dim``, or unchanged if ``dim`` is None."""
     if dim is None:
         return aval
     batched = aval.with_dim(dim, axis.size).update(vma=aval.vma | axis.vma)

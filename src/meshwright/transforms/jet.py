@@ -1,9 +1,9 @@
-"""Taylor mode: values carry the derivatives of a curve that they run along.
+"""Taylor-mode differentiation: tracers carry a value and its higher derivatives along a curve.
 
-Ops that are linear in what varies, or a product of two such operands, have Leibniz's rule. Any other op follows from
-its ``jvp``: along the curve, the derivative of its result is ``jvp(x, x')``, whose own derivatives, up to one order
-less, are found the same way. What an op was given before is not computed again, so this takes polynomial time for
-functions whose derivatives are made of each other (Griewank and Walther, *Evaluating Derivatives*, chapter 13).
+Ops that are linear or bilinear in the varying operands use the Leibniz rule. For any other op, the derivative of the
+result along the curve is ``jvp(x, x')``, and its higher derivatives are found by applying the same method to that
+expression with one order less. Results are cached by op and operands, so this takes polynomial time for functions whose
+derivatives are expressed in each other (Griewank and Walther, *Evaluating Derivatives*, chapter 13).
 
 Source: ``jax.experimental.jet`` for the interface.
 """
@@ -44,7 +44,7 @@ Terms = tuple[Any, ...]
 
 
 class JetTracer(Tracer):
-    """A value that runs along a curve: ``terms[k]`` is its k-th derivative there."""
+    """A value that varies along a curve: ``terms[k]`` is its k-th derivative (``terms[0]`` the value)."""
 
     __slots__ = ("derivative", "shorter", "terms")
 
@@ -52,7 +52,7 @@ class JetTracer(Tracer):
         self.owner = trace
         self.aval = typeof(terms[0])
         self.terms = terms
-        #: the same with an order less, and its derivative, once they have been asked for
+        #: caches: this value truncated by one order, and its derivative
         self.shorter: Any = None
         self.derivative: Any = None
 
@@ -72,11 +72,11 @@ class JetTrace(Trace):
     def __init__(self, parent: Trace) -> None:
         super().__init__()
         self.parent = parent
-        #: results by op and operands, which are kept: the key has their ids
+        #: operands and results by op and operand ids; keeping the operands alive keeps their ids valid
         self.done: dict[Any, tuple[Sequence[Any], Any]] = {}
 
     def wrap(self, terms: Terms) -> Any:
-        """What runs along a curve; a value, if nothing but that is known or asked for."""
+        """A tracer for ``terms``, or the value itself if there are no derivatives."""
         return JetTracer(self, terms) if len(terms) > 1 else terms[0]
 
     def varies(self, x: Any) -> bool:
@@ -115,7 +115,7 @@ class JetTrace(Trace):
         return self._by_derivative(op, args, order)
 
     def _product(self, op: Op, terms: Sequence[Terms], groups: Sequence[Sequence[int]], order: int) -> Any:
-        """Leibniz's rule for an op that is linear in the operands of one group, or of each of two."""
+        """The Leibniz rule, for an op that is linear in one group of operands or bilinear in two groups."""
 
         def of(k: int, *orders: int) -> list[Any]:
             at = {i: o for group, o in zip(groups, orders) for i in group}
@@ -131,7 +131,7 @@ class JetTrace(Trace):
         return outs if op.multiple_results else outs[0]
 
     def _by_derivative(self, op: Op, args: Sequence[Any], order: int) -> Any:
-        """The result, by its derivative along the curve: what the op's rule makes of the operands and theirs."""
+        """The result from its first derivative along the curve, which the op's ``jvp`` gives."""
         values, tangents = [self._shorter(x) for x in args], [self._derivative(x) for x in args]
         outs: Any
         touts: Any  # one of each, or lists, as ``multiple_results`` says
@@ -159,14 +159,14 @@ class JetTrace(Trace):
         return x.derivative
 
     def _joined(self, y: Any, t: Any, order: int) -> Any:
-        """The curve that begins at ``y`` with the derivative ``t``."""
+        """The curve with the value of ``y`` and the derivative ``t``."""
         if isinstance(t, Zero):
             return y
         return self.wrap((y.terms[0] if self.varies(y) else y, *self.terms(t, order - 1)))
 
 
 def _identity(x: Any) -> Any:
-    """What tells operands apart: numbers by their value."""
+    """A cache key for an operand: scalars by dtype and value, others by id."""
     if isinstance(x, (np.ndarray, np.generic)) and not x.ndim:
         return x.dtype, x.tobytes()
     return (type(x), repr(x)) if isinstance(x, (bool, int, float, complex)) else id(x)
@@ -180,7 +180,7 @@ def _sum(values: Sequence[Any]) -> Any:
 
 
 def _quotient(xs: Terms, ys: Terms) -> Terms:
-    """The derivatives of ``q = x / y``, of ``x = q * y``."""
+    """The derivatives of ``q = x / y``, found by solving the Leibniz expansion of ``x = q * y`` for those of ``q``."""
     quotients: list[Any] = []
     for k, x in enumerate(xs):
         for j in range(k):
@@ -193,21 +193,23 @@ def _quotient(xs: Terms, ys: Terms) -> Terms:
 def jet(
     fun: Callable[..., Any], primals: Sequence[Any], series: Sequence[Any], factorial_scaled: bool = True
 ) -> tuple[Any, Any]:
-    """``fun`` along a curve: its value at ``primals`` and derivatives of every order, as far as those of the curve are
-    given. For functions of one variable, ``series=((1.0, 0.0, …),)`` gives the derivatives of the function.
+    """The value of ``fun`` at ``primals`` and its derivatives along a curve, to the order to which the curve is given.
+
+    For a function of one variable, ``series=((1.0, 0.0, …),)`` gives the derivatives of the function.
 
     Args:
-      series: for each argument the derivatives of its curve, first to last, as many for each; each has the structure
-        of the argument.
-      factorial_scaled: False: terms, given and returned, are the coefficients of Taylor's series, the k-th derivative
-        by ``k!``.
+      series: for each argument, a list of the derivatives of its curve in ascending order, each with the structure of
+        the argument. All lists have the same length.
+      factorial_scaled: if False, the given and returned terms are Taylor coefficients: the k-th derivative divided by
+        ``k!``.
 
     Returns:
-      The value, and in its structure lists of the derivatives.
+      The value, and a tree of its structure whose leaves are lists of derivatives.
 
     Raises:
-      ArgumentError: lists of different lengths. ArgumentTypeError: ``primals`` or ``series`` is no tuple or list of
-        such. ShapeError: a term of another structure or shape. DTypeError: an argument of integers.
+      ArgumentError: lists of different lengths. ArgumentTypeError: ``primals`` is not a tuple or list, or ``series``
+        not a tuple or list of such. ShapeError: a term differs from its argument in structure or shape. DTypeError: an
+        argument has an integer dtype.
 
     Example:
       >>> from meshwright.experimental.jet import jet
@@ -233,7 +235,7 @@ def jet(
 
 
 def _array(x: Any) -> Any:
-    """An array of ours in place of a number or of NumPy's zeros."""
+    """``x`` as a Meshwright array, if it is a Python number or a NumPy array."""
     aval = typeof(x)
     return x if isinstance(x, Typed) else ConvertElementType(aval.dtype, aval.weak_type).bind(x)
 
@@ -243,7 +245,11 @@ def _scaled(x: Any, by: float) -> Any:
 
 
 def _curves(primals: Any, series: Any, flat: Sequence[Any]) -> list[Terms]:
-    """For each leaf of the arguments its value and derivatives."""
+    """The value and derivatives of each leaf of the arguments.
+
+    Raises:
+      ArgumentTypeError, ArgumentError: ``primals`` and ``series`` do not match; see :func:`jet`.
+    """
     given = [series, *series] if isinstance(series, (tuple, list)) else [series]
     if not isinstance(primals, (tuple, list)) or not all(isinstance(s, (tuple, list)) for s in given):
         raise ArgumentTypeError(

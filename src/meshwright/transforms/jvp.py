@@ -1,4 +1,4 @@
-"""Forward-mode differentiation: values carry tangents (Autodidax; Wengert 1964)."""
+"""Forward-mode differentiation with tracers that pair a primal with its tangent (Autodidax; Wengert 1964)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from meshwright.transforms.jaxprs import TRANSFORMS
 
 
 class JVPTracer(Tracer):
-    """A primal with a tangent that is not known to be zero."""
+    """A primal and its tangent; the tangent is not a symbolic zero."""
 
     __slots__ = ("primal", "tangent")
 
@@ -36,10 +36,10 @@ class JVPTracer(Tracer):
 
 
 def fitting(tangent: Any, aval: ShapedArray, what: str, whose: str) -> Any:
-    """A tangent or cotangent of a value of type ``aval``, which varies over the axes over which the value does.
+    """``tangent`` (a tangent or cotangent) cast to vary over the same manual axes as its value, of type ``aval``.
 
     Raises:
-      DifferentiationError: it varies over more.
+      DifferentiationError: ``tangent`` varies over an axis that the value does not vary over.
     """
     if not STATE.checked or isinstance(tangent, Zero):
         return tangent
@@ -54,8 +54,11 @@ def fitting(tangent: Any, aval: ShapedArray, what: str, whose: str) -> Any:
 
 
 class JVPTrace(Trace):
-    """Runs each op's ``jvp`` under the parent trace. Values with zero tangents are not wrapped, nor are those of no
-    elements: what is made of them, as the mean of nothing is NaN, is a constant."""
+    """Runs each op's ``jvp`` under the parent trace.
+
+    Values with symbolic zero tangents are not wrapped. Neither are empty arrays: anything computed from one (such as
+    its mean, NaN) is a constant.
+    """
 
     __slots__ = ("parent",)
 
@@ -64,13 +67,13 @@ class JVPTrace(Trace):
         self.parent = parent
 
     def wrap(self, primal: Any, tangent: Any) -> Any:
-        """The tracer of a primal and its tangent."""
+        """A tracer for ``primal`` and ``tangent``, or ``primal`` itself if it is constant."""
         if isinstance(tangent, Zero) or 0 in typeof(primal).shape:
             return primal
         return JVPTracer(self, primal, fitting(tangent, typeof(primal), "a tangent", "its value"))
 
     def unwrap(self, x: Any) -> tuple[Any, Any]:
-        """The primal and tangent of a value."""
+        """The primal and tangent of ``x``; a symbolic zero if it is no tracer of this trace."""
         if type(x) is JVPTracer and x.owner is self:
             return x.primal, x.tangent
         check_alive(x)

@@ -1,7 +1,7 @@
-"""Programs on the words of keys: what is compiled has no dtype of keys.
+"""Lowers typed random keys to ``uint32`` words, so that no key dtype reaches the compiler.
 
-A key of ``n`` words is a ``uint32`` that differs along an axis of ``n`` positions, so that a program on words is the
-program on keys, batched: every op that moves, selects or carries keys has a rule for that already.
+A key of ``n`` words is treated as a ``uint32`` scalar batched along an axis of size ``n``. The lowered program is
+therefore the batched program, and ops that move, select or carry keys need only their existing batching rule.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from meshwright.transforms.jaxprs import TRANSFORMS
 
 
 def on_words(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with ``uint32[..., words]`` in place of keys, in arguments and results too."""
+    """The program with every key replaced by ``uint32[..., words]``, including its arguments and results."""
     for key in sorted(key_types_of(jaxpr.jaxpr), key=lambda k: k.name):
         jaxpr = _of_one_kind(jaxpr, key)
     return jaxpr

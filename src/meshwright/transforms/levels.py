@@ -1,9 +1,9 @@
-"""At which level of transformation a function with rules of its own is differentiated.
+"""Finds the transformation level at which a function with user-defined rules is differentiated.
 
-Derivatives and ``vmap`` that run now keep their values beside each other: one can look through them for the derivative
-that an argument is part of, and run the user's rule at once, on concrete values where there are such. It runs under the
-innermost trace, so that it may close over values of any enclosing transformation. Only in a program that is recorded
-must a rule wait, inside an op.
+During eager ``jvp`` and ``vmap``, the traces are nested and each tracer holds its values. The innermost ``JVPTrace``
+for which an operand has a tangent can be found by walking the traces, and the user's rule is called at once, on
+concrete values where there are any. It runs under the innermost trace, so that it may close over values of any
+enclosing transformation. While a jaxpr is traced, the rule is instead stored in an op, to be called later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from meshwright.transforms.tape import Tape
 
 @dataclass(frozen=True)
 class Above:
-    """A level inside of the one that differentiates; of a ``vmap``, where the operands have their batch dimension."""
+    """A level inside the differentiating one. For a ``vmap``, ``dims`` are the batch dimensions of the operands."""
 
     trace: JVPTrace | BatchTrace
     dims: tuple[int | None, ...] = ()
@@ -36,32 +36,36 @@ class Above:
 
 @dataclass(frozen=True)
 class Differentiation:
-    """The innermost derivative that an operand is part of. Primals and tangents are as the rule sees them."""
+    """The innermost level at which an operand has a tangent. ``primals`` and ``tangents`` are as the rule sees them."""
 
     trace: JVPTrace
-    #: the levels inside, innermost first
+    #: the levels inside this one, innermost first
     above: tuple[Above, ...]
     primals: list[Any]
     tangents: list[Any]
-    #: both as they are at this level
+    #: (primal, tangent) pairs as values of this level
     operands: list[tuple[Any, Any]]
 
     def joined(self, out: Any, tangent: Any) -> Any:
-        """A result of the user's function; what ``out`` depends on besides the operands is differentiated too."""
+        """A result with the tangent that the rule gave.
+
+        If ``out`` also depends on differentiated values other than the operands, their tangent is added.
+        """
         return _joined(self.above, self.trace, out, tangent)
 
     @property
     def mapped(self) -> list[Above]:
-        """The levels inside that are ``vmap``, innermost first."""
+        """The ``vmap`` levels inside this one, innermost first."""
         return [level for level in self.above if isinstance(level.trace, BatchTrace)]
 
     @property
     def traces(self) -> list[JVPTrace | BatchTrace]:
-        """Those that end with this derivative."""
+        """The traces that end with this derivative: its own, and those of the levels inside."""
         return [self.trace, *(level.trace for level in self.above)]
 
     def lowered(self, x: Any) -> tuple[Any, list[int | None], bool]:
-        """``x`` at this level: its primal, where each of ``mapped`` has its dimension, whether it had a tangent."""
+        """``x`` unwrapped to this level: the primal, its batch dimension for each of ``mapped``, and whether ``x`` had
+        a tangent."""
         dims, carries = [], False
         for trace in (*self.traces[1:], self.trace):
             if isinstance(trace, BatchTrace):
@@ -73,7 +77,7 @@ class Differentiation:
         return x, dims, carries
 
     def raised(self, x: Any, tangent: Any, dims: Sequence[int | None]) -> Any:
-        """A value of this level, with its tangent, as the rule sees it; ``dims`` are those of ``mapped``."""
+        """A primal and tangent of this level wrapped for the innermost trace, with batch dimensions ``dims``."""
         x = self.trace.wrap(x, tangent)
         for level, dim in reversed(list(zip(self.mapped, dims))):
             x = level.trace.wrap(x, dim)
@@ -81,7 +85,8 @@ class Differentiation:
 
 
 def differentiation(values: Sequence[Any]) -> Differentiation | Trace:
-    """The derivative in which a rule is to run for these operands, or the trace that computes or records them."""
+    """The level at which to call a rule for these operands, or the trace that evaluates or records them if none has a
+    tangent."""
     given: list[Any] = list(values)
     above: list[Above] = []
     trace = STATE.trace
@@ -106,7 +111,7 @@ def differentiation(values: Sequence[Any]) -> Differentiation | Trace:
 
 
 def carries_tangent(x: Any) -> bool:
-    """Whether a derivative that is being taken goes through ``x``."""
+    """Whether ``x`` has a tangent in some enclosing ``jvp``."""
     while isinstance(x, JVPTracer | BatchTracer):
         if isinstance(x, JVPTracer):
             return True
@@ -158,7 +163,7 @@ def _sum(x: Any, y: Any) -> Any:
 
 # --- rules that wait ----------------------------------------------------------------------------------------
 def closes_over_tracers(fun: Any, traces: Sequence[Any] | None = None, depth: int = 4) -> bool:
-    """Whether a function holds traced values (of ``traces``), in its closure, its defaults or as fixed arguments."""
+    """Whether ``fun`` holds tracers (of ``traces``, if given) in its closure, defaults or ``partial`` arguments."""
     if isinstance(fun, partial):
         parts: list[Any] = [fun.func, fun.args, fun.keywords]
     else:
@@ -176,7 +181,7 @@ def closes_over_tracers(fun: Any, traces: Sequence[Any] | None = None, depth: in
 def _is_empty(cell: Any) -> bool:
     try:
         return cell.cell_contents is None
-    except ValueError:  # it is assigned later
+    except ValueError:  # the variable is not assigned yet
         return True
 
 
@@ -184,7 +189,7 @@ _being_traced: ContextVar[frozenset[int]] = ContextVar("being_traced", default=f
 
 
 def traced_once(owner: Any, trace: Callable[[], Any]) -> Any:
-    """``trace()``, or None inside of itself for the same ``owner``: a rule that calls its own function must end."""
+    """``trace()``, or None in a recursive call for the same ``owner``, so that a rule may call its own function."""
     outer = _being_traced.get()
     if id(owner) in outer:
         return None
@@ -197,13 +202,13 @@ def traced_once(owner: Any, trace: Callable[[], Any]) -> Any:
 
 # --- what rules must return ---------------------------------------------------------------------------------
 class ResultTypes:
-    """Structure and types of what a function returns, found by tracing it once for each types of operands."""
+    """The structure and types of a function's results, found by tracing it once per combination of operand types."""
 
     def __init__(self) -> None:
         self._types: dict[Any, tuple[Any, Any]] = {}
 
     def of(self, call: Callable[..., Any], flat: Sequence[Any], *key: Any) -> tuple[Any, Any]:
-        """For these operands, and ``key``; None twice where the function can only run on values."""
+        """The output structure and avals for these operands and ``key``; None for both if ``call`` cannot be traced."""
         full = (tuple(map(typeof, flat)), key)
         try:
             types = self._types.get(full)
@@ -213,7 +218,7 @@ class ResultTypes:
             try:
                 jaxpr, _, tree = closed_call(call, flat, "types")
                 types = tree, tuple(jaxpr.out_avals)
-            except Exception:  # the function will say it better when it runs
+            except Exception:  # the error is raised again, with better context, when the function runs
                 types = None, None
             self._types[full] = types
         return types

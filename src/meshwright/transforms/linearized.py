@@ -1,8 +1,8 @@
-"""The linear part of a function at a point, as a value: what ``vjp`` and ``linearize`` return is a pytree of the values
-that the derivative needs, and so goes in and out of jitted functions, loops and branches.
+"""The linear part of a function at a point, as a pytree.
 
-Nothing is done for this until such a function is taken apart. Then the tape is split into a *program*, which is
-structure and compared by identity, and the values in it, which are leaves.
+The functions that ``vjp`` and ``linearize`` return are pytrees whose leaves are the residuals, so they can be passed in
+and out of jitted functions, loops and branches. The split is lazy: when the pytree is first flattened, the tape is
+separated into a *program*, the static structure (compared by identity), and its known values, the leaves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from meshwright.transforms.tape import Record, Tape, TapeTracer, backward, repla
 
 
 def jvp_flat(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, list[Any], Any]:
-    """Run ``fun`` on flat primals and tangents; returns (flat outputs, flat tangents, treedef)."""
+    """Run ``fun`` on flat primals and tangents; returns (flat outputs, flat output tangents, output treedef)."""
     trace = JVPTrace(STATE.trace)
     try:
         with set_trace(trace):
@@ -43,9 +43,10 @@ def jvp_flat(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
 
 
 def tangent_of(aval: ShapedArray, tangent: Any) -> Any:
-    """A tangent (or cotangent) as users see it: zeros are arrays, those of integers and bools are ``float0``.
+    """A tangent or cotangent in the form that users see.
 
-    It has the type of what it belongs to: it is weakly typed where that is, a Python number for example.
+    Symbolic zeros become arrays; for integers and bools the result is a ``float0`` array. It has the dtype and weak
+    type of the value it belongs to, whose type is ``aval``.
     """
     if not dtypes.is_inexact(aval.dtype):
         return np.zeros(aval.shape, dtypes.float0)
@@ -65,13 +66,14 @@ def checked_leaves(
     avals: Sequence[ShapedArray],
     ring: bool = False,
 ) -> list[Any]:
-    """The leaves of ``given``, which fit values of these types; those of integers are of ``float0``, but with ``ring``.
+    """The leaves of ``given`` (tangents or cotangents), checked against the types ``avals``.
 
-    For messages, ``where`` is the function that got them and ``what`` (``"tangents"``) its name for them; ``side`` is
-    what they belong to (``"primals"``) of ``fun``.
+    Leaves for integers must be ``float0``, unless ``ring`` is set: then they have the dtype of their value. For
+    messages, ``where`` names the called function, ``what`` the given tree (``"tangents"``), and ``side`` the values of
+    ``fun`` that it belongs to (``"primals"``).
 
     Raises:
-      TangentMismatchError: another structure, shape or dtype; says where.
+      TangentMismatchError: the structure, a shape or a dtype differs; names the place.
     """
     flat, structure = pytree.flatten(given)
     if structure != treedef:
@@ -83,7 +85,7 @@ def checked_leaves(
         got = typeof(x)
         inexact = ring or dtypes.is_inexact(want.dtype)
         dtype = want.dtype if inexact else dtypes.float0
-        # Cotangents may be numbers, and as in JAX those of integers may be anything: nothing becomes of them.
+        # Cotangents may be Python numbers. Those of integers may have any dtype, as in JAX: they are not used.
         number = got.weak_type and dtypes.is_complex(want.dtype) >= dtypes.is_complex(got.dtype)
         lenient = what == "cotangent" and (number or not inexact)
         if got.shape == want.shape and (got.dtype == dtype or lenient):
@@ -104,7 +106,7 @@ def checked_leaves(
 # --- a function, linearized ---------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class _Signature:
-    """What the linear part of ``fun`` takes and gives; ``inputs`` are None for integers and bools."""
+    """Types and structures of the linear part's arguments and results; ``inputs`` are None for integers and bools."""
 
     fun: Any
     tape: Tape
@@ -117,21 +119,21 @@ class _Signature:
 
 @dataclass(frozen=True)
 class _Slot:
-    """Stands in a program for one of the values that are kept apart."""
+    """Placeholder in a program for the known value number ``index``."""
 
     index: int
 
 
 @dataclass(frozen=True, eq=False)
 class _Program:
-    """A tape without its known values."""
+    """The records of a tape with slots in place of its known values."""
 
     signature: _Signature
     records: tuple[tuple[Op, tuple[Any, ...], list[TapeTracer], source.SourceLocation], ...]
     tangents: tuple[Any, ...]
 
     def filled(self, values: Sequence[Any]) -> Linearized:
-        """The linear function with these values."""
+        """The linear function with its slots filled with ``values``."""
 
         def value(x: Any) -> Any:
             return values[x.index] if type(x) is _Slot else x
@@ -141,7 +143,7 @@ class _Program:
 
 
 class Linearized:
-    """The linear part of a function at a point: the records of a tape, with the values known to it."""
+    """The linear part of a function at a point: the records of a tape, including its known values."""
 
     __slots__ = ("parts", "records", "signature", "tangents")
 
@@ -155,15 +157,15 @@ class Linearized:
         self.signature = signature
         self.records = records
         self.tangents = tangents
-        #: values and program, when it has been taken apart or was put together of them
+        #: known values and program, if this was flattened before or was unflattened from them
         self.parts = parts
 
     def push(self, tangents: Sequence[Any]) -> list[Any]:
-        """Result tangents for input tangents."""
+        """The result tangents for input tangents (JVP)."""
         return [tangent_of(a, t) for a, t in zip(self.signature.out_avals, self.replayed(tangents))]
 
     def replayed(self, tangents: Sequence[Any]) -> list[Any]:
-        """As :meth:`push`, with zeros as they are."""
+        """Like :meth:`push`, but leaves symbolic zeros as they are."""
         env = {
             id(arg): fitting(t, arg.aval, "linearize: a tangent", "the argument")
             for arg, t in zip(self.signature.inputs, tangents)
@@ -173,7 +175,7 @@ class Linearized:
         return [env.get(id(t), t) if isinstance(t, TapeTracer) else t for t in self.tangents]
 
     def pull(self, cts: Sequence[Any]) -> list[Any]:
-        """Input cotangents for result cotangents; zeros where nothing arrives."""
+        """The input cotangents for result cotangents (VJP); zeros for inputs that receive none."""
         tape, inputs = self.signature.tape, self.signature.inputs
         inexact = [
             convert(ct, a.dtype) if dtypes.is_inexact(a.dtype) else Zero(a)
@@ -185,7 +187,7 @@ class Linearized:
         return [tangent_of(a, ct) for a, ct in zip(self.signature.in_avals, arrived)]
 
     def split(self) -> tuple[list[Any], _Program]:
-        """The known values, each once, and the program that uses them."""
+        """The distinct known values, and the program with slots in their place."""
         if self.parts is not None:
             return self.parts
         places: dict[int, _Slot] = {}
@@ -228,7 +230,7 @@ def _taped_again(
     name: str, jaxpr: ClosedJaxpr, values: list[Any], linear: list[bool], in_avals: tuple[ShapedArray, ...],
     out_avals: tuple[ShapedArray, ...], in_tree: Any, out_tree: Any,
 ) -> Linearized:  # fmt: skip
-    """A linear function out of a pickle, where it is a jaxpr of the known values and the tangents that there are."""
+    """Unpickle a linear function. It is pickled as a jaxpr of its known values and the tangents of inexact inputs."""
     tape = Tape(STATE.trace)
     inputs = tuple(tape.new_arg(a.strong()) if dtypes.is_inexact(a.dtype) else None for a in in_avals)
     with set_trace(tape):
@@ -243,7 +245,7 @@ register_pytree_node(Linearized, Linearized.split, lambda program, values: progr
 
 
 def linearized(fun: Callable[..., Any], call: Callable[..., Any], primals: tuple[Any, ...]) -> tuple[Any, Linearized]:
-    """``call(*primals)``, and its linear part there; ``fun`` is the user's function, for messages."""
+    """``call(*primals)`` and its linear part at ``primals``; ``fun`` is the user's function, for messages."""
     flat, in_tree = pytree.flatten(primals)
     tape = Tape(STATE.trace)
     avals = tuple(typeof(x) for x in flat)
@@ -255,23 +257,28 @@ def linearized(fun: Callable[..., Any], call: Callable[..., Any], primals: tuple
         check_alive(x)
     out_avals = tuple(typeof(x) for x in outs)
     signature = _Signature(without_closure(fun), tape, inputs, avals, out_avals, in_tree, out_tree)
-    # The signature outlives this point in caches; the values must not live on in its tape.
+    # Caches may keep the signature alive; its tape must not keep the residuals alive.
     records, tape.records = tape.records, []
     return pytree.unflatten(out_tree, outs), Linearized(signature, records, touts)
 
 
 def pushed(linear: Linearized, *tangents: Any) -> Any:
-    """What ``linearize`` returns, of its linear part and the tangents."""
+    """Implements the function that ``linearize`` returns: checks the tangents and pushes them forward.
+
+    Raises:
+      TangentMismatchError: the tangents differ from the primals in structure or types.
+    """
     s = linear.signature
     flat = checked_leaves("linearize", "tangents", s.fun, "primals", tangents, s.in_tree, s.in_avals)
     return pytree.unflatten(s.out_tree, linear.push(flat))
 
 
 def pulled(linear: Linearized, *cts: Any) -> tuple[Any, ...]:
-    """What ``vjp`` returns, of the linear part and a cotangent.
+    """Implements the function that ``vjp`` returns: checks the cotangent and pulls it back.
 
     Raises:
-      DifferentiationError: not one cotangent. TangentMismatchError: not of the output's structure and types.
+      DifferentiationError: not exactly one cotangent. TangentMismatchError: it differs from the output in structure or
+        types.
     """
     s = linear.signature
     if len(cts) != 1:

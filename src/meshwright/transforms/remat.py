@@ -1,4 +1,4 @@
-"""``checkpoint`` (``remat``) and its policies: what of a function is kept for the backward pass."""
+"""``checkpoint`` (``remat``) and its policies, which select the values saved for the backward pass."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ def checkpoint(
     static_argnames: str | Sequence[str] = (),
     concrete: bool = False,
 ) -> Any:
-    """``fun``, whose intermediate values are not kept for the backward pass but computed again in it.
+    """``fun`` with rematerialization: its intermediate values are recomputed in the backward pass instead of saved.
 
-    ``policy`` (one of ``checkpoint_policies``, or a function of an op, the avals of its operands and its parameters)
-    says which results are kept nevertheless. ``prevent_cse=False`` lets the compiler merge the two computations, which
-    is right inside ``scan``, where it cannot. Arguments of ``static_argnums`` and ``static_argnames`` are passed as
-    Python values. Without ``fun``, returns a decorator.
+    ``policy`` selects results that are saved anyway. It is one of ``checkpoint_policies``, or a function of an op, the
+    avals of its operands and its parameters. ``prevent_cse=False`` allows the compiler to merge the recomputation with
+    the original computation; use it inside ``scan``, where the two are in separate loops and cannot be merged. The
+    arguments in ``static_argnums`` and ``static_argnames`` are passed as Python values. Without ``fun``, returns a
+    decorator.
 
     Raises:
-      ArgumentError: ``concrete=True``, which JAX has withdrawn; (when called) a static argument that is not there.
-      ArgumentTypeError: ``fun`` or ``policy`` is no function; (when called) an argument is no array.
+      ArgumentError: ``concrete=True``, which JAX no longer supports; (when called) a static argument is missing.
+      ArgumentTypeError: ``fun`` or ``policy`` is not a function; (when called) an argument is not an array.
 
     Example:
       >>> f = mw.checkpoint(lambda x: mnp.sin(mnp.sin(x)))
@@ -85,10 +86,10 @@ def checkpoint(
 
 
 def checkpoint_name(x: Any, name: str) -> Any:
-    """``x`` (a tree of arrays) under a name, for the policies that go by names.
+    """``x`` (a pytree of arrays) tagged with a name, for the policies that select values by name.
 
     Raises:
-      ArgumentTypeError: ``name`` is no string, or a leaf of ``x`` is no array.
+      ArgumentTypeError: ``name`` is not a string, or a leaf of ``x`` is not an array.
 
     Example:
       >>> keep = mw.checkpoint_policies.save_only_these_names("square")

@@ -1,4 +1,4 @@
-"""What a derivative keeps of a function for its backward pass, and where each value comes from."""
+"""Reports the residuals that the backward pass of a function uses, and where each is computed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshwright.transforms.wrapped import name_of, require_callable
 
 
 def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[ShapedArray, str]]:
-    """Type and origin of each value that the backward pass of ``f`` at these arguments takes from the forward pass."""
+    """The type and origin of each residual that the forward pass of ``f`` at these arguments saves for the backward."""
     require_callable(f, "saved_residuals")
     flat, treedef = pytree.flatten((args, kwargs))
 
@@ -41,7 +41,7 @@ def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tu
 
 
 def print_saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Print what the backward pass of ``f`` at these arguments takes from the forward pass, with types and origins.
+    """Print the type and origin of each residual that ``f`` at these arguments saves for its backward pass.
 
     Example:
       >>> mw.ad_checkpoint.print_saved_residuals(lambda x, y: mnp.sin(x) * y, 1.0, 2.0)  # doctest: +ELLIPSIS

@@ -1,4 +1,7 @@
-"""The makers behind :class:`JaxprTransforms`: each records a jaxpr that runs under a transformation's trace."""
+"""Implements :class:`JaxprTransforms`: each function evaluates a jaxpr under a transformation's trace and records it.
+
+They are registered in ``TRANSFORMS.makers``.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from meshwright.transforms.jaxprs import TRANSFORMS, SplitJaxpr, batched_aval
 from meshwright.transforms.jvp import JVPTrace, fitting
 from meshwright.transforms.tape import Tape, backward, replay
 
-#: what the derivative of a call keeps of it, at most
+#: the maximum number of residuals of one call
 _MOST_RESIDUALS = 100_000
 
 
 def _forced(values: Sequence[Any], instantiate: Sequence[bool]) -> list[Any]:
-    """``values`` with zeros made where ``instantiate`` says so."""
+    """``values`` with symbolic zeros materialized where ``instantiate`` is True."""
     return [materialize(x) if forced else x for x, forced in zip(values, instantiate)] if instantiate else list(values)
 
 
@@ -137,7 +140,7 @@ def _transpose(
 
 
 def collect_cts(tape: Tape, outs: Sequence[Any], cts: Sequence[Any]) -> dict[int, Any]:
-    """Cotangents by (the id of) tape value; several for one value are added."""
+    """Cotangents of tape values, by the id of the value; several cotangents of one value are added."""
     tape_cts: dict[int, Any] = {}
     for x, ct in zip(outs, cts):
         if tape.holds(x) and not isinstance(ct, Zero):
@@ -200,7 +203,7 @@ def _naming(axis: BatchAxis) -> Any:
 def batched_backward(
     bwd: Callable[..., Any], mapped: Mapped, residual_dims: Sequence[int | None]
 ) -> Callable[..., Any]:
-    """A backward rule under ``vmap``, of residuals that have their batch dimensions there."""
+    """The batched form of a backward rule; ``residual_dims`` are the batch dimensions of its residuals."""
     axis, dims, out_dims = mapped.axis, mapped.dims, mapped.out_dims
 
     def batched_bwd(residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
@@ -223,7 +226,7 @@ def _unbatched(zero: Zero, dim: int | None) -> Zero:
 
 
 def _cotangent(ct: Any, dim: int | None, target: int | None, size: int) -> Any:
-    """A batched cotangent of an operand with its batch dim at ``target``; without one, all entries contribute."""
+    """The cotangent of an operand with its batch dimension at ``target``; summed over the batch if that is None."""
     if target is not None:
         return put_batch_dim(ct, dim, target, size)
     return mul(ct, scalar_like(size, ct)) if dim is None else reduce_sum(ct, (dim,))

@@ -1,9 +1,9 @@
 """Linearization and transposition: reverse mode as "linearize, then transpose" (Radul et al., POPL 2023,
 "You Only Linearize Once").
 
-A :class:`Tape` computes what depends on known values and records what depends on tangents. Run below a
-``JVPTrace``, its record is the linear part of the function; going through it backwards with each op's ``transpose``
-gives the cotangents. The same split of a jaxpr is partial evaluation.
+A :class:`Tape` evaluates ops on known values and records ops that depend on unknown ones. As the parent of a
+``JVPTrace`` whose tangents are the unknowns, it records the linear part of the function; traversing the records in
+reverse with each op's ``transpose`` gives the cotangents. Applied to a jaxpr, the same split is partial evaluation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from meshwright.transforms.jvp import fitting
 
 
 class TapeTracer(Tracer):
-    """A value that is not known yet: a tangent, or what depends on one."""
+    """An unknown value: an unknown input (such as a tangent), or a value that depends on one."""
 
     __slots__ = ("location",)
 
@@ -43,7 +43,7 @@ class TapeTracer(Tracer):
 
 @dataclass(slots=True)
 class Record:
-    """One op on the tape; operands are tape tracers or known values."""
+    """One recorded op. Its operands are tape tracers or known values."""
 
     op: Op
     args: Sequence[Any]
@@ -52,7 +52,7 @@ class Record:
 
 
 class Tape(Trace):
-    """Lets the parent compute what is known; records the rest."""
+    """Evaluates ops on known values with the parent trace and records all others."""
 
     __slots__ = ("parent", "records")
 
@@ -62,11 +62,11 @@ class Tape(Trace):
         self.records: list[Record] = []
 
     def new_arg(self, aval: ShapedArray) -> TapeTracer:
-        """An unknown input."""
+        """A new unknown input of type ``aval``."""
         return TapeTracer(self, aval)
 
     def holds(self, x: Any) -> bool:
-        """Whether ``x`` is an unknown of this tape."""
+        """Whether ``x`` is an unknown value of this tape."""
         return type(x) is TapeTracer and x.owner is self
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
@@ -78,10 +78,10 @@ class Tape(Trace):
         return self.record(op, args)
 
     def record(self, op: Op, args: Sequence[Any]) -> Any:
-        """Put an op on the tape."""
+        """Append an op to the tape and return tracers of its results."""
         if STATE.checked:
             with set_trace(self):
-                op, args = op.aligned(args)  # a rule that split a call may not have applied it
+                op, args = op.aligned(args)  # partial evaluation of a call may record an op without aligning it
         location = source.current()
         out = infer_cached(op, tuple(typeof(x) for x in args))
         outs = [TapeTracer(self, a, location) for a in (out if op.multiple_results else (out,))]
@@ -90,7 +90,7 @@ class Tape(Trace):
 
 
 def replay(records: Sequence[Record], env: dict[int, Any]) -> None:
-    """Run the recorded ops under the current trace; ``env`` maps (the ids of) tape tracers to values and is filled."""
+    """Run the recorded ops under the current trace; ``env`` maps ids of tape tracers to values and is updated."""
     with decided():
         _replay(records, env)
 
@@ -104,7 +104,10 @@ def _replay(records: Sequence[Record], env: dict[int, Any]) -> None:
 
 
 def backward(tape: Tape, records: Sequence[Record], cts: dict[int, Any], inputs: Sequence[TapeTracer]) -> list[Any]:
-    """Cotangents of ``inputs``, given those of some of the tape's values by id; :class:`Zero` where none arrives."""
+    """Cotangents of ``inputs``; :class:`Zero` for an input that receives none.
+
+    ``cts`` holds the known cotangents of tape values, by the id of the value.
+    """
     with decided():
         _backward(tape, records, cts)
         return [Zero(x.aval) if (ct := cts.get(id(x))) is None else with_type(ct, x.aval.cotangent()) for x in inputs]
@@ -131,10 +134,10 @@ def _backward(tape: Tape, records: Sequence[Record], cts: dict[int, Any]) -> Non
 
 
 def require_alive(values: Sequence[Any]) -> None:
-    """Raise if a traced function returned a tracer of a finished trace.
+    """Raise if a traced function returned a tracer of a finished trace, or a marker that only rules may use.
 
     Raises:
-      UnexpectedTracerError: naming where the value was made.
+      UnexpectedTracerError: for a tracer, names where the value was computed.
     """
     for x in values:
         check_alive(x)

@@ -1,4 +1,4 @@
-"""``vmap``: a function of single examples becomes one of batches."""
+"""``vmap``: vectorizes a function over a batch axis of its arguments."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _is_none(x: Any) -> bool:
 
 
 def flat_axes(axes: Any, tree: Any, what: str) -> list[int | None]:
-    """One axis a leaf of ``tree``, from a tree prefix of ints and None."""
-    # None is a leaf here (not batched), a container elsewhere.
+    """One axis (or None) per leaf of ``tree``, from a tree prefix of ints and None."""
+    # Here None is a leaf that means "not batched"; elsewhere it is an empty container.
     marked = pytree.map(lambda a: _Axis(a), axes, is_leaf=_is_none)
     per_leaf = [a.value for a in pytree.broadcast_prefix(marked, tree, what)]
     for axis in per_leaf:
@@ -58,17 +58,17 @@ def vmap(
     axis_size: int | None = None,
     spmd_axis_name: str | Sequence[str] | None = None,
 ) -> Callable[..., Any]:
-    """``fun`` on every index of an axis of its arguments.
+    """``fun`` mapped over an axis of its arguments.
 
-    ``in_axes`` (an int, None, or a tree prefix of the positional arguments with these) says which axis of each
-    argument is mapped, None meaning that the argument is the same for all; ``out_axes`` where the axis stands in the
-    results. Keyword arguments are mapped over axis 0. With ``axis_name``, collectives in ``fun`` may name the axis.
-    ``spmd_axis_name`` names the mesh axes that split the mapped axis: sharding constraints and ``shard_map`` in ``fun``
-    then say so too.
+    ``in_axes`` (an int, None, or a tree prefix of the positional arguments with ints and None as leaves) gives the
+    mapped axis of each argument; None passes the argument unmapped. ``out_axes`` gives the position of the mapped axis
+    in the results. Keyword arguments are mapped over axis 0. With ``axis_name``, collectives in ``fun`` may use the
+    axis by that name. ``spmd_axis_name`` names the mesh axes over which the mapped axis is sharded; they are added to
+    sharding constraints and ``shard_map`` calls in ``fun``.
 
     Raises (when called):
-      ArgumentTypeError: ``in_axes`` or ``out_axes`` hold something else.
-      ArgumentError: they do not fit; nothing is mapped and ``axis_size`` is not given.
+      ArgumentTypeError: ``in_axes`` or ``out_axes`` hold something other than ints and None.
+      ArgumentError: the axes do not match the arguments or results; or nothing is mapped and ``axis_size`` is missing.
       ShapeError: mapped axes have different sizes.
 
     Example:
@@ -118,7 +118,7 @@ def vmap(
 
 
 def _element(trace: BatchTrace, x: Any, axis: int | None) -> Any:
-    """One element of ``x``; of an empty dtype there is nothing to trace."""
+    """A tracer for one element of ``x`` along ``axis``; for ``float0``, which is not traced, an array of its shape."""
     if axis is not None and is_float0(x):
         return np.zeros(np.delete(x.shape, axis), float0)
     return trace.wrap(x, axis)
@@ -126,7 +126,7 @@ def _element(trace: BatchTrace, x: Any, axis: int | None) -> Any:
 
 @dataclass(frozen=True)
 class MappedCall:
-    """A call of ``fun`` by ``what`` (``vmap``, ``pmap``), for checks and messages."""
+    """A call of ``fun`` mapped by ``what`` (``vmap`` or ``pmap``); holds the argument checks and their messages."""
 
     what: str
     fun: Callable[..., Any]
@@ -134,10 +134,10 @@ class MappedCall:
     kwargs: Mapping[str, Any]
 
     def check(self, number: int, leaf: Any) -> None:
-        """Raise unless a leaf is an array.
+        """Raise unless ``leaf`` is an array.
 
         Raises:
-          ArgumentTypeError: naming it.
+          ArgumentTypeError: names the argument.
         """
         try:
             typeof(leaf)
@@ -146,15 +146,15 @@ class MappedCall:
             raise ArgumentTypeError(f"{self.what} of {described(self.fun)}: argument {name}: {error}") from None
 
     def argument(self, number: int) -> str:
-        """The name and shape of a leaf of the arguments."""
+        """The name and shape of an argument leaf, for messages."""
         leaf = pytree.leaves((self.args, self.kwargs))[number]
         return f"argument {leaf_names(self.fun, self.args, self.kwargs)[number]} of shape {typeof(leaf).shape}"
 
     def axis(self, x: Any, axis: int | None, number: int) -> int | None:
-        """The mapped axis of a leaf, counted from the front.
+        """The mapped axis of a leaf as a non-negative number.
 
         Raises:
-          ArgumentError: it does not have that many.
+          ArgumentError: the axis is out of range.
         """
         if axis is None:
             return None
@@ -170,7 +170,7 @@ class MappedCall:
         """The size of the mapped axes.
 
         Raises:
-          ArgumentError: nothing is mapped. ShapeError: different sizes; each argument is named.
+          ArgumentError: nothing is mapped. ShapeError: the sizes differ; each argument is named.
         """
         sizes: dict[int, list[str]] = {} if given is None else {given: ["axis_size"]}
         for i, (x, a) in enumerate(zip(flat, axes)):

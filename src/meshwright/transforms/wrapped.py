@@ -1,4 +1,4 @@
-"""What transformations of functions return: functions that say what they are made of, and pickle as that."""
+"""Wrappers returned by function transformations. They record how they were made, for caching and pickling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def name_of(fun: Any) -> str:
 
 
 def is_pair(out: Any) -> bool:
-    """Whether a function that has to return two things did: as a tuple or a list."""
+    """Whether ``out`` is a tuple or list of length two."""
     return isinstance(out, (tuple, list)) and len(out) == 2
 
 
@@ -33,7 +33,7 @@ def require_callable(fun: Any, where: str) -> None:
 
 
 def found_by_name(function: Any) -> str | None:
-    """The qualified name under which a pickle finds ``function`` itself, which a decorator may have put there."""
+    """The qualified name of ``function`` if its module holds this very object under it (so pickle can use it)."""
     name = getattr(function, "__qualname__", "")
     named: Any = sys.modules.get(getattr(function, "__module__", None) or "")
     for part in name.split("."):
@@ -42,9 +42,10 @@ def found_by_name(function: Any) -> str | None:
 
 
 class Transformed:
-    """What the transformation ``name`` with ``options`` made of ``fun``: a function, to caches one with all made so.
+    """The function returned by the transformation ``name`` applied to ``fun``.
 
-    ``options`` are the arguments after ``fun``, ``keywords`` those that have names. Errors leave it without our frames.
+    ``options`` are the positional arguments after ``fun`` and ``keywords`` the keyword arguments. Caches treat wrappers
+    made from equal parts as the same function. Meshwright's frames are removed from tracebacks of errors it raises.
     """
 
     def __init__(
@@ -69,7 +70,11 @@ class Transformed:
         return f"<{name} of {name_of(fun)}>"
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: only jitted functions have stages."""
+        """Always raises: only jitted functions can be traced and lowered.
+
+        Raises:
+          ArgumentTypeError: names the transformation, and ``jit`` as the remedy.
+        """
         name, fun, *_ = self._recipe
         text = f"{name}({name_of(fun)})"
         raise ArgumentTypeError(
@@ -93,5 +98,5 @@ def _rebuild(name: str, fun: Any, options: tuple[Any, ...], keywords: dict[str, 
 
 
 def transformed(call: Callable[..., Any], fun: Callable[..., Any], name: str, *options: Any, **keywords: Any) -> Any:
-    """``call``, which the transformation ``name`` made of ``fun``; see :class:`Transformed`."""
+    """``call`` wrapped as the result of applying the transformation ``name`` to ``fun``; see :class:`Transformed`."""
     return Transformed(call, fun, name, options, keywords)

@@ -84,4 +84,4 @@ def without_debug_checks(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     return replaced(jaxpr, rule)
 
 
-NO_DEBUG_CHECKS = Pass("no debug checks", without_debug_checks, "Checks that are for checkified programs alone go.")
+NO_DEBUG_CHECKS = Pass("no debug checks", without_debug_checks, "Debug checks outside of checkify are removed.")

@@ -84,4 +84,4 @@ def _bare_op(op: Op, eqn: JaxprEqn) -> Op:
     return op.with_regions([without_axes(r) for r in regions]) if regions else op
 
 
-UNTYPED = Pass("no types of what varies", without_types, "Casts that only say over which axes a value varies go.")
+UNTYPED = Pass("no types of what varies", without_types, "Casts that only change varying axes are removed.")

@@ -1,1 +1,1 @@
-"""The adapter to ``jaxlib``'s PJRT: the one place that knows its private names."""
+"""The adapter to ``jaxlib``'s PJRT, the only place that uses its private names."""

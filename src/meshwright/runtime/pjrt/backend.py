@@ -1,8 +1,8 @@
-"""XLA's own interface: computations compiled for numbered devices, and buffers on each of them.
+"""XLA's low-level interface: computations compiled for numbered devices, and buffers on each of them.
 
-For programs that are per-device already, or that XLA's own partitioner is to split; beside the arrays and functions of
-the rest, which know nothing of it. The CPU is cut into as many devices as ``config.num_devices`` says. Threads: each
-device's run waits for the others' at collectives, so the client gets two for every device (``NPROC``).
+For programs that are already per-device, or that XLA's own partitioner is to partition. It is independent of Meshwright
+arrays and functions. The CPU is divided into ``config.num_devices`` devices. The run of each device waits for the
+others at collectives, so the client gets two threads per device (``NPROC``).
 """
 
 from __future__ import annotations

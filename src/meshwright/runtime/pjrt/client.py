@@ -1,7 +1,7 @@
 """One PJRT client, compilation and buffers.
 
-Everything here uses names that ``jaxlib`` does not promise to keep; the pinned release is 0.10. The DLPack path in and
-out is free of JAX's global state, so it works beside an imported ``jax``.
+Everything here uses private names of ``jaxlib``; the pinned release is 0.10. DLPack import and export do not touch
+JAX's global state, so they also work if ``jax`` is imported.
 """
 
 from __future__ import annotations

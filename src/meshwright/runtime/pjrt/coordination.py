@@ -1,8 +1,8 @@
-"""XLA's coordination service: who takes part in a job, a table of keys and values.
+"""XLA's coordination service: the members of a job, and a key-value store.
 
-The service knows no passwords: whoever reaches its port can take part (``runtime/processes/meeting.py`` asks those
-who begin a job). It listens on the address that it is given, which is loopback unless a user names another; between
-machines it belongs into a network of the job's own.
+The service has no authentication: anyone who can reach its port can join (``runtime/processes/meeting.py``
+authenticates processes when a job starts). It listens on the given address, which is loopback unless the user sets
+another one. Between machines, use a private network for the job.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Compiled programs on disk, so that a second process starts warm: ``config.compilation_cache_dir``.
+"""Persistent compilation cache (``config.compilation_cache_dir``), so that a second process starts warm.
 
-An entry is machine code that will be run: it is read only from a folder that no other user can write to, and only if
-its hash is right. Its name is the hash of all that shapes it: the program without source locations, XLA's options and
-flags, the versions of ``jaxlib`` and its platform, the devices, and what this processor can do.
+An entry is machine code that will be run, so it is read only from a folder that no other user can write to, and only if
+its hash matches. Its key is the hash of everything that determines it: the program without source locations, XLA's
+options and flags, the versions of ``jaxlib`` and its platform, the devices, and the features of this processor.
 
-Lowering a large program takes longer than to load it. So a *note* beside the entries says which one became of a program
-that has not been lowered yet, by the hash of all that shapes it so far (``ir/fingerprint.py``), these sources among it.
+Lowering a large program takes longer than loading its executable. So *notes*, stored next to the entries, map programs
+that have not been lowered yet to their entries. Their key is the hash of everything that determines such a program
+(``ir/fingerprint.py``), including Meshwright's own sources.
 """
 
 from __future__ import annotations

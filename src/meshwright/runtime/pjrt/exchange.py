@@ -1,4 +1,4 @@
-"""Memory of other libraries, by DLPack, as buffers of devices."""
+"""Device buffers from memory of other libraries, through DLPack."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kernels of the user's, which XLA finds by name: those for CPUs at once, others when their plugin is started.
+"""User-defined kernels that XLA calls by name (FFI). Those for CPUs are registered at once, others with their plugin.
 
-``jaxlib`` keeps one list of them in a process, so that what is registered by another library is found, too.
+``jaxlib`` has one registry per process, so kernels registered by other libraries are available too.
 """
 
 from __future__ import annotations

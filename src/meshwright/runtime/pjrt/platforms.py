@@ -1,7 +1,7 @@
-"""Clients of XLA's runtime for each platform, and how values come to their devices and back.
+"""XLA's runtime clients for each platform, and transfers of values to and from their devices.
 
-The client for CPUs is inside ``jaxlib``. Every other one is a plugin behind PJRT's C interface, which takes values only
-by copies, and knows neither LAPACK nor Python's callbacks of the CPU.
+The CPU client is part of ``jaxlib``. All others are plugins behind PJRT's C API, which only copies values and supports
+neither LAPACK nor the Python callbacks of the CPU client.
 """
 
 from __future__ import annotations

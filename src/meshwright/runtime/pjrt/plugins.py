@@ -1,8 +1,8 @@
-"""PJRT's plugins: the libraries that compile for a kind of hardware, and run on it, found without importing them.
+"""PJRT plugins: libraries that compile for and run on a kind of hardware. They are found without importing them.
 
-XLA for TPUs is inside ``libtpu``, that for NVIDIA's GPUs in ``jax-cuda13-pjrt`` (which needs no ``jax``, and to compile
-no driver and no GPU); ``jax-cuda13-plugin`` has the calls of cuSOLVER and its like. Others are named by the environment
-variable ``PJRT_NAMES_AND_LIBRARY_PATHS``, as for JAX: ``name:path,name:path``.
+XLA for TPUs is in ``libtpu``. XLA for NVIDIA GPUs is in ``jax-cuda13-pjrt``, which does not need ``jax``, and compiles
+without a driver or GPU; ``jax-cuda13-plugin`` has the custom calls of cuSOLVER and similar libraries. Other plugins are
+given by the environment variable ``PJRT_NAMES_AND_LIBRARY_PATHS``, as in JAX: ``name:path,name:path``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""XLA's profiler: sessions, marks on the time line, and what a recorded profile holds."""
+"""XLA's profiler: sessions, annotations on the timeline, and the contents of recorded profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A per-device program compiled by XLA for as many CPU devices as it has replicas: what it then holds, as compiled."""
+"""Compiles a per-device program with XLA for one CPU device per replica, to inspect the result."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Calls into XLA that no signal may cut short.
+"""Calls into XLA that are shielded from signals.
 
-Python handles signals in its main thread. While XLA compiles there it asks for them, and a ``KeyboardInterrupt`` then
-leaves the call, and frees the module, while XLA's threads still read it: the process ends with SIGSEGV. So the main
-thread hands such calls to another one and waits. An exception leaves the wait at once; the call goes on behind it, with
-all that it holds, until it is over.
+Python handles signals in its main thread. If XLA compiles there, it checks for signals, and a ``KeyboardInterrupt``
+leaves the call and frees the module while XLA's threads still read it, which crashes the process (SIGSEGV). So the main
+thread delegates such calls to another thread and waits. An exception ends the wait at once; the call continues in its
+thread, and keeps its arguments alive, until it is done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Executables of one device as bytes, and back."""
+"""Serialization of single-device executables."""
 
 from __future__ import annotations
 

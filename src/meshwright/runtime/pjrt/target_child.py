@@ -1,8 +1,8 @@
-"""The process that compiles for a target: ``python target_child.py FOLDER SITE…``; imports ``jaxlib`` and NumPy alone.
+"""The child process that compiles for a target: ``python target_child.py FOLDER SITE…``. Imports only jaxlib and NumPy.
 
-``FOLDER`` holds ``request.json`` and the module's bytecode; the answer goes there too: ``answer.json``, the text that
-XLA has optimized and the executable. Plugins of hardware (libtpu, XLA for CUDA) come into this process only, with their
-threads, locks and environment.
+``FOLDER`` contains ``request.json`` and the module's bytecode. The answer is written there too: ``answer.json``, the
+optimized HLO text, and the executable. Hardware plugins (libtpu, XLA for CUDA), with their threads, locks and
+environment, are loaded only in this process.
 """
 
 import importlib

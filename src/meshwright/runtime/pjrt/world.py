@@ -1,4 +1,4 @@
-"""Which process this is, of how many. One, until ``distributed.initialize`` says otherwise."""
+"""The index of this process and the number of processes. One process, until ``distributed.initialize`` is called."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """XLA's own partitioner (GSPMD or Shardy, by the program's annotations) on the same program, for comparison.
 
-The program is only compiled, for as many CPU devices as it has partitions, in a process of its own (this module, run):
-it may come from elsewhere, and compilers trust what they get. What comes back are two texts: the optimized module,
-whose collectives are those that run, and the module as it is before layouts are assigned, which says what a device
-does: partitioned and simplified, but neither fused nor made calls of libraries.
+The program is only compiled, for one CPU device per partition, in a child process that runs this module: the program
+may be imported, and compilers trust their input. The result is two texts: the optimized module, with the collectives
+that would run, and the module before layout assignment, which shows the work of a device: partitioned and simplified,
+but without fusions and library calls.
 """
 
 from __future__ import annotations

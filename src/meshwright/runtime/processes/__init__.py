@@ -1,1 +1,1 @@
-"""Several processes that compute together: finding one's place, joining, agreeing, and saying who failed."""
+"""Multi-process jobs: finding the process's index, joining, checking agreement, and reporting which process failed."""

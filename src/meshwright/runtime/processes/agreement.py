@@ -1,6 +1,6 @@
-"""All processes must be about to run the same program: its hash is compared before its first run.
+"""Checks that all processes run the same program, by comparing its hash before the first run.
 
-Programs of different sizes would end the processes, or make them wait for each other for ever.
+Different programs would crash the processes, or make them wait for each other forever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which process of a job this one is, from the variables that launchers set."""
+"""The index of this process in its job, from the environment variables that launchers set."""
 
 from __future__ import annotations
 

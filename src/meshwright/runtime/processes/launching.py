@@ -1,4 +1,4 @@
-"""Starting the processes of a job on this machine, watching and ending them."""
+"""Starts, monitors and ends the processes of a job on this machine."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Where the processes of a job meet before any of them calls XLA.
+"""The rendezvous of a job's processes, before any of them calls XLA.
 
-XLA's service knows no passwords, and ends every process that waits in vain for another, or that finds something else
-at the port. So the coordinator first listens at its address itself: it asks each process for its place and for a proof
-that it knows the job's token (``MESHWRIGHT_TOKEN``, which ``meshwright run`` makes; empty where nobody sets it), and
-when all have come it starts XLA's service there and tells them. If one does not come, or has another version, all are
-told that.
+XLA's coordination service has no authentication, and kills every process that waits in vain for another one, or finds
+another service at the port. So the coordinator first listens at its address itself. It asks each process for its index
+and for a proof that it knows the job's token (``MESHWRIGHT_TOKEN``, which ``meshwright run`` generates; empty if not
+set). When all processes have arrived, it starts XLA's service there and notifies them. If one does not arrive, or has
+another version, all are told so.
 
-The coordinator says a line of JSON with a challenge, the process one with its place and the proof, and in the end the
-coordinator one with what is wrong, or nothing. From then on it answers each process's signs of life, and tells the
-others the number of one that ends, or gives none.
+The protocol: the coordinator sends a line of JSON with a challenge, the process one with its index and proof, and
+finally the coordinator one with an error, or none. From then on, the coordinator answers the heartbeats of each
+process, and tells the others the number of a process that exits or sends none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""XLA's connection to the coordinator, by way of this process.
+"""A proxy for XLA's connection to the coordinator, in this process.
 
-XLA ends a process as soon as its connection to the coordination service ends, before anybody could say why. So its
-connection goes to a port of this process, which passes on what comes, and never closes it: that the coordinator is lost
-is found by ``meeting.watch``, and raised as an error like any other.
+XLA kills a process as soon as its connection to the coordination service breaks, before the cause can be reported. So
+XLA connects to a local port of this process, which forwards all data and never closes the connection. The loss of the
+coordinator is detected by ``meeting.watch``, and raised as an ordinary error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The coordination service in a process of its own, so that it outlives the process that started it.
+"""Runs the coordination service in a separate process, so that it outlives the process that started it.
 
-The job of a service that goes away is over.
+If the service ends, so does the job.
 """
 
 from __future__ import annotations

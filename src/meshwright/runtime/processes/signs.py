@@ -1,7 +1,7 @@
-"""Signs of life, and what they say when a collective fails: who is dead, stopped, silent or late.
+"""Heartbeats, and the diagnosis of a failed collective: which process is dead, stopped, silent or late.
 
-Each process says twice a second what it last started. Whoever finds that a program failed reads what the others say,
-waits for a moment, and reads again.
+Each process publishes twice a second what it last started. A process in which a program fails reads the heartbeats of
+the others, waits for a moment, and reads them again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The signals that end a launcher, which are held back where they would leave a process behind that nobody knows."""
+"""Signals that end a launcher; they are deferred while it starts processes, so that none is left behind."""
 
 from __future__ import annotations
 

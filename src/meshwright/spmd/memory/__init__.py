@@ -1,13 +1,12 @@
-"""The memory of a per-device program, predicted from its jaxpr, without compiling it.
+"""Memory model: predicts the memory of a per-device program from its jaxpr, without compiling it.
 
-XLA's CPU compiler (jaxlib 0.10) is modelled step by step, each step in a module: what ops are written as (``record``),
-what is simplified before anything else (``simplify``), which operands need another order of their elements
-(``orders``), what is computed before loops (``invariants``), which values never get a buffer (``library``,
-``fusion``), which collectives become one (``combine``), which values are copied (``copies``), the order of execution
-(``schedule``), and which buffers share memory (``buffers``). ``predict`` runs them, and gives what is ``held``.
+It models XLA's CPU compiler (jaxlib 0.10) step by step, with one module per step: lowering of ops (``record``),
+algebraic simplification (``simplify``), layouts of operands (``orders``), loop-invariant code motion (``invariants``),
+fusion (``library``, ``fusion``), combining of collectives (``combine``), copy insertion (``copies``), scheduling
+(``schedule``), and buffer assignment (``buffers``). ``predict`` runs the steps and returns a :class:`held.Memory`.
 
-The rules were found by reading optimized HLO and its buffer assignments. Left out are what moves a few scalars,
-constants that programs close over (XLA does not count them either), and one thing on purpose: XLA's CPU compiler drops
-optimization barriers before it looks for common subexpressions the last time, which undoes rematerialization; here
-barriers stay, as they do on devices that have little memory.
+The rules were derived from optimized HLO and its buffer assignments. Not modelled are operations that move a few
+scalars, and constants that programs close over (XLA does not count them either). One difference is intended: XLA's CPU
+compiler removes optimization barriers before its last common-subexpression elimination, which undoes
+rematerialization. Here barriers are kept, as on accelerators.
 """

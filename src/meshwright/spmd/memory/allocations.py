@@ -1,4 +1,4 @@
-"""The memory of results, which smaller buffers use before they are written."""
+"""Allocations of results, which smaller buffers may use before the results are written."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from meshwright.spmd.memory.buffers import Buffer, Liveness
 
-#: places between other uses of a result's memory that are looked at; further buffers go after the last use
+#: how many gaps between other uses of allocations are examined; afterwards, buffers only go after the last use
 _EFFORT = 500_000
 
 
 class Allocations:
-    """The results' memory, smallest first, with what uses it before the result is written."""
+    """The allocations of results, smallest first, and the buffers that use them before the result is written."""
 
     def __init__(self, results: Sequence[Buffer], donated: Mapping[Buffer, Buffer]) -> None:
         self.results = sorted(results, key=lambda b: -b.nbytes)[::-1]
@@ -24,11 +24,11 @@ class Allocations:
         self._used = [[] if b is None else [(b.start, b.end, b)] for b in given]
         self._until = np.array([-2 if b is None else b.end for b in given], np.int64)
         self._last = int(self._written.max(initial=0))
-        self._steps = [0 if b is None else self._bits(b.start, b.end) for b in given]  # those in which it is used
+        self._steps = [0 if b is None else self._bits(b.start, b.end) for b in given]  # bit sets of the steps in use
         self._effort = _EFFORT
 
     def take(self, buffer: Buffer) -> bool:
-        """Find the smallest place for a buffer that is not needed any more when the result is written."""
+        """Put a buffer into the smallest allocation whose result is written after the buffer's last use, if any."""
         first = int(np.searchsorted(self._sizes, buffer.nbytes))
         written, until = self._written[first:], self._until[first:]
         open_ = (until < buffer.start) & (written > buffer.end) if self._effort < 0 else written >= buffer.end
@@ -44,7 +44,10 @@ class Allocations:
         return False
 
     def _fits(self, buffer: Buffer, at: int, whole: int) -> bool:
-        """Whether nothing else uses the memory; where one use ends as the next begins, the next must overwrite it."""
+        """Whether the allocation is free at the buffer's steps.
+
+        If one use ends at the step at which the next begins, the next must be able to overwrite it.
+        """
         result, used = self.results[at], self._used[at]
         if result.start == buffer.end and buffer not in result.over:
             return False
@@ -60,7 +63,7 @@ class Allocations:
         return True
 
     def _bits(self, first: int, last: int) -> int:
-        """The steps from ``first`` to ``last``, before all results are written, as bits."""
+        """The steps from ``first`` to ``last``, up to the last write of a result, as a bit set."""
         first, last = max(first, 0), min(last, self._last)
         return ((1 << max(last - first + 1, 0)) - 1) << first
 
@@ -68,9 +71,9 @@ class Allocations:
 def place(
     live: Liveness, results: Sequence[Buffer], donated: Mapping[Buffer, Buffer], elsewhere: Collection[Buffer] = ()
 ) -> tuple[list[Buffer], list[Buffer]]:
-    """The results that have memory, and the buffers that found no place there.
+    """The results, smallest first, and the temporaries that do not fit into their allocations.
 
-    ``donated`` is result to argument; what is ``elsewhere`` needs no place.
+    ``donated`` maps results to arguments; buffers in ``elsewhere`` need no allocation.
     """
     allocations = Allocations(results, donated)
     temporaries = [b for b in live.buffers if b.kind == "temporary" and b not in elsewhere]

@@ -1,9 +1,9 @@
-"""Which buffers there are, and when they are alive.
+"""Buffers and their live ranges.
 
-The rules are those of XLA's buffer assignment. Arguments stay; every result has an allocation of its own, which smaller
-buffers may use before the result is written (``allocations``); a loop may write over an operand that it reads
-elementwise for the last time; the rest is packed into one block, the largest buffers first, each into the smallest gap
-that holds it (``packing``).
+The rules are those of XLA's buffer assignment. Arguments are live throughout. Every result has its own allocation,
+which smaller buffers may use before the result is written (``allocations``). A loop kernel may overwrite an operand
+that it reads elementwise, if this is the operand's last use. All other buffers are packed into one block, largest
+first, each into the smallest gap that holds it (``packing``).
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from meshwright.spmd.memory.graph import Graph
 from meshwright.spmd.memory.kernels import Kernel, Use
 from meshwright.spmd.memory.prune import CHOICES, handed, through
 
-#: a step after all others
+#: a step that is later than all others
 _ALWAYS = 1 << 40
 _ADDRESS = np.dtype(np.uint64)
 
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """Memory that a kernel writes, and from which step to which it is needed."""
+    """A buffer that a kernel writes, and its live range in steps."""
 
     aval: ShapedArray
-    #: the array's size, or what the body of a control-flow op needs besides its operands and results
+    #: the array's size, or the temporaries of the body of a control-flow op
     nbytes: int
     kernel: Kernel
     start: int
     end: int
     kind: str = "temporary"
-    #: operands' buffers that may be written over
+    #: operand buffers that may be overwritten
     over: tuple[Buffer, ...] = ()
-    #: those of them that are read as they are, not as one of several results or in another shape
+    #: those of them that are read directly, not through a view or as a result of a choice
     plainly: tuple[Buffer, ...] = ()
 
 
-#: ``inner(region, loop)``: the bytes of what a region needs at its peak besides its parameters and results
+#: ``inner(region, loop)``: the sizes of a region's temporaries at its peak, in bytes
 Inner = Callable[[Graph, bool], Sequence[int]]
 
 
@@ -51,12 +51,12 @@ class Liveness:
 
     buffers: list[Buffer] = field(default_factory=list)
     of: dict[Kernel, list[Buffer | None]] = field(default_factory=dict)
-    #: the last kernel, so far, whose result each buffer holds: its own, or one that hands it on (a view)
+    #: the latest kernel whose result each buffer holds: the one that wrote it, or a view
     last: dict[Buffer, Kernel] = field(default_factory=dict)
 
 
 def liveness(order: Sequence[Kernel], results: Sequence[Kernel], inner: Inner) -> Liveness:
-    """Buffers with their first and last steps."""
+    """The buffers of kernels that run in this order, with their live ranges."""
     live = Liveness()
     for step, kernel in enumerate(order):
         if not kernel.view:
@@ -107,7 +107,7 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         (b, k.view or k.root.op in CHOICES)
         for k in kernel.inputs
         for b in live.of[k][:1]
-        # XLA asks the last name of a value alone whether its reader may write over it.
+        # XLA considers only the last alias of a value when it decides whether a reader may overwrite it.
         if b is not None and live.last[b] is k and k.root.avals[0] in root.avals and overwrites(kernel, k)
     ]
     over, plainly = tuple(b for b, _ in found), tuple(b for b, view in found if not view)
@@ -115,7 +115,7 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
 
 
 def _of_choice(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buffer | None]:
-    """The results that are used; what branches hand through stays where it is."""
+    """The buffers of a conditional's (or call's) used results; operands that branches return keep their buffers."""
     root = kernel.root
     _inside(live, kernel, step, inner)
     used, over = root.attributes["used"], root.attributes.get("over", {})
@@ -136,14 +136,14 @@ def _of_choice(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[
 
 
 def _inside(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> None:
-    """What the bodies of a control-flow op need themselves."""
+    """Add the temporaries of a control-flow op's bodies: those of the body that needs most."""
     is_loop, regions = kernel.root.op == "while", kernel.root.regions
     needs = [inner(region, is_loop and region is regions[1]) for region in regions]
     _new(live, [Buffer(kernel.root.avals[0], n, kernel, step, step) for n in max(needs, key=sum)])
 
 
 def _table(live: Liveness, kernel: Kernel, count: int) -> None:
-    """The addresses of several values: memory that is not used again."""
+    """Add a table of ``count`` addresses (of a tuple), whose memory is never reused."""
     _new(live, [Buffer(ShapedArray((count,), _ADDRESS), _ADDRESS.itemsize * count, kernel, -1, _ALWAYS)])
 
 
@@ -151,7 +151,7 @@ _ALIASED = re.compile(r"operand_index = (\d+)")
 
 
 def updated(kernel: Kernel) -> list[Kernel]:
-    """The operands whose memory the first results are written to, whoever else needs them."""
+    """The operands that the first results must alias (in-place updates), whether or not they have other uses."""
     root = kernel.root
     if "output_operand_aliases" in root.attributes:
         return [kernel.operands[int(i)] for i in _ALIASED.findall(root.attributes["output_operand_aliases"])]
@@ -159,7 +159,7 @@ def updated(kernel: Kernel) -> list[Kernel]:
 
 
 def _in_place(live: Liveness, kernel: Kernel, step: int, places: Sequence[Kernel]) -> list[Buffer | None]:
-    """The results, the first of which are the operands' buffers; arguments stay what they are."""
+    """The result buffers of an in-place op: the first are its operands' buffers, unless those are arguments."""
     results: list[Buffer | None] = []
     for i, aval in enumerate(kernel.root.avals):
         old = live.of[places[i]][0] if i < len(places) else None
@@ -172,14 +172,14 @@ def _in_place(live: Liveness, kernel: Kernel, step: int, places: Sequence[Kernel
 
 
 def overwrites(kernel: Kernel, source: Kernel) -> bool:
-    """Whether the kernel can compute in the memory of an operand."""
+    """Whether a kernel can write its result over the operand ``source``."""
     use = kernel.inputs[source]
     if "over" in kernel.root.attributes:
         return source.root in kernel.root.attributes["over"].values()
     if kernel.root.op == "copy":
-        return False  # its purpose is a second buffer
+        return False  # a copy needs a second buffer
     if kernel.root.op == "dynamic_update_slice":
-        return source.root is kernel.root.operands[0]  # besides, it may read what it replaces
+        return source.root is kernel.root.operands[0]  # it may also read the region that it replaces
     if kernel.root.op in ("scatter", "sort"):
         return use is Use.MOVED
     return use is Use.INPLACE and (kernel.loop or kernel.library)

@@ -1,8 +1,8 @@
-"""Choices that give a result in the memory of an operand, which the first branch hands through as it is.
+"""Conditionals with results that alias an operand which the first branch returns unchanged.
 
-Every branch would copy what it hands through. The copy goes if nothing outside needs the operand any more, nor any
-other branch when it writes the result; after a branch that writes a result of its own, it is too late. Source of the
-idea: XLA's ``CopyInsertion``.
+By default, every branch copies an operand that it returns. The copy is removed if the operand has no later use outside,
+or in another branch when that writes the result. It is kept if a branch that returns the operand follows one that
+writes its own result. Based on XLA's ``CopyInsertion``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from meshwright.spmd.memory.prune import handed, through
 
 
 def handed_through(choice: Kernel, results: Sequence[Kernel], given: Collection[Kernel]) -> dict[int, Node]:
-    """The operand that each result may take the place of, by the result's number; ``given`` are donated arguments."""
+    """The operand that each result may alias, by the result's number; ``given`` are donated arguments."""
     found: dict[int, Node] = {}
     for place in choice.root.attributes["used"].values():
         operand = _first_of_all(choice.root.regions, place)
@@ -28,18 +28,18 @@ def handed_through(choice: Kernel, results: Sequence[Kernel], given: Collection[
 
 
 def operand_of(choice: Kernel, operand: Node) -> Kernel:
-    """What the choice reads an operand from."""
+    """The kernel that produces an operand of a conditional."""
     return choice.operands[choice.root.operands.index(operand)]
 
 
 def aliases(branch: Graph, over: Mapping[int, Node]) -> dict[int, int]:
-    """Result to parameter of a branch, by number, where the branch is given what its result takes the place of."""
+    """The results of a branch that alias one of its parameters, as result number to parameter number."""
     numbers = {p.attributes["outside"]: i for i, p in enumerate(branch.parameters)}
     return {place: numbers[operand] for place, operand in over.items() if operand in numbers}
 
 
 def _first_of_all(branches: Sequence[Graph], place: int) -> Node | None:
-    """The operand that the first branch hands through, unless one hands it through after another that does not."""
+    """The operand that the first branch returns, unless another branch returns it after one that does not."""
     first, *rest = (handed(branch.results[place]).attributes.get("outside") for branch in branches)
     own = [operand is not first for operand in rest]
     return first if own == sorted(own) else None

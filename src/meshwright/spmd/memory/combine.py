@@ -1,4 +1,4 @@
-"""All-reduces over the same devices become one, as XLA's combiner makes them, unless one needs another's result."""
+"""Combines independent all-reduces over the same devices, as XLA's all-reduce combiner does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshwright.spmd.memory.schedule import kernel_post_order
 
 
 def combine(results: list[Kernel], effects: Sequence[Kernel]) -> None:
-    """Combine in place; ``results`` follow."""
+    """Combine all-reduces in place, and update ``results``."""
     kernels = kernel_post_order([*results, *effects])
     keys = {k: _key(k.root) for k in kernels if k.root.op == "all_reduce"}
     while keys:
@@ -19,7 +19,7 @@ def combine(results: list[Kernel], effects: Sequence[Kernel]) -> None:
         if len(together) > 1:
             replaced = _merge(together)
             results[:] = [replaced.get(k, k) for k in results]
-            # What depends on one of them depends on all of them now.
+            # A kernel that depends on one of them now depends on all of them.
             kernels = kernel_post_order([*results, *effects])
             keys = {k: keys[k] for k in kernels if k in keys}
 
@@ -29,7 +29,7 @@ def _key(node: Node) -> Any:
 
 
 def _together(kernels: Sequence[Kernel], keys: dict[Kernel, Any], start: int) -> list[Kernel]:
-    """The first all-reduce that is left, at ``start``, and those that go with it; takes them out of ``keys``."""
+    """The next all-reduce, at or after ``start``, and those to combine with it. Removes them from ``keys``."""
     group: list[Kernel] = []
     after: set[Kernel] = set()
     group_key = None
@@ -50,7 +50,7 @@ def _together(kernels: Sequence[Kernel], keys: dict[Kernel, Any], start: int) ->
 
 
 def _merge(together: Sequence[Kernel]) -> dict[Kernel, Kernel]:
-    """One kernel for all; what took the place of each."""
+    """Merge kernels into one; returns the replacement of each."""
     nodes = tuple(k.root for k in together)
     whole = Node("all_reduce", (), tuple(n.avals[0] for n in nodes), nodes[0].attributes, nodes[0].source)
     kernel = Kernel(whole, {whole: None}, {}, number=together[-1].number)

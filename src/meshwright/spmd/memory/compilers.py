@@ -1,4 +1,4 @@
-"""What compilers do differently that decides which arrays exist."""
+"""Differences between XLA's compilers that affect which buffers exist."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from meshwright.hardware.chips import CHIPS
 
 @dataclass(frozen=True)
 class Compiler:
-    """How XLA compiles for a platform.
+    """The behavior of XLA's compiler for a platform.
 
-    ``narrow``: products and sums in 16 bits are computed as given, not in 32 bits between two conversions.
-    ``by_bytes``: a value is computed in all of its users where that saves time, by what is read and written, reductions
-    and expensive functions included. ``into_products``: matrix products compute their operands, and what follows them.
-    ``swaps``: a convolution whose kernel has more positions than its input is computed with their roles exchanged.
-    ``in_place``: a sum over devices takes the place of its operand.
-    ``depth_first``: a value is computed just before the first that needs it, not as soon as it can be.
-    ``in_parts``: an all-to-all takes and gives a part for each device. ``calls``: what is to be compiled apart is.
-    ``windows``: many elements are reduced in windows first. ``without_products``: outer and inner products are computed
-    elementwise. ``copies_transposed``: several results that are computed in another order than theirs are copied.
-    ``tables``: the addresses of several results are one more.
-    ``tiles``: arrays are in tiles, which pad them, and kernels choose which dimensions those are of.
-    ``on_chip``: bytes of the memory that values are kept in while they are used; ``two_cores`` have one each.
-    ``intensity``: operations of products that take as long as a byte of main memory.
+    ``narrow``: 16-bit products and sums are computed as given, not in 32 bits with conversions.
+    ``by_bytes``: priority fusion: a producer (even a reduction or an expensive function) is fused into all of its users
+    if a cost model of bytes read and written predicts a gain.
+    ``into_products``: operands and epilogues are fused into matrix products.
+    ``swaps``: a convolution with more kernel than input positions is computed with their roles exchanged.
+    ``in_place``: an all-reduce aliases its operand.
+    ``depth_first``: a value is computed just before its first use, not as early as possible.
+    ``in_parts``: an all-to-all has one operand and result per device. ``calls``: calls marked as such stay calls.
+    ``windows``: large reductions are first done in windows. ``without_products``: outer and inner products are computed
+    elementwise. ``copies_transposed``: results computed in another layout are copied if there are several.
+    ``tables``: several results have a table of addresses.
+    ``tiles``: arrays are tiled and padded, and kernels choose the tiled dimensions.
+    ``on_chip``: bytes of vector memory, where values are kept while in use; with ``two_cores``, each core has its own.
+    ``intensity``: the arithmetic operations of products that take as long as moving a byte of main memory.
     """
 
     narrow: bool = False
@@ -57,7 +58,7 @@ _TWO_CORES = ("v4", "v5p")
 
 
 def compiler_for(platform: str, chip: str) -> Compiler:
-    """That of a platform, for a chip."""
+    """The compiler model for a platform and chip."""
     if platform == "tpu":
         whole, kept = _VECTOR_MEMORY.get(chip, (32, 16))
         known = CHIPS.get(chip, CHIPS["v5e"])

@@ -1,4 +1,4 @@
-"""Which values are copied: results that have a buffer already, and what is written over while others need it."""
+"""Copy insertion: for results that already have a buffer, and for values overwritten while they have other uses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.kernels import Kernel, Use
 from meshwright.spmd.memory.prune import through
 
-#: kernels between a value's last use and what writes over it that are looked at
+#: the number of kernels between a value's last use and the kernel that overwrites it that are examined
 _HORIZON = 4000
-#: what is not written over
+#: ops whose results are never overwritten
 _STAYS = ("parameter", "constant")
 
 
 def matched(results: Sequence[Kernel], parameters: Sequence[Kernel], donated: Sequence[int]) -> dict[int, int]:
-    """Result to donated argument: the first free one of the same size."""
+    """The donated argument whose buffer each result reuses: the first free one of the same size."""
     free = list(donated)
     aliases = {}
     for i, result in enumerate(results):
@@ -32,7 +32,7 @@ def matched(results: Sequence[Kernel], parameters: Sequence[Kernel], donated: Se
 
 
 def copy_results(results: list[Kernel], parameters: Sequence[Kernel], aliases: Mapping[int, int]) -> None:
-    """Results that are arguments, constants or results already are copied, in place."""
+    """Insert copies of results that are arguments, constants or duplicate results, in place."""
     seen: set[Kernel] = set()
     for i, kernel in enumerate(results):
         buffer = _held_in(kernel)
@@ -44,7 +44,7 @@ def copy_results(results: list[Kernel], parameters: Sequence[Kernel], aliases: M
 
 
 def _held_in(kernel: Kernel) -> Kernel:
-    """The kernel whose memory a value has: a reshaped one's, or that of what every branch of a choice hands through."""
+    """The kernel that owns a value's buffer, looking through views and operands that all branches return unchanged."""
     while kernel.view and kernel.root.op == "reshape":
         (kernel,) = kernel.inputs
     (choice, i) = (kernel.operands[0], kernel.root.attributes["index"]) if kernel.root.op == "get" else (kernel, 0)
@@ -76,7 +76,7 @@ def copy_transposed(results: list[Kernel], carried: Sequence[Kernel], graph: Gra
 
 
 def copy_carry(loop: Kernel) -> None:
-    """A loop works in its operands' memory: what it changes and others need is copied."""
+    """Insert copies for a loop, which works in its operands' buffers: of changed operands that have other uses."""
     body = loop.root.regions[1]
     for i, (before, after) in enumerate(zip(body.parameters, body.results)):
         if before is after:
@@ -90,7 +90,7 @@ def copy_carry(loop: Kernel) -> None:
 
 
 def copy_updated(kernel: Kernel, results: Sequence[Kernel], given: Collection[Kernel]) -> None:
-    """What an operation writes into and others need, perhaps later, is copied; ``given`` are donated arguments."""
+    """Insert copies of operands that an op updates in place but that have other uses; ``given``: donated arguments."""
     for source in updated(kernel):
         *views, owner = _views(source)
         users = {*owner.users, *source.users} - {kernel, *views}
@@ -102,7 +102,7 @@ def copy_updated(kernel: Kernel, results: Sequence[Kernel], given: Collection[Ke
 
 
 def copy_donated(results: Sequence[Kernel], parameters: Sequence[Kernel], aliases: Mapping[int, int]) -> set[int]:
-    """A donated argument that is still read while its memory is written is copied first; the results that write it."""
+    """Insert copies of donated arguments that are read after a result is written to them; returns these results."""
     copied = set()
     for result, argument in aliases.items():
         *_, writer = _views(results[result])
@@ -121,7 +121,7 @@ def copy_donated(results: Sequence[Kernel], parameters: Sequence[Kernel], aliase
 
 
 def needed_last(source: Kernel, user: Kernel, results: Sequence[Kernel], given: Collection[Kernel]) -> bool:
-    """Whether nothing needs a value but what comes before ``user``; arguments stay, those ``given`` do not."""
+    """Whether ``user`` is the last use of a value. False for arguments, except for the donated ones, ``given``."""
     chain = _views(source)
     if any(kernel in results for kernel in chain) or (chain[-1].root.op in _STAYS and chain[-1] not in given):
         return False
@@ -130,7 +130,7 @@ def needed_last(source: Kernel, user: Kernel, results: Sequence[Kernel], given: 
 
 
 def _views(kernel: Kernel) -> list[Kernel]:
-    """The kernel, what it is a view of, and so on, up to what writes the memory."""
+    """The kernel, the kernel it is a view of, and so on, up to the one that writes the buffer."""
     chain = [kernel]
     while chain[-1].view and chain[-1].inputs:
         chain += chain[-1].inputs
@@ -170,7 +170,7 @@ def _moved(kernel: Kernel) -> Node:
 
 
 def _used_once(root: Node, graph: Graph) -> bool:
-    """Whether a result, and what it is an elementwise function of, has no other use."""
+    """Whether a result, and the chain of elementwise ops that computes it, has no other use."""
     uses = Counter(x for node in graph.post_order() for x in node.operands)
     uses.update(graph.results)
     while root.elementwise and len(root.operands) == 1 and uses[root] == 1:

@@ -1,4 +1,4 @@
-"""A rough idea of a program's peak, for comparisons that are not close: two hundred times quicker than a prediction."""
+"""A rough estimate of a program's peak memory, two hundred times faster than a prediction, for coarse comparisons."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from meshwright.ir.jaxpr import Jaxpr, Var, sub_jaxprs
 
 
 def estimate(jaxpr: Jaxpr) -> int:
-    """The bytes of values that are alive together if equations run as they are listed, each into memory of its own."""
+    """Peak bytes of live values if equations run in program order and every result has its own buffer."""
     last: dict[Var, int] = {}
     for step, eqn in enumerate(jaxpr.eqns):
         for atom in (*eqn.invars, *eqn.outvars):
@@ -24,5 +24,5 @@ def estimate(jaxpr: Jaxpr) -> int:
 
 
 def _inside(jaxpr: Jaxpr) -> int:
-    """What a region holds besides what it is given and gives."""
+    """The peak bytes of a region besides its parameters and results."""
     return estimate(jaxpr) - sum(a.aval.nbytes for a in {*jaxpr.invars, *jaxpr.outvars})

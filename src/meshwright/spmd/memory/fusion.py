@@ -1,8 +1,8 @@
-"""Loop fusion: which values are computed where they are used and never get a buffer.
+"""Loop fusion: finds the values that are computed inside their users and never get a buffer.
 
-The algorithm is that of XLA's ``InstructionFusion`` with the rules of its CPU compiler. Kernels are visited users
-first; each absorbs its operands, latest first, for as long as that is allowed. An operand with several users may be
-computed in each of them if it is cheap; where that would read more memory, only if all of its users can absorb it.
+The algorithm is XLA's ``InstructionFusion`` with the rules of its CPU compiler. Kernels are visited users first, and
+each absorbs its operands, latest first, as long as that is allowed. A cheap operand with several users may be
+duplicated into each of them. If that would read more memory, it is fused only if all of its users can absorb it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel, Use
 
-#: kernels looked at to see whether a value depends on another; beyond, it is taken to
+#: the number of kernels that a dependence check visits; beyond that, a dependence is assumed
 _HORIZON = 256
 #: what is computed by asking where an element lies, or in a loop: the code is written into one place of one kernel
 #: (``FusionNodeIndexingEvaluation`` calls it what invalidates a cache)
 _ONCE = ("concatenate", "dynamic_update_slice", "pad", "reduce", "reduce_window")
-#: how often any operation may be written into a kernel
+#: how often the code of any operation may be emitted in a kernel
 _COPIES = 15
 
 
@@ -52,7 +52,7 @@ def fuse(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
 
 
 def may_fuse(consumer: Kernel, producer: Kernel, kept: set[Kernel]) -> bool:
-    """Whether the consumer may compute the producer, as things stand."""
+    """Whether the producer may be fused into the consumer now."""
     if not (consumer.loop and producer.loop) or producer.root.op in ("parameter", "constant"):
         return False
     if producer.root.expensive:
@@ -63,9 +63,9 @@ def may_fuse(consumer: Kernel, producer: Kernel, kept: set[Kernel]) -> bool:
 
 
 class _Code:
-    """How often the code of each operation is written into a kernel: once for each place that an element is asked for.
+    """Counts how often the code of each operation is emitted in a kernel: once for each index it is evaluated at.
 
-    Operations of one shape ask for elements at the same place, and transposed ones. Source: XLA's
+    Operations of the same shape, and transposes, evaluate their operands at their own index. Source: XLA's
     ``FusionNodeIndexingEvaluation``.
     """
 
@@ -75,14 +75,14 @@ class _Code:
         self.add(root)
 
     def add(self, node: Node) -> None:
-        """Write an operation into the kernel."""
+        """Add an operation to the kernel."""
         self._times[node] = self._written(node)
         for x in node.operands:
             same = node.op == "transpose" or x.shape == node.shape
             self._places[x] |= self._places[node] if same else {node}
 
     def too_long_with(self, producer: Kernel, kept: bool) -> bool:
-        """Whether code gets too long; ``kept``: something besides kernels needs the value as well."""
+        """Whether fusing ``producer`` would make the code too long; ``kept``: the value is also a result."""
         node = producer.root
         times = self._written(node)
         if node.op == "broadcast_in_dim":
@@ -94,17 +94,17 @@ class _Code:
 
 
 def _readers(producer: Kernel) -> int:
-    """The operations that read a value, over all kernels."""
+    """The number of operations that read a value, over all kernels."""
     return sum(producer.root in node.operands for kernel in producer.users for node in kernel.members)
 
 
 def _major_reduction(node: Node) -> bool:
-    """A reduction that leaves the last dimension: it runs over rows, which a loop over the results cannot."""
+    """Whether a reduction keeps the last dimension; it loops over rows, which a loop over result elements cannot do."""
     return node.op == "reduce" and len(node.operands[0].shape) - 1 not in node.attributes["dimensions"]
 
 
 def _not_to_repeat(kernels: Sequence[Kernel], kept: set[Kernel]) -> set[Kernel]:
-    """The values that must not be computed in several users: some user cannot, and it would read more memory."""
+    """The values that must not be duplicated: some user cannot absorb them, and fusion would read more memory."""
     stay = {k for k in kept if k.loop and not _reads_little(k.root)}
     paths: dict[tuple[Kernel, Kernel], bool] = {}
     for consumer in kernels:
@@ -127,7 +127,7 @@ def _reads_little(node: Node) -> bool:
 def _on_all_paths(
     consumer: Kernel, producer: Kernel, stay: set[Kernel], kept: set[Kernel], known: dict[tuple[Kernel, Kernel], bool]
 ) -> bool:
-    """Every way from the producer to the consumer can be fused."""
+    """Whether all paths from the producer to the consumer can be fused."""
     fusible = known.get((consumer, producer))
     if fusible is not None:
         return fusible

@@ -1,4 +1,4 @@
-"""The graph that the memory model works on: one node for each array operation, in the vocabulary of HLO."""
+"""The graph of the memory model: one node per array operation, with HLO's opcodes."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import Var
 
 T = TypeVar("T")
-#: ``make(name, operands, aval, attributes)``: a node, simplified
+#: ``make(name, operands, aval, attributes)`` returns a simplified node
 Make = Callable[[str, Sequence["Node"], ShapedArray, Mapping[str, Any]], "Node"]
 
-#: one result element from the elements of the operands at the same place, by name
+#: names of elementwise operations
 ELEMENTWISE = frozenset(
     """abs add and atan2 bitcast_convert cbrt ceil clamp compare complex convert copy cosine count_leading_zeros divide
     exponential exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not
     or popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left
     shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor""".split()
 )
-#: not worth computing twice (XLA's ``InstructionFusion::IsExpensive``); the special functions of CHLO are as well
+#: operations too expensive to duplicate (XLA's ``InstructionFusion::IsExpensive``), besides CHLO's special functions
 EXPENSIVE = frozenset(
     """atan2 cbrt divide exponential exponential_minus_one gather log log_plus_one logistic power reduce remainder rsqrt
     sqrt tan tanh""".split()
 )
-#: which count among the cheap ones for real numbers
+#: those of them that are cheap for real numbers
 WAVES = frozenset(["cosine", "sine"])
-#: ops besides the elementwise ones that a loop over the result's elements can compute
+#: non-elementwise operations that a loop over the result's elements can compute
 _LOOPS = frozenset(
     """broadcast_in_dim concatenate dynamic_slice dynamic_update_slice gather iota pad reduce reorder reshape reverse
     slice transpose""".split()
 )
-#: ops that are done while compiling, of constants
+#: operations that are constant-folded
 FOLDED = (ELEMENTWISE | _LOOPS | {"sort", "scatter"}) - {"broadcast_in_dim", "iota"}
-#: elements of a row from which on its parts are copied
+#: number of elements of a row from which its concatenated parts are copied
 _LONG = 128
 COLLECTIVES = frozenset("all_gather all_reduce all_to_all collective_permute reduce_scatter".split())
 
 
 @dataclass(eq=False, slots=True)
 class Node(Emitted):
-    """One operation: its name without dialect, operands, results' types, and what else identifies it.
+    """One operation: its name without dialect, operands, result types and attributes.
 
-    ``get`` nodes take result ``attributes["index"]`` of their operand; ``reorder`` nodes hold the operand's elements in
-    another order in memory (a layout); ``parameter`` and ``constant`` nodes have no operands.
+    ``get`` nodes select result ``attributes["index"]`` of their operand. ``reorder`` nodes hold the operand in another
+    memory layout. ``parameter`` and ``constant`` nodes have no operands.
     """
 
     op: str
@@ -54,11 +54,11 @@ class Node(Emitted):
     avals: tuple[ShapedArray, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     source: SourceLocation = UNKNOWN
-    #: programs run by the op: a loop's condition and body, a choice's branches
+    #: a loop's condition and body, or a conditional's branches
     regions: tuple[Graph, ...] = ()
-    #: an elementwise function of CHLO, which the compiler writes out as many operations
+    #: an elementwise CHLO function, which the compiler expands to many operations
     special: bool = False
-    #: the first value of the program that it is
+    #: the first program variable that this node represents
     var: Var | None = None
 
     @property
@@ -72,25 +72,25 @@ class Node(Emitted):
     @property
     def expensive(self) -> bool:
         if self.op in ("divide", "remainder") and self.avals[0].dtype.kind in "iu":
-            return not self.operands[1].is_splat()  # by a constant, it is done with products and shifts
+            return not self.operands[1].is_splat()  # division by a constant becomes multiplications and shifts
         if self.op in WAVES:
             return self.avals[0].dtype.kind == "c"
         return self.special or self.op in EXPENSIVE
 
     @property
     def fusible(self) -> bool:
-        """A loop over the result's elements can compute it; long rows joined of parts are copied instead."""
+        """Whether a loop over result elements can compute it; concatenations of long rows are copied instead."""
         if self.op == "concatenate" and self.attributes["dimension"] == len(self.shape) - 1:
             return len(self.shape) == 1 or self.shape[-1] < _LONG
         return self.special or self.op in ELEMENTWISE or self.op in _LOOPS
 
     @property
     def view(self) -> bool:
-        """The result is the operand's buffer under another type."""
+        """Whether the result is the operand's buffer with another type."""
         return self.op in ("reshape", "get")
 
     def is_splat(self) -> bool:
-        """Every element is one and the same scalar constant, which is known."""
+        """Whether every element is the same known scalar constant."""
         if self.op == "broadcast_in_dim":
             return self.operands[0].is_splat()
         return self.op == "constant" and "value" in self.attributes
@@ -98,19 +98,19 @@ class Node(Emitted):
 
 @dataclass(frozen=True)
 class Graph:
-    """A program: parameters in order, results, and the nodes with effects, which are kept though nobody uses them."""
+    """A program: parameters in order, results, and nodes with side effects, which are kept even if unused."""
 
     parameters: tuple[Node, ...]
     results: tuple[Node, ...]
     effects: tuple[Node, ...] = ()
 
     def post_order(self) -> list[Node]:
-        """The nodes that are used, operands before users, from the first result on."""
+        """The nodes that are used, operands before users, starting from the first result."""
         return post_order((*self.parameters, *self.results, *self.effects), lambda node: node.operands)
 
 
 def post_order(roots: Sequence[T], operands: Callable[[T], Iterable[T]]) -> list[T]:
-    """Everything that ``roots`` are computed from, depth first, the first operand first."""
+    """All nodes that ``roots`` depend on, in depth-first post-order, first operand first."""
     done: dict[T, None] = {}
     for root in roots:
         if root in done:

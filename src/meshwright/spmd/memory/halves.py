@@ -1,7 +1,7 @@
-"""What TPUs keep in 16 bits though the program says 32: values that only matrix products read.
+"""float32 values that TPUs store as bfloat16: those that only matrix products read.
 
-A product of float32 rounds its operands to bfloat16, unless a precision is asked for; XLA moves the conversion to where
-the operand is written, and before what only moves it, collectives included.
+A float32 product rounds its operands to bfloat16, unless a precision is requested. XLA moves this conversion to the op
+that writes the operand, past ops that only move data, collectives included.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from meshwright.core import dtypes
 from meshwright.spmd.memory.graph import Graph, Node
 
 _PRODUCTS = ("matmul", "convolution")
-#: what a conversion moves past
+#: operations that the conversion moves past
 _MOVES = frozenset(
     """all_gather all_to_all collective_permute concatenate copy dynamic_slice gather pad relayout reorder reshape
     reverse slice transpose""".split()
@@ -22,7 +22,7 @@ _STAYS = frozenset("all_reduce constant convert custom_call get parameter reduce
 
 
 def halve(graph: Graph) -> None:
-    """Give bfloat16 to the float32 values that only products read, in place."""
+    """Change float32 values that only products read to bfloat16, in place."""
     nodes = graph.post_order()
     users: dict[Node, list[Node]] = defaultdict(list)
     for node in nodes:
@@ -40,7 +40,7 @@ def halve(graph: Graph) -> None:
 
 
 def _rounds(user: Node, rounded: set[Node]) -> bool:
-    """Whether an operation rounds its operands to bfloat16, or may be given them so."""
+    """Whether an operation rounds its operands to bfloat16, or may take operands that are rounded."""
     if user.op in _PRODUCTS:
         return user.operands[0].avals[0].dtype == dtypes.float32 and "HIGH" not in str(user.attributes)
     return user.op in _MOVES and user in rounded

@@ -1,4 +1,4 @@
-"""What a device holds at the peak, as an object and as text."""
+"""The result of a memory prediction: sizes, and the buffers that are live at the peak."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.spmd.report import human_bytes
 
-#: buffers that a report lists
+#: the number of buffers that a report lists
 _SHOWN = 12
 
 
 @dataclass(frozen=True)
 class LiveBuffer:
-    """A buffer that is alive at the peak: ``kind`` is ``argument``, ``result`` or ``temporary``, ``what`` the op.
+    """A buffer that is live at the peak: ``kind`` is ``argument``, ``result`` or ``temporary``, ``what`` the op.
 
-    Where it is a part of a value of the program before it was partitioned, ``whole`` is that value's type and
-    ``sharding`` its layout on the mesh, in words: ``[{x}, {}]``.
+    If it is a shard of a value of the unpartitioned program, ``whole`` is that value's type and ``sharding`` its layout
+    on the mesh as text, such as ``[{x}, {}]``.
     """
 
     nbytes: int
@@ -36,15 +36,15 @@ class LiveBuffer:
 
 @dataclass(frozen=True)
 class Memory(Printed):
-    """What one device holds in one run, in bytes; ``alias_bytes`` are arguments' memory that results take over."""
+    """The memory of one device in one run, in bytes; ``alias_bytes`` are donated buffers that results reuse."""
 
     argument_bytes: int
     output_bytes: int
     alias_bytes: int
     temp_bytes: int
-    #: alive at the peak, largest first
+    #: buffers live at the peak, largest first
     buffers: tuple[LiveBuffer, ...]
-    #: of arguments, results and what is kept between, in the host's memory
+    #: arguments, results and intermediate values in host memory
     host_bytes: int = 0
 
     @property

@@ -1,8 +1,8 @@
-"""What loops compute again and again from what they do not change is computed once, before them.
+"""Loop-invariant code motion.
 
-It is then a value more that the loop reads, alive as long as it runs. What takes no time by itself (a transpose, a
-slice) goes along with what is computed of it, but not alone. Source of the idea: XLA's
-``WhileLoopInvariantCodeMotion``.
+Operations whose operands a loop does not change are moved before the loop. Their results become loop-carried values
+that are live while the loop runs. Cheap operations (a transpose, a slice) are moved only together with others that use
+them. Based on XLA's ``WhileLoopInvariantCodeMotion``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 from meshwright.spmd.memory.graph import Graph, Node
 
-#: what is not worth a buffer of its own outside
+#: operations that are too cheap to be hoisted alone
 _CHEAP = ("broadcast_in_dim", "constant", "iota", "replica_id", "reshape", "reverse", "slice", "transpose")
 
 
 def hoist(graph: Graph) -> None:
-    """Take what does not change out of loops, the inner ones first, in place."""
+    """Hoist loop-invariant operations in place, inner loops first."""
     for node in graph.post_order():
         for region in node.regions:
             hoist(region)
@@ -47,7 +47,7 @@ def _hoist(loop: Node) -> None:
 
 
 def _copied(node: Node, outside: Mapping[Node, Node]) -> Node:
-    """The same operation on the values before the loop; its branches are of no use inside any more."""
+    """A copy of an operation on values outside the loop; it takes over the regions."""
     for parameter in (p for region in node.regions for p in region.parameters if "outside" in p.attributes):
         parameter.attributes = {"outside": outside[parameter.attributes["outside"]]}
     operands = tuple(outside[x] for x in node.operands)

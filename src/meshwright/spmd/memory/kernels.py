@@ -1,4 +1,4 @@
-"""Kernels: what is computed in one go, into one buffer for each result."""
+"""Kernels: groups of fused operations that write one buffer per result."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from meshwright.spmd.memory.graph import Graph, Node
 
 
 class Use(enum.IntEnum):
-    """How the elements of an operand are used: each where it stands, each at another place, or each several times."""
+    """How operand elements are used: each at its own index, each at another index, or each several times."""
 
     INPLACE = 0
     MOVED = 1
     REUSED = 2
 
     def and_then(self, outer: Use) -> Use:
-        """The use of what is used so by something that is itself used as ``outer``."""
+        """The combined use of a value that is used so by a value that is itself used as ``outer``."""
         return max(self, outer)
 
     def beside(self, other: Use) -> Use:
-        """Two uses of the same operand: several orders at once are reuse."""
+        """The combination of two uses of one operand; uses in different orders are reuse."""
         return Use.INPLACE if self is other is Use.INPLACE else Use.REUSED
 
 
@@ -44,23 +44,23 @@ def use_of(node: Node, i: int) -> Use:
 
 @dataclass(eq=False, slots=True)
 class Kernel:
-    """The node whose results it writes, the nodes computed on the way, and the kernels whose results it reads."""
+    """A kernel: its root node, whose results it writes, all fused nodes, and the kernels whose results it reads."""
 
     root: Node
     members: dict[Node, None]
     inputs: dict[Kernel, Use]
     users: dict[Kernel, None] = field(default_factory=dict)
-    #: written by a library for matrix products and reductions: nothing more is fused with it
+    #: a library call (matrix products, reductions), with which nothing more is fused
     library: bool = False
     number: int = 0
     #: the kernels of the root's operands, in order
     operands: list[Kernel] = field(default_factory=list)
-    #: what fusion keeps of it, with the number of members that it is of
+    #: the fusion profile, cached with the number of members it was computed for
     profiled: tuple[int, Any] | None = None
 
     @property
     def view(self) -> bool:
-        """Nothing is computed: the result is the operand's buffer."""
+        """Whether the kernel computes nothing: its result is the operand's buffer."""
         return self.root.view and len(self.members) == 1
 
     @property
@@ -75,7 +75,7 @@ class Kernel:
         old.users.pop(self, None)
 
     def absorb(self, producer: Kernel, kept: bool = False) -> None:
-        """Compute what ``producer`` computes inside of this kernel; ``kept``: it is a result, computed anyway."""
+        """Fuse ``producer`` into this kernel; ``kept``: it is also a result, so it remains a kernel."""
         how = self.inputs.pop(producer)
         self.members.update(producer.members)
         for kernel, use in producer.inputs.items():
@@ -90,7 +90,7 @@ class Kernel:
 
 
 def kernels_of(graph: Graph) -> dict[Node, Kernel]:
-    """One kernel for each node, in post-order."""
+    """One kernel per node, in post-order."""
     kernels: dict[Node, Kernel] = {}
     for number, node in enumerate(graph.post_order()):
         inputs: dict[Kernel, Use] = {}
@@ -104,5 +104,5 @@ def kernels_of(graph: Graph) -> dict[Node, Kernel]:
 
 
 def alive(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
-    """The kernels that somebody uses, in the same order."""
+    """The kernels that have users or are in ``kept``, in the same order."""
     return [k for k in kernels if k.users or k in kept]

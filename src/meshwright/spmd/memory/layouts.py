@@ -1,9 +1,9 @@
-"""Layouts that TPUs' kernels need, where that is another than the one that pads an array least.
+"""Layouts that TPU kernels require, where they differ from the layout with the least padding.
 
-Rows are gathered and scattered with their elements along the lanes of tiles: the table is copied into that layout
-before, and what has been gathered, or the sums, into another one after, if that takes less. A convolution that sums
-several features for each group has those along the lanes, with nothing beside them: the gradient of a depthwise one's
-kernel, which sums the batch. Measured on texts that libtpu 0.0.42 compiled.
+Gathers and scatters of rows need the row elements along the lanes of tiles. The table is copied into that layout
+before, and the gathered rows (or the scattered sums) into a less padded one after. A convolution that sums several
+features per group has only these along the lanes, such as the kernel gradient of a depthwise convolution, which sums
+over the batch. Derived from programs compiled by libtpu 0.0.42.
 """
 
 from __future__ import annotations

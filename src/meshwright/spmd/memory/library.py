@@ -1,9 +1,9 @@
-"""Reductions, and what goes into one library call with them.
+"""Reductions in library calls, and the operations fused with them.
 
-XLA's CPU compiler hands matrix products, convolutions and large reductions to a library (YNNPACK) that computes
-elementwise operations along with a reduction: those on its operand and, if the result is spread over the operand's
-elements again as in a softmax, those that follow, up to a matrix product that feeds them. What others need as well
-stays outside, even a scalar that is spread over an array.
+XLA's CPU compiler uses a library (YNNPACK) for matrix products, convolutions and large reductions. It fuses elementwise
+operations with a reduction: those on its operand and, if the result is broadcast over the operand's shape as in a
+softmax, those that follow, up to a matrix product that feeds them. Values with other users are not fused, not even a
+broadcast scalar.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from meshwright.spmd.memory.kernels import Kernel
 _KNOWN = frozenset("add subtract multiply divide negate exponential maximum minimum abs power sqrt rsqrt tanh".split())
 _TAKEN = _KNOWN | {"broadcast_in_dim", "matmul"}
 _REDUCERS = ("stablehlo.add", "stablehlo.maximum", "stablehlo.minimum")
-#: elements below which a reduction is left to a loop
+#: number of elements below which a reduction is a loop instead of a library call
 _SMALLEST = 4096
 
 
 def fuse_reductions(kernels: list[Kernel], kept: set[Kernel]) -> None:
-    """Give every large reduction its library call."""
+    """Turn every large reduction into a library call."""
     for kernel in kernels:
         root = kernel.root
         if root.op == "reduce" and not kernel.library and reduces(root.operands, root.attributes.get("reducer")):
@@ -52,7 +52,7 @@ def _grow(reduction: Kernel, kept: set[Kernel]) -> None:
 
 
 def _spread(reduction: Kernel, kept: set[Kernel]) -> Iterator[Kernel]:
-    """The operations after the reduction, its result being broadcast first."""
+    """The operations after the reduction that are fused with it, starting with a broadcast of its result."""
     kernel, shape = reduction, None
     while len(kernel.users) == 1 and kernel not in kept:
         (user,) = kernel.users

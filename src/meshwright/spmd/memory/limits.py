@@ -1,4 +1,4 @@
-"""Limits of memory, and what to say of a program that does not fit."""
+"""Memory limits, and the message for a program that does not fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshwright.errors import ArgumentError
 from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.report import human_bytes
 
-#: buffers that are listed
+#: the number of buffers listed
 _SHOWN = 5
 
 
@@ -26,7 +26,7 @@ def require_limit(limit: Any, what: str) -> None:
 
 
 def does_not_fit(memory: Memory, limit: float) -> str:
-    """By how much a program is too large for a device, what is largest in it, and what would help."""
+    """The message for a program that exceeds ``limit``: by how much, its largest buffers, and remedies."""
     peak = memory.peak_bytes
     listed = "\n".join(f"  {b}" for b in memory.buffers[:_SHOWN])
     return (

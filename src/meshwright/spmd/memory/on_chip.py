@@ -1,18 +1,18 @@
-"""The vector memory of a TPU, which values are written to and copied into, beside its main memory.
+"""Assignment of values to a TPU's vector memory (VMEM).
 
-XLA assigns each value a memory. What it then says to be alive at once is, beyond arguments and results, the larger of
-the two memories' peaks, not their sum. The rules, from buffer assignments and settings of libtpu 0.0.42:
+XLA assigns each value to main or vector memory. The peak that it reports, besides arguments and results, is the larger
+of the two memories' peaks, not their sum. The rules, derived from buffer assignments and settings of libtpu 0.0.42:
 
-- What is computed is written to vector memory. Where two cores share a device (v5p) and each has its own, that holds
-  of loops only: products, collectives and copies write main memory.
-- What is in main memory and read later is copied into vector memory so early that kernels in between take twice as
-  long as the copy, copies one after the other; it stays until it is read last. There is none where it would come too
-  late.
-- One argument is copied before the program begins: that which saves most by it.
-- A value that nothing reads for eight times as long as it takes to copy the whole vector memory does not wait there.
-- Results stay until the program's end, where they are copied out one after the other.
-- Loops over the same arrays run as one: what each of them reads and writes is there at the same time.
-- A value that is written over an operand counts beside it while it is written, though both have one place.
+- Computed values are written to vector memory. If two cores with separate vector memories form a device (v5p), this
+  holds for loops only; products, collectives and copies write to main memory.
+- A value in main memory is prefetched into vector memory before it is read, so early that the kernels in between take
+  twice as long as the copy. Copies are sequential. The value stays until its last read. If the copy would be too late,
+  there is none.
+- One argument is copied before the program begins: the one that saves most.
+- A value that is not read for eight times as long as a copy of the whole vector memory takes is not kept there.
+- Results stay until the end of the program, where they are copied out one after the other.
+- Consecutive loops over the same arrays run as one, so all values that they read and write are live together.
+- A value that overwrites an operand counts in addition to it while it is written, although both share one buffer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Operands whose elements have to be in another order in memory.
+"""Copies of operands into the memory layout that an operation needs.
 
-A matrix product is computed on ``[batch…, rows, inner]`` and ``[batch…, inner, columns]``, dimensions of a kind merged;
-an operand that is not in that order is copied, unless only its last two dimensions change places, which the product's
-kernel reads directly. A collective on the CPU wants the dimension that it joins or splits to be the major one.
+A matrix product works on ``[batch…, rows, inner]`` and ``[batch…, inner, columns]``, with dimensions of the same role
+merged. An operand in another layout is copied, unless only its last two dimensions are exchanged, which the kernel
+supports directly. A collective on CPUs needs the dimension that it concatenates or splits to be the major one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _FIXED = COLLECTIVES | {
 def ordered(
     make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], compiler: Compiler = CPU
 ) -> Node | None:
-    """The operation with the copies that it needs around it, or ``None`` if it takes its operands as they are."""
+    """The operation with the copies that it needs around it, or ``None`` if it needs none."""
     if not compiler.narrow and op in _NARROW and operands[0].avals[0].dtype in _NARROW[op]:
         wide = [_converted(make, x, dtypes.float32) for x in operands]
         return _converted(make, make(op, wide, aval.update(dtype=dtypes.float32), given), aval.dtype)

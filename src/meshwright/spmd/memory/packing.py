@@ -1,4 +1,4 @@
-"""What found no place in a result's memory, packed into one block, and what is alive at a time."""
+"""Packs the temporaries that have no place in a result's allocation into one block; computes peak live bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshwright.spmd.memory.buffers import Buffer
 
 #: buffers that are packed exactly; with more, the block grows by the share that is lost in packing the largest
 _PACKED = 2000
-#: bytes that starts of buffers in a block are multiples of
+#: alignment of buffers in the block, in bytes
 _ALIGNMENT = 64
 
 Span = tuple[int, int, int]
@@ -48,7 +48,7 @@ def _moments(buffers: Sequence[Buffer]) -> tuple[dict[Buffer, int], dict[Buffer,
 
 
 def highest(spans: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
-    """Most bytes alive at a time, and the first step at which they are."""
+    """The peak live bytes, and the first step at which they are reached."""
     changes: dict[int, int] = {}
     for nbytes, start, end in spans:
         changes[start] = changes.get(start, 0) + nbytes
@@ -62,7 +62,7 @@ def highest(spans: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
 
 
 def packed(spans: Sequence[tuple[int, int, int]]) -> int:
-    """The size of a block that holds the buffers: the better of two orders of placing them."""
+    """The size of a block that holds the buffers: the smaller one for two placement orders."""
     spans = [span for span in spans if span[0]]
     large = sorted(spans, reverse=True)[:_PACKED]
     by_size = sorted(large, key=lambda s: (-s[0], s[1] - s[2], s[1]))

@@ -1,4 +1,4 @@
-"""What buffers take in tiles: which dimensions those are of is chosen by the kernels that write and read them."""
+"""Padded sizes of tiled buffers; the kernels that write and read a buffer determine its tiled dimensions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from meshwright.spmd.memory.kernels import Kernel
 from meshwright.spmd.memory.layouts import laid_out
 from meshwright.spmd.memory.tiles import convolution_bytes, tiled_bytes
 
-#: bytes that allocations are multiples of
+#: allocation granularity in bytes
 _UNIT = 512
 
 

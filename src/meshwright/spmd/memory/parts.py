@@ -1,6 +1,6 @@
-"""What XLA's algebraic simplifier does to parts of arrays: slices, joined and padded arrays, rows taken and written.
+"""Algebraic simplification, as by XLA, of slices, pads, concatenations, and dynamic slices and updates.
 
-A part is taken from what the array is made of; positions that are known make it a slice.
+A slice of such an operation becomes a slice of its operands; dynamic slices at constant indices become static.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from meshwright.spmd.memory.graph import Make, Node
 
 
 def part(make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
-    """The node that stands for such an operation, or ``None`` if nothing is known to be simpler."""
+    """A simpler node that is equivalent to such an operation, or ``None``."""
     x = operands[0]
     match op:
         case "slice" | "dynamic_slice" | "pad" if x.shape == aval.shape:
@@ -41,7 +41,7 @@ def part(make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given
 
 
 def sliced(make: Make, x: Node, start: Sequence[int], limit: Sequence[int], stride: Sequence[int] = ()) -> Node:
-    """Elements of ``x`` from ``start`` to ``limit``."""
+    """The slice of ``x`` from ``start`` to ``limit``, simplified."""
     stride = tuple(stride) or (1,) * len(start)
     shape = tuple(-(-(b - a) // s) for a, b, s in zip(start, limit, stride))
     given = {"start_indices": tuple(start), "limit_indices": tuple(limit), "strides": stride}

@@ -1,4 +1,4 @@
-"""The prediction: a program's graph, fused, scheduled and given buffers."""
+"""The prediction: builds a program's graph, fuses and schedules it, and assigns buffers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.schedule import breadth_first, freeing, kernel_post_order
 from meshwright.spmd.memory.simplify import scatter_in_place
 
-#: bytes of a result's address, in the table of several
+#: bytes per entry of the table of result addresses
 _ADDRESS = 8
 
 
@@ -56,7 +56,8 @@ def predict(
 ) -> Memory:
     """The memory of a per-device program; ``donated`` are argument numbers, ``names`` the arguments' names.
 
-    ``stands_for`` says of which values of the unpartitioned program, in which layouts, its values are parts.
+    ``stands_for`` maps values of the program to the values of the unpartitioned program that they are shards of, and
+    to their layouts.
     """
     known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
     graph = record(jaxpr, mesh, compiler)
@@ -66,14 +67,14 @@ def predict(
 
 
 def _in_host_memory(jaxpr: ClosedJaxpr) -> int:
-    """The bytes of what types say is in the host's memory: arguments, results, and what is put there between."""
+    """The bytes of values whose type has a host memory kind: arguments, results, and values moved there in between."""
     put = (v for e in jaxpr.eqns if not any(a.aval.memory for a in e.invars) for v in e.outvars)
     values = dict.fromkeys((*jaxpr.jaxpr.invars, *jaxpr.jaxpr.outvars, *put))
     return sum(v.aval.nbytes for v in values if v.aval.memory)
 
 
 class _Plan:
-    """One program on its way through the steps."""
+    """Runs the steps of the model for one program or region."""
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class _Plan:
         return min(orders, key=lambda order: highest(joined(liveness(order, self.results, self._inner).buffers)[0])[0])
 
     def _hand_through(self, choice: Kernel, given: Collection[Kernel]) -> None:
-        """Let results of a choice take the places of its operands, where every branch can do without a copy."""
+        """Let results of a conditional alias its operands where no branch needs a copy for that."""
         over = handed_through(choice, self.results, given)
         copied = {-1}
         while over and copied:
@@ -152,7 +153,7 @@ class _Plan:
         return _Plan(region, aliases=aliases, compiler=replace(self.compiler, on_chip=0), branch=branch)
 
     def _inner(self, region: Graph, loop: bool) -> Sequence[int]:
-        """What a region needs besides its operands and results; a loop's results go where its parameters are."""
+        """The sizes of a region's temporaries at its peak; results of loop bodies alias their parameters."""
         sizes = self._regions.get(region)
         if sizes is None:
             carried = {i: i for i in range(len(region.results))} if loop else {}
@@ -162,7 +163,7 @@ class _Plan:
     # --- figures --------------------------------------------------------------------------------------------
     @cached_property
     def memory(self) -> Memory:
-        """Bytes, and what is alive at the peak."""
+        """The predicted sizes, and the buffers live at the peak."""
         held = [
             *(b for b in self._arguments if b is not None),
             *(b for b in self._written if b not in self._donated),
@@ -178,7 +179,7 @@ class _Plan:
 
     @cached_property
     def temporaries(self) -> Sequence[int]:
-        """The temporaries at the peak, in bytes, and what is lost between them."""
+        """The sizes of the temporaries live at the peak, and the bytes lost to fragmentation."""
         sizes = [n for n, start, end in self._spans if start <= self._peak <= end]
         return [*sizes, self._temp_bytes - sum(sizes)] if self._temp_bytes > sum(sizes) else sizes
 
@@ -193,7 +194,7 @@ class _Plan:
             for r, a in self.aliases.items()
             if (result := results[r]) is not None and (argument := self._arguments[a]) is not None
         }
-        if self._branch:  # what a choice is given stays as long as it runs
+        if self._branch:  # operands of a conditional are live as long as it runs
             for argument in self._donated.values():
                 argument.end = len(self.order)
         kept = [r for r in results if r is not None and r.kind == "result"]

@@ -1,8 +1,7 @@
-"""Fusion as XLA does it for accelerators: the value first whose computation in its users saves most time.
+"""Priority fusion, as XLA does it for accelerators: the producer whose fusion saves most time is fused first.
 
-A value is computed in all of its users or in none. What is saved is that it is neither written nor read; what it costs
-is that each user reads what it is computed from, and computes it again. Source: XLA's ``PriorityFusion`` and its model
-of a GPU's time.
+A producer is fused into all of its users or into none. This saves writing and reading its result, but each user reads
+the producer's operands and computes it again. Source: XLA's ``PriorityFusion`` and its GPU performance model.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compil
 
 
 def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
-    """Bytes saved by computing a value in its users; 0 or less where that cannot be done, or does not pay."""
+    """Bytes saved by fusing a producer into its users; 0 or less if that is impossible or does not pay off."""
     users = producer.users
     if producer in kept or not users or not _can_be_inside(producer, compiler):
         return 0.0
@@ -88,7 +87,7 @@ class Profile:
 
 
 def profile(kernel: Kernel) -> Profile:
-    """The profile of a kernel; those of single operations are made once."""
+    """The profile of a kernel, cached by its number of members."""
     if kernel.profiled is None or kernel.profiled[0] != len(kernel.members):
         kernel.profiled = len(kernel.members), _profiled(kernel)
     return kernel.profiled[1]

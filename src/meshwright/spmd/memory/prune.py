@@ -1,6 +1,6 @@
-"""Results of loops and choices that nobody uses go, with the operands that are then not needed.
+"""Removes unused results of loops and conditionals, and operands that are then unused.
 
-XLA removes them before it assigns buffers. A result that is the same operand in every branch is that operand.
+XLA does this before buffer assignment. A result that is the same operand in every branch is replaced by that operand.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from meshwright.spmd.memory.graph import Graph, Node, post_order
 
-#: branches, one of which runs; or what is compiled apart, which always does
+#: conditionals, of which one branch runs; and calls that are compiled separately, which always run
 CHOICES = ("call", "case", "if")
 
 
 def prune(graph: Graph) -> None:
-    """Prune in place."""
+    """Remove unused results and operands in place."""
     needed: dict[Node, set[int]] = {node: {0} for node in (*graph.results, *graph.effects)}
     for node in reversed(graph.post_order()):
         used = needed.get(node)
@@ -28,7 +28,7 @@ def prune(graph: Graph) -> None:
 
 
 def _keep(choice: Node, used: set[int]) -> None:
-    """Only the results ``used`` are left; the others are still counted, as nothing."""
+    """Keep only the results ``used``; the others keep their numbers but have no value."""
     places = sorted(used)
     choice.attributes = {**choice.attributes, "used": {i: place for place, i in enumerate(places)}}
     own = choice.operands[: len(choice.operands) - len(_captured(choice.regions))]
@@ -37,14 +37,14 @@ def _keep(choice: Node, used: set[int]) -> None:
 
 
 def _narrowed(region: Graph, results: Sequence[Node]) -> Graph:
-    """A branch with some of its results, and the parameters that these need."""
+    """A branch with only ``results``, and the parameters that these need."""
     prune(Graph(region.parameters, tuple(results), region.effects))
     inside = set(post_order((*results, *region.effects), lambda node: node.operands))
     return Graph(tuple(p for p in region.parameters if p in inside), tuple(results), region.effects)
 
 
 def _carry_less(loop: Node, used: set[int]) -> None:
-    """A loop carries what is used after it, what its condition reads, and what these are computed from."""
+    """Reduce a loop's carry to what is used after it or read by its condition, and what these depend on."""
     condition, body = loop.regions
     kept = used | _read(condition, (*condition.results, *condition.effects)) | _read(body, body.effects)
     while more := _read(body, [body.results[i] for i in kept]) - kept:
@@ -61,7 +61,7 @@ def _carry_less(loop: Node, used: set[int]) -> None:
 
 
 def _read(graph: Graph, results: Sequence[Node]) -> set[int]:
-    """The parameters, by number, that results are computed from."""
+    """The numbers of the parameters that ``results`` depend on."""
     inside = set(post_order(results, lambda node: node.operands))
     return {i for i, parameter in enumerate(graph.parameters) if parameter in inside}
 
@@ -71,13 +71,13 @@ def _captured(regions: Sequence[Graph]) -> dict[Node, None]:
 
 
 def through(choice: Node, i: int) -> Node | None:
-    """The operand that result ``i`` is in every branch, if there is one."""
+    """The operand that every branch returns as result ``i``, if there is one."""
     ends = {handed(g.results[i]).attributes.get("outside") for g in choice.regions}
     return ends.pop() if len(ends) == 1 else None
 
 
 def handed(node: Node) -> Node:
-    """A value, or the one that it is where every branch of a choice hands that through."""
+    """``node``, or the operand that it equals if every branch of a conditional returns that operand unchanged."""
     choice, i = (node.operands[0], node.attributes["index"]) if node.op == "get" else (node, 0)
     source = through(choice, choice.attributes["used"][i]) if choice.op in ("case", "if") else None
     return node if source is None else handed(source)

@@ -1,7 +1,7 @@
-"""A per-device jaxpr as the graph of operations that it is lowered to.
+"""Records the graph of operations that a per-device jaxpr is lowered to.
 
-Ops write themselves with :class:`meshwright.ir.op.Builder`; this builder keeps nodes instead of writing StableHLO.
-Equal operations on equal operands are one node, and every operation is simplified as it is added.
+Ops emit themselves with :class:`meshwright.ir.op.Builder`; the builder here records nodes instead of StableHLO. Equal
+operations on equal operands become one node, and every operation is simplified when it is added.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PARTS = 4
 
 
 def record(jaxpr: ClosedJaxpr, mesh: AbstractMesh, compiler: Compiler = CPU) -> Graph:
-    """The graph of a per-device program; constants that it closes over are constants of the compiled program."""
+    """The graph of a per-device program; its constants are constants of the compiled program."""
     return Recorder(mesh, compiler).graph(jaxpr)
 
 
@@ -150,7 +150,7 @@ class Recorder(Interpreter[Node]):
         return (tuple(axes), tuple(map(tuple, perm)))
 
     def axis_index(self, axes: Sequence[str]) -> Node:
-        """This device's position along ``axes``: looked up in a table at its number."""
+        """This device's position along ``axes``, a table lookup by its number."""
         me = self._make("convert", (self._make("replica_id", (), _UINT32, {}),), _INT32, {})
         key = ("table", tuple(axes))
         table = self._known.get(key)

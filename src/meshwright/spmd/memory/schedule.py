@@ -1,7 +1,7 @@
-"""The order of execution.
+"""Schedules: the order in which kernels run.
 
-Breadth first, as XLA's CPU runtime wants it, which runs independent kernels at once; or depth first; or a greedy one
-that frees memory as early as it can. For TPUs XLA takes the one of the last two that needs less.
+Breadth first, for XLA's CPU runtime, which runs independent kernels concurrently; depth first; or greedy, freeing
+memory as early as possible. For TPUs, XLA uses the one of the last two that needs less memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from meshwright.spmd.memory.kernels import Kernel
 
 
 def kernel_post_order(roots: Sequence[Kernel]) -> list[Kernel]:
-    """Everything that ``roots`` read, depth first, numbered anew."""
+    """All kernels that ``roots`` depend on, in depth-first post-order, and renumbered."""
     order = post_order(roots, lambda kernel: kernel.inputs)
     for number, kernel in enumerate(order):
         kernel.number = number
@@ -23,7 +23,7 @@ def kernel_post_order(roots: Sequence[Kernel]) -> list[Kernel]:
 
 
 def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel]) -> list[Kernel]:
-    """A kernel runs once all that it reads is there, first come, first served; parameters come first."""
+    """Kernels in the order in which they become ready; parameters first."""
     waiting = {k: len(k.inputs) for k in kernels}
     given = set(parameters)
     ready = deque([*parameters, *(k for k in kernels if not k.inputs and k not in given)])
@@ -39,9 +39,9 @@ def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel]) -> li
 
 
 def freeing(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
-    """Of the kernels that can run, always the one that frees most bytes beyond those that it writes.
+    """List scheduling: of the ready kernels, run the one that frees most bytes net of those that it writes.
 
-    ``kernels`` are in depth-first order, which decides between equals; ``kept`` are results. Source of the idea: XLA's
+    Ties are broken by the order of ``kernels``, which is depth first; ``kept`` are results. Based on XLA's
     ``ListScheduler``.
     """
     owner: dict[Kernel, Kernel] = {}

@@ -1,7 +1,7 @@
-"""What XLA's algebraic simplifier does that decides which arrays exist.
+"""The rewrites of XLA's algebraic simplifier that affect which buffers exist.
 
-Reshapes, broadcasts and transposes of each other are merged, neutral operations dropped, divisions by constants become
-products. Rewrites that only change what is computed within one fused loop are left out: they change no buffer.
+Consecutive reshapes, broadcasts and transposes are merged, identity operations removed, and divisions by constants
+become multiplications. Rewrites within one fused loop are not modelled, since they change no buffer.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.graph import Graph, Make, Node
 from meshwright.spmd.memory.parts import part
 
-#: operations that leave a constant operand 1 without effect, with the constant
+#: operations with a neutral element as operand 1, and that element
 _NEUTRAL = {"add": 0, "subtract": 0, "multiply": 1, "divide": 1}
 
 
 def simplified(
     make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]
 ) -> Node | None:
-    """The node that stands for an operation, or ``None`` if nothing is known to be simpler."""
+    """A simpler node that is equivalent to an operation, or ``None``."""
     match op:
         case "reshape":
             return _reshape(make, operands[0], aval)
@@ -48,7 +48,7 @@ def simplified(
 
 
 def scalar_value(node: Node) -> Any:
-    """The scalar that every element of a splat is."""
+    """The value of every element of a splat."""
     while node.op != "constant":
         node = node.operands[0]
     return node.attributes["value"]
@@ -117,7 +117,7 @@ def _scatter_in_place(node: Node, uses: Counter[Node]) -> None:
 
 
 def splat(make: Make, scalar: Node, aval: ShapedArray) -> Node:
-    """A scalar node at every place of ``aval``."""
+    """A scalar node broadcast to ``aval``."""
     return make("broadcast_in_dim", (scalar,), aval, {"broadcast_dimensions": ()}) if aval.ndim else scalar
 
 
@@ -149,7 +149,7 @@ def _transpose(make: Make, x: Node, aval: ShapedArray, permutation: Sequence[int
 
 
 def keeps_order(shape: Sequence[int], permutation: Sequence[int]) -> bool:
-    """Only dimensions of size 1 change places."""
+    """Whether a permutation moves only dimensions of size 1."""
     kept = [d for d in permutation if shape[d] != 1]
     return kept == sorted(kept)
 

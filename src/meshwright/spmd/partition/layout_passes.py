@@ -1,4 +1,4 @@
-"""Rewrites that depend on the layouts found: done after propagation, before equations are partitioned one by one."""
+"""Rewrites that depend on layouts: they run after propagation, and before equations are partitioned one by one."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from meshwright.spmd.propagate import Propagation
 
 
 def layout_passes(propagation: Propagation, mesh: AbstractMesh) -> tuple[Pass, ...]:
-    """The passes for a program, or a region of it, with the layouts that ``propagation`` found in it."""
+    """The passes for a program, or a region of it, for which ``propagation`` found the layouts."""
     return (
         Pass(
             "separate Fourier transforms", lambda jaxpr: separate_ffts(jaxpr, propagation),
-            "Transforms of several dimensions, one of them split, are done one dimension at a time.",
+            "Multi-dimensional FFTs with a sharded dimension are done one dimension at a time.",
         ),
         Pass(
             "reduce before merging", lambda jaxpr: before_merging(jaxpr, propagation),
-            "Reductions along merged dimensions, one of them split, are done before these are merged.",
+            "Reductions over a merged dimension of which a part is sharded run before the merge.",
         ),
         Pass(
             "products in parts", lambda jaxpr: in_parts(jaxpr, propagation, mesh),
-            "Products of what is cut or joined along a split dimension are done in parts.",
+            "Matrix products that are split or concatenated along a sharded dimension are done in parts.",
         ),
         Pass(
             "merge moves", lambda jaxpr: merge_moves(jaxpr, propagation.layout, mesh),
-            "Slices, paddings, concatenations and rotations of split dimensions become one redistribution.",
+            "Slices, pads, concatenations and rotations along sharded dimensions become one redistribution.",
         ),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Programs that hold less than one that does not fit, by sending or computing again what it keeps."""
+"""Variants of a program that use less memory, by gathering or computing values again instead of keeping them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from meshwright.spmd.passes.pipeline import communication_passes
 from meshwright.spmd.passes.recompute import recompute
 from meshwright.spmd.passes.regather import gather_again
 
-GATHER_AGAIN = Pass(
-    "gather again", gather_again, "Gathered values are freed between uses that are far apart, and gathered again."
-)
-#: the second also where that means products and collectives
+GATHER_AGAIN = Pass("gather again", gather_again, "Gathered values are freed between distant uses, and gathered again.")
+#: the second recomputes matrix products and collectives too
 RECOMPUTE = (
-    Pass("recompute cheap values", recompute, "Backward loops recompute elementwise values that loops would keep."),
-    Pass("recompute all", lambda jaxpr: recompute(jaxpr, products=True), "Backward loops recompute all such values."),
+    Pass("recompute cheap values", recompute, "Backward loops recompute elementwise residuals of forward loops."),
+    Pass(
+        "recompute all",
+        lambda jaxpr: recompute(jaxpr, products=True),
+        "Backward loops recompute all residuals of forward loops.",
+    ),
 )
 
 
 def holding_less(jaxpr: ClosedJaxpr, mesh: AbstractMesh, in_layouts: Sequence[Layout]) -> Iterator[ClosedJaxpr]:
-    """Programs that hold less, the cheapest first."""
+    """Programs that use less memory, the cheapest first."""
     gathered = run_passes(jaxpr, [GATHER_AGAIN])
     if gathered is not jaxpr:
         yield gathered

@@ -93,52 +93,52 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
         return Pass(name, lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, rewrite), about)
 
     passes = [
-        Pass("empty values", without_empty, "Equations that give nothing become empty constants."),
-        Pass("drop dead collectives", drop_dead, "Collectives whose results nobody uses go, in loops too."),
-        everywhere("merge common collectives", common_collectives, "A collective that repeats an earlier one goes."),
+        Pass("empty values", without_empty, "Equations with empty results become constants."),
+        Pass("drop dead collectives", drop_dead, "Collectives whose results are unused are removed, in loops too."),
+        everywhere("merge common collectives", common_collectives, "Collectives that repeat earlier ones are removed."),
         everywhere(
             "hoist loop-invariant collectives", hoist_invariants,
-            "Collectives of values that stay the same leave their loops.",
+            "Collectives of loop-invariant values move out of their loops.",
         ),
         everywhere(
-            "reassociate sums of partial values", reassociate, "All-reduces move down to where they send least."
+            "reassociate sums of partial values", reassociate, "All-reduces move to where they send the fewest bytes."
         ),
         everywhere(
             "send to who reads", send_to_one_reader,
-            "Sums of what one device has, and one reads, become messages, or nothing.",
+            "Masked sums with one sender and one reader become point-to-point, or are removed.",
         ),
         everywhere(
             "gather after what shrinks", lambda j, variance: sink_gathers(j, variance, mesh),
-            "All-gathers move down to where they send least.",
+            "All-gathers move past ops that shrink their result.",
         ),
         everywhere(
             _CUTS, lambda j, variance: cut_gathers(j, variance, mesh),
-            "Gathers of what several equations use are made at the cheapest cut before those that need it whole.",
+            "All-gathers of values with several users are placed at a minimum cut of the bytes sent.",
         ),
         everywhere(
             "merge neighbouring collectives", lambda j, variance: merge_pairs(j, variance, mesh),
-            "Two collectives one after the other become a cheaper one.",
+            "Two consecutive collectives become one cheaper one, or none.",
         ),
         everywhere(
             "sum tiles", lambda j, variance: sum_tiles(j, variance, mesh),
-            "Partial sums of what is completed elsewhere become sums of that.",
+            "Partial sums that another use reduces are used in their reduced form.",
         ),
         everywhere(
-            "merge common collectives again", common_collectives, "What has become equal by then is merged too."
+            "merge common collectives again", common_collectives, "Collectives that have become equal are merged."
         ),
-        Pass("drop what became dead", drop_dead, "What the other passes left without use goes."),
+        Pass("drop what became dead", drop_dead, "Values that the other passes left unused are removed."),
     ]  # fmt: skip
     if combine_bytes:
         combine = everywhere(
             "combine small collectives", lambda j, _: combine_collectives(j, combine_bytes),
-            "Small collectives over the same axes go together in buckets.",
+            "Small collectives over the same axes are combined in buckets.",
         )  # fmt: skip
         passes.append(combine)
     return Pipeline(tuple(passes))
 
 
 def tiling_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:
-    """The passes after those that keep sums in tiles: what is sent is the same, or little more."""
+    """The pass that keeps sums in tiles, and the communication passes after it. About as many bytes are sent."""
     inputs = _axes_of(in_layouts)
     scattered = Pass(
         "scatter sums", lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, scatter_sums),
@@ -150,10 +150,10 @@ def tiling_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_byte
 
 
 def target_passes(platform: str, mesh: AbstractMesh, in_layouts: Sequence[Layout]) -> Pipeline:
-    """What is done for the compiler of a platform alone."""
+    """The passes for the compiler of one platform."""
     inputs = _axes_of(in_layouts)
     early = Pass(
         "start sums early", lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, start_early),
-        "All-reduces go before what scales their operands, which TPUs then do where the sums are read.",
+        "All-reduces move before the scaling of their operands, which then fuses with the sums' users.",
     )  # fmt: skip
     return Pipeline((early,) if platform == "tpu" else ())

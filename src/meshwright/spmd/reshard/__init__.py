@@ -1,1 +1,1 @@
-"""Resharding: plan a sequence of collectives between two layouts, then emit it."""
+"""Resharding: plans a sequence of collectives between two layouts, and emits it."""

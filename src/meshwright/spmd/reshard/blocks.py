@@ -1,9 +1,8 @@
 """Blocks: runs of atomic axes that a reshard moves together.
 
-A mesh of 512 x 128 has sixteen atoms, far too many to search over, yet most reshards treat ``data`` as one
-thing. Atoms that stand next to each other both in the source and in the target form one block; a block is cut
-again where a permute could need it: where the other layout has a boundary at the same tile count of that
-dimension.
+A 512 x 128 mesh has sixteen atoms, far too many to search over, but most reshards move an axis such as ``data`` as a
+whole. Atoms that are adjacent in both the source and the target form one block. A block is split where a permute may
+need it: where the other layout has a boundary at the same tile count of the dimension.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ Place = tuple[str, int, int]  # ("dim", dimension, position), ("partial", 0, 0) 
 
 
 def blocks_of(src: Layout, dst: Layout, mesh: AbstractMesh) -> tuple[tuple[str, ...], ...]:
-    """The atoms that a reshard from ``src`` to ``dst`` can touch, as blocks. Atoms partial in both are left out."""
+    """The atoms that a reshard from ``src`` to ``dst`` may move, as blocks, without those that are partial in both."""
     src_places, dst_places = _places(src), _places(dst)
     sequences = [*src.dims, *_outside(src, dst)]
     cuts: set[str] = set()  # atoms that start a block

@@ -1,4 +1,4 @@
-"""Reshard plans as ops: each step becomes a collective or a local op of the program being recorded."""
+"""Emits reshard plans: each step becomes collectives and local ops of the program that is being recorded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ dynamic_update_slice = partial(windows.dynamic_update_slice, allow_negative_indi
 
 
 def named_axes(axes: Sequence[str], mesh: AbstractMesh) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Atoms as the axis names and sizes of a collective."""
+    """The axis names and sizes of a collective over these atoms."""
     names = mesh.coalesce(axes)
     return names, tuple(mesh.axis_size(n) for n in names)
 
@@ -56,7 +56,7 @@ def tile_index(axes: Sequence[str], mesh: AbstractMesh) -> Any:
 
 
 def fit_rows(x: Any, dim: int, rows: int) -> Any:
-    """``x`` cut or zero-padded at the end of ``dim`` to ``rows``."""
+    """``x`` sliced or zero-padded at the end of ``dim`` to ``rows`` rows."""
     have = typeof(x).shape[dim]
     if have > rows:
         return slice_in_dim(x, 0, rows, axis=dim)
@@ -85,7 +85,7 @@ def is_marked(marks: Sequence[bool], axes: Sequence[str], mesh: AbstractMesh) ->
 
 
 def emit_step(x: Any, step: S.Step, shape: Sequence[int], after: Layout, mesh: AbstractMesh) -> Any:
-    """One step on this device's array of a global ``shape``, padding that a step adds included."""
+    """Emit one step on this device's shard of an array of global ``shape``, which includes padding added by steps."""
     rows = after.local_shape(shape, mesh)
     if isinstance(step, S.Permute):
         names, sizes = named_axes(step.axes, mesh)
@@ -118,7 +118,7 @@ def emit_step(x: Any, step: S.Step, shape: Sequence[int], after: Layout, mesh: A
 
 # --- exchanges ----------------------------------------------------------------------------------------------
 def _emit_exchange(x: Any, recipe: Recipe, mesh: AbstractMesh) -> Any:
-    """Carry out a :class:`Recipe`; the steps are numbered there."""
+    """Emit a :class:`Recipe`, whose docstring numbers the steps."""
     x = reshape(x, recipe.view)
     for digit, axis in recipe.slices:
         names, sizes = named_axes((axis,), mesh)
@@ -155,14 +155,14 @@ def _in_rounds(x: Any, recipe: Recipe, mesh: AbstractMesh) -> Any:
 
 
 def _turned(axis: str, shift: int, mesh: AbstractMesh) -> Any:
-    """This device's position along an atom, moved on by ``shift`` in a circle."""
+    """This device's position along an atom plus ``shift``, modulo its size."""
     index = tile_index((axis,), mesh)
     return rem(add(index, np.int32(shift)), np.int32(mesh.axis_size(axis))) if shift else index
 
 
 # --- overlaps -----------------------------------------------------------------------------------------------
 def _emit_overlaps(x: Any, plan: Overlaps, mesh: AbstractMesh) -> Any:
-    """Chunks cut out of ``x`` and put where they belong; see ``overlap``."""
+    """Emit the rounds of an overlap: slice chunks from ``x``, permute them, and write them to the result."""
     names, sizes = named_axes(plan.axes, mesh)
     result = match_shape(scalar_like(0, x), ShapedArray(plan.rows, typeof(x).dtype))
     if any(map(any, plan.margin)):

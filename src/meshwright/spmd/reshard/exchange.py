@@ -1,21 +1,20 @@
-"""Exchanges: one change of tiles that touches several dimensions at once, taken apart into chains.
+"""Exchanges: a change of layout in several dimensions at once, decomposed into chains.
 
-Write the tile number of a dimension as digits, one per axis that splits it. A *position* is such a digit: a
-dimension and the number of tiles in front of the digit. A layout puts axes on the leading positions of every
-dimension; the rows that a device holds run over the positions behind them. When a layout changes, an axis
-leaves one position and takes another, whose axis leaves it in turn, and so on: the moves form chains. A chain
-that
+Write the tile index of a dimension as digits, one per mesh axis that shards it. A *position* is such a digit: a
+dimension and the number of tiles in front of the digit. A layout assigns axes to the leading positions of every
+dimension; a device's rows run over the positions behind them. When the layout changes, an axis leaves its position and
+takes another one, whose axis moves on in turn, and so on: the moves form chains. A chain that
 
-* is a circle, or begins with an axis that split nothing and ends with one that splits nothing, only renames devices;
-* begins with an axis that split nothing and ends at a position that nothing split is a slice;
-* begins at a position that nothing will split and ends at one that nothing split is an all-to-all;
-* begins at a position that nothing will split and ends with an axis that splits nothing is a gather, which is no
+* is a cycle, or begins with an axis that was unused and ends with one that becomes unused, only renames devices;
+* begins with an axis that was unused and ends at a position that was not sharded is a slice;
+* begins at a position that will not be sharded and ends at one that was not sharded is an all-to-all;
+* begins at a position that will not be sharded and ends with an axis that becomes unused is a gather, which is not an
   exchange.
 
-A chain of more than one axis renames devices besides. An exchange in which no device is renamed is one
-all-to-all. Any other goes in rounds, one per chunk of the all-to-all: in every round each device sends one
-chunk to the device that the chains name, and in the end it has sent its buffer once. (An all-to-all and then
-a permute would send it almost twice.)
+A chain of more than one axis also renames devices. An exchange that renames no devices is a single all-to-all. Any
+other is done in rounds, one per chunk of the all-to-all: in each round, every device sends one chunk to the device
+given by the chains. In total, it sends its buffer once. (An all-to-all followed by a permute would send it almost
+twice.)
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ Position = tuple[int, int]  # dimension, number of tiles in front of the digit
 
 
 class Chain(NamedTuple, Generic[Axis]):
-    """The axes of a chain, each taking the position that the next one leaves.
+    """The axes of a chain, each of which takes the position that the next one leaves.
 
-    ``start`` is the position that the first leaves and nothing takes; ``end`` the one that the last takes and nothing
-    held. Either is None where there is no such position.
+    ``start`` is the position that the first axis leaves and no axis takes; ``end`` is the one that the last axis takes
+    and no axis held. Each is None if there is no such position.
     """
 
     axes: tuple[Axis, ...]
@@ -60,14 +59,14 @@ class Chain(NamedTuple, Generic[Axis]):
 
     @property
     def renames(self) -> bool:
-        """Whether devices change places in it."""
+        """Whether the chain renames devices."""
         return len(self.axes) > 1
 
 
 def chains(
     before: Sequence[tuple[Axis, ...]], after: Sequence[tuple[Axis, ...]], sizes: Mapping[Axis, int]
 ) -> list[Chain[Axis]] | None:
-    """The chains between two layouts; None if they cut a dimension at different places."""
+    """The chains between two layouts; None if their boundaries in a dimension do not match."""
     for mine, theirs in zip(before, after):
         if any(sizes[a] != sizes[b] for a, b in zip(mine, theirs)):
             return None
@@ -78,7 +77,7 @@ def chains(
     first = [axis for axis in moving if axis not in old or old[axis] not in taken]
     all_chains: list[Chain[Axis]] = []
     seen: set[Axis] = set()
-    for axis in (*first, *moving):  # what no chain with a beginning has passed is in a circle
+    for axis in (*first, *moving):  # axes that are in no chain with a beginning form cycles
         if axis not in seen:
             axes = tuple(_follow(axis, new, held_by))
             seen.update(axes)
@@ -117,7 +116,7 @@ def _follow(axis: Axis, new: dict[Axis, Position], held_by: dict[Position, Axis]
 # --- how to do it -------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Recipe:
-    """What every device does, on its local array.
+    """The operations of every device on its local array.
 
     1. Reshape to ``view``; index digit ``d`` of it by the coordinate on ``axis`` for every (d, axis) of ``slices``.
     2. Transpose by ``forward``: the leading ``len(groups)`` digits number the chunks.

@@ -1,9 +1,9 @@
-"""Rounds that are filled: chunks chosen so that the busiest devices never wait, and pieces cut to them.
+"""Filled rounds: chunk shapes are chosen so that the busiest devices are never idle, and pieces are cut to fit.
 
-Each round takes the chunk after which what the busiest device still has to do has shrunk most nearly by that chunk, and
-gives every device the largest part of a piece that goes into it: an assignment problem, in which the pairs that keep
-the busiest devices busy count most. (Preemptive open-shop scheduling, Gonzalez and Sahni 1976, where parts are boxes
-of one shape a round.)
+Each round uses the chunk shape that wastes least for the busiest device: whose remaining work shrinks most nearly by
+the size of the chunk. Each device gets the largest part of a piece that fits into the chunk. That is an assignment
+problem, in which pairs that keep the busiest devices busy have the highest weight. (Preemptive open-shop scheduling,
+Gonzalez and Sahni 1976, with parts that are boxes of one shape per round.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRIED = 12  # chunks for which devices are assigned
 
 
 class _Left(NamedTuple):
-    """The pieces that are left, by target and then by tile; ``low`` and ``high`` with a row for each."""
+    """The remaining pieces, sorted by target and then by tile; ``low`` and ``high`` have a row per piece."""
 
     low: np.ndarray
     high: np.ndarray
@@ -45,7 +45,7 @@ class _Holders(NamedTuple):
 
 
 class _Pairs:
-    """The pairs of a target and a tile with pieces left, and what every device still has to do."""
+    """The pairs of a target and a tile with remaining pieces, and the remaining work of every device."""
 
     def __init__(self, left: _Left, devices: int, holders: _Holders, owners: Sequence[tuple[int, ...]]) -> None:
         self.left, self.devices, self.holders, self.owners = left, devices, holders, owners
@@ -63,7 +63,7 @@ class _Pairs:
         self.number[self.target, self.tile] = np.arange(len(self.first))
 
     def fewest(self) -> int:
-        """The rounds that are left at least."""
+        """A lower bound of the number of remaining rounds."""
         sent = np.bincount(self.left.tile) / self.holders.number[: self.left.tile.max() + 1]
         return int(np.ceil(max(np.bincount(self.left.target).max(), sent.max())))
 

@@ -1,15 +1,15 @@
-"""Overlaps: every device gets what its new tile lacks from those that have it, whatever the tiles are.
+"""Overlaps: reshards between arbitrary tilings, in which every device receives the missing parts of its new tile.
 
-Where tiles are uneven, those before and after do not nest: a new tile begins and ends within old ones. Each cell of
-the old tiling that a new tile overlaps is a *piece*, a box of elements. Pieces go in rounds; in each a device sends at
-most one and receives at most one, cut out of its buffer in one shape for all (the *chunk*), so that a round is one
-permute. Pieces are cut so that chunks are as full as can be (see ``pieces``, ``rounds``, ``filled``).
+Uneven tiles before and after a reshard do not nest: a new tile begins and ends within old ones. The intersection of a
+new tile with an old one is a *piece*, a box of elements. Pieces are sent in rounds. In a round, each device sends at
+most one chunk and receives at most one. All *chunks* of a round have the same shape, so that a round is one permute.
+Pieces are cut so that chunks are as full as possible (see ``pieces``, ``rounds``, ``filled``).
 
-A chunk keeps the global position of its elements, and lies within the receiver's new tile. It may hold more of the
-sender's tile than was asked for: put where it belongs, that is right as well, so nothing has to be masked. Only where
-it also reaches beyond the sender's tile the receiver leaves out what is not of that. What lies past the end of the
-array is padding on both sides. A device that relays sends of its new tile, which is the receiver's: of such a chunk
-only the piece is taken.
+The elements of a chunk keep their global positions, and a chunk lies within the receiver's new tile. It may contain
+more elements of the sender's tile than the piece; these are also correct at their positions, so no masking is needed.
+Only if a chunk extends beyond the sender's tile does the receiver mask the invalid elements. Elements past the end of
+the array are padding on both sides. A device that relays sends a part of its new tile, which is also the receiver's;
+of such a chunk, only the piece is used.
 """
 
 from __future__ import annotations
@@ -113,14 +113,14 @@ class Overlaps:
 
 
 def moving_axes(before: Tiling, after: Tiling, mesh: AbstractMesh) -> tuple[str, ...]:
-    """The atoms of the dimensions whose tiles change."""
+    """The atoms that shard the dimensions whose tiles change."""
     pairs = zip(zip(*before), zip(*after))
     return mesh.in_mesh_order({a for mine, theirs in pairs if mine != theirs for _, *splits in (mine, theirs)
                                for split in splits for a in split})  # fmt: skip
 
 
 def pieces_between(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh) -> list[Piece] | None:
-    """What devices lack of their new tiles; None if these are too many pieces."""
+    """The pieces that devices lack of their new tiles; None if there are too many."""
     found = _shared(size, before, after, mesh)
     return list(found.lacked().pieces()) if found else None
 
@@ -129,8 +129,10 @@ def pieces_between(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: A
 def plan_overlaps(
     size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh, start: int
 ) -> Overlaps | None:
-    """How an array of ``size`` goes from tiles to tiles; None if that takes too many devices or rounds. ``start``: the
-    elements that starting a permute counts for."""
+    """The rounds that take an array of ``size`` from one tiling to another; None for too many devices or rounds.
+
+    ``start``: the cost of starting a permute, in elements.
+    """
     found, pieces = _shared(size, before, after, mesh), pieces_between(size, before, after, mesh)
     exchanged = in_rounds(pieces, start) if pieces is not None else None
     if found is None or exchanged is None:
@@ -152,7 +154,7 @@ def plan_overlaps(
 
 @lru_cache(maxsize=4096)
 def least_overlaps(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh) -> float:
-    """The elements that a device sends or receives at least; infinite if that takes too many devices or rounds."""
+    """A lower bound of the elements that some device sends or receives; infinite for too many devices or rounds."""
     found = _shared(size, before, after, mesh)
     if found is None or found.lacked().busiest(1) > MAX_ROUNDS:
         return math.inf

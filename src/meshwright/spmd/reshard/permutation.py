@@ -1,4 +1,4 @@
-"""Which device sends its tile to which, when whole tiles change places."""
+"""Source-target pairs of collective permutes that move whole tiles between devices."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Tile = tuple[int, ...]
 def permute_between(before: Layout, after: Layout, mesh: AbstractMesh) -> Permute:
     """The permute from ``before`` to ``after``, which must have equal tile counts in every dimension.
 
-    Only the atoms whose place or weight changes take part. A device that already holds its tile keeps it; where
-    several devices hold a tile, holders and takers are paired in order.
+    Only atoms whose place or weight changes take part. A device that already holds its tile keeps it. If several
+    devices hold a tile, senders and receivers are paired in order.
     """
     held, target = _weights(before, mesh), _weights(after, mesh)
     moving = {atom for atom in held.keys() | target.keys() if held.get(atom) != target.get(atom)}
@@ -29,7 +29,7 @@ def permute_between(before: Layout, after: Layout, mesh: AbstractMesh) -> Permut
 
 
 def _weights(layout: Layout, mesh: AbstractMesh) -> dict[str, tuple[int, int]]:
-    """For every atom the dimension that it splits and how many tiles one step on it is worth."""
+    """For every atom, the dimension that it shards and its stride in tiles."""
     weights = {}
     for dim, atoms in enumerate(layout.dims):
         weight = 1

@@ -1,9 +1,9 @@
-"""Pieces: boxes of elements that a device lacks, with those who hold them; and how pieces are cut to equal sizes.
+"""Pieces: boxes of elements that a device lacks, with the devices that hold them; and cutting pieces to equal sizes.
 
-A permute costs what its largest piece costs. Where a device gets a piece of 12 rows and another the same in pieces of
-11 and 1, two permutes would send 13 rows. Cut in 11 and 1 as well they send 12. ``shared_cuts`` finds such *slots*, of
-which all the tiles of a dimension have one of each: a slot is as large as the largest piece of every tile allows, if
-what is left then is no more than what is left of the largest tile.
+A permute costs as much as its largest piece. If one device receives a piece of 12 rows, and another receives 12 rows as
+pieces of 11 and 1, two permutes would send 13 rows. If the first piece is cut into 11 and 1 too, they send 12.
+``shared_cuts`` finds such *slots*, one of each for every tile of a dimension. A slot is as large as the largest pieces
+of all tiles allow, provided that no tile is then left with more rows than the largest tile is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SPARE = 10  # one part in so many of a tile may be wasted for fewer slots
 
 
 class Piece(NamedTuple):
-    """What ``target`` lacks of a tile that all ``holders`` hold."""
+    """A box of elements that ``target`` lacks, of a tile that all ``holders`` hold."""
 
     target: int
     holders: tuple[int, ...]
@@ -36,14 +36,14 @@ class Piece(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A piece, and who sends it."""
+    """A piece and the device that sends it."""
 
     source: int
     piece: Piece
 
 
 class Slotted(NamedTuple):
-    """A piece that counts as large as ``slot``."""
+    """A piece that is sent in a chunk of the shape ``slot``."""
 
     piece: Piece
     slot: Box
@@ -73,7 +73,7 @@ def as_they_are(pieces: Sequence[Piece]) -> list[Slotted]:
 
 
 def as_the_largest(pieces: Sequence[Piece]) -> list[Slotted]:
-    """The pieces as if all had the size of the largest."""
+    """The pieces, all with a slot of the size of the largest."""
     largest = tuple(map(max, zip(*(piece.shape for piece in pieces))))
     return [Slotted(piece, largest) for piece in pieces]
 

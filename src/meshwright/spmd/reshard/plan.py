@@ -1,18 +1,17 @@
 """The reshard planner: the cheapest sequence of steps from one layout to another.
 
-A plan is data. It is what cost models add up, what ``explain`` prints, what tests compare, and what is then
-emitted step by step. Planning is pure and cached.
+A plan is data: cost models sum it up, ``explain`` prints it, tests compare it, and ``emit`` emits it step by step.
+Planning is pure and cached.
 
-Partial values: atoms over which source and target are partial in the same way stay as they are; the others of
-the source are combined during the search (so that a slice after an all-reduce becomes a reduce-scatter), and
-the others of the target are made partial at the end, which is free.
+Partial values: atoms over which both source and target are partial in the same way are kept. The other partial atoms of
+the source are reduced during the search (so that a slice after an all-reduce becomes a reduce-scatter). The other
+partial atoms of the target are added at the end, which is free.
 
-Memory: a plan in which no buffer is larger than the larger of source and target is preferred over a cheaper
-one that needs more; together with the buffer that a step reads, this is "the larger shard plus one staging
-buffer".
+Memory: a plan without a buffer larger than the larger of source and target is preferred over a cheaper one that needs
+more. Together with the buffer that a step reads, this is "the larger shard plus one staging buffer".
 
-Uneven dimensions: see ``steps``. Steps that do not fit the tiles do not exist; gathering a dimension whole always
-works, and ``uneven`` says what else does.
+Uneven dimensions: see ``steps``. Steps that do not fit the tiles are not allowed. Gathering a whole dimension always
+works; ``uneven`` lists the other ways.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ from meshwright.spmd.reshard.steps import (
 )
 from meshwright.spmd.reshard.uneven import Way, Ways, copies_on_fast_links, is_torn
 
-LARGER_BUFFER = 8  # a buffer larger than source and target by some percent has to save so many times as many
+LARGER_BUFFER = 8  # a buffer x % larger than source and target must save about 8 x % of the cost
 
-#: the collectives that steps are done by
+#: the collectives that implement steps
 _KINDS: dict[type[Any], str] = {
     AllGather: "all_gather", AllToAll: "all_to_all", Exchange: "all_to_all", Permute: "collective_permute",
     Overlap: "collective_permute",
@@ -59,10 +58,10 @@ _KINDS: dict[type[Any], str] = {
 
 @dataclass(frozen=True)
 class ReshardPlan:
-    """The steps with the layout after each, the bytes a device sends, and the most it holds at a time.
+    """The steps with the layout after each, the bytes that a device sends, and the bytes that it holds.
 
-    ``shapes``: how the array is padded after each step, before it is cut into tiles. ``largest_bytes``: the largest
-    buffer. ``price``: where the mesh is on a machine, the time that it takes, as bytes on the machine's fastest links.
+    ``shapes``: the padded global shape after each step. ``largest_bytes``: the largest buffer. ``price``: if the mesh
+    is on a known machine, the time in units of bytes on the machine's fastest links.
     """
 
     steps: tuple[tuple[Step, Layout], ...]
@@ -73,7 +72,7 @@ class ReshardPlan:
     price: int
 
     def collectives(self, mesh: AbstractMesh) -> int:
-        """How many collectives the steps are."""
+        """The number of collectives of all steps."""
         return sum(collectives(step, mesh) for step, _ in self.steps)
 
     def __str__(self) -> str:
@@ -83,7 +82,7 @@ class ReshardPlan:
 
 @lru_cache(maxsize=65536)
 def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> ReshardPlan:
-    """The cheapest way to bring an array of ``shape`` from ``src`` to ``dst``."""
+    """The cheapest plan to reshard an array of ``shape`` from ``src`` to ``dst``."""
     src.validate(shape, mesh)
     dst.validate(shape, mesh)
     plain, combined = _plain(shape, itemsize, src, dst, mesh), _combined(src, dst)
@@ -105,7 +104,7 @@ def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
 
 @lru_cache(maxsize=65536)
 def _plain(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> ReshardPlan:
-    """The plan of the search alone."""
+    """The plan found by the search alone, without overlaps or padding."""
     steps, limit = _searched(shape, itemsize, src, _combined(src, dst), mesh), _limit(shape, itemsize, src, dst, mesh)
     orders = ([(step, shape) for step in order] for order in (_leading_last(steps), steps))
     last = _made_partial(shape, src, dst)
@@ -114,7 +113,7 @@ def _plain(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh
 
 
 def _combined(src: Layout, dst: Layout) -> Layout:
-    """The target, partial over nothing that the source is not."""
+    """The target layout, partial only over atoms over which the source is partial too."""
     kept = tuple(atom for atom in src.partial if _stays(src, dst) and atom in dst.partial)
     return Layout(dst.dims, kept, dst.reduction if kept else "")
 
@@ -137,8 +136,8 @@ def _ways(shape: tuple[int, ...], itemsize: int, mesh: AbstractMesh) -> Ways:
 
 
 class _Done(NamedTuple):
-    """A step of a way: the array's padded shape and layout before it, the layout after it, and the bytes of the buffers
-    before and after."""
+    """A step of a way, with the padded shape and layout before it, the layout after it, and the buffer bytes before and
+    after it."""
 
     step: Step
     shape: tuple[int, ...]
@@ -158,14 +157,14 @@ def _walked(way: Way, shape: tuple[int, ...], itemsize: int, src: Layout, mesh: 
 
 
 def _at_least(done: _Done, itemsize: int, mesh: AbstractMesh) -> float:
-    """The bytes that a step sends at least, no overlaps being planned."""
+    """A lower bound of the bytes that a step sends, which does not plan the rounds of overlaps."""
     if isinstance(done.step, Overlap):
         return itemsize * done.step.least(mesh)
     return done.step.bytes_sent(done.shape, itemsize, done.layout, mesh)
 
 
 def _least(way: Way, shape: tuple[int, ...], itemsize: int, src: Layout, mesh: AbstractMesh) -> float:
-    """What a way costs at least, starting its collectives included."""
+    """A lower bound of the cost of a way, including the start-up cost of its collectives."""
     return sum(
         _at_least(done, itemsize, mesh)
         + _start(mesh) * (1 if isinstance(done.step, Overlap) else collectives(done.step, mesh))
@@ -174,14 +173,14 @@ def _least(way: Way, shape: tuple[int, ...], itemsize: int, src: Layout, mesh: A
 
 
 def _start(mesh: AbstractMesh) -> float:
-    """The bytes that starting a collective counts for."""
+    """The start-up cost of a collective, in bytes."""
     return COLLECTIVE_BYTES + mesh.fabric.start * mesh.fabric.fastest
 
 
 def _is_best(
     plain: ReshardPlan, shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
 ) -> bool:
-    """Whether nothing can be gained by another way than the plain search's."""
+    """Whether no other way can be cheaper than the plan of the search."""
     if is_torn(shape, src, dst, mesh) or (plain.price and copies_on_fast_links(src, dst, mesh)):
         return False
     goal = buffer_bytes(shape, itemsize, dst, mesh)
@@ -190,22 +189,24 @@ def _is_best(
 
 
 def _held(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    """The bytes of its target tile that each device holds of an even array, if it is the one that holds least."""
+    """The minimum over devices of the bytes of its target tile that a device already holds, for even layouts."""
     if any(mine[: len(theirs)] != theirs[: len(mine)] for mine, theirs in zip(src.dims, dst.dims)):
         return 0
     return itemsize * math.prod(map(min, src.local_shape(shape, mesh), dst.local_shape(shape, mesh)))
 
 
 def _rank(plan: ReshardPlan, limit: int, mesh: AbstractMesh) -> float:
-    """What a plan costs, starting its collectives included, and more where it needs a larger buffer than its ends."""
+    """The cost of a plan with start-up costs, scaled up if a buffer is larger than source and target."""
     larger = max(1.0, plan.largest_bytes / limit) if limit else 1.0
     return (plan.price + _start(mesh) * plan.collectives(mesh)) * larger**LARGER_BUFFER
 
 
 @lru_cache(maxsize=262144)
 def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    """What it costs to go from ``src`` to ``dst``: about ``plan_reshard(...).price``, faster. Without a machine, the
-    bytes that a device sends."""
+    """The cost of resharding from ``src`` to ``dst``: a fast approximation of ``plan_reshard(...).price``.
+
+    Without a machine, it is in bytes that a device sends.
+    """
     if mesh.fabric.is_given:
         return 0 if src == dst else _estimate(shape, itemsize, src, dst, mesh)
     if src.dims == dst.dims:
@@ -220,8 +221,10 @@ def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
 
 
 def _estimate(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    """The price of the cheapest way, by what its overlaps send at least: which rounds they take is found for the
-    reshards that are chosen alone."""
+    """The price of the cheapest way, with lower bounds for overlaps.
+
+    Their rounds are planned only for the reshards that are actually chosen.
+    """
     plain, combined = _plain(shape, itemsize, src, dst, mesh), _combined(src, dst)
     if _is_best(plain, shape, itemsize, src, combined, mesh):
         return plain.price
@@ -251,7 +254,7 @@ def _is_even(shape: Sequence[int], src: Layout, dst: Layout, mesh: AbstractMesh)
 def _search(
     shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
 ) -> Iterator[tuple[Step, Layout]]:
-    """The steps found, each with the layout before it; ``dst`` is partial over nothing that ``src`` is not."""
+    """The steps found, each with the layout before it; ``dst`` is partial only over atoms that ``src`` is too."""
     blocks = blocks_of(src, dst, mesh)
     sizes = tuple(mesh.sizes(block) for block in blocks)
     goal = tuple(in_blocks(atoms, blocks) for atoms in dst.dims)
@@ -303,7 +306,7 @@ def _step(move: Move, before: Layout, blocks: Sequence[tuple[str, ...]], mesh: A
 
 # --- putting together ---------------------------------------------------------------------------------------
 def _merge(planned: Iterator[tuple[Step, Layout]]) -> list[Step]:
-    """The steps, with neighbours that one collective can do made one."""
+    """The steps, with consecutive ones merged if one collective can do both."""
     steps: list[Step] = []
     for step, _ in planned:
         merged = _merged(steps[-1], step) if steps else None

@@ -1,10 +1,9 @@
-"""Rounds with relays: what a device has received it passes on to others that lack the same.
+"""Rounds with relays: a device passes pieces that it has received on to others that lack the same pieces.
 
-Where several devices will hold the same tile, and few hold anything of it now, these few would be busy with sending
-everything several times. So first it is settled who had best send what to whom: a linear program, in which each piece
-leaves its holders at least once, and whoever is to hold it may pass it on, so that none has much more to send than
-others. Then each round is an assignment of senders to receivers in which those come first that have most left to do, as
-in ``filled``, of what is already where it is sent from.
+If several devices will hold the same tile, and few hold parts of it now, these few would have to send everything
+several times. So a linear program first balances the load: each piece leaves its holders at least once, and any device
+that will hold it may relay it. Then each round is an assignment of senders to receivers, as in ``filled``, in which
+devices with the most remaining work have priority; a device can send only what it already has.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Rounds: pieces are put into permutes, of which each device sends one and receives one at most.
+"""Rounds: assigns pieces to permutes, in each of which a device sends and receives at most one piece.
 
-That is to colour the edges of a graph between senders and receivers. Where all pieces are of one size, as many colours
-as the busiest device has pieces are enough (Kőnig): a piece for which no round has both its sender and its receiver
-free takes a round where its receiver is, after the pieces on the path that alternates between that round and one where
-its sender is free have changed places. Pieces of several sizes go largest first, into rounds in which they fit. Where
-those that hold something have more to send than anybody has to receive, receivers pass it on (see ``turns`` and
-``relayed``).
+This is edge coloring of the bipartite graph of senders and receivers. If all pieces have the same size, the number of
+colors needed is the number of pieces of the busiest device (Kőnig). If no round has both the sender and the receiver of
+a piece free, the piece goes into a round in which the receiver is free, after swapping the pieces on the alternating
+path between that round and one in which the sender is free. Pieces of different sizes are assigned largest first, to
+rounds in which they fit. If the holders have more to send than any device has to receive, receivers relay pieces (see
+``turns`` and ``relayed``).
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ Schedule = Callable[[float], Rounds | None]
 
 
 def in_rounds(pieces: Sequence[Piece], start: int) -> Rounds | None:
-    """The pieces, some of them cut, in the rounds that cost least; a round costs its chunk and ``start``. None if they
-    are too many."""
+    """The pieces, some of them cut, in the cheapest rounds; None if there are too many.
+
+    The cost of a round is the size of its chunk plus ``start``.
+    """
     if not pieces:
         return []
     least, direct = bound(pieces, relays=True), bound(pieces)
@@ -115,7 +117,7 @@ def _turn(slotted: Sequence[Slotted], start: int, most: int, below: float) -> Ro
 
 
 def _schedules(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
-    """Ways to put pieces into rounds, the quickest first."""
+    """Ways to assign pieces to rounds, the fastest to compute first."""
     yield partial(_coloured, as_they_are(pieces), start)
     if len({piece.shape for piece in pieces}) > 1:
         yield partial(_coloured, as_the_largest(pieces), start)

@@ -1,15 +1,14 @@
-"""The search behind the reshard planner: A* over layouts, in blocks of axes.
+"""The search of the reshard planner: A* over layouts, in blocks of axes.
 
-The cost of a way is the bytes that a device sends, plus a little per collective so that fewer win a tie. The
-estimate of what is still to pay is the lower bound: the bytes of the target that a device does not hold yet.
-For even layouts it is simple: two tilings of a dimension by x1, x2, ... and y1, y2, ... are nested where one
-list is a prefix of the other, and otherwise some device holds nothing of what it wants. Every collective
-brings a device at most as many bytes as it is charged for, so the bound does not overestimate and the first
-way found is the cheapest that the moves allow.
+The cost of a path is the bytes that a device sends, plus a small cost per collective, so that fewer win a tie. The
+heuristic is the number of bytes of the target tile that a device does not hold yet. For even layouts it is simple: two
+tilings of a dimension by x1, x2, ... and y1, y2, ... nest if one list is a prefix of the other; otherwise some device
+holds nothing of its target tile. A collective delivers to a device at most as many bytes as it costs, so the heuristic
+is admissible, and the first path found is the cheapest that the moves allow.
 
-Moves are kept few by aiming at the target: slices only by axes that split something there, permutes only to
-arrangements that begin as the target does, exchanges only to the target itself and what is still to be
-gathered.
+Moves are limited to those that lead to the target: slices only by axes that shard a dimension of the target, permutes
+only to arrangements with a common prefix with the target, exchanges only to the target itself, possibly with axes that
+are still to be gathered.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ Price = Callable[[str, tuple[int, ...], int, int], int]
 
 
 class State(NamedTuple):
-    """A layout in blocks: what splits each dimension, and what is still to be combined."""
+    """A layout in blocks: the blocks that shard each dimension, and the partial ones that are still to be reduced."""
 
     dims: Dims
     partial: tuple[int, ...]
 
 
 class Move(NamedTuple):
-    """One step in blocks: its kind as in ``steps``, the blocks and dimensions it acts on, where it leads."""
+    """One step in blocks: its kind as in ``steps``, the blocks and dimensions that it acts on, and the next state."""
 
     kind: str
     blocks: tuple[int, ...]
@@ -58,11 +57,11 @@ class Move(NamedTuple):
 
 @dataclass(eq=False)
 class Search:
-    """The moves between layouts of one array and the cheapest way through them.
+    """The moves between layouts of one array, and the search for the cheapest path.
 
-    ``sizes`` are the blocks' sizes, ``goal`` the tiles wanted (with nothing left to combine) and ``limit`` the
-    largest buffer allowed, in bytes. ``price`` says what a collective over blocks costs where bytes do not cost the
-    same everywhere, in bytes on the fastest links.
+    ``sizes`` are the sizes of the blocks, ``goal`` is the target tiling (without partial blocks), and ``limit`` the
+    largest allowed buffer in bytes. ``price`` returns the cost of a collective over blocks if links differ in speed, in
+    bytes on the fastest links.
     """
 
     sizes: tuple[int, ...]
@@ -78,7 +77,7 @@ class Search:
 
     # --- sizes ----------------------------------------------------------------------------------------------
     def count(self, blocks: tuple[int, ...]) -> int:
-        """The number of tiles that ``blocks`` make."""
+        """The number of tiles of a dimension sharded by ``blocks``."""
         tiles = self._counts.get(blocks)
         if tiles is None:
             tiles = self._counts[blocks] = math.prod([self.sizes[block] for block in blocks])
@@ -91,7 +90,7 @@ class Search:
         return self.itemsize * math.prod([self.rows(dim, blocks) for dim, blocks in enumerate(dims)])
 
     def cost(self, kind: str, blocks: tuple[int, ...], sent: int, before: Dims, after: Dims) -> int:
-        """What a collective costs that sends so many bytes."""
+        """The cost of a collective that sends ``sent`` bytes."""
         if self.price is None:
             return sent + COLLECTIVE_BYTES
         return max(sent + COLLECTIVE_BYTES, self.price(kind, blocks, self.bytes(before), self.bytes(after)))
@@ -101,11 +100,11 @@ class Search:
 
     # --- the search -----------------------------------------------------------------------------------------
     def cheapest(self, start: State) -> list[Move] | None:
-        """The cheapest moves from ``start`` to the goal, or None if ``limit`` forbids every way.
+        """The cheapest moves from ``start`` to the goal, or None if ``limit`` rules out every path.
 
-        The plain way, gather and slice, bounds the cost from the start. If the search has not ended after
-        ``MAX_EXPANDED`` layouts (uneven tiles forbid so much that the estimate is far too low) it is done again in
-        a hurry, with a guess added to the estimate; then the plain way has to do.
+        The plain path, gather and slice, is an initial upper bound of the cost. If the search has not ended after
+        ``MAX_EXPANDED`` layouts (for uneven tiles, the heuristic can be far too low), it is repeated with an
+        inadmissible heuristic that adds a guess. If that fails too, the plain path is used.
         """
         plain = self.plain_way(start)
         fits = all(self.bytes(move.after.dims) <= self.limit for move in plain)
@@ -146,7 +145,7 @@ class Search:
         return self.goal_bytes * sum(mine != target for mine, target in zip(state.dims, self.goal))
 
     def plain_way(self, start: State) -> list[Move]:
-        """All-reduce, then gather what the goal does not begin with, then slice: always possible."""
+        """All-reduce, gather all blocks beyond the common prefix with the goal, then slice: always possible."""
         way: list[Move] = []
         state = start
         if state.partial:

@@ -1,7 +1,7 @@
-"""The steps a reshard is made of, as data: what each does to a layout and what it costs.
+"""The steps of a reshard as data: the effect of each on a layout, and its cost.
 
-``axes`` are atomic axes, major to minor. A step acts on every group of devices that differ only on its axes.
-Costs are bytes that one device sends, by the ring algorithms' formulas, on padded local shapes:
+``axes`` are atomic axes, major to minor. A step acts on every group of devices that differ only along its axes.
+Costs are the bytes that one device sends, by the formulas of ring algorithms, on padded local shapes:
 
 =====================  =========================================  ===========================================
 kind                   what it does                               bytes sent, group of g
@@ -17,11 +17,11 @@ make_partial           kept on index 0, identity elsewhere        0
 =====================  =========================================  ===========================================
 
 Uneven dimensions follow the flat convention (see ``meshwright.sharding.layout``): a buffer is ceil(D / n)
-rows. A gather of b out of (a, b) therefore needs g_b * ceil(D / (n_a * n_b)) == ceil(D / n_a), unless nothing
-is left to split the dimension (the rows past D are then cut off); a slice needs the same, unless the
-dimension was whole (it is then padded first). ``joins`` states this; where it does not hold the step does not
-exist. What they cannot do, ``overlap`` does: it may also change how far a dimension is padded, so that the steps
-that follow exist.
+rows. A gather of b out of (a, b) therefore needs g_b * ceil(D / (n_a * n_b)) == ceil(D / n_a), unless no axis
+shards the dimension afterwards (the rows past D are then cut off). A slice needs the same, unless the dimension was
+not sharded before (it is then padded first). ``joins`` checks this condition; if it does not hold, the step is not
+allowed. In these cases ``overlap`` is used. It may also change the padding of a dimension, so that later steps are
+allowed.
 
 Source: Rink et al. 2021, "Memory-efficient array redistribution through portable collective communication".
 """
@@ -39,7 +39,7 @@ from meshwright.spmd.reshard.overlap import Overlaps, Tiling, least_overlaps, pl
 
 
 def joins(size: int, kept: int, moved: int) -> bool:
-    """Whether ``moved`` neighbouring tiles of a dimension of ``size`` rows make up one of ``kept`` tiles."""
+    """Whether ``moved`` adjacent tiles of a dimension of ``size`` rows form one of ``kept`` tiles."""
     return kept == 1 or moved * -(-size // (kept * moved)) == -(-size // kept)
 
 
@@ -50,7 +50,7 @@ def buffer_bytes(shape: Sequence[int], itemsize: int, layout: Layout, mesh: Abst
 
 @dataclass(frozen=True)
 class AllGather:
-    """The minor-most ``axes`` of ``dim`` stop splitting it."""
+    """Gathers ``dim`` over the minor-most ``axes`` that shard it."""
 
     axes: tuple[str, ...]
     dim: int
@@ -69,7 +69,7 @@ class AllGather:
 
 @dataclass(frozen=True)
 class Slice:
-    """``axes`` that the value is replicated over split ``dim`` further, minor-most."""
+    """Shards ``dim`` further, minor-most, over ``axes`` over which the value is replicated."""
 
     axes: tuple[str, ...]
     dim: int
@@ -87,7 +87,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class AllToAll:
-    """The minor-most ``axes`` of ``src_dim`` become the minor-most of ``dst_dim``."""
+    """Moves the minor-most ``axes`` of ``src_dim`` to ``dst_dim``, as its minor-most."""
 
     axes: tuple[str, ...]
     src_dim: int
@@ -109,10 +109,10 @@ class AllToAll:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Several dimensions change at once, from tiles ``before`` to tiles ``after``; see ``exchange`` for how.
+    """Changes several dimensions at once, from the tiling ``before`` to ``after``; see ``exchange``.
 
-    ``axes`` are those whose chunks go all to all. Where ``rounds`` is 1, it is one all-to-all over them (its bytes
-    those of an all-to-all); else so many permutes of a chunk each, together of one buffer.
+    ``axes`` are the axes of the all-to-all. If ``rounds`` is 1, the step is one all-to-all over them, with its cost.
+    Otherwise it is ``rounds`` permutes of one chunk each, which together send one buffer.
     """
 
     axes: tuple[str, ...]
@@ -142,10 +142,10 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Permute:
-    """Whole tiles change places, after which the value is split by ``dims``.
+    """Moves whole tiles between devices; the value is then sharded by ``dims``.
 
-    ``perm`` holds a pair (source, target) of row-major indices over ``axes`` for every device of a group, those
-    that keep their tile included.
+    ``perm`` has a pair (source, target) of row-major indices over ``axes`` for every device of a group, including those
+    that keep their tile.
     """
 
     axes: tuple[str, ...]
@@ -165,10 +165,10 @@ class Permute:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Tiles become others that need not nest in them: every device gets what its new tile lacks.
+    """Changes the tiling to one that need not nest in it: every device receives what its new tile lacks.
 
-    ``size`` is that of the array. Its dimensions are padded as ``before`` and ``after`` say. ``start``: the elements
-    that starting a permute counts for.
+    ``size`` is the array's shape without padding; ``before`` and ``after`` give the padding. ``start``: the cost of
+    starting a permute, in elements.
     """
 
     axes: tuple[str, ...]
@@ -188,7 +188,7 @@ class Overlap:
         return plan_overlaps(self.size, self.before, self.after, mesh, self.start) is not None
 
     def least(self, mesh: AbstractMesh) -> float:
-        """The elements that a device sends at least, without planning; infinite if that takes too much."""
+        """A lower bound of the elements that a device sends, without planning; infinite if too expensive to plan."""
         return least_overlaps(self.size, self.before, self.after, mesh)
 
     def apply(self, layout: Layout, mesh: AbstractMesh) -> Layout:
@@ -205,7 +205,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class ReduceScatter:
-    """The value is combined over ``axes``, which then split ``dim``, minor-most."""
+    """Reduces a partial value over ``axes``, which then shard ``dim``, minor-most."""
 
     axes: tuple[str, ...]
     dim: int
@@ -227,7 +227,7 @@ class ReduceScatter:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """The value is combined over ``axes``, over which it is replicated afterwards."""
+    """Reduces a partial value over ``axes``, over which it is then replicated."""
 
     axes: tuple[str, ...]
     reduction: str
@@ -247,7 +247,7 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class MakePartial:
-    """A replicated value becomes partial: kept at index 0 over ``axes``, the reduction's identity elsewhere."""
+    """Makes a replicated value partial over ``axes``: kept at index 0, the reduction's identity elsewhere."""
 
     axes: tuple[str, ...]
     reduction: str
@@ -267,7 +267,7 @@ Step = AllGather | Slice | AllToAll | Exchange | Permute | Overlap | ReduceScatt
 
 
 def collectives(step: Step, mesh: AbstractMesh) -> int:
-    """How many collectives a step is."""
+    """The number of collectives of a step."""
     match step:
         case Overlap():
             return len(step.plan(mesh).sent)

@@ -1,10 +1,10 @@
-"""Two turns: pieces go to one of those that are to hold them, who then pass them on to the others.
+"""Two-phase schedules: pieces go to one of the devices that will hold them, which sends them on to the others.
 
-Devices that will hold the same tile are a *class*. In the first turn each piece leaves its holders once, for a device
-of the class: each gets an equal part, of pieces that stand beside each other. In the second it goes from there to the
-rest of the class, as does what some device of the class has held all along, in boxes as large as can be. (An all-to-all
-and an all-gather, but of parts that need not be of one size, and nobody gets what it holds.) Where the holders are what
-keeps all waiting that is better than what is put together round by round (see ``relayed``).
+Devices that will hold the same tile are a *class*. In the first phase, each piece leaves its holders once, to a device
+of the class; each such device gets an equal share, of adjacent pieces. In the second phase, pieces go from there to the
+rest of the class, as do pieces that a device of the class held from the start, in boxes as large as possible. (This is
+an all-to-all followed by an all-gather, but with parts of different sizes, and without sending pieces to devices that
+hold them.) If the holders are the bottleneck, this is better than a schedule built round by round (see ``relayed``).
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
-"""Ways besides the search: by overlaps, by parts where links differ, and, between uneven tiles, by padding.
+"""Ways to reshard besides the search: overlaps, padding of uneven tiles, and splitting of copies if links differ.
 
-The tiles of a dimension in 8 nest in those of the same dimension in 2 only if the rows allow. Where they do not, a
-reshard has these ways besides the plain search:
+The tiles of a dimension split in 8 nest in those of the dimension split in 2 only for certain numbers of rows. For
+others, a reshard has these ways besides the plain search:
 
-* all at once, by overlaps (see ``overlap``), which even tiles may have, too;
-* the devices that will hold the same tile get different parts of it by overlaps, and gather these: parts of a tile,
-  which are no tiles of the dimension if the rows do not allow;
-* the dimension is padded so far that all tiles nest, which moves a few rows between neighbours; the search then finds
-  what it would of an even array; in the end padding goes in the same way.
+* directly, by an overlap (see ``overlap``), which is also possible between even tiles;
+* devices that will hold the same tile receive different parts of it by an overlap, and then gather these. They are
+  parts of a tile, but not necessarily tiles of the dimension;
+* the dimension is padded until all tiles nest, which moves a few rows between neighbors. The search then plans as for
+  an even array, and the padding is removed in the same way.
 
-Where links differ there is one more way. Devices that fast links connect may hold copies of what has to go over slow
-ones: each takes a part of the copy, with which is done what was to be done with the whole, and in the end the parts are
-gathered on the fast links. (Hierarchical collectives. Of one collective over fast and slow links together, libraries
-and compilers do the same inside: it stays whole. But groups on the slow links alone cannot know of each other's
-copies.)
+If links differ in speed, there is one more way. Devices connected by fast links may hold copies of data that has to
+be sent over slow links. Each then sends only its part of the copy, and the parts are gathered over the fast links at
+the end (hierarchical collectives). A single collective over both fast and slow links is left whole, since libraries and
+compilers already do this inside it. But collectives over slow links alone cannot use the copies of other groups.
 """
 
 from __future__ import annotations
