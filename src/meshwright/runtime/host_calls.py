@@ -102,7 +102,7 @@ class _Deferred:
 
 
 def _missing(aval: ShapedArray) -> np.ndarray:
-    """A placeholder result. NaN ends loops whose condition is a comparison."""
+    """A placeholder result. NaN ends loops that run while one value is larger than another."""
     if not dtypes.is_inexact(aval.dtype):
         return np.zeros(aval.shape, aval.dtype)
     return np.full(aval.shape, np.nan).astype(aval.dtype)
