@@ -27,24 +27,24 @@ from meshwright.runtime.pjrt.shielded import leave_behind, watched
 from meshwright.runtime.processes.agreement import exchanged
 
 T = TypeVar("T")
-#: seconds that a run has to end once a function has raised
+#: seconds within which a run must end after a callback has raised
 _PATIENCE = 2.0
 
 
 @dataclass(eq=False)
 class Failures:
-    """What the functions of a program raised, in the runs that are going on."""
+    """The errors raised by a program's callbacks in the current runs."""
 
     first: CallbackError | None = None
     running: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, start: Callable[[], T], name: str, ranks: tuple[int, ...]) -> T:
-        """What ``start()``, a run of the program ``name`` by the processes ``ranks``, gives, if no function raised.
+        """The results of ``start()``, a run of the program ``name`` by the processes ``ranks``.
 
         Raises:
-          CallbackError: one raised, in this process or in another. A run that then does not end, since what the
-            function gives would end its loops, is left behind.
+          CallbackError: a callback raised, in this process or another one. A run that then does not end (for example
+            because a loop depends on the callback's result) is abandoned.
         """
         outs, error = watched(partial(self._counted, start), _PATIENCE, self._late)
         if ranks:
@@ -54,7 +54,7 @@ class Failures:
         return outs
 
     def _counted(self, start: Callable[[], T]) -> tuple[T, CallbackError | None]:
-        """A run, and what a function raised meanwhile: where runs overlap, it is of all of these."""
+        """The results of a run, and the first error raised meanwhile; overlapping runs share it."""
         with self.lock:
             self.running += 1
         try:
@@ -73,13 +73,13 @@ class Failures:
             raise self.first
 
     def note(self, op: Callback, error: BaseException) -> None:
-        """Keep what a function raised; the first counts."""
+        """Record the error of a callback; only the first is kept."""
         with self.lock:
             self.first = self.first or op.failed(error)
 
 
 def _elsewhere(error: CallbackError | None, name: str, ranks: tuple[int, ...]) -> CallbackError | None:
-    """The error of the first process that had one."""
+    """The error of the first process that has one."""
     said = exchanged("" if error is None else str(error), ranks, f"the end of {name!r}")
     others = (CallbackError(f"on rank {rank}: {text}") for rank, text in said.items() if text)
     return error or next(others, None)
@@ -87,7 +87,7 @@ def _elsewhere(error: CallbackError | None, name: str, ranks: tuple[int, ...]) -
 
 @dataclass(frozen=True)
 class _Deferred:
-    """The function of a call, as one that raises nothing."""
+    """A callback's function, wrapped so that it does not raise."""
 
     op: Callback
     failures: Failures
@@ -96,20 +96,20 @@ class _Deferred:
         if self.failures.first is None:
             try:
                 return self.op.call(*arrays)
-            except BaseException as error:  # an exit too, for which the other devices would wait
+            except BaseException as error:  # including SystemExit: the other devices would hang
                 self.failures.note(self.op, error)
         return list(map(_missing, self.op.results))
 
 
 def _missing(aval: ShapedArray) -> np.ndarray:
-    """What stands for a result: with NaN, loops end that go on while something is larger."""
+    """A placeholder result. NaN ends loops that run while one value is larger than another."""
     if not dtypes.is_inexact(aval.dtype):
         return np.zeros(aval.shape, aval.dtype)
     return np.full(aval.shape, np.nan).astype(aval.dtype)
 
 
 def deferring(program: DeviceProgram) -> tuple[DeviceProgram, Failures | None]:
-    """The program with functions that raise nothing, and what keeps their errors; None if it calls no Python."""
+    """The program with callbacks that do not raise, and the record of their errors; None if it has no callbacks."""
     failures = Failures()
 
     def rule(eqn: JaxprEqn) -> Sequence[JaxprEqn]:

@@ -38,12 +38,12 @@ for _name, _kernel in _lapack.registrations().items():
         xc.register_custom_call_target(_name, _kernel, platform="cpu", api_version=1)
 
 
-#: how the names of kernels begin that call LAPACK: on CPUs, and on the host of GPUs
+#: name prefixes of kernels that call LAPACK: on CPUs, and on the host of GPUs
 _LAPACK = ("lapack_", "cuhybrid_")
 
 
 def calls_lapack(module: str | bytes) -> bool:
-    """Whether a module, as text or bytecode, has such a kernel."""
+    """Whether a module, as text or bytecode, calls LAPACK."""
     if isinstance(module, bytes):
         return any(name.encode() in module for name in _LAPACK)
     return any(name in module for name in _LAPACK)
@@ -51,7 +51,7 @@ def calls_lapack(module: str | bytes) -> bool:
 
 @cache
 def load_lapack() -> None:
-    """Let the kernels find SciPy's LAPACK; takes 0.1 s, so only programs that call one wait for it."""
+    """Register SciPy's LAPACK for the kernels. Takes 0.1 s, so it is only done for programs that call LAPACK."""
     _lapack.initialize()
     platforms.load_lapack()
 
@@ -61,7 +61,7 @@ def _start() -> Any:
     make = partial(platforms.make_client, config.platform, config.real_devices)
     if WORLD.note_run is None or WORLD.count == 1:
         return make()
-    WORLD.note_run("the start of its devices")  # for which those of all processes wait for each other
+    WORLD.note_run("the start of its devices")  # all processes wait for each other here
     try:
         return shielded.watched(make, config.collective_timeout, partial(_late, "not all devices are there", _STARTING))
     except RuntimeError as error:
@@ -72,10 +72,10 @@ _STARTING = "the start of the devices, which all processes make together"
 
 
 def _late(what: str, maker: Any) -> None:
-    """Raise if another process is behind it that, after the timeout of collectives, ``what``.
+    """Raise if another process is the cause of ``what`` after the timeout of collectives.
 
     Raises:
-      DistributedError: naming it.
+      DistributedError: names the process.
     """
     late = TimeoutError(f"nothing; {what} after {config.collective_timeout:g} s")
     if (error := WORLD.behind(late, maker)) is not None:
@@ -84,7 +84,7 @@ def _late(what: str, maker: Any) -> None:
 
 
 class _Process:
-    """Whether this process is a fork of one in which the client had been started: its threads are not here."""
+    """Detects whether this process was forked after the client was started, whose threads a fork does not have."""
 
     forked = False
 
@@ -99,7 +99,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def require_own_process() -> None:
-    """Raise in a fork that cannot run programs, since it would wait for ever.
+    """Raise in a forked process that cannot run programs: it would hang.
 
     Raises:
       DeviceError: the process was forked after the first use of a device.
@@ -113,12 +113,12 @@ def require_own_process() -> None:
 
 
 def is_started() -> bool:
-    """Whether there is a client, whose devices cannot be changed any more."""
+    """Whether the client has been started; its devices can then no longer be changed."""
     return _start.cache_info().currsize > 0
 
 
 def client() -> Any:
-    """The client of ``config.platform``, made at first use: once, however many threads ask."""
+    """The client of ``config.platform``, created once at first use; thread-safe."""
     require_own_process()
     with _starting:
         return _start()
@@ -129,7 +129,7 @@ def _is_xla_error(error: Exception) -> bool:
 
 
 def _raise(error: Exception, what: str, maker: Any = None) -> NoReturn:
-    """Raise what a failed run or a failed wait means for the user; ``maker`` is what was run, if that is known."""
+    """Raise the user-facing error for a failed run or wait; ``maker`` is the executable, if known."""
     if not _is_xla_error(error):
         raise error
     of_callback = failure_in(str(error))
@@ -152,7 +152,7 @@ def _failure(error: Exception, what: str) -> MeshwrightError:
 
 @cache
 def real_devices() -> tuple[Any, ...]:
-    """PJRT's devices of all processes, by the numbers that :class:`~meshwright.runtime.devices.Device` has for them."""
+    """PJRT's devices of all processes, in the numbering of :class:`~meshwright.runtime.devices.Device`."""
     devices = sorted(client().devices(), key=lambda d: (d.process_index, d.id))
     used = config.real_devices or len(devices)
     return tuple(d for _, mine in groupby(devices, lambda d: d.process_index) for d in list(mine)[:used])
@@ -160,18 +160,18 @@ def real_devices() -> tuple[Any, ...]:
 
 @cache
 def has_many() -> bool:
-    """Whether there are several real devices, so that it matters where buffers are."""
+    """Whether there are several real devices."""
     return len(real_devices()) > 1
 
 
 @cache
 def first_local() -> int:
-    """The number of this process's first real device."""
+    """The number of the first real device of this process."""
     return next(i for i in range(len(real_devices())) if is_local(i))
 
 
 def is_local(real: int) -> bool:
-    """Whether a real device is this process's."""
+    """Whether a real device belongs to this process."""
     return real_devices()[real].process_index == client().process_index()
 
 
@@ -239,10 +239,10 @@ def load(
     """Compile ``module`` with ``options`` for the client's devices, or those of our client by their numbers, ``reals``;
     ``what`` begins the message of an error.
 
-    With its ``text``, it may come from the cache on disk, or go there; programs with callbacks never do.
+    With its ``text``, the disk cache is used; never for programs with callbacks.
 
     Raises:
-      CompileError: XLA refused the program; carries its message.
+      CompileError: XLA rejected the program; includes its message.
     """
     used = tuple(client.local_devices()) if reals is None else tuple(real_devices()[r] for r in reals)
     devices = _jax.DeviceList(used)
@@ -266,18 +266,18 @@ def load(
 
 
 def keeps_programs() -> bool:
-    """Whether programs may come from the cache on disk without being lowered, which leaves no dumps of the passes."""
+    """Whether programs may be loaded from the disk cache without lowering, which skips dumps of the passes."""
     return config.dump_ir is None and disk_cache.is_used()
 
 
 def note_name(mark: bytes, overrides: tuple[tuple[str, Any], ...], reals: tuple[int, ...] | None) -> str:
-    """By what the cache on disk knows a program with this fingerprint, here: all that decides what becomes of it."""
+    """The disk cache's key for a program with this fingerprint, compiled in this environment."""
     reals = (first_local(),) if reals is None else reals
     return disk_cache.note_name(mark, client(), _compile_options(reals, False, overrides=overrides))
 
 
 def recalled(mark: bytes, overrides: tuple[tuple[str, Any], ...], reals: tuple[int, ...] | None) -> Any:
-    """The executable, and what was noted, of a program with this fingerprint; None if the cache on disk has none."""
+    """The executable and the noted facts of a program with this fingerprint; None if not in the disk cache."""
     reals = (first_local(),) if reals is None else reals
     devices = _jax.DeviceList(tuple(real_devices()[r] for r in reals))
     options = _compile_options(reals, False, overrides=overrides)
@@ -308,14 +308,14 @@ def compile_module(
     overrides: tuple[tuple[str, Any], ...] = (),
     reals: tuple[int, ...] | None = None,
 ) -> Any:
-    """Compile StableHLO bytecode, or a module that calls the Python functions ``callbacks`` by number: for our first
-    real device, or with a replica for each of ``reals``, which are numbers of real devices.
+    """Compile StableHLO bytecode, or a module that calls the Python functions ``callbacks`` by number: for the first
+    real device, or with one replica per real device in ``reals``.
 
-    ``quick`` asks for code that is made fast, rather than fast code; ``text()`` is what the cache on disk knows the
-    program by.
+    ``quick`` prefers a short compile time over fast code; ``text()`` is the program's text, for the key of the disk
+    cache.
 
     Raises:
-      CompileError: XLA refused the program; carries its message. DeviceError: it calls Python, on an accelerator.
+      CompileError: XLA rejected the program; includes its message. DeviceError: it calls Python on an accelerator.
     """
     if callbacks and platforms.is_plugin():
         raise DeviceError(
@@ -323,7 +323,7 @@ def compile_module(
             "outside of the program, or compute on the CPU (config.platform)"
         )
     if callbacks or calls_lapack(module):
-        load_lapack()  # a module with callbacks is no text to look into
+        load_lapack()  # a module with callbacks cannot be searched as text
     what = f"XLA could not compile {name!r}"
     reals = (first_local(),) if reals is None else reals
     try:
@@ -336,10 +336,10 @@ def compile_module(
 
 
 def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list[Any]:
-    """Run on one device; returns at once with buffers that become ready later, or with ``wait`` when all is done.
+    """Run on one device; asynchronous, unless ``wait`` is set.
 
     Raises:
-      DeviceError: the run could not be started; DeletedArrayError: a buffer was donated before.
+      DeviceError: the run could not be started; DeletedArrayError: a buffer has already been donated.
     """
     return [r[0] for r in execute_on_all(executable, buffers, wait)]
 
@@ -368,9 +368,9 @@ def runner(
 
 
 def execute_on_all(executable: Any, arrays: Sequence[Any], wait: bool = False, maker: Any = None) -> list[list[Any]]:
-    """As :func:`execute`, on all devices of the program; for each result, the buffers of this process's devices.
+    """Like :func:`execute`, on all devices of the program; returns this process's buffers for each result.
 
-    With more devices than one, ``arrays`` are made by :func:`joined`.
+    With several devices, ``arrays`` must come from :func:`joined`.
     """
     require_own_process()
     try:
@@ -388,7 +388,7 @@ def execute_on_all(executable: Any, arrays: Sequence[Any], wait: bool = False, m
 
 
 class _Aval:
-    """What PJRT's arrays want to know of their type."""
+    """The attributes that PJRT's arrays need of their type."""
 
     __slots__ = ("dtype", "shape", "weak_type")
 
@@ -402,14 +402,14 @@ def _on(devices: tuple[Any, ...]) -> Any:
 
 
 def joined(buffers: Sequence[Any], shape: tuple[int, ...], dtype: Any, reals: tuple[int, ...]) -> Any:
-    """Buffers of one ``shape``, on the devices ``reals``, as one operand of a program that runs on all of these."""
+    """Buffers of the same ``shape`` on the devices ``reals``, as one operand of a program on all of these."""
     where = _on(tuple(real_devices()[r] for r in reals))
     return _jax.ArrayImpl(_Aval(shape, dtype), where, list(buffers), True, _skip_checks=True)
 
 
 def buffer_from_numpy(value: np.ndarray, real: int, copy: bool) -> Any:
-    """A device buffer of a contiguous array: a copy, or without ``copy`` one that shares its memory if it is aligned.
-    Accelerators hold copies.
+    """A device buffer of a contiguous array. Without ``copy``, it shares the memory if this is aligned, except on
+    accelerators.
 
     XLA lets go of memory where a run ends that uses it: on a thread of its own, where it may not ask for Python's lock,
     as the interpreter may be at its end. So it takes NumPy's memory not by DLPack, whose deleter asks for it, but as it
@@ -427,17 +427,17 @@ def _put(real: int, value: np.ndarray, copy: bool) -> Any:
 
 
 def in_memory(buffer: Any, real: int, kind: str) -> Any:
-    """A copy of a buffer in memory of another kind of its device's; where they are one, it may be the same memory."""
+    """A copy of a buffer in another memory kind of its device; it may share memory if both kinds are the same."""
     device, kept = real_devices()[real], _jax.ArrayCopySemantics.REUSE_INPUT
     where = _jax.SingleDeviceSharding(device, memory_kind=kind)
     return _jax.batched_copy_array_to_devices_with_sharding([buffer], [_jax.DeviceList((device,))], [where], [kept])[0]
 
 
 def host_value(buffer: Any) -> np.ndarray:
-    """A buffer's value, read-only, when it is ready: its own memory on the CPU, a copy of an accelerator's.
+    """A buffer's value as a read-only array, once it is ready. Shares memory on CPUs; a copy on accelerators.
 
     Raises:
-      DeviceError: the computation that makes it failed; DeletedArrayError: it was donated.
+      DeviceError: the computation of the buffer failed; DeletedArrayError: it was donated.
     """
     wait(buffer)
     if not platforms.is_plugin():
@@ -448,20 +448,20 @@ def host_value(buffer: Any) -> np.ndarray:
 
 
 def dlpack_device(real: int | None = None) -> tuple[int, int]:
-    """Type and number of a real device, as DLPack has them: ``(1, 0)`` is main memory."""
+    """The DLPack type and number of a real device; ``(1, 0)`` is host memory."""
     if not platforms.is_plugin():
         return (1, 0)
     return platforms.dlpack_device(real_devices()[first_local() if real is None else real])
 
 
 def is_row_major(buffer: Any) -> bool:
-    """Whether a buffer from elsewhere has the order of elements that programs expect."""
+    """Whether an imported buffer is row-major, as programs expect."""
     return str(buffer._pjrt_layout) == "{" + ",".join(map(str, reversed(range(buffer.ndim)))) + "}"
 
 
 def dlpack_capsule(buffer: Any) -> Any:
     """A DLPack capsule of a buffer, sharing its memory; waits until it is ready."""
-    wait(buffer)  # which, unlike the export, can be interrupted
+    wait(buffer)  # unlike the export, this can be interrupted
     return _jax.buffer_to_dlpack_managed_tensor(buffer)
 
 
@@ -484,13 +484,13 @@ def wait(buffer: Any) -> None:
     """Block until a buffer is ready.
 
     Raises:
-      DeviceError: the computation that makes it failed; DeletedArrayError: it was donated.
+      DeviceError: the computation of the buffer failed; DeletedArrayError: it was donated.
     """
     require_own_process()
     maker = getattr(buffer, "maker", None)
     try:
         if WORLD.count > 1 and platforms.is_plugin() and not buffer.is_ready():
-            # collectives of accelerators wait for others without end, unlike those of CPUs
+            # unlike on CPUs, collectives on accelerators have no timeout
             late = partial(_late, "it is not computed", maker)
             return shielded.watched(buffer.block_until_ready, config.collective_timeout, late)
         buffer.block_until_ready()
