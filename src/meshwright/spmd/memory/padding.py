@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.kernels import Kernel
 from meshwright.spmd.memory.layouts import laid_out
-from meshwright.spmd.memory.tiles import convolution_bytes, tiled_bytes
+from meshwright.spmd.memory.tiles import alike, convolution_bytes, tiled_bytes
 
 #: bytes that allocations are multiples of
 _UNIT = 512
@@ -30,7 +30,15 @@ def _bytes(buffer: Buffer, convolved: set[tuple[int, ...]]) -> int:
         return chosen
     if buffer.aval.shape in convolved:
         return convolution_bytes(buffer.aval)
+    if _cut(buffer):
+        return alike(buffer.aval, buffer.kernel.root.operands[0].avals[0])
     return tiled_bytes(buffer.aval.update(shape=_shape(buffer)))
+
+
+def _cut(buffer: Buffer) -> bool:
+    """A part of an array, in the same order; results have the layout that pads them least."""
+    node = buffer.kernel.root
+    return node.op == "slice" and buffer.kind != "result" and node.operands[0] not in buffer.kernel.members
 
 
 def _shape(buffer: Buffer) -> tuple[int, ...]:

@@ -60,6 +60,8 @@ def predict(
     """
     known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
     graph = record(jaxpr, mesh, compiler)
+    if compiler.tiles:
+        lay_out(graph)
     hoist(graph)
     memory = _Plan(graph, donated, known=known, names=names, compiler=compiler).memory
     return replace(memory, host_bytes=_in_host_memory(jaxpr))
@@ -90,8 +92,6 @@ class _Plan:
         self.names = names
         prune(graph)
         scatter_in_place(graph)
-        if compiler.tiles:
-            graph = lay_out(graph)
         if compiler.into_products:
             halve(graph)
         if compiler.copies_transposed:
