@@ -161,6 +161,17 @@ def test_loops_read_one_copy_of_rows():
     assert [x.shape for x in loop.operands if x.op == "relayout"] == [(1024, 3)]
 
 
+def test_weights_are_rounded_once_before_the_loop_that_reads_them():
+    """Those of products of matrices; products with a vector do not round."""
+    v5e, weights, vector, matrix = compiler_for("tpu", "v5e"), array(4, 256, 256), array(256), array(8, 256)
+
+    def layers(weights, x):
+        return lax.scan(lambda x, w: (mnp.sin(x @ w), None), x, weights)[0]
+
+    once, never = (memory(v5e, layers, weights, x).temp_bytes for x in (matrix, vector))
+    assert once >= 4 * 256 * 256 * 2 > never
+
+
 def test_what_is_joined_is_written_as_parts():
     """Both parts of a rotated array, with the columns of the whole along the lanes: they take as much as it does."""
     v5e, whole = compiler_for("tpu", "v5e"), 64 * 64 * 128 * 4
