@@ -172,6 +172,25 @@ def test_weights_are_rounded_once_before_the_loop_that_reads_them():
     assert once >= 4 * 256 * 256 * 2 > never
 
 
+def test_steps_of_stacks_are_whole_tiles():
+    """What a step of 2 × 16 elements leaves takes 2 × 128."""
+
+    def stacked(x):
+        return mnp.sin(lax.scan(lambda x, _: (mnp.sin(x), x), x, None, length=512)[1]).sum()
+
+    assert memory(compiler_for("tpu", "v5e"), stacked, array(2, 16)).temp_bytes >= 512 * 2 * 128 * 4
+
+
+def test_loops_read_steps_of_arguments_from_main_memory():
+    """Though products before a loop leave time to copy them."""
+
+    def summed(x, xs):
+        return lax.scan(lambda x, y: (mnp.sin(x + y), None), mnp.linalg.matrix_power(x, 4096), xs)[0]
+
+    x = array(1024, 1024)
+    assert memory(compiler_for("tpu", "v5e"), summed, x, array(2, 1024, 1024)).temp_bytes < 16 * MIB
+
+
 def test_what_is_joined_is_written_as_parts():
     """Both parts of a rotated array, with the columns of the whole along the lanes: they take as much as it does."""
     v5e, whole = compiler_for("tpu", "v5e"), 64 * 64 * 128 * 4

@@ -9,6 +9,7 @@ the two memories' peaks, not their sum. The rules, from buffer assignments and s
   long as the copy, copies one after the other; it stays until it is read last. There is none where it would come too
   late.
 - One argument is copied before the program begins: that which saves most by it.
+- What a loop reads in parts of an argument is not copied.
 - A value that nothing reads for eight times as long as it takes to copy the whole vector memory does not wait there.
 - Results stay until the program's end, where they are copied out one after the other.
 - Loops over the same arrays run as one: what each of them reads and writes is there at the same time.
@@ -31,6 +32,7 @@ from meshwright.spmd.memory.buffers import Buffer, Liveness
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.stacks import in_parts
 
 #: how many times as long as a copy the kernels take that run beside it (``msa_preferred_overlap_to_async_copy_ratio``)
 _OVERLAP = 2
@@ -176,11 +178,12 @@ class VectorMemory:
 
     @cached_property
     def _reads(self) -> dict[Buffer, list[int]]:
-        """The slots at which each value is read."""
+        """The slots at which each value is read as a whole."""
         reads: dict[Buffer, list[int]] = defaultdict(list)
         for step, kernel in enumerate(self.order):
             if not kernel.view:
-                for buffer in (b for source in kernel.inputs for b in self.live.of[source] if b is not None):
+                read = ((source, b) for source in kernel.inputs for b in self.live.of[source] if b is not None)
+                for buffer in (b for source, b in read if b.kind != "argument" or not in_parts(kernel, source)):
                     if self._slot[step] not in reads[buffer][-1:]:
                         reads[buffer].append(self._slot[step])
         return reads

@@ -35,6 +35,16 @@ def alike(aval: ShapedArray, whole: ShapedArray) -> int:
     return tiled(aval, aval.shape[minor], aval.shape[rows])
 
 
+def stacked_bytes(aval: ShapedArray, step: int) -> int:
+    """Bytes of an array that is used one element along a dimension at a time."""
+    part = tuple(n for d, n in enumerate(aval.shape) if d != step)
+    if not part:
+        return tiled_bytes(aval)
+    if len(part) == 1:
+        return tiled(aval, *part, aval.shape[step])
+    return aval.shape[step] * tiled_bytes(aval.update(shape=part))
+
+
 def convolution_bytes(aval: ShapedArray) -> int:
     """Of the input or the result of a convolution, ``[batch, positions…, features]``: features along the minor
     dimension of tiles, or the batch, and features along the next one."""
