@@ -1,8 +1,8 @@
 """Layouts that TPUs' kernels need, where that is another than the one that pads an array least.
 
 Rows are gathered and scattered with their elements along the lanes of tiles: the table is copied into that layout
-before, and what has been gathered, or the sums, into another one after, if that takes less. What is computed elementwise
-of sums is so in their layout, with copies of arguments that it reads besides. A convolution that sums
+before, and what has been gathered, or the sums, into another one after, if that takes less. What is computed
+elementwise of sums is so in their layout, with copies of arguments that it reads besides. A convolution that sums
 several features for each group has those along the lanes, with nothing beside them: the gradient of a depthwise one's
 kernel, which sums the batch. Measured on texts that libtpu 0.0.42 compiled.
 """
