@@ -12,7 +12,9 @@ import meshwright.numpy as mnp
 from meshwright import lax
 from meshwright.api.targets import memory_on
 from meshwright.spmd.memory.compilers import CPU, CUDA, TPU, compiler_for
+from meshwright.spmd.memory.invariants import hoist
 from meshwright.spmd.memory.kernels import kernels_of
+from meshwright.spmd.memory.layouts import lay_out
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.memory.priority import fuse_by_bytes, profile
 from meshwright.spmd.memory.record import record
@@ -118,6 +120,12 @@ def test_rows_of_tables_lie_along_the_lanes():
 
     assert memory(v5e, scattered, array(1024, 3), numbers).temp_bytes >= padded
 
+    def stepped(table, x, numbers):
+        return table - mnp.zeros((1024, 3)).at[numbers].add(x)
+
+    held = memory(v5e, stepped, array(1024, 3), array(1024, 3), numbers).temp_bytes
+    assert 3 * padded <= held < 3.5 * padded  # the table's copy, the sums, and what is computed of both
+
     def depthwise(x, kernel):
         return lax.conv_general_dilated(
             x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=16
@@ -135,6 +143,62 @@ def test_bodies_of_loops_are_counted_by_what_they_need():
         return lax.fori_loop(0, 3, lambda i, x: mnp.sin(a @ x), x)
 
     assert memory(v5e, power, array(512, 512), array(512)).temp_bytes < MIB / 8
+
+
+def test_loops_read_one_copy_of_rows():
+    v5e, numbers = compiler_for("tpu", "v5e"), array(1024, dtype=np.int32)
+
+    def f(x, numbers):
+        def step(i, sums):
+            return mnp.sin(sums.at[numbers].add(x))
+
+        return lax.fori_loop(0, 3, step, mnp.zeros((64, 3)))
+
+    graph = record(mw.jit(f).trace(array(1024, 3), numbers).jaxpr, MESH, v5e)
+    lay_out(graph)
+    hoist(graph)
+    (loop,) = [node for node in graph.post_order() if node.op == "while"]
+    assert [x.shape for x in loop.operands if x.op == "relayout"] == [(1024, 3)]
+
+
+def test_weights_are_rounded_once_before_the_loop_that_reads_them():
+    """Those of products of matrices; products with a vector do not round."""
+    v5e, weights, vector, matrix = compiler_for("tpu", "v5e"), array(4, 256, 256), array(256), array(8, 256)
+
+    def layers(weights, x):
+        return lax.scan(lambda x, w: (mnp.sin(x @ w), None), x, weights)[0]
+
+    once, never = (memory(v5e, layers, weights, x).temp_bytes for x in (matrix, vector))
+    assert once >= 4 * 256 * 256 * 2 > never
+
+
+def test_steps_of_stacks_are_whole_tiles():
+    """What a step of 2 × 16 elements leaves takes 2 × 128."""
+
+    def stacked(x):
+        return mnp.sin(lax.scan(lambda x, _: (mnp.sin(x), x), x, None, length=512)[1]).sum()
+
+    assert memory(compiler_for("tpu", "v5e"), stacked, array(2, 16)).temp_bytes >= 512 * 2 * 128 * 4
+
+
+def test_loops_read_steps_of_arguments_from_main_memory():
+    """Though products before a loop leave time to copy them."""
+
+    def summed(x, xs):
+        return lax.scan(lambda x, y: (mnp.sin(x + y), None), mnp.linalg.matrix_power(x, 4096), xs)[0]
+
+    x = array(1024, 1024)
+    assert memory(compiler_for("tpu", "v5e"), summed, x, array(2, 1024, 1024)).temp_bytes < 16 * MIB
+
+
+def test_what_is_joined_is_written_as_parts():
+    """Both parts of a rotated array, with the columns of the whole along the lanes: they take as much as it does."""
+    v5e, whole = compiler_for("tpu", "v5e"), 64 * 64 * 128 * 4
+
+    def rolled(x):
+        return mnp.concatenate([x[:, :, 4:], x[:, :, :4]], axis=2) * x
+
+    assert 3 * whole <= memory(v5e, rolled, array(64, 64, 100)).temp_bytes <= 4 * whole
 
 
 def test_elements_are_moved_apart_by_a_kernel_of_its_own():

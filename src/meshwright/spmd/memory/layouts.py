@@ -1,7 +1,8 @@
 """Layouts that TPU kernels require, where they differ from the layout with the least padding.
 
 Gathers and scatters of rows need the row elements along the lanes of tiles. The table is copied into that layout
-before, and the gathered rows (or the scattered sums) into a less padded one after. A convolution that sums several
+before, and the gathered rows (or the scattered sums) into a less padded one after, if there is one. Elementwise kernels
+that read such sums keep their layout, and read copies of their other arguments. A convolution that sums several
 features per group has only these along the lanes, such as the kernel gradient of a depthwise convolution, which sums
 over the batch. Derived from programs compiled by libtpu 0.0.42.
 """
@@ -9,7 +10,7 @@ over the batch. Derived from programs compiled by libtpu 0.0.42.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.tiles import tiled, tiled_bytes
@@ -27,33 +28,82 @@ def laid_out(node: Node) -> int | None:
     return None if tiles is None else tiled(node.avals[0], *tiles)
 
 
-def lay_out(graph: Graph) -> Graph:
-    """The program with copies between layouts, in place but for results."""
-    moved: dict[Node, Node] = {}
+def lay_out(graph: Graph) -> None:
+    """Copy between layouts, in place, in bodies of loops and branches as well."""
     copies: dict[tuple[Node, Tiles], Node] = {}
+    rows: dict[Node, Node] = {}
     for node in graph.post_order():
-        node.operands = tuple(moved.get(x, x) for x in node.operands)
-        for i, tiles in enumerate(_wanted(node)):
-            x = node.operands[i]
-            if _pads(x, tiles) and not x.is_splat():
-                copy = copies.setdefault((x, tiles), Node("relayout", (x,), x.avals, {"tiles": tiles}, node.source))
-                node.operands = (*node.operands[:i], copy, *node.operands[i + 1 :])
-        row = _row(node)
-        if row is not None and _pads(node, tiles := _rows(node, node.avals[0].shape[row[1]])):
-            node.attributes = {**node.attributes, "tiles": tiles}
-            moved[node] = Node("relayout", (node,), node.avals, {}, node.source)
-    return Graph(graph.parameters, tuple(moved.get(r, r) for r in graph.results), graph.effects)
+        for region in node.regions:
+            lay_out(region)
+        tiles = _inherit(node, rows)
+        for i, wanted in _wanted(node) if tiles is None else _given(node, tiles):
+            _read_copy(node, i, wanted, copies)
+        tiles = tiles or _written(node)
+        if tiles is not None and _pads(node, tiles):
+            laid = _copied_back(node, tiles)
+            if laid.op != "gather":
+                rows[node] = laid
 
 
-def _wanted(node: Node) -> Sequence[Tiles]:
-    """The tiles that a kernel wants its first operands in."""
+def _inherit(node: Node, rows: Mapping[Node, Node]) -> Tiles | None:
+    """Compute elementwise of sums of rows in their tiles, which are returned; None if that is something else."""
+    if not (node.elementwise or _adds_ones(node)):
+        return None
+    given = [rows[x] for x in node.operands if x in rows and x.avals[0].size == node.avals[0].size]
+    if not given:
+        return None
+    node.operands = tuple(rows.get(x, x) for x in node.operands)
+    tiles: Tiles = given[0].attributes["tiles"]
+    return tiles
+
+
+def _given(node: Node, tiles: Tiles) -> Sequence[tuple[int, Tiles]]:
+    """What the program is given is copied to be read along with rows."""
+    return [(i, tiles) for i, x in enumerate(node.operands) if x.op == "parameter" and x.shape]
+
+
+def _read_copy(node: Node, i: int, tiles: Tiles, copies: dict[tuple[Node, Tiles], Node]) -> None:
+    """Let a kernel read a copy, if other tiles would pad the operand less."""
+    x = node.operands[i]
+    if _pads(x, tiles) and not x.is_splat():
+        copy = copies.setdefault((x, tiles), Node("relayout", (x,), x.avals, {"tiles": tiles}, node.source))
+        node.operands = (*node.operands[:i], copy, *node.operands[i + 1 :])
+
+
+def _copied_back(node: Node, tiles: Tiles) -> Node:
+    """Make a node the copy of what it computes, which is written in tiles and returned."""
+    attributes = {**node.attributes, "tiles": tiles}
+    laid = Node(node.op, node.operands, node.avals, attributes, node.source, special=node.special, var=node.var)
+    node.op, node.operands, node.attributes, node.special = "relayout", (laid,), {}, False
+    return laid
+
+
+def _adds_ones(node: Node) -> bool:
+    """Whether a reshape only adds or drops dimensions of size 1."""
+    if node.op != "reshape":
+        return False
+    before, after = ([n for n in shape if n > 1] for shape in (node.operands[0].shape, node.shape))
+    return before == after
+
+
+def _written(node: Node) -> Tiles | None:
+    """The tiles that rows are gathered into, or summed in."""
+    row = _row(node)
+    return None if row is None else _rows(node, node.shape[row[1]])
+
+
+def _wanted(node: Node) -> Sequence[tuple[int, Tiles]]:
+    """Operands by number, and the tiles that a kernel wants them in."""
     row = _row(node)
     if row is not None:
-        return (_rows(node.operands[0], node.operands[0].shape[row[0]]),)
+        table, added = node.operands[0], node.operands[-1]
+        minor = table.shape[row[0]]
+        also = [(2, _rows(added, minor))] if node.op == "scatter" and minor in added.shape else []
+        return [(0, _rows(table, minor)), *also]
     if node.op == "convolution":
         *_, summed, features = node.operands[1].shape
         if 1 < summed and int(node.attributes.get("feature_group_count", 1)) == features:
-            return ((summed, 1),) * 2
+            return [(0, (summed, 1)), (1, (summed, 1))]
     return ()
 
 

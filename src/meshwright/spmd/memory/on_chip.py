@@ -9,6 +9,7 @@ of the two memories' peaks, not their sum. The rules, derived from buffer assign
   twice as long as the copy. Copies are sequential. The value stays until its last read. If the copy would be too late,
   there is none.
 - One argument is copied before the program begins: the one that saves most.
+- Arguments that a loop reads only in slices are not copied.
 - A value that is not read for eight times as long as a copy of the whole vector memory takes is not kept there.
 - Results stay until the end of the program, where they are copied out one after the other.
 - Consecutive loops over the same arrays run as one, so all values that they read and write are live together.
@@ -31,6 +32,7 @@ from meshwright.spmd.memory.buffers import Buffer, Liveness
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.stacks import in_parts
 
 #: how many times as long as a copy the kernels take that run beside it (``msa_preferred_overlap_to_async_copy_ratio``)
 _OVERLAP = 2
@@ -176,11 +178,12 @@ class VectorMemory:
 
     @cached_property
     def _reads(self) -> dict[Buffer, list[int]]:
-        """The slots at which each value is read."""
+        """The slots at which each value is read as a whole."""
         reads: dict[Buffer, list[int]] = defaultdict(list)
         for step, kernel in enumerate(self.order):
             if not kernel.view:
-                for buffer in (b for source in kernel.inputs for b in self.live.of[source] if b is not None):
+                read = ((source, b) for source in kernel.inputs for b in self.live.of[source] if b is not None)
+                for buffer in (b for source, b in read if b.kind != "argument" or not in_parts(kernel, source)):
                     if self._slot[step] not in reads[buffer][-1:]:
                         reads[buffer].append(self._slot[step])
         return reads

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.kernels import Kernel
 from meshwright.spmd.memory.layouts import laid_out
-from meshwright.spmd.memory.tiles import convolution_bytes, tiled_bytes
+from meshwright.spmd.memory.stacks import step_dimension
+from meshwright.spmd.memory.tiles import alike, convolution_bytes, stacked_bytes, tiled_bytes
 
 #: allocation granularity in bytes
 _UNIT = 512
@@ -17,9 +18,11 @@ def pad(buffers: Sequence[Buffer], order: Sequence[Kernel]) -> None:
     """Let buffers be as large as their tiles, in place; what bodies need themselves is counted in tiles already."""
     nodes = (node for kernel in order for node in kernel.members if node.op == "convolution")
     convolved = {x.shape for node in nodes for x in (node, node.operands[0])}
+    steps = {k: d for kernel in order for k in kernel.inputs if (d := step_dimension(kernel, k)) is not None}
     for buffer in buffers:
+        step = None if buffer.kind == "argument" else steps.get(buffer.kernel)
         if buffer.nbytes == buffer.aval.nbytes:
-            buffer.nbytes = _bytes(buffer, convolved)
+            buffer.nbytes = _bytes(buffer, convolved) if step is None else stacked_bytes(buffer.aval, step)
         else:
             buffer.nbytes = -(-buffer.nbytes // _UNIT) * _UNIT
 
@@ -30,7 +33,15 @@ def _bytes(buffer: Buffer, convolved: set[tuple[int, ...]]) -> int:
         return chosen
     if buffer.aval.shape in convolved:
         return convolution_bytes(buffer.aval)
+    if _cut(buffer):
+        return alike(buffer.aval, buffer.kernel.root.operands[0].avals[0])
     return tiled_bytes(buffer.aval.update(shape=_shape(buffer)))
+
+
+def _cut(buffer: Buffer) -> bool:
+    """A part of an array, in the same order; results have the layout that pads them least."""
+    node = buffer.kernel.root
+    return node.op == "slice" and buffer.kind != "result" and node.operands[0] not in buffer.kernel.members
 
 
 def _shape(buffer: Buffer) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from meshwright.spmd.memory.copies import (
 )
 from meshwright.spmd.memory.fusion import fuse
 from meshwright.spmd.memory.graph import Graph
-from meshwright.spmd.memory.halves import halve
+from meshwright.spmd.memory.halves import halve, halve_invariants
 from meshwright.spmd.memory.held import LiveBuffer, Memory
 from meshwright.spmd.memory.invariants import hoist
 from meshwright.spmd.memory.kernels import Kernel, kernels_of
@@ -61,6 +61,9 @@ def predict(
     """
     known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
     graph = record(jaxpr, mesh, compiler)
+    if compiler.tiles:
+        lay_out(graph)
+        halve_invariants(graph)
     hoist(graph)
     memory = _Plan(graph, donated, known=known, names=names, compiler=compiler).memory
     return replace(memory, host_bytes=_in_host_memory(jaxpr))
@@ -91,8 +94,6 @@ class _Plan:
         self.names = names
         prune(graph)
         scatter_in_place(graph)
-        if compiler.tiles:
-            graph = lay_out(graph)
         if compiler.into_products:
             halve(graph)
         if compiler.copies_transposed:

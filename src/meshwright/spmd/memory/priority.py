@@ -29,6 +29,8 @@ _PARTS = ("slice", "dynamic_slice")
 
 def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compiler) -> list[Kernel]:
     """Fuse in place; returns the kernels that are left, in post-order."""
+    if compiler.into_products:
+        kept = kept | _joined(kernels)
     gone: set[Kernel] = set()
     queue = [(-saved, k.number, k) for k in kernels if (saved := _saved(k, kept, compiler)) > 0]
     heapq.heapify(queue)
@@ -72,6 +74,12 @@ def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
     fused = sum(_read(u, s) for u in users for s in producer.inputs if s not in u.inputs)
     again = inside.work * (sum(max(1.0, p.shares[producer.root]) for _, p in uses) - 1)
     return unfused - fused - again + _LAUNCH
+
+
+def _joined(kernels: Sequence[Kernel]) -> set[Kernel]:
+    """What TPUs pad or join with others, which they read as it is."""
+    users = (k for k in kernels if k.root.op in ("concatenate", "pad"))
+    return {x for user in users for x in user.operands if not x.root.is_splat()}
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,25 @@ def tiled_bytes(aval: ShapedArray) -> int:
     return min(tiled(aval, *pair) for pair in itertools.permutations(aval.shape, 2))
 
 
+def alike(aval: ShapedArray, whole: ShapedArray) -> int:
+    """Bytes of an array with the dimensions in tiles that pad another one of the same rank least."""
+    if aval.ndim < 2:
+        return tiled_bytes(aval)
+    pairs = itertools.permutations(reversed(range(aval.ndim)), 2)
+    minor, rows = min(pairs, key=lambda pair: tiled(whole, *(whole.shape[d] for d in pair)))
+    return tiled(aval, aval.shape[minor], aval.shape[rows])
+
+
+def stacked_bytes(aval: ShapedArray, step: int) -> int:
+    """Bytes of an array that is used one element along a dimension at a time."""
+    part = tuple(n for d, n in enumerate(aval.shape) if d != step)
+    if not part:
+        return tiled_bytes(aval)
+    if len(part) == 1:
+        return tiled(aval, *part, aval.shape[step])
+    return aval.shape[step] * tiled_bytes(aval.update(shape=part))
+
+
 def convolution_bytes(aval: ShapedArray) -> int:
     """Of the input or the result of a convolution, ``[batch, positions…, features]``: features along the minor
     dimension of tiles, or the batch, and features along the next one."""
