@@ -118,6 +118,14 @@ def test_imports_of_what_nobody_has(name):
     assert not isinstance(caught.value, LeftOutError)
 
 
+def test_each_module_explains_its_own_names():
+    root = Path(importlib.import_module("meshwright").__file__).parent
+    for file in root.rglob("*.py"):
+        parts = file.relative_to(root).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        assert set(re.findall(r"\b_?absent\(\"(.*)\"\)", file.read_text())) <= {name}
+
+
 def test_no_module_that_is_left_out_is_here():
     assert [m for m in MODULES if m.isidentifier() and hasattr(module_of("meshwright", ""), m)] == []
 
