@@ -1,5 +1,6 @@
 """``jax.custom_derivatives``: functions with a derivative rule of their own."""
 
+from meshwright.core.absent import absent as _absent
 from meshwright.ir.op import Zero as SymbolicZero
 from meshwright.transforms.closures import custom_gradient, linear_call
 from meshwright.transforms.custom_jvp import custom_jvp
@@ -15,3 +16,5 @@ __all__ = [
     "custom_vjp",
     "linear_call",
 ]
+
+__getattr__ = _absent("custom_derivatives")

@@ -223,6 +223,10 @@ class MissingExtraError(MeshwrightError, ImportError):
     """A package that only some of the library needs is not installed, or in a version that does not fit."""
 
 
+class LeftOutError(MeshwrightError, ModuleNotFoundError):
+    """An import of what JAX has and is left out here; says what to use instead."""
+
+
 class CallbackError(JaxRuntimeError):
     """A Python function that a program calls raised, or returned something else than it was declared to."""
 

@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from meshwright.core.absent import absent as _absent
 from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.errors import ArgumentError, ProfilerError
@@ -36,13 +37,16 @@ from meshwright.runtime import programs
 from meshwright.runtime.pjrt import profiling
 
 __all__ = [
-    "Profile", "ProfileOptions", "StepTraceAnnotation", "TraceAnnotation", "annotate_function",
+    "Profile", "ProfileData", "ProfileEvent", "ProfileOptions", "ProfilePlane",
+    "StepTraceAnnotation", "TraceAnnotation", "annotate_function",
     "device_memory_profile", "read_profile", "save_device_memory_profile", "start_server", "start_trace",
     "stop_server", "stop_trace", "trace",
 ]  # fmt: skip
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ProfileOptions = profiling.ProfileOptions
+#: what a recorded profile (``.xplane.pb``) holds: ``ProfileData.from_file(name).planes``, their lines and events
+ProfileData, ProfilePlane, ProfileEvent = profiling.ProfileData, profiling.ProfilePlane, profiling.ProfileEvent
 
 
 class TraceAnnotation(profiling.TraceMe):  # type: ignore[misc]
@@ -189,3 +193,6 @@ def save_device_memory_profile(filename: str | os.PathLike[str], backend: str | 
     file = as_path("save_device_memory_profile: filename", filename)
     with user_file("save_device_memory_profile: filename", file):
         file.write_bytes(device_memory_profile(backend))
+
+
+__getattr__ = _absent("profiler")

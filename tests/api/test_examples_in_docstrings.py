@@ -26,7 +26,8 @@ MODULES = [
     "ops.linalg.cholesky", "ops.linalg.eig",
     "ops.linalg.eigh", "ops.linalg.fft", "ops.special.incomplete_beta", "ops.special.incomplete_gamma",
     "ops.linalg.lu", "ops.linalg.qr", "ops.linalg.svd", "ops.linalg.triangular_solve", "ops.linalg.tridiagonal",
-    "runtime.devices", "sharding.mesh", "transforms.autodiff", "transforms.checkify", "transforms.closures",
+    "monitoring", "runtime.devices", "runtime.pjrt.exchange", "sharding.mesh",
+    "transforms.autodiff", "transforms.checkify", "transforms.closures",
     "transforms.custom_jvp", "transforms.custom_vmap", "transforms.implicit", "transforms.jacobian",
     "transforms.remat", "transforms.residuals", "transforms.vmap",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import jax
 import numpy as np
@@ -144,6 +145,26 @@ def test_a_mesh_of_the_users_names_the_axes():
     part.verify(X, W)
 
 
+@pytest.mark.parametrize(
+    "lowered",
+    [
+        lambda p: p.lower(),
+        lambda p: p.trace().lower(),
+        lambda p: p.trace().lower(compiler_options={"xla_cpu_enable_fast_math": True}),
+        lambda p: pickle.loads(pickle.dumps(p.lower())),
+    ],
+    ids=["lower", "trace", "options", "pickled"],
+)
+def test_what_is_lowered_keeps_the_shardings_of_the_text(lowered):
+    program, mesh = mw.load(LAYER), AbstractMesh((8,), ("y",))
+    with mw.set_mesh(mesh):
+        got = lowered(program).partition()
+    assert got.in_shardings == lowered(program).partition().in_shardings == program.partition().in_shardings
+    named = AbstractMesh((2, 2, 2), ("a", "b", "c"))
+    assert lowered(program).partition(named).in_shardings[0].spec == P(("a", "b"), None)
+    assert lowered(program).program.mesh is None
+
+
 def test_listed_devices_make_a_mesh_in_another_order():
     text = """func.func @main(%x: tensor<8x2xf32> {mhlo.sharding = "{devices=[4,1]3,1,0,2}"}) -> tensor<8x2xf32> {
   %0 = stablehlo.add %x, %x : tensor<8x2xf32>
@@ -225,7 +246,9 @@ def test_programs_without_shardings_need_a_mesh():
     assert program.mesh is None and program.num_partitions == 1
     with pytest.raises(MeshError, match=r"has no shardings.*num_devices=8"):
         program.partition()
-    assert program.partition(num_devices=4).num_devices == 4
+    with pytest.raises(MeshError, match=r"has no shardings.*num_devices=8"):
+        program.lower().partition()
+    assert program.partition(num_devices=4).num_devices == program.lower().partition(num_devices=4).num_devices == 4
 
 
 def test_64_bit_values_stay_what_they_are():

@@ -157,6 +157,29 @@ def test_layers_of_packed_sequences_are_torchs(name):
         np.testing.assert_allclose(gradients[0][key], p.grad, rtol=1e-4, atol=1e-5)
 
 
+LOOPS = {
+    "lstm": (lambda: Of(lambda self, x: self.layer(x)[0], nn.LSTM(4, 5, batch_first=True)), (torch.randn(4, 3, 4),), 0),
+    "ctc": (
+        lambda: Of(lambda self, x, y: F.ctc_loss(x, y, torch.full((4,), 7), torch.full((4,), 3))),
+        (torch.randn(7, 4, 6).log_softmax(-1), torch.randint(1, 5, (4, 3))),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_states_that_start_as_zeros_along_explicit_axes(name):
+    made, inputs, batch = LOOPS[name]
+    module = made()
+    mesh = mw.make_mesh((2,), ("x",), axis_types=(mw.sharding.AxisType.Explicit,))
+    with mw.set_mesh(mesh):
+        model = mw.from_torch(module, inputs)
+        splits = [mw.P(*[None] * batch, "x"), mw.P("x")]
+        placed = [mw.device_put(t.numpy(), mw.NamedSharding(mesh, s)) for t, s in zip(inputs, splits)]
+        got = mw.jit(model)(model.params, *placed)
+    np.testing.assert_allclose(got, module(*inputs).detach(), rtol=1e-5, atol=1e-5)
+
+
 def computed(self, x):
     lengths = torch.full((3,), x.shape[1]) - torch.arange(3)
     return padded_again(self, x, lengths, is_sorted=True)

@@ -189,6 +189,21 @@ def test_dlpack_to_another_device_or_stream(refuses):
         array.__dlpack__(stream=1)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool", "complex64", "float4_e2m1fn", "float8_e5m2", "int4", "uint2"])
+def test_dlpack_has_the_dtypes_that_are_supported(refuses, dtype):
+    array = mnp.zeros(2, dtype)
+    if mw.dlpack.is_supported_dtype(dtype):
+        assert type(array.__dlpack__()).__name__ == "PyCapsule"
+    else:
+        with refuses(errors.DLPackError, f"DLPack has no {dtype}", "astype"):
+            array.__dlpack__()
+
+
+def test_dlpack_supports_no_dtype_that_is_none(refuses):
+    with refuses(errors.DTypeError, "is_supported_dtype", "got None"):
+        mw.dlpack.is_supported_dtype(None)
+
+
 def test_dlpack_of_dtypes_that_numpy_lacks():
     array = mnp.arange(8, dtype="bfloat16")
     assert type(array.__dlpack__()).__name__ == "PyCapsule"

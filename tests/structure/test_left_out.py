@@ -6,10 +6,13 @@ import importlib
 import inspect
 import re
 import warnings
+from pathlib import Path
 
 import pytest
 
-from meshwright.core.absent import ABSENT, reason
+from meshwright.core.absent import reason
+from meshwright.core.left_out import MODULES, NAMES
+from meshwright.errors import LeftOutError
 
 
 def module_of(package, name):
@@ -30,27 +33,44 @@ def names_of(module, inner):
             value = getattr(module, name, None)
         if name.startswith("_") or value is None:
             continue
-        if not (inspect.ismodule(value) and (inner or not value.__name__.startswith("jax"))):
+        if inspect.ismodule(value):
+            is_theirs = value.__name__.startswith(module.__name__ if inner else "jax")
+        else:
+            is_theirs = not callable(value) or str(getattr(value, "__module__", "jax")).startswith("jax")
+        if is_theirs:
             found.append(name)
     return found
 
 
 @pytest.mark.parametrize(
-    "module", [*ABSENT, "tree", "numpy.linalg", "numpy.fft", "scipy.sparse.linalg", "flatten_util"]
+    "module",
+    [
+        *NAMES,
+        "dlpack",
+        "interpreters",
+        "monitoring",
+        "scipy",
+        "version",
+        "tree",
+        "numpy.linalg",
+        "numpy.fft",
+        "scipy.sparse.linalg",
+        "flatten_util",
+    ],
 )
 def test_every_name_is_here_or_left_out_on_purpose(module):
     theirs, ours = module_of("jax", module), module_of("meshwright", module)
     missing = [n for n in names_of(theirs, bool(module)) if not hasattr(ours, n)]
-    assert [n for n in missing if module not in ABSENT or reason(module, n) is None] == []
+    assert [n for n in missing if reason(module, n) is None] == []
     for name in missing:
         with pytest.raises(AttributeError, match=re.escape(reason(module, name))):
             getattr(ours, name)
 
 
-@pytest.mark.parametrize("module", ABSENT)
+@pytest.mark.parametrize("module", NAMES)
 def test_what_is_left_out_is_not_here(module):
     ours = module_of("meshwright", module)
-    patterns = [p for entry in ABSENT[module] for p in entry.split("|")]
+    patterns = [p for entry in NAMES[module] for p in entry.split("|")]
     assert [p for p in patterns if p.isidentifier() and hasattr(ours, p)] == []
 
 
@@ -62,11 +82,59 @@ def test_a_name_that_nobody_has():
             module.no_such_name  # noqa: B018
 
 
+def test_every_module_is_here_or_left_out_on_purpose():
+    import jax
+
+    root = Path(jax.__file__).parent
+    modules = [".".join(f.relative_to(root).with_suffix("").parts) for f in root.rglob("*.py")]
+    public = {m.removesuffix(".__init__") for m in modules if not re.search(r"(^|\.)_(?!_init__$)", m)} - {"__init__"}
+    assert len(public) > 150
+    for module in public:
+        try:
+            importlib.import_module(f"meshwright.{module}")
+        except LeftOutError as error:
+            assert re.match(r"there is no meshwright\.\S+: \w+", str(error))
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("import meshwright.experimental.pallas.tpu", "ffi.ffi_call"),
+        ("from meshwright.experimental import pallas", "ffi.ffi_call"),
+        ("from meshwright.experimental.sparse import BCSR", "use BCOO"),
+        ("from meshwright.export import symbolic_shape", "export once for each shape"),
+        ("from meshwright.lax import psend", "use all_to_all or ppermute"),
+    ],
+)
+def test_imports_of_what_is_left_out_say_why(statement, why):
+    with pytest.raises(LeftOutError, match=why):
+        exec(statement)
+
+
+@pytest.mark.parametrize("name", ["no_such_name", "jit.no_such_name"])
+def test_imports_of_what_nobody_has(name):
+    with pytest.raises(ModuleNotFoundError) as caught:
+        importlib.import_module(f"meshwright.{name}")
+    assert not isinstance(caught.value, LeftOutError)
+
+
+def test_each_module_explains_its_own_names():
+    root = Path(importlib.import_module("meshwright").__file__).parent
+    for file in root.rglob("*.py"):
+        parts = file.relative_to(root).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        assert set(re.findall(r"\b_?absent\(\"(.*)\"\)", file.read_text())) <= {name}
+
+
+def test_no_module_that_is_left_out_is_here():
+    assert [m for m in MODULES if m.isidentifier() and hasattr(module_of("meshwright", ""), m)] == []
+
+
 def test_experimental():
     from meshwright import experimental
 
     for name in ("checkify", "mesh_utils", "multihost_utils", "shard_alike", "shard_map"):
         assert getattr(experimental, name).__doc__
     assert callable(experimental.io_callback)
-    with pytest.raises(AttributeError, match="it has checkify"):
+    with pytest.raises(AttributeError, match="use io_callback, pure_callback"):
         _ = experimental.host_callback

@@ -295,16 +295,16 @@ class ImportedProgram(Stage):
         return replace(self.program, jaxpr=jaxpr, arguments=arguments, out_shardings=tuple(outs), place=chosen)
 
     def trace(self) -> Traced:
-        """The program for one device, as a jaxpr."""
-        return Traced(self.program)
+        """The program for one device, as a jaxpr; partitioned later, it has the shardings that it is written with."""
+        return Traced(self.program, self.bound)
 
     def lower(self, mesh: AnyMesh | None = None) -> Lowered:
-        """The program on ``mesh``, or without one for one device.
+        """The program on ``mesh``, or without one for one device; its ``partition`` is that of this program.
 
         Raises:
           MeshError, ShardingError: as :meth:`partition`.
         """
-        return Lowered(self.program if mesh is None else self.bound(mesh))
+        return Lowered(self.program, self.bound) if mesh is None else Lowered(self.bound(mesh))
 
     def compile(self, mesh: AnyMesh | None = None) -> Compiled:
         """The program ready to run: on the devices of ``mesh``, or without one on one device.

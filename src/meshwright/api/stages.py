@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.executable import Results, one_device
 from meshwright.runtime.scratch import in_blocks
 from meshwright.runtime.warm import compile_lowered
-from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, Sharding, named_to_hlo
+from meshwright.sharding import AbstractMesh, AnyMesh, Mesh, NamedSharding, Sharding, named_to_hlo
 from meshwright.sharding.asked import mesh_asked
 from meshwright.sharding.mesh import get_mesh
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
@@ -47,12 +47,16 @@ else:  # the partitioner, which programs for one device do without
     partitioned = LateModule("meshwright.api.partitioned")
     partitioning = LateModule("meshwright.api.partitioning")
 
+#: what a program for one device is on a mesh (or so many devices), where it says more than that it runs there
+Bound = Callable[[AnyMesh | None, int | None], Program]
+
 
 class Traced(Stage):
     """A function traced at the types of its arguments."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, bound: Bound | None = None) -> None:
         self.program = program
+        self._bound = bound
         self.fun_name = program.name
 
     @property
@@ -71,7 +75,7 @@ class Traced(Stage):
           ArgumentError: ``lowering_platforms`` names others than the one there is.
         """
         require_platforms(lowering_platforms)
-        return Lowered(_with_options(self.program, compiler_options))
+        return Lowered(_with_options(self.program, compiler_options), self._bound)
 
     def __repr__(self) -> str:
         return f"Traced({self.fun_name!r}, {len(self.jaxpr.eqns)} eqns)"
@@ -86,12 +90,13 @@ class Traced(Stage):
 class Lowered(Stage):
     """The whole program, for all devices, before it is partitioned."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, bound: Bound | None = None) -> None:
         self.program = placed(pruned(program))
+        self._bound = bound
 
     def __getstate__(self) -> dict[str, Any]:
         # What is written out or compiled is of this process.
-        return {"program": self.program}
+        return {"program": self.program, "_bound": self._bound}
 
     @cached_property
     def module(self) -> Any:
@@ -140,7 +145,7 @@ class Lowered(Stage):
     @boundary
     def partition(
         self,
-        mesh: Mesh | AbstractMesh | None = None,
+        mesh: AnyMesh | None = None,
         num_devices: int | None = None,
         *,
         combine_bytes: int = 0,
@@ -159,7 +164,13 @@ class Lowered(Stage):
           MemoryLimitError: a device needs more than the limit.
           MeshError: there is no mesh, or another one than the shardings'.
         """
+        return partitioning.partition_program(self._on_mesh(mesh, num_devices), combine_bytes, memory_limit)
+
+    def _on_mesh(self, mesh: AnyMesh | None, num_devices: int | None) -> Program:
+        """The program on the mesh that :meth:`partition` is asked for."""
         program = self.program
+        if self._bound is not None:
+            return replace(self._bound(mesh, num_devices), compiler_options=program.compiler_options)
         mesh = mesh_asked(mesh, num_devices, "partition")
         if mesh is None and program.mesh is None:
             mesh = get_mesh()
@@ -168,8 +179,7 @@ class Lowered(Stage):
                 f"partition: the program's shardings are over {program.mesh!r}, not {mesh!r}; leave the mesh out, or "
                 "lower it with shardings over the other"
             )
-        bound = program if mesh is None else replace(program, place=mesh)
-        return partitioning.partition_program(bound, combine_bytes, memory_limit)
+        return program if mesh is None else replace(program, place=mesh)
 
     @boundary
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:

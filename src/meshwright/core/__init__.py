@@ -3,6 +3,7 @@
 The names of ``jax.core`` and ``jax.extend.core`` are here too, wherever they are defined.
 """
 
+from meshwright.core.absent import absent
 from meshwright.core.late import late_attributes
 
 __getattr__, __dir__ = late_attributes(
@@ -13,4 +14,5 @@ __getattr__, __dir__ = late_attributes(
         **dict.fromkeys(("Trace", "Tracer", "ensure_compile_time_eval", "eval_jaxpr"), "meshwright.ir.tracing"),
         "jaxpr_as_fun": "meshwright.api.tracing",
     },
+    missing=absent("core"),
 )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import meshwright.numpy as mnp
 from meshwright.core import pytree
+from meshwright.core.absent import absent as _absent
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
@@ -316,3 +317,6 @@ def pack_optimizer_state(marked_pytree: Any) -> OptimizerState:
     if not all(isinstance(x, JoinPoint) for x in leaves):
         raise ArgumentError("pack_optimizer_state: expected what unpack_optimizer_state gives, of JoinPoints")
     return _packed([x.subtree for x in leaves], tree)
+
+
+__getattr__ = _absent("example_libraries.optimizers")

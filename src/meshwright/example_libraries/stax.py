@@ -17,6 +17,7 @@ from meshwright import lax, nn, random
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.api.tracing import eval_shape
 from meshwright.core import pytree
+from meshwright.core.absent import absent as _absent
 from meshwright.errors import ArgumentError
 from meshwright.nn.initializers import glorot_normal, normal, ones, zeros
 
@@ -276,3 +277,6 @@ def shape_dependent(make_layer: Callable[[Shape], Layer]) -> Layer:
         return make_layer(inputs.shape)[1](params, inputs, **kwargs)
 
     return init_fun, apply_fun
+
+
+__getattr__ = _absent("example_libraries.stax")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from meshwright.api.callbacks import io_callback
+from meshwright.core.absent import absent
 from meshwright.core.late import late_attributes, submodules
 from meshwright.core.options import enable_x64
 from meshwright.sharding import PartitionSpec
@@ -23,6 +24,7 @@ __getattr__, __dir__ = late_attributes(
     submodules(
         __name__,
         "checkify",
+        "compilation_cache",
         "compute_on",
         "custom_partitioning",
         "export",
@@ -39,4 +41,5 @@ __getattr__, __dir__ = late_attributes(
         "sparse",
         "shard_map",
     ),
+    absent("experimental"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from meshwright.core.absent import absent as _absent
 from meshwright.core.config import config
 from meshwright.core.expected import refused
 from meshwright.errors import ArgumentError
@@ -38,3 +39,6 @@ def compute_on(compute_type: str) -> AbstractContextManager[None]:
 @contextmanager
 def _nothing_to_do() -> Iterator[None]:
     yield
+
+
+__getattr__ = _absent("experimental.compute_on")

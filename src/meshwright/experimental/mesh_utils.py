@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core.absent import absent as _absent
 from meshwright.core.words import counted, there_are
 from meshwright.errors import MeshError
 from meshwright.hardware.placement import placed
@@ -80,3 +81,6 @@ def create_hybrid_device_mesh(
     grid = np.stack([create_device_mesh(shape, granules[key]) for key in order]).reshape(*blocks, *shape)
     sides = [axis for i in range(len(shape)) for axis in (i, len(shape) + i)]
     return grid.transpose(sides).reshape([a * b for a, b in zip(blocks, shape)])
+
+
+__getattr__ = _absent("experimental.mesh_utils")

@@ -11,6 +11,7 @@ from meshwright.api.assembling import make_array_from_process_local_data
 from meshwright.api.jit import jit
 from meshwright.api.placement import block_until_ready, device_put
 from meshwright.core import pytree
+from meshwright.core.absent import absent as _absent
 from meshwright.core.config import config
 from meshwright.core.float0 import is_float0
 from meshwright.errors import ArgumentError, DistributedError
@@ -224,3 +225,6 @@ def global_array_to_host_local_array(global_inputs: Any, global_mesh: Any, pspec
         return from_numpy(out)
 
     return pytree.map(local, global_inputs, _shardings(global_inputs, global_mesh, pspecs))
+
+
+__getattr__ = _absent("experimental.multihost_utils")

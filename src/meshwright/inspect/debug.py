@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import pytree, source
-from meshwright.core.absent import absent as _absent
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
@@ -284,6 +283,3 @@ def visualize_array_sharding(array: Any, **options: Any) -> None:
         inspect_array_sharding(array, callback=lambda s: visualize_sharding(shape, s, **options))
     else:
         _visualize(array, **options)
-
-
-__getattr__ = _absent("debug")

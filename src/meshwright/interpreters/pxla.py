@@ -1,6 +1,7 @@
 """``jax.interpreters.pxla``: meshes and ``pmap``'s shardings by their older path. Today's: ``meshwright.sharding``."""
 
 from meshwright.api.environment import thread_resources
+from meshwright.core.absent import absent as _absent
 from meshwright.runtime.array import Array
 from meshwright.sharding import Mesh, PartitionSpec, PmapSharding
 from meshwright.sharding.sharding_spec import (
@@ -20,3 +21,5 @@ __all__ = [
 
 #: today: ``meshwright.Array``
 ShardedDeviceArray = Array
+
+__getattr__ = _absent("interpreters.pxla")

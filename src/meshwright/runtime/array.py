@@ -291,7 +291,7 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
         """A DLPack capsule that shares the array's memory, or with ``copy`` a copy. The consumer must not write to it.
 
         Raises:
-          DLPackError: another device or a stream is requested.
+          DLPackError: another device or a stream is requested, or DLPack has no such dtype.
         """
         here = self.__dlpack_device__()
         if dl_device not in (None, here) or (stream is not None and here[0] == 1):
@@ -305,7 +305,7 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
                 f"__dlpack__: the array lies on {len(spread_of(self.sharding).reals)} devices; export the arrays of "
                 "x.addressable_shards (shard.data), or put it on one device with device_put first"
             )
-        return pjrt.dlpack_capsule(self.__deepcopy__({}).buffer if copy else self.buffer)
+        return exchange.capsule(self.__deepcopy__({}).buffer if copy else self.buffer)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return pjrt.dlpack_device(spread_of(self.sharding).reals[0])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
+from meshwright.core import monitoring
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
@@ -337,11 +338,13 @@ def _loaded(program: DeviceProgram, quick: bool, options: tuple[tuple[str, Any],
     source = module if callbacks else module_bytecode(module)
     try_unknown_calls(program, len(reals or (0,)))
     loaded = pjrt.compile_module(source, program.name, callbacks, quick, program.as_text, options, reals)
+    seconds = time.perf_counter() - started
     _LOGGER.log(
         log_level(),
         "Compiled %s for %s in %.3f s",
-        program.name, ", ".join(map(str, program.in_avals)) or "no arguments", time.perf_counter() - started,
+        program.name, ", ".join(map(str, program.in_avals)) or "no arguments", seconds,
     )  # fmt: skip
+    monitoring.DURATIONS.record(monitoring.COMPILED, seconds, fun_name=program.name)
     return loaded
 
 

@@ -1,9 +1,10 @@
 """``jax.scipy``'s functions: what SciPy adds to NumPy, for arrays and tracers. Submodules are imported when used."""
 
+from meshwright.core.absent import absent as _absent
 from meshwright.core.late import late_attributes as _late_attributes
 from meshwright.core.late import submodules as _submodules
 
 _NAMES = (
     "cluster", "integrate", "interpolate", "linalg", "ndimage", "optimize", "signal", "sparse", "special", "stats",
 )  # fmt: skip
-__getattr__, __dir__ = _late_attributes(__name__, {}, _submodules(__name__, *_NAMES))
+__getattr__, __dir__ = _late_attributes(__name__, {}, _submodules(__name__, *_NAMES), _absent("scipy"))

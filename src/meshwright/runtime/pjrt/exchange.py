@@ -9,9 +9,10 @@ import numpy as np
 from jaxlib import _jax
 from jaxlib import xla_client as xc
 
-from meshwright.errors import DLPackError
+from meshwright.core.dtypes import as_dtype
+from meshwright.errors import DLPackError, DTypeError
 from meshwright.runtime.pjrt import platforms
-from meshwright.runtime.pjrt.client import buffer_from_numpy, real_devices, require_own_process
+from meshwright.runtime.pjrt.client import buffer_from_numpy, dlpack_capsule, real_devices, require_own_process
 
 #: DLPack's numbers of memory that is the host's: also that of it which CUDA's and ROCm's devices read. Not memory that
 #: CUDA moves to where it is used (13): the host can read it, and may do so before a kernel has written it.
@@ -21,6 +22,32 @@ _HOST_MEMORY = (1, 3, 11)
 def is_host_memory(exporter: Any) -> bool:
     """Whether what an exporter has is in the host's memory."""
     return exporter.__dlpack_device__()[0] in _HOST_MEMORY
+
+
+def has_dlpack_type(dtype: Any) -> bool:
+    """Whether arrays of a dtype can be handed to other libraries by DLPack.
+
+    Raises:
+      DTypeError: what is no dtype, ``None`` too.
+
+    Example:
+      >>> mw.dlpack.is_supported_dtype("bfloat16"), mw.dlpack.is_supported_dtype("int4")
+      (True, False)
+    """
+    if dtype is None:  # which NumPy takes for float64
+        raise DTypeError("is_supported_dtype: expected a dtype (such as 'float32'), got None")
+    return as_dtype(dtype).name not in ("int2", "int4", "uint2", "uint4")
+
+
+def capsule(buffer: Any) -> Any:
+    """A DLPack capsule of a buffer, sharing its memory.
+
+    Raises:
+      DLPackError: DLPack has no such dtype.
+    """
+    if not has_dlpack_type(buffer.dtype):
+        raise DLPackError(f"__dlpack__: DLPack has no {buffer.dtype}; convert the array first, with x.astype('int8')")
+    return dlpack_capsule(buffer)
 
 
 def buffer_from_dlpack(exporter: Any, real: int) -> Any:

@@ -15,6 +15,9 @@ from meshwright.runtime.pjrt.client import client
 #: a mark on the time line, as a context manager with metadata
 TraceMe = _profiler.TraceMe
 ProfileOptions = _profiler.ProfileOptions
+#: what a recorded profile holds
+ProfileData = _profile_data.ProfileData
+ProfilePlane, ProfileEvent = _profile_data.ProfilePlane, _profile_data.ProfileEvent
 
 
 def session(options: Any = None) -> Any:
@@ -55,7 +58,7 @@ class Event:
 
 def events(path: Path) -> Iterator[Event]:
     """The ops that a recorded profile (``.xplane.pb``) holds."""
-    for plane in _profile_data.ProfileData.from_file(str(path)).planes:
+    for plane in ProfileData.from_file(str(path)).planes:
         found = _NUMBER_OF_DEVICE.fullmatch(plane.name)
         for line in plane.lines:
             for event in line.events:

@@ -1,5 +1,6 @@
 """Linear algebra, with the names and defaults of ``jax.scipy.linalg``."""
 
+from meshwright.core.absent import absent as _absent
 from meshwright.numpy.linalg import expm
 from meshwright.numpy.stages import give_stages as _give_stages
 from meshwright.scipy.linalg.decompositions import (
@@ -51,3 +52,5 @@ __all__ = [
 ]  # fmt: skip
 
 _give_stages(globals())
+
+__getattr__ = _absent("scipy.linalg")

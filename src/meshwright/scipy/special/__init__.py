@@ -1,5 +1,6 @@
 """Special functions, with the names of ``jax.scipy.special``."""
 
+from meshwright.core.absent import absent as _absent
 from meshwright.numpy.stages import give_stages as _give_stages
 from meshwright.scipy.special.bessel import i0, i0e, i1, i1e
 from meshwright.scipy.special.entropies import (
@@ -57,3 +58,5 @@ __all__ = [
 ]  # fmt: skip
 
 _give_stages(globals())
+
+__getattr__ = _absent("scipy.special")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core.absent import absent as _absent
 from meshwright.numpy.logic import where
 from meshwright.ops.elementwise.table import exp, floor, lgamma
 from meshwright.scipy.special.entropies import xlogy
@@ -28,3 +29,6 @@ pmf = _of.of("pmf", exp, logpmf, 2, 1.5, gives=0.251)
 @_of(2, 1.5, gives=0.8088)
 def cdf(x: Any, mu: Any) -> Any:
     return where(x < 0, 0.0, gammaincc(floor(where(x < 0, 0.0, x)) + 1, mu))
+
+
+__getattr__ = _absent("scipy.stats.poisson")

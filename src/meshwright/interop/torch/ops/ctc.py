@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright import lax
 from meshwright import numpy as mnp
+from meshwright.interop.torch.ops.loops import scan
 from meshwright.interop.torch.ops.losses import MEAN, NONE
 from meshwright.interop.torch.registry import register
 from meshwright.transforms.autodiff import stop_gradient
@@ -86,7 +86,7 @@ def _losses(log_probs: Any, labels: Any, frames: Any, counts: Any, blank: int, z
         reached = _log_sum(alpha, _later(alpha, 1), skipped) + score
         return mnp.where(runs[:, None], reached, alpha), None
 
-    alpha, _ = lax.scan(step, start, (scores, running))
+    alpha, _ = scan(step, start, (scores, running))
     ends = mnp.take_along_axis(alpha, 2 * counts[:, None] + mnp.arange(2), 1, mode="clip")
     loss = -_log_sum(ends[:, 0], ends[:, 1])
     if zero_infinity:

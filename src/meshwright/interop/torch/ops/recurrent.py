@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshwright import lax
 from meshwright import numpy as mnp
+from meshwright.interop.torch.ops.loops import scan
 from meshwright.interop.torch.ops.products import linear
 from meshwright.interop.torch.ops.randomness import dropped
 from meshwright.interop.torch.registry import register
@@ -55,7 +55,7 @@ def _direction(
             return new, new[0]
         return tuple(mnp.where(runs, n, c) for n, c in zip(new, carry)), mnp.where(runs, new[0], 0)
 
-    last, outs = lax.scan(step, state, (given, running), reverse=reverse)
+    last, outs = scan(step, state, (given, running), reverse=reverse)
     return outs, last
 
 

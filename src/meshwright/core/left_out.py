@@ -1,0 +1,146 @@
+"""Tables of what of ``jax`` is left out on purpose, and what to use instead."""
+
+from __future__ import annotations
+
+_PRIMITIVES = "ops are dataclasses in meshwright.ops here, and have their rules as methods; call the function instead"
+_INSIDE = "that is inside of JAX; see docs/ for what is inside here"
+_SCIPY = "use SciPy's through pure_callback"
+
+#: by module (of ``jax``): a pattern of names, and what to do
+NAMES: dict[str, dict[str, str]] = {
+    "": {
+        "array_ref": "use new_ref",
+        "ad|make_user_context|no_execution|no_tracing": _INSIDE,
+        "ds": "use lax.dynamic_slice_in_dim, or an index",
+        "auto_pcast|remove_size_one_mesh_axis_from_type": "use lax.pcast",
+        "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
+    },
+    "lax": {
+        ".*_p": _PRIMITIVES,
+        "AccuracyMode|Tolerance": "there is one accuracy, that of XLA's CPU code",
+        "after_all|create_token": "effects are kept in order by ordered=True of callbacks",
+        "psend|precv": "use all_to_all or ppermute",
+        "dce_sink|stage": "results that nothing uses go; return them, or use optimization_barrier",
+    },
+    "lax.linalg": {
+        ".*_p": _PRIMITIVES,
+        "EigImplementation|EighImplementation|SvdAlgorithm": "there is one implementation, LAPACK's",
+    },
+    "ffi": {
+        "ffi_lowering|build_ffi_lowering_function": "use ffi_call in the function that is lowered",
+        "register_ffi_target_as_batch_partitionable": "use shard_map or custom_partitioning around ffi_call",
+        "register_ffi_type_id": "use register_ffi_type",
+    },
+    "nn": {"scaled_dot_general|get_scaled_dot_general_config": "use scaled_matmul"},
+    "numpy": {"int1|uint1|float6_e2m3fn|float6_e3m2fn": "XLA's CPU code has no such dtype; the narrowest is int2"},
+    "random": {"random_gamma_p": _PRIMITIVES},
+    "tree_util": {},
+    "sharding": {
+        "AbstractDevice": "use AbstractMesh",
+        "ManualAxisType": "types say over which axes a value varies: typeof(x).vma",
+    },
+    "debug": {
+        "DebugEffect|OrderedDebugEffect": "effects are not typed; see debug.print(ordered=True)",
+    },
+    "dtypes": {},
+    "experimental.sparse": {
+        "sparsify|sparse_reduce|todense": "use the methods of BCOO, and todense()",
+        "grad|value_and_grad|jacfwd|jacrev|jacobian": "take derivatives by the data of a BCOO, within which it is made",
+        "BCSR|COO|CSR|CSC|JAXSparse|bcsr_.*|coo_.*|csr_.*": "there is one format; use BCOO",
+        "bcoo_.*|nm|random_bcoo|save_npz|load_npz|(Cu)?Sparse.*|test_util|util|bcoo|bcsr|coo|csr|ad|api|"
+        "random|transform|.*_p": "use the methods of BCOO, or its data and indices",
+    },
+    "export": {
+        "symbolic_shape|symbolic_args_specs|SymbolicScope|symbolic_scope|is_symbolic_dim": (
+            "dimensions are numbers here, on which layouts and collectives depend; export once for each shape that is "
+            "to be called"
+        ),
+        "register_.*serialization": "export functions of arrays in tuples, lists and dicts",
+        "shape_poly|DisabledSafetyCheck": _INSIDE,
+    },
+    "ad_checkpoint": {"Offloadable|Recompute|Saveable": "use checkpoint_policies, or a function that gives a bool"},
+    "core": {
+        "AbstractValue|Atom|ParamDict|Value": "types are ShapedArray here, and what equations hold Var and Literal",
+        "eval_context": "use ensure_compile_time_eval",
+        "max_dim|min_dim": "dimensions are numbers here; use max and min",
+    },
+    "custom_derivatives": {
+        ".*_p": _PRIMITIVES,
+        "custom_vjp_primal_tree_values|zero_from_primal": (
+            "with custom_vjp(...).defvjp(symbolic_zeros=True), rules get CustomVJPPrimal and SymbolicZero"
+        ),
+    },
+    "example_libraries.optimizers": {"safe_map|safe_zip|unzip2|map|zip": _INSIDE},
+    "example_libraries.stax": {
+        "elu|gelu|leaky_relu|log_softmax|relu|selu|sigmoid|softmax|softplus|standardize": "use that of nn",
+        "logsoftmax": "use nn.log_softmax",
+        "glorot|randn": "use nn.initializers",
+    },
+    "experimental": {
+        "EArray|cur_qdd|primal_tangent_dtype": _INSIDE,
+        "host_callback": "use io_callback, pure_callback or debug.callback",
+    },
+    "experimental.compute_on": {"compute_on2": "use compute_on"},
+    "experimental.custom_partitioning": {".*_p": _PRIMITIVES},
+    "experimental.jet": {
+        ".*(_prop|_rules|_updaters|_series|_term|_subtrace)|def_?(comp|deriv|linear|zero)|Jet.*|Zero.*|jet2|jet_fun|"
+        "fact|traceable|register_pytree_node|safe_zip|tree_.*|treedef_.*|unzip2|weakref_lru_cache": _INSIDE,
+    },
+    "experimental.mesh_utils": {"device_kind_handler_dict": "use create_device_mesh"},
+    "experimental.multihost_utils": {
+        "live_devices": (
+            "processes do not go on without one that failed; catch errors.DistributedError, whose ranks say which it "
+            "was, and start again from a checkpoint"
+        ),
+        "ProcessFailureError": "catch errors.DistributedError",
+        ".*_p|.*_impl|.*_abstract_eval|ltg_batcher|safe_zip|tree_.*": _INSIDE,
+        "P": "use meshwright.P",
+    },
+    "experimental.ode": {
+        "abs2|fit_4th_order_polynomial|initial_step_size|interp_fit_dopri|map|mean_error_ratio|optimal_step_size|"
+        "promote_dtypes_inexact|ravel_first_arg_?|ravel_pytree|runge_kutta_step|safe_map|safe_zip|tree_.*|zip": _INSIDE,
+    },
+    "interpreters.pxla": {"create_compile_options": "use compiler_options of jit"},
+    "interpreters.xla": {"Backend": "use meshwright.devices()", "apply_primitive|canonicalize_dtype_handlers": _INSIDE},
+    "profiler": {"register_subprocess": "record a profile in each process"},
+    "ref": {"AbstractRef": "use Ref"},
+    "scipy.linalg": {"fiedler_companion": "use numpy.roots of the polynomial, or SciPy's outside of the program"},
+    "scipy.special": {"bessel_jn|hyp1f1|hyp2f1|sph_harm_y|wofz": _SCIPY},
+    "scipy.stats.poisson": {"entropy": "use -sum(exp(logpmf) * logpmf) over the counts that matter"},
+}
+
+#: by a pattern of the module's path in ``jax``: what to do
+MODULES: dict[str, str] = {
+    "api_util": "use typeof for types of values, and tree_util for their trees",
+    "cloud_tpu_init": "devices are found when they are first asked for",
+    "collect_profile": "use profiler.trace in the program",
+    r"tools(\..*)?": "use the command line, python -m meshwright",
+    r"experimental\.array_serialization(\..*)?": "use checkpoint_io",
+    r"experimental\.buffer_callback": "use pure_callback or io_callback, or ffi.ffi_call",
+    r"experimental\.colocated_python(\..*)?": "use pure_callback or io_callback",
+    r"experimental\.control_deps|experimental\.scheduling_groups": "use lax.optimization_barrier",
+    r"experimental\.fused": "use jit; XLA fuses what it compiles",
+    r"experimental\.hijax": "use register_pytree_node for types, and custom_jvp or custom_vjp for rules",
+    r"experimental\.jax2tf(\..*)?": "use export, or the StableHLO of jit(f).lower(...).as_text()",
+    r"experimental\.key_reuse": "use config.update('debug_key_reuse', True)",
+    r"experimental\.(pallas|mosaic)(\..*)?": "use jit, or ffi.ffi_call for a kernel of your own",
+    r"experimental\.profiler": "use profiler.read_profile",
+    r"experimental\.random": "use random.key and random.split",
+    r"experimental\.rnn": "write the cell as a function, and loop over time with lax.scan",
+    r"experimental\.roofline(\..*)?": "use jit(f).lower(...).cost_analysis()",
+    r"experimental\.source_mapper(\..*)?": "use jit(f).lower(...).as_text(debug_info=True)",
+    r"experimental\.sparse\.linalg": "use scipy.sparse.linalg",
+    r"experimental\.topologies": "use AbstractMesh for devices that are not there, and meshwright.target",
+    r"experimental\.transfer": "use device_put",
+    r"experimental\.xla_metadata": "use compiler_options of jit",
+    r"extend(\..*)?": (
+        "jaxprs are in meshwright.core, and ops are dataclasses in meshwright.ops; use random.key(seed, impl=...), "
+        "devices() and jit(f).lower(...).compiler_ir() for random, backend and mlir"
+    ),
+    r"interpreters\.(ad|batching|mlir|partial_eval)": (
+        "ops have their rules as methods here, see docs/adding-an-op.md; use custom_jvp, custom_vjp, custom_batching "
+        "or ffi for rules of your own"
+    ),
+    r"scipy\.fft": "use numpy.fft of the mirrored values, or a product with a matrix of cosines",
+    r"scipy\.spatial(\..*)?": "use products with rotation matrices, or SciPy's outside of the program",
+}

@@ -1,0 +1,63 @@
+"""``jax.monitoring``: who is told of events. The library records how long XLA takes to compile each program.
+
+>>> compiled = []
+>>> def listen(event, seconds, **metadata):
+...     compiled.append(metadata["fun_name"])
+>>> mw.monitoring.register_event_duration_secs_listener(listen)
+>>> def ninth(x):
+...     return x**9
+>>> y = mw.jit(ninth)(2.0)
+>>> compiled
+['ninth']
+>>> mw.monitoring.unregister_event_duration_listener(listen)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.core.monitoring import DURATIONS, EVENTS, SCALARS, TIME_SPANS
+
+__all__ = [
+    "clear_event_listeners", "record_event", "record_event_duration_secs", "record_event_time_span", "record_scalar",
+    "register_event_duration_secs_listener", "register_event_listener", "register_event_time_span_listener",
+    "register_scalar_listener", "unregister_event_duration_listener", "unregister_event_listener",
+    "unregister_event_time_span_listener", "unregister_scalar_listener",
+]  # fmt: skip
+
+#: ``register_…(callback)``; a callback is called as ``record_…`` was
+register_event_listener = EVENTS.register
+register_event_duration_secs_listener = DURATIONS.register
+register_event_time_span_listener = TIME_SPANS.register
+register_scalar_listener = SCALARS.register
+#: ``unregister_…(callback)``, of one that was registered
+unregister_event_listener = EVENTS.unregister
+unregister_event_duration_listener = DURATIONS.unregister
+unregister_event_time_span_listener = TIME_SPANS.unregister
+unregister_scalar_listener = SCALARS.unregister
+
+
+def record_event(event: str, **metadata: Any) -> None:
+    """Tell the listeners of events that one came."""
+    EVENTS.record(event, **metadata)
+
+
+def record_event_duration_secs(event: str, duration: float, **metadata: Any) -> None:
+    """Tell the listeners of durations how long something took, in seconds."""
+    DURATIONS.record(event, duration, **metadata)
+
+
+def record_event_time_span(event: str, start_time: float, end_time: float, **metadata: Any) -> None:
+    """Tell the listeners of time spans when something began and ended, in seconds."""
+    TIME_SPANS.record(event, start_time, end_time, **metadata)
+
+
+def record_scalar(event: str, value: float, **metadata: Any) -> None:
+    """Tell the listeners of scalars of a number."""
+    SCALARS.record(event, value, **metadata)
+
+
+def clear_event_listeners() -> None:
+    """Let no listener be told any more."""
+    for listeners in (EVENTS, DURATIONS, TIME_SPANS, SCALARS):
+        listeners.clear()
