@@ -1,8 +1,9 @@
-"""Reductions along merged dimensions, of which one that is not the first is in tiles, done before merging.
+"""Moves reductions over merged dimensions before the merging reshape, if a dimension other than the first is split.
 
-The merged dimension of ``x.reshape(batch, -1)`` would be in no tiles that are blocks, and so ``x`` would be gathered.
-The sum of it is one over both dimensions, its largest elements (of a beam search over a split vocabulary) are those of
-the largest of each row. Ops say how they are done so (:meth:`~meshwright.ir.op.Op.before_merging`).
+The tiles of a merged dimension, as of ``x.reshape(batch, -1)``, would not be blocks, so ``x`` would be gathered. But a
+sum over the merged dimension is a sum over both dimensions, and its largest elements (as in a beam search over a split
+vocabulary) are the largest among the largest of each row. Ops define their form before merging in
+:meth:`~meshwright.ir.op.Op.before_merging`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 class _Merged(NamedTuple):
-    """What a value is, merged: ``x``, whose dimensions make up each of its own, and the equations that make that."""
+    """A merged value: it is a reshape of ``x``, whose dimensions ``groups[d]`` are merged into dimension ``d``.
+
+    ``eqns`` are the equations that compute ``x``.
+    """
 
     x: Var
     groups: Groups
@@ -38,9 +42,10 @@ class _Merged(NamedTuple):
 
 
 def before_merging(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr:
-    """The program with such reductions of what is merged instead, elementwise equations between included.
+    """The program with such reductions, and the elementwise equations before them, moved before the merging reshape.
 
-    What is merged for another reason, too, stays as it is: it will be whole."""
+    Values that are also merged for another use are left unchanged: they will be gathered anyway.
+    """
     kept: set[Var] = set()
     while True:
         plan = _Plan(closed, propagation, kept)
@@ -54,14 +59,14 @@ def before_merging(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr
 
 
 class _Plan:
-    """The equations of the program with reductions of what is merged, but for the values ``kept``, done before."""
+    """The rewritten equations of the program; values in ``kept`` stay merged."""
 
     def __init__(self, closed: ClosedJaxpr, propagation: Propagation, kept: Container[Var]) -> None:
         self.propagation = propagation
         self.merged: dict[Atom, _Merged] = {}
         self.makers: dict[Atom, JaxprEqn] = {}
         self.eqns: dict[JaxprEqn, None] = {}
-        #: what is merged
+        #: the results of merging reshapes
         self.roots: set[Var] = set()
         self.changed = False
         for eqn in closed.jaxpr.eqns:
@@ -80,7 +85,7 @@ class _Plan:
                 self.merged[eqn.outvars[0]] = whole
 
     def instead(self, eqn: JaxprEqn) -> list[JaxprEqn] | None:
-        """The equations that take the place of one whose operand is merged."""
+        """The equations that replace ``eqn`` if its operand is merged; None to keep it."""
         of = self.merged.get(eqn.invars[0]) if len(eqn.invars) == 1 else None
         if of is None:
             return None
@@ -93,8 +98,10 @@ class _Plan:
         return [*of.eqns, *_inlined(traced, of.x, eqn)] if traced.jaxpr.outvars else None
 
     def elementwise(self, eqn: JaxprEqn) -> _Merged | None:
-        """The result of an elementwise equation whose operands are merged alike, are the same all along what is merged,
-        or numbers; None of another one."""
+        """The merged result of an elementwise equation, or None if ``eqn`` cannot be moved before merging.
+
+        Its operands must be merged in the same way, constant along all merged dimensions, or literals.
+        """
         first = next((self.merged[a] for a in eqn.invars if a in self.merged), None)
         if first is None or len(eqn.outvars) != 1 or eqn.op.has_effects or eqn.op.holds_jaxprs:
             return None
@@ -116,14 +123,14 @@ class _Plan:
         return _Merged(out, first.groups, (*before, eqn.replace(invars=ins, outvars=[out])))
 
     def like(self, x: Var, aval: ShapedArray) -> Var:
-        """A new value of a type's elements, shaped and laid out as ``x``."""
+        """A new variable with the shape and layout of ``x`` and the dtype of ``aval``."""
         out = Var(aval.update(shape=x.aval.shape))
         dims = self.propagation.layout(x).dims
         self.propagation.placements[out] = Placement(dims, (False,) * len(dims))
         return out
 
     def spread(self, value: Var, like: _Merged) -> _Merged | None:
-        """A value that is merged, or the same along all dimensions that are."""
+        """The merged form of ``value``: known, or of a broadcast that is constant along all merged dimensions."""
         maker = self.makers.get(value)
         if value in self.merged or not isinstance(maker and maker.op, BroadcastInDim):
             return self.merged.get(value)
@@ -144,8 +151,8 @@ class _Plan:
 
 
 def _groups(eqn: JaxprEqn) -> Groups | None:
-    """Of which whole dimensions of its operand, in order, each dimension of a reshape's result is made; None if one is
-    made of parts."""
+    """For each dimension of a reshape's result, the operand dimensions that it merges, in order; None if the reshape
+    splits a dimension."""
     rule = eqn_rule(eqn)
     places = {factors: d for d, factors in enumerate(rule.operands[0]) if factors}
     try:
@@ -161,7 +168,7 @@ def _results(eqn: JaxprEqn, groups: Groups, x: Any) -> list[Any]:
 
 
 def _inlined(traced: ClosedJaxpr, x: Var, eqn: JaxprEqn) -> Iterator[JaxprEqn]:
-    """A program of ``x`` in place of an equation."""
+    """The equations of ``traced``, applied to ``x`` and with the results of ``eqn``."""
     inner = traced.jaxpr
     names: dict[Atom, Atom] = {inner.invars[0]: x, **dict(zip(inner.outvars, eqn.outvars))}
     for step in inner.eqns:

@@ -1,14 +1,14 @@
-"""The choice at one equation: which mesh axes split which factors. A pure, cached function of layouts.
+"""Choosing, for one equation, which mesh axes split which factors. A pure, cached function of layouts.
 
-Candidates come from what the operands have and what the result should become. Each is priced: resharding the operands,
-bringing the result to the layout it should have (combining partial sums included), and the memory traffic and the
-arithmetic that every device does, in bytes on the fastest links of the mesh's machine. The cheapest wins, the earlier
-one on a tie.
+Candidates come from the layouts of the operands and the target layouts of the results. The price of a candidate is the
+sum of resharding the operands, resharding the results to their targets (including the reduction of partial sums), and
+the memory traffic and arithmetic of each device, all expressed in bytes on the fastest links of the mesh's machine. The
+cheapest candidate wins; on a tie, the first.
 
-Products are what bounds a step where the machine is well used, and nothing hides what devices repeat of them, while
-communication overlaps with arithmetic. So for products the cheapest is sought among the assignments that leave a device
-the least arithmetic, and another one wins only where it costs less than a quarter. That margin is policy: prices here
-are those of one equation, and on small programs communication is always the larger.
+If a machine is well utilized, matrix products dominate the step time. Communication can overlap with arithmetic, but
+redundant arithmetic cannot be hidden. So for products the cheapest candidate is chosen among those with the least work
+per device; any other candidate must cost less than a quarter of it to win. This margin is a policy decision: prices
+cover a single equation, and in small programs communication always dominates.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from meshwright.sharding.rule import PARALLEL, REDUCTION, REPLICATED, WINDOW, Di
 from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
 from meshwright.spmd.reshard.plan import reshard_cost
 
-#: what an assignment may cost, as a share of the most parallel one, for a product to be computed with less parallelism
+#: a less parallel assignment of a product is chosen only if its cost is below this fraction of the most parallel one's
 LESS_PARALLEL = 0.25
-#: in how many ways the axes of a product are dealt out to its loops at most, before they are tried one by one
+#: up to this many assignments of a product's axes to its loops, all are tried; beyond it, axes are moved one at a time
 DEALT = 64
 
 Assignment = tuple[Axes, ...]
 
 
 class Prices(NamedTuple):
-    """What a byte of memory traffic, a point of a loop nest, and starting a collective cost, in bytes on the wire."""
+    """Costs of a byte of memory traffic, a loop nest point, and starting a collective, in bytes on the wire."""
 
     memory: float
     work: float
     latency: float
 
 
-#: of an accelerator with about 100 GB/s of interconnect, 1 TB/s of memory and 100 TFLOP/s
+#: for an accelerator with about 100 GB/s of interconnect, 1 TB/s of memory bandwidth and 100 TFLOP/s
 DEFAULT = Prices(0.1, 1e-3, 256.0)
 
 
 @lru_cache(maxsize=256)
 def prices(mesh: AbstractMesh) -> Prices:
-    """Those of the mesh's machine, computing in bfloat16."""
+    """Prices for the mesh's machine with bfloat16 arithmetic, or ``DEFAULT`` if no machine is given."""
     if not mesh.fabric.is_given:
         return DEFAULT
     machine, wire = mesh.fabric.machine, mesh.fabric.fastest
-    # Prices of reshards hold what starting their collectives takes.
+    # Reshard prices already include the time to start collectives.
     return Prices(wire / machine.memory_bandwidth, 2 * wire / machine.product_rate("bfloat16")[0], 0.0)
 
 
 class Operand(NamedTuple):
-    """An operand: its type, the layouts it is available in, how many equations use it, and what it should become.
+    """An operand: its type, the layouts it is available in, its number of uses, and its target layout.
 
-    ``remade``: it is made of constants, so that every device can make any part of it. ``zero``: all of it is 0.
+    ``remade``: it is computed from constants, so every device can compute any tile of it. ``zero``: all elements are 0.
     """
 
     aval: ShapedArray
@@ -72,29 +72,29 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """Layouts to bring the operands to (and which version to start from), and those that the results then have."""
+    """Layouts to reshard the operands to (with the version to start from), and the resulting layouts of the results."""
 
     in_layouts: tuple[Layout, ...]
     versions: tuple[int, ...]
     out_layouts: tuple[Layout, ...]
     cost: float
-    #: points of the loop nest that a device computes
+    #: points of the loop nest per device
     work: float
 
 
 class Question(NamedTuple):
-    """All that a choice depends on. A tuple: there is one for every equation, to be looked up."""
+    """Everything a choice depends on: the cache key of :func:`choose`, one per equation."""
 
     rule: ShardingRule
     operands: tuple[Operand, ...]
     results: tuple[ShapedArray, ...]
     targets: tuple[Layout | None, ...]
-    #: for each result, how many partial sums will share the collective that completes it
+    #: for each result, the number of partial sums that share the collective which reduces it
     summands: tuple[int, ...]
     linear_in: tuple[tuple[int, ...], ...]
-    #: those of them through which masked sums pass
+    #: the groups of ``linear_in`` through which masked sums pass
     masked_in: tuple[tuple[int, ...], ...]
-    #: each element of the result is a sum of one of each operand
+    #: the op is an elementwise addition or subtraction
     adds: bool
     moves_only: bool
     mesh: AbstractMesh
@@ -103,9 +103,9 @@ class Question(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def choose(question: Question) -> Choice:
-    """The cheapest way to compute one equation; of a product, among those that share its work best.
+    """The cheapest way to compute one equation; products prefer those with the least work per device.
 
-    With ``exchanges``, also with axes on other loops of a product than those that operands and result are split by."""
+    With ``exchanges``, the axes of a product are also tried on loops that no operand or result is split along."""
     parts = question.rule.parts
     if len(parts) > 1:
         return _joined(question, [choose(_about(question, part)) for part in parts])
@@ -124,7 +124,7 @@ def choose(question: Question) -> Choice:
 
 
 def _priced(question: Question, assignments: Iterable[Assignment]) -> list[Choice]:
-    """What each assignment leads to, those that are none left out."""
+    """The choices of all assignments and partial sums to keep; invalid combinations are left out."""
     priced = (
         _price(question, assignment, kept, group, kind)
         for assignment in assignments
@@ -134,7 +134,7 @@ def _priced(question: Question, assignments: Iterable[Assignment]) -> list[Choic
 
 
 def _about(q: Question, part: Part) -> Question:
-    """What is asked of a part of a rule."""
+    """The question restricted to one part of a rule."""
     number = {o: i for i, o in enumerate(part.operands)}
 
     def about(groups: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
@@ -153,7 +153,7 @@ def _about(q: Question, part: Part) -> Question:
 
 
 def _joined(q: Question, choices: Sequence[Choice]) -> Choice:
-    """The choices for all parts of a rule as one."""
+    """The choices for all parts of a rule, combined into one."""
     ins: dict[int, tuple[Layout, int]] = {}
     outs: dict[int, Layout] = {}
     for part, choice in zip(q.rule.parts, choices):
@@ -165,7 +165,7 @@ def _joined(q: Question, choices: Sequence[Choice]) -> Choice:
 
 
 def _cheapest(choices: Sequence[Choice]) -> Choice:
-    """The first of those that cost least, but for what rounding makes of sums."""
+    """The first choice of least cost, up to rounding errors."""
     best = choices[0]  # the empty assignment always exists
     for choice in choices[1:]:
         if choice.cost < best.cost * (1 - 1e-9):
@@ -175,14 +175,17 @@ def _cheapest(choices: Sequence[Choice]) -> Choice:
 
 # --- candidates ---------------------------------------------------------------------------------------------
 def _assignments(q: Question) -> Iterator[Assignment]:
-    """Axes for every factor: each source first, completed by the others; each of these with one factor undone; and with
-    the axes of a factor that it is dear to split on another one."""
+    """Candidate axes for every factor.
+
+    Each source takes precedence in turn, completed by the others. Variants drop the axes of one factor, or move the
+    axes of a factor that is expensive to split to another factor.
+    """
     given: list[tuple[Layout, tuple[DimFactors, ...]]] = []
     remade: list[tuple[Layout, tuple[DimFactors, ...]]] = []
     for operand, factors in zip(q.operands, q.rule.operands):
         (remade if operand.remade else given).extend((version, factors) for version in operand.versions)
     given += [(layout, factors) for layout, factors in zip(q.targets, q.rule.results) if layout is not None]
-    # On a tie what is made anew wherever it is wanted has no say.
+    # Recomputable operands come last, so that they do not decide ties.
     sources = [factor_axes_of(layout.dims, factors, q.rule, q.mesh) for layout, factors in (*given, *remade)]
     sources = [s for i, s in enumerate(sources) if s and s not in sources[:i]]
     seen: set[Assignment] = set()
@@ -191,7 +194,7 @@ def _assignments(q: Question) -> Iterator[Assignment]:
         full = _merge(q, order)
         more = [_merge(q, order, joins=True)] if q.rule.is_product else _moved(q, sources[i], full)
         for variant in (full, *_without_one(full), _merge(q, [sources[i]]), *more):
-            # Without the axes of a major factor, those of a minor one may not make blocks any more.
+            # Once the axes of a major factor are dropped, those of a minor one may no longer form blocks.
             if variant not in seen and _fits(q, variant):
                 seen.add(variant)
                 yield variant
@@ -207,17 +210,16 @@ def _without_one(assignment: Assignment) -> Iterator[Assignment]:
 
 
 def _moved(q: Question, source: Mapping[int, Axes], full: Assignment) -> Iterator[Assignment]:
-    """Where a source splits a factor that cannot be split, or not there, or at a price: its axes on each free factor
-    instead.
+    """Assignments in which the axes of a factor that is impossible or expensive to split move to each free factor.
 
-    An all-to-all brings an operand there, at a fraction of what gathering it would send. What picks rows of one operand
-    by others (indices) has its price too: the sum of results that are mostly zeros.
+    The operand is then resharded by an all-to-all, which sends a fraction of what a gather would. Indexing rows of one
+    operand by others along a split dimension is also expensive: it needs an all-reduce of results that are mostly zero.
     """
     indexed = len(q.operands) > 1 and not q.rule.is_product
     for f, axes in source.items():
         factor = q.rule.factors[f]
         picks = factor.kind == REDUCTION and indexed and len(q.rule.operand_dims(f)) == 1
-        # The minor one of merged dimensions, where tiles would be no blocks of both together.
+        # The minor factor of merged dimensions, whose tiles would not be blocks of the merged dimension.
         merged = factor.kind == PARALLEL and not full[f]
         if factor.kind != REPLICATED and factor.passes is None and not picks and not merged:
             continue
@@ -225,7 +227,7 @@ def _moved(q: Question, source: Mapping[int, Axes], full: Assignment) -> Iterato
         if any(a in other for other in rest for a in axes):
             continue
         mates = {g for dims in (*q.rule.operands, *q.rule.results) for fs in dims if f in fs for g in fs}
-        # Those that it is merged with first, then whole ones.
+        # Factors merged with this one first, then unsplit ones.
         for g in sorted(range(len(rest)), key=lambda g: (not merged or g not in mates, bool(rest[g]))):
             other, both = q.rule.factors[g], (*rest[g], *axes)
             free = other.kind == PARALLEL or (other.kind == WINDOW and other.passes is None)
@@ -234,12 +236,14 @@ def _moved(q: Question, source: Mapping[int, Axes], full: Assignment) -> Iterato
 
 
 def _on_other_loops(q: Question, assignment: Assignment) -> Iterator[Assignment]:
-    """The axes of a product on any of its loops: an all-to-all of an operand and one of the result can send less than
-    gathering the operand, or than adding up the result."""
+    """Assignments with the axes of a product on any of its loops.
+
+    All-to-alls of an operand and of the result can send less than a gather of the operand or a reduction of the result.
+    """
     names = dict.fromkeys(q.mesh.axis_of(a) for axes in assignment for a in axes)
     used = [tuple(a for axes in assignment for a in axes if q.mesh.axis_of(a) == name) for name in names]
     loops = [f for f, factor in enumerate(q.rule.factors) if factor.kind in (PARALLEL, REDUCTION)]
-    # As many as there are ways to deal the axes out, in order.
+    # The number of ways to distribute the axes over the loops, counting their order.
     if math.prod(range(len(loops), len(loops) + len(used))) > DEALT:
         yield from _one_on_another_loop(q, assignment, loops)
     else:
@@ -250,7 +254,7 @@ def _on_other_loops(q: Question, assignment: Assignment) -> Iterator[Assignment]
 
 
 def _dealt(q: Question, order: Sequence[Axes], places: Sequence[int]) -> Iterator[Assignment]:
-    """These axes in this order on these factors, where they fit."""
+    """The assignment of these axes, in this order, to these factors, if it fits."""
     rest: list[Axes] = [()] * len(q.rule.factors)
     for axes, f in zip(order, places):
         rest[f] = (*rest[f], *axes)
@@ -259,8 +263,10 @@ def _dealt(q: Question, order: Sequence[Axes], places: Sequence[int]) -> Iterato
 
 
 def _in_two(q: Question, assignment: Assignment, loops: Sequence[int]) -> Iterator[Assignment]:
-    """The axes of a sum on two other loops, the major ones on one and the minor ones on the other: tiles of the result
-    that are nearer to squares need less of the operands."""
+    """Assignments that distribute the axes of a reduction over two other loops: major axes to one, minor to the other.
+
+    Tiles of the result that are closer to square need smaller parts of the operands.
+    """
     for f, axes in enumerate(assignment):
         if q.rule.factors[f].kind == REDUCTION:
             for cut, (g, h) in itertools.product(range(1, len(axes)), itertools.permutations(loops, 2)):
@@ -272,7 +278,7 @@ def _in_two(q: Question, assignment: Assignment, loops: Sequence[int]) -> Iterat
 
 
 def _one_on_another_loop(q: Question, assignment: Assignment, loops: Sequence[int]) -> Iterator[Assignment]:
-    """The axes of one loop, or one mesh axis of them, on another one."""
+    """Assignments that move all axes of one loop, or one mesh axis of them, to another loop."""
     for f, axes in enumerate(assignment):
         names = list(dict.fromkeys(q.mesh.axis_of(a) for a in axes))
         parts = [axes, *(tuple(a for a in axes if q.mesh.axis_of(a) == n) for n in names if len(names) > 1)]
@@ -286,7 +292,7 @@ def _one_on_another_loop(q: Question, assignment: Assignment, loops: Sequence[in
 
 
 def _merge(q: Question, sources: Sequence[Mapping[int, Axes]], joins: bool = False) -> Assignment:
-    """Each factor's axes by the first source that has some, or with ``joins`` by all that do, as far as they fit."""
+    """Each factor's axes, from the first source that has any or with ``joins`` from all sources, as far as they fit."""
     assigned: list[Axes] = [()] * len(q.rule.factors)
     taken: set[str] = set()
     for source in sources:
@@ -315,10 +321,10 @@ def _fits(q: Question, assigned: Sequence[Axes]) -> bool:
 
 
 def _partials(q: Question, assignment: Assignment) -> Iterator[tuple[Axes, tuple[int, ...], str]]:
-    """Which partial sums may pass through: (axes, operands that carry them, kind).
+    """The partial sums that may pass through the equation: (axes, operands that carry them, kind).
 
-    On a tie the collective is put off if every operand of a group is partial already, and done at once if some would
-    have to be made partial for it.
+    The order decides ties: the collective is deferred if every operand of a group is already partial, and done before
+    the equation if some operand would have to be made partial.
     """
     used = {a for axes in assignment for a in axes}
     ready: list[tuple[Axes, tuple[int, ...], str]] = []
@@ -335,12 +341,12 @@ def _partials(q: Question, assignment: Assignment) -> Iterator[tuple[Axes, tuple
 
 
 def _is_terms_of(layout: Layout, like: Layout) -> bool:
-    """Whether a value in this layout is partial as another is, or can be taken to be."""
+    """Whether ``layout`` is partial over the axes of ``like``, and its reduction can be treated as that of ``like``."""
     return layout.partial == like.partial and joined_reduction(layout.reduction, like.reduction) == like.reduction
 
 
 def _reduction(q: Question, assignment: Assignment) -> str:
-    """The kind of partial result that an assignment leaves: of no rows at all, a device has nothing."""
+    """The kind of partial result that an assignment leaves: sums are masked if some device has no rows to add up."""
     split = zip(q.rule.factors, assignment)
     over = [(f.size, q.mesh.sizes(axes)) for f, axes in split if f.kind == REDUCTION and axes]
     idle = any((tiles - 1) * -(-size // tiles) >= size for size, tiles in over)
@@ -348,7 +354,7 @@ def _reduction(q: Question, assignment: Assignment) -> str:
 
 
 def _kept_kind(q: Question, kept: Axes, group: tuple[int, ...], kind: str) -> str:
-    """The kind of sums that pass: masked, where on most devices nothing but zeros stands for elements of operands."""
+    """The kind of sums that pass: masked if an operand has to be made partial, i.e. zeros on most devices."""
     if kind != "sum" or q.adds:
         return kind
     made = any(
@@ -397,7 +403,7 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
 
 
 def _work(q: Question, assignment: Assignment) -> float:
-    """Points of the loop nest that the device with the largest tiles computes."""
+    """Points of the loop nest on the device with the largest tiles."""
     work = q.rule.work * _repeats(q, assignment)
     for factor, axes in zip(q.rule.factors, assignment):
         if axes:
@@ -406,14 +412,13 @@ def _work(q: Question, assignment: Assignment) -> float:
 
 
 def _repeats(q: Question, assignment: Assignment) -> float:
-    """How many times a device does the op on its tiles."""
+    """How many times a device runs the op on its tiles."""
     split = ((f.repeats, q.mesh.sizes(axes)) for f, axes in zip(q.rule.factors, assignment) if axes)
     return float(math.prod(repeats(tiles) for repeats, tiles in split if repeats is not None))
 
 
 def _exchanged(q: Question, assignment: Assignment, layouts: Sequence[Layout]) -> float:
-    """Bytes that the op itself makes every device send; next to none for windows, so that they have no say but on a
-    tie."""
+    """Bytes that the localized op itself sends per device. Windows count as 1 byte, which only decides ties."""
     cost = 0.0
     for f, (factor, axes) in enumerate(zip(q.rule.factors, assignment)):
         if axes and factor.passes is not None:
@@ -426,7 +431,7 @@ def _exchanged(q: Question, assignment: Assignment, layouts: Sequence[Layout]) -
 
 
 def _passed(times: float, tiles: float, axes: Axes, mesh: AbstractMesh) -> float:
-    """The price of sending tiles along axes so many times, on a machine in a collective each time."""
+    """The price of sending tiles along axes ``times`` times; if a machine is given, in one collective each time."""
     if not mesh.fabric.is_given:
         return prices(mesh).latency + times * tiles
     collectives = max(1, math.ceil(times))
@@ -441,10 +446,10 @@ def _layout(
 
 
 def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh) -> tuple[int, float]:
-    """The version to start from, and the price of bringing it to ``layout``.
+    """The version to start from, and the price of resharding it to ``layout``.
 
-    Completing a partial sum, and bringing a value to the layout that it should have, is shared by all equations that
-    use it.
+    The price of reducing a partial sum, or of resharding to the operand's target layout, is divided among all equations
+    that use the operand.
     """
     if operand.remade:
         return 0, 0.0

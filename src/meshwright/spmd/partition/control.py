@@ -1,11 +1,11 @@
-"""Partitioning of control flow: the bodies become per-device programs too, with layouts agreed at their borders.
+"""Partitioning of control flow: bodies become per-device programs with fixed layouts of their inputs and outputs.
 
-A carry has one layout going in and coming out, the one that propagation found by going through the body. What a body
-only adds to its carry (a gradient over microbatches, a loss) is taken out of it first: the terms may then stay partial
-sums, the carry is partial with them, and the sum is completed once, after the loop; so with sums that are scaled in
-every step, running means, and those that a predicate skips. Outputs that are stacked may stay partial likewise. The
-scanned dimension itself is never split, and a predicate is known to all devices. Branches are walked before it is said
-how their results lie: together they know what that costs.
+A carry has the same layout as input and output of the body, namely the one that propagation through the body found.
+If a body only accumulates into a carry (a gradient over microbatches, a loss), the accumulation is removed from the
+body before partitioning. Its terms may then stay partial sums, the carry is partial too, and one reduction after the
+loop completes it. This also holds for sums scaled in every step, running means, and updates that a predicate may skip.
+Stacked outputs may stay partial as well. The scanned dimension itself is never split, and predicates are replicated.
+Branches are partitioned before the layouts of their results are chosen, because the cost depends on all of them.
 """
 
 from __future__ import annotations
@@ -49,14 +49,16 @@ def partition_regions(p: Partitioner, eqn: JaxprEqn) -> Results:
         return _choice(p, op, eqn) if op.chooses else _loop(p, op, eqn)
     if op.kept_whole:
         return _shard_map(p, _region(p, eqn), eqn)
-    # Partitioning a manual region takes the partitioner, on the mesh of its other axes: no rule of an op has that.
+    # A manual region needs the partitioner on the mesh of the remaining axes, which op rules have no access to.
     assert isinstance(op, ShardMap), op.name
     return _shard_map(p, op, eqn)
 
 
 def _layout(p: Partitioner, operand: Atom, parameter: Atom) -> Layout:
-    """How a region takes an operand, as ``parameter`` of which propagation found it, else as it is; of an operand that
-    is scanned, how it takes the slices."""
+    """The layout in which a region takes an operand: the one propagation found for ``parameter``, else the present one.
+
+    For a scanned operand, this is the layout of its slices.
+    """
     layout = p.propagation.layout(parameter)
     if any(layout.dims):
         return layout
@@ -72,12 +74,14 @@ def _stacked(layout: Layout) -> Layout:
     return Layout(((), *layout.dims), layout.partial, layout.reduction)
 
 
-# --- what a body only adds to its carry ---------------------------------------------------------------------
+# --- carries that a body only accumulates into --------------------------------------------------------------
 @dataclass(frozen=True)
 class _Sum:
-    """Carry number ``place`` comes out as ``eqns`` of itself and of ``term``, linear in both together, and is used for
-    nothing else: a sum, a scaled one, a running mean, one that a predicate may skip. ``scalars`` are what the equations
-    take besides, and equal on all devices."""
+    """An accumulation: ``eqns`` compute the new carry number ``place`` from the old one and ``term``.
+
+    They are jointly linear in both, and the carry has no other use: a sum, a scaled sum, a running mean, or a sum that
+    a predicate may skip. ``scalars`` are the other operands of the equations; they are replicated.
+    """
 
     place: int
     eqns: tuple[JaxprEqn, ...]
@@ -86,12 +90,12 @@ class _Sum:
 
     @property
     def reductions(self) -> tuple[str, ...]:
-        """The kinds of partial sums that the term may stay."""
+        """The reductions with which the term may stay partial."""
         return ("sum", "masked") if all(map(_keeps_masked, self.eqns)) else ("sum",)
 
 
 def _sums(jaxpr: Jaxpr, first: int, count: int, used: Sequence[bool]) -> list[_Sum]:
-    """The sums among carries ``first .. first + count`` of the parameters; ``used`` marks those used elsewhere."""
+    """The accumulations among the ``count`` carries from parameter ``first`` on; ``used``: carries used elsewhere."""
     uses = uses_of(jaxpr)
     sums = (_sum(jaxpr, first, place, uses) for place in range(count) if not used[place])
     return [s for s in sums if s is not None]
@@ -125,13 +129,13 @@ def _sum(jaxpr: Jaxpr, first: int, place: int, uses: dict[Var, list[JaxprEqn | N
 
 
 def _keeps_masked(eqn: JaxprEqn) -> bool:
-    """Whether masked sums pass through an equation that sums do."""
+    """Whether masked sums pass through an equation through which sums pass."""
     avals = [a.aval for a in eqn.invars]
     return bool(masked_groups(eqn.op, avals, [number_of(a) for a in eqn.invars]))
 
 
 def _pointwise_group(eqn: JaxprEqn, operands: Sequence[int]) -> tuple[int, ...] | None:
-    """The operands, these among them, in which an equation is linear together, point by point."""
+    """The group of operands, including ``operands``, in which an elementwise equation is jointly linear, or None."""
     if len(eqn.outvars) != 1 or eqn.op.holds_jaxprs:
         return None
     groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars))
@@ -161,9 +165,10 @@ def _loop_body(
     used: Sequence[bool],
     trips: int | None,
 ) -> _Local:
-    """Partition a body of constants, carry and slices that runs ``trips`` times.
+    """Partition a body with the parameters constants, carry and slices, which runs ``trips`` times (None: unknown).
 
-    ``used`` marks carries that are used outside of it."""
+    ``used`` marks carries that are also used outside the body, as in a loop condition.
+    """
     inner = body.jaxpr
     c, k = len(consts), len(carry)
     sums = {s.place: s for s in _sums(inner, c, k, used)}
@@ -197,14 +202,14 @@ def _loop_body(
 
 
 def _tile(whole: Atom, like: Atom) -> ShapedArray:
-    """The type of a part of ``whole`` that has the shape of ``like``."""
+    """The type of ``whole`` with the shape of ``like``."""
     return whole.aval.update(shape=like.aval.shape)
 
 
 def _on_parts(
     s: _Sum, carry: Var, local_carry: Var, local_term: Atom, shared: dict[Atom, Atom], out: Atom
 ) -> tuple[list[JaxprEqn], Atom]:
-    """The equations of a sum on this device's (partial) carry and term, and what they make of the carry."""
+    """The equations of an accumulation on the per-device (partial) carry and term, and the new carry."""
     local: dict[Atom, Atom] = {**shared, carry: local_carry, s.term: local_term}
     eqns = []
     for eqn in s.eqns:
@@ -241,7 +246,7 @@ def _loop(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
 
 
 def _report_gathered(p: Partitioner, eqn: JaxprEqn, number: int, after: Layout) -> None:
-    """Note an input that is split along the scanned dimension, by axes that do not split its slices instead."""
+    """Record an input that is gathered along the scanned dimension because the axes do not split its slices instead."""
     layouts = p.value(eqn.invars[number]).layouts
     if all(layout.dims[0] and not after.axes_used.issuperset(layout.dims[0]) for layout in layouts):
         axes = p.mesh.coalesce(layouts[0].dims[0])
@@ -263,16 +268,21 @@ def _choice(p: Partitioner, op: ControlOp, eqn: JaxprEqn) -> Results:
 
 
 def _uncut(p: Partitioner, atom: Atom, layout: Layout) -> Layout:
-    """How a value lies of which ``layout`` would be cut out: branches that need more of it then send nothing, and those
-    that do not cut it out themselves."""
+    """A present layout of a value from which ``layout`` can be reached for free, or else ``layout``.
+
+    Branches that need larger tiles then send nothing, and the others slice the value themselves.
+    """
     value, shape, size = p.value(atom), atom.aval.shape, atom.aval.dtype.itemsize
     known = [] if value.is_remade else [lo for lo in value.layouts if not lo.partial]
     return next((lo for lo in known if not reshard_cost(shape, size, lo, layout, p.mesh)), layout)
 
 
 def _result_layout(p: Partitioner, var: Var, ways: Sequence[Value]) -> Layout:
-    """Where a result costs least that is one of these values: to bring them there, of which a run does one, and to go
-    on from there to where it should lie. What is a sum in all of them may be completed behind them, with others."""
+    """The cheapest layout for a result that is one of the values ``ways``, one per branch.
+
+    The cost is the average cost of resharding the values to the layout (a run takes one branch), plus the cost of
+    resharding from it to the target. A partial sum may be reduced after the branches, together with others.
+    """
     target, unit = p.propagation.target(var), prices(p.mesh)
     shape, size = var.aval.shape, var.aval.dtype.itemsize
     made = [way for way in ways if not way.is_remade]
@@ -292,7 +302,7 @@ def _result_layout(p: Partitioner, var: Var, ways: Sequence[Value]) -> Layout:
 
 
 def _region(p: Partitioner, eqn: JaxprEqn) -> ShardMap:
-    """The manual region that its user makes of a function, for layouts as propagation found them."""
+    """The manual region for a function with a user-defined partition, given the layouts that propagation found."""
     present = [_layout(p, a, a) for a in eqn.invars]
     region = custom_region(eqn, present, [p.propagation.layout(v) for v in eqn.outvars], p.mesh)
     layouts = region.layouts(region.in_specs, [a.aval for a in eqn.invars])
@@ -305,7 +315,7 @@ def _region(p: Partitioner, eqn: JaxprEqn) -> ShardMap:
 
 
 def _shard_map(p: Partitioner, op: ShardMap, eqn: JaxprEqn) -> Results:
-    """A region that is a per-device program along its manual axes: it is partitioned over the others and put in."""
+    """Partition a manual region over its remaining axes, and inline the result."""
     avals = [a.aval for a in eqn.invars], [v.aval for v in eqn.outvars]
     ins, outs = (op.layouts(specs, side) for specs, side in zip((op.in_specs, op.out_specs), avals))
     rest = p.mesh.restricted(a for a in p.mesh.axis_names if a not in op.manual)
@@ -323,7 +333,7 @@ def _shard_map(p: Partitioner, op: ShardMap, eqn: JaxprEqn) -> Results:
 
 
 def _called_by_each(jaxpr: ClosedJaxpr, axes: tuple[str, ...]) -> ClosedJaxpr:
-    """The body of a region, with its calls of Python noted as ones that each device along the manual ``axes`` does."""
+    """The body of a region, with its Python callbacks marked as called by each device along the manual ``axes``."""
 
     def rule(eqn: JaxprEqn) -> JaxprEqn:
         if isinstance(eqn.op, Callback):
@@ -334,7 +344,7 @@ def _called_by_each(jaxpr: ClosedJaxpr, axes: tuple[str, ...]) -> ClosedJaxpr:
 
 
 class _Again(Interpreter[Any]):
-    """Records what another trace has recorded, with the notes of its equations."""
+    """Records the equations of a finished trace again, with their notes."""
 
     def __init__(self, trace: JaxprTrace) -> None:
         self.trace = trace
@@ -345,7 +355,10 @@ class _Again(Interpreter[Any]):
 
 
 def _automatic(layout: Layout, cut: Layout, aval: ShapedArray, mesh: AbstractMesh) -> Layout:
-    """``layout`` without the axes whose tiles of a manual part would be no tiles of the whole dimension."""
+    """``layout`` without axes that do not divide the local size of a dimension that manual axes split.
+
+    Tiles of such a dimension would not be tiles of the global dimension.
+    """
     dims = zip(layout.dims, cut.dims, aval.shape)
     return Layout(
         tuple(() if manual and size % mesh.sizes(axes) else axes for axes, manual, size in dims),
@@ -355,6 +368,6 @@ def _automatic(layout: Layout, cut: Layout, aval: ShapedArray, mesh: AbstractMes
 
 
 def _joined(cut: Layout, layout: Layout) -> Layout:
-    """The parts that manual axes cut, themselves laid out as ``layout``."""
+    """The layout of a value split by the manual axes of ``cut``, whose tiles are laid out as ``layout``."""
     dims = tuple(manual + axes for manual, axes in zip(cut.dims, layout.dims))
     return Layout(dims, layout.partial, layout.reduction)

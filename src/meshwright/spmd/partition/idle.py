@@ -1,11 +1,11 @@
-"""Products that devices repeat because an axis of the mesh splits nothing of them, and how it could share them.
+"""Products that are computed redundantly because a mesh axis does not split them, and ways to split them over it.
 
-An axis reaches a product along dimensions that its operands or its result have in common with annotated values. Where
-none does (the first convolution of a network whose later weights are split), every device along the axis computes the
-same, though a split of the result may cost next to nothing: what is cut out of a replicated operand is not sent, and
-where the next product needs the whole, a gather of the result and the scattered sum of its gradient take the place of
-one sum. A dimension that is split already (experts over an axis that they share with the batch) may be split further.
-Whether that pays shows in the whole program only (:mod:`meshwright.spmd.partition.lookahead`).
+Propagation brings an axis to a product only along dimensions that the product shares with annotated values. If it
+reaches none (the first convolution of a network whose later weights are split), all devices along the axis repeat the
+computation. Splitting the result may cost almost nothing: slicing a replicated operand sends nothing, and if the next
+product needs the whole result, an all-gather of it and a reduce-scatter of its gradient replace one all-reduce. A
+dimension that is already split (experts over an axis that they share with the batch) may be split further. Whether this
+pays only shows in the whole program (:mod:`meshwright.spmd.partition.lookahead`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.strategy import Share
 from meshwright.spmd.work import Work, work_of
 
-#: regions that have axes of their own: what is idle outside of them is not so inside
+#: regions with manual axes: an axis that is idle outside of them may be in use inside
 HELD = frozenset({"shard_map", "custom_partitioning"})
-#: what products must be repeated altogether, and those of one kind, before it is tried to share them
+#: the least redundancy of all products, and the least share of redundant work of one kind, for an attempt to split them
 REPEATED, SHARED = 1.02, 0.01
 
 
 def shares(part: Partition) -> Iterator[Share]:
-    """Ways to share what is repeated of products, those first that are repeated most."""
+    """Ways to split redundantly computed products, those with the most redundant work first."""
     propagation = part.propagation
     if any(eqn.op.name in HELD for eqn in propagation.origins.eqns):
         return
@@ -49,15 +49,14 @@ def shares(part: Partition) -> Iterator[Share]:
 
 
 def _idle(eqn: JaxprEqn, propagation: Propagation) -> tuple[str, ...]:
-    """The axes that split nothing of an equation."""
+    """The axes that split no operand and no result of an equation."""
     values = [a for a in (*eqn.invars, *eqn.outvars) if isinstance(a, Var)]
     used = {axis for v in values for axis in propagation.layout(v).axes_used}
     return tuple(a for a in propagation.mesh.atoms if a not in used)
 
 
 def _along(eqn: JaxprEqn, rule: ShardingRule, idle: tuple[str, ...], propagation: Propagation) -> Iterator[Share]:
-    """Along each dimension of the result that divides evenly: those that nothing splits, the largest first, then the
-    others."""
+    """A share for each dimension of the result that divides evenly: unsplit ones first, then by decreasing size."""
     (out,) = eqn.outvars
     layout, mesh = propagation.layout(out), propagation.mesh
     for d in sorted(range(len(layout.dims)), key=lambda d: (bool(layout.dims[d]), -out.aval.shape[d])):

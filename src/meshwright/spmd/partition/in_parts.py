@@ -1,9 +1,9 @@
-"""Products of what is cut or joined along a split dimension, done in parts.
+"""Computes products in parts if their result is sliced, or an operand concatenated, along a split dimension.
 
-``x @ w`` that is split into gate and up, or query, key and value, is ``x @ w[:, part]`` for each part. With joined
-cotangents it is the same backwards: the derivative of ``w`` is joined of those of its parts, that of ``x`` is their
-sum. Nothing is computed twice. What then changes its tiles is the weight, where activations did. This is done where
-the rows of what moves instead are smaller, pointwise equations between included.
+``x @ w`` followed by slices (gate and up, or query, key and value) becomes ``x @ w[:, part]`` for each part. The
+backward pass is treated likewise: the derivative of ``w`` is the concatenation of those of its parts, and the
+derivative of ``x`` is their sum. Nothing is computed twice. Instead of activations, the weight is resharded. The rewrite
+is applied if the rows that it moves instead are smaller; it also passes through elementwise equations in between.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.propagate import Placement, Propagation
 
-#: how much less the rows of what moves instead must be
+#: the rows moved instead must be smaller than this fraction of the rows moved before
 LESS = 0.8
-#: how many equations up from a slice are looked at
+#: how many equations to follow upwards from a slice
 DEPTH = 8
 
 Bounds = tuple[tuple[int, int], ...]
 
 
 class _Shapes(NamedTuple):
-    """What :meth:`Op.localized` asks a context for, where only sizes change."""
+    """The part of a localization context that :meth:`Op.localized` reads if only sizes change."""
 
     out_local_shapes: tuple[tuple[int, ...], ...]
 
 
 class _Cut(NamedTuple):
-    """A value that is needed in parts along a dimension only: where they begin and end, and what they are called."""
+    """A value that is only needed in parts along ``dim``: the bounds of the parts, and their variables."""
 
     dim: int
     bounds: Bounds
@@ -50,7 +50,8 @@ class _Cut(NamedTuple):
 
 
 def in_parts(closed: ClosedJaxpr, propagation: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
-    """The program with products done in parts where less moves then. New values' layouts go into ``propagation``."""
+    """The program with products computed in parts where that moves less. Adds layouts of new values to ``propagation``.
+    """
     if not any(isinstance(e.op, (Slice, Concatenate)) for e in closed.jaxpr.eqns):
         return closed
     plan = _Plan(closed, propagation, mesh)
@@ -62,20 +63,20 @@ def in_parts(closed: ClosedJaxpr, propagation: Propagation, mesh: AbstractMesh) 
 
 @dataclass
 class _Plan:
-    """Which values are cut above slices, and which joined ones are taken apart below; then the equations."""
+    """Decides which sliced values to compute in parts, and which concatenations to remove; then rewrites equations."""
 
     closed: ClosedJaxpr
     propagation: Propagation
     mesh: AbstractMesh
-    #: values that only slices use
+    #: values that are only used by slices
     cuts: dict[Var, _Cut] = field(default_factory=dict)
-    #: joined values that only products use, with their parts
+    #: concatenations that are only used by products, with their parts
     joins: dict[Var, _Cut] = field(default_factory=dict)
-    #: equations that are left out or done in parts further on
+    #: ids of equations that are removed, or computed in parts later
     gone: set[int] = field(default_factory=set)
     known: dict[tuple[Var, int, Bounds], tuple[Var, ...]] = field(default_factory=dict)
     eqns: list[JaxprEqn] = field(default_factory=list)
-    #: the line of the equation at hand
+    #: the source location of the current equation
     source: SourceLocation = UNKNOWN
 
     def __post_init__(self) -> None:
@@ -111,14 +112,14 @@ class _Plan:
             del self.cuts[value]
 
     def moves(self, value: Var, cut: _Cut) -> bool:
-        """Whether the dimension is in tiles and its parts in others."""
+        """Whether the dimension is split, and slicing it into these parts moves rows between devices."""
         axes = self.propagation.layout(value).dims[cut.dim]
         size = value.aval.shape[cut.dim]
         spans = tuple((Span(0, low, high),) for low, high in cut.bounds)
         return bool(axes) and RowMap((size,), spans).plan(self.mesh.sizes(axes)).sent > 0
 
     def row(self, value: Atom, dim: int) -> float:
-        """Bytes of a row along a dimension that a device has."""
+        """Bytes per device of one row along ``dim``."""
         dims = self.propagation.layout(value).dims
         bytes_ = float(value.aval.dtype.itemsize)
         for d, size in enumerate(value.aval.shape):
@@ -127,13 +128,13 @@ class _Plan:
         return bytes_
 
     def price(self, value: Atom, dim: int, depth: int) -> float:
-        """Bytes of a row of what moves where a value is made in parts, as far up as is best."""
+        """Bytes of the rows that move if ``value`` is computed in parts, from the best point upwards."""
         own = self.row(value, dim)
         above = self.above(value, dim) if depth else None
         return own if above is None else min(own, sum(self.price(a, d, depth - 1) for a, d in above))
 
     def above(self, value: Atom, dim: int) -> list[tuple[Atom, int]] | None:
-        """The operands, with dimensions, that are cut where a value is made in parts; None if it is not."""
+        """The operands, with dimensions, that are sliced if ``value`` is computed in parts; None if it cannot be."""
         maker = self.makers.get(value) if isinstance(value, Var) else None
         if maker is None or not _simple(maker) or any(a in self.joins for a in maker.invars):
             return None
@@ -146,7 +147,7 @@ class _Plan:
         return _operands(maker, rule, factors[0])
 
     def leave_out(self, value: Var, dim: int, depth: int) -> None:
-        """Note the equations that are done in parts instead."""
+        """Mark the equations that are computed in parts instead."""
         above = self.above(value, dim)
         if above is None or not depth or self.row(value, dim) <= self.price_above(above, depth):
             return
@@ -174,7 +175,8 @@ class _Plan:
             self.gone.add(id(eqn))
 
     def below(self, user: JaxprEqn | None, value: Var, dim: int) -> float | None:
-        """Bytes of a row of what moves where an equation is done in parts of a joined operand."""
+        """Bytes of the rows that move if ``user`` is computed in parts of a concatenated operand; None if it cannot be.
+        """
         if user is None or not _simple(user) or sum(a is value for a in user.invars) != 1:
             return None
         factor = _factor(user, value, dim)
@@ -191,7 +193,7 @@ class _Plan:
 
     # --- equations ------------------------------------------------------------------------------------------
     def written(self) -> Iterator[JaxprEqn]:
-        """The equations of the program, some in parts."""
+        """The rewritten equations of the program."""
         for eqn in self.closed.jaxpr.eqns:
             self.source = eqn.source
             value = eqn.outvars[0] if eqn.outvars else None
@@ -207,7 +209,7 @@ class _Plan:
             self.eqns = []
 
     def parts(self, value: Atom, dim: int, bounds: Bounds) -> tuple[Atom, ...]:
-        """A value in parts: made so if its equation is left out, else cut."""
+        """The parts of a value: computed in parts if its equation was removed, else sliced."""
         if isinstance(value, Var) and value in self.joins and self.joins[value][:2] == (dim, bounds):
             return self.joins[value].parts
         key = (value, dim, bounds)
@@ -218,7 +220,7 @@ class _Plan:
         return self.known[key]  # type: ignore[index]
 
     def like(self, value: Atom, dim: int | None = None, size: int = 0) -> Var:
-        """A new value laid out as ``value``; of another size along a dimension, if one is given."""
+        """A new variable with the layout of ``value`` and, if ``dim`` is given, with ``size`` along that dimension."""
         shape = tuple(size if d == dim else n for d, n in enumerate(value.aval.shape))
         new = Var(value.aval.update(shape=shape))
         if isinstance(value, Var):
@@ -227,7 +229,7 @@ class _Plan:
         return new
 
     def make(self, value: Atom, dim: int, bounds: Bounds, new: Sequence[Var]) -> None:
-        """Equations that make a value's parts."""
+        """Emit the equations that compute the parts of a value."""
         maker = self.makers.get(value) if isinstance(value, Var) else None
         if maker is not None and id(maker) in self.gone:
             above = self.above(value, dim) or []
@@ -242,13 +244,13 @@ class _Plan:
             self.eqns.append(JaxprEqn(Slice(start, limit, (1,) * len(shape)), [value], [var], self.source))
 
     def apply(self, eqn: JaxprEqn, given: Mapping[Atom, Atom], out: Var) -> None:
-        """An equation on parts of some operands."""
+        """Emit an equation on parts of some of its operands."""
         op = eqn.op.localized(_Shapes((out.aval.shape,)))
         operands = [given.get(a, a) if isinstance(a, Var) else a for a in eqn.invars]
         self.eqns.append(eqn.replace(op=op, invars=operands, outvars=[out]))
 
     def make_below(self, eqn: JaxprEqn, value: Var, cut: _Cut) -> None:
-        """An equation in parts of a joined operand: joined again, or added up."""
+        """Emit an equation once per part of a concatenated operand, and concatenate or add up the results."""
         rule = eqn_rule(eqn)
         factor, out = _factor(eqn, value, cut.dim), eqn.outvars[0]
         operands = _operands(eqn, rule, factor) or []  # type: ignore[arg-type]
@@ -272,7 +274,7 @@ class _Plan:
 
 # --- equations ----------------------------------------------------------------------------------------------
 def _span(eqn: JaxprEqn | None) -> tuple[int, tuple[int, int]] | None:
-    """The dimension along which an equation cuts, and from where to where."""
+    """The only dimension along which an equation slices, and the bounds; None for other equations."""
     if eqn is None or not isinstance(eqn.op, Slice):
         return None
     shape = eqn.invars[0].aval.shape
@@ -283,20 +285,21 @@ def _span(eqn: JaxprEqn | None) -> tuple[int, tuple[int, int]] | None:
 
 
 def _simple(eqn: JaxprEqn) -> bool:
-    """Whether an equation on parts of its operands is itself, with other sizes."""
+    """Whether an equation on parts of its operands is the same op with other sizes."""
     op = eqn.op
     return type(op).localize is Op.localize and len(eqn.outvars) == 1 and not op.has_effects and not op.holds_jaxprs
 
 
 def _factor(eqn: JaxprEqn, value: Var, dim: int) -> int | None:
-    """The factor that a dimension of an operand is, if it is one."""
+    """The factor of an operand's dimension, or None if it has several or none."""
     number = next(i for i, a in enumerate(eqn.invars) if a is value)
     factors = eqn_rule(eqn).operands[number][dim]
     return factors[0] if len(factors) == 1 else None
 
 
 def _operands(eqn: JaxprEqn, rule: ShardingRule, factor: int) -> list[tuple[Atom, int]] | None:
-    """The operands that have a factor, each with its dimension; None if one has it otherwise."""
+    """The operands that have a factor as one whole dimension, with that dimension; None if an operand has it otherwise.
+    """
     dim_of: dict[Atom, int] = {}
     for atom, dims in zip(eqn.invars, rule.operands):
         places = [d for d, factors in enumerate(dims) if factor in factors]

@@ -1,4 +1,4 @@
-"""Rewrites that depend on layouts: they run after propagation, and before equations are partitioned one by one."""
+"""Rewrites that depend on layouts. They run after propagation and before the equations are partitioned."""
 
 from __future__ import annotations
 

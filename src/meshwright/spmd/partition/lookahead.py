@@ -1,18 +1,19 @@
-"""Lookahead: the search for the strategy by which a program is partitioned.
+"""Lookahead: the search for the strategy with which a program is partitioned.
 
-Where annotations contest an axis, each would put it on another factor of an equation. Propagation gives it to one of
-them, but what that costs shows only in the rest of the program. So the program is partitioned both ways: for each such
-contest, with the annotations of one sort spreading after all others, or before. Annotations of one sort (equal types,
-laid out alike, as in repeated layers) are one decision. The step times of the resulting programs, communication passes
-included, are compared. No annotation is overruled: only the order changes in which they spread.
+Annotations conflict at an equation if each would place the same mesh axis on a different factor. Propagation resolves
+the conflict in favour of one of them, but the cost of that only shows in the rest of the program. So the program is
+partitioned both ways: for each conflict, the annotations of one sort propagate after all others, or before. Annotations
+of equal type and layout (as in repeated layers) are one sort, and one decision. The step times of the resulting
+programs, after the communication passes, are compared. No annotation is overridden: only the order of propagation
+changes.
 
-After that it is tried to split products along dimensions along which nothing else is split (two all-to-alls in place
-of a gather), or by axes that split nothing of them, and to keep sums in tiles: what these cost shows in the whole
-program only, too.
+The search then tries three more changes whose cost also shows only in the whole program: splitting products along
+dimensions that nothing else is split along (two all-to-alls instead of a gather), splitting them over axes that they
+do not use yet, and keeping sums in tiles.
 
-The search is a greedy descent. Strategies that propagate alike count as one; sorts at whose contests next to nothing is
-sent are left alone; and a budget of equations limits how often large programs are partitioned, so that planning them
-takes about as long as without a search.
+The search is a greedy descent. Strategies that propagate to the same layouts count as one. Sorts whose conflicts cause
+almost no communication are skipped. A budget of equations limits how often large programs are partitioned, so that
+planning them takes about as long as without a search.
 """
 
 from __future__ import annotations
@@ -40,35 +41,35 @@ from meshwright.spmd.report import collectives, starts, totals
 from meshwright.spmd.steptime.schedule import step_time
 from meshwright.spmd.strategy import FIRST, LARGEST, Share, Strategy
 
-#: equations that may be partitioned again for one program, and how many strategies are tried at least and at most
+#: budget of equations to partition again per program; the least and the greatest number of strategies to try
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24
-#: equations of the largest program that is partitioned once more to split its products along other dimensions
+#: programs with more equations are not partitioned again to split products along other dimensions
 EXCHANGED = 2_500
-#: equations of the largest program whose sums are kept in tiles
+#: programs with more equations do not keep sums in tiles
 TILED = 10_000
-#: in how many ways it is tried at most to share products, and how many times the bytes that may take
+#: the greatest number of attempts to share products, and the factor by which they may increase the bytes sent
 SHARINGS, SHARED_BYTES = 6, 2.0
-#: how many sorts of annotations are tried at a time, and what share of what is sent must be at their contests
+#: how many sorts are tried at a time, and the least fraction of all bytes that must be sent at their conflicts
 WIDTH, SHARE = 3, 0.02
-#: how much quicker a strategy must be than the best one before it
+#: the cost of a new strategy must be below this fraction of the best one's
 GAIN = 0.97
-#: how many times the bytes a program with sums in tiles may send: those of the gradients of norms' weights
+#: the factor by which sums in tiles may increase the bytes sent: allows for the gradients of norm weights
 MORE_BYTES = 1.01
-#: how far the ratio of two estimates is from that of the peaks at most, about
+#: the ratio of two estimates differs from the ratio of the predicted peaks by at most about this factor
 ROUGH = 1.6
-#: how much of the time in which the links are busy counts even where it is hidden: schedules are not perfect
+#: fraction of the links' busy time that is added to the price even if hidden, because schedules are not perfect
 HIDDEN = 0.5
 
 
 class Candidate:
-    """A program partitioned by a strategy, with figures that are kept: several comparisons ask for each."""
+    """A program partitioned with a strategy, with cached figures for the comparisons."""
 
     def __init__(self, part: Partition, strategy: Strategy) -> None:
         self.part, self.strategy = part, strategy
 
     @cached_property
     def sent(self) -> tuple[int, int]:
-        """How many collectives there are, and the bytes that they send."""
+        """The number of collectives, and the bytes that they send."""
         return totals(self.part.jaxpr.jaxpr)
 
     @cached_property
@@ -89,14 +90,17 @@ class Candidate:
 
     @cached_property
     def ends(self) -> int:
-        """The bytes of arguments and results: no peak is less."""
+        """The bytes of arguments and results: a lower bound of the peak."""
         inner = self.part.jaxpr.jaxpr
         return sum(a.aval.nbytes for a in (*inner.invars, *inner.outvars))
 
     def is_better(self, than: Candidate, more_bytes: float = 1.0) -> bool:
-        """Whether it sends no more than another (or so many times as much), and its time, bytes and peak are less
-        together: a percent of one is worth one of another. Starting collectives counts as time. Peaks are predicted
-        where estimates are no answer: for large programs that takes as long as partitioning does."""
+        """Whether it sends at most ``more_bytes`` times the bytes of ``than``, and its product of time, bytes and peak
+        memory is less (by ``GAIN``).
+
+        A percent of one thus counts as much as a percent of another. Time includes starting collectives. Peaks are only
+        predicted if estimates do not decide: for large programs, a prediction takes as long as partitioning.
+        """
         sent, new_sent = than.sent[1], self.sent[1]
         if new_sent > more_bytes * sent:
             return False
@@ -108,7 +112,7 @@ class Candidate:
 
 
 def look_ahead(planner: Planner) -> Candidate:
-    """The program partitioned by the strategy that makes it quickest."""
+    """The program partitioned with the best strategy that the search finds."""
     return _Search(planner).run()
 
 
@@ -134,13 +138,13 @@ class _Search:
         if not self.best.sent[1] or len(part.propagation.rules) > EXCHANGED or not _exchanged(part):
             return
         strategy = replace(self.best.strategy, exchanges=True)
-        # Axes spread as they did.
+        # Propagation does not depend on ``exchanges``, so its result is reused.
         other = Candidate(self.planner.partition(replace(part.propagation, strategy=strategy)), strategy)
         if other.is_better(self.best):
             self.best = other
 
     def share(self) -> None:
-        """Let axes that split nothing of products share them, where that is better, along the best dimension."""
+        """Split products over axes that they do not use yet, along the best dimension, if that is better."""
         left, asked = SHARINGS, set[ShardingRule]()
         while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= EXCHANGED:
             kinds = itertools.groupby(shares(self.best.part), lambda share: share.rule)
@@ -154,7 +158,7 @@ class _Search:
             self.best = min(better, key=lambda c: c.price, default=self.best)
 
     def shared(self, ways: Sequence[Share]) -> Iterator[tuple[Propagation, Strategy]]:
-        """How axes spread with each of the shares, where that is new."""
+        """The propagation result and strategy for each share, without results seen before."""
         for share in ways:
             strategy = replace(self.best.strategy, shares=(*self.best.strategy.shares, share))
             outcome = self.planner.propagate(strategy)
@@ -163,12 +167,12 @@ class _Search:
                 yield outcome, strategy
 
     def keep_tiles(self) -> None:
-        """Keep sums in tiles until something needs them whole, if that is better."""
+        """Keep sums in tiles until a use needs them whole, if that is better."""
         best, part = self.best, self.best.part
         if len(part.propagation.rules) > TILED or not has_large_sums(part.jaxpr.jaxpr):
             return
         other = Candidate(self.planner.in_tiles(part), replace(best.strategy, tiles=True))
-        # Where these two programs differ, estimates see it.
+        # The memory estimate is accurate enough for the differences between these two programs.
         if other.price * other.estimate < GAIN * best.price * best.estimate and other.is_better(best, MORE_BYTES):
             self.best = other
 
@@ -176,7 +180,7 @@ class _Search:
         return Candidate(self.planner.partition(outcome), strategy)
 
     def improve(self) -> bool:
-        """Whether a strategy next to the best one so far is better; then it takes its place."""
+        """Move to the best neighbour of the current strategy that is cheaper; False if there is none."""
         better: Candidate | None = None
         for strategy in neighbours(self.best.part, self.best.strategy):
             outcome = self.planner.propagate(strategy)
@@ -197,13 +201,13 @@ class _Search:
 
 
 def _exchanged(part: Partition) -> bool:
-    """Whether ``exchanges`` would change how any product is computed; if not, it would change nothing."""
+    """Whether ``exchanges`` would change how any product is computed."""
     asked = dict.fromkeys(part.products)
     return any(choose(question) != choose(question._replace(exchanges=True)) for question in asked)
 
 
 def price(part: Partition) -> float:
-    """The seconds of a step, and a share of those in which the links are busy."""
+    """The predicted seconds of a step, plus a fraction (``HIDDEN``) of the seconds in which the links are busy."""
     time = step_time(part.jaxpr.jaxpr, part.mesh)
     return time.seconds + HIDDEN * time.links
 
@@ -218,8 +222,9 @@ def _signature(propagation: Propagation) -> int:
 
 # --- contests -----------------------------------------------------------------------------------------------
 def neighbours(part: Partition, strategy: Strategy) -> list[Strategy]:
-    """Strategies that differ in one thing: a sort of annotations spreads later or earlier than it does (those at whose
-    contests most is sent come first), slices of loops are split along another dimension, or a sort spreads first."""
+    """Strategies that differ in one respect: a sort of annotations propagates later or earlier (those with the most
+    bytes sent at their conflicts first), slices of loops are split along another dimension, or a sort propagates first.
+    """
     sent = contests(part)
     total = totals(part.jaxpr.jaxpr)[1]
     sorts = [sort for sort, there in sent.most_common(WIDTH) if there > SHARE * total]
@@ -230,7 +235,7 @@ def neighbours(part: Partition, strategy: Strategy) -> list[Strategy]:
 
 
 def contests(part: Partition) -> Counter[Sort]:
-    """For each sort of annotations, the bytes sent at equations where another one brings its axis to another factor."""
+    """For each sort of annotations, the bytes sent at equations where it conflicts with another sort over an axis."""
     sent: Counter[int] = Counter()
     for c in collectives(part.jaxpr.jaxpr):
         for user in {id(r.user) for r in c.reasons if r.user is not None}:
@@ -249,7 +254,7 @@ def contests(part: Partition) -> Counter[Sort]:
 
 
 def _contested(eqn: JaxprEqn, whole: ShardingRule, propagation: Propagation) -> Iterator[list[tuple[Var, str]]]:
-    """For each axis that values of an equation have on different factors, these values."""
+    """For each axis that several values of an equation have on different factors, those values with the axis."""
     for part in whole.parts:
         atoms = [*(eqn.invars[i] for i in part.operands), *(eqn.outvars[i] for i in part.results)]
         dims = tuple(propagation.layout(atom).dims for atom in atoms)
@@ -261,7 +266,8 @@ def _contested(eqn: JaxprEqn, whole: ShardingRule, propagation: Propagation) -> 
 def _contests_of(
     rule: ShardingRule, dims: tuple[tuple[Axes, ...], ...], mesh: AbstractMesh
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The axes that operands and results with these dimensions have on different factors, and which of them do."""
+    """The axes that operands and results laid out as ``dims`` have on different factors, and the positions of those
+    values (operands first, then results)."""
     places: dict[str, list[tuple[int, int]]] = {}
     for i, (of, factors) in enumerate(zip(dims, (*rule.operands, *rule.results))):
         for f, axes in factor_axes_of(of, factors, rule, mesh).items():

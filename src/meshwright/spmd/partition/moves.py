@@ -1,9 +1,9 @@
-"""Slices, concatenations, paddings and rotations along a split dimension as one redistribution.
+"""Merges slices, concatenations, pads and rotations along a split dimension into one redistribution.
 
-One by one, each would bring its rows into the tiles of its own result, as if nothing else moved: halves of an array go
-in half-empty permutes, and what is cut out and joined again goes twice. Equations that take rows of the same arrays,
-and chains of them, are one index map, which is planned as a whole (:mod:`meshwright.sharding.row_map`). They are
-merged where that sends less.
+Partitioned one by one, each op would move rows into the tiles of its own result: the two halves of an array are sent
+in half-empty permutes, and rows that are sliced and concatenated again are sent twice. Equations that take rows of the
+same arrays, and chains of such equations, form one index map that is planned as a whole
+(:mod:`meshwright.sharding.row_map`). They are merged if that sends less.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from meshwright.sharding.window import Shown, plan_ring
 
 @dataclass(frozen=True)
 class _Move:
-    """An equation, or several, as a map of rows of ``operands``; ``sent``: the rows that they send one by one."""
+    """One or more equations as a map of rows of ``operands``; ``sent``: the rows they send if not merged."""
 
     dim: int
     map: RowMap
@@ -41,7 +41,7 @@ class _Move:
 
 
 def merge_moves(closed: ClosedJaxpr, layout: Callable[[Var], Layout], mesh: AbstractMesh) -> ClosedJaxpr:
-    """The program with moves of rows along split dimensions made one where that sends less."""
+    """The program with row moves along split dimensions merged where that sends less."""
     jaxpr = closed.jaxpr
     if not any(type(e.op) in _maps for e in jaxpr.eqns):
         return closed
@@ -66,7 +66,7 @@ def merge_moves(closed: ClosedJaxpr, layout: Callable[[Var], Layout], mesh: Abst
 
 
 def _chains(jaxpr: Jaxpr, as_move: Callable[[JaxprEqn], _Move | None]) -> Iterable[_Move]:
-    """The moves of rows; one whose result only another takes is a part of that, if this sends less."""
+    """The row moves; a move whose result has one use, by another move, is composed with that if it sends less."""
     uses = use_counts(jaxpr.eqns, jaxpr.outvars)
     moves: dict[Var, _Move] = {}
     for eqn in jaxpr.eqns:
@@ -83,20 +83,20 @@ def _chains(jaxpr: Jaxpr, as_move: Callable[[JaxprEqn], _Move | None]) -> Iterab
 
 
 def _after(move: _Move, inner: _Move) -> _Move | None:
-    """A move that takes what another makes, and that one, as one."""
+    """The composition of ``move`` with ``inner``, whose result it takes; None if it does not send less."""
     if (move.dim, move.tiles) != (inner.dim, inner.tiles):
         return None
     number = move.operands.index(inner.results[0])
     through = move.map.of(number, inner.map, 0)
     rest = (*move.operands[:number], *move.operands[number + 1 :])
-    # The equation that is replaced is the first: there, all operands are known.
+    # The merged equation replaces the first one, where all operands are available.
     both = _distinct(replace(move, eqns=(*move.eqns, *inner.eqns)), (*rest, *inner.operands), through)
     sent = move.sent + inner.sent
     return replace(both, sent=sent) if both.map.plan(move.tiles).sent < sent else None
 
 
 def _distinct(move: _Move, operands: Sequence[Var], m: RowMap) -> _Move:
-    """``move`` with these operands and their map, each operand once."""
+    """``move`` with these operands and their map, without duplicate operands."""
     once = tuple(dict.fromkeys(operands))
     place = {i: once.index(v) for i, v in enumerate(operands)} | {ZEROS: ZEROS}
     targets = tuple(tuple(s._replace(source=place[s.source]) for s in spans) for spans in m.targets)
@@ -105,7 +105,7 @@ def _distinct(move: _Move, operands: Sequence[Var], m: RowMap) -> _Move:
 
 
 def _joined(group: Sequence[_Move]) -> Iterator[_Move]:
-    """Moves of rows of the same arrays as one, or those that are worth it one by one."""
+    """Row moves of the same arrays merged into one if that sends less, or else those that pay on their own."""
     first = group[0]
     targets = tuple(spans for m in group for spans in m.map.targets)
     whole = RowMap(first.map.sources, targets)
@@ -119,7 +119,7 @@ def _joined(group: Sequence[_Move]) -> Iterator[_Move]:
 
 # --- equations as maps --------------------------------------------------------------------------------------
 def _move(eqn: JaxprEqn, layout: Callable[[Var], Layout], mesh: AbstractMesh, zeros: Container[Atom]) -> _Move | None:
-    """An equation that moves rows along one dimension, which is split, as a map."""
+    """The row move of an equation that moves rows along one split dimension; None for other equations."""
     if type(eqn.op) not in _maps or (isinstance(eqn.op, Pad) and not is_zero(eqn.invars[1], zeros)):
         return None
     mapped = _maps[type(eqn.op)](eqn)
@@ -135,7 +135,7 @@ def _move(eqn: JaxprEqn, layout: Callable[[Var], Layout], mesh: AbstractMesh, ze
     return _distinct(move, operands, m)
 
 
-#: along which dimension an equation moves rows, how, and how many of its operands they are of
+#: the dimension along which an equation moves rows, the row map, and the number of operands the rows come from
 _Mapped = tuple[int, RowMap, int]
 
 
@@ -181,7 +181,7 @@ _maps: dict[type[Op], Callable[[JaxprEqn], _Mapped | None]] = {
 
 @lru_cache(maxsize=4096)
 def _sent(m: RowMap, tiles: int, ring: bool) -> int:
-    """The rows that the equation of a map sends alone, window by window."""
+    """The number of rows that the equation of a map sends if partitioned alone, window by window."""
     (spans,), (size,) = m.targets, m.sizes
     rows = -(-size // tiles)
     if ring and m.sources[0] % tiles == 0:

@@ -1,8 +1,8 @@
-"""The partitioner: one walk over the equations that records the per-device program.
+"""The partitioner: one pass over the equations that records the per-device program.
 
-Each value is available in one or more layouts. For every equation :func:`choose` picks layouts, the operands are
-brought to them by reshard plans, and the op's ``localize`` is recorded on local shapes. Split reduction factors leave
-partial values; the collective that combines them is emitted when a consumer needs it.
+Each value is available in one or more layouts. For every equation, :func:`choose` picks the layouts, reshard plans
+bring the operands to them, and the op's ``localize`` is recorded on local shapes. Split reduction factors leave partial
+values; the collective that reduces them is emitted when a consumer needs it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
 
 @dataclass
 class Value:
-    """A value of the program: what it is on a device, in each layout it is available in.
+    """A value of the program, with its per-device value in each layout it is available in.
 
-    ``recipe`` is the equation that makes it, with its rule, of a value made of constants alone: such values are made in
-    whatever layout is needed, and never sent. ``counts`` is the dimension along which it is known to be 0, 1, 2, …
+    ``recipe`` is the equation that computes the value, with its rule, if the value depends on constants only. Such
+    values are recomputed in each layout that is needed, and never sent. ``counts`` is the dimension along which the
+    value is known to be 0, 1, 2, … (None if there is none).
     """
 
     aval: ShapedArray
@@ -62,7 +63,7 @@ class Value:
 
     @property
     def is_remade(self) -> bool:
-        """Whether every device can make any part of it."""
+        """Whether every device can compute any tile of the value without communication."""
         return self.constant or self.recipe is not None
 
     @property
@@ -71,7 +72,7 @@ class Value:
 
 
 def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> bool:
-    """Whether every device can compute any part of an equation's result from constants, doing little more work."""
+    """Whether every device can cheaply compute any tile of an equation's result from constants."""
     simple = len(eqn.outvars) == 1 and not eqn.op.has_effects and not eqn.op.holds_jaxprs
     return simple and all(v.is_remade for v in values) and all(f.kind in (PARALLEL, WINDOW) for f in rule.factors)
 
@@ -101,14 +102,14 @@ class Partitioner:
         self.trace = JaxprTrace()
         self.replicated: list[Replicated] = []
         self.products: list[Question] = []
-        #: results of constraints and marks, with the layouts that their operands had
+        #: results of constraints and marks, mapped to their operands with the layouts available at that point
         self.laid_out: dict[Var, Value] = {}
         self.stands_for: dict[Var, tuple[Var, Layout]] = {}
         self.rules = [eqn_rule(e) for e in jaxpr.jaxpr.eqns]
         outs = jaxpr.jaxpr.outvars
         repeats = {a: lo.repeats for a, lo in zip(outs, out_layouts) if isinstance(lo, KeepPartial)}
         self.summands = summands(jaxpr.jaxpr.eqns, self.rules, outs, repeats)
-        #: how many equations and outputs take each value
+        #: the number of equations and outputs that use each value
         self.uses: Counter[Any] = Counter(a for e in jaxpr.jaxpr.eqns for a in set(e.invars) if isinstance(a, Var))
         self.uses.update(a for a in jaxpr.jaxpr.outvars if isinstance(a, Var))
 
@@ -117,7 +118,7 @@ class Partitioner:
         return self.finished(self.out_layouts)
 
     def walk(self) -> None:
-        """Record the equations, up to the values that are put out."""
+        """Record the equations, without the resharding of the outputs."""
         inner = self.closed.jaxpr
         with extend_axis_env(self._axis_env()), set_trace(self.trace):
             for number, (var, layout) in enumerate(zip(inner.invars, self.in_layouts)):
@@ -132,7 +133,7 @@ class Partitioner:
                     self.equation(eqn, rule)
 
     def finished(self, wanted: Sequence[Layout | KeepPartial | None]) -> Partition:
-        """What was recorded, with what is put out in layouts as ``wanted``."""
+        """The recorded program, with its outputs resharded to the layouts ``wanted``."""
         inner = self.closed.jaxpr
         outs, out_layouts = [], []
         with extend_axis_env(self._axis_env()), set_trace(self.trace):
@@ -159,7 +160,7 @@ class Partitioner:
         theirs = {*self.source.jaxpr.invars, *self.source.jaxpr.constvars}
         theirs.update(v for e in self.source.jaxpr.eqns for v in e.outvars)
         for var, value in self.env.items():
-            if var not in theirs:  # a part of one
+            if var not in theirs:  # created by a layout pass, not a value of the source
                 continue
             for layout, local in value.versions:
                 if isinstance(local, JaxprTracer) and local.owner is self.trace:
@@ -178,11 +179,11 @@ class Partitioner:
     def bring(
         self, value: Value, layout: Layout, user: JaxprEqn | str, number: int | None = None, version: int | None = None
     ) -> Any:
-        """The value in ``layout``, resharded from ``version`` (else the one from which that costs least) if it is not
-        there yet; remembered.
+        """The per-device value in ``layout``. If it is not available, it is resharded and added to the versions.
 
-        ``user`` is the equation that takes it as operand ``number``, or the kind of output number ``number`` that it
-        is (``"output"`` of the program, ``"result"`` of a region).
+        Resharding starts from ``version``, or by default from the version that costs least. ``user`` is the equation
+        that takes the value as operand ``number``, or the kind of output that it is (``"output"`` of the program or
+        ``"result"`` of a region) with index ``number``.
         """
         for known, local in value.versions:
             if known == layout:
@@ -234,8 +235,10 @@ class Partitioner:
             self.env[var] = Value(var.aval, [(layout, result)], eqn.op.name, var, eqn.source)
 
     def remake(self, value: Value, layout: Layout) -> int:
-        """The version of a value made of constants from which ``layout`` is reached without sending anything: it is
-        made once more, in that layout if its equation is parallel, else whole."""
+        """The index of a version of a recomputable value that reaches ``layout`` without communication.
+
+        The value is recomputed in that layout if possible, and otherwise replicated.
+        """
         whole = Layout.replicated(value.aval.ndim)
         for target in (layout, whole):
             if target in value.layouts:
@@ -245,8 +248,10 @@ class Partitioner:
         return value.layouts.index(target)
 
     def made_in(self, value: Value, layout: Layout, eqn: JaxprEqn, rule: ShardingRule) -> bool:
-        """Add a version in ``layout``, by the value's equation on operands that are cut likewise; False if its tiles
-        are not made of tiles of its operands alone."""
+        """Add a version in ``layout`` by running the value's equation on operands split accordingly.
+
+        Returns False if tiles of the result cannot be computed from tiles of the operands alone.
+        """
         ins = operand_layouts(layout, rule, self.mesh)
         if ins is None:
             return False
@@ -272,14 +277,14 @@ class Partitioner:
             self.compute(eqn, rule, values)
 
     def remember(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> None:
-        """Keep how a value of constants is made, and make it in the layout that it should have."""
+        """Record how to recompute a value that depends on constants only, and compute it in its target layout."""
         (var,) = eqn.outvars
         counts = eqn.op.counts_along([v.counts for v in values], [v.aval for v in values])
         remade = self.env[var] = Value(var.aval, [], eqn.op.name, var, eqn.source, (eqn, rule), counts=counts)
         self.remake(remade, self.propagation.target(var) or Layout.replicated(var.aval.ndim))
 
     def compute(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> None:
-        """Record an equation on local shapes, in the layouts that cost least."""
+        """Record an equation on local shapes, in the cheapest layouts."""
         op, rule, choice = self.cheapest_form(eqn, rule, values)
         locals_ = self.operands(eqn, values, choice.in_layouts, choice.versions)
         self.report(eqn, rule, values, choice)
@@ -292,7 +297,7 @@ class Partitioner:
     def cheapest_form(
         self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]
     ) -> tuple[Op, ShardingRule, Choice]:
-        """The op or, where operands have to be resharded, the alternative to it that costs least."""
+        """The op, or if operands have to be resharded, its cheapest alternative; with the rule and choice for it."""
         best = eqn.op, rule, self.choose(eqn, eqn.op, rule, values)
         if all(layout in value.layouts for value, layout in zip(values, best[2].in_layouts)):
             return best
@@ -314,7 +319,7 @@ class Partitioner:
         outs: Sequence[Layout],
         locals_: Sequence[Any],
     ) -> Sequence[Any]:
-        """The results of an equation's ``op`` on this device."""
+        """The results of ``op`` for an equation on one device."""
         avals = tuple(v.aval for v in values), tuple(v.aval for v in eqn.outvars)
         if any(any(lo.dims) for lo in (*ins, *outs)):
             # A collective that the user wrote needs no reason.
@@ -352,7 +357,7 @@ class Partitioner:
         return choose(question)
 
     def report(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], choice: Choice) -> None:
-        """Note operands that the op's rule forced to be gathered."""
+        """Record operands that the op's rule forces to be gathered."""
         for n, (value, before, after) in enumerate(zip(values, choice.versions, choice.in_layouts)):
             if value.is_remade or value.layouts[before] is after:
                 continue
@@ -373,27 +378,32 @@ class Partitioner:
     ) -> Partition:
         """A region of the program, partitioned with the layouts that propagation found in it.
 
-        ``mesh`` has the axes over which to partition, where these are not all.
+        ``mesh`` is the mesh to partition over; by default, the mesh of the program.
         """
         mesh = self.mesh if mesh is None else mesh
         return self.noted(Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, region=True).run())
 
     def walked(self, jaxpr: ClosedJaxpr, in_layouts: Sequence[Layout], added: Sequence[KeepPartial]) -> Partitioner:
-        """The partitioner of a region, which has recorded its equations: how its results lie is yet to be said, and
-        ``added`` how many sums are completed with each."""
+        """A partitioner that has recorded the equations of a region, but has not fixed the layouts of its results yet.
+
+        ``added`` tells for each result how many sums share the collective that reduces it.
+        """
         region = Partitioner(jaxpr, self.mesh, self.propagation, in_layouts, added, region=True)
         region.walk()
         return region
 
     def noted(self, part: Partition) -> Partition:
-        """A region's partition, what is to be said about it added to the program's."""
+        """``part``, the partition of a region, after adding its records to those of this partitioner."""
         self.replicated += part.replicated
         self.products += part.products
         self.stands_for.update(part.stands_for)
         return part
 
     def constraint(self, eqn: JaxprEqn, op: ShardingConstraint) -> Layout:
-        """The layout of a constraint's result: open dimensions as propagation grew them, or as they are."""
+        """The layout of a constraint's result.
+
+        Open dimensions get the further axes that propagation found or, if the constraint names none, the present ones.
+        """
         var, present = eqn.outvars[0], self.value(eqn.invars[0]).layouts[0]
         placement = placement_of(op, var.aval.ndim, self.mesh)
         grown = self.propagation.layout(var)
@@ -409,7 +419,7 @@ class Partitioner:
         return Layout(tuple(dims)).with_partial(kept, present.reduction)
 
     def lay_out(self, eqn: JaxprEqn, target: Layout | None) -> None:
-        """The result of an equation that is its operand, in a layout of its own or (None) in any that there is."""
+        """Set the result of an identity equation: its operand in layout ``target``, or with None in any layout."""
         value, var = self.value(eqn.invars[0]), eqn.outvars[0]
         versions = value.versions
         self.laid_out[var] = replace(value, versions=[*versions])
@@ -421,14 +431,17 @@ class Partitioner:
         )
 
     def cheapest(self, value: Value, target: Layout) -> int:
-        """The version from which ``target`` costs least."""
+        """The index of the version that is cheapest to reshard to ``target``."""
         aval = value.aval
         costs = [reshard_cost(aval.shape, aval.dtype.itemsize, lo, target, self.mesh) for lo in value.layouts]
         return costs.index(min(costs))
 
     def put_out(self, atom: Var | Literal) -> Value:
-        """The value of an output. For the result of a constraint that nothing else reads, that is its operand, which is
-        then brought to the output's layout directly."""
+        """The value of an output.
+
+        For a constraint's result without other uses, this is the operand of the constraint, so that it is resharded to
+        the output's layout directly.
+        """
         return self.laid_out[atom] if atom in self.laid_out and self.uses[atom] == 1 else self.value(atom)
 
     def output(self, number: int, atom: Var | Literal, layout: Layout | KeepPartial | None) -> tuple[Any, Layout]:

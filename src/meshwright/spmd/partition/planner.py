@@ -1,4 +1,4 @@
-"""One program with the layouts asked for, ready to be partitioned by one strategy after the other."""
+"""A program with its requested layouts, which can be partitioned with different strategies."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from meshwright.spmd.passes.pipeline import communication_passes, tiling_passes
 from meshwright.spmd.propagate import Propagation, propagate
 from meshwright.spmd.strategy import Strategy
 
-#: the step between: each equation of the whole program becomes some of a device's
+#: name of the step that replaces the equations of the global program by per-device ones, for dumps
 PARTITION = "partition"
 
 
 @dataclass(frozen=True)
 class Planner:
-    """A prepared program, the mesh, and the layouts asked for (None: to be chosen).
+    """A prepared program, the mesh, and the requested layouts (None: to be chosen).
 
-    ``combine_bytes`` and ``names`` are those of :func:`meshwright.spmd.driver.partition`.
+    For ``combine_bytes`` and ``names``, see :func:`meshwright.spmd.driver.partition`.
     """
 
     jaxpr: ClosedJaxpr
@@ -34,15 +34,15 @@ class Planner:
     out_layouts: Sequence[Layout | None]
     combine_bytes: int = 0
     names: Names = NUMBERS
-    #: equations verified before: strategies differ in few
+    #: equations that were verified before; the programs of different strategies share most equations
     verified: set[Any] = field(default_factory=set)
 
     def propagate(self, strategy: Strategy) -> Propagation:
-        """Layouts for all values, as annotations spread by a strategy."""
+        """Layouts for all values, propagated from the annotations with a strategy."""
         return propagate(self.jaxpr.jaxpr, self.mesh, self.in_layouts, self.out_layouts, strategy)
 
     def partition(self, propagation: Propagation) -> Partition:
-        """The per-device program for what was propagated, its communication improved."""
+        """The per-device program for the propagated layouts, after the communication passes."""
         partitioner = Partitioner(
             self.jaxpr, self.mesh, propagation, self.in_layouts, self.out_layouts, names=self.names
         )
@@ -53,7 +53,7 @@ class Planner:
         return self.in_tiles(part) if propagation.strategy.tiles else part
 
     def in_tiles(self, part: Partition) -> Partition:
-        """The same with sums over devices kept in tiles."""
+        """``part`` after the passes that keep sums over devices in tiles."""
         passes = tiling_passes(self.mesh, part.in_layouts, self.combine_bytes)
         jaxpr, changes = passes.run(part.jaxpr, self.verified)
         return replace(part, jaxpr=jaxpr, changes=[*part.changes, *changes])

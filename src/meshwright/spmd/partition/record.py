@@ -1,4 +1,4 @@
-"""What partitioning gives: the per-device program, the layouts at its ends, and what is to be said about it."""
+"""The result of partitioning: the per-device program, the layouts of its inputs and outputs, and diagnostics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshwright.spmd.strategy import Strategy
 
 @dataclass(frozen=True)
 class Replicated:
-    """An operand that is gathered along a dimension which its op cannot have in parts."""
+    """An operand that is gathered along a dimension because its op cannot work on parts of that dimension."""
 
     op: str
     source: SourceLocation
@@ -47,20 +47,20 @@ class Partition:
     replicated: list[Replicated] = field(default_factory=list)
     #: what the communication passes changed
     changes: list[Change] = field(default_factory=list)
-    #: what values on a device stand for: a value of the source, in a layout
+    #: for per-device values, the value of the source that they hold a tile of, and its layout
     stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
-    #: what was asked about its products, those of regions too
+    #: the questions asked of ``choose`` for its products, including those in regions
     products: list[Question] = field(default_factory=list)
     #: the layouts of inputs and outputs that were asked for
     asked: tuple[Sequence[Layout | None], Sequence[Layout | None]] = ((), ())
-    #: what was chosen where annotations leave it open
+    #: the choices that annotations leave open
     strategy: Strategy = field(default_factory=Strategy)
-    #: sums over devices are made in one order, wherever it runs
+    #: sums over devices are computed in a fixed order, whatever the backend
     sums_in_order: bool = field(default_factory=lambda: config.reproducible_sums)
 
     @property
     def described_strategy(self) -> list[str]:
-        """What of the strategy is not the default, and in which order sums over devices are made, in words."""
+        """Lines that describe the non-default parts of the strategy, and the order of sums if it is fixed."""
         lines = self.strategy.describe(self.mesh)
         if self.sums_in_order:
             lines.append(

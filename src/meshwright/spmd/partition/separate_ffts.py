@@ -1,9 +1,10 @@
-"""Fourier transforms of several dimensions as one for each dimension, where a transformed dimension is split.
+"""Splits multi-dimensional FFTs into one-dimensional FFTs if a transformed dimension is sharded.
 
-Then each is done while its dimension is whole: an axis leaves a dimension when that is transformed, and need not come
-back before the next one is, as with pencils (S. Foster and D. Worley, "Parallel algorithms for the spectral transform
-method", 1997). Dimensions that are whole come first; a transform of what another one left, as the inverse after
-multiplication by a filter, goes through the dimensions backwards, and so finds each as it needs it.
+Each dimension is then transformed while it is whole. A mesh axis moves off a dimension when that is transformed, and
+need not return before the next transform, as in pencil decompositions (S. Foster and D. Worley, "Parallel algorithms
+for the spectral transform method", 1997). Unsplit dimensions are transformed first. A second transform of the result
+(such as the inverse FFT after multiplication by a filter) visits the dimensions in reverse order, so that each is
+already whole when it is transformed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from meshwright.spmd.propagate import Propagation
 
 
 def separate_ffts(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr:
-    """The program with transforms of several dimensions, one of them split, taken apart."""
+    """The program with multi-dimensional FFTs over a split dimension replaced by one-dimensional ones."""
     orders: dict[Var, Sequence[int]] = {}
     eqns: list[JaxprEqn] = []
     for eqn in closed.jaxpr.eqns:
@@ -35,7 +36,7 @@ def separate_ffts(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr:
 
 
 def _order(eqn: JaxprEqn, propagation: Propagation, orders: Mapping[Var, Sequence[int]]) -> Sequence[int] | None:
-    """In which order dimensions are transformed, those of a transform counted from its first; None: all at once."""
+    """The order in which to transform dimensions, as indices into the transformed ones; None: do not split the FFT."""
     op = eqn.op
     if not isinstance(op, Fft) or (rank := len(op.fft_lengths)) == 1:
         return None
@@ -49,7 +50,7 @@ def _order(eqn: JaxprEqn, propagation: Propagation, orders: Mapping[Var, Sequenc
     if done is not None and len(done) == rank:
         order = list(reversed(done))
     match op.fft_type:
-        case "RFFT":  # of real numbers first
+        case "RFFT":  # the real-to-complex transform of the last dimension comes first
             order.sort(key=lambda d: d != rank - 1)
         case "IRFFT":
             order.sort(key=lambda d: d == rank - 1)
@@ -57,7 +58,7 @@ def _order(eqn: JaxprEqn, propagation: Propagation, orders: Mapping[Var, Sequenc
 
 
 def _keeps(eqn: JaxprEqn, operand: Var) -> bool:
-    """Whether each element of an equation's result is made where that of an operand is."""
+    """Whether an equation is elementwise, with a result of the shape and factors of ``operand``."""
     if len(eqn.outvars) != 1 or eqn.op.holds_jaxprs or eqn.outvars[0].aval.shape != operand.aval.shape:
         return False
     rule = eqn_rule(eqn)
@@ -65,7 +66,7 @@ def _keeps(eqn: JaxprEqn, operand: Var) -> bool:
 
 
 def _each_alone(eqn: JaxprEqn, order: Sequence[int]) -> Iterator[JaxprEqn]:
-    """A transform of several dimensions as one of each."""
+    """The equations of one-dimensional transforms that replace a multi-dimensional one."""
     op, x, rank = cast(Fft, eqn.op), eqn.invars[0], len(order)
     kinds = [IFFT if op.fft_type in (IFFT, IRFFT) else FFT] * (rank - 1) + [op.fft_type]
     for n, d in enumerate(order):
@@ -77,7 +78,7 @@ def _each_alone(eqn: JaxprEqn, order: Sequence[int]) -> Iterator[JaxprEqn]:
 
 
 def _along(x: Atom, dim: int, op: Fft, eqn: JaxprEqn) -> Iterator[JaxprEqn]:
-    """A transform of one dimension, which stands last meanwhile."""
+    """The equations of a transform of one dimension, which is transposed to the last place and back."""
     last = x.aval.ndim - 1
     steps: list[Op] = [op]
     if dim != last:

@@ -1,9 +1,9 @@
-"""Which partial sums will be added before they are completed.
+"""Counts the partial sums that are added up before one collective reduces them.
 
-A choice at one equation cannot see that its partial result will meet others: the input gradients of the query, key and
-value projections are three partial sums, and their sum needs one all-reduce. For every value this counts how many
-contractions flow into the same completed sum, so that each can be charged its part; a choice of branches is one. Those
-that turn out to be whole on every device share nothing.
+A choice at one equation does not see that its partial result will be added to others: the input gradients of the query,
+key and value projections are three partial sums, but their sum needs only one all-reduce. For every value, this module
+counts the contractions that flow into the same reduced sum, so that each is charged its share of the cost. A
+conditional counts as one contraction. Contractions whose results turn out not to be partial are not counted.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def summands(
     outvars: Sequence[Atom],
     repeats: Mapping[Atom, int],
 ) -> Summands:
-    """For each value, the number of contractions in the sum that it becomes part of before something needs it whole.
+    """For each value, the number of contractions in the sum that it becomes part of before that is reduced.
 
-    ``repeats`` are the outputs that are added up further outside, so many times.
+    ``repeats`` maps outputs that are accumulated outside of the region to the number of times.
     """
     uses = use_counts(eqns, outvars)
     leaves, flows = _sums(eqns, rules, uses)
@@ -41,8 +41,8 @@ def summands(
 
 @dataclass(frozen=True)
 class Summands:
-    """``ends``: the sum that each value becomes part of; ``left``: of how many ``contractions`` it is that may be
-    partial; ``repeats``: how often one is added up further outside."""
+    """``ends``: the sum that each value becomes part of; ``left``: for each such sum, the number of ``contractions`` in
+    it that may be partial; ``repeats``: how often an output is accumulated outside of the region."""
 
     ends: Mapping[Var, Var]
     contractions: frozenset[Var]
@@ -50,12 +50,12 @@ class Summands:
     repeats: Mapping[Atom, int]
 
     def of(self, var: Var) -> int:
-        """How many share the completion of the sum that a value becomes part of."""
+        """The number of contractions that share the reduction of the sum that ``var`` becomes part of."""
         end = self.ends.get(var)
         return 1 if end is None else max(1, self.left[end]) * self.repeats.get(end, 1)
 
     def whole(self, var: Var) -> None:
-        """Note that a value is not partial; if it is a contraction, it shares nothing."""
+        """Record that ``var`` is not partial; if it is a contraction, it no longer counts."""
         if var in self.contractions:
             self.left[self.ends[var]] -= 1
 
@@ -63,7 +63,8 @@ class Summands:
 def _sums(
     eqns: Sequence[JaxprEqn], rules: Sequence[ShardingRule], uses: Mapping[Var, int]
 ) -> tuple[dict[Var, int], dict[Var, Var]]:
-    """The sums of contractions, of how many each is, and the sums that they are terms of alone."""
+    """The sums of contractions with the number of contractions in each, and for those that are only used as a term of
+    another sum, that sum."""
     leaves: dict[Var, int] = {}
     flows: dict[Var, Var] = {}
     for eqn, rule in zip(eqns, rules):
@@ -85,7 +86,7 @@ def _sums(
 
 
 def _chosen_sums(eqn: JaxprEqn) -> Iterator[bool]:
-    """For the results of a choice of branches, whether they are such sums in one of these."""
+    """For each result of a conditional, whether it is a sum of contractions in some branch."""
     if not isinstance(eqn.op, RegionOp) or not eqn.op.chooses:
         return
     branches = [region.jaxpr for region in eqn.op.regions()]
@@ -95,7 +96,7 @@ def _chosen_sums(eqn: JaxprEqn) -> Iterator[bool]:
 
 
 def _group(eqn: JaxprEqn, leaves: dict[Var, int]) -> tuple[int, ...]:
-    """The operands through which partial sums pass, of those that may be partial."""
+    """The first group of operands through which partial sums pass that includes a sum of contractions."""
     groups = eqn.op.linear_groups(*(a.aval for a in eqn.invars)) or (((0,),) if eqn.op.moves_only else ())
     for group in groups:
         if any(atom in leaves for i in group if isinstance(atom := eqn.invars[i], Var)):
