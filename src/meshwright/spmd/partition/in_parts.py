@@ -2,8 +2,8 @@
 
 ``x @ w`` followed by slices (gate and up, or query, key and value) becomes ``x @ w[:, part]`` for each part. The
 backward pass is treated likewise: the derivative of ``w`` is the concatenation of those of its parts, and the
-derivative of ``x`` is their sum. Nothing is computed twice. Instead of activations, the weight is resharded. The rewrite
-is applied if the rows that it moves instead are smaller; it also passes through elementwise equations in between.
+derivative of ``x`` is their sum. Nothing is computed twice. Instead of activations, the weight is resharded. The
+rewrite is applied if the rows that it moves instead are smaller; it also passes through elementwise equations.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class _Cut(NamedTuple):
 
 
 def in_parts(closed: ClosedJaxpr, propagation: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
-    """The program with products computed in parts where that moves less. Adds layouts of new values to ``propagation``.
-    """
+    """The program with products computed in parts where that moves less; adds new values to ``propagation``."""
     if not any(isinstance(e.op, (Slice, Concatenate)) for e in closed.jaxpr.eqns):
         return closed
     plan = _Plan(closed, propagation, mesh)
@@ -175,8 +174,7 @@ class _Plan:
             self.gone.add(id(eqn))
 
     def below(self, user: JaxprEqn | None, value: Var, dim: int) -> float | None:
-        """Bytes of the rows that move if ``user`` is computed in parts of a concatenated operand; None if it cannot be.
-        """
+        """Bytes of rows moved if ``user`` is computed in parts of a concatenated operand; None if it cannot be."""
         if user is None or not _simple(user) or sum(a is value for a in user.invars) != 1:
             return None
         factor = _factor(user, value, dim)
@@ -298,8 +296,7 @@ def _factor(eqn: JaxprEqn, value: Var, dim: int) -> int | None:
 
 
 def _operands(eqn: JaxprEqn, rule: ShardingRule, factor: int) -> list[tuple[Atom, int]] | None:
-    """The operands that have a factor as one whole dimension, with that dimension; None if an operand has it otherwise.
-    """
+    """The operands with a factor as one whole dimension, and that dimension; None if an operand has it otherwise."""
     dim_of: dict[Atom, int] = {}
     for atom, dims in zip(eqn.invars, rule.operands):
         places = [d for d, factors in enumerate(dims) if factor in factors]
