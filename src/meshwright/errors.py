@@ -124,6 +124,10 @@ class TangentMismatchError(DifferentiationError, ValueError):
     """
 
 
+class LoopDerivativeError(DifferentiationError, ValueError):
+    """Reverse mode of a loop whose number of steps is not known; ``ValueError``, as JAX raises it."""
+
+
 class UnboundAxisError(MeshwrightError, NameError):
     """A collective names a mesh axis that is not in scope."""
 

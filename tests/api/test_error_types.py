@@ -57,6 +57,8 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "NumPy": lambda l, n: l.jit(lambda x: np.sin(x))(1.0),
     "list index": lambda l, n: l.jit(lambda x: [1, 2][x])(1),
     "mask": lambda l, n: l.jit(lambda x: x[x > 0])(X),
+    "while backwards": lambda l, n: l.grad(lambda x: l.lax.while_loop(lambda c: c < 9, lambda c: 2 * c, x))(1.0),
+    "in_axes in a dict": lambda l, n: l.vmap(lambda d: d["a"], in_axes={"a": 0})({"a": F}),
     "leak": lambda l, n: leaked(l),
     "grad of integers": lambda l, n: l.grad(identity)(1),
     "grad of a vector": lambda l, n: l.grad(identity)(X),

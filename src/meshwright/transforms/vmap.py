@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -67,7 +67,8 @@ def vmap(
     sharding constraints and ``shard_map`` calls in ``fun``.
 
     Raises (when called):
-      ArgumentTypeError: ``in_axes`` or ``out_axes`` hold something other than ints and None.
+      ArgumentTypeError: ``in_axes`` or ``out_axes`` hold something other than ints and None;
+        for ``in_axes`` of another type at once.
       ArgumentError: the axes do not match the arguments or results; or nothing is mapped and ``axis_size`` is missing.
       ShapeError: mapped axes have different sizes.
 
@@ -79,6 +80,11 @@ def vmap(
     require_callable(fun, "vmap")
     if isinstance(in_axes, list):
         in_axes = tuple(in_axes)
+    if not (in_axes is None or isinstance(in_axes, (tuple, SupportsIndex))):
+        raise ArgumentTypeError(
+            f"vmap: in_axes must be an int, None, or a tuple with an entry for each positional argument, "
+            f"got {in_axes!r}; for an argument that is a tree, put its axes into a tuple"
+        )
     spmd = as_tuple("vmap: spmd_axis_name", "names of mesh axes", spmd_axis_name or ())
 
     @functools.wraps(fun)

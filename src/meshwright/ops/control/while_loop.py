@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from meshwright.core.dtypes import is_integer, max_value
 from meshwright.core.records import dataclass
-from meshwright.errors import DifferentiationError
+from meshwright.errors import LoopDerivativeError
 from meshwright.ir.contract import Emitted
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Literal, Var
 from meshwright.ir.op import Builder, Cotangents
@@ -58,7 +58,7 @@ class While(ControlOp):
         return _steps(start, limit, step.invars[1])
 
     def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
-        raise DifferentiationError(
+        raise LoopDerivativeError(
             "reverse-mode differentiation does not work for while_loop, or fori_loop with a dynamic number of steps: "
             "the number of values to keep is not known. Use scan, fori_loop with static bounds, or forward mode (jvp, "
             "jacfwd)"
