@@ -50,6 +50,7 @@ AS_JAX: list[tuple[str, Callable[[Any, Any], Any], float]] = [
     ("poisson small", lambda r, k: r.poisson(k, A[:2]), 0),
     ("poisson mixed", lambda r, k: r.poisson(k, A, (3, 4, 3)), 0),
     ("poisson of int16", lambda r, k: r.poisson(k, 30.0, (20,), "int16"), 0),
+    ("poisson of uint8", lambda r, k: r.poisson(k, np.array([-1.0, 3.0, 30.0], "f"), (20, 3), "uint8"), 0),
     ("poisson of nothing", lambda r, k: r.poisson(k, 0.0, (3,)), 0),
     ("binomial few", lambda r, k: r.binomial(k, 9, PROBABILITIES), 0),
     ("binomial many", lambda r, k: r.binomial(k, 300, PROBABILITIES, (5, 2, 3)), 0),

@@ -94,7 +94,7 @@ def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -
     Args:
       lam: number or array; without ``shape`` the result has its shape. Where it is negative, infinite or NaN, the
         result is -1, as integers have no NaN.
-      dtype: an integer type.
+      dtype: an integer type; without a sign, -1 wraps around.
 
     Raises:
       DrawnTypeError: another dtype. ShapeError: ``lam`` does not broadcast to ``shape``.
@@ -111,7 +111,8 @@ def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -
     few = _poisson_small(key, where(small, rate, 0), sizes, target)
     many = _poisson_large(key, where(large, rate, 1e5), sizes)
     drawn = where(small, few, ops.convert(many, target))
-    return where(rate == 0, 0, where(small | large, drawn, -1))
+    none = np.asarray(-1).astype(target)
+    return where(rate == 0, 0, where(small | large, drawn, none))
 
 
 #: log k! less Stirling's approximation, for k up to 9
