@@ -89,7 +89,7 @@ class _Plan:
         of = self.merged.get(eqn.invars[0]) if len(eqn.invars) == 1 else None
         if of is None:
             return None
-        if eqn.op.is_view and eqn.outvars[0].aval == of.x.aval and of.eqns:  # apart again
+        if eqn.op.is_view and eqn.outvars[0].aval == of.x.aval and of.eqns:  # the reshape is undone
             last = of.eqns[-1]
             return [*of.eqns[:-1], last.replace(outvars=eqn.outvars)]
         if type(eqn.op).before_merging is Op.before_merging:

@@ -105,7 +105,7 @@ class Question(NamedTuple):
 def choose(question: Question) -> Choice:
     """The cheapest way to compute one equation; products prefer those with the least work per device.
 
-    With ``exchanges``, the axes of a product are also tried on loops that no operand or result is split along."""
+    With ``exchanges``, the axes of a product are also tried on its other loops."""
     parts = question.rule.parts
     if len(parts) > 1:
         return _joined(question, [choose(_about(question, part)) for part in parts])
