@@ -32,7 +32,7 @@ from meshwright.spmd.memory.buffers import Buffer, Liveness
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel, Use
-from meshwright.spmd.memory.stacks import in_parts
+from meshwright.spmd.memory.stacks import used_in_parts
 
 #: how many times as long as a copy the kernels take that run beside it (``msa_preferred_overlap_to_async_copy_ratio``)
 _OVERLAP = 2
@@ -182,8 +182,9 @@ class VectorMemory:
         reads: dict[Buffer, list[int]] = defaultdict(list)
         for step, kernel in enumerate(self.order):
             if not kernel.view:
+                parts = used_in_parts(kernel)
                 read = ((source, b) for source in kernel.inputs for b in self.live.of[source] if b is not None)
-                for buffer in (b for source, b in read if b.kind != "argument" or not in_parts(kernel, source)):
+                for buffer in (b for source, b in read if b.kind != "argument" or source not in parts):
                     if self._slot[step] not in reads[buffer][-1:]:
                         reads[buffer].append(self._slot[step])
         return reads

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.kernels import Kernel
 from meshwright.spmd.memory.layouts import laid_out
-from meshwright.spmd.memory.stacks import step_dimension
+from meshwright.spmd.memory.stacks import used_in_parts
 from meshwright.spmd.memory.tiles import alike, convolution_bytes, stacked_bytes, tiled_bytes
 
 #: allocation granularity in bytes
@@ -18,7 +18,7 @@ def pad(buffers: Sequence[Buffer], order: Sequence[Kernel]) -> None:
     """Let buffers be as large as their tiles, in place; what bodies need themselves is counted in tiles already."""
     nodes = (node for kernel in order for node in kernel.members if node.op == "convolution")
     convolved = {x.shape for node in nodes for x in (node, node.operands[0])}
-    steps = {k: d for kernel in order for k in kernel.inputs if (d := step_dimension(kernel, k)) is not None}
+    steps = {k: d for kernel in order for k, d in used_in_parts(kernel).items() if d is not None}
     for buffer in buffers:
         step = None if buffer.kind == "argument" else steps.get(buffer.kernel)
         if buffer.nbytes == buffer.aval.nbytes:
