@@ -164,8 +164,9 @@ def test_the_monitor_shows_several_processes(tmp_path, monkeypatch, refuses):
 
 def test_kernels_of_a_graph_on_gpus_are_told_by_their_names(tmp_path):
     """As an H100's profile has them: what is started as one graph has kernels, which are named after ops."""
-    ops = {"add.1": {"name": "f/psum", "line": "a.py:1"}, "loop-add_fusion.2": {"name": "f/add", "line": "a.py:2"}}
+    ops = {"add.1": {"name": "f/psum", "line": "a.py:1"}, "loop-add_fusion.2": {"name": "f/add", "line": "a.py:2"},
+           "sm90.x": {"name": "f/mul", "line": "a.py:3"}, "sm90-x": {"name": "f/sub", "line": "a.py:4"}}  # fmt: skip
     (tmp_path / "meshwright.programs.json").write_text(json.dumps({"m": ops}))
-    events = [Event("m", kernel, 0, 0.0, 1e9) for kernel in ("add.1", "loop_add_fusion_2", "sm90_xmma_gemm")]
+    events = [Event("m", kernel, 0, 0.0, 1e9) for kernel in ("add.1", "loop_add_fusion_2", "sm90_x")]
     profile = summed(tmp_path, events)
     assert profile.lines == {"a.py:1": 1, "a.py:2": 1, "unknown": 1} and profile.collectives == {"psum": 1}

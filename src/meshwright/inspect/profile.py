@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -112,13 +112,15 @@ def summed(folder: Path, recorded: Iterable[Event]) -> Profile:
     """The sums over events, with what the folder says of their programs."""
     file = folder / PROGRAMS_FILE
     programs = json.loads(file.read_text()) if file.exists() else {}
-    known = {module: {**{_kernel_of(op): d for op, d in ops.items()}, **ops} for module, ops in programs.items()}
+    known = {module: {**_kernels(ops), **ops} for module, ops in programs.items()}
     profile = Profile(folder)
     for event in recorded:
         profile.add(event, known.get(event.module, {}))
     return profile
 
 
-def _kernel_of(op: str) -> str:
-    """The name that XLA gives a GPU's kernel of an op."""
-    return re.sub(r"\W", "_", op)
+def _kernels(ops: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of ops by the names that XLA gives their kernels on GPUs; not of those that get one name."""
+    names = {op: re.sub(r"\W", "_", op) for op in ops}
+    counts = Counter(names.values())
+    return {names[op]: description for op, description in ops.items() if counts[names[op]] == 1}

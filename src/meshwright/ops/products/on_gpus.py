@@ -16,8 +16,9 @@ from meshwright.core import dtypes
 
 #: how many multiplications of int8 in one matrix are worth a call of a library
 WORTH_A_CALL = 1 << 16
-#: bits of integers whose products are added in float64
-PIECE = 16
+#: bits of integers whose products are added in float64, and of their sums: six fewer than float64 has, since cuDNN may
+#: choose an algorithm (Winograd's, or by Fourier transforms) that rounds on the way, and sums are rounded to integers
+PIECE, EXACT = 16, 46
 #: operands of one type, and sums of another
 _AS_GIVEN = frozenset({(dtypes.bfloat16, dtypes.float32), (dtypes.float16, dtypes.float32)})
 _AS_GIVEN_IF_LARGE = frozenset({(dtypes.int8, dtypes.int32), (dtypes.int8, dtypes.float32)})
@@ -41,4 +42,4 @@ def sums_in_float64(lhs: np.dtype, rhs: np.dtype, out: np.dtype, terms: int) -> 
     :data:`PIECE` bits, where they are wider."""
     if any(map(dtypes.is_inexact, (lhs, rhs, out))):
         return False
-    return terms << sum(min(dtypes.bit_width(d) - dtypes.is_signed(d), PIECE) for d in (lhs, rhs)) <= 1 << 52
+    return terms << sum(min(dtypes.bit_width(d) - dtypes.is_signed(d), PIECE) for d in (lhs, rhs)) <= 1 << EXACT
