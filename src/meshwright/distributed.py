@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from meshwright.core.config import config
-from meshwright.core.expected import as_integer, as_number
+from meshwright.core.expected import as_integer, as_number, as_tuple
 from meshwright.errors import ArgumentError, DistributedError
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes.jobs import Job, find_job
@@ -50,9 +50,10 @@ def initialize(
       False
     """
     given = [coordinator_address, num_processes, process_id]
-    ids = None if local_device_ids is None else _numbers(local_device_ids)
-    if ids is not None:
+    if local_device_ids is not None:
+        ids = _numbers(local_device_ids)
         config.update("num_devices", len(ids))
+        WORLD.own_devices = ids
     if all(g is not None for g in given):
         rank = as_integer(f"{_CALL}: process_id", process_id)
         count = as_integer(f"{_CALL}: num_processes", num_processes, 1)
@@ -64,7 +65,7 @@ def initialize(
         if launched is None:
             return
         job = launched
-    join(job, as_number(f"{_CALL}: initialization_timeout", initialization_timeout), ids)
+    join(job, as_number(f"{_CALL}: initialization_timeout", initialization_timeout))
 
 
 def _numbers(local_device_ids: int | Sequence[int]) -> tuple[int, ...]:
@@ -73,12 +74,11 @@ def _numbers(local_device_ids: int | Sequence[int]) -> tuple[int, ...]:
     Raises:
       ArgumentError, ArgumentTypeError: they are not.
     """
-    given = [local_device_ids] if isinstance(local_device_ids, int) else local_device_ids
-    ids = tuple(as_integer(f"{_CALL}: local_device_ids", i, 0) for i in given)
+    what = f"{_CALL}: local_device_ids"
+    given = local_device_ids if isinstance(local_device_ids, Iterable) else (local_device_ids,)
+    ids = tuple(as_integer(what, i) for i in as_tuple(what, "integers", given))
     if not ids or len(set(ids)) < len(ids):
-        raise ArgumentError(
-            f"{_CALL}: local_device_ids must be one or several different numbers of devices, got {local_device_ids!r}"
-        )
+        raise ArgumentError(f"{what} must be one or several different numbers of devices, got {local_device_ids!r}")
     return ids
 
 

@@ -2,8 +2,8 @@
 
 import os
 
-#: what NCCL tells hosts apart by, which may share no GPU
-os.environ.setdefault("NCCL_HOSTID", "host " + os.environ["MESHWRIGHT_PROCESS_ID"])
+if os.environ.get("CUDA_VISIBLE_DEVICES") == "0":  # processes share a GPU, which NCCL lets those of other hosts do
+    os.environ.setdefault("NCCL_HOSTID", "host " + os.environ["MESHWRIGHT_PROCESS_ID"])
 
 import numpy as np
 

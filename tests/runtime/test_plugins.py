@@ -14,7 +14,7 @@ from test_real_devices import run_tests
 import meshwright as mw
 from meshwright import errors
 from meshwright.core.config import PLUGINS_VARIABLE, platform_named
-from meshwright.runtime.pjrt import client, platforms, plugins
+from meshwright.runtime.pjrt import client, deadlines, platforms, plugins
 from meshwright.runtime.pjrt.world import WORLD
 
 PROGRAMS = Path(__file__).with_name("on_real_devices.py")
@@ -63,31 +63,67 @@ def test_processes_on_gpus_through_nccl():
 class _Endless:
     """A buffer that another process does not make ready."""
 
-    maker = "psum"
-
-    def __init__(self):
-        self.let_go = threading.Event()
+    def __init__(self, maker=None):
+        self.let_go, self.maker = threading.Event(), maker
 
     def is_ready(self):
+        return self.let_go.is_set()
+
+    def is_deleted(self):
         return False
 
     def block_until_ready(self):
         self.let_go.wait(30)
 
 
-def test_waits_on_accelerators_end_with_who_is_behind_them(monkeypatch):
-    """Collectives of GPUs have no timeout of their own."""
-    asked, buffer, gone = [], _Endless(), errors.DistributedError("rank 1 is dead")
+#: a program that several processes run
+PSUM = SimpleNamespace(ranks=(0, 1))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """As rank 0 of two on GPUs, of which rank 1 is dead when that is asked for the second time."""
+    asked, gone = [], errors.DistributedError("rank 1 is dead")
     explain = lambda error, maker: asked.append((str(error), maker)) or (gone if len(asked) > 1 else None)  # noqa: E731
     for name, value in {"count": 2, "service": object(), "explain": explain}.items():
         monkeypatch.setattr(WORLD, name, value)
     monkeypatch.setattr(platforms, "is_plugin", lambda: True)
-    monkeypatch.setattr(client, "config", SimpleNamespace(collective_timeout=0.05))
-    monkeypatch.setattr(client.shielded, "leave_behind", lambda: asked.append("left"))
+    monkeypatch.setattr(deadlines, "config", SimpleNamespace(collective_timeout=0.05))
+    monkeypatch.setattr(deadlines.shielded, "leave_behind", lambda: asked.append("left"))
+    return asked
+
+
+def test_waits_on_accelerators_end_with_who_is_behind_them(asked):
+    """Collectives of GPUs have no timeout of their own."""
+    buffer = _Endless(PSUM)
     with pytest.raises(errors.DistributedError, match="rank 1 is dead"):
         client.wait(buffer)
     buffer.let_go.set()
-    assert asked == [("nothing; it is not computed after 0.05 s", "psum")] * 2 + ["left"]
+    assert asked == [("nothing; it is not computed after 0.05 s", PSUM)] * 2 + ["left"]
+
+
+def test_programs_of_one_process_may_take_long_but_not_behind_collectives(asked):
+    alone, shared = _Endless(), _Endless(PSUM)
+    threading.Timer(0.3, alone.let_go.set).start()
+    client.wait(alone)
+    assert not asked
+    deadlines.note_run(shared)
+    behind = _Endless()
+    with pytest.raises(errors.DistributedError, match="rank 1 is dead"):
+        client.wait(behind)
+    assert asked[-1] == "left"
+    shared.let_go.set()
+    behind.let_go.set()
+
+
+def test_who_compiles_together(monkeypatch):
+    """Processes share out the search for fast kernels only where all of them compile a program."""
+    everybody, one = ([SimpleNamespace(process_index=r) for r in ranks] for ranks in ((0, 0, 1), (1,)))
+    monkeypatch.setattr(WORLD, "count", 2)
+    monkeypatch.setattr(client, "disk_cache", SimpleNamespace(is_used=lambda: False))
+    assert client._compile_together(everybody) and not client._compile_together(one)
+    monkeypatch.setattr(client, "disk_cache", SimpleNamespace(is_used=lambda: True))
+    assert not client._compile_together(everybody)
 
 
 def test_the_environment_names_libraries(named):

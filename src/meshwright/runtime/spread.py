@@ -22,9 +22,9 @@ from meshwright.runtime.executable import Executable, Place, Results, compile_pr
 from meshwright.runtime.host_calls import Failures, deferring
 from meshwright.runtime.parts import Parts, Spread, spread_of
 from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.pjrt.deadlines import limited
 from meshwright.runtime.pjrt.platforms import is_plugin
-from meshwright.runtime.pjrt.shielded import watched
-from meshwright.runtime.processes.agreement import agree, explain
+from meshwright.runtime.processes.agreement import agree
 from meshwright.runtime.processes.signs import note_run
 from meshwright.runtime.warm import Known
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
@@ -88,22 +88,12 @@ class SpreadExecutable(Executable):
         first = bool(self.ranks) and not self.connected
         run = partial(pjrt.execute_on_all, self.loaded, arrays, self.waits or first, self)
         if first:
-            run = partial(watched, run, config.collective_timeout, self._late)
+            run = partial(limited, run, "the first run is not done", self)
         if self.failures is not None:
             run = partial(self.failures.run, run, self.name, self.ranks)
         outs = run()
         self.connected = True
         return outs
-
-    def _late(self) -> None:
-        """Raise if another process is behind it that a run does not end.
-
-        Raises:
-          DistributedError: naming it.
-        """
-        error = explain(TimeoutError(f"nothing; the first run is not done after {config.collective_timeout:g} s"), self)
-        if error is not None:
-            raise error
 
     def _note_run(self) -> None:
         """Before the first run, all processes must be about to run the same program."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,7 +22,7 @@ from meshwright.core.config import config
 from meshwright.core.late import LateModule
 from meshwright.errors import CompileError, DeletedArrayError, DeviceError, MeshwrightError
 from meshwright.ops.control.callback import failure_in
-from meshwright.runtime.pjrt import platforms, shielded
+from meshwright.runtime.pjrt import deadlines, platforms, shielded
 from meshwright.runtime.pjrt.contexts import with_module
 from meshwright.runtime.pjrt.world import WORLD
 
@@ -63,24 +63,12 @@ def _start() -> Any:
         return make()
     WORLD.note_run("the start of its devices")  # all processes wait for each other here
     try:
-        return shielded.watched(make, config.collective_timeout, partial(_late, "not all devices are there", _STARTING))
+        return deadlines.limited(make, "not all devices are there", _STARTING)
     except RuntimeError as error:
         _raise(error, "the start of the devices", _STARTING)
 
 
 _STARTING = "the start of the devices, which all processes make together"
-
-
-def _late(what: str, maker: Any) -> None:
-    """Raise if another process is the cause of ``what`` after the timeout of collectives.
-
-    Raises:
-      DistributedError: names the process.
-    """
-    late = TimeoutError(f"nothing; {what} after {config.collective_timeout:g} s")
-    if (error := WORLD.behind(late, maker)) is not None:
-        shielded.leave_behind()
-        raise error
 
 
 class _Process:
@@ -192,15 +180,23 @@ _QUICK = [
 _COMPLETE = [("xla_cpu_use_fusion_emitters", "True")]
 
 
-#: where one process compiles for all, the others do not look for quick kernels on its behalf
+#: each process looks for fast kernels itself
 _ALONE = ("xla_gpu_shard_autotuning", "False")
 
 
 def _compile_options(
     reals: tuple[int, ...], quick: bool, complete: bool = False, overrides: tuple[tuple[str, Any], ...] = ()
 ) -> Any:
-    is_alone = config.platform == "cuda" and WORLD.count > 1 and disk_cache.is_used()
+    is_alone = config.platform == "cuda" and WORLD.count > 1 and not _compile_together(real_devices()[r] for r in reals)
     return _options_for(reals, quick, complete, (*overrides, _ALONE) if is_alone else overrides)
+
+
+def _compile_together(devices: Iterable[Any]) -> bool:
+    """Whether all processes compile a program at the same time, and may share out the search for fast kernels.
+
+    They do not if the program runs in some processes only, or if one process compiles it for all (disk cache).
+    """
+    return len({d.process_index for d in devices}) == WORLD.count and not disk_cache.is_used()
 
 
 @cache
@@ -250,9 +246,10 @@ def load(
 
     def compile() -> Any:
         make = partial(with_module, module, lambda read: client.compile_and_load(read, devices, options, *host))
-        if WORLD.count > 1 and platforms.is_plugin():  # processes share out what is tried to find the quickest kernels
-            late = partial(_late, "it is not compiled", "compiling, of which processes do parts for each other")
-            return shielded.watched(make, config.collective_timeout, late)
+        if WORLD.count > 1 and platforms.is_plugin() and _compile_together(used):
+            return deadlines.limited(
+                make, "it is not compiled", "compiling, of which processes do parts for each other"
+            )
         return shielded.shielded(make)
 
     try:
@@ -351,7 +348,7 @@ def runner(
     which they are then :func:`joined`), in half the time: what makes their buffers, JAX's extension looks up once."""
     where = _on(tuple(executable.local_devices()))
     makers = [_jax.array_result_handler(_Aval(*t), where, committed=True, _skip_checks=True) for t in types]
-    start = executable.execute_sharded
+    start, is_shared = executable.execute_sharded, bool(getattr(maker, "ranks", ()))
 
     def run(buffers: list[Any]) -> list[Any]:
         if _Process.forked:
@@ -362,6 +359,8 @@ def runner(
             _raise(error, "the program", maker)
         if results:
             shielded.started(results[0])
+            if is_shared:
+                deadlines.note_run(results[0])
         return results
 
     return run
@@ -384,6 +383,8 @@ def execute_on_all(executable: Any, arrays: Sequence[Any], wait: bool = False, m
         _raise(error, "the program", maker)
     if results and results[0]:
         shielded.started(results[0][0])
+        if getattr(maker, "ranks", ()):
+            deadlines.note_run(results[0][0])
     return results
 
 
@@ -489,10 +490,8 @@ def wait(buffer: Any) -> None:
     require_own_process()
     maker = getattr(buffer, "maker", None)
     try:
-        if WORLD.count > 1 and platforms.is_plugin() and not buffer.is_ready():
-            # unlike on CPUs, collectives on accelerators have no timeout
-            late = partial(_late, "it is not computed", maker)
-            return shielded.watched(buffer.block_until_ready, config.collective_timeout, late)
+        if deadlines.may_last(buffer, maker):
+            return deadlines.limited(buffer.block_until_ready, "it is not computed", maker)
         buffer.block_until_ready()
     except Exception as error:
         _raise(error, "the computation", maker)

@@ -30,9 +30,9 @@ from meshwright.runtime.processes.service import Service
 _WORDS = 200
 
 
-def join(job: Job, wait: float, own_devices: tuple[int, ...] | None = None) -> None:
-    """Make this process the one of ``job`` that it is, with these of the accelerator's devices on this machine, or with
-    those of its place there.
+def join(job: Job, wait: float) -> None:
+    """Make this process the one of ``job`` that it is, with the GPUs of its place on this machine unless others are
+    chosen.
 
     Raises:
       DistributedError: the coordinator or other processes do not come in ``wait`` seconds, or have other devices.
@@ -57,7 +57,7 @@ def join(job: Job, wait: float, own_devices: tuple[int, ...] | None = None) -> N
         WORLD.proxy.end()
         raise
     WORLD.rank, WORLD.count, WORLD.service = job.rank, job.count, service
-    WORLD.own_devices = own_devices or _by_place(job, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    WORLD.own_devices = WORLD.own_devices or _by_place(job, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not job.coordinator.startswith(("127.", "localhost:", "[::1]:")):
         WORLD.host = os.environ.get("MESHWRIGHT_HOST") or coordination.address_towards(job.coordinator)
     table = signs.begin(service)

@@ -1,0 +1,60 @@
+"""Waits for other processes that end after ``config.collective_timeout`` if one of these is the cause.
+
+XLA's collectives between CPUs have a timeout of their own. Those of accelerators have none. Neither have the start of
+devices and the compilation of programs, in which processes share out the search for fast kernels.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from meshwright.core.config import config
+from meshwright.runtime.pjrt import platforms, shielded
+from meshwright.runtime.pjrt.world import WORLD
+
+T = TypeVar("T")
+
+#: a result of the last program that ran in several processes, as long as it is in use
+_latest: weakref.ref[Any] | None = None
+
+
+def limited(function: Callable[[], T], what: str, maker: Any) -> T:
+    """``function()``, in another thread. ``what`` is the case while it runs, in words, for the message.
+
+    ``maker`` is the program that runs, or describes it.
+
+    Raises:
+      DistributedError: it has not ended after the timeout, and another process is the cause; names that process.
+    """
+    return shielded.watched(function, config.collective_timeout, partial(_late, what, maker))
+
+
+def _late(what: str, maker: Any) -> None:
+    late = TimeoutError(f"nothing; {what} after {config.collective_timeout:g} s")
+    if (error := WORLD.behind(late, maker)) is not None:
+        if platforms.is_plugin():
+            shielded.leave_behind()  # XLA never ends this call
+        raise error
+
+
+def note_run(result: Any) -> None:
+    """Note a result of a program that runs in several processes from now on."""
+    global _latest
+    _latest = weakref.ref(result)
+
+
+def may_last(buffer: Any, maker: Any) -> bool:
+    """Whether ``buffer`` waits for a collective without a timeout, or may wait behind one on its device.
+
+    A program of this process alone may take as long as it likes, whatever becomes of the others.
+    """
+    if WORLD.count == 1 or not platforms.is_plugin() or buffer.is_ready():
+        return False
+    return bool(getattr(maker, "ranks", ())) or _is_running(_latest and _latest())
+
+
+def _is_running(result: Any) -> bool:
+    return result is not None and not result.is_deleted() and not result.is_ready()
