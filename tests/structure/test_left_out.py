@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 import re
+import traceback
 import warnings
 from pathlib import Path
 
@@ -80,6 +82,17 @@ def test_a_name_that_nobody_has():
     for module in (mw, mw.lax, mw.numpy, mw.random):
         with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
             module.no_such_name  # noqa: B018
+
+
+def test_the_error_of_an_absent_name_is_shown_and_pickled_as_any_other():
+    import meshwright as mw
+
+    with pytest.raises(AttributeError) as found:
+        mw.lax.psend  # noqa: B018
+    text = "module 'meshwright.lax' has no attribute 'psend': use all_to_all or ppermute"
+    assert traceback.format_exception_only(found.value) == [f"AttributeError: {text}\n"]
+    copied = pickle.loads(pickle.dumps(found.value))
+    assert type(copied) is AttributeError and str(copied) == text and copied.name == "psend"
 
 
 def test_every_module_is_here_or_left_out_on_purpose():

@@ -30,7 +30,12 @@ def absent(module: str) -> Callable[[str], NoReturn]:
 
 
 class _AbsentError(AttributeError):
-    """What a module has not. Only what is read is looked up: Python asks each package for its modules, too."""
+    """An AttributeError whose text is looked up when it is read, as Python also asks packages for their modules.
+
+    Tracebacks and pickles show a plain AttributeError.
+    """
+
+    __module__, __qualname__ = "builtins", "AttributeError"
 
     def __init__(self, module: str, own: str, name: str) -> None:
         super().__init__(module, own, name, name=name)
@@ -39,6 +44,9 @@ class _AbsentError(AttributeError):
         module, own, name = self.args
         why = reason(module, name)
         return f"module {own!r} has no attribute {name!r}" + (f": {why}" if why else "")
+
+    def __reduce__(self) -> Any:
+        return AttributeError, (str(self),), {"name": self.name}
 
 
 def reason(module: str, name: str) -> str | None:
