@@ -33,10 +33,11 @@ from meshwright.errors import (
     ReplicationWarning,
 )  # fmt: skip
 from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.passes import run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Program
 from meshwright.lowering.batched import described, on_target, virtual_program
-from meshwright.lowering.lower import DeviceProgram, lower
+from meshwright.lowering.lower import FAST_FORMS, DeviceProgram, lower
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import without_constraints
 from meshwright.runtime.eager import check_finite
@@ -277,7 +278,8 @@ class PartitionedProgram(Stage):
         )
         passes = target_passes(platform, self.mesh.abstract_mesh, self.part.in_layouts)
         with self.program.precision():
-            return lower_with_callbacks(passes.run(self.jaxpr)[0], options)
+            jaxpr = run_passes(passes.run(self.jaxpr)[0], FAST_FORMS.get(platform, ()))
+            return lower_with_callbacks(jaxpr, options)
 
     def as_text(self, dialect: str = "jaxpr") -> str:
         """The per-device program as ``"jaxpr"``, ``"stablehlo"`` or ``"hlo"`` (with device numbers)."""

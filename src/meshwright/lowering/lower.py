@@ -16,6 +16,7 @@ from meshwright.ir.passes import Pass, run_passes
 from meshwright.lowering.algorithms import without_algorithms
 from meshwright.lowering.convolutions import CUT_CONVOLUTIONS
 from meshwright.lowering.divisors import keep_divisors
+from meshwright.lowering.masks import broadcast_positions
 from meshwright.lowering.narrow import without_narrow_types
 from meshwright.lowering.not_numbers import INLINE_BYTES, keep_not_numbers
 from meshwright.lowering.ordering import order_callbacks
@@ -50,8 +51,11 @@ OVERLAPPING = Pass(
     "overlapping updates", keep_what_is_read, "On CPUs, in-place updates that read their own buffer become selects."
 )
 NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN are guarded by selects.")
-#: the passes for CPUs only
-FOR_CPUS = (ALGORITHMS, NARROW, OVERLAPPING)
+MASKS = Pass("masks", broadcast_positions, "On GPUs, masks of positions are computed at the rank of what they mask.")
+#: the passes that write a program in the form for which the compiler of a platform generates faster code
+FAST_FORMS = {"cuda": (MASKS,)}
+#: the passes for one platform only
+ONLY_FOR = {ALGORITHMS: "cpu", NARROW: "cpu", OVERLAPPING: "cpu", MASKS: "cuda"}
 #: the passes before StableHLO is emitted
 LOWERING = (
     WORDS,
@@ -61,6 +65,7 @@ LOWERING = (
     NOT_EMPTY,
     DIVISORS,
     POWERS,
+    MASKS,
     CUT_CONVOLUTIONS,
     ALGORITHMS,
     NARROW,
@@ -124,7 +129,7 @@ def lower(
 ) -> DeviceProgram:
     """The program of one real device after the lowering passes for ``target``."""
     platform = target.platform if target.devices else config.platform
-    passes = [p for p in LOWERING if p not in FOR_CPUS or platform == "cpu"]
+    passes = [p for p in LOWERING if ONLY_FOR.get(p, platform) == platform]
     hoisted, constants = hoist_constants(run_passes(jaxpr, passes))
     return DeviceProgram(name, hoisted, constants, target, donated or {}, arg_names)
 
