@@ -39,12 +39,14 @@ class Kernels(NamedTuple):
     """The GPU kernels of one op, for cost estimates.
 
     ``starts``: number of kernels, run one after the other. ``sweeps``: how often they read all operands and write all
-    results. ``inside``: bytes read and written in on-chip memory.
+    results. ``inside``: bytes read and written in on-chip memory. ``operations``: operations of the vector units, if
+    they are more than the op's arithmetic.
     """
 
     starts: int = 1
     sweeps: float = 1.0
     inside: int = 0
+    operations: int = 0
 
 
 #: a function that builds a region of an operation that is being emitted

@@ -209,6 +209,8 @@ class Op:
     takes_keys: ClassVar[bool] = False
     #: on concrete arrays, the op is evaluated by its ``perform`` in Python, not by a compiled program
     in_python: ClassVar[bool] = False
+    #: each result element is computed by itself, from its position and a few words, such as random bits from a key
+    draws: ClassVar[bool] = False
     #: the op only rounds to lower precision
     rounds: ClassVar[bool] = False
     #: the result is non-negative if both operands are equal

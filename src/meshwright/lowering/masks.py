@@ -1,9 +1,9 @@
 """Masks that are computed from positions, at the rank of what they mask, on GPUs.
 
-An attention mask depends on the positions of queries and keys, not on the batch or the head. Broadcast to both, it lets
-XLA's cost model for fused softmaxes assume that a block of several heads computes it once. The model then chooses blocks
-of 8 rows of 2,048 elements, which take 2.7 times as long as those of one row that it chooses without a mask. Here the
-broadcast moves up to the iotas that the mask is computed from. Measured on an H200, in microseconds:
+An attention mask depends on the positions of queries and keys, not on the batch or the head. If it is broadcast to
+both, XLA's cost model for fused softmaxes assumes that a block of several heads computes it once. The model then chooses
+blocks of 8 rows of 2,048 elements, which take 2.7 times as long as the blocks of one row that it chooses without a mask.
+Here the broadcast moves up to the iotas that the mask is computed from. Measured on an H200, in microseconds:
 
 ==================================  ======  ====  =======
 scores, bfloat16                    before  here  no mask
@@ -42,7 +42,10 @@ _Dims = tuple[int | None, ...]
 
 
 def broadcast_positions(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with masks of positions computed at the rank they are broadcast to; the same object if it has none."""
+    """The program with masks of positions computed at the rank to which they are broadcast.
+
+    The same object if it has none.
+    """
     after = replaced_in_all(jaxpr, _rule_in)
     return after if after is jaxpr else dead_code(after)
 

@@ -1,13 +1,14 @@
 """On GPUs: kernels that start one after the other, rows that stay on the chip, and what an H200 took."""
 
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-from meshwright import lax, nn
+from meshwright import lax, nn, random
 from meshwright.hardware import CHIPS
 from meshwright.ops.sort.network import bitonic
 from meshwright.spmd.steptime.kernels import ROW, moved_by_kernels
@@ -24,10 +25,14 @@ def time_on(machine, f, *shapes):
 def bytes_and_kernels(f, *shapes):
     jaxpr = mw.make_jaxpr(f)(*(mw.ShapeDtypeStruct(s, np.float32) for s in shapes)).jaxpr
     moved = moved_by_kernels(jaxpr)
-    return sum(nbytes for nbytes, _ in moved), sum(k.starts for _, k in moved), sum(traffic(jaxpr))
+    return sum(each.nbytes for each in moved), sum(each.kernels.starts for each in moved), sum(traffic(jaxpr))
 
 
-N, SMALL = (2048, 2048), (512, 512)
+def applied(f, times):
+    return lambda x: reduce(lambda y, _: f(y), range(times), x)
+
+
+N, SMALL, LARGE = (2048, 2048), (512, 512), (1 << 18, 1024)
 #: milliseconds (docs/targets.md)
 MEASURED = {
     "softmax": (nn.softmax, [(1 << 18, 1024)], 0.526),
@@ -40,6 +45,13 @@ MEASURED = {
     "eigenvalues": (lambda a: mnp.linalg.eigh(a)[0], [SMALL], 4.66),
     "singular values": (lambda a: mnp.linalg.svd(a, compute_uv=False), [SMALL], 18.4),
     "loop": (lambda x: lax.fori_loop(0, 1000, lambda i, x: x * 0.5 + 1, x), [(8,)], 8.04),
+    "an exponential": (lambda x: lax.exp(x) * 0.1 - 0.1, [LARGE], 0.536),
+    "16 exponentials": (applied(lambda x: lax.exp(x) * 0.1 - 0.1, 16), [LARGE], 1.54),
+    "16 hyperbolic tangents": (lambda x: applied(lax.tanh, 16)(x.astype("bfloat16")).sum(), [LARGE], 3.03),
+    "GELU": (lambda x: nn.gelu(x, approximate=False), [LARGE], 0.809),
+    "random words": (lambda: random.bits(random.key(1), LARGE), [], 0.803),
+    "uniform numbers": (lambda: random.uniform(random.key(1), LARGE), [], 0.837),
+    "normal numbers": (lambda: random.normal(random.key(1), LARGE), [], 1.39),
 }
 
 
@@ -47,6 +59,14 @@ MEASURED = {
 def test_within_a_factor_of_two_of_what_was_measured(name):
     f, shapes, milliseconds = MEASURED[name]
     assert 0.5 < 1e3 * time_on("h200", f, *shapes).seconds / milliseconds < 2
+
+
+def test_arithmetic_goes_on_while_memory_is_read():
+    """Of a fused kernel the longer counts, not the sum over its equations."""
+    short, long = (time_on("h200", applied(lax.exp, n), LARGE) for n in (2, 32))
+    memory = 2 * 4 * LARGE[0] * LARGE[1] / H200.memory_bandwidth
+    assert short.seconds == pytest.approx(memory, rel=0.01) and short.bound_by["memory"] == short.seconds
+    assert long.seconds == pytest.approx(32 * 18 * LARGE[0] * LARGE[1] / H200.vector, rel=0.01)
 
 
 def test_kernels_that_start_bind_small_loops():

@@ -14,10 +14,11 @@ from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentTypeError, DTypeError, MeshwrightError, ShapeError
-from meshwright.ir.contract import ArrayLike, Emitted
+from meshwright.ir.contract import ArrayLike, Emitted, Kernels
 from meshwright.ir.op import REGISTRY, BatchAxis, Builder, Constant, Dual, Op, Tangent, Unknown, Zero, by_name
 from meshwright.ir.reading import READERS
 from meshwright.ir.tracing import typeof
+from meshwright.ops.elementwise import gpu
 from meshwright.ops.elementwise.docs import docstring, in_order, public_name, signature
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape, stretched
 from meshwright.ops.shape.rearrange import above, move_dim
@@ -91,6 +92,9 @@ class Elementwise(Op):
     def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
         """Dtype of the result; the base says: that of the first operand."""
         return operand_dtypes[0]
+
+    def kernels(self, *avals: ShapedArray) -> Kernels:
+        return Kernels(operations=gpu.operations(self.name, avals[0].dtype) * max(a.size for a in avals))
 
     def check_dtypes(self, *operand_dtypes: np.dtype) -> None:
         """Raise unless each operand's dtype is accepted and all agree."""

@@ -17,10 +17,11 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, IntegerRangeError, ShapeError
-from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
+from meshwright.ir.contract import ArrayLike, Emitted, Kernels, Localizer, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite, emit_traced
+from meshwright.ops.elementwise import gpu
 from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.elementwise.table import (
     add,
@@ -90,6 +91,9 @@ class Threefry2x32(Elementwise):
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
         return pointwise_rule([a.ndim for a in avals], max((a.shape for a in avals), key=len), 2)
 
+    def kernels(self, *avals: ShapedArray) -> Kernels:
+        return gpu.random_bits(max(a.size for a in avals))
+
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return emit_traced(b, _twenty_rounds, self.name, *operands)
 
@@ -155,6 +159,7 @@ class RandomBits(Composite):
     shape: tuple[int, ...]
     bit_width: int
     name: ClassVar[str] = "random_bits"
+    draws: ClassVar[bool] = True
 
     def infer(self, key: ShapedArray) -> ShapedArray:
         check_key(self.name, key)
@@ -175,6 +180,9 @@ class RandomBits(Composite):
         assert dim is not None
         key, dim = not_last(key, dim)
         return self.bind(key), dim
+
+    def kernels(self, *avals: ShapedArray) -> Kernels:
+        return gpu.random_bits(self.infer(*avals).size)
 
     def expand(self, key: Value) -> list[Value]:
         return [self._words(key, self.shape, [None] * len(self.shape))]

@@ -8,6 +8,7 @@ once. And a value that a fused equation of as many elements reads is written by 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from meshwright.ir.contract import Kernels
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
@@ -21,11 +22,25 @@ from meshwright.spmd.steptime.traffic import LOOP, REDUCES, Traffic
 ROW = 16384
 
 
-def moved_by_kernels(jaxpr: Jaxpr) -> list[tuple[float, Kernels]]:
-    """For each equation, bytes to and from memory, and its kernels; those of regions count none here."""
+class Launched(NamedTuple):
+    """The part of an equation in the kernels of a program: its bytes to and from memory, and the kernels of its op.
+
+    ``kernel`` is the number of the kernel that a fused equation is in, or None for one that is not fused.
+    """
+
+    nbytes: float
+    kernels: Kernels
+    kernel: int | None
+
+
+def moved_by_kernels(jaxpr: Jaxpr) -> list[Launched]:
+    """The kernels of each equation; those of regions count none here."""
     traffic = _OnGpu(jaxpr)
     nbytes = traffic.bytes_moved()
-    return [(moved, traffic.kernels(n, eqn)) for n, (eqn, moved) in enumerate(zip(jaxpr.eqns, nbytes))]
+    numbers = traffic.fused_together()
+    return [
+        Launched(moved, traffic.kernels(n, eqn), numbers[n]) for n, (eqn, moved) in enumerate(zip(jaxpr.eqns, nbytes))
+    ]
 
 
 class _OnGpu(Traffic):
@@ -72,7 +87,20 @@ class _OnGpu(Traffic):
         if not self.fuses[number]:
             return _alone(eqn)
         is_last = any(v not in self.fused_away for v in eqn.outvars) and not any(True for _ in self.beside(number))
-        return Kernels(int(is_last and not eqn.op.is_view))
+        return Kernels(int(is_last and not eqn.op.is_view), operations=_alone(eqn).operations)
+
+    def fused_together(self) -> list[int | None]:
+        """For each equation the number of its kernel, of the last equation in it; None for those that are not fused.
+
+        An equation is in the kernel of the first one that reads a result that is not written.
+        """
+        kernel: list[int | None] = [None] * len(self.eqns)
+        for n in reversed(range(len(self.eqns))):
+            if self.fuses[n] and not self.eqns[n].op.is_view:
+                inside = (v for v in self.eqns[n].outvars if v in self.fused_away)
+                readers = (kernel[r] for v in inside for r in self.readers.get(v, ()))
+                kernel[n] = next((k for k in readers if k is not None), n)
+        return kernel
 
 
 def _alone(eqn: JaxprEqn) -> Kernels:

@@ -9,9 +9,10 @@ long as its kernels take to start, and a loop or a branch one more for what coun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from functools import lru_cache
+from operator import add
 from typing import NamedTuple
 
 from meshwright.core.records import dataclass
@@ -23,7 +24,7 @@ from meshwright.ops.control.callback import Callback
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.flatten import eqn_rule
-from meshwright.spmd.steptime.kernels import moved_by_kernels
+from meshwright.spmd.steptime.kernels import Launched, moved_by_kernels
 from meshwright.spmd.steptime.traffic import traffic
 from meshwright.spmd.work import operations, precision_of
 
@@ -111,8 +112,10 @@ class _Scheduler:
         self.ready: dict[Atom, tuple[float, int]] = {}
 
     def run(self, jaxpr: Jaxpr) -> Schedule:
-        for number, (eqn, (moved, kernels)) in enumerate(zip(jaxpr.eqns, self.moved(jaxpr))):
-            step = self.step(eqn, moved, kernels)
+        launched = self.moved(jaxpr)
+        shares = self.shares(jaxpr, launched)
+        for number, (eqn, each) in enumerate(zip(jaxpr.eqns, launched)):
+            step = self.step(eqn, each, shares.get(each.kernel, 1.0))
             self.schedule.steps.append(step)
             self.schedule.links += step.links
             self.ready.update(dict.fromkeys(eqn.outvars, (step.end, number)))
@@ -122,11 +125,39 @@ class _Scheduler:
         self.schedule.seconds = max((step.end for step in self.schedule.steps), default=0.0)
         return self.schedule
 
-    def moved(self, jaxpr: Jaxpr) -> list[tuple[float, Kernels]]:
+    def moved(self, jaxpr: Jaxpr) -> list[Launched]:
         """Bytes to and from memory of each equation, and its kernels, where the chip starts some."""
-        return moved_by_kernels(jaxpr) if self.chip.launch else [(n, Kernels(0)) for n in traffic(jaxpr)]
+        if self.chip.launch:
+            return moved_by_kernels(jaxpr)
+        return [Launched(nbytes, Kernels(0), None) for nbytes in traffic(jaxpr)]
 
-    def step(self, eqn: JaxprEqn, moved: float, kernels: Kernels) -> Step:
+    def shares(self, jaxpr: Jaxpr, launched: Sequence[Launched]) -> dict[int | None, float]:
+        """How long each kernel takes, as a share of the sum of what its equations would take one by one: its arithmetic
+        goes on while memory is read and written."""
+        sums: dict[int, list[float]] = {}
+        for eqn, each in zip(jaxpr.eqns, launched):
+            if each.kernel is not None:
+                bounds = (self.arithmetic(eqn, each.kernels)[0], *self.bounds(each))
+                of = sums.setdefault(each.kernel, [0.0] * 4)
+                of[:] = map(add, of, (*bounds, max(bounds)))
+        return {kernel: max(bounds) / alone for kernel, (*bounds, alone) in sums.items() if alone}
+
+    def bounds(self, launched: Launched) -> tuple[float, float]:
+        """Seconds of memory traffic, and in which kernels start."""
+        return launched.nbytes / self.machine.memory_bandwidth, launched.kernels.starts * self.chip.launch
+
+    def arithmetic(self, eqn: JaxprEqn, kernels: Kernels) -> tuple[float, str]:
+        """Seconds of arithmetic, and the figure that they rest on."""
+        count = operations(eqn)
+        if count and eqn_rule(eqn).is_product:
+            rate, figure = self.machine.product_rate(eqn.invars[0].aval.dtype, precision_of(eqn.op))
+        else:
+            rate, figure, count = self.machine.vector, "vector", max(count, kernels.operations)
+        seconds = count / rate
+        on_chip = kernels.inside / self.chip.on_chip_bandwidth if self.chip.on_chip_bandwidth else 0.0
+        return (on_chip, "on_chip_bandwidth") if on_chip > seconds else (seconds, figure)
+
+    def step(self, eqn: JaxprEqn, launched: Launched, share: float) -> Step:
         op = eqn.op
         if isinstance(op, Collective) and op.kind:
             return self.collective(eqn, op)
@@ -134,15 +165,9 @@ class _Scheduler:
             return self.sent(eqn, tuple(axes), tuple(("all_reduce", a.nbytes, a.nbytes) for a in op.results))
         if isinstance(op, RegionOp) and op.regions():
             return self.regions(eqn, op)
-        count = operations(eqn)
-        rate, figure = self.machine.vector, "vector"
-        if count and eqn_rule(eqn).is_product:
-            rate, figure = self.machine.product_rate(eqn.invars[0].aval.dtype, precision_of(op))
-        arithmetic = count / rate
-        if self.chip.on_chip_bandwidth and (on_chip := kernels.inside / self.chip.on_chip_bandwidth) > arithmetic:
-            arithmetic, figure = on_chip, "on_chip_bandwidth"
-        memory, starts = moved / self.machine.memory_bandwidth, kernels.starts * self.chip.launch
-        return self.placed(eqn, ARITHMETIC, arithmetic, memory, 0.0, (figure,), starts)
+        arithmetic, figure = self.arithmetic(eqn, launched.kernels)
+        memory, starts = self.bounds(launched)
+        return self.placed(eqn, ARITHMETIC, arithmetic, memory, 0.0, (figure,), starts, share)
 
     def collective(self, eqn: JaxprEqn, op: Collective) -> Step:
         return self.sent(eqn, op.axes, ((op.kind, eqn.invars[0].aval.nbytes, eqn.outvars[0].aval.nbytes),))
@@ -177,9 +202,9 @@ class _Scheduler:
 
     def placed(
         self, eqn: JaxprEqn, stream: str, arithmetic: float, memory: float, links: float, figures: tuple[str, ...],
-        starts: float = 0.0,
+        starts: float = 0.0, share: float = 1.0,
     ) -> Step:  # fmt: skip
         waits = max((self.ready.get(a, (0.0, -1)) for a in eqn.invars), default=(0.0, -1))
-        took = max(arithmetic, memory, links, starts)
+        took = share * max(arithmetic, memory, links, starts)
         start, before = max(waits, self.free.get(stream, (0.0, -1))) if took else waits
         return Step(eqn, stream, arithmetic, memory, links, start, start + took, before, figures, starts=starts)

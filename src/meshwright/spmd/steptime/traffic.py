@@ -109,12 +109,12 @@ def fuses(eqn: JaxprEqn) -> str | None:
     op = eqn.op
     if isinstance(op, Collective) or op.holds_jaxprs or op.has_effects or op.update_operand is not None:
         return None
-    if _moves(eqn):
+    if _moves(eqn) or op.draws:
         return LOOP
     rule = eqn_rule(eqn)
     kinds = {f.kind for f in rule.factors}
-    if rule.is_product or len(eqn.outvars) > 1:
+    if rule.is_product:
         return None
     if kinds <= {PARALLEL}:
         return LOOP
-    return REDUCES if kinds <= {PARALLEL, REDUCTION} else None
+    return REDUCES if kinds <= {PARALLEL, REDUCTION} and len(eqn.outvars) == 1 else None
