@@ -1,9 +1,10 @@
 """Masks that are computed from positions, at the rank of what they mask, on GPUs.
 
 An attention mask depends on the positions of queries and keys, not on the batch or the head. If it is broadcast to
-both, XLA's cost model for fused softmaxes assumes that a block of several heads computes it once. The model then chooses
-blocks of 8 rows of 2,048 elements, which take 2.7 times as long as the blocks of one row that it chooses without a mask.
-Here the broadcast moves up to the iotas that the mask is computed from. Measured on an H200, in microseconds:
+both, XLA's cost model for fused softmaxes assumes that a block of several heads computes it once. The model then
+chooses blocks of 8 rows of 2,048 elements, which take 2.7 times as long as the blocks of one row that it chooses
+without a mask. Here the broadcast moves up to the iotas that the mask is computed from. Measured on an H200, in
+microseconds:
 
 ==================================  ======  ====  =======
 scores, bfloat16                    before  here  no mask
