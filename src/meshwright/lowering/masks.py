@@ -115,8 +115,9 @@ class _Raised:
             squeezed = Squeeze(tuple(d for d, to in enumerate(dims) if to is None))
             rows = Var(squeezed.infer(atom.aval))
             self.eqns.append(of.replace(op=squeezed, invars=[atom], outvars=[rows]))
-            atom, dims = rows, tuple(d for d in dims if d is not None)
-        return self._write(of.replace(op=BroadcastInDim(self.shape, dims), invars=[atom], outvars=[Var(atom.aval)]))
+            atom = rows
+        kept = tuple(d for d in dims if d is not None)
+        return self._write(of.replace(op=BroadcastInDim(self.shape, kept), invars=[atom], outvars=[Var(atom.aval)]))
 
     def _write(self, eqn: JaxprEqn) -> Var:
         var = Var(eqn.outvars[0].aval.update(shape=self.shape))

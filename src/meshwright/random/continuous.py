@@ -17,11 +17,13 @@ from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, broadcast_shapes, converted
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.random.floats import bits_needed, normal_of, scaled, unit_of
+from meshwright.random.drawing import drawn
 from meshwright.random.keys import random_bits, split
 from meshwright.random.parameters import Shape, check_mode, float_dtype
 
 
 @placed
+@drawn
 def uniform(key: Any, shape: Shape = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0) -> Any:
     """Uniform in ``[minval, maxval)``.
 
@@ -51,6 +53,7 @@ def _bound(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
 
 
 @placed
+@drawn
 def normal(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Normal with mean 0 and variance 1; complex ones have half the variance in each part.
 
@@ -67,6 +70,7 @@ def normal(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
 
 
 @placed
+@drawn
 def truncated_normal(
     key: Any, lower: Any = -2.0, upper: Any = 2.0, shape: Shape | None = None, dtype: Any = None
 ) -> Any:
@@ -92,6 +96,7 @@ def truncated_normal(
 
 
 @placed
+@drawn
 def gumbel(key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = None) -> Any:
     """Standard Gumbel: ``-log(-log(u))``.
 
@@ -114,6 +119,7 @@ def gumbel(key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = No
 
 
 @placed
+@drawn
 def exponential(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Exponential with rate 1.
 
@@ -124,6 +130,7 @@ def exponential(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
 
 
 @placed
+@drawn
 def laplace(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Laplace with mean 0 and scale 1.
 
@@ -137,6 +144,7 @@ def laplace(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
 
 
 @placed
+@drawn
 def logistic(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Standard logistic: ``log(u / (1 - u))``.
 
@@ -150,6 +158,7 @@ def logistic(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
 
 
 @placed
+@drawn
 def cauchy(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Standard Cauchy: ``tan(pi (u - 1/2))``.
 
@@ -162,6 +171,7 @@ def cauchy(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
 
 
 @placed
+@drawn
 def rademacher(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """-1 or 1, equally likely; int32 unless ``dtype`` says otherwise, and -1 wraps around where that has no sign.
 

@@ -20,12 +20,13 @@ from meshwright.numpy.creation import asarray, full, zeros
 from meshwright.numpy.functions import log, log1p
 from meshwright.numpy.indexing import take
 from meshwright.numpy.logic import isinf, isnan, where
-from meshwright.numpy.manipulation import broadcast_to, flip, moveaxis
+from meshwright.numpy.manipulation import broadcast_to, moveaxis
 from meshwright.numpy.out_sharding import placed
-from meshwright.numpy.promotion import aval_of, inexact
-from meshwright.numpy.sorting import cumsum
+from meshwright.numpy.promotion import aval_of, inexact, result_type
 from meshwright.ops.elementwise import table as ops
+from meshwright.ops.reduce.cumulative import cumsum
 from meshwright.random.continuous import uniform
+from meshwright.random.drawing import drawn
 from meshwright.random.keys import split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter
 
@@ -88,6 +89,7 @@ def _poisson_large(key: Any, rate: Any, shape: tuple[int, ...]) -> Any:
 
 
 @placed
+@drawn
 def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Poisson with rate ``lam``: probability ``lam**k * exp(-lam) / k!``.
 
@@ -174,6 +176,7 @@ def _binomial_large(key: Any, count: Any, q: Any, shape: tuple[int, ...]) -> Any
     return _until_accepted(key, shape, typeof(q).dtype, propose)
 
 
+@drawn
 def binomial(key: Any, n: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """The number of successes in ``n`` tries of probability ``p``: NaN where ``n`` or ``p`` are negative or NaN.
 
@@ -205,6 +208,7 @@ def binomial(key: Any, n: Any, p: Any, shape: Shape | None = None, dtype: Any = 
     return where(as_is, drawn, ops.convert(whole, target) - drawn)
 
 
+@drawn
 def multinomial(
     key: Any, n: Any, p: Any, *, shape: Shape | None = None, dtype: Any = None, unroll: int | bool = 1
 ) -> Any:
@@ -218,18 +222,19 @@ def multinomial(
     >>> multinomial(PRNGKey(0), 10, np.array([0.2, 0.8])).sum().item()
     10.0
     """
-    target = float_dtype(dtype, "multinomial")
+    target, within = float_dtype(dtype, "multinomial"), inexact(result_type(n, p))
     chances = asarray(p)
     lead, classes = typeof(chances).shape[:-1], typeof(chances).shape[-1]
     sizes = (*draw_shape("multinomial", None, n, zeros(lead)), classes) if shape is None else tuple(shape)
-    total = parameter(n, target, sizes[:-1])
-    chances = moveaxis(broadcast_to(ops.convert(chances, target), sizes), -1, 0)
-    left = flip(cumsum(flip(chances, 0), 0), 0)
+    total = parameter(n, within, sizes[:-1])
+    chances = moveaxis(broadcast_to(ops.convert(chances, within), sizes), -1, 0)
+    left = cumsum(chances, 0, reverse=True)
     ratios = chances / where(left == 0, 1, left)
 
     def step(rest: Any, given: Any) -> tuple[Any, Any]:
         ratio, subkey = given
-        count = binomial(subkey, rest, clip(ratio, 0, 1), dtype=target)
+        count = binomial(subkey, rest, clip(ratio, 0, 1), dtype=within)
         return rest - count, count
 
-    return moveaxis(scan(step, total, (ratios, split(key, classes)), unroll=unroll)[1], 0, -1)
+    drawn = scan(step, total, (ratios, split(key, classes)), unroll=unroll)[1]
+    return ops.convert(moveaxis(drawn, 0, -1), target)

@@ -12,11 +12,13 @@ from meshwright.numpy.promotion import aval_of, inexact, scalar_like
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.shape.broadcast_reduce import reduce_sum
 from meshwright.random.continuous import exponential, normal, rademacher, uniform
+from meshwright.random.drawing import drawn
 from meshwright.random.keys import split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter
 
 
 @placed
+@drawn
 def pareto(key: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Pareto from 1 on: density ``b / x**(b + 1)``.
 
@@ -31,6 +33,7 @@ def pareto(key: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> A
 
 
 @placed
+@drawn
 def rayleigh(key: Any, scale: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Rayleigh: the length of a plane vector of two normals of standard deviation ``scale``.
 
@@ -42,6 +45,7 @@ def rayleigh(key: Any, scale: Any, shape: Shape | None = None, dtype: Any = None
     return ops.mul(parameter(scale, target, sizes), ops.sqrt(ops.mul(logs, scalar_like(-2, logs))))
 
 
+@drawn
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Weibull: ``P(x > t) = exp(-(t / scale)**concentration)``.
 
@@ -55,6 +59,7 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Shape = (), dty
 
 
 @placed
+@drawn
 def maxwell(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Maxwell: the length of a vector of three standard normals.
 
@@ -66,6 +71,7 @@ def maxwell(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
     return ops.sqrt(reduce_sum(ops.mul(vectors, vectors), (len(sizes),)))
 
 
+@drawn
 def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Maxwell with a random sign, times ``scale``, plus ``loc``.
 
@@ -83,6 +89,7 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Shape = (), dtyp
 
 
 @placed
+@drawn
 def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Wald (inverse Gaussian) with this mean and scale 1, by Michael, Schucany and Haas 1976.
 
@@ -100,6 +107,7 @@ def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None) -> 
 
 
 @placed
+@drawn
 def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Triangular: density 0 at ``left`` and ``right``, largest at ``mode``, straight lines between.
 
@@ -115,6 +123,7 @@ def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Shape | None =
 
 
 @placed
+@drawn
 def lognormal(key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any = None) -> Any:
     """``exp`` of a normal of mean 0 and standard deviation ``sigma``.
 
@@ -127,6 +136,7 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any
 
 
 @placed
+@drawn
 def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Number of tries until the first success of probability ``p``, from 1 on.
 

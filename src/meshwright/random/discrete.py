@@ -22,11 +22,13 @@ from meshwright.numpy.sorting import argsort
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert
 from meshwright.random.continuous import gumbel, uniform
+from meshwright.random.drawing import drawn
 from meshwright.random.keys import random_bits, split
 from meshwright.random.parameters import Shape, check_mode
 
 
 @placed
+@drawn
 def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "low") -> Any:
     """True with probability ``p``.
 
@@ -51,6 +53,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
 
 
 @placed
+@drawn
 def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None) -> Any:
     """Integers in ``[minval, maxval)``, as good as equally likely.
 
@@ -70,14 +73,17 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None)
     info = ml_dtypes.iinfo(target)
     # Two narrow words are too few: the modulo's bias would show.
     drawn = dtypes.int32 if info.bits < 32 else target
+    is_narrow = info.bits < 32
     low, _ = _bound(minval, int(info.min), int(info.max), drawn, sizes)
-    high, beyond = _bound(maxval, int(info.min), int(info.max) + (info.bits < 32), drawn, sizes)
+    high, beyond = _bound(maxval, int(info.min), int(info.max) + is_narrow, drawn, sizes)
     width = dtypes.bit_width(drawn)
     unsigned = np.dtype(f"uint{width}")
     first, second = (random_bits(k, width, sizes) for k in split(key))
     one = np.ones((), unsigned)
     span = convert(ops.sub(high, low), unsigned)
-    span = where(ops.le(high, low), one, where(beyond, ops.add(span, one), span))
+    if not is_narrow:  # the largest integer is drawn only if the bound is beyond it
+        span = where(beyond, ops.add(span, one), span)
+    span = where(ops.le(high, low), one, span)
     # Two words of bits make the modulo's bias negligible: (first * 2^width + second) mod span, step by step.
     half = ops.rem(np.asarray(2 ** (width // 2), unsigned), span)
     factor = ops.rem(ops.mul(half, half), span)
@@ -99,6 +105,7 @@ def _bound(x: Any, least: int, most: int, dtype: np.dtype, shape: tuple[int, ...
 
 
 @placed
+@drawn
 def categorical(
     key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, replace: bool = True, mode: str | None = None
 ) -> Any:
@@ -145,5 +152,5 @@ def _without_replacement(key: Any, logits: Any, d: int, out_shape: tuple[int, ..
             f"{shape[:d] + shape[d + 1 :]}"
         )
     noisy = ops.add(logits, gumbel(key, shape, typeof(logits).dtype, mode))
-    order = moveaxis(argsort(ops.neg(noisy), d), d, 0)
+    order = moveaxis(ops.convert(argsort(ops.neg(noisy), d), dtypes.int32), d, 0)
     return reshape(order[:draws], out_shape)

@@ -14,6 +14,7 @@ from meshwright.numpy.reductions import max
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.random.gamma import random_gamma
 from meshwright.random.continuous import exponential, normal, rademacher
+from meshwright.random.drawing import drawn
 from meshwright.random.keys import key_data, key_impl, split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter
 
@@ -30,6 +31,7 @@ def _draw(key: Any, a: Any, sizes: tuple[int, ...], dtype: Any, log_space: bool)
 
 
 @placed
+@drawn
 def gamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Gamma with shape parameter ``a`` and scale 1: density ``x**(a - 1) * exp(-x) / Gamma(a)``.
 
@@ -46,6 +48,7 @@ def gamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> An
 
 
 @placed
+@drawn
 def loggamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """The logarithm of :func:`gamma` for the same key; for small ``a`` it does not underflow.
 
@@ -56,6 +59,7 @@ def loggamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) ->
 
 
 @placed
+@drawn
 @promotes_freely("a", "b", ranks=False)
 def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Beta: density proportional to ``x**(a - 1) * (1 - x)**(b - 1)`` in [0, 1].
@@ -74,6 +78,7 @@ def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None
 
 
 @placed
+@drawn
 def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Dirichlet: probabilities of classes, density proportional to ``prod(x**(alpha - 1))``.
 
@@ -99,6 +104,7 @@ def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = Non
 
 
 @placed
+@drawn
 def chisquare(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Chi-squared with ``df`` degrees of freedom: the sum of ``df`` squares of standard normals.
 
@@ -112,6 +118,7 @@ def chisquare(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) 
 
 
 @placed
+@drawn
 def f(key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Fisher's F: the ratio of two chi-squared variates, each over its degrees of freedom.
 
@@ -128,6 +135,7 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any =
 
 
 @placed
+@drawn
 def t(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
     """Student's t with ``df`` degrees of freedom.
 
@@ -143,6 +151,7 @@ def t(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
 
 
 @placed
+@drawn
 def generalized_normal(key: Any, p: Any, shape: Shape = (), dtype: Any = None) -> Any:
     """Generalised normal: density proportional to ``exp(-abs(x)**p)``.
 
@@ -160,6 +169,7 @@ def generalized_normal(key: Any, p: Any, shape: Shape = (), dtype: Any = None) -
 
 
 @placed
+@drawn
 def ball(key: Any, d: int, p: float = 2, shape: Shape = (), dtype: Any = None) -> Any:
     """Points of the ball ``sum(abs(x)**p) <= 1`` in ``d`` dimensions, equally likely.
 

@@ -22,6 +22,7 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.out_sharding import placed
 from meshwright.ops.elementwise.table import copy
 from meshwright.ops.random.keys import unwrap_keys, wrap_words
+from meshwright.random.drawing import drawn
 from meshwright.random.generators import GENERATORS, Generator
 
 #: other names of generators
@@ -130,6 +131,7 @@ def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
     return _generator(impl, "PRNGKey").seed(_offset(seed))
 
 
+@drawn
 def split(key: Any, num: int | Sequence[int] = 2) -> Any:
     """New independent keys from one, which must not be used again.
 
@@ -150,6 +152,7 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
     return _like(key, generator, generator.split(words, normal_shape(num, "random.split")))
 
 
+@drawn
 def fold_in(key: Any, data: Any) -> Any:
     """A new key from one and an integer, such as a step or layer number.
 
@@ -226,6 +229,7 @@ def random_bits(key: Any, bit_width: int, shape: Sequence[int]) -> Any:
 
 
 @placed
+@drawn
 def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Uniformly random bits, as unsigned integers.
 

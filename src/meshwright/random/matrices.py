@@ -14,9 +14,10 @@ from meshwright.numpy.linalg import cholesky, diagonal, eigh, qr, svd
 from meshwright.numpy.linear import matmul
 from meshwright.numpy.manipulation import expand_dims, matrix_transpose
 from meshwright.numpy.out_sharding import placed
-from meshwright.numpy.promotion import converted, promotes_freely
+from meshwright.numpy.promotion import converted, inexact, promotes_freely, result_type
 from meshwright.ops.elementwise import table as ops
 from meshwright.random.continuous import normal
+from meshwright.random.drawing import drawn
 from meshwright.random.parameters import Shape, draw_shape, float_dtype
 
 
@@ -32,6 +33,7 @@ def _factor(cov: Any, method: str) -> Any:
 
 
 @placed
+@drawn
 @promotes_freely("mean", "cov", ranks=False)
 def multivariate_normal(
     key: Any, mean: Any, cov: Any, shape: Shape | None = None, dtype: Any = None, method: str = "cholesky"
@@ -55,7 +57,7 @@ def multivariate_normal(
     """
     if method not in ("cholesky", "eigh", "svd"):
         raise ArgumentError(f"random.multivariate_normal: method must be cholesky, eigh or svd, got {method!r}")
-    target = float_dtype(dtype, "multivariate_normal")
+    target = float_dtype(inexact(result_type(mean, cov)) if dtype is None else dtype, "multivariate_normal")
     mean, cov = (converted(asarray(p), target) for p in (mean, cov))
     mean_shape, cov_shape = typeof(mean).shape, typeof(cov).shape
     if not mean_shape or cov_shape[-2:] != mean_shape[-1:] * 2:
@@ -69,6 +71,7 @@ def multivariate_normal(
 
 
 @placed
+@drawn
 def orthogonal(key: Any, n: int, shape: Shape = (), dtype: Any = None, m: int | None = None) -> Any:
     """Matrices distributed uniformly (by Haar's measure) over those with orthonormal columns, or rows if they are wide.
 

@@ -24,6 +24,7 @@ from meshwright.ops.elementwise import table as ops
 from meshwright.ops.sort.sorting import sort
 from meshwright.random.continuous import gumbel, uniform
 from meshwright.random.discrete import randint
+from meshwright.random.drawing import drawn
 from meshwright.random.keys import random_bits, split
 from meshwright.random.parameters import check_mode
 
@@ -39,7 +40,8 @@ def _shuffled(key: Any, x: Any, axis: int) -> Any:
 
 
 @placed
-def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Any:
+@drawn
+def permutation(key: Any, x: int | Any, axis: int = 0, independent: bool = False) -> Any:
     """A random order of ``x`` along ``axis``, or of ``arange(x)`` for an integer.
 
     Args:
@@ -60,8 +62,9 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
 shuffle = permutation
 
 
+@drawn
 def choice(
-    key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p: Any = None, axis: int = 0,
+    key: Any, a: int | Any, shape: Sequence[int] = (), replace: bool = True, p: Any = None, axis: int = 0,
     mode: str | None = None,
 ) -> Any:  # fmt: skip
     """Random elements of ``a`` along ``axis`` (of ``arange(a)`` for an integer).

@@ -1,0 +1,90 @@
+"""Draws outside of a trace, each as one compiled program.
+
+XLA contracts multiplications and additions within a program. So only as one program a draw has the bits of
+``jax.random``, where each draw is jitted, too. A repeated draw then also takes one call instead of one for each op.
+Inside of a trace the ops of a draw are recorded as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from meshwright.api.jit import jit
+from meshwright.core import dtypes
+from meshwright.errors import MeshwrightError
+from meshwright.ir.state import STATE
+from meshwright.ir.tracing import EVAL
+from meshwright.runtime.array import Array
+from meshwright.sharding import SingleDeviceSharding, get_mesh
+
+F = TypeVar("F", bound=Callable[..., Any])
+#: the maximum number of draws, by function and static arguments, whose programs are kept
+_MOST = 1024
+
+
+def drawn(function: F) -> F:
+    """``function``, whose first parameter is a key, as one program when it is evaluated.
+
+    Parameters annotated ``Any``, except ``dtype``, are arrays or numbers; the others (shapes, modes, axes) are static.
+    So are integers for parameters annotated ``int | Any``, which are numbers of elements in the place of an array.
+
+    Draws from a key on a mesh, or under a current mesh, are evaluated op by op; so are invalid arguments, which are
+    then reported as they were given and not as tracers.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    numbers = {p.name for p in parameters if p.annotation == "Any"} - {"dtype"}
+    elements = {p.name for p in parameters if p.annotation == "int | Any"}
+
+    @functools.wraps(function)
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        if STATE.trace is not EVAL or get_mesh() is not None:
+            return function(*args, **kwargs)
+        given = dict(zip(names, args)) | kwargs
+        arrays = {
+            n: x
+            for n, x in given.items()
+            if x is not None and (n in numbers or (n in elements and not isinstance(x, (int, np.integer))))
+        }
+        fixed = tuple((n, *_fixed(x)) for n, x in given.items() if n not in arrays)
+        if len(given) == len(args) + len(kwargs) and all(map(_is_plain, arrays.values())):
+            try:
+                return _program(function, tuple(arrays), fixed)(*arrays.values())
+            except (MeshwrightError, TypeError):
+                pass
+        return function(*args, **kwargs)
+
+    return draw  # type: ignore[return-value]
+
+
+@functools.lru_cache(_MOST)
+def _program(function: Callable[..., Any], names: Sequence[str], fixed: Sequence[tuple[str, Any, type]]) -> Any:
+    """The program for arrays with these names and the static arguments ``fixed``."""
+    static = {name: value for name, value, _ in fixed}
+
+    @functools.wraps(function)
+    def call(*arrays: Any) -> Any:
+        return function(**dict(zip(names, arrays)), **static)
+
+    del call.__wrapped__  # it has another signature
+    return jit(call)
+
+
+def _fixed(x: Any) -> tuple[Any, type]:
+    """A static argument, hashable if possible, and its type: ``unroll=True`` is not ``unroll=1``."""
+    return (tuple(x) if isinstance(x, list) else x), type(x)
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether ``x`` is an array on one device, or a number that has a dtype of its own as an array."""
+    if isinstance(x, Array):
+        is_on_one = not x.committed or type(x.sharding) is SingleDeviceSharding
+        return is_on_one and x.aval.explicit is None and not x.is_deleted()
+    if isinstance(x, int):
+        return bool(abs(int(x)) <= dtypes.max_value(dtypes.default_int()))
+    return isinstance(x, (np.ndarray, np.generic, float))
