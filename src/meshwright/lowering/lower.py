@@ -16,6 +16,7 @@ from meshwright.ir.passes import Pass, run_passes
 from meshwright.lowering.algorithms import without_algorithms
 from meshwright.lowering.convolutions import CUT_CONVOLUTIONS
 from meshwright.lowering.divisors import keep_divisors
+from meshwright.lowering.loops_in_bodies import without_loops_in_bodies
 from meshwright.lowering.narrow import without_narrow_types
 from meshwright.lowering.not_numbers import INLINE_BYTES, keep_not_numbers
 from meshwright.lowering.ordering import order_callbacks
@@ -42,6 +43,11 @@ DIVISORS = Pass(
 POWERS = Pass(
     "powers", keep_powers, "Powers are guarded by selects, so that XLA does not simplify them with log and exp."
 )
+LOOPS_IN_BODIES = Pass(
+    "loops in bodies",
+    without_loops_in_bodies,
+    "On CPUs, functions with loops that reductions and maps apply are batched and applied to arrays.",
+)
 ALGORITHMS = Pass("algorithms", without_algorithms, "On CPUs, products with a dot algorithm are computed in its types.")
 NARROW = Pass(
     "narrow types", without_narrow_types, "On CPUs, arithmetic in types below 8 bits and float8 is done in wider types."
@@ -51,13 +57,14 @@ OVERLAPPING = Pass(
 )
 NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN are guarded by selects.")
 #: the passes for CPUs only
-FOR_CPUS = (ALGORITHMS, NARROW, OVERLAPPING)
+FOR_CPUS = (LOOPS_IN_BODIES, ALGORITHMS, NARROW, OVERLAPPING)
 #: the passes before StableHLO is emitted
 LOWERING = (
     WORDS,
     UNCONSTRAINED,
     WHOLE_REGIONS,
     ORDERED,
+    LOOPS_IN_BODIES,
     NOT_EMPTY,
     DIVISORS,
     POWERS,
