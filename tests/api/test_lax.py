@@ -110,6 +110,10 @@ def test_pbroadcast_and_pswapaxes():
     rows = np.array([[1.0, 2.0], [5.0, 7.0], [11.0, 13.0]], np.float32)
     sent = mw.vmap(lambda r: lax.pbroadcast(r, "i", 1), axis_name="i")(rows)
     np.testing.assert_array_equal(np.asarray(sent), rows[[1, 1, 1]])
+    grid = np.arange(6.0).reshape(2, 3)
+    for names, source, want in ((("a", "b"), 4, 4), (("b", "a"), 3, 4)):
+        send = partial(lax.pbroadcast, axis_name=names, source=source)
+        np.testing.assert_array_equal(mw.vmap(mw.vmap(send, axis_name="b"), axis_name="a")(grid), np.full((2, 3), want))
     x = np.arange(18, dtype=np.float32).reshape(3, 3, 2)
     swapped = mw.vmap(lambda r: lax.pswapaxes(r, "i", 0), axis_name="i")(x)
     np.testing.assert_array_equal(np.asarray(swapped), x.transpose(1, 0, 2))
@@ -126,6 +130,9 @@ def test_refusals(refuses):
         lax.reduce(X, np.int32(0), lambda a, b: a + b, [0])
     with refuses(IndexingError, "index_in_dim", "out of bounds"):
         lax.index_in_dim(X, 4, 2)
+    for source in (-1, 2):
+        with refuses(ArgumentError, "pbroadcast", "source", f"{source}", "0 to 1"):
+            mw.vmap(lambda r: lax.pbroadcast(r, "i", source), axis_name="i")(np.ones(2))  # noqa: B023
     with refuses(ArgumentError, "pshuffle", "permutation"):
         mw.vmap(lambda r: lax.pshuffle(r, "i", [0, 0]), axis_name="i")(np.ones((2, 1), np.float32))
     with refuses(ArgumentError, "platform_dependent", "default"):

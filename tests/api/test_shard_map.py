@@ -1,5 +1,7 @@
 """shard_map and pmap: values and derivatives against the same computation on whole arrays."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,6 +66,20 @@ class TestValues:
         ring, sums, scaled, top = run(over(f, P("x", "y"), (P("x", "y"), P("x"), P("x", "y"), P())), A)
         close([ring, sums, top], [np.roll(A, 2, 0), A.sum(1), A.max()])
         close(scaled, A * np.repeat([0, 1, 2], 2)[:, None])
+
+    def test_permutations_count_in_the_order_of_the_mesh(self):
+        """As in JAX, where other collectives go by the order that axes are named in."""
+        ring = [(i, (i + 1) % 6) for i in range(6)]
+
+        def f(names, a):
+            sent = lax.ppermute(a, names, ring), lax.pshuffle(a, names, [(i - 1) % 6 for i in range(6)])
+            return *sent, lax.all_gather(a, names)[None]
+
+        x = np.arange(6.0, dtype=np.float32)
+        spec = P(("x", "y"))
+        for names, order in ((("x", "y"), [0, 1, 2, 3, 4, 5]), (("y", "x"), [0, 2, 4, 1, 3, 5])):
+            sent, shuffled, gathered = run(over(partial(f, names), spec, (spec, spec, spec)), x)
+            close([sent, shuffled, gathered[0, :, 0]], [np.roll(x, 1), np.roll(x, 1), x[order]])
 
     def test_trees_and_layouts_around_it(self):
         f = over(lambda t, s: {"u": t["a"] * s, "v": lax.psum(t["b"].sum(), "x")}, ({"a": P("y"), "b": P("x")}, None),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -120,6 +121,36 @@ def test_attention_lengths_and_windows(options: dict[str, Any]) -> None:
     close(nn.dot_product_attention(q, k, v, **options), jax.nn.dot_product_attention(q, k, v, **theirs))
     got = mw.grad(lambda q: (nn.dot_product_attention(q, k, v, **options) ** 2).sum())(q)
     close(got, jax.grad(lambda q: (jax.nn.dot_product_attention(q, k, v, **theirs) ** 2).sum())(q), 1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"query_seq_lengths": np.array([5, 2]), "key_value_seq_lengths": np.array([0, 6])},
+        {"local_window_size": (1, 0), "is_causal": True, "scale": 2.0},
+        {"bias": RNG.normal(size=(2, 1, 5, 6)).astype(np.float32), "mask": RNG.random((1, 4, 5, 6)) < 0.4},
+    ],
+    ids=["plain", "lengths", "window", "bias and mask"],
+)
+def test_attention_with_its_residual_in_narrow_types(options: dict[str, Any], dtype: str) -> None:
+    q, k, v = (RNG.normal(size=s).astype(jnp.dtype(dtype)) for s in ((2, 5, 4, 8), (2, 6, 2, 8), (2, 6, 2, 8)))
+    theirs = {n: v.astype(np.int32) if v is not None and n.endswith("lengths") else v for n, v in options.items()}
+    out, total = nn.dot_product_attention(q, k, v, **options, return_residual=True)
+    want, want_total = jax.nn.dot_product_attention(q, k, v, **theirs, return_residual=True)
+    assert (out.dtype, total.dtype) == (want.dtype, want_total.dtype)
+    eps = float(jnp.finfo(dtype).eps)
+    close(np.float64(out), np.float64(want), 8 * eps)
+    close(np.clip(np.float64(total), -9e9, None), np.clip(np.float64(want_total), -9e9, None), 8 * eps)
+    if dtype == "float32":
+        close(total, want_total)
+        for attend, grad, given in (
+            (nn.dot_product_attention, mw.grad, options),
+            (jax.nn.dot_product_attention, jax.grad, theirs),
+        ):
+            both = grad(lambda q: sum((y**2).sum() for y in attend(q, k, v, **given, return_residual=True)))(q)  # noqa: B023
+            close(both, grad(lambda q: (attend(q, k, v, **given) ** 2).sum())(q), 1e-4)  # noqa: B023
 
 
 def test_attention_refuses(refuses: Any) -> None:

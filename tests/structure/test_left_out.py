@@ -1,6 +1,7 @@
 """Names of ``jax``: each is here, or is left out on purpose and says what to use instead."""
 
 from __future__ import annotations
+import __future__
 
 import importlib
 import inspect
@@ -33,7 +34,7 @@ def names_of(module, inner):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value = getattr(module, name, None)
-        if name.startswith("_") or value is None:
+        if name.startswith("_") or value is None or isinstance(value, __future__._Feature):
             continue
         if inspect.ismodule(value):
             is_theirs = value.__name__.startswith(module.__name__ if inner else "jax")

@@ -199,3 +199,105 @@ def test_static_indices_out_of_range(use, jitted):
     assert "out of bounds" in error.get()
     np.testing.assert_array_equal(out, use(mnp.asarray(x)))
     assert mw.checkify.checkify(lambda x: x[2] + x[-3], errors=mw.checkify.index_checks)(x)[0].get() is None
+
+
+# --- checks wherever a function runs a body -----------------------------------------------------------------
+FAULTS = {
+    "user": lambda y: (checkify.check(mnp.all(y > 5), "small"), y * 2)[1],
+    "div": lambda y: 1 / (y - y),
+    "nan": lambda y: mnp.log(-y * y - 1),
+    "index": lambda y: y * mnp.arange(3.0)[mnp.sum(y > -9) + 5],
+}
+
+
+def _region(f, x, manual=("i", "j"), check_vma=True):
+    spec = mw.P(manual)
+    mesh = mw.make_mesh((2, 2), ("i", "j"))
+    region = mw.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec, axis_names=set(manual), check_vma=check_vma)
+    return mw.jit(region)(x)
+
+
+RUNS = {
+    "jit": lambda f, x: mw.jit(f)(x),
+    "checkpoint": lambda f, x: mw.checkpoint(f)(x),
+    "scan": lambda f, x: lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0],
+    "cond": lambda f, x: lax.cond(x[0] > 0, f, lambda y: y * 2, x),
+    "while": lambda f, x: lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, f(c[1])), (0, x)),
+    "a test": lambda f, x: lax.while_loop(
+        lambda c: (c[0] < 2) & (f(c[1])[0] > -np.inf), lambda c: (c[0] + 1, x), (0, x)
+    ),
+    "a first test": lambda f, x: lax.while_loop(lambda c: (c[0] < 0) & (f(c[1])[0] > 0), lambda c: c, (0, x)),
+    "a mapped test": lambda f, x: mw.vmap(
+        lambda n: lax.while_loop(lambda c: (c < n) & (f(x + c)[0] > 0), lambda c: c + 1, 0)
+    )(mnp.array([0, 3])),
+    "a region": _region,
+    "a region without types": lambda f, x: _region(f, x, check_vma=False),
+    "a region along one axis": lambda f, x: _region(f, x, ("j",)),
+    "a region in a loop": lambda f, x: lax.fori_loop(0, 2, lambda i, c: _region(f, c), x),
+    "pmap": lambda f, x: mw.pmap(f)(x.reshape(4, 1)),
+    "pmap in pmap": lambda f, x: mw.pmap(mw.pmap(f))(x.reshape(2, 2, 1)),
+    "associative_scan": lambda f, x: lax.associative_scan(lambda a, b: a + f(b), x),
+    "sequential_vmap": lambda f, x: mw.vmap(mw.custom_batching.sequential_vmap(f))(x.reshape(2, 2)),
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+@pytest.mark.parametrize("kind", FAULTS)
+def test_checks_are_made_in_every_body(kind, run):
+    x = mnp.array([1.0, 2.0, 3.0, 4.0])
+
+    def said(f):
+        checked = checkify.checkify(lambda x: run(f, x), errors=checkify.all_checks)
+        plain, jitted = (g(x)[0].get() for g in (checked, mw.jit(checked)))
+        assert plain == jitted
+        return plain
+
+    assert said(lambda y: y * 2) is None
+    word = {"user": "small", "div": "division", "nan": "nan made", "index": "out of bounds"}[kind]
+    assert word in said(FAULTS[kind])
+
+
+def test_of_devices_the_first_that_fails_speaks():
+    def f(x):
+        checkify.check(x[0] < 3, "got {}", x[0])
+        return x
+
+    error, out = mw.jit(checkify.checkify(lambda x: _region(f, x)))(mnp.arange(4.0) + 1)
+    assert error.get() == "got 3.0" and out.tolist() == [1, 2, 3, 4]
+
+
+def test_what_entries_do_not_run_does_not_fail():
+    def loop(n):
+        def body(c):
+            checkify.check(c < n, "{} of {}", c, n)
+            inner = lax.fori_loop(0, 2, lambda i, v: (checkify.check(c < n, "inner"), v)[1], c)
+            return mw.jit(lambda c: (checkify.check(c != 2, "two of {}", n), c + 1)[1])(inner)
+
+        return lax.while_loop(lambda c: c < n, body, 0)
+
+    def choice(n):
+        def positive(n):
+            checkify.check(n > 0, "got {}", n)
+            return n
+
+        return lax.cond(n > 0, positive, lambda n: -n, n)
+
+    for f, good, bad, text in (
+        (loop, [1, 0, 2], [1, 3], "at mapped index 1: two of 3"),
+        (choice, [1, -2, 3], None, ""),
+    ):
+        g = checkify.checkify(mw.vmap(f))
+        error, out = mw.jit(g)(mnp.array(good))
+        assert error.get() is None and out.tolist() == [abs(x) for x in good]
+        if bad:
+            assert g(mnp.array(bad))[0].get() == text
+            assert checkify.checkify(mw.vmap(mw.vmap(f)))(mnp.array([bad]))[0].get() is not None
+
+
+def test_messages_hold_types_and_fills_are_no_mistakes():
+    region = checkify.checkify(
+        lambda x: _region(lambda y: y * mnp.arange(3.0)[mnp.sum(y > -9) + 5], x), checkify.all_checks
+    )
+    assert "{V:" in region(mnp.ones(4))[0].get()
+    filled = checkify.checkify(lambda x: x.at[mnp.array([0, 9])].get(mode="fill"), checkify.nan_checks)
+    assert filled(X)[0].get() is None

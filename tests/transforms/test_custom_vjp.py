@@ -137,6 +137,12 @@ class TestErrors:
             DifferentiationError, match=r"cotangent of type f32\[1\] for argument leaf 0 of type f32\[3\]"
         ):
             self.make(keep, lambda r, g: (g[:1], None))(Y)
+        with pytest.raises(DifferentiationError, match=r"cotangent of type c64\[3\] for argument leaf 0"):
+            self.make(keep, lambda r, g: (g * 1j, None))(Y)
+        with pytest.raises(DifferentiationError, match=r"cotangent of type c64\[\] for argument leaf 1"):
+            f = mw.custom_vjp(lambda x, y: x * y)
+            f.defvjp(keep, lambda r, g: (g, 1j))
+            mw.grad(f, (0, 1))(1.0, 2.0)
         with pytest.raises(DifferentiationError, match="must return a pair"):
             self.make(lambda x, y: x, lambda r, g: (g, None))(Y)
         with pytest.raises(DifferentiationError, match="output structure"):

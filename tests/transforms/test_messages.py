@@ -116,6 +116,8 @@ def test_cotangents(refuses):
             pull(([X, X], {"k": X}))
     with refuses(TypeError, "cotangent has type c64[]", "output has type f32[]"):
         mw.vjp(lambda x: 2 * x, np.float32(1))[1](1j)
+    with refuses(TypeError, "cotangent has type i32[]", "output has type f32[]"):
+        mw.vjp(lambda x: 2 * x, np.float32(1))[1](1)
 
 
 def test_gradients(refuses):

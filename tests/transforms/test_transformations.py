@@ -295,6 +295,7 @@ def misuse():
     yield TypeError, ("f32[4,3]", "f32[3]", "must be equal"), lambda: mw.jvp(lambda x: x, (X,), (Y,))
     yield TypeError, ("tuples or lists",), lambda: mw.jvp(lambda x: x, X, X)
     yield TypeError, ("structure",), lambda: mw.jvp(lambda x: x, (X,), (X, X))
+    yield TypeError, ("primals are a list", "tangents a tuple"), lambda: mw.jvp(lambda x: x, [X], (X,))
     yield TypeError, ("cotangent", "f32[3]", "f32[4,3]"), lambda: mw.vjp(lambda x: x, X)[1](Y)
     yield TypeError, ("structure of the cotangent",), lambda: mw.vjp(lambda x: x, X)[1]((X, X))
     yield NotImplementedError, ("sin", "not linear"), lambda: mw.linear_transpose(mnp.sin, X)(X)

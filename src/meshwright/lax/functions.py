@@ -13,7 +13,7 @@ from meshwright.api.jit import jit
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config, platform_named
-from meshwright.core.expected import as_integer
+from meshwright.core.expected import as_integer, as_integers
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
 from meshwright.ir.state import axis_size as _axis_size
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
@@ -257,8 +257,8 @@ def axis_size(axis_name: str | Sequence[str]) -> int:
     return math.prod(_axis_size(n) for n in names)
 
 
-def pbroadcast(x: Any, axis_name: str, source: int) -> Any:
-    """The ``x`` of position ``source`` along the named axis, at every position.
+def pbroadcast(x: Any, axis_name: str | Sequence[str], source: int) -> Any:
+    """The ``x`` of position ``source`` along the named axis, or several, the first being major, at every position.
 
     Raises:
       UnboundAxisError: the axis is not in scope.
@@ -267,13 +267,21 @@ def pbroadcast(x: Any, axis_name: str, source: int) -> Any:
       >>> mw.vmap(lambda v: lax.pbroadcast(v, "i", 1), axis_name="i")(jnp.array([4, 6, 9])).tolist()
       [6, 6, 6]
     """
+    source = as_integers("pbroadcast: source", (source,))[0]
+    if not 0 <= source < axis_size(axis_name):
+        raise ArgumentError(
+            f"pbroadcast: source {source} must be a position along {axis_name!r}, 0 to {axis_size(axis_name) - 1}"
+        )
     here = eq(axis_index(axis_name), np.int32(source))
     mine = select(here, x, match_shape(nothing(typeof(x).dtype), typeof(x)))
-    return PsumMasked((axis_name,), (_axis_size(axis_name),)).bind(mine)
+    names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    return PsumMasked(names, tuple(map(_axis_size, names))).bind(mine)
 
 
-def pshuffle(x: Any, axis_name: str, perm: Sequence[int]) -> Any:
+def pshuffle(x: Any, axis_name: str | Sequence[str], perm: Sequence[int]) -> Any:
     """Position ``i`` along the named axis receives the ``x`` of position ``perm[i]``.
+
+    Positions along several axes are numbered as by :func:`ppermute`.
 
     Raises:
       UnboundAxisError: the axis is not in scope.

@@ -16,6 +16,7 @@ from meshwright.ir.passes import Pass, run_passes
 from meshwright.lowering.algorithms import without_algorithms
 from meshwright.lowering.convolutions import CUT_CONVOLUTIONS
 from meshwright.lowering.divisors import keep_divisors
+from meshwright.lowering.loops_in_bodies import without_loops_in_bodies
 from meshwright.lowering.masks import broadcast_positions
 from meshwright.lowering.narrow import without_narrow_types
 from meshwright.lowering.not_numbers import INLINE_BYTES, keep_not_numbers
@@ -43,6 +44,11 @@ DIVISORS = Pass(
 POWERS = Pass(
     "powers", keep_powers, "Powers are guarded by selects, so that XLA does not simplify them with log and exp."
 )
+LOOPS_IN_BODIES = Pass(
+    "loops in bodies",
+    without_loops_in_bodies,
+    "On CPUs, functions with loops that reductions and maps apply are batched and applied to arrays.",
+)
 ALGORITHMS = Pass("algorithms", without_algorithms, "On CPUs, products with a dot algorithm are computed in its types.")
 NARROW = Pass(
     "narrow types", without_narrow_types, "On CPUs, arithmetic in types below 8 bits and float8 is done in wider types."
@@ -55,13 +61,14 @@ MASKS = Pass("masks", broadcast_positions, "On GPUs, masks of positions are comp
 #: the passes that write a program in the form for which the compiler of a platform generates faster code
 FAST_FORMS = {"cuda": (MASKS,)}
 #: the passes for one platform only
-ONLY_FOR = {ALGORITHMS: "cpu", NARROW: "cpu", OVERLAPPING: "cpu", MASKS: "cuda"}
+ONLY_FOR = {LOOPS_IN_BODIES: "cpu", ALGORITHMS: "cpu", NARROW: "cpu", OVERLAPPING: "cpu", MASKS: "cuda"}
 #: the passes before StableHLO is emitted
 LOWERING = (
     WORDS,
     UNCONSTRAINED,
     WHOLE_REGIONS,
     ORDERED,
+    LOOPS_IN_BODIES,
     NOT_EMPTY,
     DIVISORS,
     POWERS,

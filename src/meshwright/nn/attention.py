@@ -18,7 +18,6 @@ from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import moveaxis
 from meshwright.numpy.promotion import aval_of, converted, result_type, scalar_like
 from meshwright.ops.elementwise import table as ops
-from meshwright.ops.elementwise.table import convert
 from meshwright.ops.products.dot import dot_general
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.shape.rearrange import expand_dims, reshape, transpose
@@ -65,7 +64,8 @@ def dot_product_attention(
       key_value_seq_lengths: integers of shape (batch,): how many keys there are; the others take no part.
       local_window_size: queries see keys up to this many positions before and after theirs (or (before, after)).
       implementation: "xla", the one there is.
-      return_residual: return also the logarithm of the sum of exponentials, shape (batch, queries, heads).
+      return_residual: return also the logarithm of the sum of exponentials, shape (batch, queries, heads); where no key
+        takes part it is 0.7 times the least number of the logits' dtype. It counts as constant in derivatives.
 
     Returns:
       shape (batch, queries, heads, value width), of the promoted dtype; softmax is computed in float32 at least.
@@ -91,12 +91,12 @@ def dot_product_attention(
     b, t, h, w = typeof(query).shape
     s, kh = typeof(key).shape[1:3]
     factor = 1 / math.sqrt(w) if scale is None else scale
-    query = ops.mul(query, scalar_like(factor, query))
-    logits = _scores(query, key, h // kh)
-    logits = convert(logits, dtypes.float32) if dtypes.bit_width(dtype) < 32 else logits
+    wide = dtypes.float32 if dtypes.bit_width(dtype) < 32 else dtype
+    logits = _scores(query, key, h // kh, wide)
+    logits = ops.mul(logits, scalar_like(factor, logits))
     if bias is not None:
         logits = add(logits, bias)
-    least = np.asarray(0.5 * float(np.finfo(typeof(logits).dtype).min), typeof(logits).dtype)
+    least = np.asarray(0.7 * float(np.finfo(typeof(logits).dtype).min), typeof(logits).dtype)
     if mask is not None:
         logits = where(_bools(mask), logits, least)
     if is_causal:
@@ -106,15 +106,18 @@ def dot_product_attention(
     if key_value_seq_lengths is not None:
         inside = _inside(key_value_seq_lengths, b, s, "key_value_seq_lengths")
         logits = where(expand_dims(inside, (1, 2)), logits, least)
+    is_query = None if query_seq_lengths is None else _inside(query_seq_lengths, b, t, "query_seq_lengths")
+    if is_query is not None and return_residual:
+        logits = where(expand_dims(is_query, (1, 3)), logits, least)
     weights = converted(softmax(logits), dtype)
     out = _mix(weights, value, h // kh)
-    if query_seq_lengths is not None:
-        inside = expand_dims(_inside(query_seq_lengths, b, t, "query_seq_lengths"), (2, 3))
-        out = where(inside, out, scalar_like(0, out))
+    if is_query is not None:
+        out = where(expand_dims(is_query, (2, 3)), out, scalar_like(0, out))
     out = reshape(out, (*shape[:-1], typeof(out).shape[-1]))
     if not return_residual:
         return out
-    return out, reshape(moveaxis(logsumexp(logits, -1), 1, 2), shape[:-1])
+    total = ops.stop_gradient(moveaxis(logsumexp(logits, -1), 1, 2))
+    return out, reshape(converted(total, dtype), shape[:-1])
 
 
 def _with_batch(x: Any) -> Any:
@@ -153,15 +156,16 @@ def _window_mask(queries: int, keys: int, window: int | tuple[int, int]) -> Any:
     return ops.and_(ops.ge(distance, np.int32(-before)), ops.le(distance, np.int32(after)))
 
 
-def _scores(query: Any, key: Any, group: int) -> Any:
-    """Logits (batch, heads, queries, keys)."""
+def _scores(query: Any, key: Any, group: int, dtype: np.dtype) -> Any:
+    """Products of queries and keys (batch, heads, queries, keys), added up and kept in ``dtype``."""
     b, t, h, w = typeof(query).shape
     if group == 1:
-        return dot_general(query, key, (((3,), (3,)), ((0, 2), (0, 2))))
+        return dot_general(query, key, (((3,), (3,)), ((0, 2), (0, 2))), preferred_element_type=dtype)
     kh = h // group
     grouped = reshape(query, (b, t, kh, group, w))
-    out = dot_general(grouped, key, (((4,), (3,)), ((0, 2), (0, 2))))  # b, kh, t, group, s
-    return reshape(transpose(out, (0, 1, 3, 2, 4)), (b, h, t, typeof(key).shape[1]))
+    out = dot_general(grouped, key, (((4,), (3,)), ((0, 2), (0, 2))), preferred_element_type=dtype)
+    out = transpose(out, (0, 1, 3, 2, 4))  # from b, kh, t, group, s
+    return reshape(out, (b, h, t, typeof(key).shape[1]))
 
 
 def _mix(weights: Any, value: Any, group: int) -> Any:

@@ -100,15 +100,45 @@ def check_body(name: str, body: ClosedJaxpr, operands: Sequence[ShapedArray], si
         )
 
 
+#: a body of scalars for each element of arrays of one shape
+OnElements = Callable[..., list[Any]]
+
+
+class BodyOp(Op):
+    """Base of ops that are one function of scalars, ``computation``, in some order."""
+
+    computation: ClosedJaxpr
+    multiple_results: ClassVar[bool] = True
+    holds_jaxprs: ClassVar[bool] = True
+
+    def on_arrays(self, apply: OnElements, *operands: Any) -> list[Any]:
+        """The results, with the computation done by ``apply(computation, *arrays)``."""
+        raise NotImplementedError
+
+
+def combined_rows(apply: OnElements, body: ClosedJaxpr, arrays: Sequence[Any], inits: Sequence[Any]) -> list[Any]:
+    """Initial values and the rows of arrays, combined in order: neighbouring pairs, until one row is left."""
+    n, *shape = typeof(arrays[0]).shape
+    rows = list(arrays)
+    while n > 1:
+        pairs = [slice_in_dim(x, start, n - n % 2, 2, axis=0) for start in (0, 1) for x in rows]
+        rest = [slice_in_dim(x, n - n % 2, n, axis=0) for x in rows]
+        rows = [concatenate(both, 0) for both in zip(apply(body, *pairs), rest)]
+        n = n // 2 + n % 2
+    first = [match_shape(x, typeof(x).update(shape=tuple(shape))) for x in inits]
+    return apply(body, *first, *(squeeze(x, [0]) for x in rows)) if n else first
+
+
 # --- map ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Map(Op):
+class Map(BodyOp):
     """A function of scalars, for each element of operands of one shape."""
 
     computation: ClosedJaxpr
     name: ClassVar[str] = "map"
-    multiple_results: ClassVar[bool] = True
-    holds_jaxprs: ClassVar[bool] = True
+
+    def on_arrays(self, apply: OnElements, *operands: Any) -> list[Any]:
+        return apply(self.computation, *operands)
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         shape = one_shape(self.name, avals)

@@ -15,7 +15,13 @@ from meshwright.core.pytree_classes import Partial
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
 from meshwright.core.tracebacks import boundary
-from meshwright.errors import ArgumentError, ArgumentNumberError, ArgumentTypeError, DifferentiationError
+from meshwright.errors import (
+    ArgumentError,
+    ArgumentNumberError,
+    ArgumentTypeError,
+    DifferentiationError,
+    TangentMismatchError,
+)
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE, set_trace
@@ -50,6 +56,11 @@ def jvp(
     require_callable(fun, "jvp")
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
         raise ArgumentTypeError("jvp: primals and tangents must be tuples or lists of the function's arguments")
+    if isinstance(primals, tuple) != isinstance(tangents, tuple):
+        raise TangentMismatchError(
+            f"jvp of {described(fun)}: primals are a {type(primals).__name__}, tangents a {type(tangents).__name__}; "
+            "write both in the same way"
+        )
     flat, treedef = pytree.flatten(tuple(primals))
     avals = [typeof(p) for p in flat]
     given = checked_leaves("jvp", "tangents", fun, "primals", tuple(tangents), treedef, avals)

@@ -19,13 +19,16 @@ from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
+from meshwright.ir.op import Op
 from meshwright.ir.passes import inline_calls
-from meshwright.ir.rewrite import Interpreter
+from meshwright.ir.rewrite import Interpreter, in_regions, replaced, written_out
 from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ops.composite import Composite
 from meshwright.ops.control.check import Check
-from meshwright.ops.control.flow import ControlOp
+from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.elementwise.table import and_, eq, ne, not_, or_, scalar_like, select
-from meshwright.ops.reduce.reductions import reduce_or
+from meshwright.ops.indexing.dynamic_slice import dynamic_index_in_dim
+from meshwright.ops.reduce.reductions import argmax, reduce_or
 from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.wrapped import name_of, require_callable
@@ -156,9 +159,9 @@ def checkify(fun: Callable[..., Any] | None = None, errors: frozenset[str] = use
     """A function that returns ``(error, fun(...))`` instead of raising when a check fails.
 
     Args:
-      errors: the checks to make: ``user_checks`` (calls of :func:`check`), ``nan_checks`` (an op returns a NaN),
-        ``index_checks`` (an index is out of bounds), ``div_checks`` (a division by zero), or several, combined with
-        ``|``.
+      errors: the checks to make: ``user_checks`` (calls of :func:`check`), ``nan_checks`` (an op that does more than
+        move elements returns a NaN), ``index_checks`` (an index is out of bounds), ``div_checks`` (a division by zero),
+        or several, combined with ``|``.
 
     Raises:
       ArgumentError: ``errors`` is not made of these sets.
@@ -184,7 +187,7 @@ def checkify(fun: Callable[..., Any] | None = None, errors: frozenset[str] = use
             return fun(*given, **named)
 
         jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(fun))
-        jaxpr = inline_calls(jaxpr)
+        jaxpr = _spread(inline_calls(jaxpr))
         checker = _Checker(errors)
         checker.collect(jaxpr.jaxpr)
         outs, (code, *values) = checker.run(jaxpr, [*hoisted, *flat], checker.start())
@@ -210,20 +213,22 @@ class _Checker:
         """Number the checks of a jaxpr and of the bodies in it."""
         for eqn in jaxpr.eqns:
             op = eqn.op
-            regions = op.regions() if op.holds_jaxprs else ()
-            for region in regions:
+            for region in _threaded_regions(op):
                 self.collect(region.jaxpr)
-            where = f"at {eqn.source}"
+            where = _literally(f"at {eqn.source}")
             if isinstance(op, Check) and "user" in self.errors:
                 self.add(eqn, "user", op, [a.aval for a in eqn.invars[1:]])
             starts = [eqn.invars[i].aval for i in op.index_operands(len(eqn.invars))]
             if "index" in self.errors and starts:
-                message = f"index out of bounds: {op.name} of {eqn.invars[0].aval} at index {{}} {where}"
-                text = message.replace("{}", ", ".join(["{}"] * len(starts)))
-                self.add(eqn, "index", Check(text, (None,) * len(starts)), starts)
+                of = _literally(f"{op.name} of {eqn.invars[0].aval}")
+                places = ", ".join(["{}"] * len(starts))
+                check = Check(f"index out of bounds: {of} at index {places} {where}", (None,) * len(starts))
+                self.add(eqn, "index", check, starts)
             if "div" in self.errors and op.name in ("div", "rem"):
                 self.add(eqn, "div", Check(f"division by zero {where}"), ())
-            if "nan" in self.errors and not regions and any(dtypes.is_inexact(v.aval.dtype) for v in eqn.outvars):
+            # What only moves elements makes no NaN, but that which stands for an index out of bounds.
+            makes = not op.takes_keys and any(dtypes.is_inexact(v.aval.dtype) for v in eqn.outvars)
+            if "nan" in self.errors and makes and not _threaded_regions(op):
                 self.add(eqn, "nan", Check(f"nan made by {op.name} {where}"), ())
 
     def add(self, eqn: JaxprEqn, kind: str, check: Check, values: Sequence[ShapedArray]) -> None:
@@ -241,7 +246,7 @@ class _Checker:
         for eqn in jaxpr.eqns:
             if any((id(eqn), kind) in self.of for kind in self.errors):
                 return True
-            if eqn.op.holds_jaxprs and any(self.concerns(r.jaxpr) for r in eqn.op.regions()):
+            if any(self.concerns(r.jaxpr) for r in _threaded_regions(eqn.op)):
                 return True
         return False
 
@@ -254,9 +259,8 @@ class _Checker:
         op = eqn.op
         if isinstance(op, Check):
             return [], self.note(eqn, "user", lambda: not_(args[0]), args[1:], state)
-        if isinstance(op, ControlOp) and any(self.concerns(r.jaxpr) for r in op.regions()):
-            # Checks in a loop's condition are not run: the same values are in its body.
-            return op.threaded(args, state, self.run)
+        if isinstance(op, RegionOp) and any(self.concerns(r.jaxpr) for r in _threaded_regions(op)):
+            return op.threaded(args, state, self.run, _first_failed)
         starts = [args[i] for i in op.index_operands(len(args))]
         state = self.note(eqn, "index", lambda: op.out_of_bounds(*args), starts, state)
         state = self.note(eqn, "div", lambda: _any(eq(args[1], scalar_like(0, args[1]))), (), state)
@@ -279,6 +283,17 @@ class _Checker:
         return [select(first, np.int32(site.number), code), *rest]
 
 
+def _spread(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """The jaxpr with the ops that apply a body in an order of their own written out, so that it can be checked."""
+
+    def rule(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
+        if isinstance(eqn.op, Composite) and eqn.op.holds_jaxprs:
+            return written_out(eqn, eqn.op.expand)
+        return in_regions(eqn, _spread)
+
+    return replaced(jaxpr, rule)
+
+
 class _Running(Interpreter[Any]):
     """Evaluates a jaxpr equation by equation and updates the error state."""
 
@@ -289,6 +304,22 @@ class _Running(Interpreter[Any]):
         with source.at(eqn.source):
             outs, self.state = self.checker.equation(eqn, args, self.state)
         return outs
+
+
+def _literally(text: str) -> str:
+    """A format string for the text itself."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _threaded_regions(op: Op) -> Sequence[ClosedJaxpr]:
+    """The bodies of an op through which an error state can go."""
+    return op.regions() if isinstance(op, RegionOp) and op.threads else ()
+
+
+def _first_failed(states: Sequence[Any]) -> list[Any]:
+    """The state of the first device that failed."""
+    at = argmax(ne(states[0], np.int32(0)), 0)
+    return [dynamic_index_in_dim(x, at, 0, keepdims=False) for x in states]
 
 
 # --- what may be wrong --------------------------------------------------------------------------------------

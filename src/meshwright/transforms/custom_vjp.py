@@ -275,7 +275,8 @@ class _Rules:
         got = typeof(ct)
         if dtypes.is_float(got.dtype) or (dtypes.is_complex(got.dtype) and dtypes.is_complex(aval.dtype)):
             ct, got = convert(ct, aval.dtype), got.update(dtype=aval.dtype)  # rules may compute in another dtype
-        if got.shape != aval.shape or (got.dtype != aval.dtype and not got.weak_type):
+        fits = got.weak_type and dtypes.is_complex(aval.dtype) >= dtypes.is_complex(got.dtype)
+        if got.shape != aval.shape or (got.dtype != aval.dtype and not fits):
             raise TangentMismatchError(
                 f"custom_vjp {self.name}: the backward rule returned a cotangent of type {got} for argument leaf "
                 f"{number} of type {aval}; they must be equal"

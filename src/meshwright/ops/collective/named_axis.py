@@ -191,6 +191,8 @@ def axis_index(axis_name: Any) -> Any:
 def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     """``x`` of position ``source`` arrives at position ``target`` for each pair of ``perm``; zeros where nothing does.
 
+    Positions along several axes are numbered in the order of the mesh, in whichever order the axes are named.
+
     Raises:
       UnboundAxisError: an axis is not in scope.
       ArgumentError: a position that does not exist, or that is twice a source or a target.
@@ -200,7 +202,9 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
       >>> mw.vmap(lambda v: lax.ppermute(v, "i", shift), axis_name="i")(jnp.array([5, 6, 7])).tolist()
       [0, 5, 6]
     """
-    names, sizes = _names(axis_name)
+    # As in JAX, where the other collectives go by the order that axes are named in.
+    scope = list(STATE.axis_env)
+    names, sizes = _names(tuple(sorted(_names(axis_name)[0], key=scope.index)))
     expected = "pairs of a source and a target"
     given = [as_integers("ppermute: a pair of perm", pair) for pair in as_tuple("ppermute: perm", expected, perm)]
     if any(len(pair) != 2 for pair in given):

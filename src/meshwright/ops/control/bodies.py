@@ -11,7 +11,8 @@ from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.passes import dead_code
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
-from meshwright.ops.control.regions import arranged, pick, split
+from meshwright.ops.control.guards import guarded
+from meshwright.ops.control.regions import Run, arranged, pick, split
 from meshwright.ops.elementwise.table import select
 from meshwright.ops.reduce.reductions import reduce_or
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
@@ -19,8 +20,6 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 T = TypeVar("T")
 S = TypeVar("S")
 Flags = tuple[bool, ...]
-#: results, and the state after, of a jaxpr's equations run on arguments and a state
-Run = Callable[[ClosedJaxpr, Sequence[Any], list[Any]], tuple[list[Any], list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -78,16 +77,31 @@ class Operands(Generic[T]):
 
 
 def threaded(body: Body, at: int, types: Sequence[ShapedArray], run: Run) -> ClosedJaxpr:
-    """The body's jaxpr with a state that it takes after ``at`` parameters and, if it does not test, returns first."""
+    """The body's jaxpr with a state that it takes after ``at`` parameters and returns first."""
 
     def fun(*values: Any) -> list[Any]:
         before, state, rest = split(values, at, len(types))
         outs, state = run(body.jaxpr, [*before, *rest], state)
-        return outs if body.tests else [*state, *outs]
+        return [*state, *outs]
 
     avals = body.jaxpr.in_avals
-    jaxpr = trace_to_jaxpr(fun, [*avals[:at], *types, *avals[at:]], body.jaxpr.jaxpr.debug_name)
-    return dead_code(jaxpr) if body.tests else jaxpr
+    return trace_to_jaxpr(fun, [*avals[:at], *types, *avals[at:]], body.jaxpr.jaxpr.debug_name)
+
+
+def tested_in_body(test: Body, body: Body, types: Sequence[ShapedArray], run: Run) -> tuple[ClosedJaxpr, ClosedJaxpr]:
+    """A test and a body that carry a state and what the test says, which the body finds out for the step after it."""
+    (says,) = test.jaxpr.out_avals
+    firsts, (seconds, carry, _) = test.jaxpr.in_avals[: test.num_consts], body.split(body.jaxpr.in_avals)
+
+    def step(*values: Any) -> list[Any]:
+        first, second, state, _, carried = split(values, len(firsts), len(seconds), len(types), 1)
+        outs, state = run(body.jaxpr, [*second, *carried], state)
+        (again,), state = run(test.jaxpr, [*first, *outs], state)
+        return [*state, again, *outs]
+
+    avals = [*types, says.strong(), *carry]
+    new = trace_to_jaxpr(step, [*firsts, *seconds, *avals], body.jaxpr.jaxpr.debug_name)
+    return trace_to_jaxpr(lambda *values: [values[len(types)]], avals, test.jaxpr.jaxpr.debug_name), new
 
 
 # --- bodies, made once for each jaxpr -----------------------------------------------------------------------
@@ -123,6 +137,17 @@ def each_to_its_end(
     first, second = values.consts
     new = replace(body, jaxpr=masked, num_consts=test.num_consts + body.num_consts)
     return [again, new], replace(values, consts=[first, [*first, *second]])
+
+
+def while_it_runs(t: Any, body: ClosedJaxpr, test: ClosedJaxpr, test_consts: int, body_consts: int) -> ClosedJaxpr:
+    """The body with the constants of the test in front, and with checks that count for entries that are not done."""
+
+    def runs(*args: Any) -> tuple[Any, Sequence[Any]]:
+        first, second, carry = split(args, test_consts, body_consts)
+        (holds,) = eval_jaxpr(test, test.consts, *first, *carry)
+        return holds, [*second, *carry]
+
+    return guarded(body, test.in_avals[:test_consts], runs)
 
 
 def _any_holds(t: Any, test: ClosedJaxpr) -> ClosedJaxpr:

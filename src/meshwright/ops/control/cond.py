@@ -20,6 +20,7 @@ from meshwright.ir.varying import axes_of
 from meshwright.ops.control.bodies import Body
 from meshwright.ops.control.call import CallOp, Jit
 from meshwright.ops.control.flow import ControlOp
+from meshwright.ops.control.guards import guarded, has_checks
 from meshwright.ops.control.regions import (
     merge,
     omit,
@@ -85,6 +86,14 @@ class Cond(ControlOp):
         if dims[0] is None:
             return super().batch_call(t, axis, args, dims)
         # Each batch entry takes its own branch: all are computed, and one chosen for each.
+        if any(map(has_checks, self.branches)):
+            op = Cond(tuple(t.derive(_where_taken, b, number) for number, b in enumerate(self.branches)))
+            return op._chosen_by_entry(t, axis, [args[0], *args], [dims[0], *dims])
+        return self._chosen_by_entry(t, axis, args, dims)
+
+    def _chosen_by_entry(
+        self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]
+    ) -> BatchedResults:
         inner = tuple(dims[1:])
         out_dims = zip(*(t.batch(b, axis, inner)[1] for b in self.branches))
         places = tuple(next((d for d in ds if d is not None), 0) for ds in out_dims)
@@ -165,6 +174,12 @@ def _each_its_own(
         trace_to_jaxpr(lambda i, *xs, s=s: choose(s and not fixed, i, xs), avals, "cond") for s in (False, True)
     )
     return Selection(plain, apart)
+
+
+def _where_taken(t: Any, branch: ClosedJaxpr, number: int) -> ClosedJaxpr:
+    """The branch with the number of the one to be taken in front, and with checks that count if that is this one."""
+    index = ShapedArray((), np.dtype(np.int32))
+    return guarded(branch, [index], lambda i, *operands: (eq(i, np.int32(number)), operands))
 
 
 def _taking(operands: Sequence[Any], dims: Dims, taken: Any, size: int) -> list[Any]:

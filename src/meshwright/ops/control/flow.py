@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from meshwright.core.avals import NOWHERE, ShapedArray
 from meshwright.core.dtypes import is_bool
@@ -26,13 +26,15 @@ from meshwright.ops.control.bodies import (
     Body,
     Flags,
     Operands,
-    Run,
     each_to_its_end,
     jvp_body,
     known_part,
+    tested_in_body,
     threaded,
+    while_it_runs,
     with_more_carry,
 )
+from meshwright.ops.control.guards import has_checks
 from meshwright.ops.control.regions import (
     OPERAND,
     OUTPUT,
@@ -40,6 +42,7 @@ from meshwright.ops.control.regions import (
     RESULT,
     End,
     RegionOp,
+    Run,
     Tie,
     merge,
     omit,
@@ -263,6 +266,12 @@ class ControlOp(RegionOp):
         if apart:  # entries end apart from each other, so that all of the carry differs between them
             out_dims = [d or 0 for d in out_dims]
             inner, asked = replace(inner, carry=out_dims), tuple(out_dims)
+            if has_checks(bodies[-1].jaxpr):
+                test, body = bodies
+                both = test.num_consts + body.num_consts
+                jaxpr = t.derive(while_it_runs, body.jaxpr, test.jaxpr, test.num_consts, body.num_consts)
+                bodies = [test, replace(body, jaxpr=jaxpr, num_consts=both)]
+                values, inner = (replace(p, consts=[p.consts[0], p.consts[0] + p.consts[1]]) for p in (values, inner))
         for n, body in enumerate(bodies):
             outs = ((0,) if apart else ()) if body.tests else asked
             bodies[n] = replace(body, jaxpr=t.batch(body.jaxpr, axis, tuple(inner.of(n)), outs)[0])
@@ -277,11 +286,15 @@ class ControlOp(RegionOp):
         return outs, [*out_dims[:k], *(None if d is None else d + above for d in out_dims[k:])]
 
     # --- state ----------------------------------------------------------------------------------------------
-    def threaded(self, args: Sequence[Any], state: list[Any], run: Run) -> tuple[list[Any], list[Any]]:
-        """Apply the op with a state that goes through its bodies; ``run`` runs the equations of one. What a test does
-        to the state is left out. Returns results and the state after."""
+    threads: ClassVar[bool] = True
+
+    def threaded(
+        self, args: Sequence[Any], state: list[Any], run: Run, join: Callable[[Sequence[Any]], list[Any]]
+    ) -> tuple[list[Any], list[Any]]:
         n, parts = len(state), self.parts(args)
         types = [typeof(x).strong() for x in state]
+        if not self.chooses and self.bodies()[0].tests:
+            return self._tested_in_body(parts, state, types, run)
         bodies = []
         for body in self.bodies():
             at = 0 if self.chooses else body.num_consts
@@ -296,6 +309,24 @@ class ControlOp(RegionOp):
             parts = replace(parts, carry=[*state, *parts.carry])
         outs = self.with_bodies(bodies).bind(*parts.flat())
         return outs[n:], list(outs[:n])
+
+    def _tested_in_body(
+        self, parts: Operands[Any], state: list[Any], types: Sequence[ShapedArray], run: Run
+    ) -> tuple[list[Any], list[Any]]:
+        """A loop whose test changes the state, which a test cannot return: it is made before the loop and at the end of
+        each step, and what it says is carried."""
+        test, body = self.bodies()
+        (again,), state = run(test.jaxpr, [*parts.consts[0], *parts.carry], state)
+        jaxprs = tested_in_body(test, body, types, run)
+        carry = [*state, again, *parts.carry]
+        new = [
+            replace(b, jaxpr=jaxpr, num_consts=consts, num_carry=len(carry))
+            for b, jaxpr, consts in zip((test, body), jaxprs, (0, test.num_consts + body.num_consts))
+        ]
+        operands = replace(parts, consts=[[], [*parts.consts[0], *parts.consts[1]]], carry=carry)
+        outs = self.with_bodies(new).bind(*operands.flat())
+        n = len(state)
+        return list(outs[n + 1 :]), list(outs[:n])
 
 
 def check_operands(what: str, avals: Sequence[ShapedArray], expected: Sequence[ShapedArray]) -> None:

@@ -8,7 +8,7 @@ goes through bodies without knowing the ops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from meshwright.core.records import dataclass
@@ -31,6 +31,8 @@ class End:
 
 #: values that have the same dimensions and should be laid out alike
 Tie = tuple[End, ...]
+#: results, and the state after, of a jaxpr's equations run on arguments and a state
+Run = Callable[[ClosedJaxpr, Sequence[Any], list[Any]], tuple[list[Any], list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,15 @@ class RegionOp(CallOp):
 
     #: operand 0 says which of the bodies runs, once; otherwise all do, in turn, as often as :meth:`trips` says
     chooses: ClassVar[bool] = False
+    #: a state can go through its bodies, :meth:`threaded`
+    threads: ClassVar[bool] = False
+
+    def threaded(
+        self, args: Sequence[Any], state: list[Any], run: Run, join: Callable[[Sequence[Any]], list[Any]]
+    ) -> tuple[list[Any], list[Any]]:
+        """Apply the op with a state that goes through its bodies, of each of which ``run`` runs the equations. ``join``
+        makes one of the states of several devices, stacked. Returns results and the state after."""
+        raise NotImplementedError
 
     def ties(self) -> Iterator[Tie]:
         """Which operands, parameters, outputs and results belong together; values flow to the last of each tie."""

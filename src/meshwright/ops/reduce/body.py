@@ -18,15 +18,18 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent
+from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Tangent
 from meshwright.ir.reading import Reader
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import scalar_like
 from meshwright.ops.reduce.derivative import each, fold_with_tangents, with_tangents, without_none
 from meshwright.ops.scalar_body import (
+    BodyOp,
+    OnElements,
     along,
     as_body_takes,
     checked_arrays,
+    combined_rows,
     lifted,
     one_by_one,
     read_body,
@@ -39,7 +42,7 @@ FALSE, TRUE = np.bool_(False), np.bool_(True)
 
 
 @dataclass(frozen=True)
-class ReduceBody(Op):
+class ReduceBody(BodyOp):
     """Operands of one shape, then an initial value for each, reduced together over ``axes`` by ``computation``.
 
     ``computation`` takes what has been reduced, then further elements, one of each operand. The initial values count
@@ -49,26 +52,26 @@ class ReduceBody(Op):
     axes: tuple[int, ...]
     computation: ClosedJaxpr
     name: ClassVar[str] = "reduce"
-    multiple_results: ClassVar[bool] = True
-    holds_jaxprs: ClassVar[bool] = True
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         arrays = checked_arrays(self.name, self.computation, avals)
         return tuple(infer_reduce(self.name, a, self.axes) for a in arrays)
 
+    def on_arrays(self, apply: OnElements, *operands: Any) -> list[Any]:
+        n = len(operands) // 2
+        return combined_rows(apply, self.computation, list(map(self._rows, operands[:n])), operands[n:])
+
+    def _rows(self, x: Any) -> Any:
+        """``x`` with the reduced dimensions as one, in front."""
+        moved = transpose(x, [*self.axes, *(d for d in range(typeof(x).ndim) if d not in self.axes)])
+        shape, reduced = typeof(moved).shape, len(self.axes)
+        return reshape(moved, (math.prod(shape[:reduced]), *shape[reduced:]))
+
     # --- rules ----------------------------------------------------------------------------------------------
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
-        n, ndim = len(primals) // 2, typeof(primals[0]).ndim
-        order = [*self.axes, *(d for d in range(ndim) if d not in self.axes)]
-
-        def stacked(x: Any) -> Any:
-            moved = transpose(x, order)
-            shape = typeof(moved).shape
-            reduced = len(self.axes)
-            return reshape(moved, (math.prod(shape[:reduced]), *shape[reduced:]))
-
+        n = len(primals) // 2
         pairs = with_tangents(primals, tangents)
-        rows = [each(stacked, pair) for pair in pairs[:n]]
+        rows = [each(self._rows, pair) for pair in pairs[:n]]
         return without_none(fold_with_tangents(self.name, self.computation, pairs[n:], rows))
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:

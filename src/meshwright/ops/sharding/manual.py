@@ -33,7 +33,7 @@ from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import axes_of, cast
 from meshwright.ops.collective.all_reduce import Psum, PVary
 from meshwright.ops.collective.inside import collectives_in
-from meshwright.ops.control.regions import RegionOp, arranged, merge, omit, pick, split
+from meshwright.ops.control.regions import RegionOp, Run, arranged, merge, omit, pick, split
 from meshwright.ops.control.retype import cast_each, in_axes, joined, out_axes, retyped
 from meshwright.ops.elementwise.table import div, scalar_like
 from meshwright.ops.shape.rearrange import expand_dims, squeeze
@@ -158,6 +158,25 @@ class ShardMap(RegionOp):
         with self.scope():
             jaxpr = retyped(self.jaxpr, list(map(axes_of, args)))
         return self.with_regions([jaxpr]), cast_each(args, [a.difference(self.manual) for a in in_axes(jaxpr)])
+
+    threads: ClassVar[bool] = True
+
+    def threaded(
+        self, args: Sequence[Any], state: list[Any], run: Run, join: Callable[[Sequence[Any]], list[Any]]
+    ) -> tuple[list[Any], list[Any]]:
+        n = len(state)
+
+        def fun(*values: Any) -> list[Any]:
+            outs, after = run(self.jaxpr, values[n:], list(values[:n]))
+            return [*outs, *(expand_dims(x, (0,)) for x in after)]
+
+        types = [typeof(x).strong() for x in state]
+        with self.scope():
+            jaxpr = trace_to_jaxpr(fun, [*types, *self.jaxpr.in_avals], self.jaxpr.jaxpr.debug_name)
+        one, each = PartitionSpec(), PartitionSpec(tuple(self.manual))
+        op = self._over(jaxpr, [*[one] * n, *self.in_specs], [*self.out_specs, *[each] * n]).with_cast_results()
+        outs = op.bind(*state, *args)
+        return list(outs[: len(outs) - n]), join(outs[len(outs) - n :])
 
     # --- derivatives ----------------------------------------------------------------------------------------
     def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:

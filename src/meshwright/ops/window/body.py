@@ -21,10 +21,13 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.reduce.associative import cumulative
 from meshwright.ops.reduce.derivative import fold_with_tangents, with_tangents, without_none
 from meshwright.ops.scalar_body import (
+    BodyOp,
+    OnElements,
     along,
     as_body_takes,
     batched_with_initial,
     checked_arrays,
+    combined_rows,
     one_by_one,
     read_body,
 )
@@ -46,7 +49,7 @@ class _BodyWindow(WindowOp):
 
 # --- reduce_window ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class ReduceWindowBody(_BodyWindow):
+class ReduceWindowBody(_BodyWindow, BodyOp):
     """Operands of one shape, then an initial value for each: what each window sees, reduced by ``computation``."""
 
     computation: ClosedJaxpr
@@ -56,16 +59,22 @@ class ReduceWindowBody(_BodyWindow):
         arrays = checked_arrays(self.name, self.computation, avals)
         return tuple(a.update(shape=self.result_shape(a)) for a in arrays)
 
+    def on_arrays(self, apply: OnElements, *operands: Any) -> list[Any]:
+        n = len(operands) // 2
+        return combined_rows(apply, self.computation, list(map(self._seen, operands[:n], operands[n:])), operands[n:])
+
+    def _seen(self, x: Any, init: Any) -> Any:
+        """What windows see at each of their positions, which are the rows."""
+        return concatenate([expand_dims(part, [0]) for part in window_slices(x, self.windows, init)], 0)
+
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         n = len(primals) // 2
         pairs = with_tangents(primals, tangents)
 
-        def seen(x: Any, init: Any) -> Any:
-            return None if x is None else concatenate(
-                [expand_dims(part, [0]) for part in window_slices(x, self.windows, init)], 0
-            )  # fmt: skip
-
-        stacked = [(seen(x, init), seen(t, t_init)) for (x, t), (init, t_init) in zip(pairs[:n], pairs[n:])]
+        stacked = [
+            (self._seen(x, init), None if t is None else self._seen(t, t_init))
+            for (x, t), (init, t_init) in zip(pairs[:n], pairs[n:])
+        ]
         return without_none(fold_with_tangents(self.name, self.computation, pairs[n:], stacked))
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:

@@ -236,9 +236,10 @@ def reduce_window(
     name = _op_name(computation)
     if name:
         reduction = _reduction(name, first.dtype)
-        if reduction is None:
+        if reduction is not None:
+            computation = reduction.monoid.combine
+        elif not callable(computation) or isinstance(computation, np.ufunc):
             raise ArgumentError(f"reduce_window: no reduction has the name {name!r}; give a function of two scalars")
-        computation = reduction.monoid.combine
     asked = reduction_function("reduce_window", operand, init_value, computation)
     reduction = _reduction(name or asked.op_name, first.dtype)
     if reduction is None:

@@ -1,0 +1,58 @@
+"""Checks that count only where a body runs.
+
+A ``vmap`` runs a body for batch entries that do not take it: all branches of a choice, and further steps of a loop in
+which they are done. What is computed there is not selected, and what is checked there must not fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshwright.core import source
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns, has_effects
+from meshwright.ir.passes import inline_calls
+from meshwright.ir.rewrite import Interpreter
+from meshwright.ir.tracing import trace_to_jaxpr
+from meshwright.ops.control.check import Check
+from meshwright.ops.control.regions import RegionOp
+from meshwright.ops.elementwise.table import not_, or_
+
+
+def has_checks(jaxpr: ClosedJaxpr) -> bool:
+    """Whether there is a check in the jaxpr, or in the bodies in it."""
+    return has_effects(jaxpr.jaxpr) and any(isinstance(e.op, Check) for e in all_eqns(jaxpr.jaxpr))
+
+
+def guarded(
+    jaxpr: ClosedJaxpr, more: Sequence[ShapedArray], runs: Callable[..., tuple[Any, Sequence[Any]]]
+) -> ClosedJaxpr:
+    """The jaxpr with parameters of the types ``more`` in front, and with checks that hold where it is not to run;
+    ``runs`` makes of all parameters whether it does, and the jaxpr's own."""
+
+    def fun(*args: Any) -> list[Any]:
+        guard, given = runs(*args)
+        return _run(inline_calls(jaxpr), given, [guard])[0]
+
+    return trace_to_jaxpr(fun, [*more, *jaxpr.in_avals], jaxpr.jaxpr.debug_name)
+
+
+def _run(jaxpr: ClosedJaxpr, args: Sequence[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
+    return _Guarding(state[0]).run(jaxpr, args), state
+
+
+class _Guarding(Interpreter[Any]):
+    """Applies the equations, checks only where ``guard`` is True."""
+
+    def __init__(self, guard: Any) -> None:
+        self.guard = guard
+
+    def equation(self, eqn: JaxprEqn, args: list[Any]) -> Sequence[Any]:
+        op = eqn.op
+        with source.at(eqn.source):
+            if isinstance(op, Check):
+                return op.bind(or_(args[0], not_(self.guard)), *args[1:])
+            if isinstance(op, RegionOp) and op.threads and any(map(has_checks, op.regions())):
+                return op.threaded(args, [self.guard], _run, list)[0]
+        return super().equation(eqn, args)
