@@ -1,7 +1,7 @@
-"""What chips can do: arithmetic by type, memory, links. Figures of public data sheets, each with its source.
+"""The peak rates of chips: arithmetic by type, memory, and links. From public data sheets, each with its source.
 
-All are peaks, in operations, bytes and seconds; a multiply-add is two operations. What no data sheet says is guessed,
-and listed in :attr:`Chip.guessed`: what rests on it says so.
+Units are operations, bytes and seconds; a multiply-add is two operations. Figures that no data sheet gives are guessed
+and listed in :attr:`Chip.guessed`; predictions that rest on them say so.
 """
 
 from __future__ import annotations
@@ -13,24 +13,31 @@ from typing import Any
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
 
-#: how the chips of a node or slice are connected, by the number of dimensions of a torus; 0 is a switch
+#: the number of dimensions of the torus that connects the chips of a node or slice; 0 for a switch
 SWITCH, TORUS_2D, TORUS_3D = 0, 2, 3
 
 
 @dataclass(frozen=True)
 class Chip:
-    """One chip. Bandwidths are bytes a second, latencies seconds, ``products`` operations a second by dtype.
+    """One chip. Bandwidths are in bytes per second, latencies in seconds, rates in operations per second.
 
-    ``devices`` is how many devices programs see of one chip; they share its figures. ``torus`` is the number of
-    dimensions of the torus that connects chips, 0 where a switch does. ``link_bandwidth`` is what one link carries in
-    one direction (a torus has two links a dimension, a switch one for each chip), ``network_bandwidth`` what one chip
-    sends to other nodes or slices. ``node`` is the number of chips of a node, ``largest`` the largest torus, and
-    ``wraps_at`` the size (or what it must be a multiple of) from which a dimension of it is a ring. ``precise`` has the
-    operations a second of products of float32 at the precisions "high" and "highest", where those are fewer.
-
-    ``launch`` is what kernels that wait for each other take at least, from the start of one to that of the next, and
-    ``on_chip_bandwidth`` what a kernel reads and writes in the memory on the chip. Where ``launch`` is 0 programs are
-    no such kernels, and neither counts.
+    Attributes:
+      products: rates of matrix products by dtype.
+      vector: rate of all other arithmetic.
+      memory_bytes, memory_bandwidth: main memory.
+      link_bandwidth, link_latency: of one link in one direction. A torus has two links per dimension and chip, a switch
+        one per chip.
+      network_bandwidth, network_latency: from one chip to other nodes or slices.
+      torus: the number of dimensions of the torus that connects chips; 0 for a switch.
+      node: the number of chips in a node.
+      largest: the shape of the largest torus.
+      wraps_at: a torus dimension is a ring if its size is a multiple of this.
+      devices: the number of devices that programs see of one chip; they share its figures.
+      guessed: names of the figures that no data sheet gives; for products, ``products[float32]``.
+      precise: rates of float32 products at the precisions "high" and "highest", if lower.
+      launch: the minimum time between the starts of two kernels of which the second waits for the first; 0 if programs
+        do not consist of such kernels.
+      on_chip_bandwidth: of the memory on the chip that kernels use.
     """
 
     name: str
@@ -48,7 +55,6 @@ class Chip:
     wraps_at: int = 1
     devices: int = 1
     source: str = "given by the user"
-    #: names of the figures that no data sheet gives; of products, ``products[float32]``
     guessed: frozenset[str] = frozenset()
     precise: Mapping[str, float] = field(default_factory=dict, hash=False)
     launch: float = 0.0
@@ -69,8 +75,10 @@ class Chip:
         object.__setattr__(self, "precise", dict(self.precise))
 
     def product_rate(self, dtype: Any, precision: str | None = None) -> tuple[float, str]:
-        """Operations a second of matrix products of a dtype, and the name of the figure it is; what a chip has no
-        unit for is done by the vector units."""
+        """The rate of matrix products of a dtype, and the name of the figure used.
+
+        The vector units compute products of types that the matrix units do not support.
+        """
         name = str(dtype)
         if name.startswith("complex"):  # a multiply-add of four
             rate, figure = self.product_rate("float64" if name == "complex128" else "float32", precision)
@@ -92,7 +100,7 @@ class Chip:
 
 
 _MAY_BE_ZERO = ("latency", "torus", "launch", "on_chip_bandwidth")
-#: types that are computed as others
+#: types that are computed at the rate of others
 _ALSO = {
     "float16": ("bfloat16",),
     "uint8": ("int8",),
@@ -137,7 +145,7 @@ def _tpu(name: str, bf16: float, other: Mapping[str, float], hbm: tuple[float, f
 
 def _gpu(name: str, bf16: float, other: Mapping[str, float], vector: float, hbm: tuple[float, float], nvlink: float,
          network: float, cores: tuple[int, float], source: str) -> Chip:  # fmt: skip
-    """``cores``: how many multiprocessors, of which each reads and writes 128 bytes on the chip a cycle, and cycles."""
+    """``cores``: the number of multiprocessors, each of which moves 128 bytes per cycle on the chip, and the clock."""
     return Chip(
         name,
         {"bfloat16": bf16, **other},
@@ -193,13 +201,13 @@ ALIASES = {
     "nvidia a100-sxm4-80gb": "a100", "nvidia h100 80gb hbm3": "h100", "nvidia h200": "h200", "nvidia b200": "b200",
 }  # fmt: skip
 
-#: Seconds that starting a collective takes at least, as a hop does on the chips above. Where no machine is named, a
-#: collective is not made several unless that saves more.
+#: The minimum time to start a collective, in seconds: one hop on the chips above. If no machine is named, one
+#: collective is replaced by several only if that saves more.
 START = 1 * MICRO
 
-#: What prices rest on where no machine is named: an accelerator of no particular make, all types computed as
-#: bfloat16. The ratios are those of current chips. Starting a collective takes next to no time, so that a small program
-#: is planned as the large one that it stands for; but see ``START``.
+#: The chip that prices rest on if no machine is named. All types have the rate of bfloat16, and the ratios of rates are
+#: those of current chips. Latencies are tiny, so that a small program is planned like the large program that it stands
+#: for; but see ``START``.
 DEFAULT_CHIP = Chip(
     "an accelerator of no particular make",
     dict.fromkeys(("bfloat16", "float32", "float64", "int8", "float8"), 100 * T),

@@ -1,4 +1,4 @@
-"""A mesh on its machine: what each axis lies on, what a collective over axes takes, and what bytes cost where."""
+"""A mesh on its machine: the links that each axis lies on, and the time of collectives over axes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwright.hardware.machine import Machine, default_machine
 
 @dataclass(frozen=True)
 class Fabric:
-    """``links`` are what mesh axes lie on, from far to near; ``is_given``: the user named the machine."""
+    """The links of each mesh axis, from far to near. ``is_given``: whether the user named the machine."""
 
     machine: Machine
     links: tuple[tuple[str, tuple[Link, ...]], ...]
@@ -26,38 +26,37 @@ class Fabric:
         object.__setattr__(self, "_by_axis", dict(self.links))
 
     def levels(self, parts: Iterable[tuple[str, int, int]]) -> tuple[Link, ...]:
-        """What a group over parts of axes lies on: ``(axis, positions in the more significant parts, size)``."""
+        """The links of a group over parts of axes: ``(axis, positions in the more significant parts, size)``."""
         return tuple(link for axis, pre, size in parts for link in _within(self._by_axis[axis], pre, size))
 
     def seconds(self, kind: str, parts: Sequence[tuple[str, int, int]], operand: float, result: float) -> float:
-        """Seconds of a collective over parts of axes, for bytes of its operand and result on a device."""
+        """The seconds of a collective over parts of axes; ``operand`` and ``result`` are bytes per device."""
         return seconds_of(kind, self.levels(parts), operand, result)
 
     def restricted(self, axes: Iterable[str]) -> Fabric:
-        """The same for some of the axes."""
+        """The fabric of some of the axes."""
         return Fabric(self.machine, tuple((a, self._by_axis[a]) for a in axes), self.is_given)
 
     @property
     def start(self) -> float:
-        """Seconds that starting a collective takes and that :meth:`seconds` leaves out: none where the user named the
-        machine."""
+        """The seconds to start a collective that :meth:`seconds` leaves out; 0 if the user named the machine."""
         return 0.0 if self.is_given else START
 
     @cached_property
     def is_uniform(self) -> bool:
-        """Whether all links are as fast."""
+        """Whether all links have the same bandwidth."""
         return len({link.bandwidth for _, links in self.links for link in links}) < 2
 
     @cached_property
     def fastest(self) -> float:
-        """Bytes a second that a device sends over the fastest axis."""
+        """The bytes per second that a device sends over the fastest axis."""
         rates = [min(link.rate for link in links) for _, links in self.links if links]
         return max(rates, default=self.machine.chip.link_bandwidth)
 
 
 @lru_cache(maxsize=4096)
 def _within(links: tuple[Link, ...], pre: int, size: int) -> tuple[Link, ...]:
-    """The levels of a part of an axis: what lies between its ``pre`` major positions and the minor ones."""
+    """The levels of a part of an axis, between its ``pre`` major positions and the minor ones."""
     levels = []
     for link in links:
         outer = gcd(pre, link.size)
@@ -70,7 +69,7 @@ def _within(links: tuple[Link, ...], pre: int, size: int) -> tuple[Link, ...]:
 
 
 def fabric_of(axes: Mapping[str, int], machine: Machine | None) -> Fabric:
-    """How axes lie on a machine, or on the default one."""
+    """The fabric of mesh axes on a machine; None for the default machine."""
     if machine is None:
         chosen = default_machine(max(1, prod(axes.values())))
         level = Link("switch", 1, chosen.chip.link_bandwidth, chosen.chip.link_latency)

@@ -1,8 +1,8 @@
-"""What connects the devices along mesh axes, and how long collectives take on it.
+"""The connections between the devices along mesh axes, and how long collectives take on them.
 
 A mesh axis lies on one or more *levels* of a machine: dimensions of a torus, the switch of a node, the network between
-nodes or slices. The formulas are those of the usual algorithms (rings: Patarasuk and Yuan 2009; several dimensions of a
-torus at once: Jain and Sabharwal 2010; trees: Thakur et al. 2005), latency included; of two, the quicker counts.
+nodes or slices. The formulas are those of the usual algorithms, including latency (rings: Patarasuk and Yuan 2009;
+several torus dimensions at once: Jain and Sabharwal 2010; trees: Thakur et al. 2005). The fastest algorithm counts.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import replace
 
 from meshwright.core.records import dataclass
 
-#: kinds of connections; a ``line`` is a ring that does not close
+#: kinds of connections; a line is a ring without the link that closes it
 RING, LINE, SWITCH, NETWORK = "ring", "line", "switch", "network"
 
 
 @dataclass(frozen=True)
 class Link:
-    """How ``size`` devices are connected.
+    """A connection of ``size`` devices.
 
-    ``bandwidth`` is what one link carries in one direction, bytes a second; ``latency`` is that of one hop, seconds.
-    ``stride``: the devices are so many hops apart, and as many groups share the links. ``figures`` are the names of the
-    chip's figures that this rests on.
+    ``bandwidth`` is that of one link in one direction, in bytes per second, and ``latency`` that of one hop, in
+    seconds. Neighbours in the group are ``stride`` hops apart, and that many groups share the links. ``figures`` names
+    the figures of the chip that the connection rests on.
     """
 
     topology: str
@@ -39,27 +39,27 @@ class Link:
 
     @property
     def rate(self) -> float:
-        """Bytes a second that a device sends, and gets, in a gather: over both links where they make a ring."""
+        """The bytes per second that a device sends and receives in a gather; a ring uses both of its links."""
         return self.bandwidth * (2 if self.topology == RING and self.size > 2 else 1) / self.stride
 
     @property
     def steps(self) -> int:
-        """How many hops one after the other a gather takes: half of a ring that sends both ways, else all others."""
+        """The number of consecutive hops of a gather: half of a ring, which sends both ways, else all other devices."""
         return self.stride * (self.size // 2 if self.topology == RING else self.size - 1)
 
     @property
     def delay(self) -> float:
-        """Seconds that the steps take to start."""
+        """The total latency of the steps, in seconds."""
         return self.steps * self.latency
 
     def spread(self, operand: float) -> float:
-        """Seconds of an all-to-all: on a torus each half sends to the other over the links between them."""
+        """The seconds of an all-to-all. On a torus, the links between its two halves may be the bottleneck."""
         sent = operand * (self.size - 1) / self.size / self.rate
         crossing = operand * self.size / (8 if self.topology == RING else 4) / self.bandwidth * self.stride
         return max(sent, crossing) if self.is_torus else sent
 
     def part(self, size: int, inner: int) -> Link:
-        """The devices of a part of the axis, ``inner`` positions apart."""
+        """The connection of ``size`` devices of the axis that are ``inner`` positions apart."""
         if size == self.size:
             return self
         if self.is_torus:
@@ -72,7 +72,7 @@ class Link:
 
 
 def seconds_of(kind: str, levels: Sequence[Link], operand: float, result: float) -> float:
-    """Seconds of a collective of a group that lies on ``levels``, for bytes of its operand and result on a device."""
+    """The seconds of a collective over a group on ``levels``; ``operand`` and ``result`` are bytes per device."""
     levels = [link for link in levels if link.size > 1]
     if not levels:
         return 0.0
@@ -90,9 +90,10 @@ def seconds_of(kind: str, levels: Sequence[Link], operand: float, result: float)
 
 
 def _gather(levels: Sequence[Link], whole: float) -> float:
-    """Every device gets ``whole`` bytes: first what is far away, in small parts, then over the near links.
+    """The seconds in which every device receives ``whole`` bytes.
 
-    The dimensions of a torus work at once, each on its share.
+    Small parts are exchanged over slow links first, then larger ones over faster links. The dimensions of a torus work
+    in parallel, each on its share.
     """
     torus = [link for link in levels if link.is_torus]
     rest = sorted((link for link in levels if not link.is_torus), key=lambda link: -link.rate)
@@ -116,12 +117,12 @@ def _rate(torus: Sequence[Link]) -> float:
 
 
 def _tree(levels: Sequence[Link], operand: float) -> float:
-    """An all-reduce that sends everything up a tree and down again: few steps, where there is little to send."""
+    """The seconds of an all-reduce up a tree and down again, which has few steps and suits small operands."""
     depth = sum(link.latency * (link.steps if link.is_torus else math.ceil(math.log2(link.size))) for link in levels)
     slowest = min(link.bandwidth / link.stride for link in levels)
     return 2 * (depth + operand / slowest)
 
 
 def _all_to_all(levels: Sequence[Link], operand: float) -> float:
-    """Levels carry at the same time what crosses them."""
+    """The seconds of an all-to-all, which uses all levels at the same time."""
     return max(link.spread(operand) for link in levels) + sum(link.delay for link in levels)

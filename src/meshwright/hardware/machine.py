@@ -1,4 +1,4 @@
-"""Machines: so many chips, connected in some way, and how the axes of a mesh lie on them."""
+"""Machines: a number of connected chips, and how the axes of a mesh lie on them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from meshwright.hardware.links import SWITCH as SWITCHED
 
 if TYPE_CHECKING:
     from meshwright.hardware import this
-else:  # it is measured, and its figures kept in a file
+else:  # measures the computer on first use
     this = LateModule("meshwright.hardware.this")
 
-#: the name of the computer that this runs on
+#: the name of the computer that runs this program
 THIS = "this"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """``shape`` chips of one kind in each of ``nodes`` (of GPUs) or ``slices`` (of TPUs), which a network connects.
+    """Chips of one kind in an array of ``shape``, in each of several ``nodes`` (GPUs) or ``slices`` (TPUs).
 
-    ``wrap`` says which dimensions of a torus are rings. ``share``: so many devices share one chip's figures (virtual
-    devices of one computer).
+    A network connects nodes and slices. ``wrap`` says which dimensions of a torus are rings. ``share`` is the number of
+    virtual devices that share the figures of one chip.
     """
 
     chip: Chip
@@ -72,13 +72,13 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """As it is written: ``v5e:16x16``, ``h100:16x8``."""
+        """The name as :func:`machine` takes it, such as ``v5e:16x16`` or ``h100:16x8``."""
         shape = "x".join(map(str, self.shape if self.chip.torus or self.nodes == 1 else (self.nodes, *self.shape)))
         return f"{self.chip.name}:{shape}" + (f" × {self.slices} slices" if self.slices > 1 else "")
 
     @property
     def size(self) -> int:
-        """The number of devices, as programs see them."""
+        """The number of devices that programs see."""
         return math.prod(self.shape) * self.nodes * self.slices * self.chip.devices * self.share
 
     # --- figures of one device ------------------------------------------------------------------------------
@@ -88,21 +88,21 @@ class Machine:
 
     @property
     def memory_bytes(self) -> float:
-        """Bytes of memory of a device."""
+        """The bytes of memory of one device."""
         return self.chip.memory_bytes / self._parts
 
     @property
     def memory_bandwidth(self) -> float:
-        """Bytes a second that a device reads and writes."""
+        """The bytes per second that one device reads and writes."""
         return self.chip.memory_bandwidth / self._parts
 
     @property
     def vector(self) -> float:
-        """Operations a second of what is no matrix product."""
+        """The operations per second of one device, matrix products excepted."""
         return self.chip.vector / self._parts
 
     def product_rate(self, dtype: object, precision: str | None = None) -> tuple[float, str]:
-        """Operations a second of matrix products of a dtype, and the chip's figure that it is."""
+        """The operations per second of matrix products of a dtype, and the name of the chip's figure used."""
         rate, figure = self.chip.product_rate(dtype, precision)
         return rate / self._parts, figure
 
@@ -112,7 +112,7 @@ class Machine:
     # --- a mesh on it ---------------------------------------------------------------------------------------
     @property
     def levels(self) -> list[Link]:
-        """What connects devices, from far to near."""
+        """The connections between devices, from far to near."""
         chip = self.chip
         network = ("network_bandwidth", "network_latency")
         links = []
@@ -129,13 +129,14 @@ class Machine:
         return [link for link in links if link.size > 1]
 
     def lay_out(self, axes: Mapping[str, int]) -> dict[str, tuple[Link, ...]]:
-        """What each axis of a mesh lies on, from far to near.
+        """The connections of each axis of a mesh, from far to near.
 
-        Devices are numbered row by row: the first axes lie on the network. Whole dimensions of a torus go to axes of
-        their size, as many to one as fit; where there are none, axes and dimensions are cut in the same places.
+        Devices are numbered in row-major order, so that the first axes lie on the network. Whole torus dimensions go to
+        axes of their size, as many per axis as possible. If there are none, axes and dimensions are cut at the same
+        positions.
 
         Raises:
-          MeshError: the mesh has another number of devices, or its axes cannot be cut so.
+          MeshError: the mesh has another number of devices, or its axes cannot be cut that way.
         """
         sizes = list(axes.values())
         if math.prod(sizes) != self.size:
@@ -157,7 +158,7 @@ class Machine:
 
 
 def _whole_dimensions(sizes: Sequence[int], levels: Sequence[Link]) -> list[list[Link]] | None:
-    """Whole levels for each axis: those of the torus in any order, all others in theirs; None if they do not fit."""
+    """Whole levels for each axis, torus dimensions in any order and others in theirs; None if they do not fit."""
     if not any(link.is_torus for link in levels):
         return None
     by_axis: list[list[Link]] = [[] for _ in sizes]
@@ -172,13 +173,13 @@ def _whole_dimensions(sizes: Sequence[int], levels: Sequence[Link]) -> list[list
 
 
 def _subsets(levels: Sequence[Link]) -> list[tuple[Link, ...]]:
-    """All, those of most dimensions of the torus and least network first."""
+    """All subsets, those with the least network and the most torus dimensions first."""
     subsets = [c for n in range(len(levels) + 1) for c in itertools.combinations(levels, n)]
     return sorted(subsets, key=lambda c: (sum(not link.is_torus for link in c), -len(c)))
 
 
 def _aligned(sizes: Sequence[int], levels: Sequence[Link]) -> list[list[Link]] | None:
-    """Axes and levels cut in the same places, both from far to near; None if sizes have no common parts."""
+    """Axes and levels cut at the same positions, both from far to near; None if their sizes have no common parts."""
     by_axis: list[list[Link]] = [[] for _ in sizes]
     at, left = 0, levels[0].size if levels else 1
     for axis, size in enumerate(sizes):
@@ -200,11 +201,12 @@ _TEXT = re.compile(r"(?P<chip>[^:]+?)(?::(?P<shape>\d+(?:[x×]\d+)*))?\Z")
 
 
 def chip(name: str) -> Chip:
-    """A chip of the table by its name, however clouds and drivers (``NVIDIA H100 80GB HBM3``) write it; ``"this"`` is
-    the computer that this runs on, or its accelerator.
+    """The chip with a name of the table, or as clouds and drivers write it (``NVIDIA H100 80GB HBM3``).
+
+    ``"this"`` is the computer that runs this program, or its accelerator.
 
     Raises:
-      ArgumentError: no such chip; says which there are.
+      ArgumentError: there is no such chip; the message lists the known ones.
     """
     if not isinstance(name, str):
         raise refused("chip", "the name of one", name)
@@ -226,15 +228,18 @@ def machine(
     name: str | Chip | Machine, *, nodes: int = 1, slices: int = 1, devices: int | None = None,
     wrap: Sequence[bool] | None = None,
 ) -> Machine:  # fmt: skip
-    """The machine that a text says: ``"v5e:16x16"``, ``"h100:8"``, ``"h100:16x8"`` (nodes × GPUs of a node),
-    ``"v5p:4x4x8"``, ``"this"``.
+    """The machine with a name such as ``"v5e:16x16"``, ``"h100:8"``, ``"h100:16x8"`` (nodes × GPUs per node),
+    ``"v5p:4x4x8"`` or ``"this"``.
 
-    Without a shape it is a node of GPUs, or of ``devices`` in all. ``nodes`` (of GPUs) and ``slices`` (of TPUs) are
-    connected by the network; ``wrap`` says which dimensions of a torus are rings.
+    Args:
+      name: the chip and the shape. Without a shape it is one node of GPUs, or as many chips as ``devices`` need.
+      nodes, slices: the number of nodes of GPUs or slices of TPUs, which the network connects.
+      devices: the total number of devices.
+      wrap: for each torus dimension, whether it is a ring.
 
     Raises:
-      ArgumentError: an unknown chip, or a text of another form.
-      MeshError: a shape that the chips do not come in.
+      ArgumentError: the chip is unknown, or the name has another form.
+      MeshError: there is no such shape of these chips.
     """
     if isinstance(name, Machine):
         return name
@@ -282,7 +287,7 @@ def _shaped(chip: Chip, shape: tuple[int, ...], nodes: int, slices: int, devices
 
 
 def _torus(count: int, chip: Chip) -> tuple[int, ...]:
-    """The most cubic torus of so many chips."""
+    """The shape of the torus of ``count`` chips that is closest to a cube."""
     sides = [n for n in range(1, count + 1) if count % n == 0]
     shapes: list[tuple[int, ...]]
     if chip.torus == TORUS_2D:
@@ -295,10 +300,10 @@ def _torus(count: int, chip: Chip) -> tuple[int, ...]:
 
 
 def machine_for(name: str | Chip | Machine, devices: int) -> Machine:
-    """The machine that a mesh of so many devices is put on: a name without a shape has as many as that."""
+    """The machine for a mesh; a name without a shape means a machine with ``devices`` devices."""
     return machine(name, devices=devices)
 
 
 def default_machine(devices: int) -> Machine:
-    """What prices rest on where no machine is named."""
+    """The machine that prices rest on if none is named."""
     return Machine(replace(DEFAULT_CHIP, node=devices), (devices,))

@@ -1,8 +1,9 @@
-"""Devices of a machine arranged as a mesh, so that neighbours along an axis are connected.
+"""Arranges the devices of a machine as a mesh, so that neighbours along an axis are connected.
 
-An axis gets whole dimensions of the machine where there are some of its size, as many as fit: one of a torus is a ring
-then, and several are gone through in a snake, row after row and back, so that one position to the next is one hop.
-Otherwise devices are taken row by row, and axes and dimensions are cut in the same places.
+An axis gets whole dimensions of the machine if some have its size, as many as possible. A single torus dimension is
+then a ring. Several are traversed in a snake, forward along one row and back along the next, so that successive
+positions are one hop apart. Otherwise devices are taken in row-major order, and axes and dimensions are cut at the same
+positions.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import numpy as np
 
 
 def arranged(grid: np.ndarray, torus: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The devices of ``grid`` in an array of ``shape``. From dimension ``torus`` on, but for the last, the grid is a
-    torus; 0: it is none."""
+    """The devices of ``grid`` in an array of ``shape``.
+
+    The dimensions of the grid from ``torus`` to the last but one are a torus; there is none if ``torus`` is 0.
+    """
     levels = [d for d, size in enumerate(grid.shape) if size > 1]
     inside = set(range(torus, grid.ndim - 1)) if torus else set()
     chosen = _whole_levels(shape, {d: grid.shape[d] for d in levels}, inside)
@@ -32,8 +35,7 @@ def arranged(grid: np.ndarray, torus: int, shape: tuple[int, ...]) -> np.ndarray
 
 
 def placed(devices: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """``devices`` in an array of ``shape``: by their ``coords`` if they have some and fill a grid, else as they are
-    given."""
+    """``devices`` in an array of ``shape``, arranged by their ``coords`` if these fill a grid."""
     array = np.empty(len(devices), object)
     array[:] = devices
     grid = _grid(devices)
@@ -44,7 +46,7 @@ def placed(devices: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _grid(devices: Sequence[Any]) -> np.ndarray | None:
-    """The devices by slice, coordinates and core; None if they are not all the places of a grid."""
+    """The devices by slice, coordinates and core; None if they do not fill a grid."""
     if not all(hasattr(d, "coords") for d in devices):
         return None
     places = [(getattr(d, "slice_index", 0), *d.coords, getattr(d, "core_on_chip", 0)) for d in devices]
@@ -60,7 +62,7 @@ def _grid(devices: Sequence[Any]) -> np.ndarray | None:
 
 
 def _joined(array: np.ndarray, axis: int, sizes: list[int], in_torus: list[bool]) -> np.ndarray:
-    """The dimensions from ``axis`` on, as many as ``sizes``, as one; those of a torus in a snake."""
+    """``array`` with the ``len(sizes)`` dimensions from ``axis`` on merged into one; torus dimensions form a snake."""
     outer = math.prod(size for size, inside in zip(sizes, in_torus) if not inside)
     dims = [size for size, inside in zip(sizes, in_torus) if inside]
     before, after = array.shape[:axis], array.shape[axis + len(sizes) :]
@@ -70,7 +72,7 @@ def _joined(array: np.ndarray, axis: int, sizes: list[int], in_torus: list[bool]
 
 
 def snake(sizes: Sequence[int]) -> list[int]:
-    """Row-major numbers of a grid's places in an order in which each is a neighbour of the one before.
+    """The row-major numbers of a grid's positions, ordered so that successive ones are neighbours.
 
     >>> snake([2, 3])
     [0, 1, 2, 5, 4, 3]
@@ -85,7 +87,8 @@ def snake(sizes: Sequence[int]) -> list[int]:
 def _whole_levels(shape: Sequence[int], sizes: dict[int, int], torus: set[int]) -> list[tuple[int, ...]] | None:
     """Whole dimensions for each axis, from far to near; None if they do not fit.
 
-    Large axes choose first, later ones before earlier ones: dimensions of a torus, many of them, before a network.
+    Large axes choose first, and of equal ones the later. They prefer torus dimensions, as many as possible, to a
+    network.
     """
     by_axis: list[tuple[int, ...]] = [()] * len(shape)
 

@@ -1,4 +1,4 @@
-"""The computer that this runs on, or its accelerator: measured in seconds, kept in a file for the next process."""
+"""Measures the computer that runs this program, or its accelerator, and keeps the figures in a file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from meshwright.core.slots import Slot
 from meshwright.core.words import counted
 from meshwright.hardware.chips import Chip
 
-#: figures of a file that are of another form are measured again
+#: version of the file; with another version, the figures are measured again
 _FORM = 2
 
 
 class Accelerator(NamedTuple):
-    """What is asked of that of ``config.platform``: what it is, and its figures, which are measured then."""
+    """Functions that return the name of the accelerator of ``config.platform``, and its measured figures."""
 
     kind: Callable[[], str]
     figures: Callable[[], dict[str, object]]
@@ -33,8 +33,10 @@ ON_ACCELERATOR: Slot[Accelerator] = Slot("the accelerator's measurement", "meshw
 
 
 def kept_at() -> Path:
-    """The file: in ``XDG_CACHE_HOME`` or ``~/.cache``, or where ``MESHWRIGHT_HARDWARE`` says; accelerators have others
-    than the computer that they are in."""
+    """The path of the file, in ``XDG_CACHE_HOME`` or ``~/.cache`` unless ``MESHWRIGHT_HARDWARE`` names one.
+
+    Accelerators have files of their own.
+    """
     named = os.environ.get("MESHWRIGHT_HARDWARE")
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = Path(named) if named else folder / "meshwright" / "this.json"
@@ -46,20 +48,25 @@ def _is_host() -> bool:
 
 
 def _what() -> tuple[str, int | None]:
-    """What figures are of: a processor and the number of its cores, or an accelerator."""
+    """The measured device: the name of the processor and its number of cores, or the name of the accelerator."""
     return (_model(), os.cpu_count()) if _is_host() else (ON_ACCELERATOR.value.kind(), None)
 
 
 @lru_cache(maxsize=4)
 def this_chip(platform: str) -> Chip:
-    """This computer, or its accelerator, as a chip: as it was measured, or measured now and kept. ``platform`` is
-    that of the configuration."""
+    """This computer, or its accelerator, as a chip. It is measured unless the file has its figures.
+
+    ``platform`` is the configured one.
+    """
     return _read(kept_at()) or measure()
 
 
 def measure(keep: bool = True) -> Chip:
-    """Measure products, elementwise arithmetic and memory of this computer, about two seconds, with NumPy; on another
-    ``config.platform``, of the accelerator, with programs that run there."""
+    """Measure products, elementwise arithmetic and memory, which takes about two seconds.
+
+    The computer is measured with NumPy. If ``config.platform`` is an accelerator, that is measured with compiled
+    programs.
+    """
     on, cores = _what()
     figures = {"on": on, "cores": cores, **(_of_host() if _is_host() else ON_ACCELERATOR.value.figures())}
     if keep:
@@ -133,7 +140,7 @@ def _write(path: Path, figures: dict[str, object]) -> None:
 
 # --- measuring ----------------------------------------------------------------------------------------------
 def _quickest(run: Callable[[], object], seconds: float = 0.3) -> float:
-    """Seconds of the quickest of several runs."""
+    """The seconds of the fastest of several runs."""
     run()
     best, end = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -169,7 +176,7 @@ def _start() -> float:
 
 
 def memory_bytes() -> int:
-    """Bytes of main memory, or a guess where the system does not say."""
+    """The bytes of main memory; 8 GB if the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

@@ -1,7 +1,7 @@
 """The arithmetic of a program, and how much of it the devices of a mesh repeat.
 
-An operation is one point of an equation's loop nest; a multiply-add counts as two. What only moves elements counts as
-none. Loops count as often as they run, where that is known, and branches as their largest.
+An operation is one point of an equation's loop nest; a multiply-add counts as two. Ops that only move elements count as
+none. The body of a loop counts once per iteration, if their number is known, and a conditional as its largest branch.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.flatten import eqn_rule
 
-#: how much more than their part the devices may do together before it is worth a warning, ...
+#: the factor by which the devices' total work may exceed the program's before there is a warning, ...
 ALLOWED = 1.05
-#: ... and how many operations of a device: fewer take less time than starting a collective does
+#: ... and the number of extra operations per device; fewer take less time than starting a collective
 NOTICED = 1e6
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """Equations of one kind and place: how often their arithmetic is done, its share of what is done too much, and the
-    operations of one device that are too many."""
+    """Equations of one op and source line whose arithmetic is repeated on the mesh.
+
+    ``times`` is how often it is done in total, ``share`` its share of the program's excess work, and ``excess`` the
+    number of extra operations per device.
+    """
 
     op: str
     source: str
@@ -43,24 +46,26 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Work(Printed):
-    """Operations of one device and of the whole program; ``products`` are those of matrix products, convolutions and
-    their like, of one device and of the whole."""
+    """The operations of one device, and of the whole program.
+
+    ``products`` are those of matrix products, convolutions and similar ops, also of one device and of the program.
+    """
 
     device: int
     whole: int
     products: tuple[int, int]
     num_devices: int
-    #: what is repeated, the largest excess first
+    #: the repeated equations, largest excess first
     repeated: tuple[Repeated, ...] = ()
 
     @property
     def redundancy(self) -> float:
-        """What all devices do together, in terms of the program's work: 1 where nothing is repeated."""
+        """The total work of all devices divided by the program's; 1 if nothing is repeated."""
         return self.device * self.num_devices / self.whole if self.whole else 1.0
 
     @property
     def product_redundancy(self) -> float:
-        """The same of products alone."""
+        """:attr:`redundancy` of the products alone."""
         device, whole = self.products
         return device * self.num_devices / whole if whole else 1.0
 
@@ -78,7 +83,7 @@ class Work(Printed):
 
     @property
     def warning(self) -> str | None:
-        """In words, what products are repeated, where that is too much."""
+        """A sentence about repeated products, if they exceed the allowed factor; else None."""
         device, whole = self.products
         if self.product_redundancy <= ALLOWED or device - whole / self.num_devices < NOTICED:
             return None
@@ -90,19 +95,19 @@ class Work(Printed):
 
 
 def work_of(device: Jaxpr, whole: Jaxpr, mesh: AbstractMesh) -> Work:
-    """The work of a per-device program and of the program that it was made of."""
+    """The work of a per-device program and of the program that it was partitioned from."""
     here, there = _by_place(device), _by_place(whole)
     repeated = tuple(_repeated(here, there, mesh.size))
     return Work(sum(here.values()), sum(there.values()), (_products(here), _products(there)), mesh.size, repeated)
 
 
 def operations_of(jaxpr: Jaxpr) -> int:
-    """Operations of a program."""
+    """The number of operations of a program."""
     return sum(operations(eqn) * times for eqn, times in _with_times(jaxpr.eqns, 1))
 
 
 def operations(eqn: JaxprEqn) -> int:
-    """Operations of one equation; of inner jaxprs, those of functions of scalars."""
+    """The number of operations of one equation. Inner jaxprs count only if they are functions of scalars."""
     op = eqn.op
     if op.moves_only or op.moved is not None or not op.computes or isinstance(op, Collective):
         return 0
@@ -117,13 +122,13 @@ def operations(eqn: JaxprEqn) -> int:
 
 
 def precision_of(op: Op) -> str | None:
-    """``"high"`` or ``"highest"`` of a product that is to be made so of float32."""
+    """``"high"`` or ``"highest"`` if a float32 product asks for that precision; else None."""
     given = getattr(op, "precision", None)
     words = given if isinstance(given, tuple) else (given,)
     return next((word for word in ("highest", "high") if word in words), None)
 
 
-#: operations by name, place, and whether it is a product
+#: numbers of operations, by op name, source line, and whether the op is a product
 _Places = Counter[tuple[str, str, bool]]
 
 
@@ -141,7 +146,7 @@ def _products(places: _Places) -> int:
 
 
 def _with_times(eqns: Sequence[JaxprEqn], times: int) -> Iterator[tuple[JaxprEqn, int]]:
-    """Equations, and how often each is done."""
+    """The equations, and how often each runs."""
     for eqn in eqns:
         op = eqn.op
         if isinstance(op, RegionOp):

@@ -1,8 +1,9 @@
-"""What each equation is on a GPU: bytes of memory, kernels that are started, bytes that move on the chip.
+"""The cost of each equation on a GPU: memory traffic, kernel starts, and on-chip traffic.
 
-XLA fuses more there than :mod:`traffic` knows of. A reduction along rows whose result goes back to the elements of its
-row is one kernel with what makes them and what reads it, which holds the row on the chip: a softmax reads and writes
-once. And a value that a fused equation of as many elements reads is written by the kernel of that.
+XLA fuses more on GPUs than :mod:`traffic` assumes. A reduction along rows whose result is broadcast back to the row is
+one kernel together with the producers of the row and the readers of the result. The kernel holds the row on the chip,
+so that a softmax reads and writes memory once. A value that is read by a fused equation of the same size is written by
+that equation's kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from meshwright.sharding.rule import REDUCTION
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.steptime.traffic import LOOP, REDUCES, Traffic
 
-#: the longest row that a kernel holds, in elements: of what XLA compiled for an H200, 16,384 were one, 32,768 were not
+#: the longest row that one kernel holds, in elements: XLA for an H200 fused rows of 16,384 elements, but not of 32,768
 ROW = 16384
 
 
@@ -45,7 +46,7 @@ def moved_by_kernels(jaxpr: Jaxpr) -> list[Launched]:
 
 class _OnGpu(Traffic):
     def fuse(self) -> None:
-        """Find the reductions along rows that are fused, and the equations that make their rows."""
+        """Find the fused reductions along rows, and the equations that produce their rows."""
         rows = [n for n, eqn in enumerate(self.eqns) if self.fuses[n] == REDUCES and _of_rows(eqn)]
         self.in_rows = {n for n in rows if self.comes_back(self.eqns[n])}
         for n in self.in_rows:
@@ -55,7 +56,7 @@ class _OnGpu(Traffic):
                 self.in_rows.add(n)
 
     def comes_back(self, eqn: JaxprEqn) -> bool:
-        """Whether fused equations spread the result over as many elements as were reduced."""
+        """Whether fused equations broadcast the result of a reduction back to the size of its operand."""
         before, found = eqn.invars[0].aval.size, list(eqn.outvars)
         for var in found:
             for out in (out for n in self.fused_readers(var) for out in self.eqns[n].outvars):
@@ -70,7 +71,7 @@ class _OnGpu(Traffic):
         return (n for n in self.readers.get(self.root(var), ()) if self.is_loop[n])
 
     def beside(self, number: int) -> Iterator[int]:
-        """The fused equations that read what one makes, and are of as many elements."""
+        """The fused equations of the same size that read a result of an equation."""
         for var in self.eqns[number].outvars:
             yield from (n for n in self.fused_readers(var) if _elements(self.eqns[n]) == var.aval.size)
 
@@ -83,16 +84,19 @@ class _OnGpu(Traffic):
         return _alone(eqn).sweeps
 
     def kernels(self, number: int, eqn: JaxprEqn) -> Kernels:
-        """Of a fused equation one, where it is the last of its kernel: where it writes what none beside it reads."""
+        """The kernels that an equation starts. Of fused equations, the last one of each kernel counts.
+
+        It is the last if it writes a result that no fused equation of the same size reads.
+        """
         if not self.fuses[number]:
             return _alone(eqn)
         is_last = any(v not in self.fused_away for v in eqn.outvars) and not any(True for _ in self.beside(number))
         return Kernels(int(is_last and not eqn.op.is_view), operations=_alone(eqn).operations)
 
     def fused_together(self) -> list[int | None]:
-        """For each equation the number of its kernel, of the last equation in it; None for those that are not fused.
+        """The kernel of each equation, numbered by its last equation; None for equations that are not fused.
 
-        An equation is in the kernel of the first one that reads a result that is not written.
+        An equation belongs to the kernel of the first reader of a result that is not written.
         """
         kernel: list[int | None] = [None] * len(self.eqns)
         for n in reversed(range(len(self.eqns))):
@@ -104,7 +108,7 @@ class _OnGpu(Traffic):
 
 
 def _alone(eqn: JaxprEqn) -> Kernels:
-    """The kernels of an equation that is fused with none."""
+    """The kernels of an equation that is not fused."""
     is_none = eqn.op.is_view or isinstance(eqn.op, (Collective, RegionOp))
     return Kernels(0) if is_none else eqn.op.kernels(*(a.aval for a in eqn.invars))
 
@@ -114,7 +118,7 @@ def _elements(eqn: JaxprEqn) -> int:
 
 
 def _of_rows(eqn: JaxprEqn) -> bool:
-    """Whether an equation reduces the last dimension of its operand alone, and a kernel holds that."""
+    """Whether an equation reduces exactly the last dimension of its operand, and one kernel can hold a row."""
     rule, shape = eqn_rule(eqn), eqn.invars[0].aval.shape
     reduced = [any(rule.factors[f].kind == REDUCTION for f in dim) for dim in rule.operands[0]]
     return len(eqn.invars) == 1 and reduced == [False] * (len(shape) - 1) + [True] and shape[-1] <= ROW

@@ -1,4 +1,4 @@
-"""``part.time()``: the time of one run of a per-device program, by what it is spent on, and what binds it."""
+"""``part.time()``: the predicted time of one run of a per-device program, what it is spent on, and what binds it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ ROWS = 10
 
 @dataclass(frozen=True)
 class Part:
-    """The equations of one op and place: seconds in one run, how often they run, and what binds them.
+    """The equations of one op and source line: their seconds in one run, how often they run, and what binds them.
 
-    ``waited`` are the seconds of it that nothing hides: it is on the critical path for so long."""
+    ``waited`` is the number of seconds on the critical path, which nothing hides.
+    """
 
     op: str
     source: str
@@ -41,46 +42,46 @@ _PLAIN = {ARITHMETIC: "arithmetic", MEMORY: "memory", LINKS: "links", FAR: "the 
 
 @dataclass(frozen=True)
 class Time(Printed):
-    """The time of one run of a program on one device of a machine, in seconds.
+    """The predicted time of one run of a program on one device of a machine, in seconds.
 
-    ``seconds`` is the whole; ``compute``, ``memory`` and ``communication`` say for how long arithmetic, memory traffic
-    and links would take alone. They overlap. ``parts`` are the program's ops by place, the longest first, and
-    ``critical`` those of which each waits for the one before, in order. Loops are counted as often as they run.
+    ``seconds`` is the total. ``compute``, ``memory`` and ``communication`` are the times that arithmetic, memory
+    traffic and links would take alone; they overlap. ``parts`` are the program's ops by source line, longest first, and
+    ``critical`` is the critical path in order. The body of a loop counts once per iteration.
 
-    All rates are peaks, as data sheets give them: a real run takes longer. Printed, it is a summary and a table.
+    All rates are the peaks of data sheets; a real run takes longer. Prints as a summary and a table.
     """
 
     seconds: float
     compute: float
     memory: float
     communication: float
-    #: seconds of communication that nothing hides
+    #: seconds of communication that do not overlap with anything
     exposed: float
     parts: tuple[Part, ...]
     critical: tuple[Part, ...]
     machine: Machine
-    #: a machine was named; if not, prices and times are those of no particular one
+    #: whether the user named a machine; if not, times are those of a default one
     is_given: bool
-    #: figures of the chip that this rests on and that no data sheet gives
+    #: the figures of the chip that the prediction rests on and that no data sheet gives
     guessed: tuple[str, ...]
-    #: seconds in which kernels start, where a chip starts them one by one; as the others, they overlap
+    #: seconds in which kernels start, on chips that start them one by one; they overlap with the others
     starting: float = 0.0
 
     @cached_property
     def bound_by(self) -> dict[str, float]:
-        """Seconds of the critical path by what binds them: arithmetic, memory, links, network, starts."""
+        """The seconds of the critical path by binding resource: arithmetic, memory, links, network, starts."""
         totals = dict.fromkeys((ARITHMETIC, MEMORY, LINKS, FAR, STARTS), 0.0)
         for part in self.critical:
             totals[part.binds] += part.waited
         return {what: seconds for what, seconds in totals.items() if seconds}
 
     def table(self) -> list[dict[str, Any]]:
-        """``parts`` as rows: op, source, count, seconds, waited, binds."""
+        """``parts`` as dictionaries with the keys op, source, count, seconds, waited and binds."""
         return [dict(vars(part)) for part in self.parts]
 
     @property
     def headline(self) -> str:
-        """One line: the whole, and what it is made of."""
+        """The total and its components, on one line."""
         hidden = max(0.0, self.communication - self.exposed)
         starting = f", kernels that start {human_seconds(self.starting)}" if self.starting else ""
         overlap = f" ({human_seconds(hidden)} of it hidden)" if self.communication else ""
@@ -95,7 +96,7 @@ class Time(Printed):
 
     @property
     def notes(self) -> list[str]:
-        """What the figures rest on, in words."""
+        """Sentences that say what the prediction rests on."""
         if not self.is_given:
             chip = self.machine.chip
             return [
@@ -130,7 +131,7 @@ class Time(Printed):
 
 
 def time_of(jaxpr: Jaxpr, mesh: AbstractMesh) -> Time:
-    """The time of a per-device program on the mesh's machine."""
+    """The predicted time of a per-device program on the machine of its mesh."""
     schedule = step_time(jaxpr, mesh)
     everything = list(_leaves(schedule, 1))
     path = list(_path(schedule, 1))
@@ -158,12 +159,12 @@ def time_of(jaxpr: Jaxpr, mesh: AbstractMesh) -> Time:
 
 
 def _used(step: Step) -> Iterable[str]:
-    """The names of the figures that a step's seconds rest on."""
+    """The names of the chip's figures that the duration of a step rests on."""
     return {MEMORY: ("memory_bandwidth",), STARTS: ("launch",)}.get(step.binds, step.figures)
 
 
 def _leaves(schedule: Schedule, times: int) -> Iterator[tuple[Step, int]]:
-    """Steps without parts, and how often each is done."""
+    """The steps that are neither loops nor conditionals, and how often each runs."""
     for step in schedule.steps:
         if step.inside:
             for inner in step.inside:
@@ -173,7 +174,7 @@ def _leaves(schedule: Schedule, times: int) -> Iterator[tuple[Step, int]]:
 
 
 def _path(schedule: Schedule, times: int) -> Iterator[tuple[Step, int, float]]:
-    """The steps of the critical path, how often each is done, and for how long it is on the path."""
+    """The steps of the critical path, how often each runs, and its seconds on the path."""
     for step in schedule.critical():
         if step.inside:
             for inner in step.inside:
@@ -203,7 +204,7 @@ def _parts(everything: list[tuple[Step, int]], path: list[tuple[Step, int, float
 
 
 def human_seconds(seconds: float) -> str:
-    """``1.5 ms``."""
+    """Seconds with a unit, such as ``1.5 ms``."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"

@@ -1,10 +1,11 @@
-"""A schedule of a per-device program: when each equation starts and ends, and what it had to wait for.
+"""A schedule of a per-device program: when each equation starts and ends, and which equation it waited for.
 
-Equations run in program order on streams: one of arithmetic, one of the links inside a node or slice, one of the
-network between them. Each starts as soon as its operands are there and its stream is free; so a collective overlaps
-with the arithmetic that does not wait for it. Loops run one iteration after the other, and overlap with nothing outside
-of them; of a branch the longest counts. On chips that start kernels one by one (GPUs), an equation takes at least as
-long as its kernels take to start, and a loop or a branch one more for what counts, or decides.
+Equations run in program order on three streams: arithmetic, the links inside a node or slice, and the network between
+nodes or slices. An equation starts as soon as its operands are ready and its stream is free, so that a collective
+overlaps with arithmetic that does not depend on it. The iterations of a loop run one after the other, and a loop does
+not overlap with anything outside it. A conditional takes as long as its longest branch. On chips that start kernels one
+by one (GPUs), an equation takes at least the time in which its kernels start; loops and conditionals have one more
+kernel, which counts the iterations or selects the branch.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ from meshwright.spmd.work import operations, precision_of
 
 #: streams
 ARITHMETIC, LINKS, FAR = "arithmetic", "links", "network"
-#: what binds an equation
+#: further resources that can bind an equation
 MEMORY, STARTS = "memory", "starts"
 
 
 class Step(NamedTuple):
-    """An equation in the schedule: seconds that it takes of arithmetic, memory traffic and links, when it starts and
-    ends, and the number of the step that it waited for last (-1: none). ``inside`` is what a loop or branch waits for
-    in each of its ``trips``, ``parts`` all that it does; ``starts`` are the seconds in which its kernels start."""
+    """An equation in the schedule.
+
+    ``arithmetic``, ``memory`` and ``links`` are the seconds that each of these takes alone, and ``starts`` those in
+    which the kernels start. ``before`` is the number of the step that this one waited for last (-1: none). ``figures``
+    names the chip's figures that the seconds rest on. For a loop or conditional, ``inside`` holds the schedules of its
+    regions, run ``trips`` times.
+    """
 
     eqn: JaxprEqn
     stream: str
@@ -58,7 +63,7 @@ class Step(NamedTuple):
 
     @property
     def binds(self) -> str:
-        """What more of would make it quicker."""
+        """The resource that determines how long the step takes."""
         if self.stream != ARITHMETIC:
             return self.stream
         if self.starts > max(self.memory, self.arithmetic):
@@ -68,14 +73,14 @@ class Step(NamedTuple):
 
 @dataclass
 class Schedule:
-    """The steps of one run of a jaxpr in program order, its seconds, and how long the links are busy in it."""
+    """The steps of one run of a jaxpr in program order, its duration, and how long it uses the links, in seconds."""
 
     steps: list[Step] = field(default_factory=list)
     seconds: float = 0.0
     links: float = 0.0
 
     def critical(self) -> Iterator[Step]:
-        """The steps of which each waits for the one before, up to the last that ends, in order."""
+        """The critical path in order: each step waited for the previous one, and the last step ends last."""
         path = []
         at = max(range(len(self.steps)), key=lambda n: self.steps[n].end, default=-1)
         while at >= 0:
@@ -85,17 +90,17 @@ class Schedule:
 
 
 def step_time(jaxpr: Jaxpr, mesh: AbstractMesh) -> Schedule:
-    """The schedule of a per-device program of a mesh, on the mesh's machine."""
+    """The schedule of a per-device program on the machine of its mesh."""
     return _Scheduler(mesh).run(jaxpr)
 
 
-#: collectives, each with the bytes of its operand and result
+#: collectives: kind, bytes of the operand, bytes of the result
 Transfers = tuple[tuple[str, int, int], ...]
 
 
 @lru_cache(maxsize=4096)
 def _on_links(mesh: AbstractMesh, axes: tuple[str, ...], kinds: Transfers) -> tuple[str, float, tuple[str, ...]]:
-    """The stream that collectives are on, their seconds, and the figures that these rest on."""
+    """The stream on which collectives run, their duration in seconds, and the chip's figures that it rests on."""
     levels = mesh.levels(axes)
     seconds = sum(mesh.collective_seconds(kind, axes, before, after) for kind, before, after in kinds)
     stream = FAR if any(link.topology == NETWORK for link in levels) else LINKS
@@ -126,14 +131,16 @@ class _Scheduler:
         return self.schedule
 
     def moved(self, jaxpr: Jaxpr) -> list[Launched]:
-        """Bytes to and from memory of each equation, and its kernels, where the chip starts some."""
+        """The memory traffic of each equation and, if the chip starts kernels one by one, its kernels."""
         if self.chip.launch:
             return moved_by_kernels(jaxpr)
         return [Launched(nbytes, Kernels(0), None) for nbytes in traffic(jaxpr)]
 
     def shares(self, jaxpr: Jaxpr, launched: Sequence[Launched]) -> dict[int | None, float]:
-        """How long each kernel takes, as a share of the sum of what its equations would take one by one: its arithmetic
-        goes on while memory is read and written."""
+        """The duration of each kernel, as a share of the sum of the durations of its equations if each ran alone.
+
+        A kernel's arithmetic overlaps with its memory traffic.
+        """
         sums: dict[int, list[float]] = {}
         for eqn, each in zip(jaxpr.eqns, launched):
             if each.kernel is not None:
@@ -143,11 +150,11 @@ class _Scheduler:
         return {kernel: max(bounds) / alone for kernel, (*bounds, alone) in sums.items() if alone}
 
     def bounds(self, launched: Launched) -> tuple[float, float]:
-        """Seconds of memory traffic, and in which kernels start."""
+        """The seconds of memory traffic, and those in which the kernels start."""
         return launched.nbytes / self.machine.memory_bandwidth, launched.kernels.starts * self.chip.launch
 
     def arithmetic(self, eqn: JaxprEqn, kernels: Kernels) -> tuple[float, str]:
-        """Seconds of arithmetic, and the figure that they rest on."""
+        """The seconds of arithmetic, and the name of the chip's figure that they rest on."""
         count = operations(eqn)
         if count and eqn_rule(eqn).is_product:
             rate, figure = self.machine.product_rate(eqn.invars[0].aval.dtype, precision_of(eqn.op))
@@ -173,7 +180,7 @@ class _Scheduler:
         return self.sent(eqn, op.axes, ((op.kind, eqn.invars[0].aval.nbytes, eqn.outvars[0].aval.nbytes),))
 
     def sent(self, eqn: JaxprEqn, axes: tuple[str, ...], kinds: Transfers) -> Step:
-        """Collectives along axes, one after the other."""
+        """A step of collectives along ``axes``, one after the other."""
         stream, seconds, figures = _on_links(self.mesh, axes, kinds)
         return self.placed(eqn, stream, 0.0, 0.0, seconds, figures)
 
@@ -194,7 +201,7 @@ class _Scheduler:
         return Step(eqn, ARITHMETIC, 0.0, 0.0, links, start, end, before, (), trips, inner)
 
     def one_more(self, eqn: JaxprEqn, inner: Schedule) -> None:
-        """Put what counts the trips of a loop, or decides, after all that is inside."""
+        """Append the kernel that counts the iterations of a loop, or selects a branch, to the schedule of a region."""
         last = max(range(len(inner.steps)), key=lambda n: inner.steps[n].end, default=-1)
         start, launch = inner.seconds, self.chip.launch
         inner.steps.append(Step(eqn, ARITHMETIC, 0.0, 0.0, 0.0, start, start + launch, last, starts=launch))

@@ -1,8 +1,8 @@
-"""What an equation moves to and from memory, where compilers fuse what is elementwise.
+"""The memory traffic of equations, assuming that compilers fuse elementwise ops.
 
-A value is written where something reads it that is not fused with what makes it: a product, a collective, a loop, a
-result of the program, or several readers. Fused equations together read a value once; products read their operands
-each time. Reshapes and transposes move nothing, slices and updates in place only what they are of.
+A value is written to memory if it is a result of the program, has several readers, or has a reader that is not fused
+with its producer (a product, a collective, a loop). A group of fused equations reads a value once; products read their
+operands every time. Reshapes and transposes move nothing. Slices and in-place updates move only the part concerned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from meshwright.spmd.flatten import eqn_rule
 
 
 def traffic(jaxpr: Jaxpr) -> list[float]:
-    """For each equation, the bytes that a device reads and writes for it; those of regions count none here."""
+    """The bytes that a device reads and writes for each equation. Equations with regions count as 0."""
     return Traffic(jaxpr).bytes_moved()
 
 
@@ -23,7 +23,7 @@ class Traffic:
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.eqns = jaxpr.eqns
         self.results = set(jaxpr.outvars)
-        self.same: dict[Var, Atom] = {}  # what a reshape is of
+        self.same: dict[Var, Atom] = {}  # results of reshapes, mapped to their operands
         self.readers: dict[Atom, list[int]] = {}
         self.fuses = [fuses(eqn) for eqn in self.eqns]
         self.is_loop = [kind == LOOP for kind in self.fuses]
@@ -44,10 +44,10 @@ class Traffic:
         return [self.of(number, eqn, read_once) for number, eqn in enumerate(self.eqns)]
 
     def fuse(self) -> None:
-        """Change :attr:`fuses` where a compiler fuses more."""
+        """Update :attr:`fuses` for a compiler that fuses more. The base does nothing."""
 
     def sweeps(self, eqn: JaxprEqn) -> float:
-        """How often an equation reads its operands and writes its results."""
+        """The number of times an equation reads its operands and writes its results."""
         return eqn_rule(eqn).sweeps
 
     def root(self, atom: Atom) -> Atom:
@@ -60,7 +60,7 @@ class Traffic:
         return len(readers) > 1 and any(isinstance(a, Var) for a in eqn.invars)
 
     def needed(self) -> dict[Var, int]:
-        """The bytes that are made of each value: of one that is not written only what is picked from it."""
+        """The bytes of each value that are computed: for a fused value, only the part that its readers select."""
         needed: dict[Var, int] = {}
         for eqn in reversed(self.eqns):
             for var in eqn.outvars:
@@ -91,12 +91,12 @@ class Traffic:
 
 
 def _picks(eqn: JaxprEqn) -> bool:
-    """Whether an equation reads only what its results hold."""
+    """Whether an equation reads only the elements that its results contain."""
     return not eqn.op.computes or _moves(eqn)
 
 
 def _moves(eqn: JaxprEqn) -> bool:
-    """Whether each element of the results is one of the operands'."""
+    """Whether each result element is an operand element."""
     return eqn.op.moves_only or eqn.op.moved is not None
 
 
@@ -104,8 +104,10 @@ LOOP, REDUCES = "loop", "reduces"
 
 
 def fuses(eqn: JaxprEqn) -> str | None:
-    """How an equation is fused with what makes its operands: not at all, as a loop, or as a reduction, which writes its
-    results."""
+    """How an equation is fused with the producers of its operands: as a loop, as a reduction, or not at all (None).
+
+    A fused reduction writes its results to memory.
+    """
     op = eqn.op
     if isinstance(op, Collective) or op.holds_jaxprs or op.has_effects or op.update_operand is not None:
         return None
