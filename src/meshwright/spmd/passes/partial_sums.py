@@ -1,9 +1,9 @@
-"""All-reduces of sums of partial values reassociated: ``psum(a) + psum(b)`` is ``psum(a + b)``.
+"""Reassociates all-reduces: ``psum(a) + psum(b)`` becomes ``psum(a + b)``.
 
-More generally an all-reduce may be done after what it commutes with: ops that are linear in its operand (their other
-operands being the same on all devices), that only move elements, or that combine as it does. It is where it makes
-fewer bytes: where several meet, behind a slice or a reduction, or before an ``all_slice``, with which it is a
-reduce-scatter.
+More generally, an all-reduce may move after ops that it commutes with: those that are linear in its operand (if their
+other operands are equal on all devices), that only move elements, or that combine elements in the same way. It moves if
+that sends fewer bytes: where several all-reduces meet, after a slice or a reduction, or to an ``all_slice``, with which
+it forms a reduce-scatter.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from meshwright.spmd.varying import Variance
 
 
 def reassociate(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
-    """All-reduces where they send least."""
+    """The jaxpr with all-reduces at the positions where they send least."""
     return sunk(jaxpr, lambda j: Sinking(j, variance, (AllReduce,), reduce_rule, _price))
 
 
 def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance) -> Moved | None:
-    """The equation on partial values, if all its pending operands are partial alike."""
+    """The equation applied to partial values, if all its pending operands are partial in the same way; else None."""
     first = _joined([m.collective for m in pending.values()])
     if first is None:
         return None
@@ -51,7 +51,7 @@ def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance)
 
 
 def _joined(collectives: Sequence[Any]) -> AllReduce | None:
-    """The all-reduce that does for several, if they differ in nothing but that some sums are masked."""
+    """One all-reduce for several, if they differ only in whether their sums are masked; else None."""
     first, *others = collectives
     if not isinstance(first, AllReduce):
         return None
@@ -64,15 +64,17 @@ def _joined(collectives: Sequence[Any]) -> AllReduce | None:
 
 
 def meets(op: Op, collective: Collective, variance: Variance) -> bool:
-    """Whether an op is a collective over some of the same axes."""
+    """Whether an op is a collective that shares axes with another."""
     return isinstance(op, Collective) and bool(set(variance.units(op.axes)) & set(variance.units(collective.axes)))
 
 
 def commutes(
     eqn: JaxprEqn, pending: frozenset[int], collective: AllReduce, zeros: frozenset[int] = frozenset()
 ) -> bool:
-    """Whether it makes no difference if an all-reduce is done of the ``pending`` operands or of the result; the sum of
-    ``zeros`` is what they are on each device."""
+    """Whether an all-reduce of the ``pending`` operands may be replaced by one of the result.
+
+    For the operands ``zeros``, the sum over devices equals the value on each device.
+    """
     op = eqn.op
     if op.moves_only and pending == {0}:
         return True
@@ -87,7 +89,7 @@ def commutes(
 
 
 def _price(collective: Collective, value: ShapedArray, user: JaxprEqn | None) -> int:
-    """The bytes of an all-reduce, or of the reduce-scatter that a slice after it will make of it."""
+    """The bytes of an all-reduce, or of the reduce-scatter that it forms with a following slice."""
     if user is not None and isinstance(user.op, AllSlice) and user.op.axes == collective.axes:
         return wire_bytes("reduce_scatter", collective.group_size, value, user.outvars[0].aval)
     return plain_price(collective, value, user)

@@ -1,4 +1,4 @@
-"""The list of communication passes, and what each of them changed."""
+"""The list of communication passes, and the record of what each changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from meshwright.spmd.report import human_bytes, totals
 
 @dataclass(frozen=True)
 class Change:
-    """What a pass did: number of collectives and bytes that a device sends, before and after."""
+    """The effect of a pass: the number of collectives, and the bytes that a device sends, before and after."""
 
     name: str
     collectives: tuple[int, int]
@@ -43,7 +43,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Passes in order; printed, a numbered list of them with a sentence each."""
+    """Passes in order. Prints as a numbered list with one sentence per pass."""
 
     passes: tuple[Pass, ...]
 
@@ -51,11 +51,12 @@ class Pipeline:
         return "\n".join(f"{n:2}. {step.name:<36} {step.about}".rstrip() for n, step in enumerate(self.passes, 1))
 
     def run(self, jaxpr: ClosedJaxpr, seen: set[Any] | None = None) -> tuple[ClosedJaxpr, list[Change]]:
-        """The jaxpr after all passes, verified after each that changed it (but for equations ``seen`` before), and what
-        those did.
+        """The jaxpr after all passes, and the changes.
+
+        The jaxpr is verified after each pass that changes it, except for equations in ``seen``.
 
         Raises:
-          VerifierError: a pass made a malformed jaxpr.
+          VerifierError: a pass returned a malformed jaxpr.
         """
         changes: list[Change] = []
 
@@ -74,7 +75,7 @@ class Pipeline:
         return jaxpr, changes
 
 
-#: the pass that scattered sums are for
+#: the pass that places the gathers of scattered sums
 _CUTS = "gather where least is sent"
 
 
@@ -85,7 +86,7 @@ def _axes_of(layouts: Sequence[Layout]) -> list[frozenset[str]]:
 def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:
     """The passes for a per-device program on ``mesh`` whose inputs have these layouts.
 
-    ``combine_bytes`` is the size of the buckets in which small collectives are combined; 0: they are not.
+    ``combine_bytes`` is the size of the buckets in which small collectives are combined; 0 disables this.
     """
     inputs = _axes_of(in_layouts)
 
@@ -138,7 +139,7 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
 
 
 def tiling_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:
-    """The pass that keeps sums in tiles, and the communication passes after it. About as many bytes are sent."""
+    """The pass that keeps sums in tiles, followed by the communication passes. The bytes sent stay about the same."""
     inputs = _axes_of(in_layouts)
     scattered = Pass(
         "scatter sums", lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, scatter_sums),

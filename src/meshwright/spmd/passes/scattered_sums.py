@@ -1,10 +1,10 @@
-"""Sums over devices that stay in tiles until something needs them whole.
+"""Keeps sums over devices in tiles until an equation needs them whole.
 
-What a layer's devices sum up they often go on with alike: in a transformer split over its heads and hidden units, each
-repeats the residual stream and its norms. An all-reduce is a reduce-scatter and an all-gather; with the gather further
-down, just before the next product, what is between is computed and held in tiles, for the same bytes (Korthikanti et
-al. 2022, sequence parallelism). Here every large all-reduce becomes the two; where the gathers belong
-:func:`~meshwright.spmd.passes.cuts.cut_gathers` finds, and pairs that stay together are merged again.
+Devices often continue with a sum in the same way: in a transformer that is split over heads and hidden units, each
+repeats the residual stream and its norms. An all-reduce is a reduce-scatter followed by an all-gather. If the gather
+moves down to the next product, everything in between is computed and held in tiles, for the same bytes (sequence
+parallelism, Korthikanti et al. 2022). This pass splits every large all-reduce into the two.
+:func:`~meshwright.spmd.passes.cuts.cut_gathers` then places the gathers, and pairs that stay together are merged again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from meshwright.ops.collective.all_reduce import AllReduce
 from meshwright.ops.collective.tiles import AllGather, ReduceScatter
 from meshwright.spmd.varying import Variance
 
-#: bytes of a sum from which it is worth a second collective
+#: the minimum size in bytes of a sum that is worth a second collective
 LARGE = 1 << 16
 
 
@@ -44,8 +44,10 @@ def _scattered(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
 
 
 def _dimension(eqn: JaxprEqn) -> int | None:
-    """Along which dimension a sum is to be scattered: the first of its rows that has as many tiles; features, which
-    norms need whole, come last."""
+    """The dimension along which to scatter a sum; None if there is none.
+
+    It is the first that has enough rows for all tiles. The feature dimension, which norms need whole, comes last.
+    """
     op = eqn.op
     if not isinstance(op, AllReduce) or op.reduction != "sum" or len(eqn.outvars) != 1:
         return None

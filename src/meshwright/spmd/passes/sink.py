@@ -1,10 +1,10 @@
-"""Collectives moved down to where they send less.
+"""Moves collectives down to the positions where they send least.
 
-A value is *pending* where it is a collective of something local. Ops that commute with the collective may be done on
-the local values instead, and the collective after them: a sum of two all-reduced values needs one all-reduce, and what
-shrinks a gathered value (a slice, a reduction, a conversion to a narrower type) is better done before the gather.
-Pending values with one use form trees. For every node the bytes of a collective there are compared with those of the
-cheapest collectives above it (dynamic programming, leaves first), so that nothing moves unless fewer bytes are sent, or
+A value is *pending* if it is a collective of a local value. Ops that commute with the collective may be applied to the
+local values instead, with the collective after them: a sum of two all-reduced values needs one all-reduce, and an op
+that shrinks a gathered value (a slice, a reduction, a conversion to a narrower type) is better applied before the
+gather. Pending values with one use form trees. For every node, the bytes of a collective there are compared with those
+of the cheapest collectives above it (dynamic programming, leaves first). Nothing moves unless fewer bytes are sent, or
 as many by fewer collectives.
 """
 
@@ -22,16 +22,18 @@ from meshwright.spmd.passes.rewrite import merged_note
 from meshwright.spmd.report import wire_bytes
 from meshwright.spmd.varying import Variance
 
-#: bytes and number of collectives; fewer bytes are better, then fewer collectives
+#: bytes, then number of collectives; smaller is better
 Price = tuple[int, int]
-#: longest way that a collective is moved, in equations
+#: the maximum number of equations that a collective moves across
 _DEPTH = 100
 
 
 @dataclass(frozen=True)
 class Moved:
-    """An equation on local values, the slices that its other operands need before it, the value that it makes, and the
-    collective that gives the equation's result from that. At the start of the way there is no equation yet."""
+    """An equation on local values, with the collective that turns its local result into the original result.
+
+    Before the equation come slices of its other operands. At the start of a path there is no equation yet.
+    """
 
     local: JaxprEqn | None
     before: tuple[JaxprEqn, ...]
@@ -52,16 +54,16 @@ class Node:
 
     @property
     def leaves(self) -> Iterator[Node]:
-        """The collectives that it is pending from."""
+        """The collectives at the leaves of the tree."""
         if not self.children:
             yield self
         for child in self.children.values():
             yield from child.leaves
 
 
-#: what an equation becomes whose operands (by number) are pending; None where it must have them complete
+#: returns an equation rewritten for pending operands (by number), or None if it needs them complete
 Rule = Callable[[JaxprEqn, Mapping[int, Moved], Variance], Moved | None]
-#: bytes of a pending value's collective, given the only equation that uses it, if there is one
+#: returns the bytes of a pending value's collective, given its only user, if there is one
 Pricing = Callable[[Collective, ShapedArray, JaxprEqn | None], int]
 
 
@@ -75,13 +77,13 @@ def _total(children: Mapping[int, Node]) -> Price:
 
 
 def is_simple(eqn: JaxprEqn) -> bool:
-    """Whether an equation may be computed of local values at all: one result, nothing inside, no effect."""
+    """Whether an equation may run on local values at all: it has one result, no inner jaxprs and no effects."""
     return not (eqn.op.multiple_results or eqn.op.has_effects or eqn.op.holds_jaxprs)
 
 
 @dataclass(eq=False)
 class Sinking:
-    """One jaxpr's pending values, and what becomes of them; ``starts`` are the collectives that may move."""
+    """The pending values of one jaxpr, and the decisions about them; ``starts`` are the collectives that may move."""
 
     jaxpr: Jaxpr
     variance: Variance
@@ -91,11 +93,11 @@ class Sinking:
     uses: dict[Var, list[JaxprEqn | None]] = field(default_factory=dict, init=False)
     nodes: dict[Var, Node] = field(default_factory=dict, init=False)
     moves: dict[int, Node] = field(default_factory=dict, init=False)
-    #: bytes of all these collectives where they send least
+    #: the total bytes of these collectives at the best positions
     price_of_all: int = field(default=0, init=False)
 
     def run(self) -> Jaxpr:
-        """The jaxpr with collectives where they send least."""
+        """The jaxpr with collectives at the positions where they send least."""
         if not any(isinstance(e.op, self.starts) for e in self.jaxpr.eqns):
             return self.jaxpr
         self.uses = uses_of(self.jaxpr)
@@ -138,7 +140,7 @@ class Sinking:
 
     # --- what moves --------------------------------------------------------------------------------------------
     def _settle(self, node: Node) -> None:
-        """Note the nodes below which everything is done on local values."""
+        """Record the nodes at which collectives are placed; from the leaves to them, everything runs on local values."""
         if not node.children:
             return
         if node.here < _total(node.children):
@@ -159,7 +161,7 @@ class Sinking:
         return self.jaxpr.replace(eqns=eqns)
 
     def _local(self, node: Node, replaced: dict[int, list[JaxprEqn]]) -> Atom:
-        """The local value of a node; its equations take the place of the node's."""
+        """The local value of a node, whose equations replace those of the node."""
         eqn = node.moved.local
         if eqn is None:
             replaced[id(node.eqn)] = []
