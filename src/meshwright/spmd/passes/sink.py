@@ -140,7 +140,7 @@ class Sinking:
 
     # --- what moves --------------------------------------------------------------------------------------------
     def _settle(self, node: Node) -> None:
-        """Record the nodes at which collectives are placed; from the leaves to them, everything runs on local values."""
+        """Record where collectives are placed; from the leaves to these nodes, everything runs on local values."""
         if not node.children:
             return
         if node.here < _total(node.children):
