@@ -85,7 +85,7 @@ def reduction_function(
         for x, a in zip(leaves, avals):
             if not _becomes(typeof(x), a.dtype):
                 raise DTypeError(
-                    f"{name}: computation returns {typeof(x).dtype} where it takes {a.dtype}; convert it, or the operand"
+                    f"{name}: computation returns {typeof(x).dtype} where it takes {a.dtype}; convert it or the operand"
                 )
         return [convert(x, a.dtype) for x, a in zip(leaves, avals)]
 
