@@ -46,7 +46,7 @@ def _scaled_tail_slope(t: np.ndarray) -> np.ndarray:
     """``(1 + 2 x)^2 erfcx'(x)`` for ``t = 4 / (4 + x)``."""
     x = 4 / np.maximum(t, 1e-300) - 4
     v = 1 / np.maximum(x, 50.0) ** 2
-    far = -(2 + 1 / np.maximum(x, 50.0)) ** 2 * (1 - 1.5 * v + 3.75 * v**2 - 13.125 * v**3) / math.sqrt(np.pi)
+    far = -((2 + 1 / np.maximum(x, 50.0)) ** 2) * (1 - 1.5 * v + 3.75 * v**2 - 13.125 * v**3) / math.sqrt(np.pi)
     near = np.minimum(x, 50.0)
     return np.where(x < 50, (1 + 2 * near) ** 2 * (2 * near * special.erfcx(near) - _TWO_BY_ROOT_PI), far)
 
