@@ -1,11 +1,11 @@
-"""Small collectives of one kind combined: flattened, joined, sent as one, cut apart again.
+"""Combines small collectives of one kind: their operands are flattened, concatenated, sent as one, and split again.
 
-Starting a collective costs microseconds whatever it carries, so that a hundred gradients of biases are better sent
-together (the gradient buckets of Li et al. 2020, "PyTorch Distributed"). All-reduces and all-gathers over the same axes
-and of the same type wait for each other, and what needs their results for them, until ``limit`` bytes are together.
+Starting a collective takes microseconds whatever its size, so a hundred bias gradients are better sent together (the
+gradient buckets of Li et al. 2020, "PyTorch Distributed"). All-reduces and all-gathers of one type over the same axes,
+and the readers of their results, wait until up to ``limit`` bytes are collected.
 
-This pays on devices that are apart. On a virtual mesh collectives cost nothing and copies do, so the pass is off unless
-it is asked for (``partition(combine_bytes=...)``).
+This pays between separate devices. On a virtual mesh collectives are free but copies are not, so the pass is off by
+default (``partition(combine_bytes=...)``).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from meshwright.spmd.passes.rewrite import merged_note
 
 
 def combine_collectives(jaxpr: Jaxpr, limit: int) -> Jaxpr:
-    """With all-reduces and all-gathers in buckets of at most ``limit`` bytes."""
+    """Combine all-reduces and all-gathers in buckets of at most ``limit`` bytes."""
     buckets = _buckets(jaxpr, limit)
     return jaxpr.replace(eqns=_in_order(jaxpr.eqns, buckets)) if buckets else jaxpr
 
 
 def _buckets(jaxpr: Jaxpr, limit: int) -> list[list[int]]:
-    """Numbers of the equations that go together: at least two of a kind, none of which needs another's result."""
+    """The indices of equations to combine: at least two of one kind, none of which depends on another."""
     open_: dict[Hashable, list[int]] = {}
     held: dict[Hashable, int] = {}
     buckets: list[list[int]] = []
@@ -53,10 +53,10 @@ def _buckets(jaxpr: Jaxpr, limit: int) -> list[list[int]]:
 
 
 def _heights(jaxpr: Jaxpr) -> list[int]:
-    """For each equation, the most collectives on a way from its results to the end, itself included.
+    """For each equation, the largest number of collectives on a path from it to the end, including itself.
 
-    Two of the same height cannot need one another. The reductions of all gradients, after which only the optimizer
-    comes, have the same.
+    Two collectives of equal height cannot depend on each other. All gradient reductions that only the optimizer follows
+    have the same height.
     """
     below: dict[Var, int] = {}
     heights = []
@@ -70,7 +70,7 @@ def _heights(jaxpr: Jaxpr) -> list[int]:
 
 
 def _in_order(eqns: Sequence[JaxprEqn], buckets: Sequence[Sequence[int]]) -> list[JaxprEqn]:
-    """The equations, each bucket where its last member was; what needs an earlier member's result waits for it."""
+    """The equations in order of dependence, with each bucket at the earliest at the place of its last member."""
     place = {number: bucket[-1] for bucket in buckets for number in bucket}
     members = {bucket[-1]: [eqns[n] for n in bucket] for bucket in buckets}
     maker = {v: place.get(n, n) for n, eqn in enumerate(eqns) for v in eqn.outvars}
@@ -100,7 +100,7 @@ def _in_order(eqns: Sequence[JaxprEqn], buckets: Sequence[Sequence[int]]) -> lis
 
 
 def _key(eqn: JaxprEqn) -> Hashable:
-    """What collectives must have in common to go together; None for equations that go alone."""
+    """What collectives must have in common to be combined; None for equations that are not."""
     op = eqn.op
     if isinstance(op, (AllReduce, AllGather)):
         return type(op), op.axes, eqn.invars[0].aval.dtype
@@ -108,7 +108,7 @@ def _key(eqn: JaxprEqn) -> Hashable:
 
 
 def _together(bucket: Sequence[JaxprEqn]) -> list[JaxprEqn]:
-    """The equations that do what the bucket's do with one collective."""
+    """Equations that compute the results of a bucket with one collective."""
     ops: list[Any] = [e.op for e in bucket]
     carry = _reduced if isinstance(ops[0], AllReduce) else _gathered
     with source.at(bucket[0].source):

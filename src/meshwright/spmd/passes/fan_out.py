@@ -1,8 +1,8 @@
-"""Collectives whose values several equations use, done behind each of the uses where that sends less in all.
+"""Copies collectives whose values have several uses, so that one moves behind each use, if that sends less in total.
 
-The halves of a sum that are added up by themselves (what was joined, backwards) need not be sums before: each use gets
-a collective of its own, and these move down like any others. Whole ones are kept wherever the copies together would
-send as much.
+A sum of which two halves are further summed on their own (the backward pass of a concatenation) need not be completed
+first: each use gets its own collective, which sinks like any other. A single collective is kept if its copies together
+would send as much.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from meshwright.spmd.passes.sink import Node, Sinking, is_simple
 
 
 def sunk(jaxpr: Jaxpr, sinking: Callable[[Jaxpr], Sinking]) -> Jaxpr:
-    """The jaxpr with collectives where they send least, behind several uses too."""
+    """Sink collectives to where they send least, also behind several uses."""
     plain = sinking(jaxpr)
     moved = plain.run()
     shared = [node for node in plain.nodes.values() if _may_be_copied(node, plain)]
@@ -34,7 +34,7 @@ def sunk(jaxpr: Jaxpr, sinking: Callable[[Jaxpr], Sinking]) -> Jaxpr:
 
 
 def _may_be_copied(node: Node, sinking: Sinking) -> bool:
-    """Whether a collective's value has several uses, each of which would do with the local value."""
+    """Whether the value of a collective has several uses, each of which could use the local value instead."""
     var = node.eqn.outvars[0]
     users = sinking.uses.get(var, [])
     if node.children or len(users) < 2 or len({id(e) for e in users}) < len(users):
@@ -52,7 +52,7 @@ def _pending_in(eqn: JaxprEqn, var: Var, node: Node, sinking: Sinking) -> bool:
 
 @dataclass(frozen=True)
 class _Copied:
-    """A jaxpr in which collectives are copied, one for each use; ``origins``: by a copy's value that of the one."""
+    """A jaxpr with one copy of each collective per use; ``origins`` maps copies' values to the originals'."""
 
     jaxpr: Jaxpr
     origins: dict[Var, Var]
@@ -75,7 +75,7 @@ class _Copied:
         return cls(jaxpr.replace(eqns=[new for eqn in jaxpr.eqns for new in written(eqn)]), origins)
 
     def sends_less(self, node: Node, sinking: Sinking) -> bool:
-        """Whether all copies of a collective have moved, and send less than the one did, in all."""
+        """Whether all copies of a collective have moved and together send less than the original did."""
         var, sent = node.eqn.outvars[0], 0
         left = {copy for copy, origin in self.origins.items() if origin is var}
         for move in sinking.moves.values():

@@ -1,7 +1,8 @@
-"""Collectives that a loop repeats for nothing, done once before it.
+"""Moves collectives of loop-invariant values out of their loops.
 
-What depends only on a loop's constants (and on what it carries unchanged) is the same in every step. Collectives of
-such values move in front of the loop, with what they are computed from; the loop gets their results as constants.
+A value that depends only on a loop's constants and unchanged carries is the same in every iteration. Collectives of
+such values move in front of the loop together with what they are computed from, and the loop gets their results as
+constants.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from meshwright.spmd.varying import Variance
 
 
 def hoist_invariants(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
-    """Without collectives of loop-invariant values in the bodies of loops."""
+    """Move collectives of loop-invariant values out of the bodies of loops."""
     eqns: list[JaxprEqn] = []
     for eqn in jaxpr.eqns:
         op = eqn.op
@@ -27,7 +28,7 @@ def hoist_invariants(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
 
 
 def _hoisted(eqn: JaxprEqn, op: ControlOp) -> list[JaxprEqn]:
-    """The equations that move, and the loop without them."""
+    """The equations that are moved out, followed by the loop without them."""
     operands, bodies = op.parts(eqn.invars), list(op.bodies())
     ((number, step),) = op.working()
     body = step.jaxpr.jaxpr
@@ -54,7 +55,7 @@ def _hoisted(eqn: JaxprEqn, op: ControlOp) -> list[JaxprEqn]:
 
 
 def _invariants(step: Body, consts: Sequence[Atom], carry: Sequence[Atom]) -> dict[Var, Atom]:
-    """Parameters of the body that are the same in every step, and what they are outside."""
+    """The loop-invariant parameters of the body, with their values outside of the loop."""
     body = step.jaxpr.jaxpr
     fixed, carried, _ = step.split(body.invars)
     unchanged = ((v, a) for v, a, out in zip(carried, carry, body.outvars) if v is out)
@@ -62,7 +63,7 @@ def _invariants(step: Body, consts: Sequence[Atom], carry: Sequence[Atom]) -> di
 
 
 def _moving(body: Jaxpr, outside: Mapping[Var, Atom]) -> list[JaxprEqn]:
-    """The collectives of invariant values, with what they are computed from, in order."""
+    """The collectives of invariant values and the equations that they depend on, in order."""
     invariant = set(outside)
     invariant_eqns: list[JaxprEqn] = []
     for eqn in body.eqns:

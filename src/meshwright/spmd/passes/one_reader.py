@@ -1,11 +1,11 @@
-"""Sums of what one device has, where one device reads them: a message, or nothing at all.
+"""Replaces masked sums of which only one device reads the result by a message, or by nothing.
 
-A row of a split dimension is given to all devices in one masked sum, as each might need it. Where everything made of it
-ends in a select by position (a row put in its place, such as a boundary set from a row beside it), only the device at
-that position does; what the others compute of it, nobody reads.
+A row of a split dimension is sent to all devices in one masked sum, as each may need it. But if all results computed
+from it end in a select by position (a boundary row that is set from its neighbour), only the device at that position
+uses it.
 
-Two facts are followed through local operations: *where* a value is anything but nothing (from selects whose other side
-is nothing), forwards, and where it is *read*, backwards from all results.
+Two facts are propagated through local operations: forwards, the *home* of a value, outside of which it is masked (from
+selects whose other side is constant); and backwards from all results, where a value is *read*.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from meshwright.ops.collective.exchange import Ppermute
 from meshwright.ops.elementwise.table import SelectN, add, and_, eq, mul
 from meshwright.spmd.varying import Variance
 
-#: positions along axes, all of which a device has
+#: positions along axes; it contains the devices that have all of these positions
 Place = frozenset[tuple[tuple[str, ...], int]]
 EVERYWHERE: Place = frozenset()
 
 
 def send_to_one_reader(jaxpr: Jaxpr, _: Variance) -> Jaxpr:
-    """With masked sums of what is at one position and read at one as messages; gone, where these are the same."""
+    """Turn masked sums with one home and one reader into messages; drop those for which both are the same device."""
     sums = {id(e) for e in jaxpr.eqns if isinstance(e.op, PsumMasked)}
     tests = _tests(jaxpr) if sums else {}
     if not tests:
@@ -53,14 +53,14 @@ def send_to_one_reader(jaxpr: Jaxpr, _: Variance) -> Jaxpr:
 def _source_and_target(
     eqn: JaxprEqn, homes: Mapping[Atom, Place], readers: Mapping[Atom, Place]
 ) -> tuple[int, int] | None:
-    """Who has what a sum adds, and who reads the sum, by their positions along its axes."""
+    """The positions along a sum's axes of the device that has the summand and of the device that reads the sum."""
     source = _along(eqn.op, homes.get(eqn.invars[0], EVERYWHERE))
     target = _along(eqn.op, readers[eqn.outvars[0]])
     return None if source is None or target is None else (source, target)
 
 
 def _along(op: Any, place: Place) -> int | None:
-    """The position along an op's axes of who is at a place, if one is."""
+    """The position along an op's axes of the devices at a place; None if the place does not fix it."""
     known = dict(place)
     if op.axes in known:
         return known[op.axes]
@@ -69,7 +69,7 @@ def _along(op: Any, place: Place) -> int | None:
 
 
 def _tests(jaxpr: Jaxpr) -> dict[Atom, Place]:
-    """The booleans that hold at a place alone: positions compared with numbers, and those of which one such is part."""
+    """The booleans that are true only at a place: a position compared with a number, and conjunctions of these."""
     tests: dict[Atom, Place] = {}
     positions = _positions(jaxpr)
     for eqn in jaxpr.eqns:
@@ -84,8 +84,11 @@ def _tests(jaxpr: Jaxpr) -> dict[Atom, Place]:
 
 
 def _positions(jaxpr: Jaxpr) -> dict[Atom | None, tuple[tuple[str, ...], int]]:
-    """The numbers that are positions along axes, and how many positions there are: that along major axes times the
-    number of positions along minor ones, plus that along these, is one along both."""
+    """The values that are positions along axes, with the axes and the number of positions.
+
+    A position along major axes, times the number of positions along minor axes, plus the position along these, is one
+    along both.
+    """
     positions: dict[Atom | None, tuple[tuple[str, ...], int]] = {}
     scaled: dict[Atom | None, tuple[tuple[str, ...], int, int]] = {}
     for eqn in jaxpr.eqns:
@@ -101,7 +104,7 @@ def _positions(jaxpr: Jaxpr) -> dict[Atom | None, tuple[tuple[str, ...], int]]:
 
 
 def _homes(jaxpr: Jaxpr, tests: Mapping[Atom, Place]) -> dict[Atom, Place]:
-    """Where values are that are nothing elsewhere."""
+    """The homes of values that are masked everywhere else."""
     constants = {e.outvars[0] for e in jaxpr.eqns if e.op.moves_only and isinstance(e.invars[0], Literal)}
     homes: dict[Atom, Place] = {}
     for eqn in jaxpr.eqns:
@@ -118,7 +121,7 @@ def _homes(jaxpr: Jaxpr, tests: Mapping[Atom, Place]) -> dict[Atom, Place]:
 
 
 def _readers(jaxpr: Jaxpr, tests: Mapping[Atom, Place]) -> dict[Atom, Place]:
-    """Where values are read."""
+    """The places where values are read."""
     read: dict[Atom, Place] = dict.fromkeys(jaxpr.outvars, EVERYWHERE)
 
     def note(atom: Atom, place: Place) -> None:
@@ -135,10 +138,10 @@ def _readers(jaxpr: Jaxpr, tests: Mapping[Atom, Place]) -> dict[Atom, Place]:
 
 
 def _chosen(eqn: JaxprEqn, tests: Mapping[Atom, Place]) -> Place | None:
-    """Where an equation selects its last operand, if it is at a place that it does."""
+    """The place at which an equation selects its last operand, if it selects by position."""
     return tests.get(eqn.invars[0]) if isinstance(eqn.op, SelectN) else None
 
 
 def _is_local(eqn: JaxprEqn) -> bool:
-    """Whether a device computes an equation from what it has alone."""
+    """Whether a device computes an equation from its own operands alone, without effects or regions."""
     return not (isinstance(eqn.op, Collective) or eqn.op.has_effects or eqn.op.holds_jaxprs)

@@ -1,10 +1,10 @@
-"""Collectives moved down to where they send less.
+"""Moves collectives to later equations where that sends less.
 
-A value is *pending* where it is a collective of something local. Ops that commute with the collective may be done on
-the local values instead, and the collective after them: a sum of two all-reduced values needs one all-reduce, and what
-shrinks a gathered value (a slice, a reduction, a conversion to a narrower type) is better done before the gather.
-Pending values with one use form trees. For every node the bytes of a collective there are compared with those of the
-cheapest collectives above it (dynamic programming, leaves first), so that nothing moves unless fewer bytes are sent, or
+A value is *pending* if it is a collective of something local. An op that commutes with the collective may be done on
+the local values, with the collective after it: a sum of two all-reduced values needs one all-reduce, and ops that
+shrink a gathered value (slices, reductions, conversions to narrower types) are better done before the gather. Pending
+values with a single use form trees. For every node, the bytes of a collective there are compared with those of the
+cheapest collectives above it (dynamic programming, leaves first). A collective moves only if fewer bytes are sent, or
 as many by fewer collectives.
 """
 
@@ -22,16 +22,18 @@ from meshwright.spmd.passes.rewrite import merged_note
 from meshwright.spmd.report import wire_bytes
 from meshwright.spmd.varying import Variance
 
-#: bytes and number of collectives; fewer bytes are better, then fewer collectives
+#: bytes and number of collectives, compared in this order
 Price = tuple[int, int]
-#: longest way that a collective is moved, in equations
+#: the most equations that a collective moves across
 _DEPTH = 100
 
 
 @dataclass(frozen=True)
 class Moved:
-    """An equation on local values, the slices that its other operands need before it, the value that it makes, and the
-    collective that gives the equation's result from that. At the start of the way there is no equation yet."""
+    """An equation on local values, and the collective that turns its ``value`` into the original equation's result.
+
+    ``before`` are slices of its other operands. At the original collective, ``local`` is None.
+    """
 
     local: JaxprEqn | None
     before: tuple[JaxprEqn, ...]
@@ -41,7 +43,7 @@ class Moved:
 
 @dataclass
 class Node:
-    """A pending value."""
+    """A pending value: the price of a collective ``here``, and the ``best`` price for its subtree."""
 
     eqn: JaxprEqn
     children: dict[int, Node]
@@ -52,21 +54,21 @@ class Node:
 
     @property
     def leaves(self) -> Iterator[Node]:
-        """The collectives that it is pending from."""
+        """The original collectives of its tree."""
         if not self.children:
             yield self
         for child in self.children.values():
             yield from child.leaves
 
 
-#: what an equation becomes whose operands (by number) are pending; None where it must have them complete
+#: the form of an equation whose operands (by number) are pending; None if it needs them complete
 Rule = Callable[[JaxprEqn, Mapping[int, Moved], Variance], Moved | None]
-#: bytes of a pending value's collective, given the only equation that uses it, if there is one
+#: the bytes of a pending value's collective, given its reader if there is exactly one
 Pricing = Callable[[Collective, ShapedArray, JaxprEqn | None], int]
 
 
 def plain_price(collective: Collective, value: ShapedArray, user: JaxprEqn | None) -> int:
-    """The bytes of the collective."""
+    """The bytes of the collective itself, whatever reads it."""
     return wire_bytes(collective.kind, collective.group_size, value, collective.infer(value))
 
 
@@ -75,13 +77,13 @@ def _total(children: Mapping[int, Node]) -> Price:
 
 
 def is_simple(eqn: JaxprEqn) -> bool:
-    """Whether an equation may be computed of local values at all: one result, nothing inside, no effect."""
+    """Whether an equation may be computed from local values: one result, no regions, no effects."""
     return not (eqn.op.multiple_results or eqn.op.has_effects or eqn.op.holds_jaxprs)
 
 
 @dataclass(eq=False)
 class Sinking:
-    """One jaxpr's pending values, and what becomes of them; ``starts`` are the collectives that may move."""
+    """The pending values of one jaxpr, and where to do their collectives. Those of types ``starts`` may move."""
 
     jaxpr: Jaxpr
     variance: Variance
@@ -91,11 +93,11 @@ class Sinking:
     uses: dict[Var, list[JaxprEqn | None]] = field(default_factory=dict, init=False)
     nodes: dict[Var, Node] = field(default_factory=dict, init=False)
     moves: dict[int, Node] = field(default_factory=dict, init=False)
-    #: bytes of all these collectives where they send least
+    #: the bytes of all these collectives at their best places
     price_of_all: int = field(default=0, init=False)
 
     def run(self) -> Jaxpr:
-        """The jaxpr with collectives where they send least."""
+        """The jaxpr with each collective where the fewest bytes are sent."""
         if not any(isinstance(e.op, self.starts) for e in self.jaxpr.eqns):
             return self.jaxpr
         self.uses = uses_of(self.jaxpr)
@@ -138,7 +140,7 @@ class Sinking:
 
     # --- what moves --------------------------------------------------------------------------------------------
     def _settle(self, node: Node) -> None:
-        """Note the nodes below which everything is done on local values."""
+        """Record the nodes at which to do a collective; everything below them is done on local values."""
         if not node.children:
             return
         if node.here < _total(node.children):
@@ -159,7 +161,7 @@ class Sinking:
         return self.jaxpr.replace(eqns=eqns)
 
     def _local(self, node: Node, replaced: dict[int, list[JaxprEqn]]) -> Atom:
-        """The local value of a node; its equations take the place of the node's."""
+        """The local value of a node. Puts its equations in place of the node's."""
         eqn = node.moved.local
         if eqn is None:
             replaced[id(node.eqn)] = []

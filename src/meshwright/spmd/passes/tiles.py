@@ -1,10 +1,10 @@
-"""Sums of partial values that are completed elsewhere, computed of what is complete.
+"""Computes sums of partial values from a completed form of these values, where another use has one.
 
-Where ``v`` holds partial sums, one use often completes it (``reduce_scatter(v)``, which leaves each device a tile, or
-``all_reduce(v)``) while another goes on with the partial sums and completes its own, smaller result: the gradient of a
-layer's input and that of its bias. The second begins at the tile instead: its arithmetic is that of a tile, its
-all-reduce is over fewer axes, an all-gather of the result makes up for it where the tiled dimension is left, and ``v``
-is free sooner.
+If ``v`` holds partial sums, one use often completes it (``reduce_scatter(v)``, which leaves each device a tile, or
+``all_reduce(v)``), while another computes with the partial sums and completes its own, smaller result, such as the
+gradient of a layer's input and that of its bias. The second use then starts from the completed tile instead: its
+arithmetic is on a tile, its all-reduce is over fewer axes, an all-gather of the result is added if it still has the
+tiled dimension, and ``v`` is freed earlier.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from meshwright.spmd.passes.sink import Moved, is_simple
 from meshwright.spmd.report import wire_bytes
 from meshwright.spmd.varying import Variance
 
-#: kinds of collectives by which partial values become complete
+#: kinds of collectives that complete partial values
 _COMPLETE = ("all_reduce", "reduce_scatter")
 
 
 @dataclass(frozen=True)
 class _Way:
-    """From a partial value, which ``complete`` completes, by ``eqns`` to the all-reduce ``last``."""
+    """A chain ``eqns`` from a partial value, which ``complete`` completes elsewhere, to the all-reduce ``last``."""
 
     complete: JaxprEqn
     eqns: tuple[JaxprEqn, ...]
@@ -40,7 +40,7 @@ class _Way:
 
 
 def sum_tiles(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
-    """The jaxpr with sums of what is complete instead of partial sums, wherever something is."""
+    """Replace partial sums by sums of completed values wherever these exist and no more bytes are sent."""
     if sum(_completes(e) for e in jaxpr.eqns) < 2:
         return jaxpr
     gone: set[int] = set()
@@ -80,7 +80,7 @@ def _ways(jaxpr: Jaxpr) -> Iterator[_Way]:
 
 
 def _from_complete(way: _Way, variance: Variance, mesh: AbstractMesh) -> list[JaxprEqn] | None:
-    """What stands for a way and the all-reduce at its end; None where its ops do not commute with the sum."""
+    """The equations that replace a chain and its all-reduce; None if some op does not commute with the sum."""
     done: Any = way.complete.op
     ends = _without(way.last.op, done, mesh)
     if ends is None:
@@ -98,7 +98,7 @@ def _from_complete(way: _Way, variance: Variance, mesh: AbstractMesh) -> list[Ja
         if alike is None or step is None or step.local is None:
             return None
         if tile is not None and step.collective.kind == "all_reduce":
-            tile, ends = None, [way.last.op]  # of tiles that are summed up themselves
+            tile, ends = None, [way.last.op]  # the tiles have been summed over
         elif tile is not None:
             tile = cast(AllGather, step.collective)
         invars = [new if n == i else a for n, a in enumerate(step.local.invars)]
@@ -108,7 +108,7 @@ def _from_complete(way: _Way, variance: Variance, mesh: AbstractMesh) -> list[Ja
 
 
 def _without(last: Any, done: Any, mesh: AbstractMesh) -> list[Op] | None:
-    """The all-reduce over the axes that are left, or none; None if it is not of the same sum."""
+    """The all-reduce over the remaining axes, or no op; None if ``last`` does not reduce the same sum."""
     own, over = mesh.expand(done.axes), mesh.expand(last.axes)
     if not set(own) <= set(over) or (last.reduction, done.reduction) != ("sum", "sum"):
         return None
@@ -117,7 +117,7 @@ def _without(last: Any, done: Any, mesh: AbstractMesh) -> list[Op] | None:
 
 
 def _ended(eqns: list[JaxprEqn], ops: Sequence[Op], last: JaxprEqn) -> list[JaxprEqn]:
-    """With ``ops`` one after the other behind them, for the reasons of ``last`` and with its result."""
+    """Append ``ops`` in order; they keep the notes of ``last``, and the final one has its result."""
     for op in ops:
         (value,) = eqns[-1].outvars
         eqns = [*eqns, last.replace(op=op, invars=[value], outvars=[Var(op.infer(value.aval))])]
