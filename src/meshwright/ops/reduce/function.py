@@ -84,9 +84,7 @@ def reduction_function(
             raise ArgumentError(f"{name}: computation must return scalars in the structure {tree}, got {out} of {got}")
         for x, a in zip(leaves, avals):
             if not _becomes(typeof(x), a.dtype):
-                raise DTypeError(
-                    f"{name}: computation returns {typeof(x).dtype} where it takes {a.dtype}; convert it, or the operand"
-                )
+                raise DTypeError(f"{name}: computation returns {typeof(x).dtype} where it takes {a.dtype}; convert one")
         return [convert(x, a.dtype) for x, a in zip(leaves, avals)]
 
     scalars = [ShapedArray((), a.dtype) for a in avals]
