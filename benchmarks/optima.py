@@ -236,7 +236,7 @@ def transformers() -> dict[str, Case]:
     return found
 
 
-# --- steps --------------------------------------------------------------------------------------------------
+# --- other training steps -----------------------------------------------------------------------------------
 def _demo() -> Any:
     import meshwright as mw
     from meshwright.cli import digits
@@ -275,7 +275,7 @@ def steps() -> dict[str, Case]:
     return {**found, "digits of the demo": Case(_demo), "Megatron layer": Case(megatron_layer)}
 
 
-# --- one op -------------------------------------------------------------------------------------------------
+# --- single ops ---------------------------------------------------------------------------------------------
 def _one(f: Any, spec: Any, shape: tuple[int, ...], out: Any = None, dtype: Any = np.float32) -> Callable[[], Any]:
     import meshwright as mw
 

@@ -142,7 +142,7 @@ class _Pair:
                 entered = [enter(x, lo, self.units) for x, lo in zip(args, self.part.in_layouts)]
             return self.bodies(self.part.source, args, local, entered, "")
 
-    # --- both programs, or their bodies ---------------------------------------------------------------------
+    # --- programs and bodies --------------------------------------------------------------------------------
     def bodies(
         self, whole: ClosedJaxpr, args: Sequence[Any], local: ClosedJaxpr, local_args: Sequence[Any], inside: str
     ) -> FirstDifference | None:

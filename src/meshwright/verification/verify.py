@@ -281,7 +281,7 @@ def _finite(x: Array) -> float:
     return float(np.mean(np.isfinite(value)))
 
 
-# --- what rounding makes ------------------------------------------------------------------------------------
+# --- effects of rounding ------------------------------------------------------------------------------------
 def _allowed(
     request: Request, wide: _Wide, values: Sequence[Array], expected: Sequence[Array], differences: Sequence[Difference]
 ) -> list[float | None]:
@@ -349,7 +349,7 @@ def _has_narrow_floats(jaxpr: ClosedJaxpr) -> bool:
     return any(v.aval.dtype != wide_dtype(v.aval.dtype) for e in all_eqns(jaxpr.jaxpr) for v in e.outvars)
 
 
-# --- what is said -------------------------------------------------------------------------------------------
+# --- results and messages -----------------------------------------------------------------------------------
 def _outputs(
     request: Request, differences: Sequence[Difference], allowed: Sequence[float | None]
 ) -> list[OutputDifference]:

@@ -110,7 +110,7 @@ def _keep_giving(stop: threading.Event) -> None:
             _give()
 
 
-# --- who failed ---------------------------------------------------------------------------------------------
+# --- diagnosis ----------------------------------------------------------------------------------------------
 def read_signs(ranks: tuple[int, ...]) -> dict[int, Sign]:
     """The last heartbeats of the processes."""
     table, signs = LIVING.table, {}

@@ -146,7 +146,7 @@ class _Graph:
         unit, n = prices(self.mesh), moved.collective.group_size
         return round((unit.work * points + unit.memory * _FUSED * size) * (n - 1) / n * _UNIT)
 
-    # --- the new program ------------------------------------------------------------------------------------
+    # --- rewriting ------------------------------------------------------------------------------------------
     def rewritten(self) -> Jaxpr:
         """The jaxpr with gathers at the cut, and everything before them computed in tiles."""
         whole, local = self._needed()

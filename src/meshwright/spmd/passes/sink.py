@@ -113,7 +113,7 @@ class Sinking:
                 self._settle(node)
         return self._rewritten() if self.moves else self.jaxpr
 
-    # --- which values are pending, and at what price -----------------------------------------------------------
+    # --- pending values and their prices -----------------------------------------------------------------------
     def _node(self, eqn: JaxprEqn) -> Node | None:
         if not is_simple(eqn):
             return None
@@ -138,7 +138,7 @@ class Sinking:
         users = self.uses.get(eqn.outvars[0], ())
         return self.price(moved.collective, moved.value, users[0] if len(users) == 1 else None)
 
-    # --- what moves --------------------------------------------------------------------------------------------
+    # --- placement ---------------------------------------------------------------------------------------------
     def _settle(self, node: Node) -> None:
         """Record the nodes at which to do a collective; everything below them is done on local values."""
         if not node.children:
