@@ -1,12 +1,12 @@
-"""Meshwright: one array program, written for one device, becomes what every device of a mesh runs."""
+"""Meshwright compiles an array program written for one device into the program that every device of a mesh runs."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from meshwright.core import xla_log as _xla_log
 from meshwright.core.collector import collector_paused as _collector_paused
 
-del _xla_log  # all that it does is done when it is imported, before those of jaxlib
-with _collector_paused():  # all that is imported lives on
+del _xla_log  # imported for its side effect, which must come before the first import of jaxlib
+with _collector_paused():  # everything imported stays alive
     from meshwright import errors, hardware, lax, memory, numpy, sharding, tree, tree_util
     from meshwright.api.assembling import (
         copy_to_host_async,
@@ -262,7 +262,7 @@ __all__ = [
     "xla_computation",
 ]
 
-#: what few programs need, or not at once
+#: names that few programs need, imported on first use
 _LATE_NAMES = {
     **dict.fromkeys(("ImportedProgram", "load"), "meshwright.api.load"),
     "Plan": "meshwright.api.planning",

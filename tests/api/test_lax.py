@@ -126,6 +126,8 @@ def test_refusals(refuses):
         lax.full((2,), np.ones(3))
     with refuses(ShapeError, "dot", "dot_general"):
         lax.dot(X, X)
+    with refuses(DTypeError, "reduce", "computation", "bool", "float32"):
+        lax.reduce(X, np.float32(0), lambda a, b: a > b, (0,))
     with refuses(DTypeError, "reduce", "float32"):
         lax.reduce(X, np.int32(0), lambda a, b: a + b, [0])
     with refuses(IndexingError, "index_in_dim", "out of bounds"):

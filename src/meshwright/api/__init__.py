@@ -1,1 +1,1 @@
-"""The functions users call: jit and its stages, make_jaxpr, device_put."""
+"""The functions that users call on functions: jit and its stages, make_jaxpr, device_put."""

@@ -1,4 +1,4 @@
-"""The arguments of jitted functions: which are static or donated, and which are no arrays."""
+"""The arguments of jitted functions: which are static or donated, and errors for those that are not arrays."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from meshwright.runtime.devices import require_backend
 
 # --- options that name arguments ----------------------------------------------------------------------------
 def words_of(value: str | Iterable[str] | None, what: str) -> tuple[str, ...]:
-    """Argument names, of one or several.
+    """One or several argument names as a tuple.
 
     Raises:
-      ArgumentTypeError: not strings.
+      ArgumentTypeError: an entry is not a string.
     """
     several = isinstance(value, Iterable) and not isinstance(value, str)
     words = () if value is None else tuple(value) if several else (value,)  # type: ignore[arg-type]
@@ -29,10 +29,10 @@ def words_of(value: str | Iterable[str] | None, what: str) -> tuple[str, ...]:
 
 
 def require_platforms(platforms: Sequence[str] | None) -> None:
-    """Raise unless ``lowering_platforms`` is None or the platform there is.
+    """Raise unless ``lowering_platforms`` is None or names the current platform.
 
     Raises:
-      ArgumentError: naming both.
+      ArgumentError: another platform; names both.
     """
     for platform in platforms or ():
         require_backend(platform, "lower: lowering_platforms")
@@ -41,10 +41,11 @@ def require_platforms(platforms: Sequence[str] | None) -> None:
 def both_ways(
     fun: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...], what: str, function: str = "jit"
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Arguments by number and by name, each completed from the other with the signature of ``fun``.
+    """Argument numbers and names, each completed from the other by the signature of ``fun``.
 
     Raises:
-      ArgumentError: ``fun`` has no such parameter; ``what`` of ``function`` is ``"static"`` or ``"donate"``.
+      ArgumentError: ``fun`` has no such parameter. ``what`` (``"static"`` or ``"donate"``) and ``function`` are for the
+        message.
     """
     parameters = parameters_of(fun)
     if not (numbers or names) or parameters is None:
@@ -72,10 +73,12 @@ def both_ways(
 
 
 def numbers_in_call(what: str, numbers: Sequence[int], count: int, fun: str) -> set[int]:
-    """Numbers of arguments in a call of ``fun`` with ``count``; beyond the last, where there are defaults, as they are.
+    """The argument numbers in a call of ``fun`` with ``count`` arguments, negative ones counted from the end.
+
+    Numbers past the last argument (those of defaults) are kept.
 
     Raises:
-      ArgumentError: one before the first.
+      ArgumentError: a negative number before the first argument.
     """
     if not numbers or min(numbers) >= 0:
         return set(numbers)
@@ -83,7 +86,7 @@ def numbers_in_call(what: str, numbers: Sequence[int], count: int, fun: str) -> 
 
 
 def check_apart(static: Iterable[Any], donated: Iterable[Any], function: str = "jit") -> None:
-    """Raise if an argument is static and donated.
+    """Raise if an argument is both static and donated.
 
     Raises:
       ArgumentError: naming it.
@@ -98,7 +101,7 @@ def check_apart(static: Iterable[Any], donated: Iterable[Any], function: str = "
 
 # --- what went wrong ----------------------------------------------------------------------------------------
 def bad_argument(what: str, leaves: Sequence[Any], names: Sequence[str]) -> MeshwrightError:
-    """The error for the first of ``leaves`` that is no array."""
+    """The error for the first of ``leaves`` that is not an array."""
     for x, name in zip(leaves, names):
         try:
             typeof(x)

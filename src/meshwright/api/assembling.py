@@ -1,4 +1,4 @@
-"""Arrays put together from the parts on their devices, as ``jax.make_array_from_*`` do."""
+"""Arrays assembled from per-device parts, as by ``jax.make_array_from_*``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from meshwright.sharding import AbstractMesh, PmapSharding, Sharding
 def make_array_from_callback(
     shape: Sequence[int], sharding: Sharding, data_callback: Callable[[tuple[slice, ...]], Any], dtype: Any = None
 ) -> Array:
-    """The array of this shape and sharding whose part at ``index`` is ``data_callback(index)``.
+    """An array with this shape and sharding whose part at ``index`` is ``data_callback(index)``.
 
-    ``index`` is a slice a dimension; the callback is asked once for each part, however many devices hold it.
+    ``index`` has one slice per dimension. The callback is called once per distinct part, however many devices hold it.
 
     Raises:
-      ShapeError: a part that does not have the shape of its index.
-      ShardingError: a sharding that does not fit the shape, or that has no devices.
+      ShapeError: a part does not have the shape of its index.
+      ShardingError: the sharding does not fit the shape, or has no devices.
 
     Example:
       >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), P("x"))
@@ -47,12 +47,12 @@ def make_array_from_callback(
 def make_array_from_single_device_arrays(
     shape: Sequence[int], sharding: Sharding, arrays: Sequence[Array], *, dtype: Any = None
 ) -> Array:
-    """The array of this shape and sharding whose part on each device is the one of ``arrays`` that is on that device.
+    """An array with this shape and sharding, assembled from one array on each addressable device.
 
     Raises:
-      ArgumentError: not one array for each device.
-      ShapeError: a part that does not have the shape of its index.
-      ShardingError: a sharding that does not fit the shape, or that has no devices.
+      ArgumentError: not exactly one array per device.
+      ShapeError: a part does not have the shape of its index.
+      ShardingError: the sharding does not fit the shape, or has no devices.
 
     Example:
       >>> split = mw.NamedSharding(mw.make_mesh((2,), ("x",)), P("x"))
@@ -77,15 +77,15 @@ def make_array_from_single_device_arrays(
 
 
 def make_array_from_process_local_data(sharding: Any, local_data: Any, global_shape: Any = None) -> Any:
-    """The array with this sharding whose part on this process is ``local_data``: with one process, all of it. Of a tree
-    of such data, a tree; ``sharding`` and ``global_shape`` are then tree prefixes.
+    """A global array, or tree of them, of which ``local_data`` is this process's part.
 
-    Where ``global_shape`` (or an entry of it) is None, a dimension is as many times as large as it is split between
-    processes; where it is the size of ``local_data``, the data is all of that dimension.
+    For a tree of data, ``sharding`` and ``global_shape`` are tree prefixes. Where ``global_shape`` (or an entry of it)
+    is None, the global size of a dimension is its local size times the number of processes it is split over. An entry
+    equal to the local size means that every process has the whole dimension.
 
     Raises:
       ShapeError: ``global_shape`` does not fit the data and the sharding.
-      ShardingError: a sharding that does not fit the shape, or that has no devices.
+      ShardingError: the sharding does not fit the shape, or has no devices.
 
     Example:
       >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), P("x"))
@@ -128,16 +128,16 @@ def _from_local(sharding: Sharding, local_data: Any, global_shape: Sequence[int 
             )
     if all(stop - start == whole for start, stop, whole in boxes):
         return from_numpy(value, sharding=sharding, transfer="explicit")
-    full = np.empty([whole for _, _, whole in boxes], value.dtype)  # memory that nobody writes to is not taken
+    full = np.empty([whole for _, _, whole in boxes], value.dtype)  # pages never written take no physical memory
     full[tuple(slice(start, stop) for start, stop, _ in boxes)] = value
     return from_numpy(full, sharding=sharding, transfer="explicit")
 
 
 def _box(sharding: Sharding, dim: int, size: int, given: int | None) -> tuple[int, int, int]:
-    """The first row that this process has of a dimension, the one past its last, and how many all have.
+    """The first row of a dimension on this process, the row past its last, and the global size.
 
     Raises:
-      ShardingError: its rows are not neighbours.
+      ShardingError: the rows are not contiguous.
     """
     counts = sharding.tile_counts(dim + 1)
     table, here = sharding.tile_table(dim + 1)[:, dim], sharding.addressable_devices
@@ -155,10 +155,10 @@ def _box(sharding: Sharding, dim: int, size: int, given: int | None) -> tuple[in
 
 
 def _indices(function: str, shape: tuple[int, ...], sharding: Any) -> dict[Any, tuple[slice, ...]]:
-    """What each device holds.
+    """The index of each device's part.
 
     Raises:
-      ShardingError: a sharding that does not fit, or that has no devices.
+      ShardingError: the sharding does not fit, or has no devices.
     """
     if not isinstance(sharding, Sharding) or isinstance(getattr(sharding, "mesh", None), AbstractMesh):
         raise ShardingError(f"{function}: expected a sharding over devices, got {sharding!r}; see make_mesh")
@@ -185,13 +185,13 @@ def _assembled(
 
 
 def device_put_sharded(shards: Sequence[Any], devices: Sequence[Any]) -> Any:
-    """Arrays (or trees of them) put together along a new first dimension, one on each of ``devices``: for ``pmap``.
+    """Stack arrays (or trees of them) along a new leading dimension, one on each of ``devices``; input for ``pmap``.
 
-    Today's way: ``device_put`` of the stacked array with a ``NamedSharding``.
+    Prefer ``device_put`` of the stacked array with a ``NamedSharding``.
 
     Raises:
-      ArgumentError: another number of shards than of devices, or trees of different structures.
-      ShapeError: shards of different shapes or dtypes.
+      ArgumentError: the numbers of shards and devices differ, or trees have different structures.
+      ShapeError: shards have different shapes or dtypes.
 
     Example:
       >>> x = mw.device_put_sharded([mnp.ones(3), mnp.zeros(3)], mw.devices()[:2])
@@ -214,12 +214,12 @@ def device_put_sharded(shards: Sequence[Any], devices: Sequence[Any]) -> Any:
 
 
 def device_put_replicated(x: Any, devices: Sequence[Any]) -> Any:
-    """An array (or a tree of them) with a new first dimension along which each of ``devices`` has it: for ``pmap``.
+    """Replicate an array (or a tree of them) along a new leading dimension, once per device; input for ``pmap``.
 
-    Today's way: ``device_put`` with a replicated ``NamedSharding``, which adds no dimension.
+    Prefer ``device_put`` with a replicated ``NamedSharding``, which adds no dimension.
 
     Raises:
-      ArgumentError: no devices.
+      ArgumentError: ``devices`` is empty.
 
     Example:
       >>> mw.device_put_replicated(mnp.ones(3), mw.devices()[:2]).shape
@@ -245,10 +245,10 @@ def _stacked(function: str, leaves: Sequence[Any], devices: Sequence[Any]) -> Ar
 
 
 def copy_to_host_async(x: Any) -> Any:
-    """``x``, a tree of arrays that will be asked for as NumPy arrays: they are in the host's memory already.
+    """Start copying the arrays of ``x``, a tree, to the host, and return ``x``. Here they are in host memory already.
 
     Raises:
-      DeletedArrayError: an array that was deleted or donated.
+      DeletedArrayError: an array was deleted or donated.
 
     Example:
       >>> mw.copy_to_host_async({"a": mnp.arange(3)})
@@ -261,10 +261,10 @@ def copy_to_host_async(x: Any) -> Any:
 
 
 def live_arrays(platform: str | None = None) -> list[Array]:
-    """All arrays that are alive and hold memory, by a walk over what Python keeps: for looking for leaks.
+    """All arrays that hold memory, found by walking the objects Python's garbage collector tracks; for finding leaks.
 
     Args:
-      platform: of arrays on such devices only, ``"cpu"``.
+      platform: list only arrays on this platform, for example ``"cpu"``.
 
     Example:
       >>> x = mnp.arange(5)

@@ -1,4 +1,4 @@
-"""``sequential_vmap`` and ``fwd_and_bwd``: what needs loops or ``jit`` beside the transformations."""
+"""``sequential_vmap`` and ``fwd_and_bwd``, which need loops or ``jit`` in addition to the transformations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwright.transforms.wrapped import require_callable
 
 
 def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
-    """``f``, which ``vmap`` calls for one index after the other (a ``lax.map``) instead of batching it.
+    """``f`` with a batching rule that calls it once per index (a ``lax.map``) instead of batching it.
 
     Example:
       >>> f = mw.custom_batching.sequential_vmap(lambda x, y: x * y)
@@ -43,10 +43,10 @@ def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
 def fwd_and_bwd(
     fun: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool = False, jitted: bool = True
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The forward and the backward pass of ``fun`` as two functions, compiled once each.
+    """The forward and the backward pass of ``fun`` as two functions, each compiled once.
 
-    ``fwd(*args) -> (output, residuals)`` (and ``aux`` with ``has_aux``); ``bwd(residuals, ct)`` gives the cotangents of
-    the arguments of ``argnums``: one, or a tuple for several.
+    ``fwd(*args)`` returns ``(output, residuals)``, and ``aux`` too with ``has_aux``; ``bwd(residuals, ct)`` returns the
+    cotangent of the argument ``argnums``, or a tuple of them for several.
 
     Raises (when called):
       ArgumentError: ``argnums`` out of range. DifferentiationError: ``ct`` does not fit the output.

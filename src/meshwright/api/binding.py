@@ -1,7 +1,7 @@
-"""A program's shardings on a mesh: what it writes in numbers of devices, or about a mesh of its own, becomes axes.
+"""Binding a program's shardings to a mesh: device counts and meshes of the program's own become axes of that mesh.
 
-Annotations become sharding constraints, manual regions ``shard_map``, and collectives over groups of devices such over
-axes. Inside a manual region annotations are about the other axes alone.
+Annotations become sharding constraints, manual regions become ``shard_map``, and collectives over device groups become
+collectives over axes. Inside a manual region, annotations concern only the automatic axes.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from meshwright.sharding.sdy import SdySharding
 def constraint_on(
     sharding: Annotation, unspecified: Sequence[int], ndim: int, mesh: AnyMesh, manual: Sequence[str] = ()
 ) -> ShardingConstraint | None:
-    """What an annotation asks of a value of ``ndim`` dimensions; None if nothing, as all is manual.
+    """The constraint that an annotation puts on a value of ``ndim`` dimensions; None if all axes are manual.
 
-    ``manual`` are the axes that are manual where the value is.
+    ``manual`` are the axes that are manual at the value.
 
     Raises:
-      ShardingError: the mesh has no axes for it.
-      ImportProgramError: axes that are manual and split the value all the same, or are manual here only.
+      ShardingError: no axes of the mesh express the sharding.
+      ImportProgramError: a manual axis splits the value, or an axis is manual only here.
     """
     if isinstance(sharding, SdySharding) and not _has_axes_of(mesh, sharding):
         sharding = sdy_to_hlo(sharding)
@@ -67,7 +67,7 @@ def constraint_on(
         )
         return ShardingConstraint(NamedSharding(mesh, sharding.spec()), leeway)
     if sharding.kind == "maximal":
-        return ShardingConstraint(NamedSharding(mesh, PartitionSpec()))  # held by one device there, by all here
+        return ShardingConstraint(NamedSharding(mesh, PartitionSpec()))  # on one device there: replicated here
     order = device_order(mesh).tolist()
     outside = set(manual_axes(sharding, mesh.abstract_mesh, order)).difference(mesh.abstract_mesh.expand(manual))
     if (outside and sharding.kind != "manual") or (sharding.kind == "manual" and not manual):
@@ -79,7 +79,7 @@ def constraint_on(
         return None
     try:
         layout = hlo_to_layout(sharding, ndim, mesh.abstract_mesh, order)
-    except ShardingError:  # an order of its own: in a program, devices are in that of the mesh
+    except ShardingError:  # its own device order: within a program, devices are in the mesh's order
         layout = in_own_order(sharding, ndim, mesh).layout(ndim)
     _check_automatic(sharding, layout.split_axes, mesh, manual)
     named = NamedSharding.from_layout(mesh, Layout(layout.dims))
@@ -97,18 +97,18 @@ def _check_automatic(sharding: Annotation, atoms: Sequence[str], mesh: AnyMesh, 
 
 
 def is_plain(sharding: Annotation) -> bool:
-    """Whether it says how a value is split, finally, and nothing else."""
+    """Whether the annotation fixes how the value is split and says nothing else."""
     if isinstance(sharding, SdySharding):
         return sharding.is_plain
     return sharding.kind != "unreduced" and "unreduced" not in sharding.subgroups
 
 
 def on_mesh(sharding: Annotation, ndim: int, mesh: AnyMesh, what: str) -> NamedSharding:
-    """A sharding of a parameter or result over a mesh.
+    """The sharding of a parameter or result over a mesh.
 
     Raises:
-      ShardingError: the mesh has no axes for it.
-      ImportProgramError: a manual value.
+      ShardingError: no axes of the mesh express it.
+      ImportProgramError: the value is manual.
     """
     try:
         constraint = constraint_on(sharding, (), ndim, mesh)
@@ -124,14 +124,14 @@ def on_mesh(sharding: Annotation, ndim: int, mesh: AnyMesh, what: str) -> NamedS
 
 
 def _has_axes_of(mesh: AnyMesh, sharding: SdySharding) -> bool:
-    """Whether a sharding is over the axes, and the devices, of ``mesh``."""
+    """Whether a sharding uses axes and devices of ``mesh``."""
     ids = sharding.device_ids or tuple(range(sharding.mesh.size))
     same_sizes = all(mesh.shape.get(a) == n for a, n in sharding.mesh.shape.items())
     return same_sizes and (mesh.size != len(ids) or tuple(device_order(mesh).tolist()) == ids)
 
 
 def _on_its_devices(sharding: HloSharding, ndim: int, mesh: AnyMesh) -> bool:
-    """Whether the axes of ``mesh`` say which device holds which tile."""
+    """Whether the sharding, with its device order, can be expressed by axes of ``mesh``."""
     try:
         hlo_to_layout(sharding, ndim, mesh.abstract_mesh, device_order(mesh).tolist())
     except ShardingError:
@@ -141,20 +141,20 @@ def _on_its_devices(sharding: HloSharding, ndim: int, mesh: AnyMesh) -> bool:
 
 # --- a program ----------------------------------------------------------------------------------------------
 def bind_to_mesh(jaxpr: ClosedJaxpr, mesh: AnyMesh, name: str) -> ClosedJaxpr:
-    """A program without calls, its shardings over the axes of ``mesh``.
+    """Inline the calls of a program and express its shardings over the axes of ``mesh``.
 
     Raises:
-      ImportProgramError: a sharding, region or group of devices that has no meaning on this mesh; says where.
-      ShardingError: the mesh has no axes for a sharding.
+      ImportProgramError: a sharding, region or device group has no meaning on this mesh; says where.
+      ShardingError: no axes of the mesh express a sharding.
     """
     return inline_calls(_Binder(mesh, name).jaxpr(jaxpr, ()))
 
 
 def partitioned_elsewhere(jaxpr: ClosedJaxpr, mesh: AnyMesh, name: str) -> ClosedJaxpr:
-    """What each device of a mesh runs, of a program that another partitioner made: its collectives over axes.
+    """The per-device program made by another partitioner, with its collectives over the axes of ``mesh``.
 
     Raises:
-      ImportProgramError: a group of devices that has no meaning on this mesh; says where.
+      ImportProgramError: a device group has no meaning on this mesh; says where.
     """
     return inline_calls(_Binder(mesh, name).jaxpr(inline_calls(jaxpr), tuple(mesh.axis_names)))
 
@@ -169,7 +169,7 @@ class _Binder:
         return replaced(jaxpr, lambda eqn: self.equation(eqn, manual))
 
     def equation(self, eqn: JaxprEqn, manual: tuple[str, ...]) -> JaxprEqn | None:
-        """The equation on the mesh; None for an annotation that says nothing there."""
+        """The equation on the mesh; None for an annotation that has no effect there."""
         op = eqn.op
         if isinstance(op, ShardingAnnotation):
             with self.located(eqn):
@@ -184,7 +184,7 @@ class _Binder:
 
     @contextmanager
     def located(self, eqn: JaxprEqn) -> Iterator[None]:
-        """Errors inside say which equation they are about."""
+        """Add the equation to the message of errors raised inside."""
         try:
             yield
         except MeshwrightError as error:
@@ -212,7 +212,7 @@ class _Binder:
         return tuple(a for a in self.mesh.axis_names if a in axes)
 
     def axes_of(self, op: ManualComputation, manual: tuple[str, ...]) -> tuple[str, ...]:
-        """The axes that a region makes manual."""
+        """The axes that are manual in a region."""
         mesh = self.mesh.abstract_mesh
         if isinstance(op.manual, HloSharding):
             atoms = set(manual_axes(op.manual, mesh, device_order(self.mesh).tolist()))
@@ -228,7 +228,7 @@ class _Binder:
         return tuple(a for a in axes if a not in manual)
 
     def cut(self, sharding: Annotation | None, value: Atom, mine: tuple[str, ...]) -> PartitionSpec:
-        """How the axes ``mine`` cut a value into its parts."""
+        """How the axes ``mine`` split a value into parts."""
         if sharding is None:
             return PartitionSpec()
         mesh, ndim = self.mesh.abstract_mesh, value.aval.ndim
@@ -259,7 +259,7 @@ class _Binder:
         return eqn.replace(op=Jit(op.name, jaxpr, inline=True))
 
     def number(self, grid: ManualGrid) -> Callable[..., list[Any]]:
-        """The number of the device at this position; along automatic axes, of the first."""
+        """The number of the device at this position; along automatic axes, that of the first device."""
         sizes = grid.grid.axis_sizes
         return lambda: [convert(entry_at_position(grid.manual, sizes, grid.devices[0]), dtypes.uint32)]
 
@@ -276,7 +276,7 @@ class _Binder:
                 return (lambda x: [x]) if perm else (lambda x: [zeros_like(x)])
             return lambda x: [Ppermute(axes, sizes(axes), perm).bind(x)]
         groups = grid.groups(op.groups)
-        if isinstance(collective, AllReduce):  # in any order
+        if isinstance(collective, AllReduce):  # the order within groups does not matter
             groups = tuple(tuple(sorted(g)) for g in groups)
         group_axes = grid.axes_of(groups)
         if group_axes is None:
@@ -292,7 +292,8 @@ class _Binder:
 def annotate_ends(
     jaxpr: ClosedJaxpr, ins: Sequence[Annotation | None], outs: Sequence[Annotation | None]
 ) -> ClosedJaxpr:
-    """``jaxpr`` with annotations, as equations, on parameters and results whose shardings say more than their split."""
+    """``jaxpr`` with annotation equations for parameters and results whose annotations say more than how they are
+    split."""
     inner = jaxpr.jaxpr
     before: list[JaxprEqn] = []
     marked = {v: _marked(v, s, before) for v, s in zip(inner.invars, ins)}
@@ -321,7 +322,7 @@ def _marked(atom: Any, sharding: Annotation | None, eqns: list[JaxprEqn]) -> Any
 
 
 def without_annotations(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """``jaxpr`` with identities in the place of annotations, in its regions too."""
+    """``jaxpr`` with annotations replaced by identities, also in its regions."""
 
     def free(eqn: JaxprEqn) -> JaxprEqn:
         return eqn.replace(op=copy) if isinstance(eqn.op, ShardingAnnotation) else in_regions(eqn, without_annotations)

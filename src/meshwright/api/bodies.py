@@ -1,7 +1,7 @@
-"""Tracing of the functions that control flow takes: bodies that close over nothing.
+"""Tracing the functions that control flow takes into closed bodies.
 
-Values that a function uses from outside become operands. A function object that is called again with the same types is
-not traced again, so that a loop in op-by-op code compiles once.
+Values that a function closes over become operands. A function object called again with the same types is not traced
+again, so a loop in op-by-op code compiles once.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ on_clear(_bodies.clear)
 
 
 def trace_body(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArray], what: str) -> Body:
-    """``fun(*args)`` at the types of the leaves of its tuple of arguments.
+    """Trace ``fun(*args)``, where ``avals`` are the types of the leaves of ``args``.
 
     Raises:
-      ArgumentTypeError: ``fun`` returned something that is no array; ``what`` names the function that takes it.
+      ArgumentTypeError: ``fun`` returned something other than arrays; ``what`` names the function that takes it.
     """
     key = (in_tree, tuple(avals), scope(), get_mesh(), config.tracing)
     try:
         traced = _bodies.setdefault(fun, {})
-    except TypeError:  # not hashable, or without weak references: traced at every call
+    except TypeError:  # not hashable, or does not support weak references: traced at every call
         traced = {}
     if key not in traced:
         body = _trace(fun, in_tree, avals, what)
@@ -85,7 +85,7 @@ def _trace(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArray], 
 
 
 def share_constants(bodies: Sequence[Body]) -> tuple[list[ClosedJaxpr], list[Any]]:
-    """The jaxprs with the constants of all of them as first parameters, and those constants."""
+    """The jaxprs with the constants of all bodies as leading parameters, and those constants."""
     every = {id(c): c for body in bodies for c in body.consts}
     jaxprs = []
     for body in bodies:
@@ -98,7 +98,7 @@ def share_constants(bodies: Sequence[Body]) -> tuple[list[ClosedJaxpr], list[Any
 
 
 def adapted(fun: Callable[..., Any], adapt: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
-    """``adapt(fun)``, the same object as long as ``fun`` lives, so that its traces are found again."""
+    """``adapt(fun)``: the same object as long as ``fun`` lives, so that its traces are found again."""
     try:
         entries = _wrapped.setdefault(fun, {})
         alive = ref(fun)
@@ -112,9 +112,9 @@ def adapted(fun: Callable[..., Any], adapt: Callable[[Callable[..., Any]], Calla
 
 # --- types of what is carried -------------------------------------------------------------------------------
 def promoted(leaves: Sequence[Any], outs: Sequence[ShapedArray]) -> list[Any] | None:
-    """Weakly typed ``leaves`` (Python numbers) converted to the dtypes that come out; None if they have these.
+    """Weakly typed ``leaves`` (Python numbers) converted to the output dtypes; None if there is nothing to convert.
 
-    As in JAX, a number of the dtype that comes out stays weakly typed in the body.
+    As in JAX, a number that already has the output dtype stays weakly typed in the body.
     """
     if len(leaves) != len(outs):
         return None
@@ -130,10 +130,10 @@ def promoted(leaves: Sequence[Any], outs: Sequence[ShapedArray]) -> list[Any] | 
 
 
 def check_carry(what: str, fun: Any, value: Any, out_tree: Any, out_avals: Sequence[ShapedArray]) -> None:
-    """Raise unless what comes out of the body ``fun`` is like what goes in.
+    """Raise unless the carry that ``fun`` returns has the structure and types of the one it takes.
 
     Raises:
-      ArgumentTypeError: another structure. ShapeError: other types.
+      ArgumentTypeError: the structure differs. ShapeError: a type differs.
     """
     in_tree = pytree.structure(value)
     if in_tree != out_tree:
@@ -167,7 +167,7 @@ def check_carry(what: str, fun: Any, value: Any, out_tree: Any, out_avals: Seque
 
 
 def _steps(what: str, length: Any) -> int:
-    """A number of steps; a float that is one, too, as quotients are."""
+    """A number of steps; integral floats are accepted, since quotients are floats."""
     whole = isinstance(length, (float, np.floating)) and float(length).is_integer()
     return as_integer(f"{what}: length", int(length) if whole else length)
 
@@ -176,7 +176,7 @@ def leading_size(what: str, xs: Any, length: int | None) -> int:
     """The common leading dimension of the leaves of ``xs``.
 
     Raises:
-      ArgumentError: there is none, or it is not ``length``.
+      ArgumentError: the leaves have none, or it is not ``length``.
     """
     sizes: dict[int, str] = {} if length is None else {_steps(what, length): "length"}
     for path, x in zip(pytree.paths(xs), pytree.leaves(xs)):

@@ -1,8 +1,8 @@
 """``pure_callback`` and ``io_callback``: Python functions of NumPy arrays as parts of traced programs.
 
-Programs that call Python are waited for: when a call returns, all callbacks in it have happened, and what they raised
-is raised. On a mesh a callback gets whole arrays and is called once, in the process of the mesh's first device; in a
-``shard_map`` each device calls it with its part. Source: ``jax.pure_callback`` for the interface.
+A call of a program with callbacks returns only after all of them have run; their exceptions are raised there. On a mesh
+a callback gets whole arrays and is called once, in the process of the mesh's first device; in a ``shard_map``, each
+device calls it with its part. The interface follows ``jax.pure_callback``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_
 
 @dataclass(frozen=True)
 class FlatFunction:
-    """A function of trees as one of flat arrays; equal ones are equal, so that their programs are found again."""
+    """A function of trees as a function of flat arrays; equal ones compare equal, so that their programs are reused."""
 
     fun: Callable[..., Any]
     in_tree: Any
@@ -47,7 +47,8 @@ class FlatFunction:
 
 
 def _alike(got: pytree.PyTreeDef, want: pytree.PyTreeDef) -> bool:
-    """Whether leaves belong to each other: one and one, or those of sequences, of whatever kind, at the same places."""
+    """Whether the leaves of two structures correspond: single leaves do, and so do leaves at the same places of
+    sequences of any kind."""
     trees = [pytree.unflatten(t, range(t.num_leaves)) for t in (got, want)]
     return got.num_leaves == want.num_leaves == 1 or _as_lists(trees[0]) == _as_lists(trees[1])
 
@@ -57,10 +58,10 @@ def _as_lists(tree: Any) -> Any:
 
 
 def _by_one_process(sharding: Any, where: str) -> None:
-    """Refuse what says which device calls, where it matters.
+    """Refuse a ``sharding`` that names the calling device where that would matter.
 
     Raises:
-      ArgumentTypeError: it is no device's sharding. ArgumentError: there are several processes, of which one calls.
+      ArgumentTypeError: not a single-device sharding. ArgumentError: there are several processes.
     """
     if sharding is None:
         return
@@ -95,10 +96,10 @@ def declared_results(tree: Any, where: str) -> tuple[tuple[ShapedArray, ...], An
 
 
 def flat_arrays(args: Any, kwargs: Any, where: str) -> tuple[list[Any], pytree.PyTreeDef]:
-    """The leaves of the arguments, and their structure.
+    """The leaves of the arguments and their structure.
 
     Raises:
-      ArgumentTypeError: one is no array, and could not be passed by a compiled program.
+      ArgumentTypeError: a leaf is not an array, so a compiled program could not pass it.
     """
     leaves, tree = pytree.flatten((args, kwargs))
     for x in leaves:
@@ -113,22 +114,22 @@ def pure_callback(
     callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, sharding: SingleDeviceSharding | None = None,
     vmap_method: str | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """``callback(*args, **kwargs)``, computed in Python on NumPy arrays, inside or outside of traced functions.
+    """Call ``callback(*args, **kwargs)`` in Python on NumPy arrays, inside or outside traced functions.
 
     Args:
-      callback: a function without effects, of NumPy arrays (in the structure of the arguments).
-      result_shape_dtypes: what it returns: a tree of ``ShapeDtypeStruct`` or anything with ``shape`` and ``dtype``;
-        lists may come as tuples.
-      sharding: that of a device, which calls it: of one process all are the same.
-      vmap_method: how ``vmap`` calls it: ``"sequential"`` (or ``"sequential_unrolled"``) for each entry;
-        ``"expand_dims"`` once, with a leading dimension on all arguments, of size 1 where one is not mapped;
-        ``"broadcast_all"`` once, all of them repeated; ``"legacy_vectorized"`` once, what is not mapped as it is.
+      callback: a pure function of NumPy arrays, in the structure of the arguments.
+      result_shape_dtypes: the types of its results: a tree of ``ShapeDtypeStruct`` or anything with ``shape`` and
+        ``dtype``. It may return tuples for lists.
+      sharding: the device that calls it. The devices of one process are equivalent.
+      vmap_method: how ``vmap`` calls it: ``"sequential"`` (or ``"sequential_unrolled"``) once per entry;
+        ``"expand_dims"`` once, with a leading dimension on all arguments, of size 1 for those that are not mapped;
+        ``"broadcast_all"`` once, with these repeated; ``"legacy_vectorized"`` once, with these unchanged.
 
     Raises:
-      ArgumentError: 64 bits are declared without ``enable_x64``, another ``vmap_method``, or ``sharding`` where there
-        are several processes.
-      CallbackError: it raised, or returned something else.
-      DifferentiationError: a derivative through it is wanted; give it one with ``custom_jvp``.
+      ArgumentError: a 64-bit result without ``enable_x64``, an unknown ``vmap_method``, or ``sharding`` with several
+        processes.
+      CallbackError: the callback raised, or returned results of other types.
+      DifferentiationError: differentiated; define a derivative with ``custom_jvp``.
       RuleError: under ``vmap`` without ``vmap_method``.
 
     Example:
@@ -154,14 +155,14 @@ def io_callback(
     callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, sharding: SingleDeviceSharding | None = None,
     ordered: bool = False, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """As :func:`pure_callback`, for functions with effects: each call happens, and happens once.
+    """As :func:`pure_callback`, for functions with side effects: each call runs exactly once.
 
     Args:
-      ordered: callbacks with ``ordered=True`` happen in program order, also across loops.
+      ordered: callbacks with ``ordered=True`` run in program order, also across loops.
 
     Raises:
-      CallbackError: it raised, or returned something else.
-      DifferentiationError: a derivative through it is wanted.
+      CallbackError: the callback raised, or returned results of other types.
+      DifferentiationError: differentiated.
       RuleError: ``ordered`` under ``vmap``.
 
     Example:

@@ -1,4 +1,4 @@
-"""Calls of programs that are made for one type of arguments: what is given, against what they take."""
+"""Calls of programs made for fixed argument types: checking the arguments against them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from meshwright.sharding import Sharding
 
 @dataclass(frozen=True)
 class Taken:
-    """What a program takes.
+    """The arguments that a program takes.
 
-    ``stage`` is what became of the program (``compiled``), ``shardings`` are those of its arguments (None: any),
-    ``place`` is a sharding over the devices that it is for (None: arrays may come from anywhere). Of what the program
-    does not use only the type is checked.
+    ``stage`` names the stage of the program for messages (``compiled``), ``shardings`` are those of its arguments
+    (None: any), and ``place`` is a sharding over the program's devices (None: arrays may come from any). Of arguments
+    that the program does not use, only the types are checked.
     """
 
     program: Program
@@ -42,13 +42,13 @@ class Taken:
     place: Sharding | None
 
     def leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arrays of a call. An error names every argument that is wrong.
+        """The arrays of a call. The error names every wrong argument.
 
         Raises:
-          ArgumentTypeError: arguments of another structure, or something that is no array.
-          ArgumentError: another number of arrays than a program without a structure takes.
-          ShapeError: an array of another type. MeshError: an array that was placed on other devices. ShardingError: one
-          that was placed otherwise than the program takes it.
+          ArgumentTypeError: the structure differs, or an argument is not an array.
+          ArgumentError: the number of arrays differs, for a program without a structure.
+          ShapeError: an array has another type. MeshError: an array was placed on other devices. ShardingError: an
+            array was placed with another sharding.
         """
         flat = self._flat(args, kwargs)
         program = self.program
@@ -74,7 +74,7 @@ class Taken:
     def _mistake(
         self, x: Any, argument: Argument, sharding: Sharding | None, place: Sharding | None
     ) -> MeshwrightError | None:
-        """What is wrong with an argument."""
+        """The error for one argument; None if it is right."""
         program, name, want = self.program.name, argument.name, argument.aval
         try:
             got = typeof(x)
@@ -100,11 +100,11 @@ def _check_count(what: str, program: Program, flat: Sequence[Any]) -> None:
 
 
 def leaves_for(function: str, program: Program, args: Any) -> list[Any]:
-    """The arrays of ``args``, in whatever trees, for the arguments that a program uses; ``function`` converts types.
+    """The arrays of ``args``, in any trees, for the arguments that a program uses; ``function`` may convert dtypes.
 
     Raises:
-      ArgumentError: another number of arrays. ArgumentTypeError: something that is no array.
-      ShapeError: an array of another shape.
+      ArgumentError: the number of arrays differs. ArgumentTypeError: a leaf is not an array.
+      ShapeError: an array has another shape.
     """
     what, flat = f"{function}: {program.name!r}", pytree.leaves(args)
     _check_count(what, program, flat)
@@ -119,9 +119,10 @@ def leaves_for(function: str, program: Program, args: Any) -> list[Any]:
 
 
 def misplaced(what: str, x: Any, expected: Sharding | None, moves: bool) -> ShardingError | None:
-    """What is wrong with where an argument lies: the user placed it, and otherwise than a function takes it.
+    """The error for an argument that the user placed with another sharding than the function takes; None if it is
+    right.
 
-    One that ``moves`` is moved, with a warning.
+    With ``moves`` the argument is moved instead, with a warning.
     """
     if type(x) is not Array or not x.committed or expected is None or x.sharding is expected:
         return None
@@ -138,7 +139,7 @@ def misplaced(what: str, x: Any, expected: Sharding | None, moves: bool) -> Shar
 
 
 def together(name: str, errors: Sequence[MeshwrightError]) -> MeshwrightError:
-    """Errors of several arguments as one, of the type of the first."""
+    """Errors of several arguments as one, with the type of the first."""
     if len(errors) == 1:
         return errors[0]
     listed = "".join(f"\n  {error}" for error in errors)
@@ -146,6 +147,6 @@ def together(name: str, errors: Sequence[MeshwrightError]) -> MeshwrightError:
 
 
 def _call_text(in_tree: Any) -> str:
-    """The structure of a call's arguments, as ``(*, [*, *])`` and ``{'name': *}``."""
+    """The structure of a call's arguments, such as ``(*, [*, *])`` and ``{'name': *}``."""
     args, kwargs = in_tree.children()
     return pytree.show(args) + (f" and {pytree.show(kwargs)}" if kwargs.num_leaves else "")

@@ -1,4 +1,4 @@
-"""References from outside in bodies of control flow, and as arguments of jitted functions, as values in and out."""
+"""References that bodies of control flow close over, or jitted functions take, as values passed in and out."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
 
 
 def _with_references(run: Callable[[tuple[Ref, ...]], Any]) -> Any:
-    """``run(references)``, where these are what it turns out to use from the trace around it."""
+    """``run(references)``, where ``references`` are those it turns out to use from the enclosing trace."""
     used: tuple[Ref, ...] = ()
     while True:
         try:
             return run(used)
         except ForeignReferenceError as foreign:
             if not foreign.ref.is_here() or any(ref is foreign.ref for ref in used):
-                raise  # it was not used in the body itself, but in a function that is traced within
+                raise  # it was used not in the body itself, but in a function traced within it
             used = (*used, foreign.ref)
 
 
 def _brought(fun: Callable[..., Any], refs: Sequence[Ref]) -> Callable[..., Any]:
-    """``fun``, in which references begin with values that are its first argument; gives what they hold then, and its
-    result."""
+    """``fun`` with the references' initial values as first argument; returns their final values and the result."""
 
     @wraps(fun)
     def brought(values: Sequence[Any], *args: Any) -> tuple[tuple[Any, ...], Any]:
@@ -56,7 +55,7 @@ def _replace(refs: Sequence[Ref], values: Sequence[Any]) -> None:
 
 # --- branches -----------------------------------------------------------------------------------------------
 def in_branches(branches: Callable[..., Any]) -> Callable[..., Any]:
-    """``branches(what, index, functions, names, operands)``, whose functions use references."""
+    """Allow the functions of ``branches(what, index, functions, names, operands)`` to use references."""
 
     @wraps(branches)
     def wrapped(
@@ -77,7 +76,7 @@ def in_branches(branches: Callable[..., Any]) -> Callable[..., Any]:
 
 # --- loops --------------------------------------------------------------------------------------------------
 def in_scan(scan: Callable[..., Any]) -> Callable[..., Any]:
-    """``scan(loop, f, init, ...)``, whose function uses references."""
+    """Allow the function of ``scan(loop, f, init, ...)`` to use references."""
 
     @wraps(scan)
     def wrapped(loop: Any, f: Callable[..., Any], init: Any, *rest: Any) -> Any:
@@ -94,7 +93,7 @@ def in_scan(scan: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_while(loop_: Callable[..., Any]) -> Callable[..., Any]:
-    """``loop_(loop, cond_fun, body_fun, init_val)``, whose functions use references."""
+    """Allow the functions of ``loop_(loop, cond_fun, body_fun, init_val)`` to use references."""
 
     @wraps(loop_)
     def wrapped(loop: Any, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_val: Any) -> Any:
@@ -112,7 +111,7 @@ def in_while(loop_: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class _Carried:
-    """References among what a loop carries, before what it carries otherwise: one value, or a tuple of ``parts``."""
+    """References carried by a loop, ahead of the user's carry: one value, or a tuple of ``parts``."""
 
     refs: tuple[Ref, ...]
     parts: bool
@@ -121,7 +120,7 @@ class _Carried:
         return (*_values(self.refs), *(init if self.parts else (init,)))
 
     def ended(self, carry: tuple[Any, ...]) -> Any:
-        """The rest of the last carry; the references have what they got."""
+        """The user's part of the final carry; sets the references to their final values."""
         values, rest = self._split(carry)
         _replace(self.refs, values)
         return rest
@@ -134,7 +133,7 @@ class _Carried:
         return (*values, *(rest if self.parts else (rest,)))
 
     def step(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """A body of ``scan``."""
+        """``f`` as a body of ``scan``."""
 
         @wraps(f)
         def step(carry: Any, x: Any) -> Any:
@@ -145,7 +144,7 @@ class _Carried:
         return step
 
     def body(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """A body of ``while_loop``."""
+        """``f`` as a body of ``while_loop``."""
 
         @wraps(f)
         def body(carry: Any) -> Any:
@@ -155,7 +154,7 @@ class _Carried:
         return body
 
     def test(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """What says whether a ``while_loop`` goes on, which writes nothing."""
+        """``f`` as a predicate of ``while_loop``, which must not write to references."""
 
         @wraps(f)
         def test(carry: Any) -> Any:
@@ -170,11 +169,11 @@ class _Carried:
 
 # --- arguments ----------------------------------------------------------------------------------------------
 def call_with_references(jitted: JitFunction, args: Any, kwargs: Any, static: Any) -> Any:
-    """A call of a jitted function of whose arguments (those that are not ``static``) some are no arrays: references.
+    """Call a jitted function that has references among its dynamic arguments.
 
     Raises:
-      ArgumentTypeError: one is neither.
-      ArgumentError: one is given twice.
+      ArgumentTypeError: an argument is neither an array nor a reference.
+      ArgumentError: the same reference is passed twice.
     """
     leaves, treedef = pytree.flatten((args, kwargs))
     places = tuple(i for i, x in enumerate(leaves) if isinstance(x, Ref))
@@ -189,13 +188,13 @@ def call_with_references(jitted: JitFunction, args: Any, kwargs: Any, static: An
     try:
         values, out = _jitted_of_values(jitted, (treedef, static, places))(*args, **kwargs)
     except Exception as error:
-        raise error from None  # not by what brought us here
+        raise error from None  # without the exception that led here
     _replace(refs, values)
     return out
 
 
 def _jitted_of_values(jitted: JitFunction, key: tuple[Any, Any, tuple[int, ...]]) -> JitFunction:
-    """The jitted function of values; the same for a key."""
+    """The jitted function of values; the same object for equal keys."""
     known = vars(jitted).setdefault("_of_values", {})
     if key not in known:
         fun = _of_values(jitted.with_static(key[1]), key[2])
@@ -206,7 +205,7 @@ def _jitted_of_values(jitted: JitFunction, key: tuple[Any, Any, tuple[int, ...]]
 
 
 def _of_values(fun: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
-    """``fun`` of values where it takes references; gives what these hold then, and its result."""
+    """``fun`` with values in place of references; returns their final values and the result."""
 
     def of_values(*args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         leaves, treedef = pytree.flatten((args, kwargs))

@@ -1,7 +1,7 @@
-"""What is different between two partitioned programs, or between one and what was written down of it.
+"""The differences between two partitioned programs, or between one and a stored summary.
 
-A collective is known by its kind, its axes and the text of the line that it comes from, so that edits elsewhere in the
-file change nothing.
+A collective is identified by its kind, its axes and the text of its source line, so that edits elsewhere in the file do
+not matter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERS = ("bytes_sent", "peak_bytes", "work", "redundancy")
 
 
 class Changes(Printed, tuple[str, ...]):
-    """What came (``+``), went (``-``) and changed (``~``), each in words; empty, and so false, if nothing did."""
+    """What was added (``+``), removed (``-``) and changed (``~``), as text; empty, and so false, if nothing was."""
 
     __slots__ = ()
 
@@ -30,12 +30,12 @@ class Changes(Printed, tuple[str, ...]):
 
 
 def changes(before: Any, after: Any) -> Changes:
-    """What ``after`` does otherwise than ``before``: collectives, bytes, memory, work, replication and padding."""
+    """The differences of ``after`` from ``before``: collectives, bytes, memory, work, replication and padding."""
     return Changes(compared(summary(before), summary(after), reasons(after)))
 
 
 def place(source: SourceLocation) -> str:
-    """``model.py (forward): return x @ w``; with the line's number where its text cannot be read."""
+    """``model.py (forward): return x @ w``, or the line's number if its text cannot be read."""
     text = linecache.getline(source.file, source.line).strip()
     if not text:
         return str(source)
@@ -47,7 +47,7 @@ def _known(collective: Any) -> str:
 
 
 def summary(partitioned: Any) -> dict[str, Any]:
-    """What is compared of a program: by name, what JSON can hold."""
+    """The properties of a program that are compared, by name, as values that JSON can hold."""
     collectives: dict[str, dict[str, int]] = {}
     for c in partitioned.collectives:
         entry = collectives.setdefault(_known(c), {"count": 0, "bytes": 0})
@@ -66,12 +66,12 @@ def summary(partitioned: Any) -> dict[str, Any]:
 
 
 def reasons(partitioned: Any) -> dict[str, str]:
-    """Why each collective is there."""
+    """The reason of each collective."""
     return {_known(c): c.reason for c in partitioned.collectives}
 
 
 def compared(pinned: Mapping[str, Any], current: Mapping[str, Any], reasons: Mapping[str, str]) -> list[str]:
-    """What came (+), went (-) and changed (~), in words."""
+    """What was added (+), removed (-) and changed (~), as text."""
     changes = []
     if pinned.get("mesh") != current["mesh"]:
         changes.append(f"~ mesh: {pinned.get('mesh')} is now {current['mesh']}")

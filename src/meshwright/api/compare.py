@@ -1,4 +1,4 @@
-"""Our partition of a program beside the one that XLA's own partitioner makes of it."""
+"""Compares our partition of a program with that of XLA's own partitioner."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ from meshwright.targets.schedule import Scheduled, schedule_of
 
 @dataclass(frozen=True)
 class PartitionFigures:
-    """One partitioner's result: collectives as ``{kind: (count, bytes sent)}``, seconds it took, bytes it holds.
+    """The result of one partitioner: collectives as ``{kind: (count, bytes sent)}``, seconds it took, bytes of memory.
 
-    A collective in a loop is counted once, and what it sends as often as the loop runs it, where that is known.
-
-    ``redundancy`` is the work of all devices over the program's, ``run_seconds`` the modelled time of a run; both are
-    None where what a device runs cannot be read, which ``note`` explains.
+    A collective in a loop is counted once, its bytes once per iteration where their number is known. ``redundancy`` is
+    the work of all devices divided by that of the program, ``run_seconds`` the modelled time of a run; both are None
+    where the per-device program cannot be read, and ``note`` says why.
     """
 
     kinds: dict[str, tuple[int, int]]
@@ -48,7 +47,7 @@ class PartitionFigures:
 
 
 def by_kind(collectives: Iterable[tuple[str, int]]) -> dict[str, tuple[int, int]]:
-    """Count and bytes of collectives, by kind."""
+    """Count and bytes of collectives by kind."""
     kinds: dict[str, tuple[int, int]] = {}
     for kind, sent in collectives:
         count, total = kinds.get(kind, (0, 0))
@@ -57,7 +56,7 @@ def by_kind(collectives: Iterable[tuple[str, int]]) -> dict[str, tuple[int, int]
 
 
 def our_figures(program: ImportedProgram, **where: Any) -> PartitionFigures:
-    """What our partitioner makes of a program; memory is the predicted peak."""
+    """The figures of our partition of a program; memory is the predicted peak."""
     start = time.perf_counter()
     part = program.partition(**where)
     traffic = by_kind((c.kind, c.bytes_sent) for c in part.collectives)
@@ -66,13 +65,13 @@ def our_figures(program: ImportedProgram, **where: Any) -> PartitionFigures:
 
 
 def compiled_figures(program: ImportedProgram, **where: Any) -> PartitionFigures:
-    """What XLA makes of our per-device program: what :func:`xla_figures` says of its own, by the same compiler.
+    """The figures of our per-device program as compiled by XLA, comparable with :func:`xla_figures`.
 
-    XLA simplifies programs before they are counted (a division by a constant is a product then), which is no work of
-    the partitioner.
+    XLA simplifies a program before it is counted (a division by a constant becomes a product), which is not the
+    partitioner's doing.
 
     Raises:
-      CompileError: XLA refused it.
+      CompileError: XLA rejected it.
     """
     part = program.partition(**where)
     module = module_bytecode(part.module("cpu"))
@@ -83,14 +82,14 @@ def compiled_figures(program: ImportedProgram, **where: Any) -> PartitionFigures
 def xla_figures(
     source: str | Path | bytes, program: ImportedProgram | None = None, mesh: AbstractMesh | None = None
 ) -> PartitionFigures:
-    """What XLA's partitioner makes of a StableHLO file, or of its bytes; memory is the peak, as compiled.
+    """The figures of XLA's partition of a StableHLO file, or its bytes; memory is the peak of the compiled program.
 
-    Work and time are those of the module that it makes for a device, on ``mesh`` (or the program's own), by the model
-    that our programs are priced by.
+    Work and time are those of XLA's per-device module on ``mesh`` (or the program's own), by the cost model that prices
+    our programs.
 
     Raises:
       ArgumentError: the program is written for one device.
-      CompileError: XLA refused it.
+      CompileError: XLA rejected it.
     """
     program = program or load(source)
     devices = program.num_partitions
@@ -104,7 +103,7 @@ def xla_figures(
 
 
 def _figures(partition: XlaPartition, program: ImportedProgram, mesh: AbstractMesh | None) -> PartitionFigures:
-    """Those of a module that XLA has compiled."""
+    """The figures of a module compiled by XLA."""
     collectives = schedule_of(parse_hlo(partition.compiled), program.num_partitions).collectives
     kinds = by_kind((c.kind, c.count * _sent(c)) for c in collectives)
     figures = PartitionFigures(kinds, partition.seconds, partition.peak_bytes)
@@ -116,7 +115,7 @@ def _figures(partition: XlaPartition, program: ImportedProgram, mesh: AbstractMe
 
 
 def _sent(collective: Scheduled) -> int:
-    """Bytes that one device sends in one run of a collective, from those of its results."""
+    """Bytes that one device sends in one run of a collective, from the sizes of its results."""
     group = max(map(len, collective.groups))
     result = sum(t.nbytes for t in collective.instruction.types)
     operand = {"all_gather": result // group, "reduce_scatter": result * group}.get(collective.kind, result)
@@ -124,10 +123,10 @@ def _sent(collective: Scheduled) -> int:
 
 
 def _priced(text: str, program: ImportedProgram, mesh: AbstractMesh | None) -> tuple[float, float]:
-    """Redundancy and modelled seconds of what XLA has made for a device, by the model that ours are priced by.
+    """Redundancy and modelled seconds of XLA's per-device module, by the model that prices our programs.
 
     Raises:
-      MeshwrightError: what XLA has made of it cannot be read.
+      MeshwrightError: the module cannot be read.
     """
     bound = program.bound(mesh)
     assert bound.mesh is not None

@@ -21,7 +21,7 @@ from meshwright.sharding.format import Format, row_major
 
 
 class Compilable(Protocol):
-    """The stage that a compiled program is made of."""
+    """A stage that can be compiled."""
 
     program: Program
 
@@ -29,7 +29,7 @@ class Compilable(Protocol):
 
 
 def single_device(program: Program) -> SingleDeviceSharding:
-    """Where a program runs that has no mesh."""
+    """The device on which a program without a mesh runs."""
     return default_sharding() if program.place is None else SingleDeviceSharding(program.place)
 
 
@@ -47,11 +47,11 @@ class Compiled(Stage):
         self.program = stage.program
         self.executable = executable
         self._in_shardings = in_shardings
-        #: gives XLA's executable of what one device runs, where that is not what runs here
+        #: returns XLA's executable of the per-device program, where another one runs here
         self._on_device = on_device
 
     def __reduce__(self) -> Any:
-        # What is compiled is of this process: another one compiles again.
+        # Executables belong to this process; another one compiles again.
         return _compiled, (self.stage,)
 
     def __deepcopy__(self, memo: Any) -> Compiled:
@@ -60,7 +60,7 @@ class Compiled(Stage):
     @cached_property
     def _taken(self) -> Taken:
         program = self.program
-        place: Sharding | None = None  # what takes arrays in any tree takes them from anywhere
+        place: Sharding | None = None  # a program that takes arrays in any tree takes them from any device
         if program.mesh is not None:
             place = NamedSharding(program.mesh, PartitionSpec())
         elif program.in_tree is not None:
@@ -80,15 +80,15 @@ class Compiled(Stage):
         return self.executable.inspected if self._on_device is None else self._on_device()
 
     def runtime_executable(self) -> Any:
-        """XLA's executable that runs here: of a virtual mesh, what computes for all its devices."""
+        """XLA's executable that runs here; on a virtual mesh it computes for all devices."""
         return self.executable.inspected
 
     def as_text(self, what: str = "device") -> str:
-        """The optimized HLO that one device runs, fused and scheduled, with its collectives: as XLA compiles it for as
-        many CPU devices. What computes here for all devices of a virtual mesh is ``as_text("virtual")``.
+        """The optimized HLO of one device, fused and scheduled, with its collectives, as XLA compiles it for that many
+        CPU devices. ``as_text("virtual")`` is the program that computes here for all devices of a virtual mesh.
 
         Raises:
-          ArgumentError: another word.
+          ArgumentError: ``what`` is neither.
         """
         if what not in ("device", "virtual"):
             raise ArgumentError(f"as_text: expected 'device' or 'virtual', got {what!r}")
@@ -114,21 +114,21 @@ class Compiled(Stage):
 
     @property
     def input_formats(self) -> Any:
-        """How each argument lies in memory and on devices: a tree of :class:`Format`; of one that is not used it says
-        nothing."""
+        """The layout in memory and the sharding of each argument: a tree of :class:`Format`, empty for unused
+        arguments."""
         pairs = zip(self.program.in_avals, self._in_shardings)
         formats = [Format(row_major(a.ndim), s) for a, s in pairs]
         return pytree.unflatten(self.in_tree, self.program.spread(formats, Format(None, None)))
 
     @property
     def output_formats(self) -> Any:
-        """How each result lies in memory and on devices: a tree of :class:`Format`."""
+        """The layout in memory and the sharding of each result: a tree of :class:`Format`."""
         pairs = zip(self.program.out_avals, self.executable.out_shardings)
         return pytree.unflatten(self.out_tree, [Format(row_major(a.ndim), s) for a, s in pairs])
 
     @property
     def input_shardings(self) -> Any:
-        """The shardings of the arguments, in their tree; None for those that are not used."""
+        """The shardings of the arguments, in their tree; None for unused ones."""
         return pytree.unflatten(self.in_tree, self.program.spread(self._in_shardings))
 
     @property

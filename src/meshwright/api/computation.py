@@ -1,6 +1,6 @@
-"""``xla_computation``: the HLO of a function, as one device of several would run it.
+"""``xla_computation``: the HLO of a function, optionally as one replica or partition of several.
 
-Source: ``jax.xla_computation`` as it was until JAX 0.4.30; ``in_parts`` and ``out_parts`` as in ``sharded_jit``.
+Follows ``jax.xla_computation`` as of JAX 0.4.30; ``in_parts`` and ``out_parts`` are those of ``sharded_jit``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from meshwright.stablehlo.hlo import to_hlo
 from meshwright.transforms.keys import on_words
 from meshwright.transforms.wrapped import require_callable
 
-#: with ``tuple_args=None``, functions of more arrays than this take one tuple: some platforms limit parameters
+#: with ``tuple_args=None``, functions of more arrays than this take one tuple, since platforms limit parameters
 MOST_PARAMETERS = 100
 
 
@@ -49,29 +49,30 @@ def xla_computation(
     return_shape: bool = False,
     donate_argnums: int | Sequence[int] = (),
 ) -> Callable[..., Any]:
-    """A function that returns the HLO of ``fun`` at the types of its arguments: an object with ``as_hlo_text()``,
-    ``as_serialized_hlo_module_proto()``, ``as_hlo_dot_graph()``, ``program_shape()`` and ``name()``. Its result is a
-    tuple. Today one writes ``jit(fun).lower(*args)``, then ``.as_text("hlo")`` or ``.compiler_ir("hlo")``.
+    """A function that returns the HLO of ``fun`` at the types of its arguments.
+
+    The returned object has ``as_hlo_text()``, ``as_serialized_hlo_module_proto()``, ``as_hlo_dot_graph()``,
+    ``program_shape()`` and ``name()``. Its result is a tuple. Prefer ``jit(fun).lower(*args)`` with ``.as_text("hlo")``
+    or ``.compiler_ir("hlo")``.
 
     Args:
       static_argnums: arguments passed as Python values, which must be hashable.
-      axis_env: names and sizes of axes that collectives in ``fun`` may name, major to minor. The program is then that
-        of one of as many replicas as these sizes multiply to.
-      in_parts: a tree prefix of the arguments: in how many parts each dimension is cut (``(2, 1)``), a sharding, or
-        None for an array that all devices hold.
+      axis_env: names and sizes of axes that collectives in ``fun`` may name, major to minor. The HLO is then that of
+        one replica; the number of replicas is the product of these sizes.
+      in_parts: a tree prefix of the arguments: the number of parts per dimension (``(2, 1)``), a sharding, or None for
+        a replicated array.
       out_parts: the same for the output.
-      backend: can only be the one there is.
+      backend: must be the current backend.
       tuple_args: whether the program takes one tuple; None: if it takes more than 100 arrays.
-      instantiate_const_outputs: has no effect; results that are constants always are part of the program.
-      return_shape: whether to return a pair, of the program and the types of the results: a tree with ``shape``,
-        ``dtype`` and ``named_shape``, the axes of ``axis_env`` over which a result differs between replicas, and their
-        sizes.
-      donate_argnums: arguments whose memory the program may write its results to.
+      instantiate_const_outputs: has no effect; constant results are always part of the program.
+      return_shape: also return the types of the results: a tree with ``shape``, ``dtype`` and ``named_shape``, the axes
+        of ``axis_env``, with sizes, over which a result differs between replicas.
+      donate_argnums: arguments whose memory the program may reuse for its results.
 
     Raises (when called):
-      ArgumentError: ``axis_env`` names an axis twice or with a size that is none; parts that do not fit.
-      UnboundAxisError: ``fun`` names an axis that is not there.
-      ArgumentTypeError: ``fun`` is no function, or an argument no array.
+      ArgumentError: ``axis_env`` names an axis twice or has an invalid size, or the parts do not fit.
+      UnboundAxisError: ``fun`` names an unknown axis.
+      ArgumentTypeError: ``fun`` is not a function, or an argument is not an array.
 
     Example:
       >>> c = mw.xla_computation(lambda x: lax.psum(x, "i"), axis_env=[("i", 4), ("j", 2)])(2.0)
@@ -86,7 +87,7 @@ def xla_computation(
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with extend_axis_env(axes.shape):
-            # A function of its own each time, so that an earlier trace is not found again.
+            # A new function object each time, so that an earlier trace is not reused.
             own = functools.wraps(fun)(lambda *a, **k: fun(*a, **k))
             traced = jit(own, static_argnums=static_argnums, donate_argnums=donate_argnums).trace(*args, **kwargs)
         program = traced.program
@@ -141,21 +142,21 @@ def _module(
 
 # --- parts --------------------------------------------------------------------------------------------------
 def is_counts(x: Any) -> bool:
-    """Whether ``x`` says in how many parts each dimension is cut: ``(2, 1)``."""
+    """Whether ``x`` is a number of parts per dimension, such as ``(2, 1)``."""
     entries = isinstance(x, (tuple, list)) and len(x) > 0 and all(e is None or type(e) is int for e in x)
     return entries and any(e is not None for e in x)
 
 
 def is_part(x: Any) -> bool:
-    """Leaves of a tree of parts, besides shardings and None."""
+    """Whether ``x`` is a leaf of a tree of parts, other than None."""
     return isinstance(x, HloSharding) or is_counts(x)
 
 
 def _parts(program: Program, in_parts: Any, out_parts: Any) -> tuple[list[HloSharding | None], ...]:
-    """Shardings of arguments and results: those of the parts, or else those that the arrays have.
+    """Shardings of arguments and results: from the given parts, else those of the arrays.
 
     Raises:
-      ArgumentError: parts that do not fit their arrays, or are for different numbers of devices.
+      ArgumentError: parts do not fit their arrays, or are for different numbers of devices.
     """
     args, kwargs = pytree.unflatten(program.in_tree, [a.aval for a in program.arguments])
     output = pytree.unflatten(program.out_tree, program.jaxpr.out_avals)
@@ -181,7 +182,7 @@ def _flat(parts: Any, values: Any, what: str) -> list[Any]:
 
 
 def _hlo(part: Any, aval: ShapedArray, what: str) -> HloSharding | None:
-    """One sharding, as HLO says it."""
+    """One sharding in HLO's form."""
     ndim = words_aval(aval).ndim
     if is_counts(part):
         return _tiles(part, aval, what)
@@ -205,7 +206,7 @@ def _tiles(counts: Sequence[int | None], aval: ShapedArray, what: str) -> HloSha
 
 # --- types of results ---------------------------------------------------------------------------------------
 def _shapes(program: Program, axes: AbstractMesh) -> Any:
-    """The types of the results, with the axes over which each differs between replicas that get equal arguments."""
+    """The types of the results, with the axes over which each differs between replicas given equal arguments."""
     inner = program.jaxpr.jaxpr
     axes_of = varying(inner, [NOWHERE] * len(inner.invars))
     names = [axes_of.get(v, NOWHERE) if isinstance(v, Var) else NOWHERE for v in inner.outvars]

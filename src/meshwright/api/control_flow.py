@@ -1,5 +1,5 @@
-"""Control flow as functions: ``cond``, ``switch``, ``while_loop``, ``fori_loop``, ``scan``, ``map``,
-``associative_scan``, with the meaning they have in ``jax.lax``."""
+"""Control flow as functions: ``cond``, ``switch``, ``while_loop``, ``fori_loop``, ``scan``, ``map`` and
+``associative_scan``, with the semantics of ``jax.lax``."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def cond(
 ) -> Any:
     """``true_fun(*operands)`` if the scalar ``pred`` is true (nonzero), ``false_fun(*operands)`` otherwise.
 
-    Only the branch that is taken runs, except under ``vmap`` over ``pred``, where both run and results are selected.
-    Both must return one structure of equal types.
+    Only the branch taken runs, except under ``vmap`` over ``pred``, where both run and the results are selected. Both
+    must return the same structure with the same types.
 
     Raises:
-      ArgumentTypeError: ``pred`` is no scalar, or the branches return different structures.
-      ShapeError: they return different types.
+      ArgumentTypeError: ``pred`` is not a scalar, or the branches return different structures.
+      ShapeError: the branches return different types.
 
     Example:
       >>> lax.cond(True, lambda x: x + 1, lambda x: x - 1, 3)
@@ -89,12 +89,12 @@ def cond(
 
 @boundary
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _MISSING) -> Any:
-    """``branches[index](*operands)``, an ``index`` out of range being moved to the first or last branch.
+    """``branches[index](*operands)``, with ``index`` clamped to the range of branches.
 
-    ``operand`` is another way to give the only one.
+    ``operand`` is an alternative way to pass a single operand.
 
     Raises:
-      ArgumentTypeError: ``index`` is no integer scalar, or the branches return different structures.
+      ArgumentTypeError: ``index`` is not an integer scalar, or the branches return different structures.
       ArgumentError: there are no branches.
       ShapeError: the branches return different types.
 
@@ -132,7 +132,7 @@ def _branches(
 ) -> Any:
     leaves, in_tree = pytree.flatten(operands)
     avals = [typeof(x) for x in leaves]
-    # the branch that the others are measured by, and the first that is traced: true_fun of cond, or the first
+    # the branch traced first, with which the others are compared: true_fun of cond, or the first
     main = len(functions) - 1 if what == "cond" else 0
     order = [main, *(i for i in range(len(functions)) if i != main)]
     traced = {i: trace_body(functions[i], in_tree, avals, what) for i in order}
@@ -170,11 +170,11 @@ def _check_branch(what: str, first_name: str, first: Body, name: str, body: Body
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
     """``while cond_fun(val): val = body_fun(val)`` from ``init_val`` (a tree of arrays of fixed types).
 
-    It has forward derivatives only: for reverse mode use ``scan`` or ``fori_loop`` with static bounds.
+    Only forward-mode differentiable; for reverse mode use ``scan``, or ``fori_loop`` with static bounds.
 
     Raises:
-      ArgumentTypeError: the predicate is no bool scalar, or the carry comes out with another structure.
-      ShapeError: the carry comes out with other types.
+      ArgumentTypeError: the predicate is not a bool scalar, or the structure of the carry changes.
+      ShapeError: the types of the carry change.
 
     Example:
       >>> lax.while_loop(lambda x: x < 100, lambda x: x * 3, 1)
@@ -187,14 +187,14 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
 
 @dataclass(frozen=True)
 class _Loop:
-    """What the user called, with which body, and how many numbers its carry holds before what the user carries."""
+    """The function the user called, its body, and the number of carried values that precede the user's carry."""
 
     name: str
     body: Callable[..., Any]
     hidden: int = 0
 
     def check(self, value: Any, out_tree: Any, out_avals: Sequence[Any]) -> None:
-        """Raise unless the user's part of the carry comes out as it goes in."""
+        """Raise unless the user's part of the carry keeps its structure and types."""
         n = self.hidden
         if n:
             value, out_tree, out_avals = value[n], out_tree.children()[n], out_avals[n:]
@@ -244,17 +244,17 @@ def scan(
     unroll: int | bool = 1,
     _split_transpose: bool = False,
 ) -> tuple[Any, Any]:
-    """Go over the leading dimension of ``xs`` with a carry: ``carry, y = f(carry, x)``; returns the last carry and the
-    ``y`` stacked along a new leading dimension.
+    """Loop over the leading dimension of ``xs`` with ``carry, y = f(carry, x)``; return the final carry and the ``y``,
+    stacked along a new leading dimension.
 
-    ``xs`` (a tree of arrays) may be None, with ``length`` steps. ``reverse`` goes from the last index to the first
-    (``y`` of index ``i`` still stands at ``i``). ``unroll`` steps are written out in each round of the loop; True
-    writes out all. ``_split_transpose`` is a way of JAX's to differentiate, which changes no result, and is not taken.
+    ``xs`` is a tree of arrays, or None together with ``length``. ``reverse`` goes from the last index to the first (the
+    ``y`` of index ``i`` is still at ``i``). ``unroll`` is the number of steps per iteration of the compiled loop; True
+    unrolls it fully. ``_split_transpose``, which changes no results, is accepted and ignored.
 
     Raises:
-      ArgumentTypeError: ``f`` returns no pair, or the carry comes out with another structure.
-      ShapeError: the carry comes out with other types.
-      ArgumentError: the inputs have different leading dimensions, or scalars among them.
+      ArgumentTypeError: ``f`` does not return a pair, or the structure of the carry changes.
+      ShapeError: the types of the carry change.
+      ArgumentError: inputs have different leading dimensions, or are scalars.
 
     Example:
       >>> lax.scan(lambda total, x: (total + x, total), 0, mnp.arange(4))
@@ -291,7 +291,7 @@ def _sliced(aval: Any, what: str, number: int) -> Any:
     """The type of one slice of an input.
 
     Raises:
-      ShardingTypeError: explicit axes split the dimension that the loop goes over.
+      ShardingTypeError: explicit axes split the scanned dimension.
     """
     axes = aval.explicit.spec.axes(0) if aval.explicit is not None else ()
     if axes:
@@ -303,13 +303,13 @@ def _sliced(aval: Any, what: str, number: int) -> Any:
 
 
 class _Slice(OnlyTyped):
-    """The type of one slice of an input, where a leaf is wanted."""
+    """Marks the type of one slice of an input as a leaf."""
 
     __slots__ = ()
 
 
 def _trace_scan(what: str, f: Callable[..., Any], init: Any, slices: Any) -> tuple[Body, Any, tuple[Any, ...]]:
-    """The body, and the structure and types of the carry that it returns."""
+    """The traced body, and the structure and types of the carry it returns."""
     body = _trace_carry(what, f, (init, slices))
     children = body.out_tree.children()
     out = pytree.unflatten(body.out_tree, body.out_avals)
@@ -339,11 +339,11 @@ def fori_loop(
 ) -> Any:
     """``for i in range(lower, upper): val = body_fun(i, val)``.
 
-    With bounds that are known when it is traced it is a ``scan``, which has derivatives in both modes; with traced
-    bounds a ``while_loop``.
+    With bounds known at trace time it is a ``scan``, differentiable in both modes; with traced bounds it is a
+    ``while_loop``.
 
     Raises:
-      ArgumentTypeError: bounds that are no integer scalars.
+      ArgumentTypeError: a bound is not an integer scalar.
       ArgumentError: ``unroll`` with traced bounds.
 
     Example:
@@ -358,7 +358,7 @@ def fori_loop(
     kinds = [typeof(b) for b in (lower, upper)]
     dtype, _ = dtypes.promote([(a.dtype, a.weak_type) for a in kinds])
     known = not isinstance(lower, Tracer) and not isinstance(upper, Tracer)
-    # Of known bounds the number is what a Python integer is: weakly typed, so that the carry keeps its dtype.
+    # With static bounds the index is weakly typed, as a Python integer is, so that the carry keeps its dtype.
     first = convert(lower, dtypes.default_int(), True) if known else convert(lower, dtype, kinds[0].weak_type)
     if known:
         steps = max(int(upper) - int(lower), 0)
@@ -396,8 +396,8 @@ def _counting_up(body_fun: Callable[..., Any]) -> Callable[..., Any]:
 
 @boundary
 def map_(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
-    """``f`` on each index of the leading dimension of ``xs``, one after the other; with ``batch_size``, that many at a
-    time by ``vmap``.
+    """Apply ``f`` to each index of the leading dimension of ``xs``, one after the other, or ``batch_size`` at a time
+    with ``vmap``.
 
     Example:
       >>> lax.map(lambda x: x * x, mnp.arange(4))
@@ -438,15 +438,14 @@ def _mapping_batches(f: Callable[..., Any]) -> Callable[..., Any]:
 # --- parallel prefix ----------------------------------------------------------------------------------------
 @boundary
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
-    """All prefixes of ``elems`` along ``axis`` combined by the associative ``fn``, in
-    logarithmic depth (Blelloch 1990).
+    """Combine all prefixes of ``elems`` along ``axis`` with the associative ``fn``, in logarithmic depth (Blelloch
+    1990).
 
-    ``fn(a, b)`` takes and returns trees like ``elems`` and must work on any size of ``axis``. With ``reverse``, it goes
-    from the last element to the first, ``a`` being what came before.
+    ``fn(a, b)`` takes and returns trees like ``elems`` and must accept any size of ``axis``. ``reverse`` combines
+    suffixes instead, from the last element on; ``a`` is then the combination of the later elements.
 
     Raises:
-      AxisError: a leaf has no such axis. ArgumentError: leaves have different sizes along it, or ``fn`` changes the
-        structure.
+      AxisError: a leaf has no such axis. ArgumentError: sizes along the axis differ, or ``fn`` changes the structure.
 
     Example:
       >>> lax.associative_scan(lambda a, b: a * b, mnp.arange(1, 6))

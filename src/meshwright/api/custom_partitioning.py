@@ -1,4 +1,4 @@
-"""``custom_partitioning``: functions whose user says how they are partitioned."""
+"""``custom_partitioning``: functions with user-defined partitioning."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from meshwright.transforms.wrapped import name_of, require_callable
 
 
 class custom_partitioning(CustomFunction):
-    """A function that is partitioned as its user says (:meth:`def_partition`).
+    """A function partitioned by user-supplied rules (:meth:`def_partition`).
 
-    Arguments of ``static_argnums`` are Python values, which the user's functions get first. On one device, and op by
-    op, the function is called as it is; ``part.verify()`` compares what devices do with that.
+    Arguments in ``static_argnums`` are Python values, passed to the rules first. On one device, and op by op, the
+    function is called as it is; ``part.verify()`` compares the partitioned function with that.
 
     Raises (when called):
-      ArgumentError: no partition is set. ArgumentTypeError: keyword-only arguments.
+      ArgumentError: no rules are defined. ArgumentTypeError: keyword-only arguments.
       UnexpectedTracerError: a tracer among the static arguments.
 
     Example:
@@ -71,29 +71,29 @@ class custom_partitioning(CustomFunction):
         permutation_factors: Sequence[str] = (),
         **factor_sizes: int,
     ) -> Callable[..., Any]:
-        """Say how the function is partitioned; returns ``partition``.
+        """Define how the function is partitioned; returns ``partition``.
 
-        All functions get the static arguments, then the mesh, then types with a ``sharding``, in the trees of arguments
-        and results; the shardings are over whole axes of the mesh and divide the dimensions evenly.
+        All rules get the static arguments, then the mesh, then types with a ``sharding``, in the trees of arguments and
+        results. Shardings are over whole axes of the mesh and divide dimensions evenly.
 
         Args:
           partition: ``(mesh, arg_shapes, result_shape) -> (mesh, function, result_shardings, arg_shardings)``. The
-            partitioner brings arguments to ``arg_shardings``; ``function`` then runs on every device, on its parts,
-            with collectives over the axes of the mesh, and gives the parts of the results.
-          infer_sharding_from_operands: ``(mesh, arg_shapes, result_shape) -> result_shardings``, asked in propagation.
-          propagate_user_sharding: ``(mesh, result_shape) -> result_shardings``, how results should lie of which users
-            want what ``result_shape`` says.
-          decode_shardings: False gives ``GSPMDSharding``, not ``NamedSharding``.
-          sharding_rule: said in place of these two: text as ``"... i k, ... k j -> ... i j"``, an ``SdyShardingRule``,
-            or a function of the static arguments, the mesh (empty unless one is set) and the types of arguments and
-            results that gives one of these, or text and a dictionary of what follows here.
+            partitioner reshards arguments to ``arg_shardings``; every device then runs ``function`` on its parts, with
+            collectives over the axes of the mesh, and gets its parts of the results.
+          infer_sharding_from_operands: ``(mesh, arg_shapes, result_shape) -> result_shardings``, called in propagation.
+          propagate_user_sharding: ``(mesh, result_shape) -> result_shardings``, the shardings to use for results whose
+            users ask for those in ``result_shape``.
+          decode_shardings: if False, pass ``GSPMDSharding`` instead of ``NamedSharding``.
+          sharding_rule: replaces these two: text such as ``"... i k, ... k j -> ... i j"``, an ``SdyShardingRule``, or
+            a function of the static arguments, the mesh (empty unless one is set) and the types of arguments and
+            results that returns either, or a pair of text and a dictionary of the options below.
           reduction_factors, need_replication_factors, permutation_factors: the factors of the rule that are summed
-            over, that must stay whole, and along which devices exchange data. All others are parallel.
-          **factor_sizes: of those that are no whole dimension anywhere.
+            over, that must not be split, and along which devices exchange data. All others are parallel.
+          **factor_sizes: sizes of factors that are not a whole dimension anywhere.
 
         Raises:
-          ArgumentTypeError: something that is not callable. ArgumentError: factors for a rule that is no text.
-          ShardingError: a rule that cannot be.
+          ArgumentTypeError: a rule is not callable. ArgumentError: factor options for a rule that is not text.
+          ShardingError: an invalid rule.
         """
         for what in (partition, infer_sharding_from_operands, propagate_user_sharding):
             if what is not None or what is partition:
@@ -141,7 +141,7 @@ class custom_partitioning(CustomFunction):
 
 @dataclass(frozen=True, eq=False)
 class _Rules:
-    """What ``def_partition`` was told."""
+    """The rules passed to ``def_partition``."""
 
     partition: Callable[..., Any]
     infer: Callable[..., Any] | None
@@ -152,7 +152,7 @@ class _Rules:
 
 @dataclass(frozen=True, eq=False)
 class _Given:
-    """The rules, for one call: a :class:`meshwright.ops.sharding.custom.Partitioning`."""
+    """The rules for one call: a :class:`meshwright.ops.sharding.custom.Partitioning`."""
 
     rules: _Rules
     name: str
@@ -259,5 +259,5 @@ class _Given:
 
 
 def _tuples(tree: Any) -> Any:
-    """``tree`` with tuples in place of lists, at the top: users write either for arguments."""
+    """``tree`` with a top-level list as a tuple: users write either for arguments."""
     return tuple(tree) if isinstance(tree, list) else tree

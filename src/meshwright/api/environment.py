@@ -1,4 +1,4 @@
-"""What runs here: the backend, and versions for bug reports."""
+"""The current backend, and versions for bug reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ metadata = LateModule("importlib.metadata")
 
 
 def default_backend() -> str:
-    """The platform that computes.
+    """The name of the default platform.
 
     Example:
       >>> mw.default_backend()
@@ -27,7 +27,7 @@ def default_backend() -> str:
 
 
 def effects_barrier() -> None:
-    """Wait for the effects of all programs. A program that calls Python is waited for by its caller, so none are left.
+    """Wait for the effects of all programs. Callers wait for programs with callbacks, so none are ever pending.
 
     Example:
       >>> mw.jit(lambda x: mw.debug.print("x = {}", x))(3)
@@ -37,7 +37,7 @@ def effects_barrier() -> None:
 
 
 def print_environment_info(return_string: bool = False) -> str | None:
-    """Print (or return) the versions of what is used and the devices there are: for bug reports.
+    """Print (or return) the versions of libraries and the available devices, for bug reports.
 
     Example:
       >>> "jaxlib" in mw.print_environment_info(return_string=True)
@@ -59,11 +59,11 @@ def print_environment_info(return_string: bool = False) -> str | None:
 
 
 class _Environment:
-    """What the current mesh is, by its older names."""
+    """The current mesh, under older names."""
 
     @property
     def physical_mesh(self) -> Any:
-        """The current mesh; one without axes (``empty``) if there is none."""
+        """The current mesh; a mesh without axes (``empty``) if there is none."""
         return get_mesh() or AbstractMesh((), ())
 
     @property
@@ -73,7 +73,7 @@ class _Environment:
 
 
 class _ThreadResources:
-    """Today: ``meshwright.get_mesh()``."""
+    """Older name; prefer ``meshwright.get_mesh()``."""
 
     env = _Environment()
 

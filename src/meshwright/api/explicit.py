@@ -1,4 +1,4 @@
-"""Functions in which axes of the mesh are of another type: ``auto_axes`` and ``explicit_axes``, by JAX's names."""
+"""``auto_axes`` and ``explicit_axes``: functions inside which axes of the mesh have another type. Names as in JAX."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Axes = str | Sequence[str] | None
 def auto_axes(
     f: Callable[..., Any] | None = None, *, axes: Axes = None, axis_sizes: Any = None, out_sharding: Any = None
 ) -> Any:
-    """``f``, in which ``axes`` of the mesh (default: all explicit ones) are automatic: its types say nothing of them,
-    and the partitioner chooses. ``out_sharding`` (a tree prefix of the results) says how the results are split; it
-    may be given in the call. Without ``f``, returns a decorator.
+    """``f`` with ``axes`` of the mesh (default: all explicit ones) automatic inside: types do not mention them, and the
+    partitioner chooses. ``out_sharding``, a tree prefix of the results, gives their sharding; it may also be passed in
+    the call. Without ``f``, returns a decorator.
 
     Raises (when called):
-      ArgumentTypeError: ``out_sharding`` is given nowhere. MeshError: there is no mesh. ArgumentError: unknown axes.
+      ArgumentTypeError: no ``out_sharding``. MeshError: there is no mesh. ArgumentError: unknown axes.
 
     Example:
       >>> mesh = mw.make_mesh((2, 4), ("x", "y"), axis_types=mw.sharding.AxisType.Explicit)
@@ -57,12 +57,12 @@ def auto_axes(
 def explicit_axes(
     f: Callable[..., Any] | None = None, *, axes: Axes = None, axis_sizes: Any = None, in_sharding: Any = None
 ) -> Any:
-    """``f``, in which ``axes`` of the mesh (default: all automatic ones) are explicit: its types say how values are
-    split. ``in_sharding`` (a tree prefix of the positional arguments, as a tuple) says it of the arguments; it may be
-    given in the call. Without ``f``, returns a decorator.
+    """``f`` with ``axes`` of the mesh (default: all automatic ones) explicit inside: types say how they split values.
+    ``in_sharding``, a tree prefix of the positional arguments (a tuple), gives the arguments' shardings; it may also be
+    passed in the call. Without ``f``, returns a decorator.
 
     Raises (when called):
-      ArgumentTypeError: ``in_sharding`` is given nowhere. MeshError: there is no mesh. ArgumentError: unknown axes.
+      ArgumentTypeError: no ``in_sharding``. MeshError: there is no mesh. ArgumentError: unknown axes.
 
     Example:
       >>> with mw.set_mesh(mw.make_mesh((2, 4), ("x", "y"))):
@@ -90,7 +90,8 @@ def _with_axes(
     name: str, f: Callable[..., Any], call: Callable[..., Any], axes: Axes, kind: AxisType, keyword: str, given: Any,
     why: str,
 ) -> Callable[..., Any]:  # fmt: skip
-    """``f`` by ``call``, which gets the mesh, those of its axes that change, and the sharding, ``given`` or the call's.
+    """Wrap ``call``, which gets the mesh, the axes to change, and the sharding: ``given``, or the one passed in the
+    call.
 
     Raises (when called):
       ArgumentTypeError: there is no sharding.
@@ -109,7 +110,7 @@ def _with_axes(
 
 
 def _one_program(inside: Callable[..., Any]) -> Callable[..., Any]:
-    """``inside`` recorded where it is called while tracing, and else as one program."""
+    """``inside``, recorded inline while tracing, and run as one program otherwise."""
 
     def hashed(args: Any, kwargs: Any, mesh: Any, names: Any, sharding: _Prefix) -> Any:
         return inside(args, kwargs, mesh, names, sharding.tree)
@@ -136,10 +137,10 @@ class _Prefix:
 
 
 def _mesh(what: str, args: Any) -> AnyMesh:
-    """The current mesh, or that of the types of the arguments.
+    """The current mesh, or the one in the types of the arguments.
 
     Raises:
-      MeshError: there is none.
+      MeshError: there is no mesh.
     """
     mesh = get_mesh()
     types = (typeof(x).explicit for x in pytree.leaves(args))

@@ -1,8 +1,7 @@
-"""Programs as bytes for other processes, machines and versions; read again they are functions.
+"""Programs serialized for other processes, machines and versions; deserialized they are functions again.
 
-An exported program is a StableHLO portable artifact, which StableHLO keeps readable, behind a line about its trees.
-
-Source: ``jax.export`` for the interface.
+An exported program is a StableHLO portable artifact, which StableHLO guarantees to keep readable, after a line that
+describes its trees. The interface follows ``jax.export``.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ from meshwright.stablehlo.hlo import portable_artifact
 from meshwright.transforms.autodiff import vjp
 
 _MAGIC = b"meshwright.export\n"
-#: of the lines before the program
+#: version of the header line before the artifact
 _FORMAT = 1
-#: JAX's names for the first and last format that can be read
+#: JAX's names for the first and last version that can be read
 minimum_supported_calling_convention_version = maximum_supported_calling_convention_version = _FORMAT
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A program that can be written down (:meth:`serialize`) and called (:meth:`call`), here or elsewhere."""
+    """An exported program: :meth:`serialize` writes it, :meth:`call` calls it."""
 
     fun_name: str
     in_tree: Any
@@ -59,12 +58,12 @@ class Exported:
 
     @property
     def calling_convention_version(self) -> int:
-        """The format of what :meth:`serialize` writes."""
+        """The format version that :meth:`serialize` writes."""
         return _FORMAT
 
     @cached_property
     def program(self) -> ImportedProgram:
-        """The program, read again."""
+        """The program, read from the artifact."""
         return load(self.mlir_module_serialized)
 
     @property
@@ -79,12 +78,12 @@ class Exported:
 
     @property
     def in_shardings_hlo(self) -> tuple[HloSharding | None, ...]:
-        """How HLO writes the shardings of the arguments; None where nothing is said."""
+        """The shardings of the arguments in HLO's form; None where there is none."""
         return _as_hlo(self.program.in_shardings, self.in_avals)
 
     @property
     def out_shardings_hlo(self) -> tuple[HloSharding | None, ...]:
-        """How HLO writes the shardings of the results; None where nothing is said."""
+        """The shardings of the results in HLO's form; None where there is none."""
         return _as_hlo(self.program.out_shardings, self.out_avals)
 
     def mlir_module(self) -> str:
@@ -104,11 +103,11 @@ class Exported:
         return tuple(None if s is None else on_mesh(s, a.ndim, mesh, self.fun_name) for s, a in pairs)
 
     def serialize(self, vjp_order: int = 0) -> bytearray:
-        """The program as bytes, for :func:`deserialize`. Its derivatives need no space, whatever ``vjp_order``: they
-        are made of it where it is called.
+        """The program as bytes, for :func:`deserialize`. ``vjp_order`` has no effect: derivatives are taken of the
+        program where it is called, and take no space.
 
         Raises:
-          ArgumentError: a tree with containers that are no tuples, lists, dicts or None.
+          ArgumentError: a tree has containers other than tuples, lists, dicts and None.
         """
         head = {
             "format": _FORMAT,
@@ -122,8 +121,8 @@ class Exported:
         return bytearray(_MAGIC + json.dumps({**head, "sha256": _digest(head, artifact)}).encode() + b"\n" + artifact)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """The program on arguments in the trees, and of the types, that it was exported for. It can be traced,
-        differentiated and mapped like any function.
+        """Call the program on arguments with the trees and types it was exported for. The call can be traced,
+        differentiated and batched.
 
         Raises:
           ArgumentError: other trees, or another platform. ShapeError: other types. MeshError: too few devices.
@@ -167,7 +166,7 @@ class Exported:
         return True
 
     def vjp(self) -> Exported:
-        """The exported function of the arguments and of cotangents of the results that gives cotangents of the
+        """The exported VJP: a function of the arguments and of cotangents of the results that returns cotangents of the
         arguments, all flat."""
         n = len(self.in_avals)
 
@@ -188,10 +187,10 @@ def _as_hlo(shardings: Sequence[Any], avals: Sequence[ShapedArray]) -> tuple[Hlo
 
 
 def _local_mesh(program: ImportedProgram, count: int) -> Mesh:
-    """The mesh of a program, of devices of this process.
+    """The mesh of a program, made of devices of this process.
 
     Raises:
-      MeshError: there are fewer.
+      MeshError: there are too few.
     """
     available = devices()
     if len(available) < count:
@@ -207,7 +206,7 @@ def _local_mesh(program: ImportedProgram, count: int) -> Mesh:
 
 
 def default_export_platform() -> str:
-    """The platform that :func:`export` is for unless told otherwise: the one there is.
+    """The platform that :func:`export` exports for by default: the current one.
 
     Example:
       >>> mw.export.default_export_platform()
@@ -222,12 +221,12 @@ def export(
     """A function that exports a jitted function at the types of its arguments.
 
     Args:
-      platforms: where it may be called: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; None: where this is.
-      disabled_checks: accepted for the sake of the interface; there are no checks of custom calls to disable.
+      platforms: where it may be called: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; None: the current platform.
+      disabled_checks: accepted for compatibility; custom calls are not checked.
 
     Raises:
-      ArgumentTypeError: a function that is not jitted, or (when called) one of random keys.
-      ArgumentError: another platform; (when called) a program with kernels of the CPU for others.
+      ArgumentTypeError: ``fun_jit`` is not jitted, or (when called) an argument is a random key.
+      ArgumentError: an unknown platform, or (when called) a program that uses CPU kernels, for another platform.
 
     Example:
       >>> from meshwright import export
@@ -259,10 +258,10 @@ def export(
 
 
 def deserialize(blob: bytes | bytearray) -> Exported:
-    """The program that :meth:`Exported.serialize` wrote.
+    """Read what :meth:`Exported.serialize` wrote.
 
     Raises:
-      ImportProgramError: other bytes, or a newer format.
+      ImportProgramError: not such bytes, or a newer format.
     """
     data = bytes(blob)
     head, _, artifact = data[len(_MAGIC) :].partition(b"\n")
@@ -279,7 +278,7 @@ def deserialize(blob: bytes | bytearray) -> Exported:
 
 
 def _not_read(data: bytes, head: bytes) -> str:
-    """Why bytes are not read, and what to do."""
+    """Why bytes cannot be read, and what to do."""
     if not data.startswith(_MAGIC):
         return "deserialize: not what Exported.serialize writes; programs of other origin are read by meshwright.load"
     match = re.match(rb'{"format": (\d+)', head)

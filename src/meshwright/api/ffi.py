@@ -1,6 +1,6 @@
-"""Kernels of the user's, written against XLA's foreign function interface, as functions of arrays.
+"""User kernels for XLA's foreign function interface, as functions of arrays.
 
-Source: ``jax.ffi`` for the interface.
+The interface follows ``jax.ffi``.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ def ffi_call(
     input_output_aliases: Mapping[int, int] | None = None, custom_call_api_version: int = 4,
     legacy_backend_config: str | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
-    """A function of arrays that calls the kernel registered as ``target_name``; named arguments are its attributes.
+    """A function of arrays that calls the kernel registered as ``target_name``; keyword arguments are its attributes.
 
-    On a mesh every device calls it on whole arrays, in a ``shard_map`` on its parts: to have it partitioned, call it
-    there, or in a function with ``custom_partitioning``. It has no derivative: give it one with ``custom_vjp``.
+    On a mesh every device calls the kernel on whole arrays, in a ``shard_map`` on its parts. To partition it, call it
+    there or in a function with ``custom_partitioning``. It has no derivative; define one with ``custom_vjp``.
 
-    Attributes are typed: Python's integers are ``int64``, floats ``float64``; NumPy's scalars are what they say.
+    Attributes are typed: Python integers are ``int64`` and floats ``float64``; NumPy scalars keep their dtype.
 
     Args:
-      result_shape_dtypes: what it returns: anything with ``shape`` and ``dtype``, or a sequence of such.
-      has_side_effect: it is called even where nothing uses its results.
-      vmap_method: how ``vmap`` calls it: ``"sequential"`` (also None) in a loop, ``"sequential_unrolled"``,
-        ``"expand_dims"`` or ``"broadcast_all"`` once, with a leading dimension (of size 1 where an argument is not
-        mapped, or repeated).
-      input_layouts, output_layouts: for each array its dimensions from the slowest to the fastest; None: in order.
-      input_output_aliases: operands in whose memory results are put, by their numbers.
-      custom_call_api_version: that of the typed interface is 4; earlier ones take ``legacy_backend_config``, a string.
+      result_shape_dtypes: the types of the results: anything with ``shape`` and ``dtype``, or a sequence of such.
+      has_side_effect: call the kernel even if its results are unused.
+      vmap_method: how ``vmap`` calls it: ``"sequential"`` (also None) in a loop, ``"sequential_unrolled"``, or once,
+        with a leading dimension of size 1 on arguments that are not mapped (``"expand_dims"``) or with these repeated
+        (``"broadcast_all"``).
+      input_layouts, output_layouts: for each array, its dimensions from the slowest to the fastest; None: in order.
+      input_output_aliases: maps operand numbers to the numbers of results that reuse their memory.
+      custom_call_api_version: 4 is the typed interface; earlier versions take ``legacy_backend_config``, a string.
 
     Raises:
-      ArgumentError: another method, version or layout, or aliases of other arrays. ArgumentTypeError: (also when
-        called) results that are no types, attributes that are no numbers or texts.
-      CompileError: (when run) there is no such kernel.
+      ArgumentError: an unknown method, version or layout, or aliases of arrays of different types. ArgumentTypeError:
+        (also when called) results that are not types, attributes that are neither numbers nor strings.
+      CompileError: (when run) the kernel is not registered.
 
     Example:
       >>> out, status = mw.ffi.ffi_call(
@@ -179,14 +179,14 @@ def _element(value: np.ndarray, where: str) -> str:
 
 # --- registration -------------------------------------------------------------------------------------------
 def register_ffi_target(name: str, fn: Any, platform: str = "cpu", api_version: int = 1, *, traits: Any = 0) -> None:
-    """Let programs call a kernel as ``name``: ``fn`` is a ``PyCapsule``, or a dict of them by stage (``"execute"``, …).
+    """Register a kernel as ``name``: ``fn`` is a ``PyCapsule``, or a dict of them by stage (``"execute"``, ...).
 
     Args:
-      platform: ``"cpu"``, ``"cuda"`` or ``"rocm"``. api_version: 1, the typed interface, or 0, the one before it.
-      traits: 1 says that it may be part of a command buffer.
+      platform: ``"cpu"``, ``"cuda"`` or ``"rocm"``. api_version: 1, the typed interface, or 0, its predecessor.
+      traits: 1 if the kernel may be part of a command buffer.
 
     Raises:
-      ArgumentError: another platform or version, or what XLA does not take for a kernel.
+      ArgumentError: an unknown platform or version, or XLA rejects the kernel.
     """
     where = f"register_ffi_target {name}"
     if api_version not in (0, 1):
@@ -198,11 +198,11 @@ def register_ffi_target(name: str, fn: Any, platform: str = "cpu", api_version: 
 
 
 def register_ffi_type(name: str, type_registration: Mapping[str, Any], platform: str = "cpu") -> None:
-    """Make the type of what kernels keep between their calls known: ``{"type_id": capsule}``, perhaps with a
+    """Register the type of the state that kernels keep between calls: ``{"type_id": capsule}``, optionally with
     ``"type_info"``.
 
     Raises:
-      ArgumentError: another platform, or what XLA does not take for a type.
+      ArgumentError: an unknown platform, or XLA rejects the type.
     """
     where = f"register_ffi_type {name}"
     try:
@@ -218,10 +218,10 @@ def _platform(platform: str, where: str) -> str:
 
 
 def pycapsule(funcptr: Any) -> Any:
-    """A function of a library that ``ctypes`` has loaded, as :func:`register_ffi_target` takes it."""
+    """A function of a library loaded with ``ctypes``, in the form :func:`register_ffi_target` takes."""
     return foreign.capsule(funcptr)
 
 
 def include_dir() -> str:
-    """Where the headers are that kernels include: ``xla/ffi/api/ffi.h``."""
+    """The folder of the headers that kernels include (``xla/ffi/api/ffi.h``)."""
     return foreign.include_dir()

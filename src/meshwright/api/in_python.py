@@ -1,4 +1,4 @@
-"""Control flow by Python itself, step by step on values: what ``disable_jit`` asks for."""
+"""Control flow executed by Python, step by step on concrete values, for ``disable_jit``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def known_value(x: Any) -> Any:
 
 
 def while_in_python(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], value: Any) -> tuple[bool, Any]:
-    """Whether the predicates were known to the end, and what comes out."""
+    """Run the loop; returns whether all predicates were concrete, and the value."""
     while True:
         pred = known_value(cond_fun(value))
         if pred is None:

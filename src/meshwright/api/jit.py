@@ -1,4 +1,4 @@
-"""``jit``: trace once for each type of arguments, compile, and from then on only run."""
+"""``jit``: trace and compile once per argument types, then only run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ else:
 
 
 def _outputs(out_tree: Any, values: Sequence[Any]) -> Any:
-    """A tree of ``values`` in the structure of an output, without what no program computes."""
+    """``values`` in the structure of an output, with None for float0 leaves, which no program computes."""
     out = pytree.unflatten(out_tree, values)
     return pytree.map(lambda x: None if is_float0(x) else x, out)
 
@@ -82,8 +82,8 @@ def trace_flat(
     """Record ``fun(*args, **kwargs)`` at flat types; returns the jaxpr and the structure of the output.
 
     Raises:
-      UnexpectedTracerError: the function returned a value of a finished trace.
-      ArgumentTypeError: it returned something that is no array.
+      UnexpectedTracerError: the function returned a tracer of a finished trace.
+      ArgumentTypeError: it returned something other than arrays.
       NestingError: functions call each other too deeply.
     """
     trace = watched(JaxprTrace(names))
@@ -130,7 +130,7 @@ class JitFunction:
         self.inline = inline
         self.compiler_options = tuple(dict(compiler_options or ()).items())
         self.keep_unused = keep_unused
-        #: whether arguments that were placed otherwise than ``in_shardings`` says are moved, as ``pjit`` did
+        #: whether arguments placed with another sharding than ``in_shardings`` are moved, as by ``pjit``
         self.move_arguments = move_arguments
         self._has_static = bool(static_argnums or static_argnames)
         self._options = (
@@ -142,11 +142,11 @@ class JitFunction:
         made_of(self, fun, "jit", self._options)
 
     def __reduce__(self) -> Any:
-        # The function that a decorator has replaced cannot be found by its name, but this can.
+        # The original function, which a decorator replaced, cannot be pickled by name; this object can.
         return found_by_name(self) or (JitFunction, (self.fun, *self._options))
 
     def moving(self) -> JitFunction:
-        """The same function, which moves arguments that were placed otherwise than ``in_shardings`` says."""
+        """The same function, but moving arguments placed with another sharding than ``in_shardings``."""
         return JitFunction(self.fun, *self._options[:-1], move_arguments=True)
 
     __copy__ = __deepcopy__ = lambda self, *memo: self
@@ -157,11 +157,11 @@ class JitFunction:
 
     # --- calling --------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:  # here, and not in a decorator: a call more would be felt
+        try:  # inline rather than in a decorator: an extra call would be noticeable
             if STATE.trace is not EVAL or config.at_calls:
                 return self._other_call(args, kwargs)
             if not (kwargs or self._has_static) and STATE.decided is None:
-                # Positional arrays: they are their own leaves, and their number is the structure.
+                # Positional arrays are their own leaves, and their number determines the structure.
                 types = [_signature(x) if x.committed else x.aval for x in args if type(x) is Array]
                 run = self._direct.get((len(args), get_mesh(), config.tracing, *types))
                 if run is not None and len(types) == len(args):
@@ -172,7 +172,7 @@ class JitFunction:
             raise
 
     def _other_call(self, args: Any, kwargs: Any) -> Any:
-        """A call without jit, in a trace, or whose results are checked."""
+        """A call with jit disabled, inside a trace, or with checked results."""
         if config.disable_jit:
             return self.fun(*args, **kwargs)
         return self._evaluated(args, kwargs) if STATE.trace is EVAL else self._traced_call(args, kwargs)
@@ -261,7 +261,8 @@ class JitFunction:
         return bad_argument(self.name, pytree.leaves((args, kwargs)), self._names(args, kwargs, static))
 
     def _check_finite(self, outs: list[Array], leaves: list[Any], treedef: Any, static: Any, donated: bool) -> None:
-        """Raise if a result is not finite; op by op, to name the one that made it, if the arguments are still there."""
+        """Raise if a result is not finite. If the arguments still exist, rerun op by op to name the op that produced
+        it."""
         try:
             check_finite(f"the jitted function {self.name}", outs)
         except NonFiniteError:
@@ -314,7 +315,7 @@ class JitFunction:
         return self._open_program(args, kwargs, static)[0]
 
     def _open_program(self, args: Any, kwargs: Any, static: Any) -> tuple[Program, list[int]]:
-        """The program, and the numbers of the arguments whose shardings are to be chosen."""
+        """The program, and the numbers of the arguments whose shardings are left to be chosen."""
         args, kwargs = without_float0((args, kwargs))
         leaves, treedef = pytree.flatten((args, kwargs))
         names = self._names(args, kwargs, static)
@@ -377,7 +378,7 @@ class JitFunction:
     ) -> Lowered:
         """Trace and lower at the types of the arguments, which may be ``ShapeDtypeStruct``.
 
-        ``compiler_options`` are XLA's flags by name, beside those of ``jit``.
+        ``compiler_options`` are XLA flags by name, in addition to those of ``jit``.
         """
         traced = self.trace(*args, **kwargs)
         return traced.lower(lowering_platforms=lowering_platforms, compiler_options=compiler_options)
@@ -403,7 +404,7 @@ class JitFunction:
 
 
 class BoundJit(functools.partial):  # type: ignore[type-arg]
-    """A jitted method of an object: calls and stages have the object as first argument."""
+    """A jitted method bound to an object, which is the first argument of calls and stages."""
 
     func: JitFunction
 
@@ -417,7 +418,7 @@ class BoundJit(functools.partial):  # type: ignore[type-arg]
 
 
 def _signature(x: Any) -> Any:
-    """What of an argument a compiled program depends on."""
+    """The properties of an argument that a compiled program depends on."""
     if type(x) is Array:
         return (x.aval, x.sharding)
     if isinstance(x, Tracer):
@@ -448,21 +449,21 @@ def jit(
     backend: str | None = None,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Compile ``fun`` as one program for each type of its arguments.
+    """Compile ``fun`` as one program per combination of argument types.
 
-    ``in_shardings`` and ``out_shardings`` are tree prefixes of the positional arguments (a tuple with one entry an
+    ``in_shardings`` and ``out_shardings`` are tree prefixes of the positional arguments (a tuple with one entry per
     argument) and of the output: ``NamedSharding``, ``PartitionSpec`` (with a current mesh), ``None`` to leave the
-    choice to the partitioner, or ``AUTO`` to search for the quickest that fits the memory (see :func:`plan`).
-    ``static_argnums`` are passed as Python values and must be hashable; ``donate_argnums`` may be overwritten by
-    results and cannot be used afterwards. ``device`` is a sharding of all of them: the device to run on. ``backend``
-    can only be the one there is. Arguments that no result depends on are neither transferred nor parameters of the
-    compiled program, unless ``keep_unused``.
-    ``compiler_options`` are XLA's flags by name. Without ``fun``, returns a decorator.
+    choice to the partitioner, or ``AUTO`` to search for the fastest that fits in memory (see :func:`plan`).
+    ``static_argnums`` are passed as Python values and must be hashable. ``donate_argnums`` may be overwritten by
+    results and cannot be used afterwards. ``device`` is the device to run on, as a sharding of all arguments.
+    ``backend`` must be the current one. Arguments that no result depends on are neither transferred nor parameters of
+    the compiled program, unless ``keep_unused``. ``compiler_options`` are XLA flags by name. Without ``fun``, returns a
+    decorator.
 
     Raises (when called):
-      ArgumentError, ShardingError, MeshError: shardings that do not fit, each other or the arguments (which
-      ``config.update("move_arguments", True)`` moves, with a warning); ArgumentTypeError: arguments that are no
-      arrays, or static and not hashable.
+      ArgumentError, ShardingError, MeshError: shardings that do not fit each other or the arguments
+        (``config.update("move_arguments", True)`` moves these, with a warning).
+      ArgumentTypeError: arguments that are not arrays, or static ones that are not hashable.
 
     Example:
       >>> mw.jit(lambda x, n: x * n, static_argnums=1)(mnp.array([1, 2, 3]), 10)

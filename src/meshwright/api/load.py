@@ -1,7 +1,7 @@
-"""``load``: programs from elsewhere, in XLA's own formats.
+"""``load``: programs from elsewhere, in XLA's formats.
 
-A program names devices in its shardings (GSPMD) or the axes of meshes it declares (Shardy). Only when it is partitioned
-is a mesh chosen: the one that is asked for, the one it declares, or the coarsest whose axes can say all its shardings.
+Shardings of a program name devices (GSPMD) or axes of meshes that it declares (Shardy). A mesh is chosen only when it
+is partitioned: the requested one, the declared one, or the coarsest one whose axes express all its shardings.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ AnyMesh = Mesh | AbstractMesh
 
 
 class ImportedProgram(Stage):
-    """A program from elsewhere: bound to a mesh it is partitioned like any other. Calling it runs it on one device."""
+    """A program from elsewhere. Bound to a mesh it is partitioned like any other; calling it runs it on one device."""
 
-    #: whether a call gives its donated arguments away; that a text says so binds no caller of it
+    #: whether a call donates its arguments; the program's own aliasing does not bind its callers
     donates: bool = False
 
     def __init__(self, parsed: ParsedProgram) -> None:
@@ -84,7 +84,7 @@ class ImportedProgram(Stage):
         self.name = parsed.name
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is compiled is of this process: another one compiles again.
+        # Executables belong to this process; another one compiles again.
         return {k: v for k, v in self.__dict__.items() if k != "_compiled"}
 
     # --- what it is -----------------------------------------------------------------------------------------
@@ -100,12 +100,12 @@ class ImportedProgram(Stage):
 
     @property
     def notes(self) -> list[str]:
-        """What of the program was left out."""
+        """The parts of the program that were ignored."""
         return list(self.parsed.notes)
 
     @cached_property
     def annotations(self) -> list[Annotation]:
-        """Every different sharding in the program, in order."""
+        """All distinct shardings in the program, in order."""
         given = [*(p.sharding for p in self.parameters), *self.parsed.result_shardings, *_annotations(self.jaxpr.jaxpr)]
         return list(dict.fromkeys(s for s in given if s is not None))
 
@@ -120,10 +120,10 @@ class ImportedProgram(Stage):
 
     @cached_property
     def mesh(self) -> AnyMesh | None:
-        """The mesh that the program declares or its shardings make up; None for a program for one device.
+        """The mesh that the program declares or its shardings imply; None for a program for one device.
 
         Raises:
-          ImportProgramError: shardings that do not fit the number of devices.
+          ImportProgramError: the shardings do not fit the number of devices.
         """
         declared = {(s.mesh, s.device_ids): None for s in self.annotations if isinstance(s, SdySharding)}
         if not declared and self.has_manual_regions:
@@ -147,22 +147,22 @@ class ImportedProgram(Stage):
 
     @property
     def is_stacked(self) -> bool:
-        """Whether it was partitioned already: dimension 0 of its arguments and results is the device."""
+        """Whether the program was already partitioned, so that dimension 0 of arguments and results is the device."""
         return self.parsed.is_stacked
 
     @cached_property
     def has_manual_regions(self) -> bool:
-        """Whether parts of the program are written for one device already."""
+        """Whether parts of the program are per-device code."""
         return any(isinstance(e.op, (ManualComputation, DeviceOp)) for e in all_eqns(self.jaxpr.jaxpr))
 
     @property
     def in_shardings(self) -> list[NamedSharding | None]:
-        """Shardings of the parameters over :attr:`mesh`; None where the program says nothing."""
+        """Shardings of the parameters over :attr:`mesh`; None where there is none."""
         return self._shardings_on(self.mesh)[0]
 
     @property
     def out_shardings(self) -> list[NamedSharding | None]:
-        """Shardings of the results over :attr:`mesh`; None where the program says nothing."""
+        """Shardings of the results over :attr:`mesh`; None where there is none."""
         return self._shardings_on(self.mesh)[1]
 
     def _shardings_on(self, mesh: AnyMesh | None) -> tuple[list[NamedSharding | None], list[NamedSharding | None]]:
@@ -183,13 +183,13 @@ class ImportedProgram(Stage):
 
     @cached_property
     def is_wide(self) -> bool:
-        """Whether the program has 64-bit values, besides counts that 32 bits hold."""
+        """Whether the program has 64-bit values other than counters that fit in 32 bits."""
         return has_wide(self._flat.jaxpr)
 
     # --- running --------------------------------------------------------------------------------------------
     @cached_property
     def _flat(self) -> ClosedJaxpr:
-        """The program with its calls written out, and its counts in 32 bits."""
+        """The program with its calls inlined and its counters in 32 bits."""
         with wide_types():
             return run_passes(self.jaxpr, (INLINE, DEAD_CODE, COUNTS))
 
@@ -217,13 +217,13 @@ class ImportedProgram(Stage):
         return Lowered(replace(self.program, arguments=arguments)).compile()
 
     def __call__(self, *args: Any) -> Any:
-        """The results for arrays (in any tree): one array, or a tuple of several.
+        """Run the program on arrays (in any tree): returns one array, or a tuple of several.
 
-        In a traced function the program is a part of it, and is differentiated and batched like any other.
+        In a traced function the program is part of the trace, and can be differentiated and batched.
 
         Raises:
-          ArgumentError: another number of arrays.
-          ShapeError: arrays of another type.
+          ArgumentError: the number of arrays differs.
+          ShapeError: an array has another type.
           ConcretizationTypeError: a program with 64-bit values in a traced function, without ``enable_x64``.
         """
         values = pytree.leaves(args)
@@ -234,7 +234,7 @@ class ImportedProgram(Stage):
             return pytree.unflatten(self.out_tree, self._bound(taken.leaves(values, {})))
 
     def _bound(self, values: list[Any]) -> list[Any]:
-        """The program as a call in the function that is being traced."""
+        """The program as a call in the current trace."""
         if self.is_wide and not config.enable_x64:
             next(x for x in values if isinstance(x, Tracer)).refuse(
                 ConcretizationTypeError, f"{self.name!r}, a program with 64-bit values,", "switch enable_x64 on"
@@ -242,7 +242,8 @@ class ImportedProgram(Stage):
         return Jit(self.name, self._plain).bind(*values)
 
     def on(self, mesh: AnyMesh) -> Callable[..., list[Any]]:
-        """The program over a mesh, as a function of its arrays for use in jitted ones; it gives a list of results.
+        """The program over a mesh, as a function of its arrays for use in jitted functions; it returns a list of
+        results.
 
         Raises:
           MeshError, ShardingError: the mesh does not fit the program's shardings.
@@ -262,23 +263,23 @@ class ImportedProgram(Stage):
         combine_bytes: int = 0,
         memory_limit: float | None = None,
     ) -> PartitionedProgram:
-        """The per-device program.
+        """Partition the program.
 
-        ``mesh`` names the axes; a program whose shardings name devices can be put on any mesh whose axes can say them.
-        Without shardings in the program, a mesh, ``num_devices`` or a current mesh is needed. ``combine_bytes`` is the
-        size of the buckets in which small collectives go together; 0: each goes alone. With ``memory_limit`` (bytes),
-        what was gathered is freed and gathered again where the program fits no other way.
+        ``mesh`` may be any mesh whose axes express the program's shardings. If these do not name a mesh, ``mesh``,
+        ``num_devices`` or a current mesh is needed. ``combine_bytes`` is the bucket size for combining small
+        collectives; 0: do not combine. With ``memory_limit`` (bytes), gathered values are freed and gathered again if
+        the program does not fit otherwise.
 
         Raises:
-          ArgumentError: a negative ``combine_bytes``, or a limit that is not positive.
+          ArgumentError: ``combine_bytes`` is negative, or the limit is not positive.
           MemoryLimitError: a device needs more than the limit.
-          MeshError: there is no mesh, or not the number of devices that the program is written for.
-          ShardingError: a sharding that the mesh cannot say.
+          MeshError: there is no mesh, or it does not have the program's number of devices.
+          ShardingError: no axes of the mesh express a sharding.
         """
         return partition_program(self.bound(mesh, num_devices), combine_bytes, memory_limit)
 
     def bound(self, mesh: AnyMesh | None = None, num_devices: int | None = None) -> Program:
-        """The program on a mesh: its shardings, regions and groups of devices over the axes of that.
+        """The program on a mesh, with its shardings, regions and device groups over the axes of that mesh.
 
         Raises:
           MeshError, ShardingError: as :meth:`partition`.
@@ -295,11 +296,11 @@ class ImportedProgram(Stage):
         return replace(self.program, jaxpr=jaxpr, arguments=arguments, out_shardings=tuple(outs), place=chosen)
 
     def trace(self) -> Traced:
-        """The program for one device, as a jaxpr; partitioned later, it has the shardings that it is written with."""
+        """The program for one device, as a jaxpr; partitioning it later uses the shardings in the program."""
         return Traced(self.program, self.bound)
 
     def lower(self, mesh: AnyMesh | None = None) -> Lowered:
-        """The program on ``mesh``, or without one for one device; its ``partition`` is that of this program.
+        """The program on ``mesh``, or for one device without; its ``partition`` is that of this program.
 
         Raises:
           MeshError, ShardingError: as :meth:`partition`.
@@ -307,15 +308,15 @@ class ImportedProgram(Stage):
         return Lowered(self.program, self.bound) if mesh is None else Lowered(self.bound(mesh))
 
     def compile(self, mesh: AnyMesh | None = None) -> Compiled:
-        """The program ready to run: on the devices of ``mesh``, or without one on one device.
+        """The executable on the devices of ``mesh``, or on one device without.
 
         Raises:
-          MeshError, ShardingError: as :meth:`partition`. CompileError: XLA refuses the program.
+          MeshError, ShardingError: as :meth:`partition`. CompileError: XLA rejected the program.
         """
         return self.lower(mesh).compile()
 
     def mesh_for(self, mesh: AnyMesh | None, num_devices: int | None) -> AnyMesh:
-        """The mesh that the program is put on if these are asked for; see :meth:`partition`."""
+        """The mesh to put the program on, for these arguments of :meth:`partition`."""
         asked = mesh_asked(mesh, num_devices, "partition")
         if mesh is None and num_devices in (None, self.num_partitions) and self.mesh is not None:
             return self.mesh
@@ -329,7 +330,8 @@ class ImportedProgram(Stage):
         return mesh
 
     def _unnamed_mesh(self) -> AnyMesh:
-        """Where nothing names a mesh: the current one if the program fits it, or one axis of as many devices."""
+        """The mesh if nothing names one: the current one if the program fits it, or one axis of its number of
+        devices."""
         current, count = get_mesh(), self.num_partitions
         if current is not None and count in (1, current.size):
             return current
@@ -380,7 +382,7 @@ class ImportedProgram(Stage):
 
 # --- shardings on a mesh ------------------------------------------------------------------------------------
 def _says_nothing(sharding: Annotation) -> bool:
-    """Whether a sharding makes its value one of a group and says nothing else."""
+    """Whether a sharding only makes its value a member of a sharding group."""
     return isinstance(sharding, HloSharding) and sharding.kind == "unknown"
 
 
@@ -389,7 +391,7 @@ def _num_devices(sharding: Annotation) -> int | None:
 
 
 def _with_devices(mesh: AbstractMesh, order: Sequence[int]) -> AnyMesh:
-    """The mesh, with numbered devices where their order is not the natural one."""
+    """The mesh, with numbered devices if their order is not the natural one."""
     if not order or list(order) == list(range(mesh.size)):
         return mesh
     devices = np.array([LogicalDevice(i) for i in order], object).reshape(mesh.axis_sizes)
@@ -407,25 +409,25 @@ def _annotations(jaxpr: Jaxpr) -> Iterator[Annotation | None]:
 
 
 def _group_shardings(jaxpr: Jaxpr) -> list[HloSharding]:
-    """What the groups of collectives ask of a mesh."""
+    """The shardings that a mesh must express for the device groups of collectives to be axes."""
     groups = dict.fromkeys(e.op.groups for e in all_eqns(jaxpr) if isinstance(e.op, DeviceCollective))
     return [s for s in map(groups_sharding, groups) if s is not None]
 
 
 # --- load ---------------------------------------------------------------------------------------------------
 def load(source: str | bytes | os.PathLike[str]) -> ImportedProgram:
-    """A program: a path to a file, or the text or bytes of one.
+    """Read a program from a path to a file, or from its text or bytes.
 
-    Read are HLO text, serialized ``HloModuleProto``, StableHLO text and bytecode, and portable artifacts; GSPMD
-    (``mhlo.sharding``) and Shardy (``sdy.sharding``) annotations in them.
+    Supported formats are HLO text, serialized ``HloModuleProto``, StableHLO text and bytecode, and portable artifacts,
+    with GSPMD (``mhlo.sharding``) and Shardy (``sdy.sharding``) annotations.
 
-    A program that is partitioned already, what each device or replica runs, is loaded as that of all devices: dimension
-    0 of its arguments and results is the device, as ``pmap`` has it (:attr:`ImportedProgram.is_stacked`).
+    A program that is already partitioned (the code of one device or replica) is loaded as a program over all devices:
+    dimension 0 of its arguments and results is the device, as in ``pmap`` (:attr:`ImportedProgram.is_stacked`).
 
     Raises:
-      ImportProgramError: a program that cannot be read; says where and why.
-      ArgumentError: a file that does not exist.
-      ArgumentTypeError: neither text nor bytes nor a path.
+      ImportProgramError: the program cannot be read; says where and why.
+      ArgumentError: the file does not exist.
+      ArgumentTypeError: ``source`` is neither text, bytes nor a path.
 
     Example:
       >>> text = mw.jit(lambda x: 2 * x).lower(mnp.arange(3)).as_text()
@@ -436,7 +438,7 @@ def load(source: str | bytes | os.PathLike[str]) -> ImportedProgram:
 
 
 def read_program(data: str | bytes, file: str, host_functions: Sequence[Callable[..., Any]] = ()) -> ImportedProgram:
-    """The program that ``data`` is, with a warning of what costs time or is missing; see :func:`parse_program`."""
+    """Parse ``data``, and warn about what is slow or missing; see :func:`parse_program`."""
     parsed = parse_program(data, file, host_functions=host_functions)
     for text in parsed.warnings:
         warn(f"{file}: {text}", ReplicationWarning)

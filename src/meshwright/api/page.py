@@ -1,4 +1,4 @@
-"""The page of a partitioned program: one file of HTML that needs nothing else."""
+"""The report of a partitioned program as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _STYLE = (
 
 
 def page(part: Any) -> str:
-    """The page: what is sent and why, where arguments and results lie, step time, memory, the program of a device."""
+    """The page: collectives and their causes, shardings of arguments and results, step time, memory, per-device
+    program."""
     shardings = [
         *(("argument", *row) for row in zip(part.names, part.program.jaxpr.in_avals, part.in_shardings)),
         *(("result", str(i), a, s) for i, (a, s) in enumerate(zip(part.out_avals, part.out_shardings))),

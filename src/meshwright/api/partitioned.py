@@ -1,4 +1,4 @@
-"""``PartitionedProgram``: the per-device program, what it sends and why, and the proof that it is right."""
+"""``PartitionedProgram``: the per-device program, its collectives with their causes, and its verification."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ if TYPE_CHECKING:
     from meshwright.targets import CompileTarget, TargetReport
     from meshwright.targets.child import Progress as CompileProgress
 
-#: few programs are compiled for hardware that is not here
+#: imported late: few programs are compiled for other hardware
 _targets = LateModule("meshwright.api.targets")
 
 __all__ = ["PartitionedProgram", "Verification", "warn_of_donations"]
 
 
 class PartitionedProgram(Stage):
-    """The program that every device runs; see the members."""
+    """The program that every device runs, with reports about it."""
 
     def __init__(self, program: Program, part: Partition) -> None:
         assert program.mesh is not None
@@ -86,7 +86,7 @@ class PartitionedProgram(Stage):
         self.mesh = program.mesh
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is compiled is of this process: another one compiles again.
+        # Executables belong to this process; another one compiles again.
         return {
             k: v
             for k, v in self.__dict__.items()
@@ -95,7 +95,7 @@ class PartitionedProgram(Stage):
 
     @property
     def names(self) -> list[str]:
-        """What the user calls the inputs."""
+        """The user's names of the inputs."""
         return self.program.names
 
     @cached_property
@@ -129,7 +129,7 @@ class PartitionedProgram(Stage):
 
     @cached_property
     def _written(self) -> list[tuple[NamedSharding, int]]:
-        """Shardings as the user wrote them, and the ranks of their values."""
+        """Shardings as the user wrote them, with the ranks of their values."""
         program = self.program
         pairs: list[tuple[Any, ShapedArray]] = [*zip(program.out_shardings, program.out_avals)]
         pairs += [(s, v.aval) for e in program.jaxpr.eqns for s, v in zip(e.op.stated_shardings(), e.outvars)]
@@ -137,7 +137,8 @@ class PartitionedProgram(Stage):
         return [(s, a.ndim) for s, a in pairs if isinstance(s, NamedSharding) and UNCONSTRAINED not in s.spec]
 
     def _spelled(self, layout: Layout) -> NamedSharding:
-        """A layout as the user wrote it, if they did: ``P("x")`` stays that, and axes of size one stay named."""
+        """The sharding of a layout, as the user wrote it if they did: ``P("x")`` stays so, and axes of size 1 stay
+        named."""
         rank = len(layout.dims)
         fitting = (s for s, n in self._written if n == rank and s.mesh == self.mesh and s.layout(n) == layout)
         sharding = next(fitting, None) or NamedSharding.from_layout(self.mesh, layout)
@@ -156,31 +157,31 @@ class PartitionedProgram(Stage):
 
     @cached_property
     def memory(self) -> Memory:
-        """The memory of one device, predicted without compiling; printed, it names the largest buffers at the peak."""
+        """The predicted memory of one device, without compiling; printed, it lists the largest buffers at the peak."""
         with self.program.precision():
             return predict(self.jaxpr, self.mesh.abstract_mesh, self.donated, self.part.stands_for, self.names)
 
     @cached_property
     def memory_before(self) -> Memory:
-        """The memory that the program would take on one device, unpartitioned."""
+        """The predicted memory of the unpartitioned program on one device."""
         with self.program.precision():
             mesh = self.mesh.abstract_mesh
             return predict(without_constraints(self.part.source), mesh, self.donated, names=self.names)
 
     @property
     def reshardings(self) -> list[report.Resharding]:
-        """The values that are brought from one layout to another, in program order, with the collectives for it."""
+        """The values that are resharded, in program order, with the collectives used."""
         return report.reshardings(self.collectives)
 
     @cached_property
     def work(self) -> Work:
-        """The arithmetic of one device; ``work.redundancy`` is that of all devices over the program's (1: none is
-        repeated)."""
+        """The arithmetic of one device; ``work.redundancy`` is the total of all devices divided by that of the program
+        (1: no redundant work)."""
         return work_of(self.jaxpr.jaxpr, self.part.source.jaxpr, self.mesh.abstract_mesh)
 
     def time(self) -> Time:
-        """How long one run takes on the mesh's machine (without one, on an accelerator of no particular make):
-        ``.seconds``, ``.compute``, ``.memory``, ``.communication``, the critical path, and what binds each part."""
+        """The predicted time of a run on the mesh's machine (a generic accelerator if none is given): ``.seconds``,
+        ``.compute``, ``.memory``, ``.communication``, the critical path, and what bounds each part."""
         return self._time
 
     @cached_property
@@ -194,7 +195,7 @@ class PartitionedProgram(Stage):
 
     @cached_property
     def _padding(self) -> list[tuple[str, str]]:
-        """What is padded (``"input 0"``), and how, in words."""
+        """The padded values (``"input 0"``), each with a description of the padding."""
         padded = []
         sides = (
             ("input", self.part.in_layouts, self.part.source.in_avals),
@@ -209,13 +210,13 @@ class PartitionedProgram(Stage):
 
     @property
     def padded(self) -> list[str]:
-        """Inputs and outputs whose dimensions the mesh does not divide, in words."""
+        """Descriptions of inputs and outputs that have dimensions which the mesh does not divide."""
         return [text for _, text in self._padding]
 
     @property
     def notes(self) -> list[str]:
-        """What was replicated, padded or computed repeatedly, which annotations wait for others, and what the
-        communication passes changed, in words."""
+        """Descriptions of what was replicated, padded or computed redundantly, of pending annotations, and of the
+        changes made by communication passes."""
         redundant = [self.work.warning] if self.work.warning else []
         strategy = self.part.described_strategy
         changes = (f"communication pass: {c}" for c in self.part.changes)
@@ -224,12 +225,12 @@ class PartitionedProgram(Stage):
     def explain(
         self, suggest: bool = False, *, seconds: float = 10.0, tries: int = 200, progress: Progress | None = None
     ) -> Explanation:
-        """Every collective, the longest first, with its causes and source line; then the arithmetic that devices
-        repeat, with the axes that are idle there; then what was padded or replicated.
+        """Every collective, the longest first, with its causes and source line; then redundant arithmetic, with the
+        axes that are idle there; then what was padded or replicated.
 
-        With ``suggest``, also the annotation that would remove it, the one that saves most time: the program is
-        partitioned again with one sharding added or changed, for at most so many ``seconds`` and ``tries``.
-        ``progress`` is told how many of how many collectives are done, and the number of tries.
+        With ``suggest``, also the annotation that would remove it and saves most time. To find it, the program is
+        partitioned again with one sharding added or changed, for at most ``seconds`` and ``tries``. ``progress`` is
+        called with the number of collectives done, their total, and the number of tries.
         """
         mesh = self.mesh.abstract_mesh
         ranked = entries(self.collectives, self.part.propagation.origins, mesh, self.names)
@@ -247,8 +248,8 @@ class PartitionedProgram(Stage):
         return Explanation(head, ranked, notes, repeated)
 
     def warn(self) -> None:
-        """Warn of operands that had to be replicated, of arithmetic that devices repeat, and of dimensions that were
-        padded because of given shardings."""
+        """Warn about operands that had to be replicated, redundant arithmetic, and dimensions that given shardings
+        padded."""
         for gathered in self.part.replicated:
             warn(f"{gathered}; explain(suggest=True) looks for shardings that need no gather", ReplicationWarning)
         if self.work.warning:
@@ -260,12 +261,12 @@ class PartitionedProgram(Stage):
 
     # --- texts ----------------------------------------------------------------------------------------------
     def module(self, platform: str = "") -> Any:
-        """The StableHLO module; for a ``platform`` (``cpu``, ``cuda``, ``tpu``) that the mesh's devices may not be of,
-        replicas are positions of the mesh."""
+        """The StableHLO module. If ``platform`` (``cpu``, ``cuda``, ``tpu``) is given, it may differ from that of the
+        mesh's devices, and replicas are positions of the mesh."""
         return self._emitted(platform)[0]
 
     def _emitted(self, platform: str = "", prefix: str = "spmd") -> tuple[Any, list[Any]]:
-        """:meth:`module` and the Python functions that it calls by number."""
+        """:meth:`module`, and the Python functions that it calls by number."""
         target = Target.all_real(self.mesh.abstract_mesh if platform else self.mesh)
         options = LoweringOptions(
             name=f"{prefix}_{self.name}",
@@ -293,11 +294,11 @@ class PartitionedProgram(Stage):
         raise ArgumentError(f"as_text: expected 'jaxpr', 'stablehlo' or 'hlo', got {dialect!r}")
 
     def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page to look at, as HTML: what is sent and why, shardings, step time, memory, the program."""
+        """Write an HTML report: collectives and their causes, shardings, step time, memory, the program."""
         return write_text("report: path", path, page(self))
 
     def diff(self, other: PartitionedProgram) -> Changes:
-        """What changes from this program to ``other``: collectives, bytes, memory, work, replication and padding."""
+        """The changes from this program to ``other``: collectives, bytes, memory, work, replication and padding."""
         if not isinstance(other, PartitionedProgram):
             raise refused("diff", "another partitioned program, as lowered.partition() gives it", other)
         return changes(self, other)
@@ -315,7 +316,7 @@ class PartitionedProgram(Stage):
     # --- running --------------------------------------------------------------------------------------------
     @cached_property
     def executable(self) -> Executable:
-        """The program for the mesh's devices, virtual or real: global arrays in and out."""
+        """The program compiled for the mesh's devices, virtual or real, with global arrays as arguments and results."""
         program = self.program
         shardings = [in_users_kind(s, a.shape) for s, a in zip(self.out_shardings, self.out_avals)]
         results = Results(self.out_avals, shardings, True)
@@ -331,7 +332,8 @@ class PartitionedProgram(Stage):
             return compile_lowered(self.name, source, whole, results, aliases, self.names, options, place)
 
     def _on_real_devices(self, mesh: Mesh) -> DeviceProgram:
-        """What each real device runs; it may write over donated parts, which are of other shapes than the arrays."""
+        """The program of each real device. Donated parts are reused where argument and result parts have the same
+        type."""
         with self.program.precision():
             jaxpr = on_target(self.part, target := Target.of(mesh))
             ins, outs = ([(a.shape, a.dtype) for a in avals] for avals in (jaxpr.in_avals, jaxpr.out_avals))
@@ -343,19 +345,20 @@ class PartitionedProgram(Stage):
     @overload
     def compile(self, target: str | CompileTarget, *, progress: CompileProgress | None = None) -> TargetReport: ...
     def compile(self, target: Any = None, *, progress: Any = None) -> Compiled | TargetReport:
-        """The program, ready to run on the mesh's devices; with ``target``, compiled for hardware one need not own.
+        """Compile the program for the mesh's devices, or with ``target`` for hardware that need not be present.
 
         Args:
-          target: ``mw.target("v5e:4x4")``, or its name. Its compiler runs in a process of its own, within
+          target: ``mw.target("v5e:4x4")``, or its name. Its compiler runs in a separate process, limited by
             ``config.target_seconds`` and ``config.target_memory``.
-          progress: told seconds, and bytes that the compiler holds; without it, a terminal shows them.
+          progress: called with the seconds passed and the bytes that the compiler holds; by default, a terminal shows
+            them.
 
         Returns:
-          What can be called; for a target a :class:`TargetReport`: whether the program fits, memory, collectives as
-          they were scheduled, kernels, text, and the executable to save.
+          The compiled program; for a target a :class:`TargetReport`: whether the program fits, its memory, scheduled
+          collectives, kernels, text, and the executable to save.
 
         Raises:
-          CompileError: XLA refuses the program. MeshError: the mesh has no devices, or does not go on the target.
+          CompileError: XLA rejected the program. MeshError: the mesh has no devices, or does not fit the target.
           MissingExtraError: the target's compiler is not installed; says what to install.
         """
         if target is not None:
@@ -371,8 +374,8 @@ class PartitionedProgram(Stage):
 
     @cached_property
     def device_executable(self) -> Any:
-        """XLA's executable of the per-device program, to be looked into: what runs, where all devices are real; else
-        for as many CPU devices as the mesh has. It may raise CompileError."""
+        """XLA's executable of the per-device program, for inspection: the one that runs if all devices are real, else
+        one for as many CPU devices as the mesh has. May raise CompileError."""
         if isinstance(self.mesh, Mesh) and needs_spread(self.mesh) and not Target.of(self.mesh).virtual:
             return self.executable.inspected
         module, callbacks = self._emitted("cpu", prefix="jit")
@@ -385,12 +388,12 @@ class PartitionedProgram(Stage):
         return Taken(self.program, "partitioned", self.in_shardings, place)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function's output for arguments of the types, and in the trees, that it was partitioned for.
+        """Run the program on arguments with the types and trees that it was partitioned for.
 
         Raises:
-          ArgumentError: arguments of another structure. ArgumentTypeError: something that is no array.
-          ShapeError: an array of another type.
-          MeshError: an array that was placed on other devices; a mesh that has no devices.
+          ArgumentError: the structure of the arguments differs. ArgumentTypeError: an argument is not an array.
+          ShapeError: an array has another type.
+          MeshError: an array was placed on other devices, or the mesh has no devices.
         """
         if isinstance(self.mesh, AbstractMesh):
             raise MeshError(
@@ -413,25 +416,26 @@ class PartitionedProgram(Stage):
     ) -> Verification:
         """Run this program and the unpartitioned one on the same inputs, and compare their outputs.
 
-        Without ``args`` the inputs are drawn at random, those of ``seed``: each where the ops that use it are defined
-        (not negative under a root, within the dimension that it indexes); several times if that takes no longer than
-        compiling. Both programs compute in float64, where they differ by hardly more than nothing if the partitioning
-        is right. ``progress`` is told what is done and how many of how many steps are; else a terminal shows them.
+        Without ``args``, random inputs are drawn from ``seed``, each in the domain of the ops that use it (nonnegative
+        under a root, in range for an index), and several times if that takes no longer than compiling. Both programs
+        compute in float64, where they agree almost exactly if the partitioning is right. ``progress`` is called with
+        the current step, the number of steps done and their total; by default, a terminal shows them.
 
         Elements may differ by ``atol + rtol`` times their magnitude (and a thousandth of that of the largest), or by
-        what rounding makes of them: as far as the unpartitioned program in its own types is from itself in float64,
-        as much smaller as float64 is finer. Where nothing is left in those types, its sums are rounded otherwise in
-        float64, and differences of that size are allowed, too, and noted. Of chaotic programs that shows nothing: then
-        inputs are drawn smaller. Integers and bools must be equal.
+        the effect of rounding: the difference between the unpartitioned program in its own types and in float64, scaled
+        by the ratio of the precisions. Where nothing of a value remains in its own types, its sums are rounded
+        differently in float64; differences of that size are allowed too, and noted. That proves nothing for chaotic
+        programs, so smaller inputs are drawn then. Integers and bools must be equal.
 
-        Returns the largest differences of each output; printed, a table.
+        Returns the largest difference of each output; it prints as a table.
 
         Raises:
-          VerificationError: an output differs by more, with the first op after which the programs do; rounding changes
-            it too much to tell; or less than the share ``finite`` of an output is neither infinite nor NaN.
-          ArgumentError: another number of arrays than the program takes, a tolerance or seed that is negative.
-          ArgumentTypeError: something that is no array, or no number. ShapeError: an array of another shape.
-          CallbackError: a function that the program calls raises, for all that was drawn or for ``args``.
+          VerificationError: an output differs by more (names the first op after which the programs differ), rounding
+            affects it too much to tell, or less than the fraction ``finite`` of an output is neither infinite nor NaN.
+          ArgumentError: the number of arrays differs, or a tolerance or the seed is negative.
+          ArgumentTypeError: an argument is not an array, or an option not a number. ShapeError: an array has another
+            shape.
+          CallbackError: a callback of the program raises, for all drawn inputs or for ``args``.
         """
         values = leaves_for("verify", self.program, args) if args else None
         with nullcontext(progress) if progress else on_terminal(f"verifying {self.name}") as report:
@@ -439,7 +443,7 @@ class PartitionedProgram(Stage):
 
 
 def warn_of_donations(name: str, unused: Sequence[Any]) -> None:
-    """Warn of donated arguments (with ``name`` and ``aval``) that no result can take the memory of."""
+    """Warn about donated arguments (with ``name`` and ``aval``) whose memory no result can reuse."""
     if unused:
         listed = ", ".join(f"{a.name} ({a.aval})" for a in unused)
         warn(

@@ -1,4 +1,4 @@
-"""Partitioning a program that has a mesh, within a limit of memory where one is given."""
+"""Partitioning a program that has a mesh, optionally within a memory limit."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from meshwright.transforms.keys import on_words
 def partition_program(
     program: Program, combine_bytes: int = 0, memory_limit: float | None = None
 ) -> PartitionedProgram:
-    """The per-device program of a program that has a mesh; shardings that are ``None`` are chosen.
+    """Partition a program that has a mesh; shardings that are ``None`` are chosen.
 
-    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone.
-    ``memory_limit``: bytes that a device may hold; what the program keeps is sent or computed again to fit.
+    ``combine_bytes`` is the bucket size for combining small collectives; 0: do not combine. ``memory_limit`` is in
+    bytes per device; to fit, values that the program would keep are communicated or computed again.
 
     Raises:
-      ArgumentError: a negative ``combine_bytes``, or a limit that is not positive. MeshError: the program has no mesh.
-      MemoryLimitError: the program needs more; says by how much, and what is largest.
+      ArgumentError: ``combine_bytes`` is negative, or the limit is not positive. MeshError: the program has no mesh.
+      MemoryLimitError: the program does not fit; says by how much, and which values are largest.
     """
     require_limit(memory_limit, "partition")
     as_number("partition: combine_bytes", combine_bytes)
@@ -68,7 +68,7 @@ def partition_program(
 def _within(
     found: PartitionedProgram, partitioned: Callable[[Strategy], PartitionedProgram], limit: float
 ) -> PartitionedProgram:
-    """The first of the programs that hold less by sending or computing more which is within the limit."""
+    """The first program within the limit, among variants that save memory by communicating or computing more."""
     least = found
     for other in _holding_less(found, partitioned):
         if other.peak_bytes <= limit:
@@ -80,7 +80,8 @@ def _within(
 def _holding_less(
     found: PartitionedProgram, partitioned: Callable[[Strategy], PartitionedProgram]
 ) -> Iterator[PartitionedProgram]:
-    """Ways to hold less than the program that was found quickest; the program as its annotations have it may, too."""
+    """Variants of the fastest program that take less memory, and the program partitioned as annotated, which may
+    too."""
     part = found.part
     for jaxpr in holding_less(part.jaxpr, part.mesh, part.in_layouts):
         yield PartitionedProgram(found.program, replace(part, jaxpr=jaxpr))

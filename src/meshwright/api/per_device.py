@@ -1,9 +1,9 @@
-"""A function written for one device, run by Python on each device in turn: what ``disable_jit`` asks of ``pmap`` and
-``shard_map``.
+"""Per-device functions run by Python on each device in turn: ``pmap`` and ``shard_map`` under ``disable_jit``.
 
-Each device has a thread, of which one runs at a time. It sees values, so that ``print``, ``if`` and debuggers work, up
-to a collective; there the next device goes on. When all have come to it, it is computed for all, by ``vmap``, and each
-gets its part. Devices that come to different collectives would wait for each other for ever: that is an error here.
+Each device has a thread, and only one thread runs at a time. It computes concrete values, so ``print``, ``if`` and
+debuggers work, up to a collective, where the next device takes over. When all have reached the collective, it is
+computed for all at once with ``vmap``, and each gets its part. Devices that reach different collectives would deadlock
+on real hardware; here that is an error.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from meshwright.transforms.vmap import vmap
 
 
 class _Stop(BaseException):
-    """Ends a device's thread, since another one failed."""
+    """Ends a device's thread because another one failed."""
 
 
 class _Device:
-    """One device's thread, and what it waits for."""
+    """The thread of one device, and the collective it waits in."""
 
     def __init__(self, ring: Ring, number: int, run: Callable[[], Any]) -> None:
         self.ring = ring
@@ -39,7 +39,7 @@ class _Device:
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = self.stopped = False
-        #: the collective that it has come to, and its operands
+        #: the collective that it has reached, with its operands
         self.waiting: tuple[Op, Sequence[Any]] | None = None
         self.answer: Any = None
         self._mine, self._theirs = threading.Semaphore(0), threading.Semaphore(0)
@@ -66,16 +66,16 @@ class _Device:
         self._theirs.release()
 
     def go_on(self) -> None:
-        """Let the thread run up to a collective or its end."""
+        """Run the thread up to the next collective or its end."""
         if not self._thread.ident:
             self._thread.start()
         self._mine.release()
         self._theirs.acquire()
         if self.done:
-            self._thread.join()  # it lets go of its arrays; see core.background
+            self._thread.join()  # so that it releases its arrays; see core.background
 
     def meet(self, op: Op, args: Sequence[Any]) -> Any:
-        """In the thread: wait for all devices at a collective."""
+        """Called in the thread: wait for all devices at a collective."""
         self.waiting = op, args
         self._theirs.release()
         self._mine.acquire()
@@ -90,7 +90,7 @@ class _Device:
 
 
 class _DeviceTrace(Trace):
-    """Computes as outside, but for collectives along the devices."""
+    """Evaluates ops in the outer trace, except collectives along the devices."""
 
     __slots__ = ("device",)
 
@@ -106,7 +106,7 @@ class _DeviceTrace(Trace):
 
 
 class Ring:
-    """The devices along some axes."""
+    """The devices along the given axes."""
 
     def __init__(self, name: str, sizes: Mapping[str, int]) -> None:
         self.name = name
@@ -114,10 +114,10 @@ class Ring:
         self.outside = STATE.trace
 
     def run(self, functions: Sequence[Callable[[], Any]]) -> list[Any]:
-        """What each device's function returns; they are given row-major over the axes.
+        """Run one function per device, in row-major order over the axes, and return their results.
 
         Raises:
-          ArgumentError: devices that come to different collectives. What a function raises.
+          ArgumentError: devices reached different collectives. Also raises what a function raises.
         """
         devices = [_Device(self, i, run) for i, run in enumerate(functions)]
         try:
@@ -166,7 +166,7 @@ def _text(device: _Device) -> str:
 
 
 def stacked(values: Sequence[Any], shape: tuple[int, ...]) -> Any:
-    """Values of all devices, row-major, as one array: the devices are its first dimensions, of ``shape``."""
+    """The devices' values (row-major) as one array, whose leading dimensions ``shape`` are the devices."""
     whole = concatenate([expand_dims(v, (0,)) for v in values], 0)
     return reshape(whole, (*shape, *typeof(values[0]).shape))
 
@@ -179,7 +179,7 @@ def _part(x: Any, number: int, axes: int) -> Any:
 
 # --- parts of arrays ----------------------------------------------------------------------------------------
 def part_at(x: Any, spec: PartitionSpec, sizes: Mapping[str, int], place: Mapping[str, int]) -> Any:
-    """The part of ``x`` under ``spec`` of the device at ``place`` of a mesh."""
+    """The part of ``x`` under ``spec`` on the device at ``place`` in a mesh."""
     for dim in range(len(spec)):
         axes = spec.axes(dim)
         if axes:
@@ -192,7 +192,7 @@ def part_at(x: Any, spec: PartitionSpec, sizes: Mapping[str, int], place: Mappin
 
 
 def put_together(values: Sequence[Any], spec: PartitionSpec, sizes: Mapping[str, int]) -> Any:
-    """The array whose parts under ``spec`` the devices, row-major, have; the first ones' along axes it leaves out."""
+    """Assemble an array from the devices' parts (row-major) under ``spec``; along unnamed axes, the first device's."""
     names = list(sizes)
     grid = stacked(values, tuple(sizes.values()))
     named = [a for dim in range(len(spec)) for a in spec.axes(dim)]

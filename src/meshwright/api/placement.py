@@ -1,4 +1,4 @@
-"""Putting arrays on devices and meshes, and fixing layouts inside programs."""
+"""Placing arrays on devices and meshes, and constraining shardings inside programs."""
 
 from __future__ import annotations
 
@@ -61,18 +61,19 @@ def _as_sharding(target: Any) -> Any:
 def device_put(
     x: Any, device: Any = None, *, src: Any = None, donate: bool = False, may_alias: bool | None = None
 ) -> Any:
-    """``x`` (a tree of arrays) on a device, with a sharding or in a ``mw.memory.Space`` (or a tree prefix of these).
+    """Place ``x`` (a tree of arrays) on a device, with a sharding or in a ``mw.memory.Space`` (or a tree prefix of
+    these).
 
-    A NumPy array whose memory starts at a multiple of 64 bytes is not copied: do not write to it afterwards, or pass
-    ``may_alias=False``, which copies everything. On a virtual mesh arrays are kept in global order, so that changing a
-    sharding moves nothing; so the memory of ``x`` is used again also without ``donate``, and where ``x`` comes from
-    (``src``) does not matter. Of several processes that a sharding is of, all must give the same value.
+    A NumPy array whose memory is 64-byte aligned is not copied: do not write to it afterwards, or pass
+    ``may_alias=False``, which always copies. On a virtual mesh arrays are kept in global order, so changing a sharding
+    moves no data; the memory of ``x`` is then shared even without ``donate``, and ``src`` has no effect. If a sharding
+    spans several processes, all must pass the same value.
 
     Raises:
       ArgumentError: both ``donate`` and ``may_alias``, which exclude each other.
-      ShardingError: a sharding with more entries than the array has dimensions.
-      ArgumentTypeError: ``device`` is none of these, or a sharding over a mesh without devices; a leaf is no array.
-      MeshError: a ``PartitionSpec`` without a current mesh. DistributedError: another process gives another value.
+      ShardingError: a sharding has more entries than the array has dimensions.
+      ArgumentTypeError: ``device`` is none of these, or its mesh has no devices; or a leaf is not an array.
+      MeshError: a ``PartitionSpec`` without a current mesh. DistributedError: another process passes another value.
 
     Example:
       >>> mesh = mw.make_mesh((4,), ("x",))
@@ -111,7 +112,7 @@ def _put(x: Any, sharding: Sharding | Space | None, copied: bool = False) -> Any
 
 
 def _given(x: Any) -> Array:
-    """A value as an array; NumPy's memory is shared."""
+    """A value as an array that shares the memory of NumPy arrays."""
     if type(x) is Array:
         return x
     if isinstance(x, (int, float, complex)) and not isinstance(x, (bool, np.generic)):
@@ -120,10 +121,11 @@ def _given(x: Any) -> Array:
 
 
 def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
-    """A layout for a value of the program that is being traced.
+    """Constrain the layout of a traced value.
 
     Raises:
-      ShardingError: one of several devices, which only the arguments of the program can choose; ``device_put`` warns.
+      ShardingError: a sharding on one of several devices, which only arguments can choose; ``device_put`` warns
+        instead.
     """
     check_alive(x)
     target = named(sharding)
@@ -151,10 +153,10 @@ def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
 
 
 def _asserted(x: Any, target: NamedSharding, what: str) -> Any:
-    """``x``, whose type must say what a constraint does of explicit axes; automatic ones are constrained.
+    """Check that the type of ``x`` agrees with the explicit axes of ``target``, and constrain the automatic ones.
 
     Raises:
-      ShardingTypeError: it says something else.
+      ShardingTypeError: the type differs.
     """
     if what == "device_put":
         return Reshard(target).bind(x)
@@ -172,8 +174,8 @@ def _asserted(x: Any, target: NamedSharding, what: str) -> Any:
 
 
 def device_get(x: Any) -> Any:
-    """A tree of arrays as NumPy arrays of the same shapes that share their memory. Traced arrays, random keys and what
-    is no array stay what they are.
+    """A tree of arrays as NumPy arrays that share their memory. Tracers, random keys and non-arrays are returned as
+    they are.
 
     Example:
       >>> mw.device_get({"a": mnp.arange(3)})
@@ -193,7 +195,7 @@ def _check_leaves(function: str, x: Any) -> list[ShapedArray]:
     """The types of the leaves.
 
     Raises:
-      ArgumentTypeError: naming one that is no array.
+      ArgumentTypeError: a leaf is not an array; names it.
     """
     avals = []
     for path, leaf in zip(pytree.paths(x), pytree.leaves(x)):
@@ -205,7 +207,7 @@ def _check_leaves(function: str, x: Any) -> list[ShapedArray]:
 
 
 def block_until_ready(x: Any) -> Any:
-    """Wait until all arrays of a tree have been computed; returns the tree. What is no array is left as it is.
+    """Wait until all arrays of a tree have been computed; returns the tree. Other leaves are ignored.
 
     Example:
       >>> mw.block_until_ready((mnp.arange(3) + 1, "label"))
@@ -218,10 +220,10 @@ def block_until_ready(x: Any) -> Any:
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
-    """``x`` (a tree of arrays), laid out as ``shardings`` (a tree prefix) says at this point of the program.
+    """Constrain ``x`` (a tree of arrays) to ``shardings`` (a tree prefix) at this point of the program.
 
     Raises:
-      ShardingError: a spec that does not fit its array or mesh, or a single device inside a traced function.
+      ShardingError: a spec does not fit its array or mesh, or names a single device inside a traced function.
       MeshError: a ``PartitionSpec`` without a current mesh.
 
     Example:
@@ -243,20 +245,20 @@ def _constrained(x: Any, sharding: Any) -> Any:
 
 
 def laid_out(x: Any, sharding: Any) -> Any:
-    """``x`` laid out as ``sharding`` says; as it is for None."""
+    """``x`` with the given sharding; unchanged for None."""
     if sharding is None:
         return x
     return reshard(x, sharding) if _is_explicit(x, sharding) else with_sharding_constraint(x, sharding)
 
 
 def reshard(xs: Any, out_shardings: Any) -> Any:
-    """``xs`` (a tree of arrays) with other shardings (a tree prefix): :func:`device_put` on arrays.
+    """Change the shardings of ``xs`` (a tree of arrays) to ``out_shardings`` (a tree prefix).
 
-    Along explicit axes this is what changes types: ``f32[8@x,4]`` becomes ``f32[8,4@x]``, a sum that is still to be
-    made (``unreduced``) is made. Along automatic axes it is a constraint inside a traced function.
+    On arrays this is :func:`device_put`. Along explicit axes it changes types: ``f32[8@x,4]`` becomes ``f32[8,4@x]``,
+    and a pending (``unreduced``) sum is reduced. Along automatic axes it is a constraint inside a traced function.
 
     Raises:
-      ShardingError, MeshError: as :func:`with_sharding_constraint`. ShardingTypeError: the new parts are not even.
+      ShardingError, MeshError: as :func:`with_sharding_constraint`. ShardingTypeError: the new parts are uneven.
 
     Example:
       >>> mesh = mw.make_mesh((4,), ("x",))
@@ -273,7 +275,7 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
 
 
 def _mesh_of(leaves: Sequence[Any]) -> Any:
-    """The mesh that specs name the axes of: the current one, or that of the types."""
+    """The mesh whose axes specs name: the current one, or that of the types."""
     types = (typeof(x).explicit for x in leaves)
     mesh = next((mesh_of_type(t.mesh) for t in types if t is not None), None)
     return (
@@ -289,10 +291,10 @@ def _resharded(x: Any, sharding: Any) -> Any:
 
 
 def made_as(sharding: Any, make: Callable[[], Any]) -> Any:
-    """What ``make`` gives, laid out as ``sharding`` says, which decides where an op along explicit axes would ask.
+    """``make()`` with the given sharding, which decides where ops along explicit axes are otherwise ambiguous.
 
     Raises:
-      ShardingTypeError: it says that a sum over axes is left to be made, of which none is made.
+      ShardingTypeError: it leaves a sum unreduced that the result does not have.
     """
     if sharding is None:
         return make()
@@ -340,14 +342,14 @@ CAST_ARRAY.fill(_cast_array)
 # --- eager ops on a mesh ------------------------------------------------------------------------------------
 _sharded_cache: dict[Any, Any] = {}
 on_clear(_sharded_cache.clear)
-#: keys of ops that hold jaxprs, oldest first, which may be made anew at each call
+#: cache keys of ops that hold jaxprs, oldest first; such ops may be new objects at each call
 _with_jaxprs: deque[Any] = deque()
 _MOST_WITH_JAXPRS = 256
 on_clear(_with_jaxprs.clear)
 
 
 def _evaluate_sharded(op: Op, arrays: Sequence[Array]) -> Any:
-    """One op some of whose operands lie on a mesh: partitioned and compiled like a jitted function."""
+    """One op with operands on a mesh: partitioned and compiled like a jitted function."""
     avals = tuple(x.aval for x in arrays)
     is_decided = STATE.decided is not None and is_explicit(avals)
     if is_decided:
@@ -359,7 +361,7 @@ def _evaluate_sharded(op: Op, arrays: Sequence[Array]) -> Any:
         arguments = tuple(Argument(str(i), x.aval, committed_to(x)) for i, x in enumerate(arrays))
         tree = pytree.structure([0] * len(jaxpr.out_avals))
         program = Program(op.name, jaxpr, arguments, (None,) * len(jaxpr.out_avals), tree, tree)
-        # Not ``compile``, which warns: what becomes of single ops is nothing to act upon.
+        # Not ``compile``, which warns: users cannot act on warnings about single ops.
         executable = _sharded_cache[key] = Lowered(program).partition().executable
         if op.holds_jaxprs:
             _with_jaxprs.append(key)

@@ -1,4 +1,4 @@
-"""``mw.plan``: shardings, and the mesh, chosen for a function and a machine."""
+"""``mw.plan``: chooses shardings, and a mesh, for a function on a machine."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def plan(
     donate_argnums: int | Sequence[int] | None = None,
     seconds: float = SECONDS,
 ) -> Plan:
-    """Choose how the arguments of ``f`` are laid out on a machine, and the mesh's shape if no ``mesh`` is given.
+    """Choose the shardings of the arguments of ``f`` on a machine, and the mesh's shape if no ``mesh`` is given.
 
-    Layouts are searched for: each mesh axis may split one kind of dimension of the program (its batch, its features,
-    its heads, ...), and arguments may be split by it besides, to be gathered where they are used. Whole programs are
-    partitioned and timed; the quickest whose predicted peak fits the memory wins.
+    The search lets each mesh axis split one kind of dimension of the program (batch, features, heads, ...). It may also
+    split arguments that are gathered where they are used. Whole programs are partitioned and timed; the fastest whose
+    predicted peak fits in memory wins.
 
     Args:
       f: a function, jitted or not; ``args`` are arrays or ``ShapeDtypeStruct``.
       machine: such as ``"v5e:4x4"``, ``"h100:8"``, ``"this"`` (see :func:`meshwright.hardware.machine`).
-      memory_limit: bytes that a device may hold; None: as much as the machine's have.
-      mesh: the mesh to use, if its shape is not to be chosen.
-      in_shardings, out_shardings, donate_argnums: as for ``jit``. What is said there, or by arrays that were placed,
-        stays; None, or ``AUTO``, is chosen.
-      seconds: after so many no further designs are tried.
+      memory_limit: bytes per device; None: the machine's memory.
+      mesh: the mesh to use; None to choose its shape.
+      in_shardings, out_shardings, donate_argnums: as for ``jit``. Shardings given here, or by arrays that were placed,
+        are kept; None and ``AUTO`` are chosen.
+      seconds: a time limit after which no further designs are tried.
 
     Raises:
-      MemoryLimitError: nothing that was found fits; says by how much, and what is largest.
-      MeshError: neither machine nor mesh is known, or they do not fit. ArgumentError: an unknown chip, or a limit
-        that is no positive number.
+      MemoryLimitError: no design fits; says by how much, and which values are largest.
+      MeshError: neither machine nor mesh is known, or they do not fit each other.
+      ArgumentError: an unknown chip, or a limit that is not a positive number.
 
-    Source: what it chooses from are the designs of GSPMD's users (Xu et al. 2021).
+    The search space consists of the shardings used with GSPMD (Xu et al. 2021).
 
     Example:
       >>> x, w = mw.ShapeDtypeStruct((65536, 256), "bfloat16"), mw.ShapeDtypeStruct((256, 256), "bfloat16")
@@ -83,7 +83,7 @@ def plan(
 
 
 def _on(mesh: AnyMesh, machine: str | Machine | None) -> AnyMesh:
-    """The mesh on a machine, if one is named."""
+    """The mesh with the given machine, if any."""
     if machine is None:
         return mesh
     chosen = machine_for(machine, mesh.size)

@@ -1,4 +1,4 @@
-"""Shardings that are chosen: of a program's arguments that nobody laid out, for a mesh or for a machine."""
+"""Choosing the shardings of a program's unconstrained arguments, for a mesh or for a machine."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from meshwright.spmd.report import human_bytes
 from meshwright.spmd.steptime.report import Time, human_seconds
 from meshwright.transforms.keys import on_words
 
-#: what axes of a mesh are called that is made for a machine
+#: axis names of meshes made for a machine
 AXES = ("data", "model")
-#: arrays that a printed plan lists
+#: number of arrays listed in a printed plan
 _SHOWN = 24
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The program with its shardings, and the search that found them."""
+    """The program with chosen shardings, and the search that found them."""
 
     program: Program
     outcome: SearchResult
@@ -46,10 +46,11 @@ def choose_shardings(
     auto: Sequence[int] | None = None,
     seconds: float = SECONDS,
 ) -> Chosen:
-    """The program on the best of ``meshes``, its open arguments (of ``auto``, if given) and results laid out.
+    """Choose the best of ``meshes``, and shardings for unconstrained arguments (those in ``auto``, if given) and
+    results.
 
     Raises:
-      MemoryLimitError: nothing that was found fits.
+      MemoryLimitError: no design fits.
     """
     start = time.perf_counter()
     concrete = {mesh.abstract_mesh: mesh for mesh in meshes}
@@ -76,7 +77,7 @@ def choose_shardings(
 
     def on(stated: Any, layout: Any, ndim: int) -> Any:
         if isinstance(stated, NamedSharding) and stated.mesh.abstract_mesh == mesh.abstract_mesh:
-            return stated  # as the user spelled it
+            return stated  # keep the user's spelling
         return None if layout is None else NamedSharding.from_layout(mesh, replace(layout, dims=layout.dims[:ndim]))
 
     arguments = tuple(
@@ -88,10 +89,10 @@ def choose_shardings(
 
 
 def with_chosen(program: Program, auto: Sequence[int]) -> Program:
-    """The program with shardings for its arguments number ``auto``, on its mesh or the current one.
+    """The program with chosen shardings for the arguments numbered ``auto``, on its mesh or the current one.
 
     Raises:
-      MeshError: there is no mesh. MemoryLimitError: nothing fits the mesh's machine.
+      MeshError: there is no mesh. MemoryLimitError: no design fits the mesh's machine.
     """
     mesh = placed(program).place or get_mesh()
     if not isinstance(mesh, (Mesh, AbstractMesh)):
@@ -103,13 +104,13 @@ def with_chosen(program: Program, auto: Sequence[int]) -> Program:
 
 
 def memory_of(mesh: AnyMesh) -> float | None:
-    """Bytes of memory of a device, if the mesh's machine is known."""
+    """Bytes of memory per device, if the mesh's machine is known."""
     fabric = mesh.abstract_mesh.fabric
     return fabric.machine.memory_bytes if fabric.is_given else None
 
 
 def meshes_of(machine: Machine) -> list[AbstractMesh]:
-    """Meshes of one and of two axes that lie well on a machine."""
+    """Meshes with one or two axes that map well onto a machine."""
     n = machine.size
     shapes = [(n,)] + [(n // b, b) for b in range(2, n // 2 + 1) if n % b == 0]
     meshes = []
@@ -117,15 +118,15 @@ def meshes_of(machine: Machine) -> list[AbstractMesh]:
         try:
             meshes.append(AbstractMesh(shape, AXES[: len(shape)], machine=machine))
         except MeshError:
-            continue  # its axes cannot be cut as the machine's links are
+            continue  # the machine's links do not allow these axes
     return meshes
 
 
 class Plan(Printed):
-    """Shardings that were chosen for a function.
+    """Shardings chosen for a function.
 
-    ``in_shardings`` and ``out_shardings`` are what ``jit`` takes, in the trees of the positional arguments and of the
-    output; ``mesh`` is the mesh. Printed, it says what was chosen and what it costs.
+    ``in_shardings`` and ``out_shardings`` are in the form ``jit`` takes, in the trees of the positional arguments and
+    the output; ``mesh`` is the mesh. It prints the choices and their cost.
     """
 
     def __init__(self, chosen: Chosen, memory_limit: float | None) -> None:
@@ -134,12 +135,12 @@ class Plan(Printed):
 
     @property
     def mesh(self) -> AnyMesh:
-        """The mesh: its axes, and the machine that it is for."""
+        """The mesh, with its axes and machine."""
         return self._chosen.program.place
 
     @property
     def in_shardings(self) -> tuple[Any, ...]:
-        """One tree of shardings for each positional argument."""
+        """One tree of shardings per positional argument."""
         args, _ = pytree.unflatten(self._chosen.program.in_tree, self.partition().in_shardings)
         return tuple(args)
 
@@ -152,7 +153,7 @@ class Plan(Printed):
     def _part(self) -> PartitionedProgram:
         part = partition_program(self._chosen.program)
         limit = self.memory_limit
-        if limit is not None and part.peak_bytes > limit:  # looking ahead may have bought time with memory
+        if limit is not None and part.peak_bytes > limit:  # lookahead may have traded memory for time
             part = PartitionedProgram(self._chosen.program, self._chosen.outcome.best.part)
         return part
 
@@ -161,7 +162,7 @@ class Plan(Printed):
         return self._part
 
     def time(self) -> Time:
-        """How long one run takes on the machine."""
+        """The predicted time of a run on the machine."""
         return self.partition().time()
 
     @property
@@ -195,7 +196,7 @@ class Plan(Printed):
 
 
 def describe(design: Any, outcome: SearchResult, names: Sequence[str]) -> str:
-    """A design in words: what each axis splits."""
+    """A design as text: what each axis splits."""
     parts = []
     for axis, size, use in zip(design.mesh.axis_names, design.mesh.axis_sizes, design.uses):
         of = "nothing"

@@ -1,10 +1,10 @@
-"""``pmap``: a function on each index of an axis, each on a device of its own.
+"""``pmap``: a function mapped over an axis, one device per index.
 
-It is a jitted ``shard_map`` over a mesh of one axis; of several where a mapped function maps again. Tracing finds out
-how many devices that takes, and it is traced once more over the mesh of all of them. With jit disabled the function is
-run by Python, device by device.
+It is a jitted ``shard_map`` over a mesh with one axis, or several if a mapped function calls ``pmap`` again. A first
+trace finds the number of devices needed; the function is then traced again over the mesh of all of them. With jit
+disabled, Python runs the function device by device.
 
-Source: ``jax.pmap``, as it was before it became a thin wrapper.
+Follows ``jax.pmap`` as it was before it became a thin wrapper.
 """
 
 from __future__ import annotations
@@ -50,20 +50,21 @@ from meshwright.transforms.wrapped import name_of, require_callable
 
 @dataclass(eq=False)
 class _Nest:
-    """The pmaps around the function that is being traced: outermost first, their axes; ``mesh`` once it is known.
+    """The pmaps around the function being traced: their axes, outermost first, and ``mesh`` once it is known.
 
-    A part of the key of traces, by identity: an inner pmap is traced anew to be counted, and to be put on the mesh.
+    It is part of the key of traces, by identity, so that an inner pmap is traced again for counting and for the final
+    mesh.
     """
 
     axes: dict[str, int]
     mesh: Mesh | None = None
-    #: for each level below, the axis that most of its devices are along
+    #: for each level below, the axis with the most devices
     inner: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
 def mesh_with(name: str, size: int) -> Mesh | None:
-    """For what splits values inside of a pmap: asks for an axis of devices below the pmaps around. The mesh that has
-    it; None outside of a pmap, and while it is not known yet."""
+    """Request an axis of devices inside the enclosing pmaps, and return the mesh that has it; None outside a pmap, and
+    while the mesh is not known yet."""
     nest = STATE.nest
     if nest is None or (nest.mesh is not None and nest.mesh.shape.get(name) == size):
         return None if nest is None else nest.mesh
@@ -83,7 +84,7 @@ def _inside(nest: _Nest) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Pmap:
-    """What a ``pmap`` was called with."""
+    """The arguments of a call of ``pmap``."""
 
     fun: Callable[..., Any]
     axis_name: str | None
@@ -96,7 +97,7 @@ class _Pmap:
 
     @property
     def name(self) -> str:
-        """The axis's name: the user's, or one that is not in scope."""
+        """The axis name: the user's, or one that is not in scope."""
         if self.axis_name is not None:
             return self.axis_name
         return next(n for n in ("pmap", *(f"pmap{i}" for i in range(1, 99))) if n not in STATE.axis_env)
@@ -115,24 +116,27 @@ def pmap(
     donate_argnums: int | Sequence[int] = (),
     check_vma: bool = True,
 ) -> Any:
-    """``fun`` on each index of an axis of its arguments, each on a device of its own. Today's way: ``shard_map``.
+    """Map ``fun`` over an axis of its arguments, one device per index. Prefer ``shard_map``.
 
-    Results are arrays with a ``PmapSharding``. In another mapped function it takes a × b devices. With
-    ``disable_jit``, Python runs ``fun`` device by device.
+    Results are arrays with a ``PmapSharding``. Nested maps of sizes a and b take a × b devices. With ``disable_jit``,
+    Python runs ``fun`` device by device.
 
     Args:
-      in_axes: for each positional argument the axis that is mapped, None for one that all devices get; a tree prefix.
-        Keyword arguments are mapped over axis 0.
-      out_axes: where the axis stands in the results; None for one that is equal on all devices (see ``check_vma``).
+      in_axes: for each positional argument the axis that is mapped, None for one passed whole to all devices; a tree
+        prefix. Keyword arguments are mapped over axis 0.
+      out_axes: the position of the axis in the results; None for results that are equal on all devices (see
+        ``check_vma``).
       static_broadcasted_argnums: positional arguments that are passed as Python values.
-      donate_argnums: positional arguments whose memory is given away.
-      devices: as many as the axis has indices; the first ones, if None.
-      axis_size: the size of the axis, where no argument says it.
-      check_vma: a result with ``out_axes=None`` must be known to be equal on all devices; False: the first one's is it.
+      donate_argnums: positional arguments whose memory is donated.
+      devices: one per index of the axis; None: the first ones.
+      axis_size: the size of the axis, needed if no argument is mapped.
+      check_vma: require results with ``out_axes=None`` to be known to be equal on all devices; False: take the first
+        device's.
 
     Raises (when called; for ``donate_argnums``, at once):
-      ArgumentError: an axis or argument that is not there, too few devices, or a result that differs under
-        ``out_axes=None``. ShapeError: mapped axes of different sizes; each argument is named.
+      ArgumentError: an invalid axis or argument number, too few devices, or a result with ``out_axes=None`` that
+        differs.
+      ShapeError: mapped axes of different sizes; names each argument.
 
     Example:
       >>> mw.pmap(lambda x: x / lax.psum(x, "i"), axis_name="i")(mnp.arange(1.0, 5.0))
@@ -156,7 +160,7 @@ def pmap(
 
 
 class PmapFunction(JitFunction):
-    """A ``pmap``: a jitted function whose arguments may lie anywhere, as it says itself on which devices they are."""
+    """A ``pmap``: a jitted function that accepts arguments placed anywhere, since it chooses its own devices."""
 
     _numbered = "pmap: static_broadcasted_argnums", "pmap: donate_argnums"
 
@@ -193,7 +197,7 @@ def _checked(devices: Sequence[Any] | None) -> tuple[Any, ...] | None:
 # --- calls --------------------------------------------------------------------------------------------------
 @dataclass
 class _Call:
-    """A call: what is mapped, as flat arrays, and the function of flat arrays."""
+    """A call: the flat arrays to map, and the function of flat arrays."""
 
     spec: _Pmap
     name: str
@@ -203,14 +207,14 @@ class _Call:
     fun: Callable[..., Any]
 
     def part(self, x: Any, axis: int | None, index: int) -> Any:
-        """The index of an argument."""
+        """One index of an argument along its mapped axis."""
         return x if axis is None else squeeze(slice_in_dim(x, index, index + 1, axis=axis), (axis,))
 
     def targets(self, out: Any) -> list[int | None]:
-        """Where the axis stands in each result.
+        """The position of the mapped axis in each result.
 
         Raises:
-          ArgumentError: ``out_axes`` that do not fit.
+          ArgumentError: ``out_axes`` does not fit.
         """
         out_axes = flat_axes(self.spec.out_axes, out, "pmap out_axes")
         return [_target(self.spec.fun, y, t, p) for y, t, p in zip(pytree.leaves(out), out_axes, pytree.paths(out))]
@@ -278,10 +282,10 @@ def _target(fun: Callable[..., Any], y: Any, target: int | None, path: str) -> i
 
 # --- the mesh -----------------------------------------------------------------------------------------------
 def _available(call: _Call, needed: int, why: str, at_least: bool = False) -> list[Any]:
-    """The devices of a pmap; ``at_least``: there may be more, for the pmaps inside of it.
+    """The devices of a pmap; with ``at_least`` there may be more, for pmaps inside it.
 
     Raises:
-      ArgumentError: another number than ``devices=`` has, or too few.
+      ArgumentError: ``devices`` has another number of devices, or there are too few.
     """
     given = call.spec.devices
     if not call.size:
@@ -321,7 +325,8 @@ def _mesh(call: _Call, sizes: dict[str, int], why: str, at_least: bool = False) 
 
 
 def _nested(call: _Call, nest: _Nest) -> Any:
-    """In another pmap: along an axis of the mesh of all, if it is known and has one of this name and size."""
+    """A pmap inside another: along an axis of the mesh of all devices, if it is known and has one of this name and
+    size."""
     level = len(nest.axes)
     if nest.mesh is not None and nest.mesh.shape.get(call.name) == call.size and call.name not in nest.axes:
         with _inside(_Nest({**nest.axes, call.name: call.size}, nest.mesh)):
@@ -348,7 +353,7 @@ class _Traced:
 
 
 def _traced(call: _Call) -> _Traced:
-    """The function of one device's parts, which have the mapped axis with size 1."""
+    """The per-device function, whose arguments have a mapped axis of size 1."""
     targets: list[int | None] = []
 
     def local(*parts: Any) -> Any:
@@ -379,7 +384,7 @@ def _check_equal(call: _Call, jaxpr: ClosedJaxpr, consts: int, targets: Sequence
     """Raise if a result with ``out_axes=None`` may differ between devices.
 
     Raises:
-      ArgumentError: naming each.
+      ArgumentError: names each such result.
     """
     own = frozenset((call.name,))
     inputs = [NOWHERE] * consts + [NOWHERE if a is None else own for a in call.axes]

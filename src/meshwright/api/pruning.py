@@ -1,4 +1,4 @@
-"""Arguments that no result depends on are no parameters of what is compiled."""
+"""Removes arguments that no result depends on from the program that is compiled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwright.ops.control.regions import arranged
 
 
 def pruned(program: Program) -> Program:
-    """The program without arguments that neither results nor effects depend on, unless it is to keep them."""
+    """The program without arguments that neither results nor effects depend on, unless ``keep_unused`` is set."""
     if program.keep_unused or program.given is not None:
         return program
     jaxpr, kept = _Pruner().needed(program.jaxpr)
@@ -28,14 +28,14 @@ def pruned(program: Program) -> Program:
 
 
 class _Pruner:
-    """Each jaxpr is gone through once: what calls the same function still does."""
+    """Prunes each jaxpr once, so that equations that call the same function still do."""
 
     def __init__(self) -> None:
         self.done: dict[ClosedJaxpr, tuple[ClosedJaxpr, tuple[int, ...]]] = {}
 
     def needed(self, jaxpr: ClosedJaxpr) -> tuple[ClosedJaxpr, tuple[int, ...]]:
-        """Without what nothing depends on: equations, parameters, and operands of jitted functions. With the numbers of
-        the parameters that stay."""
+        """The jaxpr without unused equations, parameters, and operands of jitted functions, and the numbers of the
+        remaining parameters."""
         if jaxpr not in self.done:
             self.done[jaxpr] = self._needed(jaxpr)
         return self.done[jaxpr]

@@ -1,4 +1,4 @@
-"""What is kept of jitted functions: programs that are ready to run, and traces."""
+"""The caches of jitted functions: programs that are ready to run, and traces."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from meshwright.runtime.executable import Executable
 
 @dataclass(frozen=True)
 class Ready:
-    """A compiled program, and what makes the output of its results."""
+    """A compiled program, and a function that builds the output from its results."""
 
     executable: Executable
     unflatten: Callable[[list[Any]], Any]
-    #: the numbers of the arguments that it uses; None: all
+    #: the numbers of the arguments that the program uses; None: all
     kept: tuple[int, ...] | None = None
 
     def results(self, leaves: Sequence[Any]) -> list[Any]:
@@ -33,7 +33,8 @@ class Ready:
         return self.unflatten(self.results(leaves))
 
     def direct(self) -> Callable[[Sequence[Array]], Any]:
-        """:meth:`run` for arguments that are arrays, of a program that has run: in fewer steps, where it can be."""
+        """A faster equivalent of :meth:`run` for arguments that are arrays, where possible, once the program has
+        run."""
         run, unflatten = self.executable.direct(), self.unflatten
         if run is None or self.kept is not None:
             return self.run
@@ -41,13 +42,13 @@ class Ready:
 
 
 class Caches:
-    """What is kept of a jitted function; all that jit the same function in the same way have it in common."""
+    """The caches of a jitted function, shared by all that jit the same function with the same options."""
 
     _all: WeakKeys[Caches, None] = WeakKeys()
 
     def __init__(self) -> None:
         self.programs: dict[Any, Ready] = {}
-        #: what runs them on positional arrays, which are their own leaves
+        #: fast paths for calls with positional arrays, which are their own leaves
         self.direct: dict[Any, Callable[[Sequence[Array]], Any]] = {}
         self.traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
         #: traces with the function's shardings as constraints, for calls inside other traces

@@ -1,9 +1,9 @@
-"""References to arrays that change: ``new_ref``, as in ``jax``, made pure while functions are traced.
+"""Mutable array references (``new_ref``, as in ``jax``), made pure by tracing.
 
-A reference is a Python object that holds its latest value, so that reads and writes in the function that made it leave
-nothing in a program but the values. A body of control flow that uses one from outside is traced with its value as one
-more thing that goes in and comes out. What other functions trace on their own (a ``grad`` or ``vmap`` inside of which
-an outer reference is used) is refused: what would be left in the reference belongs to them.
+A reference is a Python object that holds its latest value, so reads and writes in the function that created it leave
+only values in a program. A body of control flow that uses an outer reference is traced with the reference's value as an
+extra input and output. Using an outer reference in other traced functions (inside ``grad`` or ``vmap``) is refused,
+because the value left in the reference would belong to the inner trace.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Ref:
 
     def __init__(self, value: Any) -> None:
         self._type = typeof(value)
-        #: the traces in which it is used, each inside of the one before, and its value in each
+        #: the traces in which it is used, outermost first, and its value in each
         self._states: list[tuple[Any, Any]] = [(STATE.trace, value)]
 
     shape = property(lambda self: self._type.shape)
@@ -57,16 +57,16 @@ class Ref:
         self.value = self.value.at[index].set(self._fitting(value))
 
     def addupdate(self, value: Any, index: Any = ...) -> None:
-        """``ref[index] += value``; what is at an index that comes twice gets both."""
+        """``ref[index] += value``; repeated indices accumulate."""
         self.value = self.value.at[index].add(self._fitting(value))
 
     @property
     def value(self) -> Any:
-        """The whole array, as it is now.
+        """The current value of the whole array.
 
         Raises:
-          DeletedArrayError: it was frozen.
-          ForeignReferenceError: it belongs to another trace.
+          DeletedArrayError: the reference was frozen.
+          ForeignReferenceError: the reference belongs to another trace.
         """
         self.check()
         return self._states[-1][1]
@@ -83,15 +83,15 @@ class Ref:
             raise ForeignReferenceError(self)
 
     def is_here(self) -> bool:
-        """Whether it is used in the trace in which it was made, or to which it was brought."""
+        """Whether the reference was created in, or passed into, the current trace."""
         return bool(self._states) and self._states[-1][0] is STATE.trace
 
     def enter(self, value: Any) -> None:
-        """From now on it is used in the current trace, where it has this value."""
+        """Begin to use the reference in the current trace, with this value."""
         self._states.append((STATE.trace, value))
 
     def leave(self) -> Any:
-        """The value with which it leaves the trace that it entered last."""
+        """The reference's value at the end of the trace it entered last."""
         return self._states.pop()[1]
 
     def freeze(self) -> Any:
@@ -108,7 +108,7 @@ class Ref:
 
 
 class ForeignReferenceError(UnexpectedTracerError):
-    """A reference from outside of what is traced now."""
+    """A reference from outside the current trace was used."""
 
     def __init__(self, ref: Ref) -> None:
         super().__init__(
@@ -120,10 +120,10 @@ class ForeignReferenceError(UnexpectedTracerError):
 
 
 def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None) -> Ref:
-    """A reference to an array that begins as ``init_val``: ``ref[...]`` reads it, ``ref[i] = x`` changes it.
+    """A reference to an array with the initial value ``init_val``: ``ref[...]`` reads it, ``ref[i] = x`` writes it.
 
-    In bodies of control flow references from outside may be used, and jitted functions take them as arguments. Under
-    ``grad`` and ``vmap`` they are made inside.
+    Bodies of control flow may use outer references, and jitted functions take references as arguments. Under ``grad``
+    and ``vmap`` references must be created inside.
 
     Example:
       >>> @mw.jit
@@ -140,8 +140,8 @@ def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None)
 
 
 def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
-    """A reference to an array of the type of ``ty`` (a ``ShapeDtypeStruct``, an array), which is to be written before
-    it is read: what it begins as is not specified (zeros).
+    """A reference to an array with the type of ``ty`` (a ``ShapeDtypeStruct`` or an array), to be written before it is
+    read: its initial value is unspecified (zeros).
 
     Example:
       >>> mw.empty_ref(mw.ShapeDtypeStruct((2,), "int32"))[...].shape
@@ -153,7 +153,7 @@ def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
 
 
 def freeze(ref: Ref) -> Any:
-    """The array that ``ref`` refers to, which ends the reference.
+    """The array that ``ref`` refers to; invalidates the reference.
 
     Example:
       >>> mw.freeze(mw.new_ref(3.0))
@@ -163,7 +163,7 @@ def freeze(ref: Ref) -> Any:
 
 
 def free_ref(ref: Ref) -> None:
-    """End the reference.
+    """Invalidate the reference.
 
     Example:
       >>> mw.free_ref(mw.new_ref(3.0))
@@ -182,14 +182,14 @@ def set_(ref: Ref, idx: Any, value: Any) -> None:
 
 
 def swap(ref: Ref, idx: Any, value: Any) -> Any:
-    """What was at ``ref[idx]``, where ``value`` is written."""
+    """Write ``value`` to ``ref[idx]`` and return the previous value."""
     before = get(ref, idx)
     set_(ref, idx, value)
     return before
 
 
 def addupdate(ref: Ref, idx: Any, x: Any) -> None:
-    """``ref[idx] += x``; what is at an index that comes twice gets both."""
+    """``ref[idx] += x``; repeated indices accumulate."""
     _checked(ref, "addupdate").addupdate(x, ... if idx is None else idx)
 
 

@@ -1,6 +1,6 @@
-"""Named axes of ``xmap`` that are computed in steps: the mapped function on one chunk of the axis after the other.
+"""Named axes of ``xmap`` that are computed in steps: the function is mapped over one chunk of the axis at a time.
 
-Source: ``SerialLoop`` and ``serial_loop`` of the ``xmap`` that JAX had until 0.4.31.
+Follows ``SerialLoop`` and ``serial_loop`` of ``xmap`` in JAX before 0.4.31.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _LOOPS: ContextVar[Mapping[Name, SerialLoop]] = ContextVar("serial loops", defau
 
 @dataclass(frozen=True)
 class SerialLoop:
-    """In ``axis_resources``: the axis is computed in ``length`` steps, each on its share of the axis, so that of what
-    is computed on the way only one share takes memory. Beside axes of the mesh, each device loops over its own part.
+    """An entry of ``axis_resources``: computes the axis in ``length`` steps, each on a chunk of the axis, so that
+    intermediate values take the memory of one chunk. Next to axes of the mesh, each device loops over its own part.
 
-    Inside the function such an axis has no collectives, nor an ``axis_index``.
+    Inside the function, collectives and ``axis_index`` over such an axis are not available.
 
     Raises:
       ArgumentTypeError: ``length`` is not an integer. ArgumentError: it is not positive.
@@ -58,10 +58,10 @@ class SerialLoop:
 
 @contextmanager
 def serial_loop(name: Name, length: int) -> Iterator[None]:
-    """In this block, ``name`` stands for ``SerialLoop(length)`` in the ``axis_resources`` of an ``xmap`` made here.
+    """In this context, ``name`` means ``SerialLoop(length)`` in the ``axis_resources`` of an ``xmap`` created here.
 
     Raises:
-      ArgumentError: a loop of this name is open, or ``length`` is not positive.
+      ArgumentError: a loop of this name is already open, or ``length`` is not positive.
 
     Example:
       >>> from meshwright.experimental.maps import serial_loop, xmap
@@ -78,7 +78,7 @@ def serial_loop(name: Name, length: int) -> Iterator[None]:
 
 
 def split_resources(resources: Mapping[Name, Any]) -> tuple[dict[Name, tuple[Any, ...]], dict[Name, int]]:
-    """What ``axis_resources`` gives each named axis: axes of the mesh, and the number of steps it is computed in."""
+    """The mesh axes and the number of steps that ``axis_resources`` assign to each named axis."""
     entries = {n: tuple(r) if isinstance(r, (tuple, list)) else (r,) for n, r in resources.items()}
     named = _LOOPS.get()
     resolved = {n: [named.get(r, r) for r in used] for n, used in entries.items()}
@@ -91,10 +91,11 @@ def split_resources(resources: Mapping[Name, Any]) -> tuple[dict[Name, tuple[Any
 def check_loops(
     fun: Any, jaxpr: ClosedJaxpr, sizes: Mapping[Name, int], steps: Mapping[Name, int], ways: Mapping[Name, int]
 ) -> None:
-    """Raise unless every loop has whole shares, and nothing in the function meets another step.
+    """Raise unless every loop has chunks of equal size, and the function has no collective across steps.
 
     Raises:
-      ShapeError: the steps (times the devices) do not divide the axis. ArgumentError: a collective over the axis.
+      ShapeError: the number of steps (times devices) does not divide the axis. ArgumentError: a collective over the
+        axis.
     """
     for name, length in steps.items():
         if sizes[name] % (length * ways[name]):
@@ -116,9 +117,9 @@ def check_loops(
 def in_steps(
     fun: Callable[..., Sequence[Any]], steps: int, ways: int, ins: Sequence[int | None], outs: Sequence[int | None]
 ) -> Callable[..., list[Any]]:
-    """``fun`` on ``steps`` shares of the dimensions ``ins`` of its arguments (None: the whole argument), one after the
-    other; its results joined along ``outs`` (None: the same in every step). Each of ``ways`` parts of a dimension is
-    shared out by itself."""
+    """``fun`` applied to ``steps`` chunks of the dimensions ``ins`` of its arguments (None: the whole argument), one
+    after the other, with results concatenated along ``outs`` (None: the same in every step). Each of the ``ways`` parts
+    of a dimension is divided into chunks separately."""
 
     def run(*args: Any) -> list[Any]:
         shares = [_cut(x, d, steps, ways) for x, d in zip(args, ins) if d is not None]
@@ -134,7 +135,7 @@ def in_steps(
 
 
 def _cut(x: Any, dim: int, steps: int, ways: int) -> Any:
-    """The shares of dimension ``dim``, along a new dimension in front."""
+    """The chunks of dimension ``dim``, along a new leading dimension."""
     before, size, after = _around(typeof(x).shape, dim)
     parts = reshape(x, (*before, ways, steps, size // (ways * steps), *after))
     order = (dim + 1, *(d for d in range(typeof(parts).ndim) if d != dim + 1))
@@ -142,7 +143,7 @@ def _cut(x: Any, dim: int, steps: int, ways: int) -> Any:
 
 
 def _joined(y: Any, dim: int, ways: int) -> Any:
-    """What ``_cut`` has cut."""
+    """The inverse of ``_cut``."""
     (steps, *before), share, after = _around(typeof(y).shape, dim + 1)
     parts = reshape(y, (steps, *before, ways, share // ways, *after))
     order = (*range(1, dim + 2), 0, *range(dim + 2, typeof(parts).ndim))

@@ -1,9 +1,9 @@
-"""Compiled programs as bytes, for other processes on machines like this one: they are loaded, and not compiled again.
+"""Compiled programs as bytes, for other processes on similar machines, which load them without compiling.
 
-The bytes are a line of what they are for, a hash, and a pickle of the stage that was compiled, of what is known of the
-executable, and of the executable as XLA serializes it. They are code: whoever wrote them decides what is run.
+The bytes are a header that identifies the machine, a hash, and a pickle of the compiled stage, properties of the
+executable, and the executable as serialized by XLA. They are code: loading them runs what their author chose.
 
-Source: ``jax.experimental.serialize_executable`` for the interface.
+The interface follows ``jax.experimental.serialize_executable``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from meshwright.runtime.executable import Executable, buffer_of
 from meshwright.runtime.pjrt import stored
 
 _MAGIC = b"meshwright compiled 1\n"
-#: what is kept of an executable as it is
+#: attributes of an executable that are stored unchanged
 _FACTS = ("name", "out_avals", "out_shardings", "out_committed", "donated", "forwarded", "uncounted_flops")
 
 
 def serialize(compiled: Compiled) -> tuple[bytes, Any, Any]:
-    """A compiled program as bytes, and the structures of its arguments and results.
+    """Serialize a compiled program; returns the bytes and the structures of its arguments and results.
 
     Raises:
-      ArgumentTypeError: it is none. ArgumentError: it calls Python, or runs on several real devices.
+      ArgumentTypeError: not a compiled program. ArgumentError: it has callbacks, or runs on several real devices.
 
     Example:
       >>> from meshwright.experimental.serialize_executable import deserialize_and_load, serialize
@@ -62,10 +62,10 @@ def _sealed(content: bytes) -> bytes:
 
 
 def _opened(data: bytes) -> Any:
-    """What :func:`_sealed` was given.
+    """The content of bytes made by :func:`_sealed`.
 
     Raises:
-      ImportProgramError: other bytes, damaged ones, or those of another machine or version.
+      ImportProgramError: not such bytes, damaged, or from another machine or version.
     """
     if not isinstance(data, bytes) or not data.startswith(_MAGIC):
         raise ImportProgramError("deserialize_and_load: expected the bytes that serialize gave, of this version")
@@ -89,12 +89,12 @@ def _opened(data: bytes) -> Any:
 def deserialize_and_load(
     serialized: bytes, in_tree: Any, out_tree: Any, backend: Any = None, execution_devices: Any = None
 ) -> Compiled:
-    """The compiled program that :func:`serialize` made these of, in another process.
+    """Load a compiled program from what :func:`serialize` returned, possibly in another process.
 
-    The bytes are code that is run, as they are read already: give it none that you do not trust.
+    The bytes are code that runs as they are read: never pass bytes that you do not trust.
 
     Raises:
-      ImportProgramError: other bytes, or those of another machine or version. ArgumentError: other structures.
+      ImportProgramError: not such bytes, or from another machine or version. ArgumentError: other structures.
     """
     only_default(
         "deserialize_and_load", "it runs where arrays are made", backend=backend, execution_devices=execution_devices

@@ -1,4 +1,4 @@
-"""``ShapeDtypeStruct``: the type of an array, where there is none."""
+"""``ShapeDtypeStruct``: the type of an array, without the array."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwright.sharding import NamedSharding, PartitionSpec, Sharding, mesh_of_
 
 
 class ShapeDtypeStruct(Typed):
-    """The type of an array: stands for one wherever only its type matters."""
+    """The type of an array: stands for an array wherever only its type matters."""
 
     __slots__ = ("aval", "declared", "named_shape", "sharding")
 
@@ -28,9 +28,9 @@ class ShapeDtypeStruct(Typed):
         sharding: Sharding | PartitionSpec | None = None,
         weak_type: bool = False,
     ) -> None:
-        """A spec is one over the current mesh."""
+        """``sharding`` may be a spec over the current mesh."""
         sizes = as_integers("ShapeDtypeStruct: shape", shape)
-        if dtype is None:  # NumPy's default would be one that nobody asked for
+        if dtype is None:  # NumPy would silently use its default
             raise refused("ShapeDtypeStruct: dtype", "a dtype", dtype)
         if any(size < 0 for size in sizes):
             raise ShapeError(f"ShapeDtypeStruct: shape {sizes} has a negative size; expected sizes from 0 on")
@@ -38,25 +38,25 @@ class ShapeDtypeStruct(Typed):
             sharding = resolve(sharding, "ShapeDtypeStruct: sharding")
         if not isinstance(sharding, Sharding | None):
             raise refused("ShapeDtypeStruct: sharding", "a Sharding or None", sharding)
-        #: the dtype that was asked for, of which :attr:`dtype` may have half the bits
+        #: the requested dtype; :attr:`dtype` may have half the bits
         self.declared = canonical(as_dtype(dtype)) if is_python_type(dtype) else as_dtype(dtype)
         self.aval = typed_by(ShapedArray(sizes, requested(dtype, "ShapeDtypeStruct"), weak_type), sharding)
-        #: the named axes over which it differs, and their sizes: ``xla_computation`` tells them
+        #: the named axes over which the value differs, with their sizes; set by ``xla_computation``
         self.named_shape = dict(named_shape or {})
         self.sharding = sharding
 
     @staticmethod
     def of(aval: ShapedArray) -> ShapeDtypeStruct:
-        """What says all that a type does: how explicit axes split it, too."""
+        """The struct with all properties of a type, including how explicit axes split it."""
         typed = aval.explicit
         sharding = None if typed is None else NamedSharding(mesh_of_type(typed.mesh), typed.spec)
         return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
 
     def update(self, **changes: Any) -> ShapeDtypeStruct:
-        """The same with another ``shape``, ``dtype``, ``sharding`` or ``weak_type``.
+        """A copy with another ``shape``, ``dtype``, ``sharding`` or ``weak_type``.
 
         Raises:
-          ArgumentTypeError: there is no such property.
+          ArgumentTypeError: an unknown property.
         """
         now = {n: getattr(self, n) for n in ("shape", "dtype", "named_shape", "sharding", "weak_type")}
         unknown = sorted(changes.keys() - now.keys())
@@ -70,7 +70,7 @@ class ShapeDtypeStruct(Typed):
         return int(self.shape[0])
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        """Refused: a type is no array.
+        """Refused: a type is not an array.
 
         Raises:
           ArgumentTypeError: always.

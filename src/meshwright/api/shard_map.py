@@ -1,4 +1,4 @@
-"""``shard_map``: functions written for one device, on all devices of a mesh."""
+"""``shard_map``: runs a per-device function on all devices of a mesh."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class _Leaf:
 
 
 class _Inferred:
-    """The type of ``INFERRED``, its only value."""
+    """The type of the singleton ``INFERRED``."""
 
     def __repr__(self) -> str:
         return "INFERRED"
 
 
-#: in the place of ``in_specs``: as the types of the arguments say
+#: default of ``in_specs``: take the specs from the types of the arguments
 INFERRED = _Inferred()
 
 
@@ -62,7 +62,7 @@ def _is_spec(x: Any) -> bool:
 
 
 def _flat_specs(specs: Any, value: Any, mesh: Mesh | AbstractMesh, what: str) -> list[PartitionSpec]:
-    """One spec a leaf of ``value``; None means whole on every device."""
+    """One spec per leaf of ``value``; None means replicated."""
 
     def leaf(spec: Any) -> _Leaf:
         if not _is_spec(spec):
@@ -87,33 +87,31 @@ def shard_map(
     axis_names: Any = (),
     check_vma: bool = True,
 ) -> Any:
-    """``f``, written for one device, on all devices of ``mesh``: it gets that device's part of each argument.
+    """Run ``f``, written for one device, on all devices of ``mesh``; each gets its part of each argument.
 
-    ``in_specs`` (a tuple with one entry an argument, or a tree prefix of them) say how arguments are cut: along a
-    dimension whose entry names axes, each device along these gets one part; along axes that a spec does not name, all
-    get the same. Without ``in_specs``, arguments are cut as explicit axes split them. ``out_specs`` say how the results
-    are put together; where they leave out an axis, the results must be equal along it. Collectives in ``f`` name the
-    axes of the mesh.
+    ``in_specs`` (a tuple with one entry per argument, or a tree prefix) say how arguments are split: along a dimension
+    whose entry names axes, each device along these gets one part; along axes that a spec does not name, all get the
+    same. Without ``in_specs``, arguments are split as by their explicit axes. ``out_specs`` say how results are
+    assembled; along axes that they do not name, results must be equal. Collectives in ``f`` name axes of the mesh.
 
-    With ``check_vma``, it is known of every value in ``f`` over which axes it *varies* between devices: that is
-    ``typeof(x).vma``, printed ``f32[3]{V:x}``. Results that vary over an axis which their spec does not name are
-    refused, and derivatives inside of, through and of ``f`` are right: a parameter that devices share gets the sum of
-    what they contribute.
-    ``check_vma=False`` takes your word for the results. A cotangent inside is then that of one device's copy of a
-    value, and that of ``lax.psum`` is summed once more.
+    With ``check_vma``, the type of every value in ``f`` tracks over which axes it *varies* between devices:
+    ``typeof(x).vma``, printed as ``f32[3]{V:x}``. Results that vary over an axis their spec does not name are refused,
+    and derivatives inside, through and of ``f`` are right: a parameter shared by devices gets the sum of their
+    cotangents. With ``check_vma=False``, results are not checked. A cotangent inside is then that of one device's copy
+    of a value, and the cotangent of ``lax.psum`` is summed once more.
 
-    ``mesh`` may be left out where there is a current one; in a ``shard_map`` that is the mesh of it.
+    ``mesh`` defaults to the current mesh; inside a ``shard_map`` that is its mesh.
 
-    ``axis_names`` are the *manual* axes of the mesh (none given: all that no enclosing ``shard_map`` has made manual);
-    specs and collectives name these. The others stay automatic: ``f`` is written as for one device along them, and is
-    partitioned over them as any jitted function is, sharding constraints included.
+    ``axis_names`` are the *manual* axes of the mesh (default: all that no enclosing ``shard_map`` has made manual),
+    which specs and collectives name. The other axes stay automatic: along them ``f`` is a global program, partitioned
+    like any jitted function, including sharding constraints.
 
     Raises (when called):
       MeshError: no mesh is given or set.
       ShapeError: a dimension is not divisible by the number of parts.
       ShardingError: a result varies over an axis that its spec does not name.
-      ArgumentError: specs that do not fit the arguments or results; ``axis_names`` that are not of the mesh, or that
-        are manual already.
+      ArgumentError: specs do not fit the arguments or results, or ``axis_names`` are not axes of the mesh or are manual
+        already.
 
     Example:
       >>> mesh = mw.make_mesh((2,), ("x",))
@@ -147,7 +145,7 @@ def _manual_axes(mesh: Mesh | AbstractMesh, axis_names: Any) -> tuple[str, ...]:
     """The axes that are manual in the region, in mesh order.
 
     Raises:
-      ArgumentError: names that are no axes of the mesh, or that an enclosing region has made manual.
+      ArgumentError: a name is not an axis of the mesh, or an enclosing region has made it manual.
     """
     names = as_tuple("shard_map: axis_names", "names of the mesh's axes", axis_names)
     outside = [a for a in mesh.axis_names if a in STATE.axis_env]
@@ -186,7 +184,7 @@ def _check_constraints(jaxpr: ClosedJaxpr, manual: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _Region:
-    """A function, and how its arguments are cut and its results put together along manual axes."""
+    """A function, and how its arguments are split and its results assembled along manual axes."""
 
     f: Callable[..., Any]
     mesh: Mesh | AbstractMesh
@@ -217,10 +215,10 @@ class _Region:
         return specs
 
     def _inferred(self, x: Any, path: str) -> PartitionSpec:
-        """How explicit axes split an argument, of those that are manual.
+        """The spec of an argument over the manual axes, from its explicit axes.
 
         Raises:
-          ArgumentError: a manual axis is automatic outside, so that no type says how it splits.
+          ArgumentError: a manual axis is automatic outside, so the type does not say how it splits the argument.
         """
         free = [a for a in self.mesh.abstract_mesh.of_type(AxisType.Auto) if a in self.manual]
         if free:
@@ -231,7 +229,7 @@ class _Region:
         return typed_spec(typeof(x), self.manual)
 
     def on_parts(self, in_tree: Any) -> Callable[..., Any]:
-        """The function of parts, flat, which says what of its results is no array."""
+        """The function of flat parts, which checks that its results are arrays."""
 
         def run(*parts: Any) -> Any:
             outs = self.f(*pytree.unflatten(in_tree, parts))
@@ -272,7 +270,7 @@ def _call(region: _Region, args: Any) -> Any:
 
 
 def _in_python(region: _Region, args: Any) -> Any:
-    """The call with ``disable_jit``: device by device, along automatic axes as one."""
+    """The call under ``disable_jit``: device by device; automatic axes are treated as one device."""
     f, mesh = region.f, region.mesh
     flat, in_tree = pytree.flatten(args)
     specs = region.argument_specs(args)
@@ -301,7 +299,7 @@ def _in_python(region: _Region, args: Any) -> Any:
 def _check_same(
     f: Callable[..., Any], values: Sequence[Any], spec: PartitionSpec, sizes: Mapping[str, int], path: str
 ) -> None:
-    """Raise if a result, where it is known, differs along an axis that its spec does not name."""
+    """Raise if a result with a concrete value differs along an axis that its spec does not name."""
     if any(isinstance(x, Tracer) or is_key(typeof(x).dtype) for x in values):
         return
     grid = np.stack([np.asarray(x) for x in values]).reshape(*sizes.values(), *typeof(values[0]).shape)
@@ -315,14 +313,15 @@ def _check_same(
             )
 
 
-#: the programs of regions that were called with arrays, by what they are, the ones used last behind
+#: compiled programs of regions that were called with arrays, least recently used first
 _programs: OrderedDict[Any, Any] = OrderedDict()
 _MOST_PROGRAMS = 256
 on_clear(_programs.clear)
 
 
 def _program(op: ShardMap) -> Any:
-    """The jitted region. It is traced at each call, as what it closes over may have changed, and compiled if it has."""
+    """The jitted region. It is traced at each call, since values it closes over may have changed; equal traces share
+    one compiled program."""
     op = op.with_regions([inline_calls(op.jaxpr)])
     key = structure(op.jaxpr), replace(op, jaxpr=_NO_JAXPR)
     if key not in _programs:
@@ -359,7 +358,7 @@ def _check_results(f: Callable[..., Any], op: ShardMap, paths: Sequence[str]) ->
 
 
 class _Aval:
-    """The type of a value, where a leaf is wanted."""
+    """Marks the type of a value as a leaf."""
 
     __slots__ = ("aval",)
 
@@ -379,7 +378,7 @@ def too_long(which: str, spec: PartitionSpec, what: str, aval: Any) -> ArgumentE
 def _part(
     x: Any, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str, check: bool = False, manual: Sequence[str] = ()
 ) -> _Aval:
-    """The type of a device's part; with ``check``, the axes that cut it are ones over which it varies."""
+    """The type of a device's part; with ``check``, it varies over the axes that split it."""
     aval = typeof(x)
     if len(spec) > aval.ndim:
         raise too_long("in_specs", spec, f"argument{path}", aval)
@@ -401,10 +400,10 @@ def _part(
 def _rest_of_type(
     aval: ShapedArray, spec: PartitionSpec, mesh: Mesh | AbstractMesh, path: str, manual: Sequence[str]
 ) -> Any:
-    """How the axes that stay explicit in a region split an argument.
+    """How axes that stay explicit in a region split an argument.
 
     Raises:
-      ArgumentError: its type says something else of the manual ones than its spec.
+      ArgumentError: its type and its spec disagree about the manual axes.
     """
     mine = typed_spec(aval, manual)
     if any(mine.axes(d) != spec.axes(d) for d in range(aval.ndim)):
@@ -423,5 +422,5 @@ def typed_spec(aval: ShapedArray, axes: Sequence[str]) -> PartitionSpec:
 
 
 def inside_of(mesh: Mesh | AbstractMesh, manual: Sequence[str]) -> Mesh | AbstractMesh:
-    """The mesh as the region sees it."""
+    """The mesh inside the region."""
     return mesh.update_axis_types(dict.fromkeys(manual, AxisType.Manual))

@@ -1,4 +1,4 @@
-"""From what users write for shardings to one sharding (or None) a leaf, all in one place: a mesh or a device."""
+"""Turns users' sharding arguments into one sharding (or None) per leaf, all on one mesh or device."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ from meshwright.sharding.auto import AutoSharding
 from meshwright.sharding.format import Format
 from meshwright.sharding.kinds import LogicalDevice, Places, reordered
 
-#: where an array is: on a mesh, or on one device
+#: the location of an array: a mesh, or one device
 Place = Mesh | AbstractMesh | Any
 
 
 class _Unspecified(Sentinel):
-    """The type of ``UNSPECIFIED``, its only value."""
+    """The type of the singleton ``UNSPECIFIED``."""
 
     variable: ClassVar[str] = "UNSPECIFIED"
 
 
-#: in a sharding's place: as the argument lies, or as the partitioner chooses; None says the same
+#: instead of a sharding: keep the argument's, or let the partitioner choose; the same as None
 UNSPECIFIED = _Unspecified()
 
 
 def is_spec(x: Any) -> bool:
-    """Leaves of a tree of shardings: shardings, specs, and None or UNSPECIFIED (left open)."""
+    """Whether ``x`` is a leaf of a tree of shardings: a sharding, a spec, None or UNSPECIFIED."""
     return x is None or x is UNSPECIFIED or isinstance(x, (Sharding, PartitionSpec, AutoSharding, Format))
 
 
 def without_auto(x: Any) -> Any:
-    """A sharding, or None where it is to be chosen."""
+    """The sharding, or None if it is to be chosen."""
     return None if isinstance(x, AutoSharding) else x
 
 
@@ -66,11 +66,11 @@ class _Leaf:
 
 
 def flat_shardings(tree: Any, value: Any, what: str) -> list[Any]:
-    """One sharding a leaf of ``value`` from a tree prefix of shardings.
+    """One sharding per leaf of ``value``, from a tree prefix of shardings.
 
     Raises:
       ArgumentError: ``tree`` does not fit ``value``.
-      ArgumentTypeError: a leaf is no sharding.
+      ArgumentTypeError: a leaf is not a sharding.
       MeshError: a bare PartitionSpec without a current mesh.
     """
     if tree is None or tree is UNSPECIFIED:
@@ -79,7 +79,7 @@ def flat_shardings(tree: Any, value: Any, what: str) -> list[Any]:
 
 
 def spread(tree: Any, value: Any, what: str, is_leaf: Callable[[Any], bool]) -> list[Any]:
-    """One entry a leaf of ``value`` from a tree prefix of entries.
+    """One entry per leaf of ``value``, from a tree prefix of entries.
 
     Raises:
       ArgumentError: ``tree`` does not fit ``value``.
@@ -89,10 +89,10 @@ def spread(tree: Any, value: Any, what: str, is_leaf: Callable[[Any], bool]) -> 
 
 
 def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -> list[Any]:
-    """One sharding a leaf of a call's arguments; those by keyword have none.
+    """One sharding per leaf of a call's arguments; keyword arguments have none.
 
     Raises:
-      ArgumentError: a wrong number of entries, or one that is no tree prefix of its argument.
+      ArgumentError: a wrong number of entries, or an entry is not a tree prefix of its argument.
     """
     if isinstance(tree, list):
         tree = tuple(tree)
@@ -108,7 +108,7 @@ def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -
 
 
 def resolve(entry: Any, what: str) -> Any:
-    """A sharding (or ``AUTO``) from one entry of the user's."""
+    """The sharding (or ``AUTO``) for one entry written by the user."""
     if entry is None or entry is UNSPECIFIED:
         return None
     if isinstance(entry, Format):
@@ -141,33 +141,33 @@ def check_fit(
 
 
 def named(sharding: Any) -> Any:
-    """Shardings of other kinds as the named ones that they stand for."""
+    """Other kinds of shardings converted to named ones."""
     return sharding.to_named() if isinstance(sharding, Sharding) else sharding
 
 
 def committed_to(x: Any) -> Sharding | None:
-    """The sharding that a value brings along: that of an array which the user placed."""
+    """The sharding of a committed array; None for other values."""
     if type(x) in FOREIGN:
         return None
     return named(getattr(x, "sharding", None)) if getattr(x, "committed", True) else None
 
 
 def placed(program: Program) -> Program:
-    """The program with the mesh or device that its shardings name.
+    """The program with the mesh or device of its shardings as its place.
 
     Raises:
-      MeshError: they name several.
+      MeshError: its shardings are on several meshes or devices.
     """
     if program.place is not None:
         return program
     given = [(program.called.of("output", i), s) for i, s in enumerate(program.out_shardings)]
     given = [*_of_arguments(program.arguments), *given, *inner_shardings(program.jaxpr)]
     place = common_place(given, program.name)
-    if place is None:  # arguments that nothing uses need not be there, but may say where that is
+    if place is None:  # arguments that are unused need not be there, but may tell the place
         place = common_place(_of_arguments(program.all_arguments), program.name)
     if not isinstance(place, (Mesh, AbstractMesh)):
         return replace(program, place=place)
-    # Collectives in a region name the axes of its mesh; shardings over other meshes can be said over it.
+    # Collectives in a region name the axes of its mesh; shardings over other meshes can be expressed over it.
     regions = (e.op.mesh for e in all_eqns(program.jaxpr.jaxpr) if isinstance(e.op, ShardMap))
     mesh = next((m for m in regions if isinstance(m, type(place))), place)
     mesh = _seen_outside(program, mesh)
@@ -188,8 +188,8 @@ def _of_arguments(arguments: Sequence[Argument]) -> list[tuple[str, Sharding | N
 
 
 def _seen_outside(program: Program, mesh: AnyMesh) -> AnyMesh:
-    """The mesh with the types of axes that hold where the program is called: those of arguments, or else of results, or
-    else of the current mesh. Inside, ``auto_axes`` and the like may say others."""
+    """The mesh with the axis types at the call of the program: those of arguments, else of results, else of the current
+    mesh. Inside, ``auto_axes`` and the like may change them."""
     around: list[Any] = [getattr(named(a.sharding), "mesh", None) for a in program.all_arguments]
     around += [a.explicit and a.explicit.mesh for a in program.out_avals]
     around += [get_mesh()]
@@ -198,7 +198,7 @@ def _seen_outside(program: Program, mesh: AnyMesh) -> AnyMesh:
 
 
 def _of_type(aval: ShapedArray, mesh: AnyMesh) -> NamedSharding | None:
-    """The sharding of a result that its type says; None where some axis is automatic, and the partitioner chooses."""
+    """The sharding of a result according to its type; None if an axis is automatic, so that the partitioner chooses."""
     if aval.explicit is not None:
         mesh = mesh.update_axis_types(dict(zip(aval.explicit.mesh.axis_names, aval.explicit.mesh.axis_types)))
     if any(t is not AxisType.Explicit for t in mesh.axis_types):
@@ -215,10 +215,10 @@ def place_of(sharding: Sharding) -> Place:
 
 
 def common_place(placed: Iterable[tuple[str, Sharding | None]], what: str) -> Place | None:
-    """The one mesh or device of shardings; None if there is none. Each comes with what the user calls its array.
+    """The one mesh or device of shardings, or None; each sharding comes with the user's name of its array.
 
     Raises:
-      MeshError: two places.
+      MeshError: they are on different meshes or devices.
     """
     first: tuple[str, Place] | None = None
     for name, sharding in placed:
@@ -237,14 +237,14 @@ def common_place(placed: Iterable[tuple[str, Sharding | None]], what: str) -> Pl
 
 
 def _shown(place: Place, other: Place) -> str:
-    """A place as text; with its devices, where the other reads the same."""
+    """A place as text, with its devices if ``other`` has the same text."""
     if not isinstance(place, Mesh) or repr(place) != repr(other):
         return repr(place)
     return f"{place!r} of devices {', '.join(map(str, place.device_ids))}"
 
 
 def _join(a: Place, b: Place) -> Place | None:
-    """The place that both are, the one with devices if only one has; None if they differ."""
+    """The place if both are the same, preferring a mesh with devices; None if they differ."""
     if a is b or a == b:
         return a
     if isinstance(a, (Mesh, AbstractMesh)) and isinstance(b, type(a)) and _untyped(a) == _untyped(b):
@@ -265,13 +265,13 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def _untyped(mesh: Any) -> Any:
-    """The mesh with all axes automatic: what is partitioned is past what types say."""
+    """The mesh with all axes automatic, as partitioning ignores the types of axes."""
     return mesh.update_axis_types(dict.fromkeys(mesh.axis_names, AxisType.Auto))
 
 
 def over_mesh(sharding: Any, mesh: AnyMesh) -> Any:
-    """The sharding with its tiles on the same devices, said by the axes of the mesh of its program; where these cannot
-    say it, since it orders devices otherwise, with its tiles in the order of the mesh (see :func:`places_of`)."""
+    """The sharding over the axes of ``mesh``, with its tiles on the same devices. If these axes cannot express it
+    because it orders devices differently, its tiles are in the order of ``mesh`` (see :func:`places_of`)."""
     resolved = named(sharding)
     if not isinstance(resolved, NamedSharding) or _same(resolved.mesh, mesh):
         return resolved
@@ -279,12 +279,12 @@ def over_mesh(sharding: Any, mesh: AnyMesh) -> Any:
 
 
 def _end_over(sharding: Any, mesh: AnyMesh) -> Any:
-    """The sharding of an argument or result over ``mesh``; in its own order of devices where it has one."""
+    """The sharding of an argument or result over ``mesh``, keeping its own order of devices if it has one."""
     return sharding if places_of(sharding, mesh) is not None else over_mesh(sharding, mesh)
 
 
 def places_of(sharding: Any, mesh: AnyMesh) -> Places | None:
-    """For each position of ``mesh``, the position whose tile its device has under ``sharding``; None where it is the
+    """For each position of ``mesh``, the position whose tile its device holds under ``sharding``; None if they are the
     same."""
     resolved = named(sharding)
     if not isinstance(resolved, NamedSharding) or _same(resolved.mesh, mesh) or over(resolved, mesh) is not None:
@@ -294,17 +294,18 @@ def places_of(sharding: Any, mesh: AnyMesh) -> Places | None:
 
 
 def orders_of(program: Program, mesh: AnyMesh) -> tuple[dict[int, Places], dict[int, Places]]:
-    """The arguments, and the results, of a program whose shardings order the devices otherwise than ``mesh``."""
+    """The orders of devices of arguments and of results whose shardings differ in that from ``mesh``."""
     sides = [a.sharding for a in program.arguments], program.out_shardings
     ins, outs = ({i: p for i, s in enumerate(side) if (p := places_of(s, mesh))} for side in sides)
     return ins, outs
 
 
 def refuse_orders(name: str, orders: Iterable[Any]) -> None:
-    """Raise if a program for real devices has values in other orders than its mesh's, which are not moved there.
+    """Raise if a program for real devices has values in other device orders than its mesh: they are not reordered
+    there.
 
     Raises:
-      MeshError: saying so.
+      MeshError: there are such values.
     """
     if any(orders):
         raise MeshError(
@@ -322,10 +323,10 @@ def _same(a: AnyMesh, b: AnyMesh) -> bool:
 
 
 def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
-    """A program whose constraints are over ``mesh``, where some are over others of the same devices.
+    """A program with its constraints over ``mesh``, if some are over other meshes of the same devices.
 
     Raises:
-      MeshError: a manual region over another mesh, whose collectives name axes that this one has not.
+      MeshError: a manual region over another mesh has collectives that name axes ``mesh`` does not have.
     """
     if all(_same(mesh, stated.mesh) for _, stated in _stated(jaxpr)):
         return jaxpr
@@ -347,7 +348,7 @@ def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
 
 
 def inner_shardings(jaxpr: ClosedJaxpr) -> Iterator[tuple[str, Sharding | None]]:
-    """The shardings inside a program: of constraints, manual regions and the arrays that it closes over."""
+    """The shardings inside a program: of constraints, manual regions and closed-over arrays."""
     for value in jaxpr.consts:
         if hasattr(value, "committed"):
             yield f"a closed-over array of type {value.aval}", committed_to(value)
@@ -355,7 +356,7 @@ def inner_shardings(jaxpr: ClosedJaxpr) -> Iterator[tuple[str, Sharding | None]]
 
 
 def _stated(jaxpr: ClosedJaxpr) -> Iterator[tuple[str, NamedSharding]]:
-    # The mesh of a region is stated where it has no results, too.
+    # A region states its mesh even if it has no results.
     for eqn in all_eqns(jaxpr.jaxpr):
         if isinstance(eqn.op, ShardingConstraint):
             yield f"a sharding constraint at {eqn.source}", eqn.op.sharding

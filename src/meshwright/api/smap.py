@@ -1,4 +1,4 @@
-"""``smap``: ``shard_map`` along one axis of the mesh, with the numbers of dimensions for specs."""
+"""``smap``: ``shard_map`` along one mesh axis, with dimension numbers instead of specs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from meshwright.transforms.wrapped import require_callable
 def smap(
     f: Callable[..., Any] | None = None, /, *, in_axes: Any = INFERRED, out_axes: Any, axis_name: str
 ) -> Callable[..., Any]:
-    """``f`` on the devices along one axis of the current mesh: :func:`shard_map` with ``axis_names={axis_name}``.
+    """Run ``f`` on the devices along one axis of the current mesh: :func:`shard_map` with ``axis_names={axis_name}``.
 
     Args:
-      in_axes: the dimension of each argument that the axis cuts, or None: a tuple with an entry (a tree prefix) for
-        each positional argument, or one for all; as explicit axes split them, if it is left out.
-      out_axes: the dimension along which results are put together, or None for what all devices have; a tree prefix.
-      axis_name: the axis.
+      in_axes: the dimension of each argument that the axis splits, or None: a tuple with an entry (a tree prefix) per
+        positional argument, or one entry for all. Defaults to how explicit axes split them.
+      out_axes: the dimension along which results are concatenated, or None for results equal on all devices; a tree
+        prefix.
+      axis_name: the name of the axis.
 
     Raises:
-      ArgumentTypeError: other things than dimensions and None, or other names. ArgumentError: a negative dimension.
+      ArgumentTypeError: an entry is neither a dimension nor None, or the name is invalid. ArgumentError: a negative
+        dimension.
 
     Example:
       >>> double = mw.smap(lambda x: 2 * lax.axis_index("x") + x, in_axes=0, out_axes=0, axis_name="x")

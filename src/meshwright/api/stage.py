@@ -1,4 +1,4 @@
-"""What all stages of a program have: trees, and what is known of arguments and results."""
+"""The interface shared by all stages of a program: trees, and properties of arguments and results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwright.sharding import Sharding
 
 @dataclass(frozen=True)
 class ArgInfo(Typed):
-    """What a program knows of an argument: its type, and whether it may be written over."""
+    """The type of an argument, and whether it is donated."""
 
     aval: ShapedArray
     donated: bool
@@ -22,7 +22,7 @@ class ArgInfo(Typed):
 
 @dataclass(frozen=True)
 class OutInfo:
-    """What a program knows of a result: its type and, where that was said, its sharding."""
+    """The type of a result and, if specified, its sharding."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -30,7 +30,7 @@ class OutInfo:
 
 
 class Stage:
-    """What every stage says of its arguments and results."""
+    """A stage of a program."""
 
     program: Program
 
@@ -56,7 +56,7 @@ class Stage:
 
     @property
     def in_tree(self) -> Any:
-        """The structure of ``(args, kwargs)``; of a program that takes arrays in any tree, one after the other."""
+        """The structure of ``(args, kwargs)``; positional arrays for a program that takes arrays in any tree."""
         if self.program.in_tree is None:
             return pytree.structure(((0,) * len(self.program.arguments), {}))
         return self.program.in_tree
@@ -79,5 +79,5 @@ class Stage:
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:
-        """The numbers of the arrays that may be written over."""
+        """The numbers of the donated arrays."""
         return tuple(i for i, a in enumerate(self.program.all_arguments) if a.donated)

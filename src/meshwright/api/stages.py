@@ -43,11 +43,11 @@ from meshwright.transforms.keys import on_words
 if TYPE_CHECKING:
     from meshwright.api import partitioned, partitioning
     from meshwright.api.partitioned import PartitionedProgram
-else:  # the partitioner, which programs for one device do without
+else:  # the partitioner is not imported for programs for one device
     partitioned = LateModule("meshwright.api.partitioned")
     partitioning = LateModule("meshwright.api.partitioning")
 
-#: what a program for one device is on a mesh (or so many devices), where it says more than that it runs there
+#: builds a program on a mesh (or number of devices), for stages whose one-device program leaves out its shardings
 Bound = Callable[[AnyMesh | None, int | None], Program]
 
 
@@ -69,10 +69,10 @@ class Traced(Stage):
         lowering_platforms: Sequence[str] | None = None,
         compiler_options: Mapping[str, Any] | None = None,
     ) -> Lowered:
-        """The program as StableHLO; ``compiler_options`` are XLA's flags by name, beside those of ``jit``.
+        """Lower to StableHLO; ``compiler_options`` are XLA flags by name, in addition to those of ``jit``.
 
         Raises:
-          ArgumentError: ``lowering_platforms`` names others than the one there is.
+          ArgumentError: ``lowering_platforms`` names another platform than the current one.
         """
         require_platforms(lowering_platforms)
         return Lowered(_with_options(self.program, compiler_options), self._bound)
@@ -88,14 +88,14 @@ class Traced(Stage):
 
 
 class Lowered(Stage):
-    """The whole program, for all devices, before it is partitioned."""
+    """The whole program, for all devices, before partitioning."""
 
     def __init__(self, program: Program, bound: Bound | None = None) -> None:
         self.program = placed(pruned(program))
         self._bound = bound
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is written out or compiled is of this process.
+        # Modules and executables belong to this process.
         return {"program": self.program, "_bound": self._bound}
 
     @cached_property
@@ -137,7 +137,7 @@ class Lowered(Stage):
         raise ArgumentError(f"compiler_ir: expected 'stablehlo', 'mhlo' or 'hlo', got {dialect!r}")
 
     def as_text(self, dialect: str = "stablehlo", *, debug_info: bool = False) -> str:
-        """The program as text; with ``debug_info``, StableHLO has op names and source lines."""
+        """The program as text; with ``debug_info``, StableHLO includes op names and source lines."""
         if dialect == "hlo":
             return hlo_text(self.module)
         return module_text(self.compiler_ir(dialect), debug_info)
@@ -151,23 +151,23 @@ class Lowered(Stage):
         combine_bytes: int = 0,
         memory_limit: float | None = None,
     ) -> PartitionedProgram:
-        """The per-device program.
+        """Partition the program.
 
-        Where no sharding names a mesh, it is ``mesh``, a one-axis mesh of ``num_devices``, or the current one. With
-        ``combine_bytes``, small all-reduces and all-gathers over the same axes go together in buckets of that size:
-        fewer collectives to start, for copies. It pays where devices are apart, not on a virtual mesh. With
-        ``memory_limit`` (bytes), what was gathered is freed and gathered again, and what loops keep for their backward
-        loops is computed again, where the program fits no other way.
+        If no sharding names a mesh, ``mesh``, a one-axis mesh of ``num_devices``, or the current mesh is used. With
+        ``combine_bytes``, small all-reduces and all-gathers over the same axes are combined in buckets of that size:
+        fewer collectives to start, at the price of copies. That pays off between real devices, not on a virtual mesh.
+        With ``memory_limit`` (bytes), if the program does not fit otherwise, gathered values are freed and gathered
+        again, and values that loops keep for their backward pass are recomputed.
 
         Raises:
-          ArgumentError: a negative ``combine_bytes``, or a limit that is not positive.
+          ArgumentError: ``combine_bytes`` is negative, or the limit is not positive.
           MemoryLimitError: a device needs more than the limit.
-          MeshError: there is no mesh, or another one than the shardings'.
+          MeshError: there is no mesh, or it differs from that of the shardings.
         """
         return partitioning.partition_program(self._on_mesh(mesh, num_devices), combine_bytes, memory_limit)
 
     def _on_mesh(self, mesh: AnyMesh | None, num_devices: int | None) -> Program:
-        """The program on the mesh that :meth:`partition` is asked for."""
+        """The program on the mesh that the arguments of :meth:`partition` select."""
         program = self.program
         if self._bound is not None:
             return replace(self._bound(mesh, num_devices), compiler_options=program.compiler_options)
@@ -183,12 +183,13 @@ class Lowered(Stage):
 
     @boundary
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
-        """The program compiled for the devices at hand, once.
+        """Compile the program for the current devices, once.
 
-        ``compiler_options`` are XLA's flags by name (``{"xla_cpu_enable_fast_math": True}``), beside those of ``jit``.
+        ``compiler_options`` are XLA flags by name (``{"xla_cpu_enable_fast_math": True}``), in addition to those of
+        ``jit``.
 
         Raises:
-          CompileError: XLA refuses the program, or does not know an option.
+          CompileError: XLA rejected the program, or an option is unknown.
           MeshError: the program's mesh has no devices.
         """
         if not compiler_options:
@@ -196,7 +197,7 @@ class Lowered(Stage):
         return Lowered(_with_options(self.program, compiler_options)).compile()
 
     def _looked_into(self) -> Any:
-        """XLA's executable of what one device runs."""
+        """XLA's executable of the per-device program."""
         if self.program.mesh is not None:
             return self.partition().device_executable
         return self._compiled.executable.inspected
@@ -245,7 +246,7 @@ class Lowered(Stage):
 
 
 def _with_options(program: Program, more: Mapping[str, Any] | None) -> Program:
-    """The program with further flags of XLA, which go before those that it has."""
+    """The program with additional XLA flags, which override those it has."""
     if not more:
         return program
     return replace(program, compiler_options=tuple({**dict(program.compiler_options), **more}.items()))

@@ -1,4 +1,4 @@
-"""Partitioned programs, compiled for hardware that one need not own."""
+"""Compiling partitioned programs for hardware that need not be present."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = ["CompileProgress", "CompileTarget", "compile_for_target"]
 def compile_for_target(
     part: PartitionedProgram, where: str | CompileTarget, progress: CompileProgress | None = None
 ) -> TargetReport:
-    """The report of a per-device program that was compiled for a target; see :meth:`PartitionedProgram.compile`."""
+    """Compile a per-device program for a target; see :meth:`PartitionedProgram.compile`."""
     chosen = target(where).holding(part.num_devices)
-    chosen.order_of(part.mesh)  # which says what does not fit before anything is compiled
+    chosen.order_of(part.mesh)  # raises if the mesh does not fit, before anything is compiled
     subject = Subject(
         part.name, module_bytecode(part.module(chosen.platform)), part.mesh, part.collectives,
         Prediction(memory_on(part, chosen), part.bytes_sent, _seconds(part, chosen)),
@@ -40,7 +40,7 @@ def compile_for_target(
 
 
 def memory_on(part: PartitionedProgram, chosen: CompileTarget) -> Memory:
-    """The memory of one device of a target, predicted without compiling."""
+    """The predicted memory of one device of a target, without compiling."""
     compiler = compiler_for(chosen.platform, chosen.machine.chip.name)
     mesh, known = part.mesh.abstract_mesh, part.part.stands_for
     return hardware_memory(
@@ -49,7 +49,7 @@ def memory_on(part: PartitionedProgram, chosen: CompileTarget) -> Memory:
 
 
 def _seconds(part: PartitionedProgram, chosen: CompileTarget) -> float | None:
-    """The predicted time of a run on the target; None of computers that nobody has measured."""
+    """The predicted time of a run on the target; None for CPUs, which have not been measured."""
     if chosen.platform == "cpu":
         return None
     return time_of(part.jaxpr.jaxpr, part.mesh.abstract_mesh.on(chosen.machine)).seconds

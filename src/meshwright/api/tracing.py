@@ -1,4 +1,4 @@
-"""``make_jaxpr`` and ``eval_shape``: look at a function without running it."""
+"""``make_jaxpr`` and ``eval_shape``: trace a function without running it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def make_jaxpr(
 ) -> Callable[..., Any]:
     """A function that returns the jaxpr of ``fun`` at the types of its arguments.
 
-    With ``return_shape``, a pair of it and the types of the results. ``axis_env`` are names and sizes of axes that
-    collectives in ``fun`` may name.
+    With ``return_shape``, it returns a pair of the jaxpr and the types of the results. ``axis_env`` are names and sizes
+    of axes that collectives in ``fun`` may name.
 
     Raises:
-      ArgumentTypeError: ``fun`` is no function, or (when called) an argument is no array.
+      ArgumentTypeError: ``fun`` is not a function, or (when called) an argument is not an array.
 
     Example:
       >>> mw.make_jaxpr(lambda x, y: x * y + 1)(mnp.arange(3), 2)
@@ -45,7 +45,7 @@ def make_jaxpr(
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> ClosedJaxpr | tuple[ClosedJaxpr, Any]:
         with extend_axis_env(dict(axis_env or ())):
-            # A function of its own each time, so that an earlier trace is not found again.
+            # A new function object each time, so that an earlier trace is not reused.
             program = jit(lambda *a, **k: fun(*a, **k), static_argnums=static_argnums).trace(*args, **kwargs).program
         if not return_shape:
             return program.jaxpr
@@ -57,10 +57,10 @@ def make_jaxpr(
 
 
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The types of ``fun``'s results, without computing them. Arguments may be types too: ``ShapeDtypeStruct``.
+    """The types of ``fun``'s results, without computing them. Arguments may also be ``ShapeDtypeStruct``.
 
     Raises:
-      ArgumentTypeError: ``fun`` is no function, or an argument is no array; and what ``fun`` raises.
+      ArgumentTypeError: ``fun`` is not a function, or an argument is not an array. Also raises what ``fun`` raises.
 
     Example:
       >>> mw.eval_shape(lambda a, b: a @ b, mw.ShapeDtypeStruct((2, 3), "float32"), mnp.ones((3, 4)))
@@ -70,7 +70,8 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
-    """A function of arrays that runs a closed jaxpr, and returns its results as a list; transformations look into it.
+    """A function of arrays that evaluates a closed jaxpr and returns a list of results; transformations see its
+    equations.
 
     Example:
       >>> f = mw.core.jaxpr_as_fun(mw.make_jaxpr(lambda x: 3 * x)(1.0))

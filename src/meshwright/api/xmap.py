@@ -1,11 +1,12 @@
-"""``xmap``: a function of values with *named* axes beside their dimensions, which may be split over a mesh.
+"""``xmap``: a function of values with *named* axes in addition to their dimensions, which a mesh may split.
 
-An axis is named by ``in_axes``, gone from the shape inside, reduced by collectives (``psum`` over its name), and is a
-dimension again by ``out_axes``. ``axis_resources`` says which mesh axes split it. While the function is traced, types
-say which named axes a value has (``aval.vma``, as in ``shard_map``), which conflicts and results are checked by; it is
-then ``vmap`` over every named axis, around which a ``SerialLoop`` is a ``scan`` over shares of its axis.
+``in_axes`` name dimensions, which disappear from shapes inside; collectives (``psum`` over the name) reduce named axes,
+and ``out_axes`` turn them into dimensions again. ``axis_resources`` assign mesh axes to them. While the function is
+traced, types record which named axes a value has (``aval.vma``, as in ``shard_map``), and conflicts and results are
+checked by that. The function is then mapped by ``vmap`` over every named axis; a ``SerialLoop`` becomes a ``scan`` over
+chunks of its axis around that.
 
-Source: the ``xmap`` that JAX had until 0.4.31.
+Follows ``xmap`` in JAX before 0.4.31.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Name = Hashable
 
 @dataclass(frozen=True)
 class AxesSpec:
-    """Which dimensions of one array are which named axes; ``rank`` is that of the array, where the spec says so."""
+    """The named axes of the dimensions of one array, and its ``rank`` if the spec determines it."""
 
     axes: tuple[tuple[int, Name], ...]
     rank: int | None
@@ -52,7 +53,7 @@ class AxesSpec:
 
 
 def is_axes_spec(entry: Any) -> bool:
-    """Whether an entry is the axes of one array: a dict with numbers as keys, or a list of names."""
+    """Whether an entry gives the axes of one array: a dict with integer keys, or a list of names."""
     if isinstance(entry, dict):
         return all(isinstance(k, int) for k in entry)
     plain = (dict, list, tuple)
@@ -60,10 +61,10 @@ def is_axes_spec(entry: Any) -> bool:
 
 
 def parse_axes(what: str, entry: Any) -> AxesSpec:
-    """``{0: "batch"}``, ``["batch", None]`` (all dimensions) or ``["batch", ...]`` (the first ones).
+    """Parse ``{0: "batch"}``, ``["batch", None]`` (all dimensions) or ``["batch", ...]`` (the first ones).
 
     Raises:
-      ArgumentTypeError: something else. ArgumentError: a name twice, or a negative dimension.
+      ArgumentTypeError: another form. ArgumentError: a repeated name, or a negative dimension.
     """
     if isinstance(entry, dict) and all(isinstance(k, int) for k in entry):
         pairs, rank = tuple(entry.items()), None
@@ -86,7 +87,7 @@ def parse_axes(what: str, entry: Any) -> AxesSpec:
 
 @dataclass(frozen=True)
 class _Xmap:
-    """An ``xmap`` without its function."""
+    """The options of an ``xmap``."""
 
     in_axes: Any
     out_axes: Any
@@ -102,7 +103,7 @@ class _Xmap:
         """The size of every named axis.
 
         Raises:
-          ShapeError: two sizes, or an array without the dimension.
+          ShapeError: conflicting sizes, or an array without the dimension.
         """
         sizes = dict(self.axis_sizes)
         for x, spec, path in zip(flat, specs, paths):
@@ -132,18 +133,19 @@ def xmap(
     donate_argnums: int | Sequence[int] = (),
     backend: str | None = None,
 ) -> Any:
-    """``fun`` on values with named axes; jitted. Today's way: ``vmap(axis_name=...)`` under ``jit``, or ``shard_map``.
+    """A jitted ``fun`` on values with named axes. Prefer ``vmap(axis_name=...)`` under ``jit``, or ``shard_map``.
 
     Args:
       in_axes: for each array, ``{dimension: name}`` or a list of names; a tree prefix of the arguments.
-      out_axes: the same for the results; all named axes that a result has must be in it.
+      out_axes: the same for the results; must include all named axes that a result has.
       axis_sizes: sizes of named axes that no argument has.
-      axis_resources: the axes of the mesh (``with mesh:``) that split a named axis: a name or a tuple of names; a
+      axis_resources: the mesh axes (``with mesh:``) that split a named axis: a name or a tuple of names. A
         ``SerialLoop`` among or instead of them computes the axis in steps.
 
     Raises (when called):
-      ShapeError: sizes that differ, or that the mesh or a loop does not divide. ShardingError: two axes of one value
-      are split by the same axis of the mesh; both are named. ArgumentError: a collective over an axis that is a loop.
+      ShapeError: sizes differ, or the mesh or a loop does not divide them. ShardingError: the same mesh axis splits two
+        named axes of one value; names both.
+      ArgumentError: a collective over an axis that is a loop.
       UnboundAxisError: an axis that the mesh does not have.
 
     Example:
@@ -170,10 +172,10 @@ def xmap(
 
 
 def _check_names(spec: _Xmap) -> None:
-    """Raise if axes of the results, or with resources, are nowhere brought in.
+    """Raise if axes of the results, or with resources, are not defined by ``in_axes`` or ``axis_sizes``.
 
     Raises:
-      ArgumentError: naming them.
+      ArgumentError: names them.
     """
     leaves = pytree.leaves(pytree.map(lambda e: parse_axes("in_axes", e), spec.in_axes, is_leaf=is_axes_spec))
     known = {name for leaf in leaves for _, name in leaf.axes} | set(spec.axis_sizes)
@@ -206,7 +208,7 @@ def _run(fun: Callable[..., Any], spec: _Xmap, args: tuple[Any, ...]) -> Any:
 
 
 class _Aval:
-    """The type of a value, where a leaf is wanted."""
+    """Marks the type of a value as a leaf."""
 
     __slots__ = ("aval",)
 
@@ -244,10 +246,10 @@ def _mesh_of(fun: Any, resources: Mapping[Name, tuple[str, ...]], sizes: Mapping
 
 
 def _check_conflicts(fun: Any, jaxpr: ClosedJaxpr, resources: Mapping[Name, tuple[str, ...]]) -> None:
-    """Raise if one value has two named axes that the same mesh axis splits.
+    """Raise if a value has two named axes that the same mesh axis splits.
 
     Raises:
-      ShardingError: naming both, and where they meet.
+      ShardingError: names both axes, and the place.
     """
     places = [(f"operands of {e.op.name} at {e.source}", e.invars) for e in all_eqns(jaxpr.jaxpr)]
     places += [("an argument", [v]) for v in jaxpr.jaxpr.invars]
@@ -293,7 +295,7 @@ def _looped(
     fun: Any, spec: _Xmap, jaxpr: ClosedJaxpr, sizes: Mapping[Name, int], mesh: AnyMesh | None, consts: Sequence[Any],
     args: Sequence[Any], ins: Sequence[AxesSpec], outs: Sequence[AxesSpec],
 ) -> Sequence[Any]:  # fmt: skip
-    """The function's jaxpr, mapped over shares of the axes that are loops, one after the other."""
+    """Evaluate the function's jaxpr over chunks of the axes that are loops, one after the other."""
     ways = {n: prod(mesh.shape[a] for a in spec.resources.get(n, ())) if mesh else 1 for n in spec.steps}
     check_loops(fun, jaxpr, sizes, spec.steps, ways)
     shares = {n: size // spec.steps.get(n, 1) for n, size in sizes.items()}
@@ -311,7 +313,7 @@ def _mapped(
     jaxpr: ClosedJaxpr, names: Sequence[Any], consts: Sequence[Any], args: Sequence[Any], ins: Sequence[AxesSpec],
     outs: Sequence[AxesSpec], resources: Mapping[Name, tuple[str, ...]], sizes: Mapping[Name, int],
 ) -> list[Any]:  # fmt: skip
-    """The function's jaxpr, mapped over all named axes: each stands in front of the arrays that have it."""
+    """Evaluate the function's jaxpr mapped over all named axes, each a leading dimension of the arrays that have it."""
 
     def fun(*values: Any) -> list[Any]:
         return eval_jaxpr(jaxpr, jaxpr.consts, *values)

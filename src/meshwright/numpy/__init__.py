@@ -1,4 +1,4 @@
-"""The array library: NumPy's functions with JAX's type promotion, on arrays and tracers alike."""
+"""The array library: NumPy's functions with JAX's type promotion, for arrays and tracers."""
 
 import sys as _sys
 
@@ -385,7 +385,7 @@ from meshwright.numpy.ufuncs import (
 
 globals().update(_BY_NAME)
 bool = _BY_NAME["bool_"]
-#: canonicalized, as all wide types are, unless x64 is enabled
+#: 32 bits wide unless x64 is enabled, like all wide types
 int_, uint, float_, complex_ = (_BY_NAME[_n] for _n in ("int64", "uint64", "float64", "complex128"))
 single, double, csingle, cdouble = (_BY_NAME[_n] for _n in ("float32", "float64", "complex64", "complex128"))
 

@@ -25,12 +25,12 @@ _SIGNATURE = re.compile(rf"{_NAMES}(?:,{_NAMES})*->{_NAMES}(?:,{_NAMES})*")
 
 
 def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
-    """``func1d`` of every vector along ``axis``; what it returns stands in the axis's place.
+    """Apply ``func1d`` to every vector along ``axis``; its results take the place of the axis.
 
-    The function is mapped (``vmap``), and called once.
+    The function is mapped with ``vmap``, so it is called once.
 
     Args:
-      func1d: takes a vector, and ``args`` and ``kwargs``; returns an array of any shape.
+      func1d: takes a vector, ``*args`` and ``**kwargs``; returns an array of any shape.
 
     >>> apply_along_axis(lambda v: v[0] + v[-1], 1, np.array([[1, 2, 3], [4, 5, 6]])).tolist()
     [4, 10]
@@ -48,10 +48,10 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
 
 
 def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Any:
-    """``func(a, axis)`` for each of ``axes`` in turn; axes that it drops are put back with size 1.
+    """Apply ``func(a, axis)`` for each of ``axes`` in turn; axes that it removes are restored with size 1.
 
     Raises:
-      ShapeError: the function changes the number of dimensions otherwise.
+      ShapeError: the function changes the number of dimensions in another way.
 
     >>> apply_over_axes(lambda x, axis: x.sum(axis), np.ones((2, 3)), (0, 1)).tolist()
     [[6.0]]
@@ -71,7 +71,7 @@ def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Any:
 
 
 def _parse(signature: str) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Names of the core dimensions of arguments and results."""
+    """Parse a signature into the names of the core dimensions of arguments and results."""
     text = signature.replace(" ", "")
     if not _SIGNATURE.fullmatch(text):
         raise ArgumentError(f"vectorize: signature {signature!r} is not of the form '(m,n),(n)->(m)'")
@@ -82,15 +82,15 @@ def _parse(signature: str) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]
 def vectorize(
     pyfunc: Callable[..., Any], *, excluded: Sequence[int | str] = (), signature: str | None = None
 ) -> Callable[..., Any]:
-    """``pyfunc``, written for scalars (or for the core dimensions of ``signature``), on arrays that broadcast.
+    """Vectorize ``pyfunc``, a function of scalars (or of the core dimensions of ``signature``), over broadcast arrays.
 
     Args:
-      excluded: numbers and names of arguments that are passed on as they are.
+      excluded: numbers and names of arguments that are passed unchanged.
       signature: core dimensions as for NumPy's generalized ufuncs, such as ``"(m,n),(n)->(m)"``.
 
     Raises:
-      ArgumentError: a signature that is none, or for another number of arguments. ShapeError: dimensions do not fit.
-      ArgumentTypeError: another number of results than the signature has.
+      ArgumentError: an invalid signature, or one for another number of arguments. ShapeError: dimensions do not fit.
+      ArgumentTypeError: the number of results differs from the signature.
 
     >>> vectorize(lambda a, b: a + b)(np.array([1, 2]), np.array([[3], [4]])).tolist()
     [[4, 5], [5, 6]]
@@ -121,10 +121,10 @@ def vectorize(
 
 
 def _checked(f: Callable[..., Any], results: Sequence[tuple[str, ...]], sizes: dict[str, int]) -> Callable[..., Any]:
-    """``f``, whose results have the core dimensions of ``results``.
+    """``f`` with a check that its results have the core dimensions ``results``.
 
     Raises (when called):
-      ArgumentTypeError: another number of results. ShapeError: other dimensions, or sizes.
+      ArgumentTypeError: the number of results differs. ShapeError: dimensions or sizes differ.
     """
 
     def checked(*arrays: Any) -> Any:
@@ -151,7 +151,7 @@ def _checked(f: Callable[..., Any], results: Sequence[tuple[str, ...]], sizes: d
 def _mapped(
     f: Callable[..., Any], arrays: list[Any], dims: Sequence[tuple[str, ...]], results: Sequence[tuple[str, ...]] | None
 ) -> Any:
-    """``f`` over all dimensions before the core dimensions, broadcast together."""
+    """Map ``f`` over all dimensions before the core dimensions, broadcast together."""
     sizes: dict[str, int] = {}
     f = f if results is None else _checked(f, results, sizes)
     loops = []

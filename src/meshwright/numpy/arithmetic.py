@@ -1,4 +1,4 @@
-"""Arithmetic: sums, products, quotients, powers, roundings, extremes of two, absolute values and signs."""
+"""Arithmetic: sums, products, quotients, powers, rounding, minima and maxima of two, absolute values and signs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _sign(x: Any) -> Any:
         raise DTypeError("sign: defined for numbers, got bool; convert it with .astype")
     if dtypes.is_unsigned(dtype):
         return convert(ops.ne(x, scalar_like(0, x)), dtype)
-    if dtypes.is_inexact(dtype):  # zeros of either sign have the sign +0
+    if dtypes.is_inexact(dtype):  # the sign of either zero is +0
         return select(ops.eq(x, scalar_like(0, x)), scalar_like(0, x), ops.sign(x))
     return ops.sign(x)
 
@@ -112,13 +112,13 @@ rsqrt = unary("rsqrt", ops.rsqrt, "One over the square root.", ("rsqrt(4.0).item
 
 
 def rint(x: Any, /) -> Any:
-    """Nearest integer, as a float; halves to even.
+    """Nearest integer as a float; halves are rounded to even.
 
     Args:
-      x: array or number of any shape; the result has its shape.
+      x: array or number of any shape, which is also the result's.
 
     Raises:
-      ArgumentTypeError, DTypeError: ``x`` is not an array, or of a dtype without this function.
+      ArgumentTypeError, DTypeError: ``x`` is not an array, or the function is not defined for its dtype.
 
     >>> rint(2.5).item()
     2.0
@@ -129,10 +129,10 @@ def rint(x: Any, /) -> Any:
 
 
 def round(a: Any, decimals: int = 0, out: None = None) -> Any:
-    """Each element rounded to ``decimals`` places, halves to even; integers as they are for ``decimals >= 0``.
+    """Round each element to ``decimals`` places, halves to even. Integers are unchanged for ``decimals >= 0``.
 
     Raises:
-      ArgumentTypeError: ``a`` is not an array, or ``decimals`` no integer.
+      ArgumentTypeError: ``a`` is not an array, or ``decimals`` not an integer.
 
     >>> round(2.567, 1).item() < 2.61
     True
@@ -158,7 +158,7 @@ around = round
 
 
 def reciprocal(x: Any, /) -> Any:
-    """``1 / x``, a float or complex number.
+    """``1 / x`` as a float or complex number.
 
     >>> reciprocal(4.0).item()
     0.25
@@ -168,12 +168,12 @@ def reciprocal(x: Any, /) -> Any:
 
 
 def _as_integers(x: Any, y: Any) -> tuple[Any, Any]:
-    """Two bools as int32, in which JAX computes with them, with 64-bit types too."""
+    """Two bools as int32, in which JAX computes with them even with 64-bit types enabled."""
     return convert(x, dtypes.int32), convert(y, dtypes.int32)
 
 
 def _real_operands(name: str, x1: Any, x2: Any) -> tuple[Any, Any]:
-    """Both in one real dtype, bools as integers."""
+    """Both operands in one real dtype, bools as integers."""
     x, y = operands(name, (x1, x2))
     dtype = typeof(x).dtype
     if dtypes.is_complex(dtype):
@@ -182,7 +182,7 @@ def _real_operands(name: str, x1: Any, x2: Any) -> tuple[Any, Any]:
 
 
 def remainder(x1: Any, x2: Any, /) -> Any:
-    """Remainder of floored division: has the sign of ``x2``; 0 for an integer ``x2`` of 0.
+    """Remainder of floored division; has the sign of ``x2``. 0 if an integer ``x2`` is 0.
 
     Args:
       x1, x2: real arrays or numbers whose shapes broadcast together.
@@ -217,7 +217,7 @@ mod = remainder
 
 
 def fmod(x1: Any, x2: Any, /) -> Any:
-    """Remainder of truncated division: has the sign of ``x1``.
+    """Remainder of truncated division; has the sign of ``x1``.
 
     >>> fmod(-7, 3).item()
     -1
@@ -231,8 +231,8 @@ def fmod(x1: Any, x2: Any, /) -> Any:
 
 
 def floor_divide(x1: Any, x2: Any, /) -> Any:
-    """``x1 / x2`` rounded down, in the promoted dtype; of infinities as in Python: NaN for an infinite ``x1``, 0 or -1
-    for an infinite ``x2``.
+    """``x1 / x2`` rounded down, in the promoted dtype. Infinities are treated as in Python: an infinite ``x1`` gives
+    NaN, an infinite ``x2`` 0 or -1.
 
     >>> floor_divide(-7, 2).item()
     -4
@@ -250,11 +250,11 @@ def _floor_divide(x: Any, y: Any) -> Any:
         q = ops.div(x, y)
         wrong = ops.and_(ops.ne(ops.sign(x), ops.sign(y)), ops.ne(r, nil))
         return select(wrong, ops.sub(q, one), q)
-    # x - r is a whole multiple of y, so that its quotient is exact up to rounding.
+    # x - r is a multiple of y, so the quotient is an integer up to rounding.
     q = ops.div(ops.sub(x, r), y)
     wrong = ops.and_(ops.ne(r, nil), ops.ne(ops.sign(y), ops.sign(r)))
     whole = ops.round_half_away(select(wrong, ops.sub(q, one), q))
-    # Of zeros the quotient is exact as it is, with its sign; else a quotient that rounds down to zero is positive.
+    # The quotient of zeros is exact, with its sign; any other quotient that rounds down to zero is positive.
     exact = ops.or_(ops.eq(x, nil), ops.eq(y, nil))
     return select(exact, ops.floor(ops.div(x, y)), select(ops.eq(whole, nil), nil, whole))
 
@@ -269,12 +269,12 @@ def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
 
 
 def power(x1: Any, x2: Any, /) -> Any:
-    """``x1`` to the power ``x2``. A Python integer exponent is multiplied out.
+    """``x1`` to the power ``x2``. A Python integer exponent is expanded into multiplications.
 
-    Integers wrap around; to a negative power in an array they are the quotient rounded towards zero.
+    Integers wrap around. With negative exponents in an array, integer powers are the quotient rounded towards zero.
 
     Raises:
-      DTypeError: an integer base with a negative exponent that is a number, Python's or NumPy's.
+      DTypeError: an integer base with a negative scalar exponent.
 
     >>> power(2, 10).item()
     1024
@@ -296,7 +296,7 @@ def power(x1: Any, x2: Any, /) -> Any:
     if dtypes.is_bool(dtype):
         x, y = _as_integers(x, y)
     elif dtypes.is_inexact(dtype) and not is_python_number(x2) and dtypes.is_integer(by.dtype):
-        (y,) = operands("power", (x2,))  # whole as it is: by an integer no derivative is asked for, at 0 either
+        (y,) = operands("power", (x2,))  # stays an integer, so that it has no derivative, which would fail at 0
         shape = broadcast_shapes(typeof(x).shape, typeof(y).shape, name="power")
         x, y = (spread(v, shape) if typeof(v).shape else v for v in (x, y))
     as_base = by.weak_type or dtypes.is_bool(by.dtype) or not dtypes.is_inexact(base)
@@ -334,7 +334,7 @@ def _fmin(x: Any, y: Any) -> Any:
 
 
 def fmax(x1: Any, x2: Any) -> Any:
-    """The larger of two elements; where one is NaN, the other.
+    """The larger of two elements; if one is NaN, the other.
 
     >>> fmax(float("nan"), 2.0).item()
     2.0
@@ -343,7 +343,7 @@ def fmax(x1: Any, x2: Any) -> Any:
 
 
 def fmin(x1: Any, x2: Any) -> Any:
-    """The smaller of two elements; where one is NaN, the other.
+    """The smaller of two elements; if one is NaN, the other.
 
     >>> fmin(float("nan"), 2.0).item()
     2.0
@@ -352,16 +352,16 @@ def fmin(x1: Any, x2: Any) -> Any:
 
 
 def _weak_scalars(name: str, x1: Any, x2: Any) -> Sequence[Any]:
-    """Inexact operands; of arrays they are never weakly typed, as a number beside bools is elsewhere."""
+    """Inexact operands, weakly typed only if both are scalars; elsewhere a number beside bools makes a weak array."""
     pair = operands(name, (x1, x2), to_inexact=True)
     return [convert(x, typeof(x).dtype) for x in pair] if any(typeof(x).ndim for x in pair) else pair
 
 
 def hypot(x1: Any, x2: Any, /) -> Any:
-    """``sqrt(x1**2 + x2**2)`` without overflow in between.
+    """``sqrt(x1**2 + x2**2)`` without intermediate overflow.
 
     Raises:
-      DTypeError: complex numbers, of which it is not defined.
+      DTypeError: complex operands.
 
     >>> hypot(3.0, 4.0).item()
     5.0
@@ -375,9 +375,9 @@ def hypot(x1: Any, x2: Any, /) -> Any:
 @compiled
 def _hypot(x: Any, y: Any) -> Any:
     a, b, top = ops.abs_(x), ops.abs_(y), scalar_like(np.inf, x)
-    large, infinite = ops.max_(a, b), ops.or_(ops.eq(a, top), ops.eq(b, top))  # also beside NaN
+    large, infinite = ops.max_(a, b), ops.or_(ops.eq(a, top), ops.eq(b, top))  # infinite even if the other is NaN
     simple = ops.or_(infinite, ops.le(large, scalar_like(dtypes.most_flushed(typeof(x).dtype), large)))
-    unit = ops.stop_gradient(select(simple, scalar_like(1, large), large))  # which the result does not depend on
+    unit = ops.stop_gradient(select(simple, scalar_like(1, large), large))  # the result does not depend on it
     squares = ops.add(ops.square(ops.div(x, unit)), ops.square(ops.div(y, unit)))
     size = ops.mul(unit, ops.sqrt(select(simple, unit, squares)))
     return select(simple, select(infinite, top, large), size)
@@ -415,10 +415,10 @@ def signbit(x: Any, /) -> Any:
 
 
 def heaviside(x1: Any, x2: Any, /) -> Any:
-    """0 for negative ``x1``, ``x2`` at 0, 1 above.
+    """0 for negative ``x1``, ``x2`` at 0, 1 for positive ``x1``.
 
     Raises:
-      DTypeError: complex numbers.
+      DTypeError: complex operands.
 
     >>> heaviside(-1.0, 0.5).item()
     0.0
@@ -470,14 +470,14 @@ def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
-    """Each element kept between ``min`` and ``max``; ``None`` is no bound.
+    """Clamp each element to the range from ``min`` to ``max``; ``None`` means no bound.
 
     Args:
       x, min, max: arrays or numbers whose shapes broadcast together. Complex numbers are ordered by real, then
         imaginary part.
 
     Raises:
-      IntegerRangeError: a lower bound above all integers of the dtype, or an upper one below.
+      IntegerRangeError: a lower bound above, or an upper bound below, all integers of the dtype.
 
     >>> clip(5, 0, 3).item()
     3
@@ -492,7 +492,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
 
 
 def _beyond(bound: Any, x: Any, below: bool) -> bool:
-    """Whether a bound that is a Python integer bounds nothing: it lies outside of the dtype of ``x``."""
+    """Whether a Python integer bound has no effect because it lies outside the dtype of ``x``."""
     dtype = aval_of(x, "clip").dtype
     if type(bound) is not int or not hasattr(x, "dtype") or not dtypes.is_integer(dtype):
         return False

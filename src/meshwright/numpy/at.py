@@ -1,7 +1,7 @@
-"""``x.at[index].set(y)`` and its kin: arrays with some elements changed.
+"""``x.at[index].set(y)`` and similar: arrays with some elements changed.
 
-A basic index selects every element at most once, so that an update reads the block, computes, and puts it back. Index
-arrays scatter, into the block that the basic part of the index selects.
+A basic index selects every element at most once, so an update reads the block, computes, and writes it back. Index
+arrays scatter into the block that the basic part of the index selects.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _DROP = GatherScatterMode.FILL_OR_DROP
 
 
 def put_block(x: Any, block: Block, value: Any) -> Any:
-    """``x`` with a basic index replaced by ``value``, which has the block's shape."""
+    """``x`` with the elements of a basic index replaced by ``value``, which has the block's shape."""
     if block.whole:
         return value
     value = rev(reshape(value, block.sizes), block.reverse)
@@ -78,7 +78,7 @@ def put_block(x: Any, block: Block, value: Any) -> Any:
 
 
 class IndexUpdater:
-    """``x.at``: index it, then say what to do with the elements.
+    """``x.at``; index it, then call a method of the result.
 
     >>> from meshwright.numpy import zeros
     >>> zeros(3).at[1].set(5).tolist()
@@ -99,8 +99,8 @@ class IndexUpdater:
 
 @dataclass(frozen=True)
 class _Options:
-    """What every update may be told: promises about indices, what becomes of those out of range, where the result is
-    to lie."""
+    """The options of updates: promises about indices, treatment of out-of-range ones, and the sharding of the
+    result."""
 
     mode: Any = None
     indices_are_sorted: bool = False
@@ -110,13 +110,13 @@ class _Options:
 
 
 class IndexUpdateRef:
-    """``x.at[index]``. Its methods return a new array; ``x`` stays as it is.
+    """``x.at[index]``. Its methods return a new array and leave ``x`` unchanged.
 
-    Positions out of range are dropped by updates and clipped by :meth:`get`, unless ``mode`` says otherwise: "drop"
-    (or "fill"), "clip", "promise_in_bounds". Updates take the same further options: the promises
-    ``indices_are_sorted`` and ``unique_indices``; ``wrap_negative_indices=False``, by which negative positions are out
-    of range; and ``out_sharding``, where the result lies. Values are combined in the dtype that they and the elements
-    promote to; the result has the dtype of ``x``.
+    Out-of-range positions are dropped by updates and clipped by :meth:`get`, unless ``mode`` is "drop" (or "fill"),
+    "clip" or "promise_in_bounds". All updates take further options: the promises ``indices_are_sorted`` and
+    ``unique_indices``; ``wrap_negative_indices=False``, which makes negative positions out of range; and
+    ``out_sharding``, the sharding of the result. Elements and values are combined in the dtype to which they promote;
+    the result has the dtype of ``x``.
     """
 
     __slots__ = ("array", "index")
@@ -132,7 +132,8 @@ class IndexUpdateRef:
         self, *, mode: Any = None, fill_value: Any = None, indices_are_sorted: bool = False,
         unique_indices: bool = False, out_sharding: Any = None, wrap_negative_indices: bool = True,
     ) -> Any:  # fmt: skip
-        """``x[index]``; ``mode="fill"`` gives ``fill_value`` (NaN, or the least integer) for positions out of range."""
+        """``x[index]``; ``mode="fill"`` returns ``fill_value`` (default NaN or the least integer) where out of
+        range."""
         chosen = read_mode(mode, "at.get")
         plan = plan_index(typeof(self.array).shape, self.index, wrap_negative_indices)
         fill = fill_value.item() if isinstance(fill_value, (np.generic, np.ndarray, Array)) else fill_value
@@ -144,8 +145,9 @@ class IndexUpdateRef:
         aval = typeof(x)
         dtype = aval.dtype
         value = _value(x, values, name)
-        # As in JAX, the elements are combined in the dtype that both promote to.
-        # What is set takes the dtype of ``x``; the option is held against it, too.
+        # As in JAX, elements are combined in the dtype to which both promote. Values to set take the dtype of ``x``,
+        # but the
+        # option for strict promotion applies to them too.
         strict = config.numpy_dtype_promotion == "strict"
         common = result_type(x, value) if strict or how is not _SET else dtype
         wide = dtype if how is _SET else common
@@ -189,7 +191,7 @@ class IndexUpdateRef:
         return self._update("set", values, _SET, options)
 
     def add(self, values: Any, **options: Any) -> Any:
-        """``x`` with ``values`` added to ``x[index]``; for a position that comes twice, both."""
+        """``x`` with ``values`` added to ``x[index]``; repeated positions accumulate."""
         return self._update("add", values, _ADD, options)
 
     def subtract(self, values: Any, **options: Any) -> Any:
@@ -206,11 +208,11 @@ class IndexUpdateRef:
     mul = multiply
 
     def min(self, values: Any, **options: Any) -> Any:
-        """``x`` with the smaller of ``x[index]`` and ``values``."""
+        """``x`` with the minimum of ``x[index]`` and ``values``."""
         return self._update("min", values, _MIN, options)
 
     def max(self, values: Any, **options: Any) -> Any:
-        """``x`` with the larger of ``x[index]`` and ``values``."""
+        """``x`` with the maximum of ``x[index]`` and ``values``."""
         return self._update("max", values, _MAX, options)
 
     def divide(self, values: Any, **options: Any) -> Any:
@@ -218,14 +220,14 @@ class IndexUpdateRef:
         return divide(self.array, type(self)(_ones(self.array), self.index).multiply(values, **options))
 
     def power(self, values: Any, **options: Any) -> Any:
-        """``x`` with ``x[index]`` to the power ``values``."""
+        """``x`` with ``x[index]`` raised to the power ``values``."""
         return power(self.array, type(self)(_ones(self.array), self.index).multiply(values, **options))
 
     def apply(self, function: Callable[[Any], Any], **options: Any) -> Any:
-        """``x`` with ``function`` applied to ``x[index]``: to an element that comes several times, as often.
+        """``x`` with ``function`` applied to ``x[index]``, repeatedly at repeated positions.
 
-        ``function`` is elementwise. Unless ``unique_indices`` promises that no element comes twice, positions in index
-        arrays that are traced, or do repeat, are taken one after the other.
+        ``function`` is elementwise. Unless ``unique_indices`` promises that no position repeats, positions in index
+        arrays that are traced or do repeat are updated one after the other.
         """
         if not typeof(self.array).size:
             return self.set(0, **options)
@@ -238,7 +240,7 @@ class IndexUpdateRef:
 
 
 def _repeated(x: Any, index: Any, to: _Options) -> Any:
-    """Which elements of the flat array an index selects, the array's size for none, in order; None if each but once."""
+    """The flat positions that an index selects, in order, the array's size for none; None if no position repeats."""
     if _traced_mask(index) is not None:
         return None
     plan = plan_index(typeof(x).shape, index, to.wrap_negative_indices)
@@ -246,7 +248,7 @@ def _repeated(x: Any, index: Any, to: _Options) -> Any:
         return None
     if any(isinstance(i, Tracer) for i in (index if isinstance(index, tuple) else (index,))):
         return _places(x, index, to)
-    with set_trace(EVAL):  # a constant, inside of jit too
+    with set_trace(EVAL):  # a constant even inside jit
         places = np.asarray(_places(x, index, to))
     inside = places[places < typeof(x).size]
     return places if len(np.unique(inside)) < len(inside) else None
@@ -263,7 +265,7 @@ def _places(x: Any, index: Any, to: _Options) -> Any:
 
 
 def _one_by_one(x: Any, places: Any, function: Callable[[Any], Any]) -> Any:
-    """``function`` applied at each of some positions of the flat array, in turn; those past its end are left out."""
+    """Apply ``function`` at each of the flat positions in turn; those past the end are dropped."""
     shape = typeof(x).shape
 
     def step(flat: Any, place: Any) -> tuple[Any, None]:
@@ -288,7 +290,7 @@ _MAX = (maximum, gs.scatter_max)
 
 
 def _value(x: Any, values: Any, name: str) -> Any:
-    """``values`` as an array, or a Python number in the dtype of ``x`` if that holds its kind."""
+    """``values`` as an array, or a Python number in the dtype of ``x`` if that can represent its kind."""
     values = values if is_arraylike(values) else asarray(values)
     dtype = typeof(x).dtype
     if dtypes.is_complex(aval_of(values, f"at.{name}").dtype) and not dtypes.is_complex(dtype):
@@ -302,10 +304,10 @@ def _value(x: Any, values: Any, name: str) -> Any:
 
 
 def _fitted(value: Any, shape: tuple[int, ...], name: str) -> Any:
-    """``value``, without leading dimensions of size 1 that ``x[index]`` has not.
+    """``value`` without leading dimensions of size 1 that ``x[index]`` does not have.
 
     Raises:
-      ShapeError: it does not broadcast to ``shape``.
+      ShapeError: ``value`` does not broadcast to ``shape``.
     """
     own = typeof(value).shape
     extra = max(len(own) - len(shape), 0)
@@ -334,7 +336,7 @@ def _scatter(
 
 
 def _traced_mask(index: Any) -> Any:
-    """A traced mask that is the whole index, or None."""
+    """The traced mask that makes up the whole index, or None."""
     if isinstance(index, tuple) and len(index) == 1:
         (index,) = index
     traced = isinstance(index, Tracer) and dtypes.is_bool(index.aval.dtype) and index.concrete() is None
@@ -342,7 +344,7 @@ def _traced_mask(index: Any) -> Any:
 
 
 def _masked(x: Any, mask: Any, value: Any, combine: Any, name: str) -> Any:
-    """An update of the elements where a traced mask holds: possible for scalar values, as ``where``."""
+    """Update the elements where a traced mask is true, with ``where``; only possible for scalar values."""
     shape, flags = typeof(x).shape, typeof(mask).shape
     if typeof(value).shape != ():
         raise ConcretizationTypeError(

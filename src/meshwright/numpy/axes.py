@@ -1,4 +1,4 @@
-"""Axis arguments: checked, made non-negative; shape arguments and static integers."""
+"""Normalizes axis arguments, shape arguments and static integers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from meshwright.ir.tracing import Tracer
 
 
 def no_out(out: Any, name: str) -> None:
-    """Refuse NumPy's argument ``out``.
+    """Refuse NumPy's ``out`` argument.
 
     Raises:
-      ArgumentError: there is one.
+      ArgumentError: ``out`` is given.
     """
     if out is not None:
         raise ArgumentError(f"{name}: out= is not supported, arrays are immutable; use the result")
 
 
 def static_int(x: Any, name: str, what: str) -> int:
-    """A Python integer that must be known while tracing.
+    """A Python integer that must be known at trace time.
 
     Raises:
-      ArgumentTypeError: not an integer; TracerError: a traced value.
+      ArgumentTypeError: not an integer. TracerError: a tracer.
     """
     try:
         return int(index_of(x))
@@ -36,10 +36,10 @@ def static_int(x: Any, name: str, what: str) -> int:
 
 
 def normal_axis(axis: Any, ndim: int, name: str) -> int:
-    """``axis`` in ``range(ndim)``.
+    """``axis`` as a number in ``range(ndim)``.
 
     Raises:
-      AxisError: there is no such axis.
+      AxisError: out of range.
     """
     axis = static_int(axis, name, "axis")
     if not -ndim <= axis < ndim:
@@ -51,7 +51,7 @@ def normal_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
     """Axes as a tuple; ``None`` means all of them.
 
     Raises:
-      AxisError: no such axis; ArgumentError: one twice.
+      AxisError: an axis is out of range. ArgumentError: an axis repeats.
     """
     if axis is None:
         return tuple(range(ndim))
@@ -67,7 +67,7 @@ def normal_shape(shape: Any, name: str) -> tuple[int, ...]:
     """A shape argument (an integer or a sequence of them) as a tuple.
 
     Raises:
-      ArgumentError: a negative size; ArgumentTypeError: not integers.
+      ArgumentError: a negative size. ArgumentTypeError: not integers.
     """
     if isinstance(shape, Sequence) and not isinstance(shape, str):
         sizes = tuple([s if type(s) is int else static_int(s, name, "shape") for s in shape])
@@ -81,9 +81,9 @@ def normal_shape(shape: Any, name: str) -> tuple[int, ...]:
 
 
 def split_names(axis: Any) -> tuple[tuple[Any, ...], tuple[str, ...]] | None:
-    """Dimensions and names of an ``axis`` argument that names axes of ``xmap`` or ``vmap``; None of one that does not.
+    """The dimensions and names in an ``axis`` argument that names axes of ``xmap`` or ``vmap``; None without names.
 
-    Source: reductions of ``jax.numpy`` took such names until 2024.
+    ``jax.numpy`` reductions accepted such names until 2024.
     """
     given = axis if isinstance(axis, (tuple, list)) else (axis,)
     names = tuple(a for a in given if isinstance(a, str))

@@ -1,7 +1,7 @@
-"""The bits of arrays read as another dtype: NumPy's ``view``, of values.
+"""Reinterpreting the bits of arrays as another dtype: NumPy's ``view``, but without shared memory.
 
-One bitcast goes between numbers of any two widths and adds or drops a dimension; bools and complex numbers, which it
-does not take, go by way of bytes and of their parts.
+One bitcast converts between numbers of any two widths and adds or removes a dimension. Bools and complex numbers, which
+it does not take, are converted to bytes and to their parts first.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
 
 def bits_as(x: Any, dtype: np.dtype) -> Any:
-    """The bits of ``x`` as ``dtype``; the last dimension is longer or shorter if the widths differ.
+    """The bits of ``x`` as ``dtype``; if the widths differ, the last dimension grows or shrinks.
 
     Raises:
-      ShapeError: a 0-d array with another width, or a last dimension that is no multiple.
+      ShapeError: a 0-d array with another width, or a last dimension that is not a multiple.
 
     >>> bits_as(np.array([1.0], np.float32), np.dtype("uint16")).tolist()
     [0, 16256]
@@ -43,12 +43,12 @@ def bits_as(x: Any, dtype: np.dtype) -> Any:
 
 
 def _stored(dtype: np.dtype) -> np.dtype:
-    """What the bits of ``dtype`` are read as first."""
+    """The dtype as which bits are read before they become ``dtype``."""
     return dtypes.uint8 if dtypes.is_bool(dtype) else dtype
 
 
 def _apart(x: Any) -> Any:
-    """``x`` as numbers that a bitcast takes: bools as bytes, the parts of complex numbers side by side."""
+    """``x`` as numbers that can be bitcast: bools as bytes, the parts of complex numbers next to each other."""
     dtype = typeof(x).dtype
     if dtypes.is_bool(dtype):
         return convert(x, dtypes.uint8)

@@ -1,8 +1,8 @@
-"""Functions of several ops that are one program when they are evaluated.
+"""Functions of several ops that run as one program when evaluated op by op.
 
-Op by op, each op of a function is compiled for every new shape, and run and stored on its own; as one program the
-function is compiled once. Inside of a trace its ops are recorded as they are, so that jaxprs show no calls; Python's
-numbers are then left to Python's arithmetic, but where it raises.
+Otherwise each op would be compiled for every new shape, and would run and store its result separately. Inside a trace
+the ops are recorded inline, so jaxprs show no calls. Arithmetic on Python numbers is then left to Python unless it
+raises.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshwright.ops.elementwise.base import with_arrays
 
 
 def compiled(f: Callable[..., Any] | None = None, *, static_argnums: tuple[int, ...] = ()) -> Any:
-    """``f``, whose arguments are arrays (but for static, hashable ones), as one program when it is evaluated.
+    """``f`` as one program when evaluated; its arguments are arrays, or static and hashable.
 
     >>> from meshwright.numpy import add, multiply
     >>> compiled(lambda x, y: add(multiply(x, y), y))(2.0, 3.0).item()

@@ -1,10 +1,10 @@
-"""Values of complex functions at infinities, NaN and signed zeros, as the array API standard and C99's Annex G say.
+"""Values of complex functions at infinities, NaN and signed zeros, as in the array API standard and C99's Annex G.
 
-XLA multiplies and adds real and imaginary parts out, which makes NaN of ``0 * inf`` and of every sum with a NaN, and
-does not see the sign of a zero, by which C99 tells the two sides of a branch cut. All functions here have ``f(conj z) =
-conj f(z)``, some are odd; so they are computed for positive parts, where each has a short list of places that XLA gets
-wrong, and signs are put back. Functions of angles are those of hyperbolic angles with parts exchanged:
-``tan(a + bi)`` has the parts of ``tanh(b + ai)``.
+XLA computes products and sums of real and imaginary parts, which turns ``0 * inf`` and every sum with a NaN into NaN,
+and ignores the sign of zero, by which C99 distinguishes the two sides of a branch cut. All functions here satisfy
+``f(conj z) = conj f(z)``, and some are odd. So they are computed for positive parts, where each has a short list of
+places that XLA gets wrong, and signs are restored. Trigonometric functions are hyperbolic functions with parts
+exchanged: ``tan(a + bi)`` has the parts of ``tanh(b + ai)``.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.library import straight_through
 from meshwright.ops.elementwise.table import and_, not_, or_, select
 
-#: (where, real part there, imaginary part there); None leaves a part as it is
+#: (condition, real part there, imaginary part there); None keeps a part
 Patch = tuple[Any, Any, Any]
 Patches = Callable[[Any, Any], Sequence[Patch]]
 
 
 def sign_bit(x: Any) -> Any:
-    """Whether the sign bit of floats is set: also that of -0.0 and of NaN."""
-    if typeof(x).dtype == dtypes.float8_e8m0fnu:  # whose first bit is one of the exponent
+    """Whether the sign bit of floats is set, including for -0.0 and NaN."""
+    if typeof(x).dtype == dtypes.float8_e8m0fnu:  # unsigned: its first bit belongs to the exponent
         return ops.lt(x, x)
     bits = ops.BitcastConvert(dtypes.signed_bits(typeof(x).dtype)).bind(x)
     return ops.lt(bits, scalar_like(0, bits))
@@ -102,7 +102,7 @@ def _exchanged(patches: Patches) -> Patches:
     return lambda a, b: [(where, im, re) for where, re, im in patches(b, a)]
 
 
-#: whether it is odd, and patches; sines are right as they are written (:mod:`meshwright.ops.elementwise.by_parts`)
+#: whether the function is odd, and its patches; sines need none (:mod:`meshwright.ops.elementwise.by_parts`)
 _FUNCTIONS: dict[str, tuple[bool, Patches]] = {
     "exp": (False, _exp), "expm1": (False, _expm1), "log": (False, _log), "log1p": (False, _log),
     "sqrt": (False, _sqrt), "acosh": (False, _acosh), "acos": (False, _acos),
@@ -112,7 +112,7 @@ _FUNCTIONS: dict[str, tuple[bool, Patches]] = {
 
 
 def standard_values(op: Any) -> Any:
-    """A unary op whose complex values are those of the standard everywhere; real ones are the op's own."""
+    """A unary op with the standard's complex values everywhere; real values are unchanged."""
     if op.name not in _FUNCTIONS:
         return op
     odd, patches = _FUNCTIONS[op.name]
@@ -129,7 +129,7 @@ def standard_values(op: Any) -> Any:
 
     @compiled
     def complex_op(x: Any) -> Any:
-        # What is put in has no derivative; the function has.
+        # The patched values are constants; the derivative is that of the op.
         return straight_through(patched(ops.stop_gradient(x)), op(x))
 
     return lambda x: complex_op(x) if dtypes.is_complex(typeof(x).dtype) else op(x)

@@ -1,4 +1,4 @@
-"""Making arrays: from values, filled, counting, from buffers of other libraries."""
+"""Creation of arrays: from values, filled, counting, and from buffers of other libraries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _holds_arrays(x: Any) -> bool:
 
 
 def _from_sequence(x: Sequence[Any], dtype: np.dtype | None, name: str) -> Any:
-    """An array of nested sequences. Those that hold arrays are stacked, others are read by NumPy."""
+    """An array of nested sequences. Sequences that contain arrays are stacked, others are converted by NumPy."""
     if _holds_arrays(x):
         dtype = result_type(*_leaves(x)) if dtype is None else dtype
         parts = [array(e, dtype=dtype) for e in x]
@@ -55,7 +55,7 @@ def _from_sequence(x: Sequence[Any], dtype: np.dtype | None, name: str) -> Any:
     typed = [leaf for leaf in _leaves(x) if isinstance(leaf, (np.generic, np.ndarray))]
     for leaf in typed:
         refuse_masked(leaf)
-    if typed and dtype is None:  # NumPy's promotion is another: [np.int8(1), 2] is int64 there
+    if typed and dtype is None:  # NumPy promotes differently: [np.int8(1), 2] is int64 there
         dtype = result_type(*_leaves(x))
     try:
         value = np.asarray(x, dtype)
@@ -69,7 +69,7 @@ def _leaves(x: Any) -> list[Any]:
 
 
 def _checked(value: np.ndarray, source: Any, name: str) -> np.ndarray:
-    """A NumPy value made of Python objects, refused if it is not numbers or its integers need more bits."""
+    """Refuse a NumPy value made of Python objects that is not numeric or has integers too large for the dtype."""
     if value.dtype.kind not in "biufc" and value.dtype not in dtypes._SHORT:
         raise ArgumentTypeError(
             f"{name}: cannot make an array of {type(source).__name__} {str(source)[:60]!r}: expected numbers or bools "
@@ -89,16 +89,16 @@ def array(
     object: Any, dtype: Any = None, copy: bool | None = True, order: str | None = None, ndmin: int = 0, *,
     device: Any = None,
 ) -> Any:  # fmt: skip
-    """An array of ``object``: a number, nested sequences, a NumPy array, an array, or anything with ``__array__``.
+    """Create an array from a number, nested sequences, a NumPy array, an array, or anything with ``__array__``.
 
     Args:
-      object: what to make the array of. NumPy arrays are copied unless ``copy`` is false.
+      object: the source. NumPy arrays are copied unless ``copy`` is false.
       dtype: of the result; by default that of ``object``, 32 bits wide unless x64 is enabled.
-      ndmin: at least so many dimensions, new ones first.
-      device: a device or sharding to put it on.
+      ndmin: the minimum number of dimensions; new ones are added in front.
+      device: a device or sharding to place it on.
 
     Raises:
-      ArgumentError: ragged sequences, or integers that do not fit; ArgumentTypeError: not numbers.
+      ArgumentError: ragged sequences, or integers that do not fit. ArgumentTypeError: not numbers.
 
     >>> array([[1, 2], [3, 4]]).shape
     (2, 2)
@@ -112,7 +112,7 @@ def array(
 
 
 def _is_buffer(x: Any) -> bool:
-    """Whether ``x`` offers its memory (a ``memoryview``, ``array.array``, ...); text and bytes are not meant."""
+    """Whether ``x`` exposes its memory (a ``memoryview``, ``array.array``, ...), other than strings and bytes."""
     if isinstance(x, (str, bytes)):
         return False
     try:
@@ -123,7 +123,7 @@ def _is_buffer(x: Any) -> bool:
 
 
 def stand_in(x: Any) -> Any:
-    """What gives the array that ``x`` says it stands for; None if it says so of none, as JAX's tracers do."""
+    """The method of ``x`` that returns the array it stands for, as JAX's tracers have; None if it has none."""
     return getattr(x, "__jax_array__", None)
 
 
@@ -155,7 +155,7 @@ def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None
 
 
 def _numpy_has(x: Any) -> bool:
-    """Whether NumPy can read what another library has made: not what is of a dtype that it does not have."""
+    """Whether NumPy has the dtype of another library's array."""
     return not any(name in str(getattr(x, "dtype", "")) for name in ("bfloat16", "float8", "float4"))
 
 
@@ -184,10 +184,10 @@ def _from_number(x: Any, dtype: np.dtype | None, sharding: Sharding | None) -> A
 def asarray(
     a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None
 ) -> Any:
-    """``a`` as an array; arrays are returned as they are, NumPy's and other buffers are copied, so that writing to them
-    later changes nothing.
+    """``a`` as an array. Arrays are returned as they are; NumPy arrays and other buffers are copied, so that later
+    writes to them have no effect.
 
-    With ``copy=False`` memory that starts at a multiple of 64 bytes is shared: it must not be written to afterwards.
+    With ``copy=False`` memory aligned to 64 bytes is shared and must not be written to afterwards.
 
     >>> asarray(1.5).dtype
     dtype('float32')
@@ -208,10 +208,10 @@ def copy_of(a: Any, order: str | None = None) -> Any:
 
 # --- filled -------------------------------------------------------------------------------------------------
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Any:
-    """An array of ``shape`` filled with ``fill_value`` (which may be an array that broadcasts to it).
+    """An array of ``shape`` filled with ``fill_value``, which may be an array that broadcasts to it.
 
     Raises:
-      ArgumentError: negative sizes; ShapeError: ``fill_value`` does not broadcast to ``shape``.
+      ArgumentError: negative sizes. ShapeError: ``fill_value`` does not broadcast to ``shape``.
 
     >>> full((2,), 7).tolist()
     [7, 7]
@@ -256,7 +256,7 @@ ones = _filler("ones", 1)
 
 
 def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
-    """An array of ``shape``; its values are zeros.
+    """An array of ``shape`` with unspecified values (zeros).
 
     >>> empty((2, 3)).shape
     (2, 3)
@@ -265,7 +265,8 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """``fill_value`` in the shape and dtype of ``a``, unless others are given; in its shape, where ``a`` was put.
+    """``fill_value`` with the shape and dtype of ``a``, unless others are given, and its sharding if the shape is the
+    same.
 
     >>> full_like(array([1, 2]), 7).tolist()
     [7, 7]
@@ -277,9 +278,9 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, 
 
 
 def _like(make: Callable[[Any, Any, Any], Any], a: Any, dtype: Any, shape: Any, device: Any, weak: bool = True) -> Any:
-    """``make(shape, dtype, device)`` of those of ``a`` where none are given.
+    """``make(shape, dtype, device)``, with defaults taken from ``a``.
 
-    It is weakly typed if ``a`` is, but for what is filled with an array (not ``weak``), as JAX's.
+    As in JAX, the result is weakly typed if ``a`` is, unless it is filled with an array (not ``weak``).
     """
     a = a if isinstance(a, Typed) else asarray(a)
     aval = a.aval
@@ -293,7 +294,7 @@ def _like(make: Callable[[Any, Any, Any], Any], a: Any, dtype: Any, shape: Any, 
 
 
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """Zeros in the shape and dtype of ``a``, unless others are given.
+    """Zeros with the shape and dtype of ``a``, unless others are given.
 
     >>> zeros_like(array([1, 2])).tolist()
     [0, 0]
@@ -302,7 +303,7 @@ def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
 
 
 def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """Ones in the shape and dtype of ``a``, unless others are given.
+    """Ones with the shape and dtype of ``a``, unless others are given.
 
     >>> ones_like(array([1, 2])).tolist()
     [1, 1]
@@ -311,7 +312,7 @@ def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
 
 
 def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """An array of the shape and dtype of another, whose contents are not specified (they are zeros).
+    """An array with the shape and dtype of another, and unspecified values (zeros).
 
     >>> empty_like(array([1, 2])).shape
     (2,)
@@ -330,7 +331,7 @@ def _concrete(x: Any, name: str, what: str) -> Any:
 
 
 def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None) -> Any:
-    """``start, start + step, … < stop``; with one argument, from 0.
+    """``start, start + step, …`` up to but not including ``stop``; with one argument, from 0.
 
     Raises:
       ConcretizationTypeError: a bound is traced; ArgumentError: ``step`` is 0.
@@ -355,8 +356,8 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
     if STATE.trace is EVAL or sharding is not None:
         if dtypes.is_inexact(target):
             value = np.arange(start, stop, step)
-        else:  # as NumPy and JAX do, and as it is done while tracing: start and step are cut off first
-            first, each = (np.uint64(int(n) % 2**64) for n in (start, step))  # in which every integer is exact
+        else:  # as in NumPy and JAX, and while tracing: start and step are truncated first
+            first, each = (np.uint64(int(n) % 2**64) for n in (start, step))  # exact for every integer
             value = np.arange(count, dtype=np.uint64) * each + first
             value = value if dtypes.is_unsigned(target) else value.view(np.int64)
         return from_numpy(cast_numpy(value[:count], target), sharding=sharding, copy=False)
@@ -368,7 +369,7 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
 
 # --- from elsewhere -----------------------------------------------------------------------------------------
 def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = None) -> Any:
-    """An array of anything that speaks DLPack (PyTorch, NumPy, CuPy on the host), sharing its memory where it can.
+    """An array from any object that supports DLPack (PyTorch, NumPy, CuPy on the host), sharing its memory if possible.
 
     >>> from_dlpack(np.arange(3, dtype=np.int32)).tolist()
     [0, 1, 2]
@@ -381,7 +382,7 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
-    """A one-dimensional array of the bytes of ``buffer``.
+    """A one-dimensional array from the bytes of ``buffer``.
 
     >>> frombuffer(b"\\x01\\x02", "uint8").tolist()
     [1, 2]
@@ -390,7 +391,7 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
 
 
 def fromfunction(function: Any, shape: Sequence[int], *, dtype: Any = float, **kwargs: Any) -> Any:
-    """``function`` of the coordinates: one array of ``shape`` for each dimension, counting along it.
+    """Call ``function`` with the coordinates: for each dimension, an array of ``shape`` that counts along it.
 
     >>> fromfunction(lambda i, j: i + j, (2, 2), dtype=int).tolist()
     [[0, 1], [1, 2]]

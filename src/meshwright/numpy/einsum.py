@@ -1,4 +1,5 @@
-"""einsum: Einstein's summation, in the cheapest order of pairs (``opt_einsum``), each pair one ``dot_general``."""
+"""einsum: Einstein summation, contracted pairwise in the cheapest order (``opt_einsum``), one ``dot_general`` per
+pair."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ opt_einsum = LateModule("opt_einsum")
 
 @lru_cache(maxsize=1024)
 def _path(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any) -> list[tuple[tuple[int, ...], str]]:
-    """Steps ``(operand numbers, "ab,bc->ac")``; results go to the end of the list of operands."""
+    """Contraction steps ``(operand numbers, "ab,bc->ac")``; each result is appended to the list of operands."""
     try:
         _, info = opt_einsum.contract_path(subscripts, *shapes, shapes=True, optimize=optimize)
     except ValueError as error:
@@ -48,14 +49,14 @@ def einsum(
     """Sum of products over named dimensions.
 
     Args:
-      subscripts: a letter a dimension for each operand, "..." for any others, and after "->" those of the result;
-        others are summed. Letters that come twice in an operand take its diagonal.
+      subscripts: one letter per dimension for each operand, "..." for any others, and after "->" those of the result;
+        all others are summed. A letter repeated within an operand takes its diagonal.
       operands: arrays; dtypes are promoted.
-      optimize: how ``opt_einsum`` finds the order of several operands, or that order, as :func:`einsum_path` gives it.
-      out_sharding: a constraint on the result, as :func:`meshwright.with_sharding_constraint` makes it.
+      optimize: the method by which ``opt_einsum`` finds the contraction order, or an order from :func:`einsum_path`.
+      out_sharding: a constraint on the result, as by :func:`meshwright.with_sharding_constraint`.
 
     Raises:
-      ArgumentError: subscripts do not fit the operands.
+      ArgumentError: the subscripts do not fit the operands.
 
     >>> einsum("ij,jk->ik", np.ones((2, 3)), np.ones((3, 4))).shape
     (2, 4)
@@ -87,7 +88,7 @@ def einsum(
 def einsum_path(subscripts: str, /, *operands: Any, optimize: Any = "auto") -> tuple[list[Any], Any]:
     """The order in which :func:`einsum` would contract: ``([operand numbers of each step, …], report)``.
 
-    The list is what its ``optimize`` takes.
+    The list can be passed as its ``optimize``.
 
     >>> einsum_path("ij,jk,kl->il", np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 5)))[0]
     [(0, 1), (0, 1)]
@@ -100,14 +101,14 @@ def einsum_path(subscripts: str, /, *operands: Any, optimize: Any = "auto") -> t
 
 
 def _hashable(optimize: Any) -> Any:
-    """A way to find the order, or the order itself; that of NumPy begins with its name."""
+    """A hashable contraction method or order; NumPy's form of an order begins with a name, which is dropped."""
     if not isinstance(optimize, (list, tuple)):
         return "auto" if optimize is True else optimize
     return tuple(tuple(step) for step in optimize if not isinstance(step, str))
 
 
 def _from_lists(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """NumPy's other form: operand, dimensions, operand, dimensions, …, dimensions of the result."""
+    """Convert NumPy's other form: operand, dimensions, operand, dimensions, …, dimensions of the result."""
     pairs = list(zip(args[0::2], args[1::2]))
 
     def word(dims: Sequence[Any]) -> str:
@@ -121,7 +122,7 @@ def _from_lists(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
 
 def _step(terms: list[tuple[str, Any]], out: str, precision: Any, preferred: Any) -> Any:
     """One contraction, of one operand or two."""
-    if len(terms) > 2:  # without an order, pair by pair from the left
+    if len(terms) > 2:  # no order was asked for: pairwise from the left
         (a, x), (b, y), *rest = terms
         needed = set(out).union(*(t for t, _ in rest))
         middle = "".join(dict.fromkeys(c for c in a + b if c in needed))
@@ -132,14 +133,14 @@ def _step(terms: list[tuple[str, Any]], out: str, precision: Any, preferred: Any
     ((a, x),) = terms
     if preferred is not None:
         preferred = dtypes.requested(preferred, "einsum")
-        x = converted(x, dtypes.product_dtype([(typeof(x).dtype, False), (preferred, False)]))  # sums are made in it
+        x = converted(x, dtypes.product_dtype([(typeof(x).dtype, False), (preferred, False)]))  # the dtype of the sums
     a, x = _alone(a, x, set(out))
     x = transpose(x, [a.index(c) for c in out])
     return x if preferred is None else converted(x, preferred)
 
 
 def _alone(letters: str, x: Any, needed: set[str]) -> tuple[str, Any]:
-    """An operand with diagonals taken and letters summed that nothing else needs."""
+    """Take diagonals of one operand and sum over letters that nothing else needs."""
     while len(set(letters)) < len(letters):
         letters, x = _diagonal(letters, x)
     summed = [d for d, c in enumerate(letters) if c not in needed]
@@ -150,7 +151,7 @@ def _alone(letters: str, x: Any, needed: set[str]) -> tuple[str, Any]:
 
 
 def _diagonal(letters: str, x: Any) -> tuple[str, Any]:
-    """The first letter that comes twice: off the diagonal is zero, then one of the two dimensions is summed."""
+    """Take the diagonal of the first repeated letter: mask the rest with zeros, then sum over one of the dimensions."""
     twice = next(c for c, n in Counter(letters).items() if n > 1)
     i = letters.index(twice)
     j = letters.index(twice, i + 1)
@@ -161,12 +162,12 @@ def _diagonal(letters: str, x: Any) -> tuple[str, Any]:
 
 
 def _summed(x: Any, axes: Sequence[int]) -> Any:
-    """The sum over some dimensions; of bools whether one is true."""
+    """The sum over some dimensions; for bools, whether any element is true."""
     return (reduce_or if dtypes.is_bool(typeof(x).dtype) else reduce_sum)(x, axes)
 
 
 def _pair(a: str, x: Any, b: str, y: Any, out: str, precision: Any, preferred: Any) -> Any:
-    """Two operands: letters of both that the result has are batches, other letters of both are contracted."""
+    """Contract two operands: shared letters in the result are batch dimensions, other shared letters are contracted."""
     a, x = _alone(a, x, set(b) | set(out))
     b, y = _alone(b, y, set(a) | set(out))
     a, x, b, y = _drop_ones(a, x, b, y)
@@ -182,7 +183,7 @@ def _pair(a: str, x: Any, b: str, y: Any, out: str, precision: Any, preferred: A
     free_a = [c for c in a if c not in shared]
     free_b = [c for c in b if c not in shared]
     letters = [c for c in out if c in a or c in b]
-    # The result has the free letters of the first operand first: the order of operands that needs no transpose.
+    # dot_general puts free letters of its first operand first: choose the order that needs no transpose.
     if [*batch, *free_b, *free_a] == letters != [*batch, *free_a, *free_b]:
         (ca, cb), (ba, bb) = dims
         result, order = contract("einsum", y, x, ((cb, ca), (bb, ba)), precision, preferred), letters
@@ -191,13 +192,13 @@ def _pair(a: str, x: Any, b: str, y: Any, out: str, precision: Any, preferred: A
     result = transpose(result, [order.index(c) for c in letters])
     if len(letters) == len(out):
         return result
-    # Letters whose dimensions of size 1 both operands lost.
+    # Restore dimensions of size 1 that both operands had dropped.
     shape = [typeof(result).shape[letters.index(c)] if c in letters else 1 for c in out]
     return broadcast_in_dim(result, shape, [out.index(c) for c in letters])
 
 
 def _drop_ones(a: str, x: Any, b: str, y: Any) -> tuple[str, Any, str, Any]:
-    """Without dimensions of size 1 that stand beside another size: they broadcast."""
+    """Drop dimensions of size 1 that broadcast against another size."""
     sizes_a, sizes_b = dict(zip(a, typeof(x).shape)), dict(zip(b, typeof(y).shape))
     ones_a = [c for c in a if c in sizes_b and sizes_a[c] == 1 != sizes_b[c]]
     ones_b = [c for c in b if c in sizes_a and sizes_b[c] == 1 != sizes_a[c]]

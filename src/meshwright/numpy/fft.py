@@ -1,7 +1,7 @@
-"""Discrete Fourier transforms: the array API's ``fft`` extension and NumPy's ``n``-dimensional real ones.
+"""Discrete Fourier transforms: the array API's ``fft`` extension and NumPy's ``n``-dimensional real transforms.
 
-``norm`` says where the factor 1/n goes: "backward" (the default) into inverse transforms, "forward" into the others,
-"ortho" its root into both.
+``norm`` says where the factor 1/n is applied: "backward" (the default) in inverse transforms, "forward" in the others;
+"ortho" applies its square root in both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NORMS = ("backward", "ortho", "forward")
 
 # --- all of them --------------------------------------------------------------------------------------------
 def _factor(norm: str | None, size: int, inverse: bool) -> float:
-    """What the unscaled sum (of the op, whose inverses divide by ``size``) is to be multiplied with."""
+    """The factor for the result of the op, whose inverse transforms divide by ``size``."""
     power = {"backward": -1.0 if inverse else 0.0, "ortho": -0.5, "forward": 0.0 if inverse else -1.0}
     return size ** (power[norm or "backward"] + inverse)
 
@@ -43,7 +43,7 @@ def _checked_norm(name: str, norm: str | None) -> str:
 
 
 def _operand(name: str, a: Any, kind: str) -> Any:
-    """The argument in a dtype that the transform takes: half precision becomes single."""
+    """The argument in a dtype that the transform supports: half precision becomes single."""
     (x,) = operands(f"fft.{name}", (a,), to_inexact=True)
     dtype = typeof(x).dtype
     if kind == RFFT and dtypes.is_complex(dtype):
@@ -55,7 +55,7 @@ def _operand(name: str, a: Any, kind: str) -> Any:
 
 
 def _sized(x: Any, axis: int, size: int) -> Any:
-    """``x`` cut, or filled with zeros, to ``size`` along an axis."""
+    """``x`` truncated or zero-padded to ``size`` along an axis."""
     have = typeof(x).shape[axis]
     if have >= size:
         return slice_in_dim(x, 0, size, axis=axis)
@@ -65,7 +65,7 @@ def _sized(x: Any, axis: int, size: int) -> Any:
 
 
 def _transform(name: str, kind: str, a: Any, s: Any, axes: Any, norm: str | None) -> Any:
-    """The transform over ``axes`` (the real one, if any, last) with the sizes ``s``."""
+    """The transform over ``axes`` (the real axis, if any, is last) with sizes ``s``."""
     norm = _checked_norm(name, norm)
     x = _operand(name, a, kind)
     ndim = typeof(x).ndim
@@ -90,7 +90,7 @@ def _transform(name: str, kind: str, a: Any, s: Any, axes: Any, norm: str | None
         )
     if not axes:
         x = operands(f"fft.{name}", (a,), to_inexact=True)[0] if kind == RFFT else x
-        return convert(asarray(x), typeof(x).dtype)  # not weakly typed, as what is transformed
+        return convert(asarray(x), typeof(x).dtype)  # not weakly typed, like the results of transforms
     return _compiled(x, kind, tuple(axes), tuple(sizes), norm)
 
 
@@ -106,7 +106,8 @@ def _compiled(x: Any, kind: str, axes: tuple[int, ...], sizes: tuple[int, ...], 
 
 
 def _over_last(x: Any, kind: str, sizes: tuple[int, ...]) -> Any:
-    """The transform of the last dimensions, three at a time: an inverse real one is real in its last step only."""
+    """Transform the last dimensions, at most three at a time; an inverse real transform is real only in its last
+    step."""
     if len(sizes) <= 3:
         return Fft(kind, sizes).bind(x)
     first, last = sizes[:-3], sizes[-3:]
@@ -128,12 +129,12 @@ def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -
     """The discrete Fourier transform along one axis: ``out[k] = sum(a[j] * exp(-2 pi i j k / n))``.
 
     Args:
-      a: array of any shape; real numbers become complex ones.
-      n: the size to which ``a`` is cut or filled with zeros along ``axis``.
+      a: array of any shape; real numbers are converted to complex.
+      n: the size to which ``a`` is truncated or zero-padded along ``axis``.
       norm: "backward", "ortho" or "forward"; see the module.
 
     Raises:
-      ArgumentError: a size below 1 or an unknown norm; AxisError: no such axis.
+      ArgumentError: a size below 1 or an unknown norm. AxisError: no such axis.
 
     >>> fft(np.array([1.0, 0.0, 0.0])).tolist()
     [(1+0j), (1+0j), (1+0j)]
@@ -151,10 +152,10 @@ def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 
 def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The first ``n // 2 + 1`` terms of the :func:`fft` of real numbers; the others mirror them.
+    """The first ``n // 2 + 1`` terms of the :func:`fft` of real numbers; the others are their conjugates.
 
     Raises:
-      DTypeError: complex numbers; others as :func:`fft`.
+      DTypeError: complex input. Others as :func:`fft`.
 
     >>> rfft(np.array([1.0, 1.0, 1.0, 1.0])).tolist()
     [(4+0j), 0j, 0j]
@@ -175,7 +176,7 @@ _OPPOSITE = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
 def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The :func:`fft`, which is real, of the signal of size ``n`` that mirrors the ``n // 2 + 1`` elements of ``a``.
+    """The real :func:`fft` of the Hermitian signal of size ``n`` given by the ``n // 2 + 1`` elements of ``a``.
 
     >>> hfft(np.array([1.0, 0.0, 0.0])).tolist()
     [1.0, 1.0, 1.0, 1.0]
@@ -200,10 +201,11 @@ def fftn(a: Any, s: Sizes = None, axes: Sizes = None, norm: str | None = None) -
     """:func:`fft` along several axes: all of them, the last ``len(s)``, or ``axes``.
 
     Args:
-      s: the sizes along them; -1 stands for what there is.
+      s: the sizes along them; -1 keeps the size of ``a``.
 
     Raises:
-      ArgumentError: not as many sizes as axes, an axis twice, a size below 1, an unknown norm; AxisError: no such axis.
+      ArgumentError: the numbers of sizes and axes differ, a repeated axis, a size below 1, or an unknown norm.
+        AxisError: no such axis.
 
     >>> fftn(np.ones((2, 2)))[0, 0].item()
     (4+0j)
@@ -221,7 +223,8 @@ def ifftn(a: Any, s: Sizes = None, axes: Sizes = None, norm: str | None = None) 
 
 
 def rfftn(a: Any, s: Sizes = None, axes: Sizes = None, norm: str | None = None) -> Any:
-    """:func:`fftn` of real numbers, half of it: :func:`rfft` along the last of the axes, :func:`fft` along the others.
+    """:func:`fftn` of real numbers, without redundant terms: :func:`rfft` along the last axis, :func:`fft` along the
+    others.
 
     >>> rfftn(np.ones((2, 4))).shape
     (2, 3)
@@ -230,7 +233,7 @@ def rfftn(a: Any, s: Sizes = None, axes: Sizes = None, norm: str | None = None) 
 
 
 def irfftn(a: Any, s: Sizes = None, axes: Sizes = None, norm: str | None = None) -> Any:
-    """The inverse of :func:`rfftn`; ``s`` are sizes of the result.
+    """The inverse of :func:`rfftn`; ``s`` are the sizes of the result.
 
     >>> irfftn(np.ones((2, 3))).shape
     (2, 4)
@@ -282,7 +285,7 @@ def _two(name: str, axes: Sequence[int]) -> Sequence[int]:
 
 # --- frequencies --------------------------------------------------------------------------------------------
 def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
-    """The frequencies of the terms of :func:`fft` for ``n`` samples that are ``d`` apart.
+    """The frequencies of the terms of :func:`fft` for ``n`` samples at distance ``d``.
 
     Raises:
       ArgumentError: ``n`` is below 1. DTypeError: ``dtype`` is not floating.
@@ -296,7 +299,7 @@ def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None) ->
 
 
 def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
-    """The frequencies of the terms of :func:`rfft` for ``n`` samples that are ``d`` apart.
+    """The frequencies of the terms of :func:`rfft` for ``n`` samples at distance ``d``.
 
     Raises:
       ArgumentError: ``n`` is below 1. DTypeError: ``dtype`` is not floating.
@@ -324,7 +327,7 @@ def _frequencies(order: np.ndarray, n: int, d: Any, dtype: Any) -> Any:
 
 
 def fftshift(x: Any, axes: Any = None) -> Any:
-    """The zero frequency moved from the front to the middle, along ``axes`` (by default all).
+    """Move the zero frequency from the front to the middle along ``axes`` (default: all).
 
     >>> fftshift(np.array([0, 1, 2, -2, -1])).tolist()
     [-2, -1, 0, 1, 2]

@@ -1,4 +1,4 @@
-"""Arrays as text and in files: NumPy's functions, on the values."""
+"""Arrays as text and in files, by NumPy's functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwright.core.files import user_file
 from meshwright.numpy.creation import asarray
 from meshwright.runtime.array import Array
 
-#: how NumPy prints, and so arrays here
+#: NumPy's print options, which also apply to our arrays
 set_printoptions, get_printoptions, printoptions = np.set_printoptions, np.get_printoptions, np.printoptions
 
 
@@ -44,7 +44,7 @@ def array_str(
 
 
 def save(file: Any, arr: Any, allow_pickle: bool = True) -> None:
-    """Write an array to a ``.npy`` file (a name or a file object); dtypes that NumPy lacks become its ``V``.
+    """Write an array to a ``.npy`` file (a name or a file object); dtypes that NumPy lacks are stored as its ``V``.
 
     >>> import io
     >>> buffer = io.BytesIO()
@@ -71,7 +71,7 @@ def savez(file: Any, *args: Any, **kwds: Any) -> None:
 
 
 def load(file: Any, *args: Any, **kwargs: Any) -> Any:
-    """What :func:`save` wrote as an array, or what :func:`savez` wrote as NumPy arrays by name.
+    """Read a file written by :func:`save` as an array, or one by :func:`savez` as NumPy arrays by name.
 
     >>> import io
     >>> buffer = io.BytesIO()
@@ -99,7 +99,7 @@ def fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offs
 
 
 def fromiter(iter: Iterable[Any], dtype: Any, count: int = -1) -> Any:
-    """A vector of what an iterable gives.
+    """A vector of the elements of an iterable.
 
     >>> fromiter((i * i for i in range(3)), "int32").tolist()
     [0, 1, 4]
@@ -108,7 +108,7 @@ def fromiter(iter: Iterable[Any], dtype: Any, count: int = -1) -> Any:
 
 
 def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Any:
-    """A vector of the numbers in a text, ``sep`` between them.
+    """A vector of the numbers in a string, separated by ``sep``.
 
     >>> fromstring("1, 2", "int32", sep=",").tolist()
     [1, 2]
@@ -117,7 +117,7 @@ def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) ->
 
 
 def isscalar(element: Any) -> bool:
-    """Whether this is a number, or an array of no dimensions.
+    """Whether ``element`` is a number or an array without dimensions.
 
     >>> isscalar(1.5), isscalar(np.ones(2))
     (True, False)
@@ -126,7 +126,7 @@ def isscalar(element: Any) -> bool:
 
 
 def iterable(y: Any) -> bool:
-    """Whether one can iterate over this.
+    """Whether ``y`` can be iterated over.
 
     >>> iterable([1]), iterable(1)
     (True, False)

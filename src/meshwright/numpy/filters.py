@@ -1,4 +1,5 @@
-"""Neighbouring samples: convolution, interpolation, differences and integrals, phases; and the usual windows."""
+"""Operations on neighbouring samples: convolution, interpolation, differences, integrals, phases, and window
+functions."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from meshwright.ops.special.bessel import BesselI
 
 # --- convolution --------------------------------------------------------------------------------------------
 def _sliding(name: str, a: Any, v: Any, mode: str, precision: Any, preferred: Any) -> Any:
-    """Sums of products of ``v`` with the pieces of ``a`` that begin at each place."""
+    """Sums of products of ``v`` with the slices of ``a`` that start at each position."""
     if mode not in ("full", "same", "valid"):
         raise ArgumentError(f"{name}: mode must be 'full', 'same' or 'valid', got {mode!r}")
     if typeof(a).ndim != 1 or typeof(v).ndim != 1 or 0 in (typeof(a).size, typeof(v).size):
@@ -56,7 +57,7 @@ def _conv(a: Any, v: Any, low: int, high: int, precision: Any, preferred: Any) -
 
 
 def _inexact_pair(a: Any, v: Any) -> tuple[Any, Any]:
-    """Two arrays in their common dtype, which is the default float for integers and bools, as in JAX."""
+    """Two arrays in their common dtype, or the default float for integers and bools, as in JAX."""
     a, v = promoted(a, v)
     dtype, weak = inexact(typeof(a).dtype), typeof(a).weak_type
     return converted(a, dtype, weak), converted(v, dtype, weak)
@@ -66,11 +67,11 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
     """The convolution of two vectors of sizes n and m: ``out[k] = sum(a[i] * v[k - i])``.
 
     Args:
-      a, v: vectors; integers are computed with as floats.
-      mode: "full" (n + m - 1 elements), "same" (the larger of n and m) or "valid" (where they overlap wholly).
+      a, v: vectors; integers are converted to floats.
+      mode: "full" (n + m - 1 elements), "same" (the larger of n and m) or "valid" (complete overlap only).
 
     Raises:
-      ShapeError: not two vectors; ArgumentError: another mode.
+      ShapeError: not two vectors. ArgumentError: another mode.
 
     >>> convolve(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0])).tolist()
     [0.0, 1.0, 2.0, 3.0]
@@ -96,17 +97,17 @@ def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, pre
 
 # --- interpolation ------------------------------------------------------------------------------------------
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
-    """Values at ``x`` of the piecewise linear function through the points ``(xp, fp)``.
+    """Evaluate at ``x`` the piecewise linear function through the points ``(xp, fp)``.
 
     Args:
-      x: array of any shape, which is the result's.
-      xp: vector, ascending (any order with ``period``); fp: vector of that size.
-      left, right: values before and after all points (by default those of the first and last point), or "extrapolate":
-        the first or last line goes on.
-      period: of the function; then there is no before and after.
+      x: array of any shape, which is also the result's.
+      xp: vector, ascending (any order with ``period``). fp: vector of the same size.
+      left, right: values outside the points (default: those of the first and last point), or "extrapolate" to extend
+        the first or last line.
+      period: the period of the function; ``left`` and ``right`` then do not matter.
 
     Raises:
-      ShapeError: ``xp`` and ``fp`` are not vectors of one size.
+      ShapeError: ``xp`` and ``fp`` are not vectors of the same size.
 
     >>> interp(np.array([0.5, 9.0]), np.array([0.0, 1.0]), np.array([10.0, 20.0])).tolist()
     [15.0, 20.0]
@@ -145,7 +146,7 @@ def _interpolated(x: Any, xp: Any, fp: Any, left: Any, right: Any, goes_on_left:
     x0, x1 = take(xp, before, mode="clip"), take(xp, after, mode="clip")
     f0, f1 = take(fp, before, mode="clip"), take(fp, after, mode="clip")
     width = subtract(x1, x0)
-    flat = ops.eq(width, scalar_like(0, width))  # points on top of each other: no slope, and no division by it
+    flat = ops.eq(width, scalar_like(0, width))  # coinciding points: no slope, and no division by the distance
     slope = divide(subtract(x, x0), select(flat, scalar_like(1, width), width))
     inside = where(flat, f0, add(f0, multiply(slope, subtract(f1, f0))))
     if not goes_on_left:
@@ -155,7 +156,7 @@ def _interpolated(x: Any, xp: Any, fp: Any, left: Any, right: Any, goes_on_left:
 
 # --- differences and integrals ------------------------------------------------------------------------------
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
-    """Differences of neighbours of the flattened array, with what is given before and after them.
+    """Differences of neighbours in the flattened array, with optional values before and after them.
 
     >>> ediff1d(np.array([1, 4, 9]), to_end=0).tolist()
     [3, 5, 0]
@@ -168,7 +169,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
 
 
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
-    """The integral along ``axis`` by the trapezoidal rule, at positions ``x`` or ``dx`` apart.
+    """Integrate along ``axis`` by the trapezoidal rule, at positions ``x`` or with spacing ``dx``.
 
     >>> trapezoid(np.array([1.0, 2.0, 3.0])).item()
     4.0
@@ -177,7 +178,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     d = normal_axis(axis, typeof(y).ndim, "trapezoid")
     y = moveaxis(y, d, -1)
     if x is not None:
-        (x,) = operands("trapezoid", (asarray(x),), to_inexact=True)  # whose differences may be negative
+        (x,) = operands("trapezoid", (asarray(x),), to_inexact=True)  # inexact, since differences may be negative
         dx = diff(x) if typeof(x).ndim == 1 else moveaxis(diff(x, axis=d), d, -1)
     return multiply(0.5, sum(multiply(add(y[..., 1:], y[..., :-1]), dx), -1))
 
@@ -225,17 +226,17 @@ def _inner_gradient(f: Any, gaps: Any, dim: int) -> Any:
 
 @promotes_freely("f", "varargs", ranks=False)
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = None) -> Any:
-    """Slopes along each axis by central differences (second order inside, first order at the ends).
+    """Gradient along each axis by central differences (second order inside, first order at the ends).
 
     Args:
-      varargs: the distance of neighbours for all axes or for each, or the vector of positions along each.
-      axis: an axis or several; all by default.
+      varargs: the spacing, one for all axes or one per axis, each a number or a vector of positions.
+      axis: one or several axes; default: all.
 
     Returns:
-      An array, or a list of them if there are several axes.
+      An array, or a list of arrays for several axes.
 
     Raises:
-      ArgumentError: ``edge_order`` is not 1, or there are as many spacings as neither 1 nor axes.
+      ArgumentError: ``edge_order`` is not 1, or the number of spacings is neither 1 nor that of axes.
 
     >>> gradient(np.array([1.0, 2.0, 4.0])).tolist()
     [1.0, 1.5, 2.0]
@@ -263,7 +264,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     if dtypes.is_bool(typeof(p).dtype) or not (exact or dtypes.is_inexact(typeof(p).dtype)):
         p = convert(p, dtypes.default_int() if exact else dtypes.default_float(), weak_type=True)
     target = typeof(p).dtype
-    if dtypes.is_unsigned(target):  # differences have signs
+    if dtypes.is_unsigned(target):  # differences are signed
         p = converted(p, dtypes.default_int())
     d = normal_axis(axis, typeof(p).ndim, "unwrap")
     jumps = diff(p, axis=d)
@@ -310,7 +311,7 @@ blackman = _window(
 
 
 def kaiser(M: int, beta: Any) -> Any:
-    """The Kaiser window of ``M`` samples; ``beta`` trades the main lobe's width for the side lobes' height.
+    """The Kaiser window of ``M`` samples; ``beta`` trades main lobe width for side lobe height.
 
     >>> kaiser(3, 0.0).tolist()
     [1.0, 1.0, 1.0]

@@ -1,4 +1,4 @@
-"""Exponentials, logarithms, trigonometry, special functions and the parts of complex numbers."""
+"""Exponentials, logarithms, trigonometric and special functions, and the parts of complex numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ erf_inv = unary("erf_inv", ops.erf_inv, "Inverse of the error function.", ("erf_
 gammaln = unary("gammaln", ops.lgamma, "Logarithm of |gamma(x)|.", ("gammaln(1.0).item()", "0.0"), True)
 digamma = unary("digamma", ops.digamma, "Derivative of gammaln.", None, True)
 for _special in (erf, erfc, erf_inv, gammaln, digamma):
-    _special.__module__ = __name__  # of no public module of NumPy's; pickle looks for them here
+    _special.__module__ = __name__  # in no public module of NumPy; pickle looks for it here
 
 
 def _scaled(name: str, factor: float, what: str, example: tuple[str, str]) -> Any:
@@ -63,7 +63,7 @@ def _log_base(base: int) -> Any:
         natural, scale = ops.log(x), np.log(base)
         if not dtypes.is_complex(typeof(x).dtype):
             return ops.div(natural, np.array(scale, typeof(x).dtype))
-        # A complex quotient would make NaN of infinite parts.
+        # A complex quotient would turn infinite parts into NaN.
         parts = [ops.div(p, np.array(scale, typeof(p).dtype)) for p in (ops.real(natural), ops.imag(natural))]
         return ops.complex_(*parts)
 
@@ -102,7 +102,7 @@ imag = unary("imag", _imag, "The imaginary part; zeros for real arrays.", ("imag
 
 
 def angle(z: Any, deg: bool = False) -> Any:
-    """Argument of complex numbers, in radians or degrees; 0 or pi for real ones.
+    """The argument of complex numbers, in radians or degrees; 0 or pi for real ones.
 
     >>> angle(1.0).item()
     0.0
@@ -157,14 +157,14 @@ def iscomplexobj(x: Any) -> bool:
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
-    """``x`` converted to ``dtype``. Complex to real drops the imaginary part; to bool is ``x != 0``.
+    """Convert ``x`` to ``dtype``. Complex to real drops the imaginary part; to bool is ``x != 0``.
 
     Args:
-      x: array of any shape; the result has its shape and is not weakly typed.
+      x: array of any shape, which is also the result's; the result is not weakly typed.
       dtype: a dtype, its name, or a Python number type.
 
     Raises:
-      DTypeError: ``dtype`` is not one that arrays have.
+      DTypeError: arrays cannot have this dtype.
 
     >>> astype(1.7, "int32").item()
     1
@@ -180,7 +180,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
 
 
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    """NaN and infinities replaced by numbers (by default 0 and the largest and least of the dtype).
+    """Replace NaN and infinities by numbers (default: 0 and the largest and smallest of the dtype).
 
     >>> nan_to_num(float("nan")).item()
     0.0

@@ -1,4 +1,4 @@
-"""Histograms in one and more dimensions: each element's bin by binary search, then one sum for each bin."""
+"""Histograms in one and more dimensions: a binary search finds each element's bin, and one scatter counts them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from meshwright.ops.elementwise import table as ops
 
 
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
-    """Edges of ``bins`` equal bins from the least to the largest element, or over ``range``.
+    """The edges of ``bins`` equal bins from the smallest to the largest element, or over ``range``.
 
     Args:
-      bins: a number of bins, or the edges themselves, which are given back.
+      bins: a number of bins, or the edges themselves, which are returned.
 
     Raises:
-      ArgumentError: ``bins`` is the name of one of NumPy's estimators, which need values on the host.
+      ArgumentError: ``bins`` names one of NumPy's estimators, which would need values on the host.
 
     >>> histogram_bin_edges(np.array([0.0, 4.0]), 2).tolist()
     [0.0, 2.0, 4.0]
@@ -56,22 +56,23 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
 
 
 def _bins_of(x: Any, edges: Any) -> Any:
-    """The bin of each element: 0 for those before all edges, one more than there are bins for those after."""
+    """The bin of each element: 0 before the first edge, the number of bins plus one after the last."""
     count = typeof(edges).size - 1
     place = searchsorted(edges, x, "right")
-    last = ops.eq(x, take(edges, np.array(count)))  # the last bin has its upper edge too
+    last = ops.eq(x, take(edges, np.array(count)))  # the last bin includes its upper edge
     return where(last, np.asarray(count, typeof(place).dtype), place)
 
 
 def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False) -> Any:
-    """``(counts, edges)``: how many elements, or what weight of them, is in each bin; the last includes its upper edge.
+    """``(counts, edges)``: the number or total weight of the elements in each bin; the last bin includes its upper
+    edge.
 
     Args:
       a: array of any shape; weights: array of the same size.
-      density: divide by the whole and by each bin's width.
+      density: divide by the total and by each bin's width.
 
     Raises:
-      ArgumentError: sizes differ.
+      ArgumentError: the sizes differ.
 
     >>> histogram(np.array([0.0, 1.0, 4.0]), 2)[0].tolist()
     [2.0, 1.0]
@@ -87,7 +88,7 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, de
 def histogram2d(
     x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False
 ) -> tuple[Any, Any, Any]:
-    """``(counts, edges of x, edges of y)`` of points given by two vectors.
+    """``(counts, edges of x, edges of y)`` for points given by two vectors.
 
     Args:
       bins: a number, edges, or one of these for each of x and y.
@@ -104,12 +105,12 @@ def histogram2d(
 def histogramdd(
     sample: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False
 ) -> tuple[Any, list[Any]]:
-    """``(counts, edges of each dimension)`` of points in D dimensions.
+    """``(counts, edges of each dimension)`` for points in D dimensions.
 
     Args:
       sample: shape (N, D), or a sequence of D vectors.
       bins: a number, or a number or edges for each dimension.
-      range: ``(low, high)`` for each dimension; None is that of the points.
+      range: ``(low, high)`` for each dimension; None uses the range of the points.
 
     Raises:
       ArgumentError: bins, ranges or weights do not fit the points.
@@ -147,7 +148,7 @@ def histogramdd(
 
 @promotes_freely()
 def _binned(columns: Sequence[Any], edges: list[Any], mass: Any, density: bool) -> tuple[Any, list[Any]]:
-    sizes = [typeof(e).size + 1 for e in edges]  # with a place before and one after all bins
+    sizes = [typeof(e).size + 1 for e in edges]  # with one place before and one after the bins
     flat: Any = None
     for column, edge, size in zip(columns, edges, sizes):
         place = _bins_of(column, edge)

@@ -1,8 +1,8 @@
-"""Index expressions as data: what ``x[index]`` means, worked out once for the index's static structure.
+"""Index expressions as data: the meaning of ``x[index]``, computed once for the index's static structure.
 
-An index is split in two: a *basic* part (static integers, slices, new axes), which slice, rev and reshape do, and an
-*advanced* part (index arrays, traced integers), which gathers. NumPy's rule for mixing them decides where the
-dimensions of the index arrays stand: together where they stood if they are neighbours, else first.
+An index is split in two: a *basic* part (static integers, slices, new axes), implemented by slice, rev and reshape, and
+an *advanced* part (index arrays, traced integers), implemented by gather. NumPy's rule for mixing them decides where
+the dimensions of the index arrays go: in their place if the index arrays are adjacent, else first.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Block:
-    """A basic index of an array of ``shape``: for each dimension the rows ``start:limit:stride`` (stride > 0), then
-    reversed along ``reverse``; ``drop`` are dimensions indexed with an integer (one row is left)."""
+    """A basic index of an array of ``shape``: for each dimension the rows ``start:limit:stride`` (stride > 0), then a
+    reversal along ``reverse``; ``drop`` are dimensions indexed with an integer (one row is left)."""
 
     shape: Shape
     start: Shape
@@ -38,7 +38,7 @@ class Block:
 
     @property
     def sizes(self) -> Shape:
-        """The rows taken of each dimension, before any is dropped."""
+        """The number of rows in each dimension, before any is dropped."""
         return tuple(max(-(-(b - a) // s), 0) for a, b, s in zip(self.start, self.limit, self.stride))
 
     @property
@@ -48,7 +48,7 @@ class Block:
 
     @property
     def whole(self) -> bool:
-        """Whether the block is the array."""
+        """Whether the block is the whole array, in order."""
         return self.sizes == self.shape and not self.reverse and not self.drop
 
 
@@ -56,8 +56,8 @@ class Block:
 class IndexPlan:
     """How to read ``x[index]``.
 
-    ``block`` is taken first. Then dimension ``indexed[i]`` of it is indexed by ``arrays[i]`` (broadcast together to
-    ``batch_shape``), whose dimensions stand at ``place`` of the result. ``out_shape`` adds new axes to ``gathered``.
+    ``block`` is read first. Then dimension ``indexed[i]`` of it is indexed by ``arrays[i]`` (broadcast together to
+    ``batch_shape``), whose dimensions are at ``place`` in the result. ``out_shape`` adds new axes to ``gathered``.
     """
 
     block: Block
@@ -96,7 +96,7 @@ def _concrete_mask(entry: Any) -> np.ndarray:
 
 
 def _entries(index: Any) -> list[Any]:
-    """The index as a list with masks replaced by the positions of their true elements."""
+    """The index as a list, with masks replaced by the positions of their true elements."""
     given = list(index) if isinstance(index, tuple) else [index]
     entries: list[Any] = []
     for entry in given:
@@ -105,7 +105,7 @@ def _entries(index: Any) -> list[Any]:
         entry = FOREIGN[type(entry)](entry) if type(entry) in FOREIGN else entry
         if _is_mask(entry):
             mask = _concrete_mask(entry)
-            if mask.ndim == 0:  # a new axis, taken (True) or not (False)
+            if mask.ndim == 0:  # a new axis of size 1 (True) or 0 (False)
                 entries += [_NewIndexed(np.zeros(int(mask), np.int32))]
             else:
                 entries += [_MaskPart(p.astype(np.int32), mask.shape, d) for d, p in enumerate(np.nonzero(mask))]
@@ -115,14 +115,14 @@ def _entries(index: Any) -> list[Any]:
 
 
 def _from_sequence(entry: list[Any] | tuple[Any, ...]) -> Any:
-    """The array that a list or tuple in an index stands for."""
+    """The array for a list or tuple in an index."""
     if not entry:
         return np.zeros(0, np.int32)
     if any(isinstance(e, Tracer) for e in pytree.leaves(list(entry))):
         return asarray(entry)
     try:
         value = np.asarray(entry)
-    except ValueError:  # rows of several lengths
+    except ValueError:  # ragged rows
         value = np.asarray(None)
     if value.dtype.kind not in "biu":
         kind = type(entry).__name__
@@ -141,13 +141,13 @@ class _MaskPart:
 
 @dataclass(frozen=True, eq=False)
 class _NewIndexed:
-    """A new axis of size 1 that an index array of zeros selects."""
+    """A new axis of size 1, indexed by an array of zeros."""
 
     positions: np.ndarray
 
 
 def _expanded(entries: list[Any], ndim: int, index: Any) -> list[Any]:
-    """With the ellipsis (or the end) replaced by full slices."""
+    """The entries with the ellipsis (or the end) replaced by full slices."""
     used = sum(e is not None and e is not Ellipsis and not isinstance(e, _NewIndexed) for e in entries)
     places = [i for i, e in enumerate(entries) if e is Ellipsis]
     if len(places) > 1:
@@ -157,7 +157,7 @@ def _expanded(entries: list[Any], ndim: int, index: Any) -> list[Any]:
             f"too many indices: the array has {counted(ndim, 'dimension')}, the index has {used} ({_show(index)})"
         )
     at = places[0] if places else len(entries)
-    # An ellipsis for no dimensions stays: it separates the index arrays beside it.
+    # An ellipsis for no dimensions is kept: it separates the index arrays next to it.
     filling: list[Any] = [slice(None)] * (ndim - used) or [Ellipsis] * len(places)
     return [*entries[:at], *filling, *entries[at + len(places) :]]
 
@@ -170,7 +170,7 @@ def _show(index: Any) -> str:
 
 
 def _static_int(entry: Any) -> int | None:
-    """A Python integer for what is one while tracing, else None."""
+    """The value of an integer known at trace time, else None."""
     if type(entry) is int:
         return entry
     if isinstance(entry, Array):
@@ -218,7 +218,7 @@ def _slice_rows(s: slice, size: int) -> tuple[int, int, int, bool]:
 
 
 class _Builder:
-    """Collects a plan entry by entry."""
+    """Builds a plan entry by entry."""
 
     def __init__(self, shape: Shape, wrap: bool) -> None:
         self.shape, self.wrap = shape, wrap
@@ -227,9 +227,9 @@ class _Builder:
         self.drop: list[int] = []
         self.indexed: list[int] = []
         self.arrays: list[Any] = []
-        #: where integers and index arrays stand in the index
+        #: the places of integers and index arrays in the index
         self.places: list[int] = []
-        #: what entries give, in order: a dimension "kept" or "new" and its size, or "index"
+        #: what entries contribute, in order: a dimension "kept" or "new" and its size, or "index"
         self.layout: list[tuple[str, int]] = []
 
     def rows(self, d: int, entry: slice) -> None:
@@ -243,14 +243,14 @@ class _Builder:
         self.layout.append(("index", 0))
         i = _static_int(entry)
         outside = i is not None and not (-self.shape[d] if self.wrap else 0) <= i < self.shape[d]
-        if outside and self.shape[d]:  # for the gather or scatter to clip, fill or drop, and for checkify to find
+        if outside and self.shape[d]:  # left to the gather or scatter to clip, fill or drop, and to checkify to report
             self.indexed.append(d)
             self.arrays.append(np.asarray(i))
             return
         if i is not None:
             self.one(d, i)
             return
-        # As in NumPy and the standard, a dimension of size 0 in a mask fits any.
+        # As in NumPy and the standard, a mask dimension of size 0 fits any size.
         if isinstance(entry, _MaskPart) and entry.mask_shape[entry.dim] not in (0, self.shape[d]):
             raise IndexingError(
                 f"a mask of shape {entry.mask_shape} does not fit dimension {d} of shape {self.shape}: its dimension "
@@ -276,13 +276,13 @@ def _with_added(shape: Shape, entries: list[Any]) -> Shape:
 
 
 def plan_index(shape: Shape, index: Any, wrap: bool = True) -> IndexPlan:
-    """The plan for ``x[index]`` where ``x`` has ``shape``.
+    """The plan for ``x[index]``, where ``x`` has ``shape``.
 
     Args:
       wrap: whether negative integers count from the end.
 
     Raises:
-      IndexingError: too many indices, or something that cannot be an index.
+      IndexingError: too many indices, or an entry that is not an index.
       ConcretizationTypeError: a traced mask.
     """
     entries = _expanded(_entries(index), len(shape), index)

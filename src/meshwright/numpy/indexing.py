@@ -1,4 +1,4 @@
-"""Reading elements: ``x[index]``, take and take_along_axis. Static indices slice; only index arrays gather."""
+"""Reading elements: ``x[index]``, take and take_along_axis. Static indices become slices; only index arrays gather."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from meshwright.ops.shape.rearrange import expand_dims, reshape, rev, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_
 
 CLIP = GatherScatterMode.CLIP
-#: What XLA does with positions out of range, as in JAX: reading, they are clipped; what comes back to them is dropped.
+#: XLA's treatment of out-of-range positions, as in JAX: reads are clipped, their cotangents are dropped.
 _INSIDE = GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 # --- basic --------------------------------------------------------------------------------------------------
 def read_block(x: Any, block: Block) -> Any:
-    """The rows of a basic index, with dropped dimensions gone."""
+    """Read the rows of a basic index, without dropped dimensions."""
     x = slice_(x, block.start, block.limit, block.stride)
     x = rev(x, block.reverse)
     return squeeze(x, block.drop)
@@ -41,10 +41,10 @@ def _integer_plan(shape: tuple[int, ...], index: int | tuple[int, ...]) -> Index
 
 
 def getitem(x: Any, index: Any) -> Any:
-    """``x[index]`` with NumPy's meaning; out-of-range positions give the nearest element, as in JAX.
+    """``x[index]`` with NumPy's semantics; out-of-range positions are clipped, as in JAX.
 
     Raises:
-      IndexingError: not an index, or too many. ConcretizationTypeError: a traced mask.
+      IndexingError: not an index, or too many entries. ConcretizationTypeError: a traced mask.
     """
     shape = x.aval.shape
     integers = type(index) is int or (type(index) is tuple and all(type(i) is int for i in index))
@@ -53,7 +53,7 @@ def getitem(x: Any, index: Any) -> Any:
 
 
 def read(x: Any, plan: IndexPlan, mode: GatherScatterMode, fill_value: Any, sorted_: bool, unique: bool) -> Any:
-    """What a plan says."""
+    """Read the elements that a plan selects."""
     if typeof(x).shape != plan.block.shape:  # a bool scalar added a dimension
         x = reshape(x, plan.block.shape)
     block = plan.block
@@ -63,7 +63,7 @@ def read(x: Any, plan: IndexPlan, mode: GatherScatterMode, fill_value: Any, sort
         x = rev(slice_(x, block.start, block.limit, block.stride), block.reverse)
         return reshape(x, plan.out_shape)
     x = read_block(x, block)
-    if 0 in plan.out_shape:  # nothing is read, and there may be nothing to read from
+    if 0 in plan.out_shape:  # nothing is read, and the operand may be empty
         return broadcast_in_dim(scalar_like(0, x), plan.out_shape, ())
     if plan.only_scalars and mode is not GatherScatterMode.FILL_OR_DROP:
         x = _read_scalars(x, plan)
@@ -78,9 +78,9 @@ def read(x: Any, plan: IndexPlan, mode: GatherScatterMode, fill_value: Any, sort
 
 # --- index arrays -------------------------------------------------------------------------------------------
 def from_start(index: Any, size: int, wrap: bool = True) -> Any:
-    """Positions counted from the start, signed: with ``wrap``, negative ones count from the end.
+    """Signed positions counted from the start; with ``wrap``, negative ones count from the end.
 
-    What is out of range stays so: numbers that the type does not hold become the nearest that it does.
+    Out-of-range positions stay so: numbers that the type cannot represent become the nearest that it can.
     """
     dtype = index_dtype(size)
     if isinstance(index, (np.ndarray, np.generic)):
@@ -97,12 +97,12 @@ def from_start(index: Any, size: int, wrap: bool = True) -> Any:
 
 
 def index_dtype(size: int) -> np.dtype:
-    """A dtype that holds positions in a dimension."""
+    """A dtype that can represent all positions in a dimension."""
     return dtypes.int32 if size < 2**31 else dtypes.int64
 
 
 def scalar_starts(plan: IndexPlan, shape: tuple[int, ...]) -> list[Any]:
-    """One start a dimension of the block, for dynamic_slice."""
+    """One start per dimension of the block, for dynamic_slice."""
     starts: list[Any] = [np.int32(0)] * len(shape)
     for d, index in zip(plan.indexed, plan.arrays):
         start = from_start(index, shape[d], plan.wrap)
@@ -111,7 +111,7 @@ def scalar_starts(plan: IndexPlan, shape: tuple[int, ...]) -> list[Any]:
 
 
 def _nearest(start: Any, size: int) -> Any:
-    """The nearest position that there is, as int32."""
+    """The nearest valid position, as int32."""
     inside = min_(max_(start, scalar_like(0, start)), scalar_like(max(size - 1, 0), start))
     return convert(inside, dtypes.int32)
 
@@ -123,7 +123,7 @@ def _read_scalars(x: Any, plan: IndexPlan) -> Any:
 
 
 def index_vectors(plan: IndexPlan, shape: tuple[int, ...]) -> Any:
-    """Index arrays, broadcast, side by side in a last dimension."""
+    """Index arrays, broadcast and stacked along a last dimension."""
     columns = []
     for d, index in zip(plan.indexed, plan.arrays):
         index = from_start(index, shape[d], plan.wrap)
@@ -140,7 +140,7 @@ def index_vectors(plan: IndexPlan, shape: tuple[int, ...]) -> Any:
 
 
 def gather_numbers(plan: IndexPlan, shape: tuple[int, ...]) -> tuple[GatherDimensionNumbers, tuple[int, ...]]:
-    """Dimension numbers and slice sizes of the gather of a plan, on the block."""
+    """The dimension numbers and slice sizes of a plan's gather from the block."""
     n = len(plan.batch_shape)
     result_ndim = len(shape) - len(plan.indexed) + n
     offset = tuple(d for d in range(result_ndim) if not plan.place <= d < plan.place + n)
@@ -155,10 +155,10 @@ _MODES = {None: _INSIDE, "clip": CLIP, "fill": GatherScatterMode.FILL_OR_DROP, "
 
 
 def read_mode(mode: Any, name: str, others: tuple[str, ...] = ()) -> GatherScatterMode:
-    """The gather mode that a ``mode=`` argument means; None clips. ``others`` are those that the function itself knows.
+    """The gather mode for a ``mode=`` argument; None clips. ``others`` are modes that the caller handles itself.
 
     Raises:
-      ArgumentError: not a mode.
+      ArgumentError: an unknown mode.
     """
     if isinstance(mode, GatherScatterMode):
         return mode
@@ -172,19 +172,19 @@ def take(
     a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str | None = None,
     unique_indices: bool = False, indices_are_sorted: bool = False, fill_value: Any = None,
 ) -> Any:  # fmt: skip
-    """Elements at ``indices`` along ``axis`` (of the flattened array without one).
+    """Elements at ``indices`` along ``axis``, or of the flattened array without one.
 
     Args:
       a: array of shape (..., n, ...).
-      indices: integers of any shape, which takes the place of the dimension.
-      mode: for positions out of range: "fill" (default; NaN, or the least integer), "clip" (negative ones are out of
-        range), "wrap".
+      indices: integers of any shape, which replaces the dimension.
+      mode: for out-of-range positions: "fill" (default; NaN, or the least integer), "clip" (negative positions are out
+        of range), "wrap".
 
     >>> take(np.array([10, 20, 30]), np.array([2, 0])).tolist()
     [30, 10]
     """
     x, index = asarray(a), indices if isinstance(indices, (Tracer, np.ndarray)) else asarray(indices)
-    index = as_positions(index) if dtypes.is_bool(typeof(index).dtype) else index  # numbers, no mask
+    index = as_positions(index) if dtypes.is_bool(typeof(index).dtype) else index  # bools are numbers here, not a mask
     if out is not None:
         raise ArgumentError("take: out= is not supported, arrays are immutable; use the result")
     if axis is None:
@@ -204,12 +204,12 @@ def take_along_axis(
     arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None, *,
     wrap_negative_indices: bool | None = None,
 ) -> Any:  # fmt: skip
-    """For each position of ``indices`` the element of ``arr`` there, with ``axis`` replaced by the index.
+    """For each position of ``indices``, the element of ``arr`` at that position with ``axis`` replaced by the index.
 
     Args:
-      arr: array; indices: integers with as many dimensions. Other dimensions have equal sizes or 1.
-      wrap_negative_indices: whether negative ones count from the end, as they do unless a mode promises that there are
-        none.
+      arr: array. indices: integers with the same number of dimensions; other dimensions have equal sizes or 1.
+      wrap_negative_indices: whether negative indices count from the end; default: yes, unless the mode promises valid
+        indices.
 
     Raises:
       ShapeError: different numbers of dimensions, or sizes that do not broadcast.
@@ -228,7 +228,7 @@ def take_along_axis(
             f"but for axis {d}"
         )
     shape = tuple(si[e] if e == d else max(a, b) if 0 not in (a, b) else 0 for e, (a, b) in enumerate(zip(sx, si)))
-    if 0 in shape:  # nothing is read, and there may be nothing to read from: then it is strongly typed
+    if 0 in shape:  # nothing is read, and the operand may be empty: the result is then strongly typed
         return broadcast_in_dim(scalar_like(0, x) if sx[d] else np.zeros((), typeof(x).dtype), shape, ())
     x = spread(x, [sx[e] if e == d else s for e, s in enumerate(shape)])
     wrap = mode != "promise_in_bounds" if wrap_negative_indices is None else wrap_negative_indices

@@ -1,4 +1,4 @@
-"""What the library offers, for programs that ask: ``__array_namespace_info__`` of the array API standard, 2024.12."""
+"""Introspection of the library: ``__array_namespace_info__`` of the array API standard, 2024.12."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwright.numpy.scalar_types import isdtype
 from meshwright.runtime import devices as runtime_devices
 from meshwright.runtime.devices import Device
 
-#: the dtypes of the standard; the narrow ones of ml_dtypes are beyond it
+#: the dtypes of the standard, without the narrow ones of ml_dtypes
 _STANDARD = (
     dtypes.bool_, dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64, dtypes.uint8, dtypes.uint16, dtypes.uint32,
     dtypes.uint64, dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128,
@@ -20,10 +20,10 @@ _STANDARD = (
 
 
 class NamespaceInfo:
-    """Answers of ``__array_namespace_info__()``; each method takes the arguments that the standard names."""
+    """The result of ``__array_namespace_info__()``; each method takes the arguments that the standard specifies."""
 
     def capabilities(self) -> dict[str, Any]:
-        """What works when values are known: both kinds of data-dependent shapes, as many dimensions as wanted.
+        """The capabilities for concrete values: data-dependent shapes of both kinds, and any number of dimensions.
 
         >>> NamespaceInfo().capabilities()["boolean indexing"]
         True
@@ -31,7 +31,7 @@ class NamespaceInfo:
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": None}
 
     def default_device(self) -> Device:
-        """The device of arrays that nobody placed."""
+        """The device of arrays without explicit placement."""
         return runtime_devices.default_device()
 
     def devices(self) -> list[Device]:
@@ -39,7 +39,7 @@ class NamespaceInfo:
         return runtime_devices.devices()
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype]:
-        """The dtypes of results where none is given, by kind.
+        """The default dtypes, by kind.
 
         >>> NamespaceInfo().default_dtypes()["real floating"].name in ("float32", "float64")
         True
@@ -52,7 +52,7 @@ class NamespaceInfo:
         }
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, np.dtype]:
-        """The standard's dtypes of a kind (of all, without one) by name; 64-bit ones with ``enable_x64`` alone.
+        """The standard's dtypes of a kind (default: all) by name; 64-bit ones only with ``enable_x64``.
 
         Args:
           kind: as for :func:`meshwright.numpy.isdtype`.
@@ -65,7 +65,7 @@ class NamespaceInfo:
 
 
 def __array_namespace_info__() -> NamespaceInfo:
-    """What this array library offers: devices, dtypes, capabilities.
+    """The devices, dtypes and capabilities of this array library.
 
     >>> __array_namespace_info__().capabilities()["data-dependent shapes"]
     True

@@ -1,4 +1,4 @@
-"""Whole numbers and the bits of numbers: gcd and lcm, packed bits, and floats taken apart."""
+"""Integers and bits: gcd and lcm, packed bits, and the parts of floats."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def _gcd(x: Any, y: Any) -> Any:
         return select(done, a, b), select(done, b, rest)
 
     divisor, _ = while_loop(lambda pair: any_over(ops.ne(pair[1], nil)), step, (_magnitude(x), _magnitude(y)))
-    return _magnitude(divisor)  # that of the least integer is itself, and made the rest negative
+    return _magnitude(divisor)  # the least integer is its own magnitude, which makes the remainder negative
 
 
 def gcd(x1: Any, x2: Any) -> Any:
-    """The greatest common divisor of integers, by Euclid's algorithm; that of 0 and n is n.
+    """The greatest common divisor of integers, by Euclid's algorithm; ``gcd(0, n)`` is n.
 
     Raises:
       DTypeError: not integers. ShapeError: shapes do not broadcast.
@@ -80,7 +80,7 @@ def _lcm(x: Any, y: Any) -> Any:
 
 
 def lcm(x1: Any, x2: Any) -> Any:
-    """The least common multiple of integers; with 0 it is 0.
+    """The least common multiple of integers; 0 if either is 0.
 
     Raises:
       DTypeError: not integers. ShapeError: shapes do not broadcast.
@@ -100,11 +100,11 @@ def _weights(bitorder: str, name: str) -> np.ndarray:
 
 @promotes_freely()
 def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
-    """Bools (or integers that are 0 or not) along ``axis`` as bits of bytes, eight to one, zeros filling up the last.
+    """Pack bools (or integers, nonzero as true) along ``axis`` into bytes, eight to a byte, padded with zeros.
 
     Args:
-      axis: by default the array is flattened.
-      bitorder: whether the first of eight is the highest bit ("big") or the lowest ("little").
+      axis: default: flatten the array.
+      bitorder: whether the first of eight is the most ("big") or the least significant bit ("little").
 
     >>> packbits(np.array([True, False, True])).tolist()
     [160]
@@ -122,10 +122,10 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
 
 @promotes_freely()
 def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Any:
-    """The bits of bytes along ``axis``, as 0 and 1, eight for each byte.
+    """Unpack the bits of bytes along ``axis``, as eight zeros and ones per byte.
 
     Args:
-      count: how many bits: the first so many, zeros beyond; a negative count leaves so many off.
+      count: the number of bits: that many from the start, padded with zeros; a negative count drops bits at the end.
 
     Raises:
       DTypeError: not uint8.
@@ -148,7 +148,7 @@ def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitord
 
 
 # --- floats taken apart -------------------------------------------------------------------------------------
-#: bits of the fraction, and what the exponent's bits are more than the exponent of a fraction in [0.5, 1)
+#: bits of the fraction, and the exponent bias for fractions in [0.5, 1)
 _LAYOUT = {dtypes.float16: (10, 14), dtypes.bfloat16: (7, 126), dtypes.float32: (23, 126), dtypes.float64: (52, 1022)}
 
 
@@ -159,7 +159,7 @@ def _frexp(x: Any) -> tuple[Any, Any]:
     bits = ops.BitcastConvert(dtypes.signed_bits(dtype)).bind(x)
     magnitude = ops.and_(bits, scalar_like(np.iinfo(typeof(bits).dtype).max, bits))
     nil, one = scalar_like(0, bits), scalar_like(1 << fraction, bits)
-    # On bits alone, since arithmetic may take numbers without a leading one for zeros.
+    # Uses only bits, since arithmetic may flush subnormal numbers to zero.
     tiny = ops.and_(ops.lt(magnitude, one), ops.ne(magnitude, nil))
     field = ops.shift_right_logical(magnitude, scalar_like(fraction, bits))
     as_is = ops.or_(ops.eq(magnitude, nil), ops.not_(ops.is_finite(x)))
@@ -169,7 +169,7 @@ def _frexp(x: Any) -> tuple[Any, Any]:
     leading = ops.shift_left(magnitude, select(tiny, places, nil))
     half = ops.BitcastConvert(dtype).bind(ops.add(leading, scalar_like((bias - 1) << fraction, bits)))
     half = select(ops.lt(bits, nil), ops.neg(half), half)
-    # Scaled rather than put together of bits, so that the mantissa moves with x.
+    # Computed by scaling rather than from bits, so that the mantissa has a derivative.
     moves = _ldexp(select(tiny, ops.sub(x, ops.stop_gradient(x)), x), ops.neg(exponent))
     return select(tiny, ops.add(half, moves), moves), exponent
 
@@ -177,10 +177,10 @@ def _frexp(x: Any) -> tuple[Any, Any]:
 def frexp(x: Any, /) -> tuple[Any, Any]:
     """``(mantissa, exponent)`` with ``x == mantissa * 2**exponent`` and the mantissa's magnitude in [0.5, 1).
 
-    0, infinities and NaN are their own mantissas, with exponent 0.
+    The mantissa of 0, infinities and NaN is the number itself, with exponent 0.
 
     Raises:
-      DTypeError: complex numbers, or a narrow float.
+      DTypeError: a complex or narrow float dtype.
 
     >>> [v.item() for v in frexp(6.0)]
     [0.75, 3]
@@ -195,10 +195,10 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
 def _ldexp(x: Any, y: Any) -> Any:
     dtype = typeof(x).dtype
     fraction, bias = _LAYOUT[dtype]
-    most = np.array(3 * bias, dtypes.int32)  # beyond the exponents of all quotients of two floats
+    most = np.array(3 * bias, dtypes.int32)  # exceeds the exponent of any quotient of two floats
     rest = ops.min_(ops.max_(y, ops.neg(most)), most)
     whole = dtypes.signed_bits(dtype)
-    for parts in (3, 2, 1):  # one power of two alone need not be a float
+    for parts in (3, 2, 1):  # a single power of two may not be representable
         share = ops.div(rest, np.array(parts, dtypes.int32))
         rest = ops.sub(rest, share)
         bits = ops.shift_left(
@@ -212,7 +212,7 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
     """``x1 * 2**x2`` for integers or bools ``x2``, exactly.
 
     Raises:
-      DTypeError: ``x2`` is of floats, or ``x1`` is complex.
+      DTypeError: ``x2`` has a float dtype, or ``x1`` is complex.
 
     >>> ldexp(3.0, 2).item()
     12.0
@@ -228,7 +228,7 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
 
 
 def _as_int32(y: Any) -> Any:
-    """Integers as int32, those beyond it as its ends."""
+    """Integers as int32, clamped to its range."""
     if dtypes.is_bool(typeof(y).dtype):
         return convert(y, dtypes.int32)
     own, target = (ml_dtypes.iinfo(d) for d in (typeof(y).dtype, dtypes.int32))
@@ -253,7 +253,7 @@ def spacing(x: Any, /) -> Any:
 
 @compiled
 def _spacing(x: Any) -> Any:
-    # By its bits, since XLA takes numbers without a leading one for zeros: the value of the lowest bit of the fraction.
+    # From bits, since XLA may flush subnormal numbers to zero: the value of the lowest bit of the fraction.
     dtype = typeof(x).dtype
     fraction, _ = _LAYOUT[dtype]
     width = dtypes.bit_width(dtype)

@@ -1,4 +1,4 @@
-"""Joining arrays and cutting them: concatenate, stack, split and their kin."""
+"""Joining and splitting arrays: concatenate, stack, split and related functions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from meshwright.ops.shape.slice_pad import slice_in_dim
 
 # --- joining ------------------------------------------------------------------------------------------------
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
-    """Arrays one after the other along ``axis``; flattened first if it is None.
+    """Concatenate arrays along ``axis``; they are flattened first if it is None.
 
     Args:
-      arrays: sequence of arrays with equal shapes but for ``axis``; dtypes are promoted.
+      arrays: sequence of arrays with equal shapes except along ``axis``; dtypes are promoted.
 
     Raises:
-      ArgumentError: no arrays. ShapeError: shapes differ elsewhere.
+      ArgumentError: no arrays. ShapeError: the shapes differ in other dimensions.
 
     >>> concatenate([np.array([1, 2]), np.array([3])]).tolist()
     [1, 2, 3]
@@ -59,15 +59,15 @@ def _parts(arrays: Any, name: str) -> list[Any]:
 
 
 def typeof_is_array(x: Any) -> bool:
-    """One array, and not a sequence of them."""
+    """Whether ``x`` is one array rather than a sequence of arrays."""
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
-    """Arrays of one shape side by side along a new dimension at ``axis``.
+    """Stack arrays of equal shape along a new dimension at ``axis``.
 
     Raises:
-      ArgumentError: no arrays. ShapeError: shapes differ.
+      ArgumentError: no arrays. ShapeError: the shapes differ.
 
     >>> stack([np.array([1, 2]), np.array([3, 4])], axis=1).tolist()
     [[1, 3], [2, 4]]
@@ -82,7 +82,7 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> An
 
 
 def vstack(tup: Any, dtype: Any = None) -> Any:
-    """Arrays joined as rows (axis 0, after making them 2-D).
+    """Concatenate arrays along axis 0, after making them at least 2-D.
 
     >>> vstack([np.array([1, 2]), np.array([3, 4])]).shape
     (2, 2)
@@ -94,7 +94,7 @@ row_stack = vstack
 
 
 def hstack(tup: Any, dtype: Any = None) -> Any:
-    """Arrays joined along axis 1 (vectors along axis 0).
+    """Concatenate arrays along axis 1 (vectors along axis 0).
 
     >>> hstack([np.array([1, 2]), np.array([3, 4])]).tolist()
     [1, 2, 3, 4]
@@ -104,7 +104,7 @@ def hstack(tup: Any, dtype: Any = None) -> Any:
 
 
 def dstack(tup: Any, dtype: Any = None) -> Any:
-    """Arrays joined along axis 2, after making them 3-D.
+    """Concatenate arrays along axis 2, after making them 3-D.
 
     >>> dstack([np.array([1, 2]), np.array([3, 4])]).shape
     (1, 2, 2)
@@ -113,7 +113,7 @@ def dstack(tup: Any, dtype: Any = None) -> Any:
 
 
 def column_stack(tup: Any) -> Any:
-    """Vectors as columns, matrices as they are, joined along axis 1.
+    """Concatenate along axis 1, with vectors as columns.
 
     >>> column_stack([np.array([1, 2]), np.array([3, 4])]).tolist()
     [[1, 3], [2, 4]]
@@ -123,7 +123,7 @@ def column_stack(tup: Any) -> Any:
 
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
-    """``arr`` followed by ``values`` along ``axis`` (both flattened without one).
+    """Append ``values`` to ``arr`` along ``axis``; without it, both are flattened.
 
     >>> append(np.array([1, 2]), 3).tolist()
     [1, 2, 3]
@@ -135,14 +135,14 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Any:
 
 # --- splitting ----------------------------------------------------------------------------------------------
 def _cuts(n: int, sections: Any, name: str, even: bool) -> list[int]:
-    """Positions that bound the parts."""
+    """The bounds of the parts."""
     if not isinstance(sections, (tuple, list)) and not (typeof_is_array(sections) and typeof(sections).ndim):
         count = static_int(sections, name, "indices_or_sections")
         if count <= 0 or (even and n % count):
             raise ArgumentError(f"{name}: a dimension of size {n} cannot be split into {count} equal parts")
         small, extra = divmod(n, count)
         return [i * small + min(i, extra) for i in range(count + 1)]
-    # As Python slices: out of range positions are cut off, descending ones give empty parts.
+    # As for Python slices, out-of-range positions are clipped, and descending ones give empty parts.
     inner = [slice(static_int(i, name, "indices_or_sections")).indices(n)[1] for i in sections]
     return [0, *inner, n]
 
@@ -155,7 +155,7 @@ def _split(name: str, ary: Any, sections: Any, axis: int, even: bool) -> list[An
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """Parts of ``ary`` along ``axis``: so many equal ones, or cut at these positions.
+    """Split ``ary`` along ``axis`` into a number of equal parts, or at the given positions.
 
     Raises:
       ArgumentError: the size is not a multiple of the number of parts.
@@ -203,7 +203,7 @@ def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
-    """The slices along ``axis``, without it.
+    """Split an array into its slices along ``axis``, which is removed.
 
     >>> [p.item() for p in unstack(np.array([1, 2]))]
     [1, 2]

@@ -1,4 +1,4 @@
-"""Products of arrays: dot, matmul, tensordot, outer, inner, kron and their kin, all on ``dot_general``."""
+"""Products of arrays: dot, matmul, tensordot, outer, inner, kron and related functions, all on ``dot_general``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from meshwright.ops.shape.slice_pad import concatenate as join
 
 
 def _pair(name: str, a: Any, b: Any) -> tuple[Any, Any]:
-    """Two operands promoted to one dtype, shapes as they are."""
+    """Two operands promoted to one dtype; shapes are unchanged."""
     x, y = as_operand(a, name), as_operand(b, name)
     first, second = typeof(x), typeof(y)
     if first.dtype == second.dtype:
@@ -58,14 +58,14 @@ def contract(name: str, x: Any, y: Any, dims: Any, precision: Any = None, prefer
 def matmul(
     a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
 ) -> Any:
-    """Matrix product; leading dimensions are batches and broadcast, vectors count as a row (``a``) or column (``b``).
+    """Matrix product. Leading dimensions are batches and broadcast; a vector is a row as ``a`` and a column as ``b``.
 
     Args:
       a: shape (..., n, k) or (k,).
       b: shape (..., k, m) or (k,).
       precision: "default", "high" or "highest", or a ``lax.Precision``.
-      preferred_element_type: the dtype of the result, in which sums are made too.
-      out_sharding: a constraint on the result, as :func:`meshwright.with_sharding_constraint` makes it.
+      preferred_element_type: the dtype of the result and of accumulation.
+      out_sharding: a constraint on the result, as by :func:`meshwright.with_sharding_constraint`.
 
     Raises:
       ShapeError: an operand is a scalar, the sizes k differ, or batches do not broadcast.
@@ -92,11 +92,11 @@ def matmul(
 
 
 def _batched_matmul(x: Any, y: Any, precision: Any, preferred: Any) -> Any:
-    """``y`` has batch dimensions. Those only one operand has (or where the other has size 1) stay free dimensions."""
+    """``matmul`` with batch dimensions in ``y``. Batch dimensions of only one operand are free dimensions."""
     sx, sy = typeof(x).shape, typeof(y).shape
     bx, by = sx[:-2], sy[:-2]
     n = len(broadcast_shapes(bx, by, name="matmul"))
-    # Position in the result of each batch dimension of each operand; size 1 beside another size is dropped.
+    # The position in the result of each batch dimension of each operand; size 1 against another size is dropped.
     wide = (1,) * (n - len(bx)) + bx, (1,) * (n - len(by)) + by
     drop_x = [d - (n - len(bx)) for d in range(n - len(bx), n) if wide[0][d] == 1 and wide[1][d] != 1]
     drop_y = [d - (n - len(by)) for d in range(n - len(by), n) if wide[1][d] == 1 and wide[0][d] != 1]
@@ -114,7 +114,7 @@ def _batched_matmul(x: Any, y: Any, precision: Any, preferred: Any) -> Any:
 
 
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Any:
-    """Sum product over the last dimension of ``a`` and the second to last (or only) one of ``b``; scalars multiply.
+    """Sum of products over the last dimension of ``a`` and the second to last (or only) one of ``b``; scalars multiply.
 
     Raises:
       ShapeError: the sizes of the two dimensions differ.
@@ -134,7 +134,7 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """Sum product over the last dimensions of both; scalars multiply.
+    """Sum of products over the last dimensions of both operands; scalars multiply.
 
     >>> inner(np.array([1, 2]), np.array([3, 4])).item()
     11
@@ -145,7 +145,7 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
 
 
 def outer(a: Any, b: Any, out: None = None) -> Any:
-    """Every product of an element of ``a`` with one of ``b`` (both flattened).
+    """All products of an element of ``a`` and an element of ``b`` (both flattened).
 
     >>> outer(np.array([1, 2]), np.array([3, 4])).tolist()
     [[3, 4], [6, 8]]
@@ -156,7 +156,7 @@ def outer(a: Any, b: Any, out: None = None) -> Any:
 
 
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """Sum product of the flattened arrays, the first conjugated.
+    """Sum of products of the flattened arrays, the first conjugated.
 
     >>> vdot(np.array([1, 2]), np.array([3, 4])).item()
     11
@@ -167,7 +167,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
 
 @promotes_freely("x1", "x2")
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """Sum product along one axis, the first conjugated; other dimensions broadcast.
+    """Sum of products along one axis, the first operand conjugated; other dimensions broadcast.
 
     Raises:
       ShapeError: the sizes along ``axis`` differ.
@@ -187,7 +187,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
 
 
 def matvec(x1: Any, x2: Any, /) -> Any:
-    """Matrices times vectors; leading dimensions broadcast.
+    """Products of matrices and vectors; leading dimensions broadcast.
 
     >>> matvec(np.ones((2, 3)), np.ones(3)).tolist()
     [3.0, 3.0]
@@ -198,7 +198,7 @@ def matvec(x1: Any, x2: Any, /) -> Any:
 
 
 def vecmat(x1: Any, x2: Any, /) -> Any:
-    """Conjugated vectors times matrices; leading dimensions broadcast.
+    """Products of conjugated vectors and matrices; leading dimensions broadcast.
 
     >>> vecmat(np.ones(2), np.ones((2, 3))).tolist()
     [2.0, 2.0, 2.0]
@@ -213,13 +213,13 @@ def tensordot(
     a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None,
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
-    """Sum product over pairs of dimensions.
+    """Sum of products over pairs of dimensions.
 
     Args:
-      axes: so many last dimensions of ``a`` with as many first ones of ``b``, or (axes of ``a``, axes of ``b``).
+      axes: the number of last dimensions of ``a`` and first ones of ``b``, or (axes of ``a``, axes of ``b``).
 
     Raises:
-      ShapeError: paired dimensions are not equally many or have different sizes.
+      ShapeError: the paired dimensions differ in number or size.
 
     >>> tensordot(np.ones((2, 3, 4)), np.ones((3, 4, 5))).shape
     (2, 5)
@@ -272,11 +272,12 @@ def kron(a: Any, b: Any) -> Any:
 
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
-    """Cross product of vectors with 3 components, or 2 (the third is 0; of two such, only the third is given).
+    """Cross product of vectors with 2 or 3 components; a missing third one is 0. Of two 2-vectors, only the third
+    component.
 
     Args:
-      axisa, axisb: where the components are in ``a`` and in ``b``; axisc: where they are to be in the result.
-      axis: all three.
+      axisa, axisb: the axes of the components in ``a`` and ``b``. axisc: their axis in the result.
+      axis: overrides all three.
 
     Raises:
       ShapeError: another number of components.
@@ -297,14 +298,14 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     last = subtract(multiply(x[0], y[1]), multiply(x[1], y[0]))
     if sizes == (2, 2):
         return last
-    # The products with a third component; one that is not there is 0.
+    # The products with a third component, which is 0 where missing.
     rows = [_less(x, y, 1, 2), _less(x, y, 2, 0), last]
     from_rows = [reshape(r, (1, *typeof(last).shape)) for r in rows]
     return strong_array(moveaxis(join(from_rows, 0), 0, axisc))
 
 
 def _less(x: Any, y: Any, i: int, j: int) -> Any:
-    """``x[i] y[j] - x[j] y[i]``, where components past the last are 0; one of ``x`` and ``y`` has them all."""
+    """``x[i] y[j] - x[j] y[i]``, where components past the last are 0; at least one operand has all of them."""
     nx, ny = typeof(x).shape[0], typeof(y).shape[0]
     first = multiply(x[i], y[j]) if i < nx and j < ny else None
     second = multiply(x[j], y[i]) if j < nx and i < ny else None
@@ -314,7 +315,7 @@ def _less(x: Any, y: Any, i: int, j: int) -> Any:
 
 
 def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
-    """The product of several matrices, larger inner dimensions first.
+    """The product of several matrices, contracting the largest inner dimensions first.
 
     Raises:
       ArgumentError: fewer than two arrays.
@@ -325,7 +326,7 @@ def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
     parts = [as_operand(a, "multi_dot") for a in arrays]
     if len(parts) < 2:
         raise ArgumentError(f"multi_dot: expected at least two arrays, got {len(parts)}; one is its own product")
-    while len(parts) > 1:  # greedily, the pair that leaves the largest dimension contracted
+    while len(parts) > 1:  # greedily contract the largest dimension
         sizes = [typeof(p).shape[0] for p in parts[1:]]
         i = sizes.index(max(sizes))
         parts[i : i + 2] = [matmul(parts[i], parts[i + 1], precision=precision)]

@@ -1,4 +1,4 @@
-"""Comparisons, logic, bits, tests of numbers, and choosing by condition."""
+"""Comparisons, logic, bitwise operations, tests of numbers, and selection by condition."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from meshwright.runtime.executable import as_result
 
 
 def _or_keys(compare: Any, fold: Any) -> Any:
-    """A comparison of numbers, of random keys too: of all their words."""
+    """A comparison of numbers that also compares random keys, by all their words."""
 
     def compared(x: Any, y: Any) -> Any:
         if not is_key(typeof(x).dtype):
@@ -49,14 +49,14 @@ def _or_keys(compare: Any, fold: Any) -> Any:
 def _comparison(
     name: str, compare: Any, numbers: Callable[[int, int], bool], what: str, example: tuple[str, str]
 ) -> Any:
-    """A comparison; ``numbers`` is that of Python integers, which decides where a dtype does not hold one."""
+    """A comparison; ``numbers`` compares Python integers, for one that the array's dtype cannot represent."""
     inner = binary(name, compare, what, example)
 
     def f(x1: Any, x2: Any, /) -> Any:
         try:
             return inner(x1, x2)
         except IntegerRangeError:
-            # All elements lie on the same side of such a number, as 0 does.
+            # All elements are on the same side of such a number, as 0 is.
             array, answer = (x2, numbers(x1, 0)) if type(x1) is int else (x1, numbers(0, x2))
             return as_result(spread(np.asarray(answer), typeof(array).shape))
 
@@ -95,7 +95,7 @@ bitwise_not = bitwise_invert = invert = unary(
 
 
 def _shifted(shift: Any) -> Any:
-    """A shift whose operands are integers: bools are shifted as int32, as in JAX."""
+    """A shift of integers; bools are shifted as int32, as in JAX."""
 
     def f(x: Any, y: Any) -> Any:
         if dtypes.is_bool(typeof(x).dtype):
@@ -116,7 +116,7 @@ left_shift = bitwise_left_shift = binary(
 
 
 def right_shift(x1: Any, x2: Any, /) -> Any:
-    """The bits of ``x1``, ``x2`` places down; signed integers keep their sign.
+    """Shift the bits of ``x1`` right by ``x2``; signed integers keep their sign.
 
     >>> right_shift(-8, 1).item()
     -4
@@ -175,7 +175,7 @@ def logical_not(x: Any, /) -> Any:
 
 # --- tests of numbers ---------------------------------------------------------------------------------------
 def _number_test(name: str, of_float: Unary, of_exact: bool, join: Any, what: str, example: tuple[str, str]) -> Unary:
-    """A test of floats, which integers all pass or all fail, joined over the parts of complex numbers."""
+    """A test of floats, which either all or no integers pass, joined over the parts of complex numbers."""
 
     def test(x: Any) -> Any:
         dtype = typeof(x).dtype
@@ -239,10 +239,10 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool 
 
 # --- choosing -----------------------------------------------------------------------------------------------
 def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
-    """``x`` where ``condition`` holds, ``y`` elsewhere.
+    """``x`` where ``condition`` is true, ``y`` elsewhere.
 
     Args:
-      condition: bools (or numbers, true if not 0).
+      condition: bools, or numbers, where nonzero is true.
       x, y: arrays or numbers; the shapes of all three broadcast together.
 
     Raises:
@@ -266,7 +266,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     shape = broadcast_shapes(flag.shape, plan.shape, name="where")
     if flag.shape not in ((), shape):
         condition = spread(condition, shape)
-    if plan.shape != shape:  # the cases together have the result's shape; scalars may stay
+    if plan.shape != shape:  # the broadcast cases must have the result's shape; scalars may stay
         x = spread(x, shape) if typeof(x).shape else x
         y = spread(y, shape) if typeof(y).shape else y
         if not typeof(x).shape and not typeof(y).shape:
@@ -275,7 +275,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
 
 
 def select_by(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
-    """For each element the choice of the first condition that holds, else ``default`` (``numpy.select``).
+    """For each element, the choice of the first condition that holds, else ``default`` (``numpy.select``).
 
     >>> select_by([False, True], [1, 2]).item()
     2

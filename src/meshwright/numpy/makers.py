@@ -1,4 +1,4 @@
-"""Makers of elementwise functions: one op, its operands promoted and broadcast."""
+"""Factories for elementwise functions, which promote and broadcast the operands of one op."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Binary = Callable[[Any, Any], Any]
 
 
 def document(f: Any, name: str, what: str, arguments: str, extra: str, example: tuple[str, str] | None) -> Any:
-    """Give a made function its name and docstring."""
+    """Give a generated function its name and docstring."""
     f.__name__ = f.__qualname__ = name
     f.__doc__ = f"{what}\n\nArgs:\n  {arguments}\n\nRaises:\n  {extra}\n"
     if example is not None:
@@ -38,8 +38,8 @@ def unary(
     to_inexact: bool = False,
     unchanged: Callable[[Any], bool] | None = None,
 ) -> Unary:
-    """A function of one array. ``to_inexact``: integers and bools become the default float first. ``unchanged`` says of
-    which dtypes the function is the identity."""
+    """A function of one array. ``to_inexact``: convert integers and bools to the default float first. ``unchanged``:
+    tells for which dtypes the function is the identity."""
 
     def f(x: Any) -> Any:
         aval = aval_of(x, name)

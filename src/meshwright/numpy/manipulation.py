@@ -1,4 +1,4 @@
-"""Shapes: reshaping, moving and adding dimensions, repeating, flipping and rolling."""
+"""Shapes: reshaping, moving and adding dimensions, tiling, flipping and rolling."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ndim(a: Any) -> int:
 
 
 def size(a: Any, axis: int | None = None) -> int:
-    """The number of elements of ``a``, or along one axis.
+    """The number of elements of ``a``, or its size along one axis.
 
     >>> size([[1, 2]])
     2
@@ -53,7 +53,7 @@ def size(a: Any, axis: int | None = None) -> int:
 
 
 def _new_shape(total: int, old: tuple[int, ...], new: Any) -> tuple[int, ...]:
-    """``new`` with a -1 in it replaced by what is left."""
+    """``new`` with -1 replaced by the remaining size."""
     sizes = new if isinstance(new, (tuple, list)) or getattr(new, "ndim", 0) == 1 else (new,)
     shape = [s if type(s) is int else static_int(s, "reshape", "shape") for s in sizes]
     unknown = [i for i, s in enumerate(shape) if s == -1]
@@ -76,7 +76,7 @@ def _new_shape(total: int, old: tuple[int, ...], new: Any) -> tuple[int, ...]:
 
 
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
-    """The elements of ``a``, in row-major order, under a new shape. One size may be -1: what is left.
+    """Reshape ``a``, in row-major order. One size may be -1: it is inferred.
 
     Args:
       a: array of any shape.
@@ -84,7 +84,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
       order: "C", or "F" for column-major order.
 
     Raises:
-      ShapeError: another number of elements, or more than one -1.
+      ShapeError: another number of elements, or several -1.
 
     >>> reshape(np.arange(6), (2, -1)).shape
     (2, 3)
@@ -104,7 +104,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
 
 
 def ravel(a: Any, order: str = "C") -> Any:
-    """``a`` as one dimension.
+    """Flatten ``a`` to one dimension.
 
     >>> ravel(np.ones((2, 3))).shape
     (6,)
@@ -113,7 +113,7 @@ def ravel(a: Any, order: str = "C") -> Any:
 
 
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
-    """``a`` with its dimensions in the order ``axes``; reversed without.
+    """Permute the dimensions of ``a`` to the order ``axes``; by default, reverse them.
 
     Raises:
       ArgumentError: ``axes`` is not a permutation of the dimensions.
@@ -135,7 +135,7 @@ permute_dims = transpose
 
 
 def matrix_transpose(x: Any, /) -> Any:
-    """``x`` with its last two dimensions swapped.
+    """Swap the last two dimensions.
 
     >>> matrix_transpose(np.ones((4, 2, 3))).shape
     (4, 3, 2)
@@ -146,7 +146,7 @@ def matrix_transpose(x: Any, /) -> Any:
 
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
-    """``a`` with two dimensions swapped.
+    """Swap two dimensions.
 
     >>> swapaxes(np.ones((2, 3, 4)), 0, 2).shape
     (4, 3, 2)
@@ -159,7 +159,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
-    """``a`` with dimensions ``source`` at positions ``destination``, the others in order.
+    """Move dimensions ``source`` of ``a`` to positions ``destination``, keeping the order of the others.
 
     >>> moveaxis(np.ones((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
@@ -176,7 +176,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
 
 
 def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
-    """``a`` with one dimension moved to before ``start``.
+    """Move one dimension of ``a`` before ``start``.
 
     >>> rollaxis(np.ones((2, 3, 4)), 2).shape
     (4, 2, 3)
@@ -188,7 +188,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
 
 
 def expand_dims(a: Any, axis: Any) -> Any:
-    """``a`` with dimensions of size 1 at ``axis`` (one or several positions of the result).
+    """Insert dimensions of size 1 at ``axis`` (one or several positions in the result).
 
     >>> expand_dims(np.ones(3), 0).shape
     (1, 3)
@@ -199,7 +199,7 @@ def expand_dims(a: Any, axis: Any) -> Any:
 
 
 def squeeze(a: Any, axis: Any = None) -> Any:
-    """``a`` without dimensions of size 1: all of them, or those at ``axis``.
+    """Remove dimensions of size 1: all of them, or those at ``axis``.
 
     Raises:
       ShapeError: a dimension at ``axis`` has another size.
@@ -215,10 +215,10 @@ def squeeze(a: Any, axis: Any = None) -> Any:
 
 
 def broadcast_to(array: Any, shape: Any) -> Any:
-    """``array`` repeated to ``shape``.
+    """Broadcast ``array`` to ``shape``.
 
     Raises:
-      ShapeError: it does not broadcast to it.
+      ShapeError: ``array`` does not broadcast to ``shape``.
 
     >>> broadcast_to(np.ones(3), (2, 3)).shape
     (2, 3)
@@ -231,7 +231,7 @@ def broadcast_to(array: Any, shape: Any) -> Any:
 
 
 def broadcast_arrays(*args: Any) -> list[Any]:
-    """The arrays, repeated to the shape they broadcast to together.
+    """Broadcast the arrays to their common shape.
 
     >>> [a.shape for a in broadcast_arrays(np.ones(3), np.ones((2, 1)))]
     [(2, 3), (2, 3)]
@@ -265,7 +265,7 @@ atleast_1d, atleast_2d, atleast_3d = (_at_least(n) for n in (1, 2, 3))
 
 # --- repeating and turning ----------------------------------------------------------------------------------
 def tile(A: Any, reps: Any) -> Any:
-    """``A`` repeated whole, ``reps`` times along each dimension.
+    """Repeat the whole of ``A`` ``reps`` times along each dimension.
 
     >>> tile(np.array([1, 2]), 2).tolist()
     [1, 2, 1, 2]
@@ -280,7 +280,7 @@ def tile(A: Any, reps: Any) -> Any:
 
 
 def flip(m: Any, axis: Any = None) -> Any:
-    """Reversed along ``axis`` (all dimensions without one).
+    """Reverse the order of elements along ``axis`` (default: all dimensions).
 
     >>> flip(np.array([1, 2, 3])).tolist()
     [3, 2, 1]
@@ -290,7 +290,7 @@ def flip(m: Any, axis: Any = None) -> Any:
 
 
 def flipud(m: Any) -> Any:
-    """Reversed along axis 0.
+    """Reverse along axis 0.
 
     >>> flipud(np.array([[1], [2]])).tolist()
     [[2], [1]]
@@ -299,7 +299,7 @@ def flipud(m: Any) -> Any:
 
 
 def fliplr(m: Any) -> Any:
-    """Reversed along axis 1.
+    """Reverse along axis 1.
 
     >>> fliplr(np.array([[1, 2]])).tolist()
     [[2, 1]]
@@ -308,7 +308,7 @@ def fliplr(m: Any) -> Any:
 
 
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
-    """Turned by 90 degrees ``k`` times, from the first of ``axes`` towards the second.
+    """Rotate ``k`` times by 90 degrees, from the first of ``axes`` towards the second.
 
     >>> rot90(np.array([[1, 2], [3, 4]])).tolist()
     [[2, 4], [1, 3]]
@@ -323,7 +323,7 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
 
 
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
-    """Elements moved ``shift`` places along ``axis``, those at the end coming in at the start.
+    """Shift elements by ``shift`` places along ``axis``; those moved past the end come in at the start.
 
     Without an axis the flattened array is rolled. ``shift`` and ``axis`` may be sequences; shifts may be traced.
 
@@ -359,7 +359,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
 
 
 def take_static(x: Any, positions: np.ndarray, d: int) -> Any:
-    """Rows at positions known while tracing, from runs of neighbours."""
+    """Rows at static positions, assembled from runs of consecutive rows."""
     if not len(positions):
         return slice_in_dim(x, 0, 0, 1, d)
     breaks = np.flatnonzero(np.diff(positions) != 1) + 1
@@ -368,7 +368,7 @@ def take_static(x: Any, positions: np.ndarray, d: int) -> Any:
 
 
 def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
-    """A concrete array without zeros at its front ("f") and back ("b"), along all axes or some.
+    """Remove zeros at the front ("f") and back ("b") of a concrete array, along all or some axes.
 
     >>> trim_zeros(np.array([0, 1, 0])).tolist()
     [1]

@@ -1,4 +1,4 @@
-"""Operators and methods of arrays and tracers: each calls the function of this package."""
+"""Operators and methods of arrays and tracers; each calls a function of this package."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from meshwright.numpy.linear import matmul
 from meshwright.runtime.array import Array
 
 _OPERANDS = (Array, Tracer, bool, int, float, complex, np.ndarray, np.generic)
-#: what Python would compare with an array by identity, and find it different
+#: types that Python would compare with an array by identity, and so find different
 _CONTAINERS = (list, tuple, set, dict)
 
 
 def _is_taken(other: Any, beside: Any) -> bool:
-    """Whether an operator takes an array of another library: not between two arrays with values, where the other
-    library's operator decides. What says itself which array it stands for is one."""
+    """Whether an operator accepts an array of another library: not next to an array with values, where the other
+    library's operator decides. Objects that convert themselves to arrays are accepted."""
     return (type(other) in FOREIGN and type(beside) is not Array) or stand_in(other) is not None
 
 
@@ -39,10 +39,10 @@ def _taken(other: Any) -> Any:
 
 
 def _not_taken(other: Any, name: str) -> Any:
-    """What an operator answers to what is no array: Python may ask the other side, but of no container of values.
+    """The result of an operator for a non-array: Python may ask the other operand, unless that is a container.
 
     Raises:
-      ArgumentTypeError: of a container.
+      ArgumentTypeError: ``other`` is a container.
     """
     if isinstance(other, _CONTAINERS):
         raise ArgumentTypeError(
@@ -81,7 +81,7 @@ _BINARY = {
     "mod": ar.remainder, "divmod": ar.divmod, "pow": ar.power, "matmul": matmul, "and": logic.bitwise_and,
     "or": logic.bitwise_or, "xor": logic.bitwise_xor, "lshift": logic.left_shift, "rshift": logic.right_shift,
 }  # fmt: skip
-#: of these the array stays the first operand, as in JAX
+#: for these, the array remains the first operand, as in JAX
 _COMMUTATIVE = ("add", "mul", "and", "or", "xor")
 _COMPARISONS = {
     "eq": logic.equal, "ne": logic.not_equal, "lt": logic.less, "le": logic.less_equal, "gt": logic.greater,
@@ -93,12 +93,12 @@ _UNARY = {
 
 
 def _reshape(self: Any, *shape: Any, order: str = "C", out_sharding: Any = None) -> Any:
-    """``reshape(x, shape)``; the shape as one argument or several."""
+    """``reshape(x, shape)``; the shape is one argument or several."""
     return made_as(out_sharding, lambda: manipulation.reshape(self, shape[0] if len(shape) == 1 else shape, order))
 
 
 def _transpose(self: Any, *axes: Any) -> Any:
-    """``transpose(x, axes)``; the axes as one argument or several."""
+    """``transpose(x, axes)``; the axes are one argument or several."""
     if not axes or (len(axes) == 1 and axes[0] is None):
         return manipulation.transpose(self)
     return manipulation.transpose(self, axes[0] if np.ndim(axes[0]) else axes)
@@ -126,13 +126,13 @@ def _contains(self: Any, value: Any) -> bool:
 
 
 def _round(self: Any, ndigits: int | None = None) -> Any:
-    """``round(x)``, which Python promises to be of integers; with ``ndigits`` of ``x``'s dtype."""
+    """``round(x)``, which returns integers by Python's protocol; with ``ndigits``, the dtype of ``x``."""
     rounded = ar.round(self, ndigits or 0)
     return rounded if ndigits is not None or dtypes.is_complex(self.dtype) else rounded.astype(int)
 
 
 def _flatten(self: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
-    """A copy as one dimension."""
+    """A flattened copy."""
     return made_as(out_sharding, lambda: manipulation.ravel(self, order))
 
 
@@ -147,10 +147,10 @@ def _copy(self: Any) -> Any:
 
 
 def _view(self: Any, dtype: Any = None, type: None = None) -> Any:
-    """The bits as another dtype; with another width, the last dimension is as much longer or shorter.
+    """The bits as another dtype; if the width differs, the last dimension grows or shrinks.
 
     Raises:
-      ShapeError: the last dimension cannot be cut into elements of that width.
+      ShapeError: the last dimension cannot be divided into elements of that width.
     """
     if type is not None:
         raise ArgumentTypeError("view: type= is for NumPy's subclasses of arrays; leave it out")
@@ -164,7 +164,7 @@ def _matrix_t(self: Any) -> Any:
 
 
 def _to_device(self: Any, device: Any, *, stream: Any = None) -> Any:
-    """The array on another device or under another sharding."""
+    """The array on another device or with another sharding."""
     return device_put(self, device)
 
 
@@ -192,13 +192,13 @@ NAMESPACE: Slot[Any] = Slot("the namespace of arrays", "meshwright.numpy")
 
 
 def add_methods(methods: dict[str, Any]) -> None:
-    """Install further methods, of functions that take the array first."""
+    """Install further methods; each function takes the array first."""
     for name, function in methods.items():
         setattr(ArrayMethods, name, function)
 
 
 def install() -> None:
-    """Put operators and methods on arrays and tracers."""
+    """Install operators and methods on arrays and tracers."""
     for name, f in _BINARY.items():
         setattr(ArrayMethods, f"__{name}__", _operator(f, f"__{name}__"))
         swap = _operator if name in _COMMUTATIVE else _reflected

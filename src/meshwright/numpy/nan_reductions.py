@@ -1,4 +1,4 @@
-"""Reductions that leave NaN out: of sums, extremes and their positions, means and variances."""
+"""Reductions that ignore NaN: sums, extrema and their positions, means and variances."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ nanmin = _nan_extremum("nanmin", min, dtypes.max_value, "Minimum")
 
 
 def _numbers(x: Any, where: Any) -> Any:
-    """Which elements are no NaN, of those that ``where`` counts."""
+    """The elements that are not NaN, among those selected by ``where``."""
     numbers = ops.not_(ops.ne(x, x))
     return numbers if where is None else logical_and(numbers, where)
 
 
 def _unless_empty(x: Any) -> Any:
-    """``x``; without elements it has no derivative, so that the NaN that is made of it does not get one."""
+    """``x``, or constants if it is empty, so that the NaN of an empty reduction has no derivative."""
     return x if typeof(x).size else ops.zeros_like(x)
 
 

@@ -1,6 +1,6 @@
-"""The functions that take ``out_sharding``: the layout of the result, which is then made where it is to lie.
+"""Adds ``out_sharding`` to functions: the sharding of the result, in which it is then computed.
 
-Inside of the library the functions are called without; only those that a user gets look at the argument.
+The library itself calls the functions without it; only the public ones have the argument.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""pad, in NumPy's modes."""
+"""``pad``, with NumPy's modes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import reshape, rev
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
-#: NumPy's names of modes that only repeat elements: position lists come from ``numpy.pad`` itself
+#: modes that only repeat elements; ``numpy.pad`` itself computes their positions
 _REARRANGING = ("edge", "reflect", "symmetric", "wrap")
 _STATISTICS: dict[str, Callable[..., Any]] = {"maximum": max_over, "minimum": min, "mean": mean, "median": median}
-#: options of modes
+#: the options of each mode
 _OPTIONS = {
     "constant": {"constant_values"}, "linear_ramp": {"end_values"}, "reflect": {"reflect_type"},
     "symmetric": {"reflect_type"}, **{mode: {"stat_length"} for mode in _STATISTICS},
@@ -53,18 +53,18 @@ def _pairs(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
 
 
 def pad(array: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> Any:
-    """``array`` with elements before and after it along each dimension.
+    """Pad ``array`` before and after each dimension.
 
     Args:
-      pad_width: a number, (before, after), or one such pair a dimension. Static.
+      pad_width: a number, (before, after), or one such pair per dimension. Static.
       mode: "constant" (``constant_values=0``), "edge", "reflect", "symmetric", "wrap", "empty", "linear_ramp"
         (``end_values=0``), "maximum", "minimum", "mean" or "median" (of all elements of the dimension, or of the
-        ``stat_length`` nearest). "reflect" and "symmetric" with ``reflect_type="odd"`` go on as ``2 * edge - x``.
-        Integers are rounded to the nearest. A function is called, as NumPy calls it, with each padded vector along
-        each dimension, its widths, the dimension and a dict of options, and returns the vector.
+        ``stat_length`` nearest). "reflect" and "symmetric" with ``reflect_type="odd"`` continue as ``2 * edge - x``.
+        Integer results are rounded to nearest. A function is called as by NumPy, with each padded vector along each
+        dimension, its widths, the dimension and a dict of options, and returns the vector.
 
     Raises:
-      ArgumentError: unknown mode or option, negative widths. ArgumentTypeError: widths that are no integers.
+      ArgumentError: an unknown mode or option, or negative widths. ArgumentTypeError: widths are not integers.
 
     >>> pad(np.array([1, 2]), (1, 2)).tolist()
     [0, 1, 2, 0, 0]
@@ -96,7 +96,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> A
 
 
 def _by_function(x: Any, widths: Sequence[tuple[int, int]], function: Callable[..., Any], options: Any) -> Any:
-    """Zeros around ``x``, then ``function`` of each vector of each dimension in turn."""
+    """Pad ``x`` with zeros, then apply ``function`` to each vector of each dimension in turn."""
     x = _constant(x, widths, 0)
     for d, width in enumerate(widths):
         x = apply_along_axis(function, d, x, width, d, options)
@@ -105,7 +105,7 @@ def _by_function(x: Any, widths: Sequence[tuple[int, int]], function: Callable[.
 
 def _constant(x: Any, widths: Sequence[tuple[int, int]], values: Any) -> Any:
     def fill(value: Any) -> Any:
-        if type(value) is int and value == 0:  # known to be zero wherever it is seen
+        if type(value) is int and value == 0:  # a literal zero, which passes can recognize
             return convert(ops.scalar_like(0, x), dtype, weak)
         value = asarray(value)
         value = reshape(value, ()) if typeof(value).size == 1 else value
@@ -136,12 +136,12 @@ def _rearranged(x: Any, widths: Sequence[tuple[int, int]], mode: Any) -> Any:
 
 
 def _odd(x: Any, widths: Sequence[tuple[int, int]], mode: str) -> Any:
-    """Reflections in the point at each edge, ``2 * edge - x``, as often as it takes to be wide enough."""
+    """Pad with point reflections at each edge, ``2 * edge - x``, repeated until wide enough."""
     for d, (before, after) in enumerate(widths):
         n = typeof(x).shape[d]
         if n == 0 and before + after:
             raise ArgumentError(f"pad: dimension {d} has size 0, mode {mode!r} has nothing to repeat")
-        own = 1 if mode == "reflect" and n > 1 else 0  # whether the edge itself is left out
+        own = 1 if mode == "reflect" and n > 1 else 0  # whether the edge itself is not repeated
         while before or after:
             n = typeof(x).shape[d]
             left, right = min_of(before, n - own), min_of(after, n - own)
@@ -167,14 +167,14 @@ def _statistic(statistic: Callable[..., Any], lengths: Sequence[tuple[Any, Any]]
 
 
 def _rounded(x: Any, dtype: np.dtype) -> Any:
-    """``x`` for ``dtype``: rounded, if that holds integers."""
+    """``x`` rounded if ``dtype`` is an integer dtype."""
     exact = dtypes.is_integer(dtype) and dtypes.is_inexact(typeof(x).dtype)
     return ops.round_half_even(x) if exact else x
 
 
 @promotes_freely()
 def _edges(x: Any, widths: Sequence[tuple[int, int]], make: Callable[..., Any]) -> Any:
-    """``make(x, dimension, at the low end?, width)`` gives what stands before and after."""
+    """Concatenate ``make(x, dimension, at the low end?, width)`` before and after ``x`` in each dimension."""
     for d, (before, after) in enumerate(widths):
         parts = [make(x, d, True, before)] if before else []
         parts.append(x)
@@ -192,7 +192,7 @@ def _repeat(x: Any, d: int, n: int, like: ShapedArray) -> Any:
 def _ramp(ends: Sequence[tuple[Any, Any]]) -> Callable[..., Any]:
     def make(x: Any, d: int, low: bool, n: int) -> Any:
         dtype, end = typeof(x).dtype, scalar_like(ends[d][0 if low else 1], x)
-        if n == 1:  # even of an infinite edge
+        if n == 1:  # including an infinite edge
             return broadcast_in_dim(end, [1 if i == d else s for i, s in enumerate(typeof(x).shape)], ())
         size = typeof(x).shape[d]
         edge = slice_in_dim(x, 0, 1, 1, d) if low else slice_in_dim(x, size - 1, size, 1, d)

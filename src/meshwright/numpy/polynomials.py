@@ -1,4 +1,4 @@
-"""Polynomials as vectors of coefficients, the highest power first (``numpy.poly*``)."""
+"""Polynomials as vectors of coefficients, highest power first (``numpy.poly*``)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from meshwright.ops.shape.slice_pad import pad
 
 
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
-    """The polynomial's value at every element of ``x``, by Horner's rule.
+    """Evaluate the polynomial at every element of ``x``, by Horner's rule.
 
-    All steps are written out, whatever ``unroll`` says.
+    The loop is fully unrolled; ``unroll`` has no effect.
 
     >>> polyval(np.array([2.0, 0.0, 1.0]), 3.0).item()
     19.0
@@ -45,7 +45,7 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
 
 
 def _aligned(a1: Any, a2: Any) -> tuple[Any, Any]:
-    """Two vectors, the shorter one with zeros before it."""
+    """Two vectors, the shorter one padded with leading zeros."""
     a, b = promote_all([atleast_1d(asarray(a1)), atleast_1d(asarray(a2))])
     n, zero = max(typeof(a).size, typeof(b).size), scalar_like(0, a)
     return pad(a, zero, [(n - typeof(a).size, 0, 0)]), pad(b, zero, [(n - typeof(b).size, 0, 0)])
@@ -70,7 +70,7 @@ def polysub(a1: Any, a2: Any) -> Any:
 
 
 def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
-    """The product of two polynomials; ``trim_leading_zeros`` takes those of concrete operands away first.
+    """The product of two polynomials; ``trim_leading_zeros`` first removes those of concrete operands.
 
     >>> polymul(np.array([1.0, 2.0]), np.array([1.0, -2.0])).tolist()
     [1.0, 0.0, -4.0]
@@ -80,7 +80,7 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
 
 
 def _without_leading_zeros(p: Any) -> Any:
-    """A concrete polynomial without leading zeros, but for the last coefficient."""
+    """A concrete polynomial without leading zeros; keeps at least one coefficient."""
     value = np.asarray(p)
     positions = np.flatnonzero(value)
     return p[int(positions[0]) if len(positions) else value.size - 1 :]
@@ -88,8 +88,8 @@ def _without_leading_zeros(p: Any) -> Any:
 
 @promotes_freely("u", "v")
 def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, Any]:
-    """``(quotient, remainder)`` of two polynomials; the remainder keeps leading zeros, unless ``trim_leading_zeros``
-    takes those of a concrete one away.
+    """``(quotient, remainder)`` of two polynomials. The remainder keeps leading zeros, unless it is concrete and
+    ``trim_leading_zeros`` is set.
 
     Raises:
       ArgumentError: ``v`` has no coefficients.
@@ -130,7 +130,7 @@ def polyder(p: Any, m: int = 1) -> Any:
 
 
 def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
-    """The ``m``-th integral of a polynomial, with constants ``k`` (one, or one for each integration).
+    """The ``m``-th antiderivative of a polynomial, with integration constants ``k`` (one, or one per integration).
 
     >>> polyint(np.array([2.0, 2.0]), k=3.0).tolist()
     [1.0, 2.0, 3.0]
@@ -152,9 +152,9 @@ def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
 
 
 def poly(seq_of_zeros: Any) -> Any:
-    """The polynomial with these zeros, or of a square matrix its characteristic one, and leading coefficient 1.
+    """The monic polynomial with these zeros, or the characteristic polynomial of a square matrix.
 
-    That of a matrix has complex coefficients, since its zeros are eigenvalues.
+    The latter has complex coefficients, since its zeros are eigenvalues.
 
     Raises:
       ArgumentError: neither a vector nor a square matrix.
@@ -181,18 +181,18 @@ def poly(seq_of_zeros: Any) -> Any:
 def polyfit(
     x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: Any = None, cov: bool | str = False
 ) -> Any:  # fmt: skip
-    """The polynomial of degree ``deg`` that fits points best in the sense of least squares.
+    """Least squares fit of a polynomial of degree ``deg`` to points.
 
     Args:
-      x: vector of n positions; y: n values, or shape (n, k) for k fits.
-      rcond: singular values below this part of the largest count as 0 (default: n epsilons).
+      x: vector of n positions. y: n values, or shape (n, k) for k fits.
+      rcond: singular values below this fraction of the largest count as 0 (default: n epsilons).
       full: return ``(polynomial, residuals, rank, singular values, rcond)``.
       w: a weight for each residual.
       cov: return ``(polynomial, covariances of its coefficients)``, scaled by the residuals unless it is
         ``"unscaled"``.
 
     Raises:
-      ArgumentError: ``deg`` is negative, or ``cov`` of as many coefficients as points.
+      ArgumentError: ``deg`` is negative, or ``cov`` with as many coefficients as points.
       ShapeError: shapes other than these.
 
     >>> np.round(polyfit(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]), 1), 3).tolist()
@@ -213,7 +213,7 @@ def polyfit(
     for weight in weights:
         powers = multiply(powers, reshape(weight, (n, 1)))
         values = multiply(values, reshape(weight, (n,) + (1,) * (typeof(values).ndim - 1)))
-    # Columns of length 1, so that ``rcond`` does not judge powers by their size.
+    # Normalize the columns, so that ``rcond`` does not discard powers because of their magnitude.
     lengths = vector_norm(powers, axis=0)
     tolerance = n * float(np.finfo(typeof(lengths).dtype).eps) if rcond is None else rcond
     scaled = divide(powers, reshape(lengths, (1, degree + 1)))
@@ -225,7 +225,7 @@ def polyfit(
 
 
 def _covariance(scaled: Any, lengths: Any, residuals: Any, ndim: int, cov: bool | str) -> Any:
-    """The covariances of the coefficients of a fit, from its powers in columns of length 1."""
+    """The covariances of the coefficients of a fit, from its normalized columns of powers."""
     n, count = typeof(scaled).shape
     base = divide(inv(dot(scaled.T, scaled)), multiply(lengths[:, None], lengths[None, :]))
     if cov == "unscaled":
@@ -243,14 +243,14 @@ def roots(p: Any, *, strip_zeros: bool = True) -> Any:
 
     Args:
       p: vector of n coefficients, the highest power first.
-      strip_zeros: leave out leading zeros, so that only that many zeros come out as there are; their number must be
-        known. Without, the first coefficients must not be 0 (the results are NaN then), and ``p`` may be traced.
+      strip_zeros: remove leading zeros, whose number must be known, so that the result has no spurious zeros. If false,
+        the first coefficient must not be 0 (the results would be NaN), and ``p`` may be traced.
 
     Returns:
-      complex, shape (degree,).
+      Complex zeros, shape (degree,).
 
     Raises:
-      ArgumentError: not a vector. ConcretizationTypeError: a traced ``p``, whose zeros are to be stripped.
+      ArgumentError: not a vector. ConcretizationTypeError: a traced ``p`` with ``strip_zeros``.
 
     >>> sorted(roots(np.array([1.0, 0.0, -4.0])).real.round(3).tolist())
     [-2.0, 2.0]

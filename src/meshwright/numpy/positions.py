@@ -1,4 +1,4 @@
-"""Positions in arrays: of triangles and diagonals, flat ones and their coordinates, and grids written as slices."""
+"""Positions in arrays: of triangles and diagonals, flat and by coordinates, and grids written as slices."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
 
 
 def diag_indices_from(arr: Any) -> tuple[Any, ...]:
-    """:func:`diag_indices` for the shape of an array with dimensions of one size.
+    """:func:`diag_indices` for the shape of an array whose dimensions have equal sizes.
 
     >>> diag_indices_from(np.ones((2, 2)))[0].tolist()
     [0, 1]
@@ -101,7 +101,7 @@ def mask_indices(n: int, mask_func: Callable[..., Any], k: Any = 0, *, size: int
 
 @promotes_freely()
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
-    """The coordinates of flat positions in an array of ``shape``; out of range the nearest, as in JAX.
+    """The coordinates of flat positions in an array of ``shape``; out-of-range positions are clipped, as in JAX.
 
     >>> [p.item() for p in unravel_index(5, (2, 3))]
     [1, 2]
@@ -127,13 +127,14 @@ def ravel_multi_index(
     """The flat positions of coordinates in an array of shape ``dims``.
 
     Args:
-      multi_index: an array of integers for each dimension.
-      mode: out of range, "raise" (for concrete coordinates), "wrap" or "clip"; one, or one for each dimension.
+      multi_index: one array of integers per dimension.
+      mode: for out-of-range coordinates: "raise" (concrete ones only), "wrap" or "clip"; one mode, or one per
+        dimension.
       order: "C" or "F".
       dtype: of the result.
 
     Raises:
-      ArgumentError: coordinates out of range, another mode or order.
+      ArgumentError: coordinates out of range, or an unknown mode or order.
 
     >>> ravel_multi_index((1, 2), (2, 3)).item()
     5
@@ -157,7 +158,7 @@ def ravel_multi_index(
 
 def _inside(i: Any, size: int, mode: str) -> Any:
     if mode == "raise":
-        value = np.asarray(i)  # a tracer says what to do instead
+        value = np.asarray(i)  # raises the right error for a tracer
         if ((value < 0) | (value >= size)).any():
             raise ArgumentError(f"ravel_multi_index: a coordinate is outside of [0, {size}); mode='clip' or 'wrap'")
         return i
@@ -166,7 +167,7 @@ def _inside(i: Any, size: int, mode: str) -> Any:
 
 # --- grids --------------------------------------------------------------------------------------------------
 def ix_(*args: Any) -> tuple[Any, ...]:
-    """Vectors shaped so that together they index the grid of all combinations; bools mean where they are true.
+    """Vectors shaped to index the grid of all combinations; bools are replaced by their true positions.
 
     >>> [i.shape for i in ix_(np.array([0, 1]), np.array([2, 3, 4]))]
     [(2, 1), (1, 3)]
@@ -183,7 +184,7 @@ def ix_(*args: Any) -> tuple[Any, ...]:
 
 
 def _range_of(s: slice, name: str) -> Any:
-    """``start:stop:step`` as numbers; a complex step is how many, both ends among them."""
+    """``start:stop:step`` as numbers; a complex step is the number of points, including both ends."""
     start = 0 if s.start is None else s.start
     if s.stop is None:
         raise ArgumentError(f"{name}: the slice {s} needs a stop")
@@ -193,7 +194,7 @@ def _range_of(s: slice, name: str) -> Any:
 
 
 class _Grid:
-    """``grid[0:3, 0:1:5j]``: coordinates over slices, whole or (``sparse``) broadcasting to the grid."""
+    """``grid[0:3, 0:1:5j]``: coordinates over slices, full or (``sparse``) broadcastable to the grid."""
 
     def __init__(self, name: str, sparse: bool) -> None:
         self.name = name
@@ -215,7 +216,7 @@ ogrid = _Grid("ogrid", True)
 
 
 class _Joiner:
-    """``r_[0:3, 5, x]``: arrays, numbers and slices one after the other along an axis."""
+    """``r_[0:3, 5, x]``: concatenates arrays, numbers and slices along an axis."""
 
     def __init__(self, name: str, axis: int, ndmin: int, place: int) -> None:
         self.name = name
@@ -245,7 +246,7 @@ class _Joiner:
             return x
         if own == 0:
             return expand_dims(x, tuple(range(missing)))
-        first = place if place >= 0 else missing + place + 1  # where the array's own dimensions begin
+        first = place if place >= 0 else missing + place + 1  # the first of the array's own dimensions
         return expand_dims(x, tuple(d for d in range(missing + own) if not first <= d < first + own))
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""Operands of array functions: brought to one dtype and one shape by a plan that is made once for each set of types.
+"""Brings operands of array functions to one dtype and one shape, by a plan cached for each combination of types.
 
-Promotion is JAX's lattice (:func:`meshwright.core.dtypes.promote`). A Python number or rank-0 operand beside arrays
-reaches the op as a scalar, since ops take scalars beside arrays: nothing is recorded for it.
+Promotion follows JAX's lattice (:func:`meshwright.core.dtypes.promote`). A Python number or rank-0 operand next to
+arrays is passed to the op as a scalar, which ops accept, so nothing is recorded for broadcasting it.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ _WIDE = {int: dtypes.int64, float: dtypes.float64, complex: dtypes.complex128}
 
 
 def is_python_number(x: Any) -> bool:
-    """A Python ``bool``, ``int``, ``float`` or ``complex`` (NumPy scalars are arrays)."""
+    """Whether ``x`` is a Python ``bool``, ``int``, ``float`` or ``complex`` (NumPy scalars are arrays)."""
     return isinstance(x, _PYTHON_NUMBERS) and not isinstance(x, np.generic)
 
 
 def is_arraylike(x: Any) -> bool:
-    """Something array functions take: an array, tracer, NumPy array or scalar, or Python number."""
+    """Whether array functions accept ``x``: an array, tracer, NumPy array or scalar, or Python number."""
     return isinstance(x, (Array, np.ndarray, np.generic, *_PYTHON_NUMBERS)) or type(x) in FOREIGN
 
 
 def aval_of(x: Any, name: str, position: int = 0) -> ShapedArray:
-    """The aval of an argument of function ``name``.
+    """The aval of the argument number ``position`` of function ``name``.
 
     Raises:
       ArgumentTypeError: the argument cannot be an array; says which one.
     """
     if isinstance(x, Typed):
         return x.aval
-    if type(x) is int:  # out-of-range integers are judged beside the dtype that they are promoted to
+    if type(x) is int:  # the range of integers is checked later, against the promoted dtype
         return ShapedArray((), dtypes.int64 if config.enable_x64 else dtypes.int32, True)
     try:
         return typeof(x)
@@ -78,10 +78,10 @@ def _scalar_array(key: Any, dtype: np.dtype, weak: bool) -> Array:
 
 
 def scalar(value: Any, dtype: np.dtype, weak: bool = False, name: str = "array") -> Any:
-    """A Python number as a rank-0 operand of ``dtype``; a cached array when evaluating, else a literal.
+    """A Python number as a rank-0 operand of ``dtype``: a cached array when evaluating, else a literal.
 
     Raises:
-      IntegerRangeError: an integer that ``dtype`` cannot hold.
+      IntegerRangeError: ``dtype`` cannot represent the integer.
     """
     if STATE.trace is EVAL:
         kind = type(value)
@@ -116,13 +116,13 @@ def scalar_like(value: Any, x: Any) -> Any:
 
 
 def strong_array(x: Any) -> Any:
-    """``x``, and not weakly typed unless it is of rank 0: what JAX makes with a constant spread over an array."""
+    """``x``, not weakly typed unless it is of rank 0, like JAX's result of combining a constant with an array."""
     aval = typeof(x)
     return convert(x, aval.dtype) if aval.ndim and aval.weak_type else x
 
 
 def as_operand(x: Any, name: str) -> Any:
-    """An argument of function ``name`` as something ops take; Python numbers become rank-0 constants."""
+    """An argument of function ``name`` in a form that ops accept; Python numbers become rank-0 constants."""
     return x if isinstance(x, Typed) else operands(name, (x,))[0]
 
 
@@ -134,10 +134,10 @@ def _too_large(value: Any, dtype: np.dtype, name: str) -> IntegerRangeError:
 
 
 def check_integer(value: Any, dtype: np.dtype, name: str) -> None:
-    """Raise if a Python integer is one of neither ``dtype`` nor the type that integers have, from which it would wrap.
+    """Raise if a Python integer fits neither ``dtype`` nor the default integer type, from which it would wrap.
 
     Raises:
-      IntegerRangeError: with the remedy.
+      IntegerRangeError: out of range; names a remedy.
     """
     own = dtypes.int64 if config.enable_x64 else dtypes.int32
     if not any(np.iinfo(t).min <= value <= np.iinfo(t).max for t in (own, dtype) if t.name in _NUMPYS_INTEGERS):
@@ -150,10 +150,10 @@ _NUMPYS_INTEGERS = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bit
 # --- shapes -------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=4096)
 def broadcast_shapes(*shapes: tuple[int, ...], name: str = "broadcast_shapes") -> tuple[int, ...]:
-    """The shape that arrays of these shapes broadcast to, as in NumPy.
+    """The common shape to which arrays of these shapes broadcast, as in NumPy.
 
     Raises:
-      ShapeError: two sizes of one dimension differ and neither is 1.
+      ShapeError: two sizes of a dimension differ and neither is 1.
 
     >>> broadcast_shapes((3, 1), (4,))
     (3, 4)
@@ -174,7 +174,7 @@ def broadcast_shapes(*shapes: tuple[int, ...], name: str = "broadcast_shapes") -
 
 
 def spread(x: Any, shape: Sequence[int]) -> Any:
-    """NumPy broadcasting of ``x`` to ``shape``, which it must fit."""
+    """Broadcast ``x`` to ``shape``, with which it must be compatible."""
     ndim = typeof(x).ndim
     return broadcast_in_dim(x, shape, range(len(shape) - ndim, len(shape)))
 
@@ -184,12 +184,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def promotes_freely(*given: str, ranks: bool = True) -> Callable[[F], F]:
-    """Of a function whose arithmetic mixes ranks and dtypes by itself: the options ``numpy_rank_promotion`` and
-    ``numpy_dtype_promotion`` are about operands that a user gives, and let pass what happens inside.
+    """Decorate a function so that mixing ranks and dtypes inside it is allowed.
+
+    The options ``numpy_rank_promotion`` and ``numpy_dtype_promotion`` then apply only to operands given by the user.
 
     Args:
-      given: the parameters whose arguments the options are held against; several only where they meet in an operation.
-      ranks: whether their ranks are; not where the function states another rank for each.
+      given: the parameters to which the options apply; name several only if they are combined in one operation.
+      ranks: whether the option for ranks applies; false if the function specifies different ranks for them.
 
     >>> promotes_freely("x")(lambda x: x)(3)
     3
@@ -215,10 +216,10 @@ def promotes_freely(*given: str, ranks: bool = True) -> Callable[[F], F]:
 
 
 def _hold_to_options(name: str, args: Sequence[Any], ranks: bool) -> None:
-    """Refuses, or warns of, what the options of promotion say of these operands.
+    """Apply the promotion options to these operands: refuse or warn.
 
     Raises:
-      TypePromotionError, ShapeError: naming ``name``.
+      TypePromotionError, ShapeError: the options forbid it; names ``name``.
     """
     avals = [aval_of(x, name, i) for i, x in enumerate(args) if is_arraylike(x)]
     with _naming(name):
@@ -229,7 +230,7 @@ def _hold_to_options(name: str, args: Sequence[Any], ranks: bool) -> None:
 
 @contextlib.contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Errors of promotion say which function they are of."""
+    """Add the function's name to promotion errors raised inside."""
     try:
         yield
     except TypePromotionError as error:
@@ -239,7 +240,7 @@ def _naming(name: str) -> Iterator[None]:
 # --- plans --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class OperandPlan:
-    """What each operand needs: ``converts[i]``, ``spreads[i]``; ``ready`` if none needs anything."""
+    """The conversions that operands need: ``converts[i]``, ``spreads[i]``; ``ready`` if there are none."""
 
     dtype: np.dtype
     weak: bool
@@ -247,7 +248,7 @@ class OperandPlan:
     converts: tuple[bool, ...]
     spreads: tuple[bool, ...]
     ready: bool
-    #: of operands of different ranks, where that is to be told
+    #: the warning about different ranks, if one is to be given
     warning: str = ""
 
 
@@ -268,15 +269,15 @@ def operand_plan(name: str, avals: tuple[ShapedArray, ...], to_inexact: bool, se
     return OperandPlan(dtype, weak, shape, converts, spreads, ready, _rank_warning(name, avals))
 
 
-#: functions of operands whose ranks JAX lets differ
+#: functions for which JAX always allows operands of different ranks
 _RANKS_DIFFER = frozenset({"where", "heaviside", "gcd"})
 
 
 def _rank_warning(name: str, avals: Sequence[ShapedArray]) -> str:
-    """What ``numpy_rank_promotion`` has to say of these operands.
+    """The warning that ``numpy_rank_promotion`` requires for these operands, or "".
 
     Raises:
-      ShapeError: they have different ranks, which was not to be.
+      ShapeError: they have different ranks, and the option is "raise".
     """
     shapes = [a.shape for a in avals if a.shape]
     if config.numpy_rank_promotion == "allow" or name in _RANKS_DIFFER or len(set(map(len, shapes))) < 2:
@@ -294,14 +295,14 @@ def operands(name: str, args: Sequence[Any], to_inexact: bool = False) -> list[A
     """``args`` promoted to one dtype and broadcast to one shape (scalars stay scalars).
 
     Raises:
-      ArgumentTypeError, DTypeError, ShapeError: naming ``name``.
+      ArgumentTypeError, DTypeError, ShapeError: invalid operands; names ``name``.
     """
     avals = tuple([aval_of(x, name, i) for i, x in enumerate(args)])
     return apply_plan(name, operand_plan(name, avals, to_inexact, config.tracing), args)
 
 
 def apply_plan(name: str, plan: OperandPlan, args: Sequence[Any]) -> list[Any]:
-    """Operands as ``plan`` says."""
+    """Apply ``plan`` to the operands."""
     if plan.warning:
         warn(plan.warning, RankPromotionWarning)
     out = []
@@ -316,7 +317,7 @@ def apply_plan(name: str, plan: OperandPlan, args: Sequence[Any]) -> list[Any]:
 
 
 def promote_all(arrays: Sequence[Any]) -> list[Any]:
-    """Arrays in their common dtype, shapes as they are."""
+    """Arrays in their common dtype; shapes are unchanged."""
     dtype, weak = dtypes.promote((typeof(x).dtype, typeof(x).weak_type) for x in arrays)
     return [converted(x, dtype, weak) for x in arrays]
 
@@ -329,21 +330,21 @@ def converted(x: Any, dtype: np.dtype, weak: bool = False) -> Any:
 
 
 def as_positions(x: Any) -> Any:
-    """Bools and integers of a traced or other array in a type that holds any dimension's size, of 32 bits or more."""
+    """Bools and narrow integers as 32-bit integers, which can represent positions."""
     dtype = typeof(x).dtype
     narrow = dtypes.is_bool(dtype) or (dtypes.is_integer(dtype) and dtypes.bit_width(dtype) < 32)
     return convert(x, dtypes.int32) if narrow else x
 
 
 def known_positions(x: np.ndarray) -> np.ndarray:
-    """Integers that are known as int64, in which no sum with a size overflows; the largest for those beyond it."""
+    """Concrete integers as int64, clamped to its maximum, so that adding a size cannot overflow."""
     if x.dtype.kind == "u":
         x = np.minimum(x.astype(np.uint64), np.iinfo(np.int64).max)
     return x.astype(np.int64)
 
 
 def cast_numpy(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """NumPy's conversion, without its warnings for NaN to integer."""
+    """Convert by NumPy, without its warnings about NaN to integer."""
     if value.dtype.kind == "c" and (dtypes.is_integer(dtype) or dtypes.is_float(dtype)):
         warn_of_lost_parts(value.dtype, dtype)
         value = value.real
@@ -356,7 +357,7 @@ def dtypes_of(*args: Any) -> list[tuple[np.dtype, bool]]:
     """The dtypes of arrays, numbers and dtypes, and whether they are weak.
 
     Raises:
-      ArgumentError: there are none.
+      ArgumentError: there are no arguments.
     """
     pairs = []
     for i, x in enumerate(args):
@@ -373,7 +374,7 @@ def dtypes_of(*args: Any) -> list[tuple[np.dtype, bool]]:
 
 
 def result_type(*args: Any) -> np.dtype:
-    """The dtype that arrays, numbers and dtypes promote to together.
+    """The dtype to which arrays, numbers and dtypes promote.
 
     >>> result_type(np.int32, 1.0)
     dtype('float32')

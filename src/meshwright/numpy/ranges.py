@@ -1,4 +1,4 @@
-"""Evenly spaced numbers and grids; matrices given by where an element stands: eye, tri, diag."""
+"""Evenly spaced numbers and grids, and matrices defined by element positions: eye, tri, diag."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None,
     axis: int = 0, *, device: Any = None,
 ) -> Any:  # fmt: skip
-    """``num`` numbers from ``start`` to ``stop``, evenly apart; arrays give one more dimension, at ``axis``.
+    """``num`` evenly spaced numbers from ``start`` to ``stop``; for arrays, along a new dimension at ``axis``.
 
     Args:
       start, stop: numbers, or arrays whose shapes broadcast together.
@@ -49,7 +49,7 @@ def linspace(
       retstep: return ``(numbers, distance)``.
 
     Raises:
-      ArgumentError: ``num`` is negative; ShapeError: shapes do not broadcast.
+      ArgumentError: ``num`` is negative. ShapeError: shapes do not broadcast.
 
     >>> linspace(0, 1, 3).tolist()
     [0.0, 0.5, 1.0]
@@ -70,12 +70,12 @@ def linspace(
     result = asarray(result, device=device)
     if not retstep:
         return result
-    # Of no gap there is no length.
+    # Without a gap there is no distance.
     return result, ops.div(ops.sub(high, low), scalar_like(gaps if num > bool(endpoint) else np.nan, low))
 
 
 def _computed(start: Any, stop: Any, dtype: Any, name: str) -> tuple[np.dtype, np.dtype]:
-    """(the dtype to compute in, the dtype of the result) of a range of numbers."""
+    """(computation dtype, result dtype) of a range of numbers."""
     bounds = result_type(start, stop)
     target = inexact(bounds) if dtype is None else dtypes.requested(dtype, name)
     if dtypes.is_complex(bounds) and not dtypes.is_complex(target):
@@ -85,7 +85,7 @@ def _computed(start: Any, stop: Any, dtype: Any, name: str) -> tuple[np.dtype, n
 
 @compiled(static_argnums=(2, 3))
 def _between(low: Any, high: Any, num: int, gaps: int) -> Any:
-    """The first ``num`` of ``gaps + 1`` numbers evenly apart, along a new first dimension."""
+    """The first ``num`` of ``gaps + 1`` evenly spaced numbers, along a new first dimension."""
     computed, shape = typeof(low).dtype, typeof(low).shape
     if num == 1:
         return broadcast_in_dim(low, (1, *shape), tuple(range(1, len(shape) + 1)))
@@ -93,7 +93,7 @@ def _between(low: Any, high: Any, num: int, gaps: int) -> Any:
     weight = ops.div(count, scalar_like(gaps, count))
     weight = broadcast_in_dim(converted(weight, computed), (num, *shape), (0,))
     result = add(multiply(low, subtract(1, weight)), multiply(high, weight))
-    # XLA may multiply by a reciprocal, which need not give 1 at the end; and the end is one of infinities, too.
+    # XLA may multiply by a reciprocal, which may not give exactly 1 at the end; and the end may be infinite.
     last = broadcast_in_dim(ops.eq(count, scalar_like(gaps, count)), (num, *shape), (0,))
     return select(last, broadcast_in_dim(high, (num, *shape), tuple(range(1, len(shape) + 1))), result)
 
@@ -102,7 +102,7 @@ def _between(low: Any, high: Any, num: int, gaps: int) -> Any:
 def logspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
 ) -> Any:
-    """``base`` to the powers ``linspace(start, stop, num)``.
+    """``base`` raised to the powers ``linspace(start, stop, num)``.
 
     >>> logspace(0, 2, 3, base=2.0).tolist()
     [1.0, 2.0, 4.0]
@@ -113,19 +113,19 @@ def logspace(
 
 @promotes_freely("start", "stop")
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
-    """``num`` numbers from ``start`` to ``stop``, each the same multiple of the one before; both of one sign.
+    """``num`` geometrically spaced numbers from ``start`` to ``stop``, which have the same sign.
 
     >>> geomspace(1.0, 4.0, 3).shape
     (3,)
     """
     computed, target = _computed(start, stop, dtype, "geomspace")
     low, high = (converted(asarray(x), computed) for x in (start, stop))
-    if not dtypes.is_complex(computed):  # of two negative numbers, the numbers between their magnitudes
+    if not dtypes.is_complex(computed):  # for two negative numbers, compute with their magnitudes
         both = logical_and(ops.lt(low, scalar_like(0, low)), ops.lt(high, scalar_like(0, high)))
         sign = where(both, scalar_like(-1, low), scalar_like(1, low))
         low, high = multiply(low, sign), multiply(high, sign)
     result = exp(linspace(log(low), log(high), num, endpoint, False, computed))
-    place = iota(dtypes.int32, typeof(result).shape, 0)  # the ends are exact
+    place = iota(dtypes.int32, typeof(result).shape, 0)  # to set the ends exactly
     result = where(ops.eq(place, np.int32(0)), expand_dims(low, (0,)), result)
     if endpoint and num > 1:
         result = where(ops.eq(place, np.int32(num - 1)), expand_dims(high, (0,)), result)
@@ -135,14 +135,14 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
 
 
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
-    """Coordinate arrays of a grid from one-dimensional coordinate lists.
+    """Coordinate arrays of a grid from one-dimensional coordinates.
 
     Args:
-      sparse: give arrays that broadcast to the grid instead of whole ones.
-      indexing: "xy" (first two dimensions swapped, as for pictures) or "ij".
+      sparse: return arrays that broadcast to the grid.
+      indexing: "xy" (first two dimensions swapped, as for images) or "ij".
 
     Raises:
-      ArgumentError: another ``indexing``; ShapeError: inputs of more than one dimension.
+      ArgumentError: another ``indexing``. ShapeError: inputs with more than one dimension.
 
     >>> [g.shape for g in meshgrid(np.arange(2), np.arange(3))]
     [(3, 2), (3, 2)]
@@ -170,7 +170,7 @@ def _position_mask(n: int, m: int, k: Any, compare: Any) -> Any:
     """``compare(row + k, column)`` over an ``n`` by ``m`` matrix.
 
     Raises:
-      ArgumentTypeError: ``k`` is no integer.
+      ArgumentTypeError: ``k`` is not an integer.
     """
     if not (isinstance(k, Tracer) and dtypes.is_integer(k.dtype)):
         k = static_int(k, "matrices by position", "k")
@@ -182,7 +182,7 @@ def _position_mask(n: int, m: int, k: Any, compare: Any) -> Any:
 
 
 def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Any:
-    """``N`` by ``M`` zeros with ones on diagonal ``k`` (positive: above the main one).
+    """An ``N`` by ``M`` matrix of zeros with ones on diagonal ``k`` (positive: above the main one).
 
     >>> eye(2).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -204,7 +204,7 @@ def identity(n: int, dtype: Any = None) -> Any:
 
 
 def tri(N: int, M: int | None = None, k: Any = 0, dtype: Any = None) -> Any:
-    """``N`` by ``M`` ones at and below diagonal ``k``, zeros above.
+    """An ``N`` by ``M`` matrix with ones at and below diagonal ``k`` and zeros above.
 
     >>> tri(2).tolist()
     [[1.0, 0.0], [1.0, 1.0]]
@@ -225,7 +225,7 @@ def _triangle(name: str, x: Any, k: Any, lower: bool) -> Any:
 
 
 def tril(m: Any, k: Any = 0) -> Any:
-    """The last two dimensions at and below diagonal ``k``; zeros above.
+    """The lower triangle of matrices: elements above diagonal ``k`` of the last two dimensions become zeros.
 
     >>> tril(np.ones((2, 2))).tolist()
     [[1.0, 0.0], [1.0, 1.0]]
@@ -234,7 +234,7 @@ def tril(m: Any, k: Any = 0) -> Any:
 
 
 def triu(m: Any, k: Any = 0) -> Any:
-    """The last two dimensions at and above diagonal ``k``; zeros below.
+    """The upper triangle of matrices: elements below diagonal ``k`` of the last two dimensions become zeros.
 
     >>> triu(np.ones((2, 2))).tolist()
     [[1.0, 1.0], [0.0, 1.0]]
@@ -243,7 +243,7 @@ def triu(m: Any, k: Any = 0) -> Any:
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The elements of diagonal ``offset`` of the matrices along two axes, as a last dimension.
+    """Diagonal ``offset`` of the matrices along two axes, as a last dimension.
 
     Raises:
       ShapeError: ``a`` has fewer than two dimensions.
@@ -265,7 +265,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
         *typeof(x).shape[:-2], min(low[-2], n) + size, min(low[-1], m) + size])  # fmt: skip
     mask = _position_mask(size, size, 0, ops.eq)
     entries = _sum_where(mask, block)
-    return strong_array(entries) if n == m and not offset else entries  # as JAX types the two
+    return strong_array(entries) if n == m and not offset else entries  # the weak types of JAX
 
 
 def _sum_where(mask: Any, block: Any) -> Any:
@@ -279,7 +279,7 @@ def _sum_where(mask: Any, block: Any) -> Any:
 
 
 def diag(v: Any, k: int = 0) -> Any:
-    """Of a vector: the matrix with it on diagonal ``k``. Of a matrix: its diagonal ``k``.
+    """For a vector, the matrix with it on diagonal ``k``; for a matrix, its diagonal ``k``.
 
     Raises:
       ShapeError: neither a vector nor a matrix.
@@ -299,7 +299,7 @@ def diag(v: Any, k: int = 0) -> Any:
 
 
 def diagflat(v: Any, k: int = 0) -> Any:
-    """The matrix with all elements of ``v`` on diagonal ``k``.
+    """The matrix with the elements of ``v`` on diagonal ``k``.
 
     >>> diagflat(np.array([[1], [2]])).tolist()
     [[1, 0], [0, 2]]
@@ -310,7 +310,7 @@ def diagflat(v: Any, k: int = 0) -> Any:
 
 @promotes_freely()
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
-    """The powers of a vector, as columns, from the highest down (or from 0 up).
+    """The Vandermonde matrix: powers of a vector as columns, from the highest down (or from 0 up).
 
     >>> vander(np.array([2, 3]), 2).tolist()
     [[2, 1], [3, 1]]
@@ -325,7 +325,8 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
 
 
 def indices(dimensions: Any, dtype: Any = int, sparse: bool = False) -> Any:
-    """The coordinates of every element of an array of this shape: one array a dimension, stacked or (sparse) a tuple.
+    """The coordinates of every element of an array of this shape: one array per dimension, stacked or (sparse) in a
+    tuple.
 
     >>> indices((2, 2))[1].tolist()
     [[0, 1], [0, 1]]

@@ -1,4 +1,5 @@
-"""Reductions over axes: sums, products, extremes, means, variances, counts; without NaN in :mod:`.nan_reductions`."""
+"""Reductions over axes: sums, products, extrema, means, variances, counts. Those without NaN:
+:mod:`.nan_reductions`."""
 
 from __future__ import annotations
 
@@ -25,22 +26,22 @@ from meshwright.ops.shape.rearrange import reshape
 from meshwright.runtime.executable import as_result
 
 Axis = Any
-_chosen = where  # parameters have its name
+_chosen = where  # parameters shadow the name
 
 
 def spread_over(reduced: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
-    """What was reduced over ``axes``, repeated over them again to ``shape``."""
+    """Broadcast the result of a reduction over ``axes`` back to ``shape``."""
     return broadcast_in_dim(reduced, shape, [d for d in range(len(shape)) if d not in axes])
 
 
 def strong(x: Any, dtype: np.dtype) -> Any:
-    """``x`` in ``dtype``, and not weakly typed."""
+    """``x`` in ``dtype``, not weakly typed."""
     aval = typeof(x)
     return convert(x, dtype) if aval.weak_type or aval.dtype != dtype else x
 
 
 def keep_dims(reduced: Any, shape: tuple[int, ...], axes: tuple[int, ...], keep: bool) -> Any:
-    """The result of a reduction with the reduced dimensions as size 1, if they are to be kept."""
+    """The result of a reduction, with reduced dimensions of size 1 if ``keep``."""
     if not keep:
         return as_result(reduced)
     return reshape(reduced, [1 if d in axes else s for d, s in enumerate(shape)])
@@ -56,12 +57,12 @@ def _wide(dtype: np.dtype, x64: bool) -> np.dtype:
 
 
 def sum_dtype(dtype: np.dtype, asked: Any, name: str) -> np.dtype:
-    """Dtype of a sum or product: narrow integers and bools become the default integer."""
+    """The dtype of a sum or product: narrow integers and bools become the default integer."""
     return _wide(dtype, dtypes.default_int() == dtypes.int64) if asked is None else dtypes.requested(asked, name)
 
 
 def _kept_dtype(a: Any, dtype: Any, promote_integers: bool, name: str) -> Any:
-    """The ``dtype`` argument of a sum that is not to widen integers."""
+    """The ``dtype`` argument of a sum that does not widen integers."""
     if dtype is not None or promote_integers:
         return dtype
     own = aval_of(a, name).dtype
@@ -73,10 +74,10 @@ def _is_half(dtype: np.dtype) -> bool:
 
 
 def _initial(value: Any, name: str) -> Any:
-    """What a reduction starts with.
+    """The initial value of a reduction.
 
     Raises:
-      ShapeError: several values, which would be spread over the result.
+      ShapeError: not a scalar, so it would be broadcast over the result.
     """
     value = as_operand(value, name)
     if typeof(value).ndim:
@@ -103,7 +104,7 @@ def _accumulate(name: str, x: Any, axis: Axis, dtype: Any, keepdims: bool, initi
     return keep_dims(strong(out, target), shape, axes, keepdims)
 
 
-#: what sums and products are of booleans that are asked for
+#: the logical ops that replace sums and products if a bool result is requested
 _OF_BOOLS = {reduce_sum: (red.reduce_or, False, ops.or_), red.reduce_prod: (red.reduce_and, True, ops.and_)}
 
 
@@ -111,18 +112,19 @@ def sum(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None, promote_integers: bool = True,
 ) -> Any:  # fmt: skip
-    """Sum over ``axis`` (an axis, several, or all). Names of axes of ``xmap`` and ``vmap`` may be among them.
+    """Sum over ``axis`` (one axis, several, or all), which may include names of ``xmap`` and ``vmap`` axes.
 
     Args:
-      a: array of any shape. Narrow integers and bools are summed in the default integer, half precision in float32.
-      dtype: of the sum and the result.
-      keepdims: keep the reduced dimensions, with size 1.
-      initial: added to the result.
-      where: which elements count; broadcasts with ``a``.
-      promote_integers: whether narrow integers are widened; without, they may overflow.
+      a: array of any shape. Narrow integers and bools are summed in the default integer type, half precision in
+        float32.
+      dtype: of the accumulation and the result.
+      keepdims: keep the reduced dimensions with size 1.
+      initial: a value added to the result.
+      where: selects the elements to include; broadcasts with ``a``.
+      promote_integers: whether to widen narrow integers; otherwise they may overflow.
 
     Raises:
-      ArgumentError: no such axis, or one named twice.
+      ArgumentError: an axis is out of range or repeats.
 
     >>> sum(np.arange(6).reshape(2, 3), axis=0).tolist()
     [3, 5, 7]
@@ -166,7 +168,7 @@ def _extremum(name: str, reduction: Any, limit: Any, combine: Any, over: Any, re
             raise ArgumentError(f"{name}: no {name} of zero elements (shape {shape}, axes {axes}); pass initial=")
         result = strong(reduction(x, axes), typeof(x).dtype)
         if initial is not None:
-            # An integer that does not fit is refused by the promotion, a float is cut off, as in JAX.
+            # An integer out of range is refused by promotion, a float is truncated, as in JAX.
             first = int(initial) if isinstance(initial, float) and not dtypes.is_inexact(typeof(x).dtype) else initial
             first = bool(first) if is_python_number(first) and dtypes.is_bool(typeof(x).dtype) else first
             first = first if is_python_number(first) else convert(_initial(first, name), typeof(x).dtype)
@@ -211,7 +213,7 @@ def _test(name: str, a: Any, axis: Axis, keepdims: bool, where_: Any, reduction:
 
 
 def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
-    """Whether all elements over ``axis`` are true (not 0).
+    """Whether all elements over ``axis`` are true (nonzero).
 
     >>> all(np.array([[True, False], [True, True]]), axis=1).tolist()
     [False, True]
@@ -221,7 +223,7 @@ def all(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
 
 
 def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
-    """Whether any element over ``axis`` is true (not 0).
+    """Whether any element over ``axis`` is true (nonzero).
 
     >>> any(np.array([[False, False], [True, False]]), axis=1).tolist()
     [False, True]
@@ -231,7 +233,7 @@ def any(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False, *, 
 
 
 def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
-    """How many elements are not 0.
+    """The number of nonzero elements.
 
     >>> count_nonzero(np.array([0, 3, 4])).item()
     2
@@ -241,7 +243,7 @@ def count_nonzero(a: Any, axis: Axis = None, keepdims: bool = False) -> Any:
 
 # --- positions ----------------------------------------------------------------------------------------------
 def position(name: str, a: Any, axis: Any, keepdims: bool, op: Any) -> Any:
-    """Positions that ``op`` finds along one axis, or in the flattened array without one."""
+    """The positions that ``op`` finds along one axis, or in the flattened array without one."""
     x = as_operand(a, name)
     shape = typeof(x).shape
     if axis is None:
@@ -258,7 +260,7 @@ def _nothing(name: str, shape: tuple[int, ...]) -> Any:
 
 
 def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
-    """Position of the maximum along ``axis`` (of the flattened array without one): the first, or of the first NaN.
+    """Position of the first maximum, or first NaN, along ``axis`` (in the flattened array without one).
 
     >>> argmax(np.array([[1, 5], [4, 2]]), axis=1).tolist()
     [1, 0]
@@ -268,7 +270,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool = F
 
 
 def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool = False) -> Any:
-    """Position of the minimum along ``axis`` (of the flattened array without one): the first, or of the first NaN.
+    """Position of the first minimum, or first NaN, along ``axis`` (in the flattened array without one).
 
     >>> argmin(np.array([[1, 5], [4, 2]]), axis=1).tolist()
     [0, 1]
@@ -286,7 +288,7 @@ def _count(shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
 
 
 def mean_dtype(x: Any, dtype: Any, name: str) -> tuple[np.dtype, np.dtype]:
-    """(dtype of the result, dtype to compute in) of a mean or variance."""
+    """(result dtype, computation dtype) of a mean or variance."""
     target = inexact(typeof(x).dtype) if dtype is None else dtypes.requested(dtype, name)
     return target, dtypes.float32 if _is_half(target) else target
 
@@ -298,7 +300,7 @@ def mean(
 
     Args:
       a: array of any shape.
-      where: which elements count; broadcasts with ``a``.
+      where: selects the elements to include; broadcasts with ``a``.
 
     >>> mean(np.array([1, 2, 6])).item()
     3.0
@@ -324,7 +326,7 @@ def _counted(where: Any, shape: tuple[int, ...], axes: tuple[int, ...], dtype: n
 
 
 def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
-    """NumPy broadcasting to a shape that ``x`` fits."""
+    """Broadcast ``x`` to a compatible shape."""
     ndim = aval_of(x, "broadcast_to").ndim
     return broadcast_in_dim(x, shape, range(len(shape) - ndim, len(shape)))
 
@@ -333,13 +335,13 @@ def var(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *,
     where: Any = None, mean: Any = None, correction: Any = None,
 ) -> Any:  # fmt: skip
-    """Variance over ``axis``: the mean squared distance from the mean, with the count less ``ddof``.
+    """Variance over ``axis``: the sum of squared distances from the mean, divided by the count minus ``ddof``.
 
     Args:
       a: array of any shape.
-      where: which elements count; broadcasts with ``a``.
-      mean: of ``a`` along ``axis``, kept with ``keepdims=True``, where it is known.
-      correction: another name of ``ddof``.
+      where: selects the elements to include; broadcasts with ``a``.
+      mean: the mean of ``a`` over ``axis`` with ``keepdims=True``, if it is known.
+      correction: alias of ``ddof``.
 
     >>> var(np.array([1.0, 3.0])).item()
     1.0
@@ -352,7 +354,7 @@ def variance(
     x: Any, axis: Axis, dtype: Any, ddof: Any, keepdims: bool, where: Any, mean: Any, correction: Any = None,
     steady: bool = False,
 ) -> Any:  # fmt: skip
-    """:func:`var`; with ``steady`` the NaN of fewer elements than constraints has the derivative 0, otherwise NaN."""
+    """:func:`var`; with ``steady``, the derivative of a NaN result of too few elements is 0 instead of NaN."""
     if correction is not None and not (is_python_number(ddof) and ddof == 0):
         raise ArgumentError("var: ddof and correction are the same; give one of them")
     ddof = ddof if correction is None else correction
@@ -374,7 +376,7 @@ def _variance(
 ) -> Any:  # fmt: skip
     shape = typeof(x).shape
     x = convert(x, computed) if typeof(x).dtype != computed else x
-    if where is not None:  # what does not count, NaN perhaps, has no part in derivatives
+    if where is not None:  # excluded elements, perhaps NaN, must not affect derivatives
         x = choose_where(where, x, scalar_like(0, x))
     center = spread_over(mean(x, axes, where=where), shape, axes) if center is None else center
     centered = subtract(x, center)
@@ -390,7 +392,7 @@ def _variance(
         divisor: Any = np.asarray(_count(shape, axes) - ddof, real)
     else:
         divisor = ops.sub(_counted(where, shape, axes, real), np.asarray(ddof, real))
-    # Of fewer elements than constraints there is no variance: it is NaN.
+    # With too few elements the variance is NaN.
     enough = ops.gt(divisor, np.zeros((), real))
     result = ops.div(total, ops.select(enough, divisor, np.asarray(1 if steady else np.nan, real)))
     result = choose_where(enough, result, np.asarray(np.nan, real)) if steady else result
@@ -401,7 +403,7 @@ def std(
     a: Any, axis: Axis = None, dtype: Any = None, out: None = None, ddof: Any = 0, keepdims: bool = False, *,
     where: Any = None, mean: Any = None, correction: Any = None,
 ) -> Any:  # fmt: skip
-    """Standard deviation over ``axis``: the root of :func:`var`.
+    """Standard deviation over ``axis``: the square root of :func:`var`.
 
     >>> std(np.array([1.0, 3.0])).item()
     1.0
@@ -410,7 +412,7 @@ def std(
 
 
 def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
-    """Mean weighted by ``weights`` (of the shape of ``a``, or of its one axis ``axis``).
+    """Mean weighted by ``weights``, which have the shape of ``a`` or are a vector along ``axis``.
 
     >>> average(np.array([1.0, 3.0]), weights=np.array([3.0, 1.0])).item()
     1.5

@@ -1,4 +1,4 @@
-"""``repeat``, with numbers of repeats that are known while tracing, and with others."""
+"""``repeat``, with static and with traced repeat counts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from meshwright.ops.shape.rearrange import reshape
 
 
 def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None) -> Any:
-    """Each element ``repeats`` times along ``axis`` (of the flattened array without one).
+    """Repeat each element ``repeats`` times along ``axis`` (of the flattened array without one).
 
     Args:
-      repeats: an integer, or one for each element.
-      total_repeat_length: how many there are along ``axis``: further ones are left out, and missing ones are the last
-        element of ``a``. ``repeats`` need not be known while tracing if it is given.
+      repeats: an integer, or one per element.
+      total_repeat_length: the size of the result along ``axis``: excess repeats are dropped, missing ones are filled
+        with the last element of ``a``. With it, ``repeats`` may be traced.
 
     Raises:
       ConcretizationTypeError: traced ``repeats`` without ``total_repeat_length``.
@@ -39,7 +39,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     [1, 1, 2, 2]
     """
     x = asarray(a)
-    if axis is None or (axis in (0, -1) and not typeof(x).shape):  # NumPy takes a number for an array of one
+    if axis is None or (axis in (0, -1) and not typeof(x).shape):  # as in NumPy, a scalar is an array of one element
         x, axis = ravel(x), 0
     d = normal_axis(axis, typeof(x).ndim, "repeat")
     total = None if total_repeat_length is None else static_int(total_repeat_length, "repeat", "total_repeat_length")
@@ -61,7 +61,7 @@ def _all_alike(x: Any, each: int, d: int) -> Any:
 
 
 def _sources(counts: np.ndarray, n: int, total: int | None) -> np.ndarray:
-    """The element that each row of the result is."""
+    """The source element of each row of the result."""
     source = np.repeat(np.arange(n), counts)
     if total is None or not n:
         return source
@@ -69,7 +69,7 @@ def _sources(counts: np.ndarray, n: int, total: int | None) -> np.ndarray:
 
 
 def _traced_sources(counts: Any, n: int, total: int | None) -> Any:
-    """As :func:`_sources`: the element after those whose repeats all come before the row."""
+    """As :func:`_sources`: counts the elements whose repeats all come before the row."""
     aval = typeof(counts)
     if total is None:
         raise ConcretizationTypeError(

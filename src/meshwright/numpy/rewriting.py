@@ -1,4 +1,4 @@
-"""Arrays with elements taken out, put in or replaced: NumPy's ways, as functions that give a new array."""
+"""Arrays with elements removed, inserted or replaced: NumPy's functions, returning new arrays."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _flattened(x: Any, axis: int | None, name: str) -> tuple[Any, int]:
 
 
 def _positions(obj: Any, size: int, name: str) -> np.ndarray:
-    """Static positions of an index object along a dimension.
+    """The static positions of an index object along a dimension.
 
     Raises:
-      ArgumentError: out of range; ConcretizationTypeError: traced.
+      ArgumentError: out of range. ConcretizationTypeError: traced.
     """
     if isinstance(obj, slice):
         return np.arange(size)[obj]
@@ -66,16 +66,16 @@ def _is_traced(x: Any) -> bool:
 
 
 def _counted(obj: Any, most: int) -> Any:
-    """Traced positions as a vector, negative ones counted from the end of a dimension of ``most``."""
+    """Traced positions as a vector, negative ones counted from the end of a dimension of size ``most``."""
     positions = as_positions(ravel(asarray(obj)))
     return where(positions < 0, positions + scalar_like(most, positions), positions)
 
 
 def _without(positions: Any, size: int) -> Any:
-    """What is left of ``range(size)`` without ``positions``, which differ."""
+    """``range(size)`` without ``positions``, which are distinct."""
     gone = sort(positions)
     count = typeof(gone).size
-    # Element j of what is left has as many gone before it as there are k with gone[k] - k <= j.
+    # The number of removed positions before remaining element j is that of all k with gone[k] - k <= j.
     before = gone - iota(typeof(gone).dtype, (count,), 0)
     left = iota(typeof(gone).dtype, (size - count,), 0)
     return left + searchsorted(before, left, side="right").astype(typeof(left).dtype)
@@ -83,11 +83,12 @@ def _without(positions: Any, size: int) -> Any:
 
 # --- taking out ---------------------------------------------------------------------------------------------
 def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Any:
-    """``arr`` without positions ``obj`` (an integer, slice, integers or mask) along ``axis`` (flattened without one).
+    """Delete the positions ``obj`` (an integer, slice, integers or mask) along ``axis`` (of the flattened array
+    without).
 
     Raises:
-      ArgumentError: positions out of range. ConcretizationTypeError: they are traced, and it is not promised
-        (``assume_unique_indices``) that they are integers that differ, so that the result's size is not known.
+      ArgumentError: positions are out of range. ConcretizationTypeError: they are traced, and ``assume_unique_indices``
+        does not promise distinct integers, so that the result's size is unknown.
 
     >>> delete(np.array([1, 2, 3]), 1).tolist()
     [1, 3]
@@ -103,10 +104,10 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
 def compress(
     condition: Any, a: Any, axis: int | None = None, *, size: int | None = None, fill_value: Any = 0, out: None = None
 ) -> Any:  # fmt: skip
-    """The slices along ``axis`` (elements of the flattened array) where ``condition``, a vector, holds.
+    """The slices along ``axis`` (elements of the flattened array without) where ``condition``, a vector, is true.
 
     Args:
-      size: how many, while tracing: more are cut off, fewer filled up with ``fill_value``.
+      size: the static size of the result: excess elements are dropped, missing ones are ``fill_value``.
 
     >>> compress(np.array([False, True, True]), np.array([1, 2, 3])).tolist()
     [2, 3]
@@ -124,7 +125,7 @@ def compress(
 
 
 def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
-    """The elements where ``condition`` holds, as a vector; ``size`` as for :func:`compress`.
+    """The elements where ``condition`` is true, as a vector; ``size`` as for :func:`compress`.
 
     >>> extract(np.array([[True, False], [False, True]]), np.array([[1, 2], [3, 4]])).tolist()
     [1, 4]
@@ -134,10 +135,10 @@ def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: An
 
 # --- putting in ---------------------------------------------------------------------------------------------
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
-    """``arr`` with ``values`` before the positions ``obj`` (of the array as it was) along ``axis``.
+    """Insert ``values`` before the positions ``obj`` (of the original array) along ``axis``.
 
     Raises:
-      ArgumentError: positions out of range; traced ones are moved inside.
+      ArgumentError: positions are out of range; traced ones are clipped instead.
 
     >>> insert(np.array([1, 2, 3]), 1, 9).tolist()
     [1, 9, 2, 3]
@@ -149,13 +150,13 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     obj = obj if isinstance(obj, slice) else asarray(obj)
     before = _counted(obj, size).clip(0, size) if _is_traced(obj) else _places(obj, size)
     new = convert(converted(asarray(values), typeof(x).dtype), typeof(x).dtype, typeof(x).weak_type)
-    if single and typeof(new).ndim:  # one position takes whatever stands along the axis
+    if single and typeof(new).ndim:  # at one position any number of rows can be inserted
         new = moveaxis(expand_dims(new, tuple(range(len(shape) - typeof(new).ndim))), 0, d)
         new = broadcast_to(new, (*shape[:d], typeof(new).shape[d], *shape[d + 1 :]))
         before = (repeat if _is_traced(before) else np.repeat)(before, typeof(new).shape[d])
     else:
         new = broadcast_to(new, (*shape[:d], len(before), *shape[d + 1 :]))
-    # A stable order of all elements, old and new, by twice the old one before which they stand.
+    # Sort old and new elements stably by twice the index of the old element that they precede.
     old, own = 2 * np.arange(size, dtype=np.int32) + 1, before * 2
     if _is_traced(before):
         order = argsort(concatenate([converted(asarray(old), typeof(own).dtype), own]), stable=True)
@@ -165,7 +166,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
 
 
 def _places(obj: Any, size: int) -> np.ndarray:
-    """Static positions before which to insert; that after the last element is one of them.
+    """The static positions before which to insert, where the end of the dimension is allowed.
 
     Raises:
       ArgumentError: out of range.
@@ -180,7 +181,7 @@ def _places(obj: Any, size: int) -> np.ndarray:
 
 
 def resize(a: Any, new_shape: Any) -> Any:
-    """The elements in a new shape, repeated or cut off to fill it.
+    """The elements in a new shape, repeated or truncated to fill it.
 
     >>> resize(np.array([1, 2]), (2, 2)).tolist()
     [[1, 2], [1, 2]]
@@ -194,7 +195,7 @@ def resize(a: Any, new_shape: Any) -> Any:
 
 
 def block(arrays: Any) -> Any:
-    """An array of nested lists of blocks: the innermost along the last axis, and so outwards.
+    """Assemble an array from nested lists of blocks: the innermost along the last axis, and so on outwards.
 
     >>> block([[np.eye(2), np.zeros((2, 1))]]).shape
     (2, 3)
@@ -233,10 +234,10 @@ def _functional(name: str, inplace: bool) -> None:
 
 
 def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
-    """``arr`` with its elements where ``mask`` holds replaced by those of ``vals``, in order and over again.
+    """Replace the elements where ``mask`` is true by those of ``vals``, in order and repeated as needed.
 
     Raises:
-      ArgumentError: ``inplace`` is not False (NumPy's function writes into ``arr``), or there are no values.
+      ArgumentError: ``inplace`` is not False (NumPy's function writes into ``arr``), or ``vals`` is empty.
 
     >>> place(np.array([1, 2, 3]), np.array([True, False, True]), np.array([8, 9]), inplace=False).tolist()
     [8, 2, 9]
@@ -256,13 +257,13 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
 
 
 def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Any:
-    """``a`` with the elements at flat positions ``ind`` replaced by those of ``v``, over again.
+    """Replace the elements at flat positions ``ind`` by those of ``v``, repeated as needed.
 
     Args:
-      mode: out of range, "clip" or "wrap"; by default such positions are dropped.
+      mode: for out-of-range positions: "clip" or "wrap"; by default they are dropped.
 
     Raises:
-      ArgumentError: ``inplace`` is not False, another mode, or there are no values.
+      ArgumentError: ``inplace`` is not False, an unknown mode, or ``v`` is empty.
 
     >>> put(np.array([1, 2, 3]), np.array([0, 2]), np.array([8, 9]), inplace=False).tolist()
     [8, 2, 9]
@@ -304,7 +305,7 @@ def put_along_axis(
 
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
-    """``a`` with its main diagonal replaced by ``val`` (a number, or values that repeat along it).
+    """Replace the main diagonal of ``a`` by ``val`` (a number, or values repeated along it).
 
     >>> fill_diagonal(np.zeros((2, 2)), 3.0, inplace=False).tolist()
     [[3.0, 0.0], [0.0, 3.0]]
@@ -323,10 +324,10 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
 
 # --- choosing -----------------------------------------------------------------------------------------------
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
-    """For each element ``i`` of ``a`` the element of ``choices[i]`` at its place; all broadcast together.
+    """For each element ``i`` of ``a``, the element of ``choices[i]`` at the same place; all are broadcast together.
 
     Args:
-      mode: for numbers out of range: "raise" (concrete ``a``), "wrap" or "clip".
+      mode: for out-of-range numbers: "raise" (concrete ``a`` only), "wrap" or "clip".
 
     >>> choose(np.array([1, 0]), [np.array([10, 20]), np.array([30, 40])]).tolist()
     [30, 20]
@@ -352,9 +353,11 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
 
 
 def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
-    """For each element the function (or number) of the last condition that holds; one more function is for the rest.
+    """For each element, apply the function (or take the number) of the last condition that holds; an extra one is the
+    default.
 
-    Functions are of one element. Where another one is chosen, a function needs no value and has no derivative.
+    Functions are called with one element each. Where another function is chosen, they need no value and have no
+    derivative.
 
     >>> piecewise(np.array([-1.0, 4.0]), [np.array([True, False])], [0.0, sqrt]).tolist()
     [0.0, 2.0]

@@ -1,4 +1,4 @@
-"""Dtypes as attributes of the array library (``float32``, ``bfloat16``, …), their limits, and questions about them."""
+"""Dtypes as attributes of the array library (``float32``, ``bfloat16``, …), their limits, and dtype queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from meshwright.numpy.promotion import aval_of, is_arraylike, is_python_number
 
 
 class ScalarType:
-    """A dtype that can be called: ``float32(x)`` is ``x`` as a float32 array. Stands wherever a dtype does.
+    """A callable dtype: ``float32(x)`` is ``x`` as a float32 array. Accepted wherever a dtype is.
 
     >>> ScalarType(np.dtype("int32"))(1.7).item()
     1
@@ -36,7 +36,7 @@ class ScalarType:
         if isinstance(other, ScalarType):
             return self.dtype == other.dtype
         try:
-            return other is not None and self.dtype == other  # NumPy takes None for float64
+            return other is not None and self.dtype == other  # NumPy interprets None as float64
         except TypeError:
             return False
 
@@ -55,7 +55,7 @@ BY_NAME = {("bool_" if d == np.bool_ else d.name): ScalarType(d) for d in dtypes
 
 @dataclass(frozen=True)
 class FloatInfo:
-    """Limits of a float dtype as Python numbers, as the array API standard wants them; names are NumPy's."""
+    """Limits of a float dtype as Python numbers, per the array API standard, with NumPy's names."""
 
     dtype: np.dtype
     bits: int
@@ -89,7 +89,7 @@ class IntegerInfo:
 
 
 def finfo(dtype: Any) -> FloatInfo:
-    """Limits of a float dtype (``eps``, ``max``, ``tiny``, …), also of the narrow ones; of a complex one's parts.
+    """Limits of a float dtype (``eps``, ``max``, ``tiny``, …), including narrow ones; for complex dtypes, of the parts.
 
     Raises:
       DTypeError: not a float or complex dtype.
@@ -126,7 +126,7 @@ def _dtype_of(x: Any) -> np.dtype:
 
 
 def promote_types(a: Any, b: Any) -> np.dtype:
-    """The dtype that two dtypes promote to; of wide ones at full width, whatever ``enable_x64`` says.
+    """The dtype to which two dtypes promote; wide ones promote at full width, regardless of ``enable_x64``.
 
     >>> promote_types("int32", "float16").name
     'float16'
@@ -148,7 +148,7 @@ _KINDS = {
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a dtype is of a kind: a dtype, one of the Array API's names of kinds, or a tuple of these.
+    """Whether a dtype is of a kind: a dtype, one of the array API's names of kinds, or a tuple of these.
 
     Raises:
       ArgumentError: not a kind.
@@ -179,13 +179,13 @@ _ABSTRACT = {
 
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:
-    """Whether a dtype is one of an abstract type such as ``numpy.floating``; bfloat16 and float8 are floating.
+    """Whether a dtype belongs to an abstract type such as ``numpy.floating``; bfloat16 and float8 are floating.
 
     >>> issubdtype("bfloat16", np.floating)
     True
     """
     kind = arg1.type if is_key(arg1) else arg1
-    if isinstance(kind, type) and issubclass(kind, extended):  # of NumPy's kinds they are of the widest alone
+    if isinstance(kind, type) and issubclass(kind, extended):  # of NumPy's types, subtypes of only the most general one
         return issubclass(kind, arg2) if isinstance(arg2, type) else arg1 == arg2
     if is_key(arg2) or (isinstance(arg2, type) and issubclass(arg2, extended)):
         return False
@@ -197,13 +197,13 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
 
 
 def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
-    """Whether elements of ``from_`` (an array or dtype) may become ``to``, by NumPy's rules.
+    """Whether elements of ``from_`` (an array or dtype) can be cast to ``to``, by NumPy's rules.
 
     Args:
       casting: "no", "equiv", "safe" (no value changes), "same_kind" or "unsafe".
 
     Raises:
-      ArgumentTypeError: ``from_`` is a Python number, whose dtype depends on what stands beside it.
+      ArgumentTypeError: ``from_`` is a Python number, whose dtype depends on the other operand.
 
     >>> can_cast("int16", "float32"), can_cast("int32", "float32"), can_cast("float32", "int32", "unsafe")
     (True, False, True)

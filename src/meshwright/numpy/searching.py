@@ -1,6 +1,6 @@
-"""Where elements stand: in a sorted vector, in bins, among those that are not 0. Work is linear, or a binary search.
+"""Searches: positions in a sorted vector, in bins, and of nonzero elements. Work is linear, or a binary search.
 
-What depends on values in its shape takes ``size`` (or ``length``) while tracing.
+Functions whose result shape depends on values take ``size`` (or ``length``) for use while tracing.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from meshwright.ops.elementwise.table import convert, select
 from meshwright.ops.reduce import cumulative
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, reduce_sum
 
-#: vectors up to this long are compared with whole, which costs less than the steps of a binary search
+#: up to this size vectors are compared with completely, which is cheaper than a binary search
 _SHORT = 32
 
 
 def _positions(size: int) -> np.dtype:
-    """The dtype of places in a sorted vector: 32 bits where they do, as in JAX."""
+    """The dtype of positions in a sorted vector: 32 bits if enough, as in JAX."""
     return dtypes.int32 if size <= np.iinfo(np.int32).max else dtypes.default_int()
 
 
 def concrete(x: Any, name: str, remedy: str = "pass size=, or use where") -> np.ndarray:
-    """The value of ``x`` on the host, for decisions; derivatives go through ``x``.
+    """The value of ``x`` on the host, for decisions; derivatives go through ``x`` itself.
 
     Raises:
-      ConcretizationTypeError: it is traced.
+      ConcretizationTypeError: ``x`` is traced.
     """
     check_alive(x)
     value = x.concrete() if isinstance(x, Tracer) else x
@@ -54,15 +54,15 @@ def concrete(x: Any, name: str, remedy: str = "pass size=, or use where") -> np.
 
 
 def promoted(a: Any, b: Any) -> tuple[Any, Any]:
-    """Two arrays in their common type, weak if that is, shapes as they are."""
+    """Two arrays in their common type, weak if that is; shapes are unchanged."""
     a, b = promote_all([asarray(a), asarray(b)])
     return a, b
 
 
 # --- in a sorted vector -------------------------------------------------------------------------------------
 def _before(row: Any, x: Any, side: str) -> Any:
-    """Whether the sorted element ``row`` stands before the place of ``x``; NaN is after all numbers, and complex ones
-    are in the order of their real parts, then their imaginary parts, as ``sort`` has them."""
+    """Whether the sorted element ``row`` precedes the position of ``x``. NaN is last; complex numbers are ordered by
+    real, then by imaginary part, as in ``sort``."""
     if dtypes.is_complex(typeof(x).dtype):
         reals, imaginary = (ops.real(row), ops.real(x)), (ops.imag(row), ops.imag(x))
         ahead, behind = _before(*reals, "left"), _before(*reals[::-1], "left")
@@ -94,7 +94,7 @@ def _binary_search(a: Any, v: Any, side: str) -> Any:
     def halve(_: Any, bounds: tuple[Any, Any]) -> tuple[Any, Any]:
         low, high = bounds
         middle = ops.div(ops.add(low, high), two)
-        # Once low is high, the place is found and the element there must not be counted again.
+        # Once low equals high, the position is found, and the element there must not be counted again.
         after = ops.and_(_before(take(a, middle, mode="clip"), v, side), ops.lt(low, high))
         return select(after, ops.add(middle, one), low), select(after, high, middle)
 
@@ -104,17 +104,17 @@ def _binary_search(a: Any, v: Any, side: str) -> Any:
 
 
 def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "auto") -> Any:
-    """Where in the ascending vector ``a`` the elements of ``v`` belong, before ("left") or after equal ones.
+    """The positions at which to insert ``v`` into the ascending vector ``a``, before ("left") or after equal elements.
 
     Args:
-      a: vector of size n, or with ``sorter`` (positions) one that they sort.
-      v: array of any shape, which is the result's.
-      method: "scan" is a binary search, whose steps need all of ``a`` on every device; "compare_all" compares each
-        element with all of ``a``, which gathers nothing of an ``a`` that is split over a mesh; "auto" takes the
-        latter for short vectors. JAX's "scan_unrolled" and "sort" are "scan".
+      a: vector of size n; with ``sorter``, a vector that these positions sort.
+      v: array of any shape, which is also the result's.
+      method: "scan" is a binary search, which needs all of ``a`` on every device; "compare_all" compares each element
+        with all of ``a``, and gathers nothing if ``a`` is split over a mesh; "auto" uses the latter for short vectors.
+        JAX's "scan_unrolled" and "sort" are aliases of "scan".
 
     Raises:
-      ArgumentError: another side or method, or ``a`` is no vector.
+      ArgumentError: another side or method, or ``a`` is not a vector.
 
     >>> searchsorted(np.array([1, 3, 5]), 3).item()
     1
@@ -133,7 +133,7 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
 
 
 def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Any:
-    """The number of the bin that each element is in; bins ascend or descend.
+    """The number of the bin of each element; bins ascend or descend.
 
     >>> digitize(np.array([0.5, 2.5]), np.array([0.0, 1.0, 2.0])).tolist()
     [1, 3]
@@ -152,11 +152,11 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
 
 # --- not 0 --------------------------------------------------------------------------------------------------
 def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
-    """The positions of the elements that are not 0, an array a dimension.
+    """The positions of nonzero elements, one array per dimension.
 
     Args:
-      size: how many, while tracing: fewer are filled up with ``fill_value`` (0, or one for each dimension), more are
-        cut off.
+      size: the static number of positions: missing ones are ``fill_value`` (0, or one per dimension), excess ones are
+        dropped.
 
     Raises:
       ConcretizationTypeError: a traced array without ``size``. ArgumentError: a 0-d array.
@@ -178,7 +178,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
 
 
 def _flat_positions(flags: Any, size: int) -> Any:
-    """The first ``size`` positions of true elements; the number of elements where there are no more."""
+    """The first ``size`` positions of true elements; missing ones are the number of elements."""
     index = dtypes.default_int()
     total = typeof(flags).size
     count = cumulative.cumsum(convert(flags, index), 0)
@@ -193,12 +193,12 @@ def _coordinates(flat: Any, shape: tuple[int, ...], d: int, fill: Any, total: in
 
 
 def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """``x`` where ``condition`` holds, ``y`` elsewhere; of a condition alone, where it holds (:func:`nonzero`).
+    """``x`` where ``condition`` is true, ``y`` elsewhere; with only a condition, :func:`nonzero` of it.
 
     Args:
-      condition: bools (or numbers, true if not 0).
+      condition: bools, or numbers, where nonzero is true.
       x, y: arrays or numbers; the shapes of all three broadcast together.
-      size, fill_value: for a condition alone, as for :func:`nonzero`.
+      size, fill_value: with only a condition, as for :func:`nonzero`.
 
     Raises:
       ArgumentError: only one of ``x`` and ``y`` is given, or ``size`` with both.
@@ -215,7 +215,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
 
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """The positions in the flattened array of the elements that are not 0.
+    """The positions of nonzero elements in the flattened array.
 
     >>> flatnonzero(np.array([[0, 3], [4, 0]])).tolist()
     [1, 2]
@@ -224,13 +224,13 @@ def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> A
 
 
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """The positions of the elements that are not 0, a row each.
+    """The positions of nonzero elements, one row each.
 
     >>> argwhere(np.array([[0, 3], [4, 0]])).tolist()
     [[0, 1], [1, 0]]
     """
     x = asarray(a)
-    if typeof(x).ndim == 0:  # a row for a true scalar, of no coordinates
+    if typeof(x).ndim == 0:  # one row without coordinates for a true scalar
         rows = size if size is not None else int(bool(concrete(truth(x, "argwhere"), "argwhere")))
         return full((static_int(rows, "argwhere", "size"), 0), 0, dtypes.default_int())
     return stack(nonzero(x, size=size, fill_value=fill_value), -1)
@@ -238,11 +238,11 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
 
 # --- counting -----------------------------------------------------------------------------------------------
 def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Any:
-    """How often each non-negative integer comes, or the sum of its weights.
+    """Count the occurrences of each nonnegative integer, or sum their weights.
 
     Args:
       x: vector of integers; negative ones count as 0.
-      length: of the result, while tracing; larger integers are not counted.
+      length: the static size of the result; larger integers are not counted.
 
     Raises:
       ConcretizationTypeError: a traced ``x`` without ``length``. ShapeError: not a vector of integers.

@@ -1,4 +1,4 @@
-"""Reductions over the segments of an array, by the number of the segment that each row belongs to."""
+"""Segment reductions: combine the rows of an array that have the same segment number."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _segment(name: str, method: str, start: Any, what: str, example: str) -> Any
         out = full((count, *shape[len(lead) :]), start(dtype), dtype)
         at = out.at[ids]
         how = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices, "mode": mode}
-        # Negative numbers do not count from the end.
+        # Negative numbers are out of range; they do not count from the end.
         return made_as(out_sharding, lambda: getattr(at, method)(x, wrap_negative_indices=False, **how))
 
     function.__name__ = function.__qualname__ = name

@@ -1,7 +1,7 @@
-"""Arrays as sets: unique elements and what is built on them. By sorting; ``size`` fixes the shape while tracing.
+"""Arrays as sets: unique elements and functions based on them, by sorting; ``size`` fixes the shape while tracing.
 
-Without ``size``, the number of unique elements of a concrete array is counted on the host first, so that one program
-serves both cases, and derivatives with respect to the elements are those of picking them.
+Without ``size``, the unique elements of a concrete array are first counted on the host, so that one program serves both
+cases, and derivatives with respect to the elements are those of selecting them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, reduce
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.ops.sort.sorting import sort as sort_op
 
-#: up to this many elements are compared with one by one
+#: up to this number, elements are compared one by one
 _FEW = 16
 
 
 class UniqueAll(NamedTuple):
-    """What :func:`unique_all` gives."""
+    """The result of :func:`unique_all`."""
 
     values: Any
     indices: Any
@@ -44,14 +44,14 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What :func:`unique_counts` gives."""
+    """The result of :func:`unique_counts`."""
 
     values: Any
     counts: Any
 
 
 class UniqueInverse(NamedTuple):
-    """What :func:`unique_inverse` gives."""
+    """The result of :func:`unique_inverse`."""
 
     values: Any
     inverse_indices: Any
@@ -63,18 +63,20 @@ def unique(
     axis: int | None = None, *, equal_nan: bool = True, size: int | None = None, fill_value: Any = None,
     sorted: bool = True,
 ) -> Any:  # fmt: skip
-    """The different elements (of the flattened array), or with ``axis`` the different slices, in order.
+    """The distinct elements of the flattened array, or with ``axis`` the distinct slices, sorted.
 
     Args:
-      return_index: also the position of the first of each.
-      return_inverse: also the place of each element among the unique ones, in the shape of ``ar`` (along ``axis``).
-      return_counts: also how often each comes.
-      equal_nan: whether NaNs are one element.
-      sorted: NumPy's leave not to sort; here they always are.
-      size: how many, while tracing: more are cut off, fewer filled up with ``fill_value`` (by default the least).
+      return_index: also return the position of the first occurrence of each.
+      return_inverse: also return each element's position among the unique ones, in the shape of ``ar`` (along
+        ``axis``).
+      return_counts: also return the number of occurrences.
+      equal_nan: whether all NaNs are the same element.
+      sorted: NumPy's option to skip sorting; here results are always sorted.
+      size: the static size of the result: excess elements are dropped, missing ones are ``fill_value`` (default: the
+        least).
 
     Raises:
-      ConcretizationTypeError: the array is traced and there is no ``size``.
+      ConcretizationTypeError: the array is traced, and ``size`` is not given.
 
     >>> unique(np.array([3, 1, 3])).tolist()
     [1, 3]
@@ -83,7 +85,7 @@ def unique(
     shape = typeof(x).shape
     returned = (True, return_index, return_inverse, return_counts)
     if size is None and not isinstance(x, Tracer):
-        weak = typeof(x).weak_type and not dtypes.is_complex(typeof(x).dtype)  # as JAX has them
+        weak = typeof(x).weak_type and not dtypes.is_complex(typeof(x).dtype)  # as in JAX
         return _on_host(concrete(x, "unique"), returned, axis, equal_nan, weak)
     if size is None:
         size = _count(concrete(x, "unique"), axis, equal_nan)
@@ -94,7 +96,7 @@ def unique(
     outs = _unique_rows(table, static_int(size, "unique", "size"), fill_value, equal_nan)
     values = reshape(outs[0], (size, *inner))
     if dtypes.is_complex(typeof(values).dtype):
-        values = convert(values, typeof(values).dtype)  # and not weakly typed, as in JAX
+        values = convert(values, typeof(values).dtype)  # not weakly typed, as in JAX
     values = reshape(values, (size,)) if axis is None else moveaxis(values, 0, normal_axis(axis, len(shape), "unique"))
     inverse = reshape(outs[2], shape) if axis is None else outs[2]
     picked = [r for r, want in zip((values, outs[1], inverse, outs[3]), returned) if want]
@@ -102,7 +104,7 @@ def unique(
 
 
 def _on_host(x: np.ndarray, returned: tuple[bool, ...], axis: int | None, equal_nan: bool, weak: bool) -> Any:
-    # With positions NumPy sorts stably, so that of zeros of both signs the first one stands for both.
+    # With positions NumPy sorts stably, so the first of several zeros of either sign represents them.
     out: Any = np.unique(_in_order(x), True, True, True, axis=axis, equal_nan=equal_nan)
     values = convert(asarray(out[0].astype(x.dtype)), x.dtype, weak)
     results = [values, *(asarray(o.astype(dtypes.default_int())) for o in out[1:])]
@@ -115,12 +117,12 @@ def _count(x: np.ndarray, axis: int | None, equal_nan: bool) -> int:
 
 
 def _in_order(x: np.ndarray) -> np.ndarray:
-    """``x`` in a dtype that NumPy sorts with NaN last: not so those that are not its own, as bfloat16."""
+    """``x`` in a dtype that NumPy sorts with NaN last, unlike dtypes that are not its own, such as bfloat16."""
     return x.astype(np.float32) if x.dtype.kind == "V" else x
 
 
 def _unique_rows(table: Any, size: int, fill_value: Any, equal_nan: bool) -> tuple[Any, Any, Any, Any]:
-    """Unique rows of a matrix, positions of the first of each, places of all rows, counts."""
+    """The unique rows of a matrix, their first positions, the inverse of all rows, and counts."""
     n, width = typeof(table).shape
     index = dtypes.default_int()
     if n == 0:
@@ -155,7 +157,7 @@ def _differs_from_before(columns: list[Any], n: int, equal_nan: bool) -> Any:
 
 
 def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAll:
-    """Unique elements, first positions, inverse and counts; NaNs are all different (array API).
+    """Unique elements, first positions, inverse and counts; all NaNs are distinct (array API).
 
     >>> unique_all(np.array([3, 1, 3])).counts.tolist()
     [1, 2]
@@ -164,7 +166,7 @@ def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) ->
 
 
 def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCounts:
-    """Unique elements and how often each comes; NaNs are all different (array API).
+    """Unique elements and their counts; all NaNs are distinct (array API).
 
     >>> unique_counts(np.array([3, 1, 3])).values.tolist()
     [1, 3]
@@ -173,7 +175,7 @@ def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None)
 
 
 def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverse:
-    """Unique elements and the place of each element among them; NaNs are all different (array API).
+    """Unique elements and the inverse; all NaNs are distinct (array API).
 
     >>> unique_inverse(np.array([3, 1, 3])).inverse_indices.tolist()
     [1, 0, 1]
@@ -182,7 +184,7 @@ def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None
 
 
 def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Unique elements; NaNs are all different (array API).
+    """Unique elements; all NaNs are distinct (array API).
 
     >>> unique_values(np.array([3, 1, 3])).tolist()
     [1, 3]
@@ -194,10 +196,11 @@ def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None)
 def isin(
     element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto"
 ) -> Any:
-    """Whether each element is among ``test_elements``, which are sorted and searched.
+    """Whether each element is among ``test_elements``.
 
     Args:
-      method: "compare_all" compares with every one; "sort" and "binary_search" search; "auto" compares with few.
+      method: "compare_all" compares with all of them; "sort" and "binary_search" sort and search; "auto" compares if
+        they are few.
 
     Raises:
       ArgumentError: another method.
@@ -223,7 +226,7 @@ def isin(
 
 # --- of two sets --------------------------------------------------------------------------------------------
 def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """The unique elements of both arrays.
+    """The unique elements of both arrays together.
 
     >>> union1d(np.array([1, 3]), np.array([2, 3])).tolist()
     [1, 2, 3]
@@ -232,9 +235,9 @@ def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = No
 
 
 def _kept(flat: Any, keep: Any, size: int | None, fill_value: Any, name: str, least: bool = False) -> Any:
-    """The elements of a sorted vector that are to be kept; with ``size``, filled up with ``fill_value``.
+    """The elements of a sorted vector selected by ``keep``; with ``size``, padded with ``fill_value``.
 
-    Without one they are filled up with the ``least`` of them, or 0.
+    The default ``fill_value`` is the ``least`` selected element, or 0.
     """
     if size is None and typeof(flat).size == 0:
         return flat
@@ -267,7 +270,7 @@ def setdiff1d(
 
 
 def _sorted_firsts(flat: Any) -> tuple[Any, Any]:
-    """A sorted vector, and which of its elements are the first of their kind."""
+    """A sorted vector, and which of its elements differ from the preceding one."""
     (ordered,) = sort_op((flat,), 0)
     n = typeof(flat).size
     return ordered, _differs_from_before([ordered], n, True) if n else full((0,), True)
@@ -279,15 +282,15 @@ def intersect1d(
 ) -> Any:  # fmt: skip
     """The unique elements that are in both arrays; with ``return_indices`` also their first positions in each.
 
-    Fewer than ``size`` are filled up with ``fill_value`` (without one, the least of them; of none, 0), and positions
-    with the size of the array.
+    With ``size``, missing elements are ``fill_value`` (default: the least element found, or 0), and missing positions
+    the size of the array.
 
     >>> intersect1d(np.array([3, 1, 2]), np.array([2, 3])).tolist()
     [2, 3]
     """
     first, second = promoted(ravel(ar1), ravel(ar2))
     if dtypes.is_complex(typeof(first).dtype):
-        first = convert(first, typeof(first).dtype)  # and not weakly typed, as in JAX
+        first = convert(first, typeof(first).dtype)  # not weakly typed, as in JAX
     ordered, new = _sorted_firsts(first)
     both = ops.and_(new, isin(ordered, second))
     common = _kept(ordered, both, size, fill_value, "intersect1d", True)
@@ -298,7 +301,7 @@ def intersect1d(
 
 
 def _first_places(x: Any, values: Any, count: Any) -> Any:
-    """Where the first ``count`` of ``values`` stand first in ``x``; its size for the others."""
+    """The first positions in ``x`` of the first ``count`` of ``values``; the size of ``x`` for the others."""
     index, n = dtypes.default_int(), typeof(x).size
     if n == 0:
         return full(typeof(values).shape, 0, index)
@@ -311,7 +314,7 @@ def _first_places(x: Any, values: Any, count: Any) -> Any:
 def setxor1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Any:
-    """The unique elements that are in one of the arrays, but not in both. NaN is in no other array.
+    """The unique elements that are in exactly one of the arrays. NaN is in no other array.
 
     >>> setxor1d(np.array([1, 2]), np.array([2, 3])).tolist()
     [1, 3]
@@ -321,7 +324,7 @@ def setxor1d(
     ordered, order = sort_op((joined, iota(dtypes.default_int(), typeof(joined).shape, 0)), 0, True, 1)
     new = _differs_from_before([ordered], typeof(joined).size, True) if typeof(joined).size else full((0,), True)
     alone = ops.ne(isin(ordered, first), isin(ordered, second))
-    # NaN equals nothing: that of either array is in no other.
+    # NaN equals nothing, so the NaN of either array is not in the other.
     nans = take(concatenate([_first_nan(first), _first_nan(second)]), order)
     return _kept(ordered, ops.or_(nans, ops.and_(new, alone)), size, fill_value, "setxor1d", True)
 

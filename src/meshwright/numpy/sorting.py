@@ -1,4 +1,4 @@
-"""Sorting, and what accumulates along an axis."""
+"""Sorting, and cumulative operations along an axis."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def sort(
     a: Any, axis: int | None = -1, *, kind: Any = None, order: None = None, stable: bool = True,
     descending: bool = False,
 ) -> Any:  # fmt: skip
-    """``a`` in ascending order along ``axis`` (flattened without one); NaN comes last.
+    """Sort ``a`` in ascending order along ``axis`` (flattened without one); NaN comes last.
 
-    ``kind`` is NumPy's name of an algorithm, and without meaning here.
+    ``kind``, NumPy's choice of algorithm, has no effect.
 
     >>> sort(np.array([3, 1, 2])).tolist()
     [1, 2, 3]
@@ -53,14 +53,14 @@ def sort(
     x, d = _flat(a, axis, "sort")
     if not descending:
         return sort_ops.sort(x, d, stable)
-    return flip(sort_ops.sort(flip(x, d), d, stable), d)  # from the back, so that zeros of both signs keep their order
+    return flip(sort_ops.sort(flip(x, d), d, stable), d)  # reversed, so that zeros of different sign keep their order
 
 
 def argsort(
     a: Any, axis: int | None = -1, *, kind: Any = None, order: None = None, stable: bool = True,
     descending: bool = False, dtype: Any = None,
 ) -> Any:  # fmt: skip
-    """The positions that put ``a`` in ascending (or descending) order along ``axis``; equal elements keep their order.
+    """The positions that sort ``a`` in ascending or descending order along ``axis``; equal elements keep their order.
 
     >>> argsort(np.array([3, 1, 2])).tolist()
     [1, 2, 0]
@@ -70,14 +70,14 @@ def argsort(
     index = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "argsort")
     if not descending:
         return sort_ops.argsort(x, d, stable, index)
-    # Ascending from the back, counted from the back: equal elements keep their order.
+    # Sort the reversed array, and count positions from the end, so that equal elements keep their order.
     n = typeof(x).shape[d]
     backwards = flip(sort_ops.argsort(flip(x, d), d, stable, index), d)
     return ops.sub(np.asarray(n - 1, index), backwards)
 
 
 def lexsort(keys: Any, axis: int = -1) -> Any:
-    """The positions that sort by several keys, the last one first.
+    """The positions that sort by several keys, of which the last is the primary one.
 
     >>> lexsort([np.array([1, 0, 1]), np.array([2, 1, 1])]).tolist()
     [1, 2, 0]
@@ -93,10 +93,10 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
 
 
 def partition(a: Any, kth: int, axis: int = -1) -> Any:
-    """``a`` with element ``kth`` of the order in its place, smaller ones before it: it is sorted.
+    """Place element ``kth`` of the sorted order, with smaller elements before it: sorts ``a`` completely.
 
     Raises:
-      ArgumentTypeError: ``kth`` is no integer. AxisError: there is no such element.
+      ArgumentTypeError: ``kth`` is not an integer. AxisError: it is out of range.
 
     >>> partition(np.array([3, 1, 2]), 0)[0].item()
     1
@@ -113,7 +113,7 @@ def _check_kth(a: Any, kth: Any, axis: int, name: str) -> None:
 
 
 def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
-    """Positions for :func:`partition`, with its errors.
+    """The positions for :func:`partition`, with the same errors.
 
     >>> argpartition(np.array([3, 1, 2]), 0)[0].item()
     1
@@ -187,7 +187,7 @@ def _numbers(a: Any, instead: float) -> Any:
 
 
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """:func:`cumsum` with NaN as 0.
+    """:func:`cumsum` with NaN replaced by 0.
 
     >>> nancumsum(np.array([1.0, np.nan, 3.0])).tolist()
     [1.0, 1.0, 4.0]
@@ -196,7 +196,7 @@ def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = No
 
 
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """:func:`cumprod` with NaN as 1.
+    """:func:`cumprod` with NaN replaced by 1.
 
     >>> nancumprod(np.array([2.0, np.nan, 3.0])).tolist()
     [2.0, 2.0, 6.0]
@@ -223,7 +223,7 @@ def _cumulative_api(name: str, op: Any, start: int) -> Any:
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """Differences of neighbours along ``axis``, ``n`` times.
+    """Differences of neighbours along ``axis``, taken ``n`` times.
 
     >>> diff(np.array([1, 4, 9])).tolist()
     [3, 5]

@@ -1,4 +1,4 @@
-"""``lower`` and ``trace`` of the functions here: as if each were jitted, with what is no array as a static argument."""
+"""``lower`` and ``trace`` of the functions here, as if each were jitted with non-arrays as static arguments."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def _is_array(x: Any) -> bool:
 
 
 def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
-    """``function`` traced at its arguments, as ``jit`` does.
+    """Trace ``function`` at its arguments, as ``jit`` does.
 
-    Arrays (and ``ShapeDtypeStruct``) are traced, and numbers among the positional arguments if there is no array;
-    the rest is fixed: axes, shapes, dtypes, modes.
+    Arrays (and ``ShapeDtypeStruct``) are traced, and, if there are none, positional numbers; other arguments are
+    static: axes, shapes, dtypes, modes.
     """
     arrays = any(map(_is_array, (*args, *kwargs.values())))
     chosen = _is_array if arrays else lambda x: isinstance(x, (int, float, complex))
@@ -33,7 +33,7 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Traced:
             full[i] = value
         return function(*full, **{**kwargs, **by_name})
 
-    del on_arrays.__wrapped__  # its parameters are not those of the function
+    del on_arrays.__wrapped__  # its signature differs from that of the function
     return jit(on_arrays).trace(*(args[i] for i in at), **named)
 
 
@@ -43,7 +43,7 @@ def lower(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Lowered:
 
 
 def give_stages(namespace: Mapping[str, Any]) -> None:
-    """Give all public functions of a module ``trace`` and ``lower``."""
+    """Give all public functions of a module ``trace`` and ``lower`` methods."""
     for name, function in namespace.items():
         if isinstance(function, types.FunctionType) and not name.startswith("_") and not hasattr(function, "lower"):
             function.lower = functools.partial(lower, function)  # type: ignore[attr-defined]

@@ -47,7 +47,7 @@ def _quantile(
     if dtypes.is_complex(typeof(x).dtype):
         raise DTypeError(f"{name}: complex numbers are not ordered; take quantiles of their parts or absolute values")
     own = typeof(x)
-    if dtypes.bit_width(own.dtype) < 32:  # which does not hold positions
+    if dtypes.bit_width(own.dtype) < 32:  # cannot represent positions
         x = convert(x, dtypes.float32)
     (q,) = operands(name, (q,), to_inexact=True)
     q = convert(asarray(q), typeof(x).dtype)
@@ -81,7 +81,7 @@ def _order_statistic(
 
 
 def _by_weight(x: Any, weights: Any, q: Any, skip_nan: bool) -> Any:
-    """The first elements up to which the part ``q`` of all weight lies."""
+    """The first elements at which the cumulative weight reaches the fraction ``q``."""
     weights = match_shape(scalar_like(1, x), typeof(x)) if weights is None else weights
     if skip_nan:
         weights = select(ops.ne(x, x), scalar_like(0, weights), weights)
@@ -95,10 +95,10 @@ def _by_weight(x: Any, weights: Any, q: Any, skip_nan: bool) -> Any:
 
 
 def _by_position(x: Any, q: Any, method: str, skip_nan: bool) -> Any:
-    """Elements of the sorted last dimension at the part ``q`` of the way from the first to the last."""
+    """Elements of the sorted last dimension at the fraction ``q`` of the way from the first to the last."""
     n = typeof(x).shape[-1]
     lead, kept = typeof(q).shape, typeof(x).shape[:-1]
-    # Positions: one row of q for each kept element; without NaN the count is the same for all.
+    # Positions: one row of q for each remaining element; without NaN the count is the same for all.
     column = reshape(q, (*lead, *[1] * len(kept)))
     if skip_nan:
         count = reduce_sum(convert(ops.eq(x, x), typeof(x).dtype), (len(kept),))
@@ -106,7 +106,7 @@ def _by_position(x: Any, q: Any, method: str, skip_nan: bool) -> Any:
         last = reshape(last, (*[1] * len(lead), *kept))
     else:
         last = np.asarray(n - 1, typeof(x).dtype)
-    # A ``q`` outside of [0, 1] is the nearest one inside, as in JAX.
+    # A ``q`` outside [0, 1] is clamped, as in JAX.
     spot = broadcast_to(maximum(minimum(multiply(column, last), last), 0), (*lead, *kept))
     return _interpolated(x, spot, len(lead), method)
 
@@ -124,7 +124,7 @@ def _interpolated(x: Any, spot: Any, lead: int, method: str) -> Any:
         return first
     if method == "higher":
         return where(ops.gt(weight, scalar_like(0, weight)), second, first)
-    if method == "nearest":  # halves to even, as in NumPy
+    if method == "nearest":  # halves are rounded to even, as in NumPy
         nearest = convert(ops.round_half_even(spot), dtypes.int32)
         return _pick(x, nearest, lead)
     if method == "midpoint":
@@ -135,7 +135,7 @@ def _interpolated(x: Any, spot: Any, lead: int, method: str) -> Any:
 
 
 def _pick(x: Any, index: Any, lead: int) -> Any:
-    """``x[..., index]`` where leading dimensions of ``index`` are further queries."""
+    """``x[..., index]``, where leading dimensions of ``index`` are additional queries."""
     sizes = typeof(index).shape
     queries = int(np.prod(sizes[:lead], dtype=int))
     flat = reshape(index, (queries, *sizes[lead:]))
@@ -147,16 +147,16 @@ def quantile(
     a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
     keepdims: bool = False, *, weights: Any = None,
 ) -> Any:  # fmt: skip
-    """The values below which the parts ``q`` (in [0, 1]) of the elements over ``axis`` lie.
+    """The ``q``-quantiles, with ``q`` in [0, 1], of the elements over ``axis``.
 
     Args:
-      q: number or vector; a vector makes a first dimension.
+      q: number or vector; a vector adds a first dimension.
       method: "linear", "lower", "higher", "nearest" or "midpoint" between neighbours, or "inverted_cdf": the first
-        element up to which the part ``q`` of all lies.
-      weights: of the elements, with "inverted_cdf"; broadcasts with ``a``.
+        element at which the cumulative fraction reaches ``q``.
+      weights: of the elements, for "inverted_cdf"; broadcasts with ``a``.
 
     Raises:
-      ArgumentError: another method, or weights with one that has none. DTypeError: complex elements.
+      ArgumentError: an unknown method, or weights with another method. DTypeError: complex elements.
 
     >>> quantile(np.array([1.0, 2.0, 4.0]), 0.5).item()
     2.0
@@ -182,7 +182,7 @@ def percentile(
     keepdims: bool = False, *, weights: Any = None,
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
-    """:func:`quantile` with ``q`` in per cent.
+    """:func:`quantile` with ``q`` in percent.
 
     >>> percentile(np.array([1.0, 2.0, 4.0]), 50).item()
     2.0
@@ -228,18 +228,19 @@ def cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: Any = None,
     aweights: Any = None, dtype: Any = None,
 ) -> Any:  # fmt: skip
-    """Covariances of variables (rows, or columns with ``rowvar=False``).
+    """Covariance matrix of variables (rows, or columns with ``rowvar=False``).
 
     Args:
-      m, y: observations of variables, or of one variable as a vector; ``y`` are further variables.
-      bias: divide by the number of observations, not by one less; ``ddof`` says by how many less.
-      fweights: how often each observation comes, integers.
-      aweights: how much each observation counts.
+      m, y: observations of variables, or of one variable as a vector; ``y`` adds further variables.
+      bias: divide by the number of observations instead of by one less; ``ddof`` sets the difference.
+      fweights: integer repeat counts of the observations.
+      aweights: weights of the observations.
       dtype: float or complex, of the result.
 
     Raises:
-      ShapeError: arrays of more than two dimensions, weights that are no vector of one for each observation.
-      DTypeError: ``fweights`` that are no integers.
+      ShapeError: an array with more than two dimensions, or weights that are not one vector with an entry per
+        observation.
+      DTypeError: ``fweights`` are not integers.
 
     >>> cov(np.array([[0.0, 2.0], [0.0, 4.0]])).tolist()
     [[2.0, 4.0], [4.0, 8.0]]
@@ -258,7 +259,7 @@ def cov(
 
     x = rows(m) if y is None else concatenate([rows(m), rows(y)])
     variables, n = typeof(x).shape
-    if variables == 0:  # NumPy's [], of no type in particular
+    if variables == 0:  # NumPy returns an untyped []
         return zeros((0, 0))
     less = (0 if bias else 1) if ddof is None else ddof
     if fweights is None and aweights is None:
@@ -289,7 +290,7 @@ def _observation_weights(fweights: Any, aweights: Any, n: int) -> Any:
 
 @promotes_freely("x", "y")
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
-    """Correlations of variables: :func:`cov`, scaled to 1 on the diagonal.
+    """Correlation coefficients of variables: :func:`cov`, scaled to 1 on the diagonal.
 
     >>> corrcoef(np.array([[0.0, 2.0], [0.0, 4.0]])).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
@@ -304,7 +305,7 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> A
 
 # --- whole arrays -------------------------------------------------------------------------------------------
 def allclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
-    """Whether all elements are close (:func:`isclose`).
+    """Whether all elements are close, by :func:`isclose`.
 
     >>> allclose(1.0, 1.0 + 1e-6).item()
     True
@@ -327,7 +328,7 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
 
 @promotes_freely()
 def array_equiv(a1: Any, a2: Any) -> Any:
-    """Whether the arrays are equal once broadcast together.
+    """Whether the arrays are equal after broadcasting.
 
     >>> array_equiv(np.array([1, 1]), 1).item()
     True

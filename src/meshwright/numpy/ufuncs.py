@@ -1,7 +1,7 @@
-"""Universal functions: NumPy's objects that are called like functions and know how to reduce, accumulate and scatter.
+"""Universal functions: NumPy's callable objects that can also reduce, accumulate and scatter.
 
-Any function of two scalars can be folded along an axis with ``scan``; functions that have a reduction of their own
-(``add`` has ``sum``) give it to the object instead. The methods and their arguments are NumPy's.
+Any function of two scalars can be folded along an axis with ``scan``; functions with a reduction of their own (``sum``
+for ``add``) pass it to the object instead. The methods and their arguments are NumPy's.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ Function = Callable[..., Any]
 
 
 class ufunc:
-    """A function of ``nin`` scalars that is applied to arrays elementwise, with NumPy's methods.
+    """An elementwise function of ``nin`` scalars, with NumPy's methods.
 
     Args:
-      func: the function of scalars; with ``call``, the function of arrays, it serves the methods only.
-      nin, nout: the number of arguments and of results.
-      name: by default that of ``func``.
-      identity: what a reduction starts from; ``None``: from the first element.
-      call, reduce, accumulate, at: how to do these directly, where there is a better way than element by element.
+      func: the function of scalars; if ``call``, the function of arrays, is given, only the methods use it.
+      nin, nout: the numbers of arguments and of results.
+      name: default: that of ``func``.
+      identity: the initial value of a reduction; ``None``: the first element.
+      call, reduce, accumulate, at: implementations that are better than element by element.
 
     Raises:
-      ArgumentError: ``out=`` or ``where=`` are given; a method that needs two arguments and one result.
+      ArgumentError: ``out=`` or ``where=`` is given, or a method needs two arguments and one result.
 
     >>> minus = ufunc(lambda x, y: x - y, 2, 1)
     >>> minus.reduce(np.array([9, 3, 2])).item()
@@ -74,11 +74,11 @@ class ufunc:
         self._reduce, self._accumulate, self._at = reduce, accumulate, at
 
     def trace(self, *args: Any) -> Any:
-        """The function traced at its arguments, as ``jit(...).trace`` does."""
+        """Trace the function at its arguments, as ``jit(...).trace`` does."""
         return trace(self, *args)
 
     def lower(self, *args: Any) -> Any:
-        """The function lowered at its arguments, as ``jit(...).lower`` does."""
+        """Lower the function at its arguments, as ``jit(...).lower`` does."""
         return trace(self, *args).lower()
 
     @boundary
@@ -108,10 +108,10 @@ class ufunc:
         self, a: Any, axis: Any = 0, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
         where: Any = None,
     ) -> Any:  # fmt: skip
-        """The function folded over ``axis`` (one, several, or ``None`` for all) from the first element to the last.
+        """Fold the function over ``axis`` (one, several, or ``None`` for all) from the first element to the last.
 
         Raises:
-          ArgumentError: no elements, or ``where``, but neither ``initial`` nor an identity.
+          ArgumentError: no elements, or ``where``, without ``initial`` or an identity.
         """
         name = self._binary("reduce", out)
         if self._reduce is not None:
@@ -132,7 +132,7 @@ class ufunc:
         return reductions.keep_dims(result, shape, axes, keepdims)
 
     def accumulate(self, a: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
-        """What :meth:`reduce` gives of every beginning along ``axis``."""
+        """The results of :meth:`reduce` for all prefixes along ``axis``."""
         name = self._binary("accumulate", out)
         x = _asked(a, dtype, name)
         d = normal_axis(axis, typeof(x).ndim, name)
@@ -144,12 +144,12 @@ class ufunc:
         return moveaxis(self._folded(moveaxis(x, d, 0), None, None)[1], 0, d)
 
     def _folded(self, rows: Any, initial: Any, flags: Any) -> tuple[Any, Any]:
-        """The fold over the first dimension, and what it is after each row."""
+        """The fold over the first dimension, and its value after each row."""
         if initial is None:
             start, rows = getitem(rows, 0), getitem(rows, slice(1, None))
         else:
             start = broadcast_to(asarray(initial), typeof(rows).shape[1:])
-            if initial is self.identity and not dtypes.is_inexact(typeof(start).dtype):  # -1 is all bits of any dtype
+            if initial is self.identity and not dtypes.is_inexact(typeof(start).dtype):  # -1: all bits of any dtype
                 start = ops.convert(start, typeof(rows).dtype)
         start = self._settled(start, rows)
 
@@ -165,12 +165,12 @@ class ufunc:
         return last, steps
 
     def _settled(self, start: Any, rows: Any) -> Any:
-        """The first carry, in the dtype that results have."""
+        """The first carry, in the dtype of the results."""
         example = self._call(start, full(typeof(start).shape, 0, typeof(rows).dtype))
         return converted(start, typeof(example).dtype)
 
     def at(self, a: Any, indices: Any, b: Any = None, /, *, inplace: bool = True) -> Any:
-        """``a`` with the function applied to its elements at ``indices`` (and ``b``), once for each time they come.
+        """``a`` with the function applied to its elements at ``indices`` (and ``b``), repeatedly at repeated indices.
 
         Raises:
           ArgumentError: ``inplace`` is not False (NumPy's method writes into ``a``).
@@ -192,7 +192,7 @@ class ufunc:
         return reshape(fori_loop(0, typeof(where_to).size, one, flat), typeof(x).shape)
 
     def reduceat(self, a: Any, indices: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
-        """:meth:`reduce` of the parts of ``axis`` from each of ``indices`` to the next, or just the element there."""
+        """:meth:`reduce` over each part of ``axis`` from one of ``indices`` to the next, or only the element there."""
         name = self._binary("reduceat", out)
         x = _asked(a, dtype, name)
         d = normal_axis(axis, typeof(x).ndim, name)
@@ -212,7 +212,7 @@ class ufunc:
         return moveaxis(fori_loop(np.array(0, typeof(first).dtype), n, step, start), 0, d)
 
     def outer(self, A: Any, B: Any, /) -> Any:
-        """The function of every element of ``A`` with every one of ``B``."""
+        """The function applied to every pair of elements of ``A`` and ``B``."""
         if self.nin != 2:
             raise ArgumentError(f"{self.__name__}.outer: needs a function of two arguments, not {self.nin}")
         x, y = asarray(A), asarray(B)
@@ -220,7 +220,7 @@ class ufunc:
 
 
 def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) -> ufunc:
-    """A :class:`ufunc` of a function of scalars, which must be traceable.
+    """A :class:`ufunc` made from a traceable function of scalars.
 
     >>> frompyfunc(lambda x, y: 10 * x + y, 2, 1).reduce(np.array([1, 2, 3])).item()
     123

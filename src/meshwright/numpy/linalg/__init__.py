@@ -1,4 +1,4 @@
-"""Linear algebra: the array API's ``linalg`` extension, NumPy's and JAX's functions, and the usual ones of SciPy.
+"""Linear algebra: the array API's ``linalg`` extension, NumPy's and JAX's functions, and common ones of SciPy.
 
 Leading dimensions are batches. Computed by LAPACK in float32, float64, complex64 and complex128.
 """

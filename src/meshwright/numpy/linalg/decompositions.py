@@ -1,4 +1,4 @@
-"""Decompositions of matrices. Where one does not exist or LAPACK fails to find it, results are NaN, as in JAX."""
+"""Decompositions of matrices. Where one does not exist or LAPACK does not find it, results are NaN, as in JAX."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from meshwright.ops.linalg.svd import Svd
 
 
 class EighResult(NamedTuple):
-    """Of Hermitian matrices: eigenvalues ascend, eigenvectors are the columns."""
+    """Of Hermitian matrices: ascending eigenvalues, and eigenvectors as columns."""
 
     eigenvalues: Any
     eigenvectors: Any
 
 
 class EigResult(NamedTuple):
-    """Of any square matrices: complex eigenvalues in no order, eigenvectors are the columns."""
+    """Of general square matrices: complex eigenvalues in no particular order, and eigenvectors as columns."""
 
     eigenvalues: Any
     eigenvectors: Any
 
 
 class QRResult(NamedTuple):
-    """Orthonormal columns and upper triangular matrices."""
+    """Matrices with orthonormal columns, and upper triangular matrices."""
 
     Q: Any
     R: Any
@@ -52,15 +52,15 @@ class SVDResult(NamedTuple):
 
 # --- cholesky -----------------------------------------------------------------------------------------------
 def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Any:
-    """The triangular factor of Hermitian positive definite matrices: ``L`` with ``L L^H = a``.
+    """Cholesky decomposition of Hermitian positive definite matrices: ``L`` with ``L L^H = a``.
 
     Args:
-      a: shape (..., n, n). The result has its shape; it is NaN where ``a`` is not positive definite.
-      upper: give ``L^H`` instead.
-      symmetrize_input: use ``(a + a^H) / 2``; else only the triangle of the result is read.
+      a: shape (..., n, n), which is also the result's; the result is NaN where ``a`` is not positive definite.
+      upper: return ``L^H`` instead.
+      symmetrize_input: use ``(a + a^H) / 2``; if false, only the triangle of the result is read.
 
     Raises:
-      ShapeError: matrices that are not square; DTypeError: a dtype without kernels (float16, bfloat16).
+      ShapeError: matrices are not square. DTypeError: a dtype without kernels (float16, bfloat16).
 
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]])).tolist()
     [[2.0, 0.0], [1.0, 2.0]]
@@ -77,7 +77,7 @@ def _cholesky(a: Any, upper: bool, symmetrize: bool) -> Any:
 
 # --- qr -----------------------------------------------------------------------------------------------------
 def qr(a: Any, mode: str = "reduced") -> Any:
-    """``Q R = a`` with orthonormal columns in ``Q`` and upper triangular ``R``.
+    """QR decomposition: ``Q R = a`` with orthonormal columns in ``Q`` and upper triangular ``R``.
 
     Args:
       a: shape (..., m, n); k = min(m, n).
@@ -85,7 +85,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
         "raw" (LAPACK's reflectors (..., n, m) and their factors (..., k)).
 
     Raises:
-      ShapeError, DTypeError: no matrices that LAPACK works on; ArgumentError: another mode.
+      ShapeError, DTypeError: not matrices that LAPACK supports. ArgumentError: another mode.
 
     >>> q, r = qr(np.array([[3.0, 1.0], [4.0, 2.0]]))
     >>> (q @ r).round(4).tolist()
@@ -112,12 +112,12 @@ def svd(
     Args:
       a: shape (..., m, n); k = min(m, n).
       full_matrices: U (..., m, m) and Vh (..., n, n); else U (..., m, k) and Vh (..., k, n).
-      compute_uv: without it the result is S alone.
-      hermitian: ``a`` is Hermitian; it is decomposed by its eigenvectors.
-      subset_by_index: (start, stop): which of the singular values, and their vectors, to return.
+      compute_uv: if false, the result is S alone.
+      hermitian: ``a`` is Hermitian; use its eigendecomposition.
+      subset_by_index: (start, stop): the range of singular values, and their vectors, to return.
 
     Raises:
-      ShapeError: no matrices, or with ``hermitian`` not square; DTypeError: a dtype without kernels.
+      ShapeError: not matrices, or not square with ``hermitian``. DTypeError: a dtype without kernels.
 
     >>> svd(np.array([[3.0, 0.0], [0.0, 4.0]])).S.round(4).tolist()
     [4.0, 3.0]
@@ -133,7 +133,7 @@ def svd(
 
 
 def _some_of_svd(svd: Any, subset: tuple[int, int], compute_uv: bool) -> Any:
-    """Some singular values, with their vectors."""
+    """A range of singular values, with their vectors."""
     start, stop = subset
     count = typeof(svd.S if compute_uv else svd).shape[-1]
     if not 0 <= start < stop <= count:
@@ -177,7 +177,7 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
       symmetrize_input: use ``(a + a^H) / 2``, whose derivatives are symmetric.
 
     Raises:
-      ShapeError: matrices that are not square; ArgumentError: another ``UPLO``; DTypeError: a dtype without kernels.
+      ShapeError: matrices are not square. ArgumentError: another ``UPLO``. DTypeError: a dtype without kernels.
 
     >>> eigh(np.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues.round(4).tolist()
     [1.0, 3.0]
@@ -203,13 +203,13 @@ def eigvalsh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> 
 
 
 def eig(a: Any) -> EigResult:
-    """Eigenvalues and eigenvectors (columns of norm 1) of any square matrices, always complex.
+    """Eigenvalues and eigenvectors (columns of norm 1) of general square matrices, always complex.
 
     Args:
       a: shape (..., n, n).
 
     Raises:
-      ShapeError: matrices that are not square; DTypeError: a dtype without kernels.
+      ShapeError: matrices are not square. DTypeError: a dtype without kernels.
 
     >>> eig(np.array([[0.0, 1.0], [0.0, 2.0]])).eigenvalues.tolist()
     [0j, (2+0j)]
@@ -218,7 +218,7 @@ def eig(a: Any) -> EigResult:
 
 
 def eigvals(a: Any) -> Any:
-    """Eigenvalues of any square matrices, shape (..., n), always complex: see :func:`eig`.
+    """Eigenvalues of general square matrices, shape (..., n), always complex: see :func:`eig`.
 
     >>> np.sort_complex(eigvals(np.array([[0.0, 1.0], [-1.0, 0.0]]))).tolist()
     [-1j, 1j]

@@ -32,17 +32,17 @@ class SlogdetResult(NamedTuple):
 
 @promotes_freely()
 def _parity(pivots: Any, dtype: np.dtype) -> Any:
-    """1 or -1: whether the rows were exchanged an even number of times."""
+    """1 if the number of row exchanges is even, else -1."""
     exchanged = sum(pivots != np.arange(typeof(pivots).shape[-1], dtype=np.int32), -1)
     return convert(1 - 2 * (exchanged % 2), dtype)
 
 
 # --- det ----------------------------------------------------------------------------------------------------
 def det(a: Any) -> Any:
-    """Determinants of square matrices, shape (..., n, n); derivatives exist for singular matrices, too.
+    """Determinants of square matrices, shape (..., n, n); differentiable also at singular matrices.
 
     Raises:
-      ShapeError: matrices that are not square; DTypeError: a dtype without kernels.
+      ShapeError: matrices are not square. DTypeError: a dtype without kernels.
 
     >>> det(np.array([[1.0, 2.0], [3.0, 4.0]])).item()
     -2.0
@@ -54,7 +54,7 @@ def det(a: Any) -> Any:
 
 @compiled
 def _small(a: Any) -> Any:
-    """Up to three rows: written out."""
+    """Determinants of up to three rows, written out."""
     match typeof(a).shape[-1]:
         case 1:
             return a[..., 0, 0]
@@ -73,8 +73,8 @@ def _det(a: Any) -> Any:
 
 @_det.defjvp
 def _det_tangent(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """Jacobi's formula, ``tr(adj(a) da)``. The adjugate is ``det(a) a^-1`` with the last pivot, which is the one that
-    is 0 for most singular matrices, divided out of it."""
+    """Jacobi's formula, ``tr(adj(a) da)``. The adjugate is ``det(a) a^-1`` with the last pivot, the one that is 0 for
+    most singular matrices, cancelled."""
     (a,), (t,) = primals, tangents
     factors, pivots, permutation = Lu().bind(a)
     n = typeof(a).shape[-1]
@@ -94,14 +94,14 @@ _det_of_many = compiled(lambda a: _det(a) if typeof(a).shape[-1] else prod(diago
 
 # --- slogdet ------------------------------------------------------------------------------------------------
 def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
-    """Determinants as ``sign * exp(logabsdet)``, which neither over- nor underflows.
+    """Determinants as ``sign * exp(logabsdet)``, which neither overflows nor underflows.
 
     Args:
       a: shape (..., n, n); both results have shape (...). A singular matrix has sign 0 and logarithm -inf.
-      method: there is one, "lu".
+      method: must be "lu".
 
     Raises:
-      ShapeError: matrices that are not square; DTypeError: a dtype without kernels.
+      ShapeError: matrices are not square. DTypeError: a dtype without kernels.
 
     >>> slogdet(np.array([[1.0, 0.0], [0.0, -1.0]])).sign.item()
     -1.0

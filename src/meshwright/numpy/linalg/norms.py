@@ -31,14 +31,15 @@ from meshwright.ops.linalg.svd import Svd
 
 # --- vectors ------------------------------------------------------------------------------------------------
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
-    """Norm over one axis, several taken together, or (``None``) all.
+    """Norm over one axis, over several together, or (``None``) over all.
 
     Args:
       x: array of any shape.
-      ord: ``(sum |x|^ord)^(1/ord)``; inf and -inf are the largest and least absolute value, 0 counts what is not 0.
+      ord: ``(sum |x|^ord)^(1/ord)``; inf and -inf are the largest and smallest absolute value, 0 counts nonzero
+        elements.
 
     Raises:
-      AxisError: an axis that does not exist; ArgumentError: an ``ord`` that is no number.
+      AxisError: an axis is out of range. ArgumentError: ``ord`` is not a number.
 
     >>> vector_norm(np.array([3.0, 4.0])).item()
     5.0
@@ -78,11 +79,11 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Norms of matrices, shape (..., m, n).
 
     Args:
-      ord: "fro" (of all elements), "nuc" (the sum of singular values), 2 and -2 (the largest and least singular value),
-        1 and -1 (the largest and least absolute sum of a column), inf and -inf (of a row).
+      ord: "fro" (over all elements), "nuc" (the sum of singular values), 2 and -2 (the largest and smallest singular
+        value), 1 and -1 (the largest and smallest absolute sum of a column), inf and -inf (of a row).
 
     Raises:
-      ShapeError: no matrices; ArgumentError: another ``ord``; DTypeError: a dtype without kernels.
+      ShapeError: not matrices. ArgumentError: another ``ord``. DTypeError: a dtype without kernels.
 
     >>> matrix_norm(np.array([[3.0, 0.0], [4.0, 0.0]]), ord=1).item()
     7.0
@@ -114,11 +115,12 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     """The norm of vectors (one axis) or matrices (two axes, or an array of two dimensions with an ``ord``).
 
     Args:
-      x: array; without ``ord`` and ``axis`` it is one vector of all its elements.
-      ord: as for :func:`vector_norm` and :func:`matrix_norm`; by default the root of the sum of squares.
+      x: array; without ``ord`` and ``axis`` it is flattened to one vector.
+      ord: as for :func:`vector_norm` and :func:`matrix_norm`; default: the square root of the sum of squares.
 
     Raises:
-      ShapeError: ``ord`` without ``axis`` for an array that is neither vector nor matrix; ArgumentError, AxisError.
+      ShapeError: ``ord`` without ``axis`` for an array that is neither a vector nor a matrix. ArgumentError, AxisError:
+        as those.
 
     >>> norm(np.array([[3.0, 0.0], [0.0, 4.0]])).item()
     5.0
@@ -141,14 +143,14 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 
 # --- conditions and ranks -----------------------------------------------------------------------------------
 def cond(x: Any, p: Any = None) -> Any:
-    """Condition numbers of matrices: the norm of each times that of its inverse; infinite for singular ones.
+    """Condition numbers of matrices: the norm times that of the inverse; infinite for singular matrices.
 
     Args:
-      x: shape (..., m, n), square but for the default and 2, -2.
-      p: the norm, as for :func:`matrix_norm`; by default the ratio of the largest singular value to the least.
+      x: shape (..., m, n); must be square unless ``p`` is the default, 2 or -2.
+      p: the norm, as for :func:`matrix_norm`; default: the ratio of the largest singular value to the smallest.
 
     Raises:
-      ShapeError: matrices of one of the other norms that are not square.
+      ShapeError: the norm needs square matrices.
 
     >>> cond(np.array([[2.0, 0.0], [0.0, 8.0]])).item()
     4.0
@@ -165,16 +167,16 @@ def cond(x: Any, p: Any = None) -> Any:
 
 
 def matrix_rank(M: Any, rtol: Any = None, *, tol: Any = None, hermitian: bool = False) -> Any:
-    """How many singular values are not negligible: integers of shape (...).
+    """The number of non-negligible singular values: integers of shape (...).
 
     Args:
-      M: shape (..., m, n); of a vector or a number the rank is 1, of zeros 0.
-      rtol: singular values up to ``rtol`` times the largest do not count; by default ``max(m, n)`` epsilons.
-      tol: an absolute bound in place of it.
+      M: shape (..., m, n); the rank of a nonzero vector or number is 1, of zeros 0.
+      rtol: singular values up to ``rtol`` times the largest are negligible; default: ``max(m, n)`` epsilons.
+      tol: an absolute bound instead of ``rtol``.
       hermitian: use eigenvalues.
 
     Raises:
-      ShapeError, DTypeError: no matrices that LAPACK works on.
+      ShapeError, DTypeError: not matrices that LAPACK supports.
 
     >>> matrix_rank(np.array([[1.0, 2.0], [2.0, 4.0]])).item()
     1
@@ -186,14 +188,14 @@ def matrix_rank(M: Any, rtol: Any = None, *, tol: Any = None, hermitian: bool = 
     if bound is None:
         bound = max_size(a) * epsilon(a)
     else:
-        promote_all([a, asarray(bound)])  # which refuses what the promotion modes do
+        promote_all([a, asarray(bound)])  # raises as the promotion mode requires
     return _rank(
         a, convert(asarray(bound), real_of(typeof(a).dtype)), bool(hermitian), rtol is None and tol is not None
     )
 
 
 def max_size(a: Any) -> int:
-    """The larger one of the numbers of rows and columns."""
+    """The larger of the numbers of rows and columns."""
     m, n = typeof(a).shape[-2:]
     return m if m > n else n
 

@@ -1,4 +1,4 @@
-"""Operands of linear algebra: of one inexact dtype that LAPACK has kernels for; leading dimensions broadcast."""
+"""Operands of linear algebra: one inexact dtype that LAPACK supports; leading dimensions broadcast."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 
 
 def inexact_operands(name: str, *args: Any, kernels: bool = True) -> list[Any]:
-    """Arguments in their common float or complex dtype, for which there have to be ``kernels``; shapes as they are.
+    """Arguments in their common float or complex dtype, which LAPACK must support if ``kernels``; shapes are unchanged.
 
     Raises:
-      ArgumentTypeError, DTypeError: no arrays, or a dtype without kernels.
+      ArgumentTypeError, DTypeError: not arrays, or a dtype without kernels.
     """
     arrays = [as_operand(x, name) for x in args]
     dtype, weak = dtypes.promote((typeof(x).dtype, typeof(x).weak_type) for x in arrays)
@@ -31,10 +31,10 @@ def inexact_operands(name: str, *args: Any, kernels: bool = True) -> list[Any]:
 
 
 def matrix(name: str, a: Any, kernels: bool = True) -> Any:
-    """One argument that is matrices.
+    """One argument that is a batch of matrices.
 
     Raises:
-      ShapeError: fewer than two dimensions; DTypeError: no kernels for the dtype.
+      ShapeError: fewer than two dimensions. DTypeError: a dtype without kernels.
     """
     (x,) = inexact_operands(name, a, kernels=kernels)
     require_matrix(name, typeof(x))
@@ -42,10 +42,10 @@ def matrix(name: str, a: Any, kernels: bool = True) -> Any:
 
 
 def square(name: str, a: Any) -> Any:
-    """One argument that is square matrices.
+    """One argument that is a batch of square matrices.
 
     Raises:
-      ShapeError: other shapes; DTypeError: no kernels for the dtype.
+      ShapeError: other shapes. DTypeError: a dtype without kernels.
     """
     (x,) = inexact_operands(name, a)
     require_square(name, typeof(x))
@@ -53,7 +53,7 @@ def square(name: str, a: Any) -> Any:
 
 
 def same_lead(name: str, x: Any, y: Any) -> tuple[Any, Any]:
-    """Matrices with their leading dimensions broadcast.
+    """Two batches of matrices with their leading dimensions broadcast.
 
     Raises:
       ShapeError: they do not broadcast.
@@ -63,22 +63,22 @@ def same_lead(name: str, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def with_lead(x: Any, lead: tuple[int, ...]) -> Any:
-    """Matrices repeated along leading dimensions, which theirs broadcast to."""
+    """Matrices broadcast to the leading dimensions ``lead``."""
     shape = (*lead, *typeof(x).shape[-2:])
     ndim = typeof(x).ndim
     return broadcast_in_dim(x, shape, range(len(shape) - ndim, len(shape)))
 
 
 def epsilon(x: Any) -> float:
-    """The distance of 1 to the next larger float of the dtype."""
+    """The distance from 1 to the next larger float of the dtype."""
     return float(np.finfo(typeof(x).dtype).eps)
 
 
 def fitting(name: str, n: int, b: Any, rows: int) -> None:
-    """Raise unless a right-hand side has the rows that matrices ask for.
+    """Raise unless a right-hand side has as many rows as the matrices.
 
     Raises:
-      ShapeError: names both.
+      ShapeError: the numbers differ; names both.
     """
     if n != rows:
         raise ShapeError(

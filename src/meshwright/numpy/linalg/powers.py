@@ -24,11 +24,12 @@ from meshwright.ops.linalg.matrices import eye, matmul, require_square, triu
 
 
 def matrix_power(a: Any, n: int) -> Any:
-    """Square matrices, shape (..., m, m), to an integer power by repeated squaring; of the inverse if it is negative.
+    """Raise square matrices, shape (..., m, m), to an integer power by repeated squaring; inverts them if it is
+    negative.
 
     Raises:
-      ShapeError: matrices that are not square; ArgumentTypeError: ``n`` is no integer; DTypeError: a negative power for
-      a dtype without kernels.
+      ShapeError: matrices are not square. ArgumentTypeError: ``n`` is not an integer. DTypeError: a negative power for
+        a dtype without kernels.
 
     >>> matrix_power(np.array([[1, 1], [0, 1]]), 5).tolist()
     [[1, 5], [0, 1]]
@@ -55,7 +56,7 @@ def _power(x: Any, n: int) -> Any:
 
 
 # --- exponential --------------------------------------------------------------------------------------------
-#: the coefficients of Padé approximants to exp, and the norm up to which they are exact for the dtype
+#: the coefficients of Padé approximants of exp, and the norm up to which they are exact for the dtype
 _PADE = {
     dtypes.float32: (3.925724783138660, (17297280, 8648640, 1995840, 277200, 25200, 1512, 56, 1)),
     dtypes.float64: (
@@ -69,16 +70,16 @@ _PADE = {
 def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> Any:
     """The exponential of square matrices: ``I + A + A A / 2 + A A A / 6 + …``.
 
-    By scaling, a Padé approximant, and squaring (N. Higham, "The scaling and squaring method for the matrix exponential
-    revisited", 2005).
+    Uses scaling, a Padé approximant, and squaring (N. Higham, "The scaling and squaring method for the matrix
+    exponential revisited", 2005).
 
     Args:
       A: shape (..., n, n).
-      upper_triangular: only the upper triangle is read, and the result is one.
-      max_squarings: a matrix of so large a norm that more are needed gives NaN.
+      upper_triangular: read only the upper triangle; the result is upper triangular.
+      max_squarings: matrices whose norm is so large that more are needed give NaN.
 
     Raises:
-      ShapeError: matrices that are not square; DTypeError: a dtype without kernels.
+      ShapeError: matrices are not square. DTypeError: a dtype without kernels.
 
     >>> expm(np.array([[0.0, 1.0], [0.0, 0.0]])).round(5).tolist()
     [[1.0, 1.0], [0.0, 1.0]]

@@ -1,4 +1,4 @@
-"""The products of the array API's ``linalg`` extension, where they differ from those of the main namespace."""
+"""The products of the array API's ``linalg`` extension, where they differ from the main namespace."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from meshwright.numpy.reductions import sum
 
 
 def outer(x1: Any, x2: Any, /) -> Any:
-    """Every product of an element of one vector with one of another: shape (n, m).
+    """All products of an element of one vector and an element of another: shape (n, m).
 
     Raises:
-      ShapeError: operands that are not vectors.
+      ShapeError: operands are not vectors.
 
     >>> outer(np.array([1, 2]), np.array([3, 4])).tolist()
     [[3, 4], [6, 8]]
@@ -54,7 +54,7 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
 
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """Cross products of vectors of three components along ``axis``; other dimensions broadcast.
+    """Cross products of vectors with three components along ``axis``; other dimensions broadcast.
 
     Raises:
       ShapeError: another number of components.

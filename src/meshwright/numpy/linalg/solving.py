@@ -41,7 +41,7 @@ from meshwright.transforms.custom_jvp import custom_jvp
 def as_columns(name: str, a: Any, b: Any) -> tuple[Any, Any, bool]:
     """Square matrices and right-hand sides with equal leading dimensions, and whether ``b`` was one vector.
 
-    Many right-hand sides for one matrix become columns of one, which costs no copies of the matrix.
+    Many right-hand sides for one matrix become columns of one, so that the matrix need not be copied.
     """
     a, b = inexact_operands(name, a, b)
     require_square(name, typeof(a))
@@ -77,14 +77,14 @@ def _solve_with_lead(a: Any, b: Any) -> Any:
 
 
 def solve(a: Any, b: Any) -> Any:
-    """``x`` with ``a x = b``; infinities or NaN where ``a`` is singular.
+    """Solve ``a x = b`` for ``x``; the result has infinities or NaN where ``a`` is singular.
 
     Args:
       a: shape (..., n, n).
       b: shape (n,), or (..., n, k); leading dimensions broadcast.
 
     Raises:
-      ShapeError: ``a`` is not square, or sizes differ; DTypeError: a dtype without kernels.
+      ShapeError: ``a`` is not square, or sizes differ. DTypeError: a dtype without kernels.
 
     >>> solve(np.array([[2.0, 0.0], [0.0, 4.0]]), np.array([2.0, 2.0])).tolist()
     [1.0, 0.5]
@@ -95,7 +95,7 @@ def solve(a: Any, b: Any) -> Any:
 
 
 def inv(a: Any) -> Any:
-    """The inverse of square matrices, shape (..., n, n); infinities or NaN where there is none.
+    """The inverse of square matrices, shape (..., n, n); infinities or NaN where they are singular.
 
     >>> inv(np.array([[2.0, 0.0], [0.0, 4.0]])).tolist()
     [[0.5, 0.0], [0.0, 0.25]]
@@ -112,7 +112,7 @@ def _inv(a: Any) -> Any:
 # --- least squares ------------------------------------------------------------------------------------------
 @custom_jvp
 def pinv_and_values(a: Any, rtol: Any) -> tuple[Any, Any]:
-    """The pseudoinverse, and singular values; those up to ``rtol`` times the largest count as 0."""
+    """The pseudoinverse and the singular values; values up to ``rtol`` times the largest count as 0."""
     s, u, vh = Svd().bind(a)
     large = s > reshape(rtol, (*typeof(rtol).shape, 1)) * s[..., :1]
     inverse = where(large, 1 / where(large, s, 1), 0)
@@ -122,8 +122,8 @@ def pinv_and_values(a: Any, rtol: Any) -> tuple[Any, Any]:
 
 @pinv_and_values.defjvp
 def _pinv_tangent(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """G. Golub and V. Pereyra, "The differentiation of pseudo-inverses" (1973): without singular vectors, so that equal
-    singular values do no harm."""
+    """The derivative by G. Golub and V. Pereyra, "The differentiation of pseudo-inverses" (1973), which does not use
+    singular vectors, so that equal singular values do no harm."""
     (a, rtol), (t, _) = primals, tangents
     p, s = pinv_and_values(a, rtol)
     _, u, vh = Svd().bind(a)
@@ -135,7 +135,7 @@ def _pinv_tangent(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any,
 
 
 def _product(x: Any, y: Any, z: Any) -> Any:
-    """``x y z`` of matrices (n, m), (m, n) and (n, m), without a square matrix of the larger size."""
+    """The product ``x y z`` of matrices (n, m), (m, n) and (n, m), without a square matrix of the larger size."""
     *_, n, m = typeof(x).shape
     return matmul(matmul(x, y), z) if n <= m else matmul(x, matmul(y, z))
 
@@ -145,12 +145,12 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
 
     Args:
       a: shape (..., m, n).
-      rtol: singular values up to ``rtol`` times the largest count as 0; a number or an array of the leading shape. By
-        default ``10 * max(m, n)`` times the dtype's epsilon.
-      hermitian: ``a`` is Hermitian; its eigenvalues are used.
+      rtol: singular values up to ``rtol`` times the largest count as 0; a number or an array of the leading shape.
+        Default: ``10 * max(m, n)`` times the dtype's epsilon.
+      hermitian: ``a`` is Hermitian; use its eigenvalues.
 
     Raises:
-      ShapeError, DTypeError: no matrices that LAPACK works on.
+      ShapeError, DTypeError: not matrices that LAPACK supports.
 
     >>> pinv(np.array([[2.0], [0.0]])).tolist()
     [[0.5, 0.0]]
@@ -171,19 +171,19 @@ def _pinv(x: Any, rtol: Any, lead: tuple[int, ...], hermitian: bool) -> Any:
 
 
 def lstsq(a: Any, b: Any, rcond: Any = None, *, numpy_resid: bool = False) -> tuple[Any, Any, Any, Any]:
-    """The ``x`` of least norm that makes ``a x - b`` least.
+    """The ``x`` of least norm that minimizes the norm of ``a x - b``.
 
     Args:
       a: shape (m, n).
       b: shape (m,) or (m, k).
       rcond: singular values up to ``rcond`` times the largest count as 0 (default: ``max(m, n)`` epsilons).
-      numpy_resid: give an empty array for residuals where NumPy does.
+      numpy_resid: return an empty array of residuals where NumPy does.
 
     Returns:
       ``(x, residuals, rank, singular values)``; x has shape (n,) or (n, k), residuals (1,) or (k,).
 
     Raises:
-      ShapeError: not a matrix and a vector or matrix that fit.
+      ShapeError: not a matrix and a vector or matrix with matching sizes.
 
     >>> x, residuals, rank, s = lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0]))
     >>> x.round(4).tolist(), residuals.round(4).tolist(), rank.item()
@@ -213,14 +213,14 @@ def _lstsq(a: Any, b: Any, rcond: Any) -> tuple[Any, Any, Any, Any]:
 
 # --- tensors ------------------------------------------------------------------------------------------------
 def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
-    """``x`` with ``tensordot(a, x, x.ndim) = b``.
+    """Solve ``tensordot(a, x, x.ndim) = b`` for ``x``.
 
     Args:
-      a: shape b.shape + Q, where the sizes of Q have the product that those of b have.
-      axes: axes of ``a`` to move to its end first.
+      a: shape b.shape + Q, where the product of the sizes in Q is that of b's.
+      axes: axes of ``a`` to move to the end first.
 
     Raises:
-      ShapeError: sizes whose products differ.
+      ShapeError: the products of sizes differ.
 
     >>> tensorsolve(np.eye(4).reshape(2, 2, 4), np.ones((2, 2))).tolist()
     [1.0, 1.0, 1.0, 1.0]
@@ -239,7 +239,7 @@ def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
 
 
 def tensorinv(a: Any, ind: int = 2) -> Any:
-    """The inverse for ``tensordot(..., ind)``: the first ``ind`` dimensions of ``a`` against the others.
+    """The inverse with respect to ``tensordot(..., ind)``: of the first ``ind`` dimensions of ``a`` against the others.
 
     Raises:
       ShapeError: the products of their sizes differ.
@@ -259,15 +259,15 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
 
 # --- factored matrices --------------------------------------------------------------------------------------
 def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False) -> Any:
-    """``x`` with ``op(a) x = b`` for triangular ``a``, of which only one triangle is read.
+    """Solve ``op(a) x = b`` for triangular ``a``, of which only one triangle is read.
 
     Args:
       a: shape (..., n, n).
       b: shape (n,) or (..., n, k).
-      trans: what ``op`` is: 0 or "N" nothing, 1 or "T" the transpose, 2 or "C" the conjugate transpose.
+      trans: the meaning of ``op``: 0 or "N" the identity, 1 or "T" the transpose, 2 or "C" the conjugate transpose.
 
     Raises:
-      ShapeError: sizes that do not fit; DTypeError: a dtype without kernels.
+      ShapeError: sizes do not match. DTypeError: a dtype without kernels.
 
     >>> solve_triangular(np.array([[2.0, 9.0], [0.0, 4.0]]), np.array([2.0, 0.0])).tolist()
     [1.0, 0.0]
@@ -282,7 +282,7 @@ def solve_triangular(a: Any, b: Any, trans: int | str = 0, lower: bool = False, 
 
 
 def cho_factor(a: Any, lower: bool = False) -> tuple[Any, bool]:
-    """A Cholesky factor for :func:`cho_solve`, and whether it is the lower one; that triangle of ``a`` alone is read.
+    """A Cholesky factor for :func:`cho_solve`, and whether it is the lower one; only that triangle of ``a`` is read.
 
     >>> cho_factor(np.array([[4.0]]))[0].tolist()
     [[2.0]]
@@ -291,7 +291,7 @@ def cho_factor(a: Any, lower: bool = False) -> tuple[Any, bool]:
 
 
 def cho_solve(c_and_lower: tuple[Any, bool], b: Any) -> Any:
-    """``x`` with ``a x = b``, from what :func:`cho_factor` gives for ``a``.
+    """Solve ``a x = b`` for ``x``, given the result of :func:`cho_factor` for ``a``.
 
     >>> cho_solve(cho_factor(np.array([[4.0]])), np.array([2.0])).tolist()
     [0.5]
@@ -312,7 +312,7 @@ def lu_factor(a: Any) -> tuple[Any, Any]:
 
 
 def lu_solve(lu_and_pivots: tuple[Any, Any], b: Any, trans: int = 0) -> Any:
-    """``x`` with ``op(a) x = b``, from what :func:`lu_factor` gives for ``a``; ``trans`` is 0, 1 or 2 as in
+    """Solve ``op(a) x = b`` for ``x``, given the result of :func:`lu_factor` for ``a``; ``trans`` is 0, 1 or 2 as in
     :func:`solve_triangular`.
 
     >>> lu_solve(lu_factor(np.array([[1.0, 2.0], [4.0, 4.0]])), np.array([5.0, 12.0])).tolist()

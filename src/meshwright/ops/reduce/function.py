@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
@@ -41,6 +43,12 @@ class ReductionFunction:
         return eqns[0].op.name if list(eqns[0].invars) in (args, args[::-1]) else ""
 
 
+def _becomes(aval: ShapedArray, dtype: np.dtype) -> bool:
+    """Whether a scalar is of a dtype, or a number without one of its own that fits it."""
+    weak = aval.weak_type and dtypes.promote([(dtype, False), (aval.dtype, True)])[0] == dtype
+    return aval.dtype == dtype or weak
+
+
 def reduction_function(
     name: str, operands: Any, init_values: Any, computation: Callable[[Any, Any], Any]
 ) -> ReductionFunction:
@@ -50,7 +58,7 @@ def reduction_function(
       ArgumentTypeError: ``computation`` is no function.
       ArgumentError: different structures, or no operands.
       ShapeError: initial values that are not scalars, or operands of different shapes.
-      DTypeError: an initial value of another dtype than its operand.
+      DTypeError: an initial value of another dtype than its operand, or a result of ``computation``.
     """
     if not callable(computation):
         raise ArgumentTypeError(f"{name}: computation {computation!r} is no function of two scalars")
@@ -64,8 +72,7 @@ def reduction_function(
         init = typeof(value)
         if init.shape != ():
             raise ShapeError(f"{name}: init_values must be scalars, got {init}")
-        weak = init.weak_type and dtypes.promote([(aval.dtype, False), (init.dtype, True)])[0] == aval.dtype
-        if init.dtype != aval.dtype and not weak:
+        if not _becomes(init, aval.dtype):
             raise DTypeError(f"{name}: init_value has dtype {init.dtype}, the operand {aval.dtype}; convert one")
 
     def flat(*scalars: Any) -> list[Any]:
@@ -75,6 +82,11 @@ def reduction_function(
         if out != tree or any(typeof(x).shape for x in leaves):
             got = ", ".join(str(typeof(x)) for x in leaves)
             raise ArgumentError(f"{name}: computation must return scalars in the structure {tree}, got {out} of {got}")
+        for x, a in zip(leaves, avals):
+            if not _becomes(typeof(x), a.dtype):
+                raise DTypeError(
+                    f"{name}: computation returns {typeof(x).dtype} where it takes {a.dtype}; convert it or the operand"
+                )
         return [convert(x, a.dtype) for x, a in zip(leaves, avals)]
 
     scalars = [ShapedArray((), a.dtype) for a in avals]

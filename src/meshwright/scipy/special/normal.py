@@ -42,7 +42,24 @@ def _erfcx(x: Any) -> Any:
     return where(x < 0, 2 * exp(x * x) - above, above)
 
 
-_erfcx.defjvps(lambda t, y, x: t * (2 * x * y - _TWO_BY_ROOT_PI))
+def _scaled_tail_slope(t: np.ndarray) -> np.ndarray:
+    """``(1 + 2 x)^2 erfcx'(x)`` for ``t = 4 / (4 + x)``."""
+    x = 4 / np.maximum(t, 1e-300) - 4
+    v = 1 / np.maximum(x, 50.0) ** 2
+    far = -((2 + 1 / np.maximum(x, 50.0)) ** 2) * (1 - 1.5 * v + 3.75 * v**2 - 13.125 * v**3) / math.sqrt(np.pi)
+    near = np.minimum(x, 50.0)
+    return np.where(x < 50, (1 + 2 * near) ** 2 * (2 * near * special.erfcx(near) - _TWO_BY_ROOT_PI), far)
+
+
+def _erfcx_slope(x: Any) -> Any:
+    """The derivative. It is ``2 x erfcx(x) - 2 / sqrt(pi)`` too, but these nearly cancel."""
+    size = where(abs_(x) == np.inf, 0.0, abs_(x))
+    slope = fitted(_scaled_tail_slope, 0.0, 1.0, 30, 4 / (4 + size)) / (1 + 2 * size) / (1 + 2 * size)
+    below = where(x < 0, x, 0.0)
+    return where(x == np.inf, 0.0, where(x < 0, 4 * below * exp(below * below), 0.0) + slope)
+
+
+_erfcx.defjvps(lambda t, y, x: t * _erfcx_slope(x))
 
 
 @elementwise
@@ -75,7 +92,22 @@ def _dawsn(x: Any) -> Any:
     return where(size < 5, x * near, where(x < 0, -far, far))
 
 
-_dawsn.defjvps(lambda t, y, x: t * (1 - 2 * x * y))
+def _dawson_far_slope(v: np.ndarray) -> np.ndarray:
+    """``x^2 F'(x)`` for ``v = 1 / x^2``."""
+    x = 1 / np.sqrt(np.maximum(v, 1e-4))
+    series = -0.5 - 0.75 * v - 1.875 * v**2 - 6.5625 * v**3
+    return np.where(v < 1e-4, series, x * x * (1 - 2 * x * special.dawsn(x)))
+
+
+def _dawsn_slope(y: Any, x: Any) -> Any:
+    """The derivative. It is ``1 - 2 x F(x)`` too, but far out these nearly cancel."""
+    size = abs_(x)
+    large = where(size < 5, 5.0, size)
+    far = fitted(_dawson_far_slope, 0.0, 0.04, 40, 1 / (large * large)) / large / large
+    return where(size < 5, 1 - 2 * where(size < 5, x * y, 0.0), far)
+
+
+_dawsn.defjvps(lambda t, y, x: t * _dawsn_slope(y, x))
 
 
 @elementwise
@@ -107,7 +139,14 @@ def _log_ndtr(x: Any) -> Any:
     return where(x < 0, below, log1p(-0.5 * ops.erfc(high / _ROOT_TWO)))
 
 
-_log_ndtr.defjvps(lambda t, y, x: t * (exp(-x * x / 2 - y) / _ROOT_TWO_PI))
+def _log_ndtr_slope(y: Any, x: Any) -> Any:
+    """The density by the distribution function, both scaled where they underflow."""
+    low, high = where(x < 0, x, 0.0), where(x < 0, 0.0, x)
+    below = 2 / _ROOT_TWO_PI / _erfcx_above_zero(low / -_ROOT_TWO)
+    return where(x < 0, below, exp(-high * high / 2 - where(x < 0, 0.0, y)) / _ROOT_TWO_PI)
+
+
+_log_ndtr.defjvps(lambda t, y, x: t * _log_ndtr_slope(y, x))
 
 
 def log_ndtr(x: Any, series_order: int = 3) -> Any:

@@ -1,18 +1,18 @@
-"""Merges neighbouring collectives that together are one cheaper collective, or none.
+"""Replaces pairs of consecutive collectives by one cheaper collective, or by none.
 
 ==================================================  ========================================================
-``all_slice(all_reduce(x))``                        ``reduce_scatter(x)``; what is left of the axes is reduced
-                                                    after it, on the tile
+``all_slice(all_reduce(x))``                        ``reduce_scatter(x)``; the tile is then reduced over the
+                                                    remaining axes
 ``all_reduce(all_reduce(x))``                       one, over the axes of both
 ``all_gather(reduce_scatter(x))``                   ``all_reduce(x)``: as many bytes, one collective
-``all_slice(all_gather(x))``, same dimension        ``all_gather(x)`` over the minor axes that are left, or ``x``
+``all_slice(all_gather(x))``, same dimension        ``all_gather(x)`` over the remaining minor axes, or ``x``
 ``all_slice(all_gather(x))``, another dimension     ``all_to_all(x)``
 ``all_gather(all_gather(x))``, same dimension       one, over the axes of both
 ``all_gather(all_slice(x))``, ``x`` held by all     ``x``
 ``move(convert(x))``, ``x`` being narrower          ``convert(move(x))``
 ==================================================  ========================================================
 
-The first collective of a pair must have no other use, unless ``x`` itself replaces the pair.
+The first collective of a pair must have no other use, unless ``x`` itself replaces both.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from meshwright.spmd.varying import Variance
 
 
 def merge_pairs(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
-    """Replace the pairs in the left column of the table by the right column."""
+    """The jaxpr with the pairs of the table replaced."""
     firsts = {e.outvars[0] for e in jaxpr.eqns if isinstance(e.op, (Collective, ConvertElementType))}
     if not any(isinstance(e.op, Collective) and e.invars and e.invars[0] in firsts for e in jaxpr.eqns):
         return jaxpr
@@ -44,7 +44,7 @@ def merge_pairs(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
 
 @dataclass(frozen=True)
 class _Pair:
-    """``second(first(x))``; ``same`` tells whether ``x`` is the same on all devices along some axes."""
+    """``second(first(x))``; ``same(axes)`` says whether ``x`` is equal on all devices along these axes."""
 
     first: Any
     second: Any
@@ -56,12 +56,12 @@ class _Pair:
         return not set(self.mesh.expand(self.first.axes)) & set(self.mesh.expand(self.second.axes))
 
 
-#: the ops that replace a pair, in order; None if the pair stays
+#: the ops that replace a pair, in order; None to keep the pair
 Replacement = tuple[Op, ...] | None
 
 
 def _alone(pair: _Pair) -> bool:
-    """Whether a pair is the identity, so that ``x`` replaces it whatever else uses the first result."""
+    """Whether a pair is the identity, so that ``x`` can replace it even if the first result has other uses."""
     first, second = pair.first, pair.second
     match first, second:
         case AllGather(), AllSlice():
@@ -132,7 +132,7 @@ class _Pairs:
         return rebuilt(self.jaxpr, [e for e in eqns if id(e) not in self.gone], self.names) if changed else self.jaxpr
 
     def _merged(self, second: JaxprEqn) -> list[JaxprEqn] | None:
-        """The equations that replace ``second`` and its producer if they form a pair; None if they stay."""
+        """The equations that replace an equation that forms a pair with its producer; None if there is no pair."""
         between = second.invars[0]
         first = self.producers.get(between) if isinstance(between, Var) else None
         if first is None or not isinstance(between, Var) or not self._is_first(first):
