@@ -118,7 +118,7 @@ def tiles_of(sharding: Sharding, ndim: int) -> dict[int, Tiles]:
     return {real: tuple(None if w else tuple(t) for w, t in zip(whole, h)) for real, h in held.items()}
 
 
-# --- cutting ------------------------------------------------------------------------------------------------
+# --- slicing ------------------------------------------------------------------------------------------------
 def cut(value: np.ndarray, sharding: Sharding, real: int) -> np.ndarray:
     """The part of ``value`` on a real device, padded with zeros."""
     counts = sharding.tile_counts(value.ndim)
@@ -147,7 +147,7 @@ def _runs(tiles: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield members[0], len(members)
 
 
-# --- putting together ---------------------------------------------------------------------------------------
+# --- assembling ---------------------------------------------------------------------------------------------
 def assembled(parts: Sequence[np.ndarray], sharding: Sharding, shape: Sequence[int]) -> np.ndarray:
     """The global array assembled from its parts on this process's real devices.
 

@@ -39,7 +39,7 @@ class HloSharding:
     elements: tuple[HloSharding, ...] = ()
     group: str = ""
 
-    # --- making them ----------------------------------------------------------------------------------------
+    # --- construction ---------------------------------------------------------------------------------------
     @staticmethod
     def replicated() -> HloSharding:
         return HloSharding("replicated")
@@ -75,7 +75,7 @@ class HloSharding:
     def with_group(self, group: str) -> HloSharding:
         return replace(self, group=group)
 
-    # --- what it says ---------------------------------------------------------------------------------------
+    # --- properties -----------------------------------------------------------------------------------------
     @property
     def rank(self) -> int | None:
         """The number of array dimensions that it applies to; None if any."""

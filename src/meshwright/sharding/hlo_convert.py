@@ -135,7 +135,7 @@ def atoms_counted(numbers: np.ndarray, mesh: AbstractMesh) -> tuple[str, ...] | 
     return tuple(counted) if np.array_equal(total, numbers) else None
 
 
-# --- a mesh for shardings that have none --------------------------------------------------------------------
+# --- meshes for shardings without one -----------------------------------------------------------------------
 def mesh_of(shardings: Sequence[HloSharding], num_devices: int) -> AbstractMesh:
     """The mesh with the fewest axes ``x0``, ``x1``, ... over which all ``shardings`` can be expressed.
 

@@ -79,7 +79,7 @@ class Layout:
         partial = f" +{self.reduction}{{{', '.join(names(self.partial))}}}" if self.partial else ""
         return f"[{dims}]{partial}"
 
-    # --- what it says ---------------------------------------------------------------------------------------
+    # --- properties -----------------------------------------------------------------------------------------
     @staticmethod
     @lru_cache(maxsize=65536)
     def tiled(dims: tuple[tuple[str, ...], ...]) -> Layout:
@@ -122,7 +122,7 @@ class Layout:
         local = self.local_shape(shape, mesh)
         return tuple(size * mesh.sizes(atoms) for size, atoms in zip(local, self.dims))
 
-    # --- making others --------------------------------------------------------------------------------------
+    # --- derived layouts ------------------------------------------------------------------------------------
     def with_dim(self, dim: int, atoms: Sequence[str]) -> Layout:
         """The same layout with dimension ``dim`` split by ``atoms``."""
         dims = (*self.dims[:dim], tuple(atoms), *self.dims[dim + 1 :])

@@ -381,6 +381,7 @@ def set_mesh(mesh: AnyMesh | None) -> _MeshSetting:
 
     Raises:
       MeshError: ``mesh`` is not a mesh.
+
     Example:
       >>> with mw.set_mesh(mw.make_mesh((4,), ("x",))):
       ...     y = mw.jit(lambda x: 2 * x, in_shardings=(P("x"),), out_shardings=P("x"))(mnp.arange(8))

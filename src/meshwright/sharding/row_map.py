@@ -270,7 +270,7 @@ def _swap(
         left[i][colours[e]] = right[j][colours[e]] = e
 
 
-# --- where rows are -----------------------------------------------------------------------------------------
+# --- positions of rows --------------------------------------------------------------------------------------
 class _Placed(NamedTuple):
     """Rows of a tile from ``at`` on, with their position in the buffer."""
 

@@ -41,8 +41,11 @@ class PartitionSpec(tuple[SpecEntry, ...]):
     UNCONSTRAINED: ClassVar[_Unconstrained] = UNCONSTRAINED
 
     def __new__(cls, *entries: Any, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()) -> PartitionSpec:
-        """Raises:
-        ShardingError: an entry is of another type, or an axis is named twice."""
+        """Validate the entries and axes.
+
+        Raises:
+          ShardingError: an entry is of another type, or an axis is named twice.
+        """
         normal = tuple(_normal(entry, i) for i, entry in enumerate(entries))
         if not unreduced and not reduced:
             return super().__new__(PartitionSpec, normal)

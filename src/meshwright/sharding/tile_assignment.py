@@ -107,7 +107,7 @@ class TileAssignment:
         return numbers.reshape(self.dims)
 
     def sorted_along(self, dim: int) -> TileAssignment:
-        """The assignment with devices sorted along ``dim``; unchanged if that would not be an iota order."""
+        """The assignment with devices sorted along ``dim``; an iota is left as it is if that would not be one."""
         if isinstance(self.order, IotaOrder):
             iota = self.order.regrouped(self.dims, tuple(range(len(self.dims))), dim)
             return TileAssignment(self.dims, iota) if iota is not None else self

@@ -30,9 +30,9 @@ class Strategy:
     #: if a loop slices a value along a split dimension, the unsplit dimension of the slice that gets the axes:
     #: ``LARGEST``, ``FIRST``, or none if empty
     across: str = ""
-    #: candidates for a product also put its axes on any of its parallel and reduction factors, not just on those that
-    #: the layouts of its operands and result split; such a candidate needs all-to-alls, and wins if it costs less and
-    #: adds no work
+    #: for products, the choice also considers candidates with the axes on any parallel or reduction factors, not only
+    #: on those that the layouts of operands and result split; one is taken if it is cheaper, reshards included, and no
+    #: device gets more work (:func:`meshwright.spmd.partition.choose.choose`)
     exchanges: bool = False
     #: stencils are computed in the tiles of the whole array, not in those of its interior
     whole: bool = False

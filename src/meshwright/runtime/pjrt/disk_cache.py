@@ -89,7 +89,7 @@ def _loaded(path: Path, client: Any, devices: Any, options: Any, say: Callable[[
         say(f"{path} could not be loaded ({error}); the program is compiled again")
 
 
-# --- programs that are not lowered --------------------------------------------------------------------------
+# --- notes --------------------------------------------------------------------------------------------------
 def noted(mark: bytes, client: Any, options: Any) -> tuple[str, Any] | None:
     """The key of the executable and the facts that :func:`remember` noted for a fingerprint, or None."""
     content = _read(_note(mark, client, options), _silent)

@@ -141,7 +141,7 @@ def started(result: Any) -> None:
     _latest = weakref.ref(result)
 
 
-# --- the end of the process ---------------------------------------------------------------------------------
+# --- process exit -------------------------------------------------------------------------------------------
 @atexit.register
 def _finish() -> None:
     """Wait at exit for abandoned calls, whose data is freed together with the interpreter.

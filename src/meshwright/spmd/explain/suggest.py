@@ -173,7 +173,7 @@ class Advisor:
         aval = candidate.value.aval if candidate.value is not None else avals[number]
         return math.prod(candidate.layout.local_shape(aval.shape, self.mesh))
 
-    # --- trying --------------------------------------------------------------------------------------------
+    # --- evaluation ----------------------------------------------------------------------------------------
     def _try(self, candidate: Candidate) -> _Outcome:
         ins, outs = (list(layouts) for layouts in self.part.asked)
         source = self.part.source
@@ -250,7 +250,7 @@ class Advisor:
         elif atom in self.producers:
             yield Candidate("value", 0, atom, layout)
 
-    # --- words ---------------------------------------------------------------------------------------------
+    # --- text ----------------------------------------------------------------------------------------------
     def _text(self, candidate: Candidate) -> str:
         spec = candidate.layout.to_spec(self.mesh)
         text = "P(" + ", ".join(map(repr, spec)) + ")"

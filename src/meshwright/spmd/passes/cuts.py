@@ -173,7 +173,7 @@ class _Graph:
         return self.jaxpr.replace(eqns=eqns, outvars=outs)
 
     def _needed(self) -> tuple[set[Var], set[Var]]:
-        """The values that are needed whole, and those that are needed in tiles."""
+        """The values that are needed whole, and those in tiles."""
         whole, local = set(self.whole), set(self.taken.values())
         for var in reversed(self.tiled):
             if var in whole and var not in self.cut:

@@ -53,7 +53,7 @@ def _steps(
 
 
 def _step(maker: JaxprEqn, collective: AllReduce, variance: Variance) -> _Step | None:
-    """The step across an equation with a single partial operand, which is no larger than the result; or None."""
+    """The step over an equation with one partial operand, which is no larger than its result."""
     op = maker.op
     if len(maker.outvars) != 1 or op.has_effects or op.holds_jaxprs or op.moves_only or not op.computes:
         return None

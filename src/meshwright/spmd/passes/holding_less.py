@@ -1,4 +1,4 @@
-"""Variants of a program that use less memory by gathering or computing values again instead of keeping them."""
+"""Variants of a program that use less memory, by gathering or computing values again instead of keeping them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwright.spmd.passes.recompute import recompute
 from meshwright.spmd.passes.regather import gather_again
 
 GATHER_AGAIN = Pass("gather again", gather_again, "Gathered values are freed between distant uses, and gathered again.")
-#: the second also recomputes matrix products and collectives
+#: the second recomputes matrix products and collectives too
 RECOMPUTE = (
     Pass("recompute cheap values", recompute, "Backward loops recompute elementwise residuals of forward loops."),
     Pass(
@@ -24,7 +24,7 @@ RECOMPUTE = (
 
 
 def holding_less(jaxpr: ClosedJaxpr, mesh: AbstractMesh, in_layouts: Sequence[Layout]) -> Iterator[ClosedJaxpr]:
-    """Programs that use less memory, cheapest first."""
+    """Programs that use less memory, the cheapest first."""
     gathered = run_passes(jaxpr, [GATHER_AGAIN])
     if gathered is not jaxpr:
         yield gathered

@@ -45,7 +45,7 @@ def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance)
         return None
     avals = [pending[i].value if i in pending else a.aval for i, a in enumerate(eqn.invars)]
     if avals[next(iter(pending))].dtype != eqn.outvars[0].aval.dtype:
-        return None  # rounding would differ
+        return None  # rounding differs
     return Moved(eqn, (), eqn.op.infer(*avals), first)
 
 
@@ -77,7 +77,7 @@ def commutes(
     op = eqn.op
     if op.moves_only and pending == {0}:
         return True
-    if collective.monoid.combine is add:  # the ops know their own linearity
+    if collective.monoid.combine is add:  # known by the ops' own linearity
         avals, masked = [a.aval for a in eqn.invars], collective.reduction == "masked"
         groups = masked_groups(op, avals, [number_of(a) for a in eqn.invars]) if masked else op.linear_groups(*avals)
         terms = pending if masked else pending | zeros

@@ -151,7 +151,7 @@ def tiling_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_byte
 
 
 def target_passes(platform: str, mesh: AbstractMesh, in_layouts: Sequence[Layout]) -> Pipeline:
-    """The passes for the compiler of one platform; none for most."""
+    """The passes for the compiler of one platform."""
     inputs = _axes_of(in_layouts)
     early = Pass(
         "start sums early", lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, start_early),

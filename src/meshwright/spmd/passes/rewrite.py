@@ -16,7 +16,7 @@ Rewrite = Callable[[Jaxpr, Variance], Jaxpr]
 
 
 def with_regions(jaxpr: ClosedJaxpr, inputs: Sequence[Axes], units: Units, rewrite: Rewrite) -> ClosedJaxpr:
-    """Apply ``rewrite`` to the regions of the equations first, then to the jaxpr itself."""
+    """``rewrite`` applied to the jaxpr and, before that, to the regions of its equations."""
     inner = jaxpr.jaxpr
     variance = Variance(inner, inputs, units)
     eqns = [_in_regions(eqn, variance, rewrite) if eqn.op.holds_jaxprs else eqn for eqn in inner.eqns]

@@ -22,13 +22,13 @@ LARGE = 1 << 16
 
 
 def scatter_sums(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
-    """Replace each all-reduce of a large sum that can be tiled evenly by a reduce-scatter and an all-gather."""
+    """The jaxpr with a reduce-scatter and an all-gather for each all-reduce of a large sum that has tiles."""
     eqns = [new for eqn in jaxpr.eqns for new in _scattered(eqn)]
     return jaxpr if len(eqns) == len(jaxpr.eqns) else jaxpr.replace(eqns=eqns)
 
 
 def has_large_sums(jaxpr: Jaxpr) -> bool:
-    """Whether :func:`scatter_sums` would change anything."""
+    """Whether there is any such all-reduce."""
     return any(_dimension(eqn) is not None for eqn in jaxpr.eqns)
 
 

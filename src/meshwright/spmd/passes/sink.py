@@ -43,7 +43,7 @@ class Moved:
 
 @dataclass
 class Node:
-    """A pending value: the price of a collective ``here``, and the ``best`` price for its subtree."""
+    """A pending value."""
 
     eqn: JaxprEqn
     children: dict[int, Node]
@@ -68,7 +68,7 @@ Pricing = Callable[[Collective, ShapedArray, JaxprEqn | None], int]
 
 
 def plain_price(collective: Collective, value: ShapedArray, user: JaxprEqn | None) -> int:
-    """The bytes of the collective itself, whatever reads it."""
+    """The bytes of the collective."""
     return wire_bytes(collective.kind, collective.group_size, value, collective.infer(value))
 
 

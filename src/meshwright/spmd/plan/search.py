@@ -182,7 +182,7 @@ class _Search:
         ]
         return ins, _like_arguments(out_layouts, self.flat, ins)
 
-    # --- trying ---------------------------------------------------------------------------------------------
+    # --- evaluation -----------------------------------------------------------------------------------------
     def attempt(self, design: Design) -> Tried:
         layouts = self.layouts(design)
         same = next((t for t in self.tried.values() if t.layouts == layouts and t.design.mesh == design.mesh), None)
