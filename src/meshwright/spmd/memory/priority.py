@@ -157,6 +157,8 @@ def _given_bytes(node: Node) -> int:
 def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
     if is_product(producer):
         return _has_epilogue(producer, compiler)
+    if compiler.into_products and producer.root.op == "concatenate" and all(map(is_product, producer.users)):
+        return True
     apart = ("reduce", "parameter", "constant", *(("gather",) if compiler.into_products else ()))
     return producer.loop and producer.root.op not in apart and not (compiler.into_products and _spreads(producer))
 
