@@ -39,7 +39,8 @@ _OVERLAP = 2
 #: copies of the whole vector memory that a value may wait there (``msa_max_overlap_to_mem_size_async_copy_ratio``)
 _WAIT = 8
 
-_UPDATES = ("dynamic_update_slice", "scatter")
+#: what writes a part of its first operand
+UPDATES = ("dynamic_update_slice", "scatter")
 
 Slots = tuple[int, ...]
 
@@ -173,7 +174,7 @@ class VectorMemory:
 
     def _in_argument(self, buffer: Buffer) -> bool:
         """Whether only a part of a value is written, in the place of an argument, which is in main memory."""
-        return buffer.kernel.root.op in _UPDATES and any(other.kind == "argument" for other in buffer.over)
+        return buffer.kernel.root.op in UPDATES and any(other.kind == "argument" for other in buffer.over)
 
     def _saved(self, run: Slots, buffer: Buffer) -> float:
         """What a stay saves where main memory is what kernels wait for; large values are in the way of many."""

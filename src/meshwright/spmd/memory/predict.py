@@ -27,13 +27,13 @@ from meshwright.spmd.memory.copies import (
 )
 from meshwright.spmd.memory.fusion import fuse
 from meshwright.spmd.memory.graph import Graph
-from meshwright.spmd.memory.halves import halve, halve_invariants
+from meshwright.spmd.memory.halves import halve, halve_invariants, halve_stacks
 from meshwright.spmd.memory.held import LiveBuffer, Memory
 from meshwright.spmd.memory.invariants import hoist
 from meshwright.spmd.memory.kernels import Kernel, kernels_of
 from meshwright.spmd.memory.layouts import lay_out
 from meshwright.spmd.memory.library import fuse_reductions
-from meshwright.spmd.memory.on_chip import VectorMemory
+from meshwright.spmd.memory.on_chip import UPDATES, VectorMemory
 from meshwright.spmd.memory.packing import highest, joined, packed
 from meshwright.spmd.memory.padding import pad
 from meshwright.spmd.memory.priority import fuse_by_bytes
@@ -66,6 +66,8 @@ def predict(
         lay_out(graph)
         halve_invariants(graph)
     hoist(graph)
+    if compiler.tiles:
+        halve_stacks(graph)
     memory = _Plan(graph, donated, known=known, names=names, compiler=compiler).memory
     return replace(memory, host_bytes=_in_host_memory(jaxpr))
 
@@ -207,10 +209,14 @@ class _Plan:
             near.shorten()
         self._written, self._rest = place(live, kept, self._donated, near.only_here if near else ())
         self._spans, moments = joined(self._rest)
-        apart = [(b.nbytes, b.start, b.end) for b in self._rest]
-        if not near and self.compiler.on_chip > highest(apart)[0]:
-            # A body that fits into vector memory has a place there for each value, also where one is written over.
-            self._spans = moments = apart
+        if self._inside and self.compiler.on_chip:
+            # A body that fits into vector memory has a place there for each value, also where one is written over:
+            # what the loop carries has two while it changes, unless a part of it is written.
+            apart = [(b.nbytes, b.start, b.end) for b in self._rest]
+            changed = (b for b, old in self._donated.items() if b is not old and b.kernel.root.op not in UPDATES)
+            apart += [(b.nbytes, b.start, b.start) for b in changed]
+            if highest(apart)[0] < self.compiler.on_chip:
+                self._spans = moments = apart
         _, self._peak = highest(self._spans)
         self._temp_bytes = max(packed(moments), near.peak_bytes if near else 0)
 

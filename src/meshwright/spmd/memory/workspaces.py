@@ -18,7 +18,7 @@ from meshwright.spmd.memory.kernels import Kernel
 from meshwright.spmd.memory.tiles import tiled_bytes
 
 #: rows of the blocks that decompositions go by, and the longest transform that is one product
-_BLOCK = _WHOLE = 128
+_BLOCK, _WHOLE = 128, 128
 #: arrays of real numbers that are alive in a Fourier transform: products of sums (three of them instead of four) take
 #: an operand, the sum and a product, and give two or three; transforms in two stages combine three
 _ONE_STAGE, _TWO_STAGES = 5, 6
@@ -37,7 +37,7 @@ def _bytes(kernel: Kernel, compiler: Compiler) -> int:
     if not compiler.tiles:
         return 0
     root = kernel.root
-    inside = _inside(root)
+    inside = _inside(root) if root.op != "fft" else _transform(kernel)
     if not inside:
         return 0
     given = sum(tiled_bytes(k.root.avals[0]) for k in kernel.operands if k.root.op != "parameter")
@@ -50,10 +50,6 @@ def _inside(node: Node) -> int:
     target = str(node.attributes.get("call_target_name", "")).strip('"')
     if whole is None or whole.ndim < 1:
         return 0
-    if node.op == "fft":
-        longest = max(whole, node.avals[0], key=lambda aval: aval.size)
-        stages = _TWO_STAGES if max(node.attributes["fft_length"]) > _WHOLE else _ONE_STAGE
-        return stages * tiled_bytes(longest.update(dtype=dtypes.real_of(longest.dtype)))
     if node.op == "cholesky":
         # what is left to do, the factor before and after a block of columns, and this block's
         return 3 * tiled_bytes(whole) + 2 * _blocks(whole)
@@ -65,6 +61,24 @@ def _inside(node: Node) -> int:
         half = (*whole.shape[:-2], -(-whole.shape[-2] // 2), -(-whole.shape[-1] // 2))
         return 8 * tiled_bytes(whole.update(shape=half))
     return 0
+
+
+def _transform(kernel: Kernel) -> int:
+    """Bytes that are alive in a Fourier transform, whose dimensions are transformed one after the other."""
+    node = kernel.root
+    longest = max(node.operands[0].avals[0], node.avals[0], key=lambda aval: aval.size)
+    x = longest.update(dtype=dtypes.real_of(longest.dtype))
+    readers = (reader for user in kernel.users for reader in user.members if node in reader.operands)
+    arrays = _TWO_STAGES - all(reader.op == "real" for reader in readers)
+    return max(_along(x, d, arrays) for d in range(x.ndim - len(node.attributes["fft_length"]), x.ndim))
+
+
+def _along(x: ShapedArray, d: int, arrays: int) -> int:
+    """Bytes of so many arrays, where a dimension is transformed in a stage for each of two factors."""
+    n = x.shape[d]
+    factor = min(n & -n, _WHOLE)
+    shape = (*x.shape[:d], *x.shape[d + 1 :], factor, n // factor)
+    return (_ONE_STAGE if factor == n else arrays) * tiled_bytes(x.update(shape=shape))
 
 
 def _blocks(matrices: ShapedArray) -> int:
