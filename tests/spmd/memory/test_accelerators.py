@@ -372,7 +372,7 @@ def test_loops_stack_in_16_bits_what_only_products_read():
 
 
 def test_what_loops_change_as_a_whole_is_there_twice():
-    """Before and after a step, besides what is computed of it; compiled for a v5e, 20.0 MiB with argument and result."""
+    """Before and after a step, besides what is computed of it; compiled for a v5e, 20.0 MiB in all."""
 
     def f(x):
         return lax.fori_loop(0, 8, lambda i, total: total + mnp.sin(total)[::-1], x)
