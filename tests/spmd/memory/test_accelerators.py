@@ -317,12 +317,12 @@ def test_the_largest_of_rows_are_found_by_sorting_where_they_are_many():
 def test_stable_sorts_number_the_elements():
     """On GPUs, in a third array where two are sorted; as compiled for an H100, 64.0 and 40.0 MiB."""
     rows, pairs = array(256, 16384), array(64, 32768)
-    numbers = memory(CUDA, lambda x: mnp.argsort(x * 2, -1), rows)
+    numbers = memory(compilers.CUDA, lambda x: mnp.argsort(x * 2, -1), rows)
 
     def sorted_pairs(x, y):
         return lax.sort((x + y, lax.broadcasted_iota(np.int32, x.shape, 1)), dimension=1, num_keys=1)
 
-    both = memory(CUDA, sorted_pairs, pairs, pairs)
+    both = memory(compilers.CUDA, sorted_pairs, pairs, pairs)
     assert [numbers.peak_bytes, both.peak_bytes] == pytest.approx([64 * MIB, 40 * MIB], rel=0.01)
 
 
