@@ -117,7 +117,7 @@ class Recorder(Interpreter[Node]):
         """The first elements of sorted rows, and their numbers."""
         whole = x.avals[0]
         numbers = self._make("iota", (), whole.update(dtype=dtypes.int32), {"iota_dimension": whole.ndim - 1})
-        node = Node("sort", (x, numbers), (whole, numbers.avals[0]), {}, self._source)
+        node = Node("sort", (x, numbers), (whole, numbers.avals[0]), {"of_largest": True}, self._source)
         pairs = [Node("get", (node,), (a,), {"index": i}, self._source) for i, a in enumerate(node.avals)]
         return [sliced(self._make, part, [0] * aval.ndim, aval.shape) for part, aval in zip(pairs, avals)]
 

@@ -17,6 +17,8 @@ from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel
 from meshwright.spmd.memory.tiles import tiled_bytes
 
+#: bytes of an element's number
+_NUMBER = 4
 #: rows of the blocks that decompositions go by, and the longest transform that is one product
 _BLOCK, _WHOLE = 128, 128
 #: arrays of real numbers that are alive in a Fourier transform: products of sums (three of them instead of four) take
@@ -33,7 +35,7 @@ def workspaces(order: Sequence[Kernel], compiler: Compiler) -> Iterator[Buffer]:
 
 def _bytes(kernel: Kernel, compiler: Compiler) -> int:
     if compiler.workspace:
-        return compiler.workspace if any(node.op == "matmul" for node in kernel.members) else 0
+        return _of_libraries(kernel, compiler.workspace)
     if not compiler.tiles:
         return 0
     root = kernel.root
@@ -42,6 +44,21 @@ def _bytes(kernel: Kernel, compiler: Compiler) -> int:
         return 0
     given = sum(tiled_bytes(k.root.avals[0]) for k in kernel.operands if k.root.op != "parameter")
     return max(inside - given - sum(map(tiled_bytes, root.avals)), 0)
+
+
+def _of_libraries(kernel: Kernel, product: int) -> int:
+    """Of a product by cuBLAS; of a stable sort of several arrays the elements' numbers, which decide between equals.
+
+    They take the place of a result that nothing uses, which XLA removes. (Of one array, they take as much as the model
+    gives too much: XLA writes a number over another type of the same size.)
+    """
+    if any(node.op == "matmul" for node in kernel.members):
+        return product
+    root = kernel.root
+    if root.op != "sort" or len(root.avals) == 1 or not root.attributes.get("is_stable"):
+        return 0
+    used = {0, *(user.root.attributes["index"] for user in kernel.users)}
+    return root.avals[0].size * _NUMBER if len(used) == len(root.avals) else 0
 
 
 def _inside(node: Node) -> int:
