@@ -18,7 +18,10 @@ from meshwright.stablehlo.context import constant_attribute, context, element_ty
 from meshwright.stablehlo.emit import LoweringOptions, ModuleBuilder
 from meshwright.stablehlo.sources import read_module
 
-aval_to_ir_type = tensor_type
+
+def aval_to_ir_type(*ctx_and_aval: Any) -> ir.Type:
+    """The type of a value, ``aval_to_ir_type(ctx, aval)``; ``ctx`` may be left out."""
+    return tensor_type(ctx_and_aval[-1])
 
 
 def dtype_to_ir_type(dtype: Any) -> ir.Type:
@@ -26,10 +29,10 @@ def dtype_to_ir_type(dtype: Any) -> ir.Type:
     return element_type(as_dtype(dtype))
 
 
-def ir_constant(value: Any) -> ir.Value:
-    """A constant, for rules of lowering."""
-    array = np.asarray(value)
-    aval = ShapedArray(array.shape, canonical(array.dtype))
+def ir_constant(val: Any, *, const_lowering: None = None, aval: ShapedArray | None = None) -> ir.Value:
+    """A constant, of the type ``aval`` if that is given."""
+    array = np.asarray(val)
+    aval = ShapedArray(array.shape, canonical(array.dtype)) if aval is None else aval
     return ir.Operation.create(
         "stablehlo.constant", results=[tensor_type(aval)], attributes={"value": constant_attribute(array, aval)}
     ).results[0]
