@@ -298,9 +298,10 @@ _LATE_MODULES = {
     **_submodules(
         __name__, "ad_checkpoint", "api", "builder", "checkpoint_io", "cli", "core", "custom_batching",
         "custom_derivatives", "data", "debug", "distributed", "dlpack", "dtypes", "example_libraries", "experimental",
-        "export", "ffi", "flatten_util", "image", "inspect", "interop", "interpreters", "ir", "lib", "lowering",
-        "monitoring", "nn", "ode", "ops", "optim", "profiler", "random", "ref", "runtime", "scipy", "smi", "spmd",
-        "stablehlo", "stages", "targets", "test_util", "testing", "transforms", "typing", "verification", "version",
+        "export", "extend", "ffi", "flatten_util", "image", "inspect", "interop", "interpreters", "ir", "lib",
+        "lowering", "monitoring", "nn", "ode", "ops", "optim", "profiler", "random", "ref", "runtime", "scipy", "smi",
+        "spmd", "stablehlo", "stages", "targets", "test_util", "testing", "transforms", "typing", "verification",
+        "version",
     ),
     "checkify": "meshwright.transforms.checkify",
     "fft": "meshwright.numpy.fft",

@@ -50,6 +50,7 @@ def names_of(module, inner):
     [
         *NAMES,
         "dlpack",
+        "extend",
         "interpreters",
         "monitoring",
         "scipy",

@@ -28,6 +28,7 @@ from meshwright.lowering.onednn import ONEDNN
 from meshwright.lowering.products import SWAPPED_PRODUCTS
 from meshwright.lowering.regions import with_manual_regions
 from meshwright.lowering.target import Target
+from meshwright.ops.primitive import written_out
 from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.executable import Results, one_device
@@ -91,7 +92,7 @@ class Lowered(Stage):
     """The whole program, for all devices, before partitioning."""
 
     def __init__(self, program: Program, bound: Bound | None = None) -> None:
-        self.program = placed(pruned(program))
+        self.program = placed(pruned(_of_ops(program)))
         self._bound = bound
 
     def __getstate__(self) -> dict[str, Any]:
@@ -243,6 +244,12 @@ class Lowered(Stage):
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.as_text())}</pre>"
+
+
+def _of_ops(program: Program) -> Program:
+    """The program with what primitives of users mean instead of them."""
+    jaxpr = written_out(program.jaxpr)
+    return program if jaxpr is program.jaxpr else replace(program, jaxpr=jaxpr)
 
 
 def _with_options(program: Program, more: Mapping[str, Any] | None) -> Program:

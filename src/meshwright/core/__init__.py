@@ -12,6 +12,7 @@ __getattr__, __dir__ = late_attributes(
         "ShapedArray": "meshwright.core.avals",
         **dict.fromkeys(("ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "Var"), "meshwright.ir.jaxpr"),
         **dict.fromkeys(("Trace", "Tracer", "ensure_compile_time_eval", "eval_jaxpr"), "meshwright.ir.tracing"),
+        "Primitive": "meshwright.ops.primitive",
         "jaxpr_as_fun": "meshwright.api.tracing",
     },
     missing=absent("core"),

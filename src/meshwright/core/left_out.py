@@ -100,8 +100,34 @@ NAMES: dict[str, dict[str, str]] = {
         "abs2|fit_4th_order_polynomial|initial_step_size|interp_fit_dopri|map|mean_error_ratio|optimal_step_size|"
         "promote_dtypes_inexact|ravel_first_arg_?|ravel_pytree|runge_kutta_step|safe_map|safe_zip|tree_.*|zip": _INSIDE,
     },
+    "extend.core": {
+        "AbstractToken|CallPrimitive|DebugInfo|DropVar|Effects?|Token|TraceTag|array_types|call_impl|concrete_or_error|"
+        "find_top_trace|gensym|get_opaque_trace_state|jaxprs_in_params|mapped_aval|new_jaxpr_eqn|no_effects|"
+        "nonempty_axis_env_DO_NOT_USE|primal_dtype_to_tangent_dtype|(re)?set_current_trace|subjaxprs|"
+        "take_current_trace|unmapped_aval|unsafe_.*_DO_NOT_USE|valid_jaxtype": _INSIDE,
+        "primitives": _PRIMITIVES,
+    },
+    "interpreters.ad": {
+        "JVPTracer?|jvp|linearize": "use meshwright.jvp and meshwright.linearize",
+        ".*_p": _PRIMITIVES,
+    },
+    "interpreters.batching": {
+        "axis_primitive_batchers": "use fancy_primitive_batchers, whose rules get the axis first",
+        "defreducer": "register a rule in primitive_batchers that counts the axes past the batch dimension",
+        "(un)?register_vmappable": "use register_pytree_node",
+    },
+    "interpreters.mlir": {
+        "(.*Context|.*Lowering.*|lower_jaxpr_.*|core_call_lowering|jaxpr_subcomp|lowerable_effects|"
+        "DEVICE_TO_DEVICE_TYPE|(RECV_FROM|SEND_TO)_HOST_TYPE|ConstantHandler|Mesh|MeshAxisName|Token(Set)?|token_type|"
+        "Value|aval_to_ir_types|dense_int_.*|emit_python_callback|flatten_ir_.*|unflatten_ir_.*|i32_attr|i64_attr|"
+        "ir_attribute|ir_constants|ir_tree_registry|ir_type_handlers|make_ir_context|merge_mlir_modules|module_to_.*|"
+        "register_constant_handler|shape_tensor)": (
+            "that is inside of JAX; rules get ctx, values of jaxlib.mlir and parameters, and may call lower_fun, "
+            "aval_to_ir_type and ir_constant"
+        ),
+    },
     "interpreters.pxla": {"create_compile_options": "use compiler_options of jit"},
-    "interpreters.xla": {"Backend": "use meshwright.devices()", "apply_primitive|canonicalize_dtype_handlers": _INSIDE},
+    "interpreters.xla": {"Backend": "use meshwright.devices()", "canonicalize_dtype_handlers": _INSIDE},
     "profiler": {"register_subprocess": "record a profile in each process"},
     "ref": {"AbstractRef": "use Ref"},
     "scipy.linalg": {"fiedler_companion": "use numpy.roots of the polynomial, or SciPy's outside of the program"},
@@ -133,13 +159,13 @@ MODULES: dict[str, str] = {
     r"experimental\.topologies": "use AbstractMesh for devices that are not there, and meshwright.target",
     r"experimental\.transfer": "use device_put",
     r"experimental\.xla_metadata": "use compiler_options of jit",
-    r"extend(\..*)?": (
-        "jaxprs are in meshwright.core, and ops are dataclasses in meshwright.ops; use random.key(seed, impl=...), "
-        "devices() and jit(f).lower(...).compiler_ir() for random, backend and mlir"
+    r"extend\.core\.primitives": _PRIMITIVES,
+    r"extend\.(?!core\b).+": (
+        "primitives and jaxprs are in meshwright.extend.core; use random.key(seed, impl=...), devices() and "
+        "jit(f).lower(...).compiler_ir() for random, backend and mlir"
     ),
-    r"interpreters\.(ad|batching|mlir|partial_eval)": (
-        "ops have their rules as methods here, see docs/adding-an-op.md; use custom_jvp, custom_vjp, custom_batching "
-        "or ffi for rules of your own"
+    r"interpreters\.partial_eval": (
+        "rules of primitives are those of interpreters.ad, batching and mlir; a jaxpr is made by make_jaxpr"
     ),
     r"scipy\.fft": "use numpy.fft of the mirrored values, or a product with a matrix of cosines",
     r"scipy\.spatial(\..*)?": "use products with rotation matrices, or SciPy's outside of the program",

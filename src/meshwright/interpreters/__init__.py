@@ -1,6 +1,6 @@
-"""What people took from ``jax.interpreters``: the names for many devices, at the paths that they had.
+"""``jax.interpreters``: rules of primitives (``ad``, ``batching``, ``mlir``), and older names for many devices.
 
-Ops have their rules as methods here, see docs/architecture.md.
+Our own ops have their rules as methods, see docs/adding-an-op.md.
 """
 
 from meshwright.core.absent import absent
@@ -9,5 +9,5 @@ from meshwright.core.late import late_attributes, submodules
 __all__: list[str] = []
 
 __getattr__, __dir__ = late_attributes(
-    __name__, {}, submodules(__name__, "pxla", "sharded_jit", "xla"), absent("interpreters")
+    __name__, {}, submodules(__name__, "ad", "batching", "mlir", "pxla", "sharded_jit", "xla"), absent("interpreters")
 )

@@ -63,8 +63,9 @@ class JaxprEqn:
         self.note = note
 
     @property
-    def primitive(self) -> Op:
-        return self.op
+    def primitive(self) -> Any:
+        """The op; of one that is a primitive with parameters, the primitive."""
+        return getattr(self.op, "primitive", self.op)
 
     @property
     def params(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from meshwright.ir.op import Op
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, EVALUATE, Tracer, check_alive, eval_jaxpr, infer_cached, typeof
 from meshwright.ops.elementwise.table import BitcastConvert, convert, copy
+from meshwright.ops.primitive import written_out
 from meshwright.ops.random.keys import KeyOp
 from meshwright.runtime.array import CONVERSIONS, Array, Conversions, default_sharding, from_numpy
 from meshwright.runtime.executable import Executable, as_array, compile_jaxpr, one_device
@@ -58,7 +59,7 @@ def single_op_jaxpr(op: Op, avals: Sequence[Any]) -> ClosedJaxpr:
     invars = [Var(a) for a in avals]
     out = infer_cached(op, tuple(avals))
     outvars = [Var(a) for a in (out if op.multiple_results else (out,))]
-    return ClosedJaxpr(Jaxpr([], invars, outvars, [JaxprEqn(op, invars, outvars)], op.name))
+    return written_out(ClosedJaxpr(Jaxpr([], invars, outvars, [JaxprEqn(op, invars, outvars)], op.name)))
 
 
 def _evaluate_body(body: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
@@ -93,7 +94,7 @@ def _performed(op: Op, args: Sequence[Any]) -> Any:
     for x in args:
         check_alive(x)
     outs = op.perform(*args)
-    if platforms.is_plugin() and type(outs) is Array and outs.aval.memory != typeof(args[0]).memory:
+    if op.moves_only and platforms.is_plugin() and type(outs) is Array and outs.aval.memory != typeof(args[0]).memory:
         return Array(outs.aval, moving.buffer_with(args[0], outs.sharding), outs.sharding, outs.committed)
     return [as_array(x) if isinstance(x, np.ndarray) else x for x in outs] if op.multiple_results else outs
 

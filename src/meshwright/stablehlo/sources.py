@@ -78,16 +78,28 @@ def parse_program(
       ImportProgramError: it cannot be read; says where.
     """
     source = _module(data, file)
+    program = read_module(source.module, source.file, source.text, per_device, host_functions)
+    program.elided += source.elided
+    return program
+
+
+def read_module(
+    module: ir.Module, file: str, text: str = "", per_device: bool = False,
+    host_functions: Sequence[Callable[..., Any]] = (),
+) -> ParsedProgram:  # fmt: skip
+    """:func:`parse_program` of a module, whose ``text``, if there is any, gives errors line numbers.
+
+    Raises:
+      ImportProgramError: it cannot be read; says where.
+    """
     try:
         with wide_types():
-            program = ModuleReader(source.module, source.file, source.text, per_device, host_functions).read()
+            return ModuleReader(module, file, text, per_device, host_functions).read()
     except MeshwrightError:
         raise
     except Exception as error:  # strings that are no text, attributes of functions that are of another kind, ...
         what = " ".join(str(error).split())
         raise ImportProgramError(f"{file}: cannot be read as it stands: {type(error).__name__}: {what}") from error
-    program.elided += source.elided
-    return program
 
 
 def _module(data: str | bytes, file: str) -> _Source:

@@ -1,0 +1,8 @@
+"""``jax.extend``: for code that extends the library; :mod:`meshwright.extend.core` has primitives and jaxprs."""
+
+from meshwright.core.absent import absent
+from meshwright.core.late import late_attributes, submodules
+
+__all__: list[str] = []
+
+__getattr__, __dir__ = late_attributes(__name__, {}, submodules(__name__, "core"), absent("extend"))

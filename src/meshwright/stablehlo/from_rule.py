@@ -1,0 +1,122 @@
+"""Rules that write MLIR, as JAX's lowering rules do: what one writes is read as a jaxpr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func as func_dialect
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import as_dtype, canonical
+from meshwright.errors import ImportProgramError, RuleError
+from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.tracing import trace_to_jaxpr
+from meshwright.stablehlo.context import constant_attribute, context, element_type, tensor_type
+from meshwright.stablehlo.emit import LoweringOptions, ModuleBuilder
+from meshwright.stablehlo.sources import read_module
+
+
+def aval_to_ir_type(*ctx_and_aval: Any) -> ir.Type:
+    """The type of a value, ``aval_to_ir_type(ctx, aval)``; ``ctx`` may be left out."""
+    return tensor_type(ctx_and_aval[-1])
+
+
+def dtype_to_ir_type(dtype: Any) -> ir.Type:
+    """The type of elements of a dtype."""
+    return element_type(as_dtype(dtype))
+
+
+def ir_constant(val: Any, *, const_lowering: None = None, aval: ShapedArray | None = None) -> ir.Value:
+    """A constant, of the type ``aval`` if that is given."""
+    array = np.asarray(val)
+    aval = ShapedArray(array.shape, canonical(array.dtype)) if aval is None else aval
+    return ir.Operation.create(
+        "stablehlo.constant", results=[tensor_type(aval)], attributes={"value": constant_attribute(array, aval)}
+    ).results[0]
+
+
+class LoweringRuleContext:
+    """What a rule is told: the ``primitive``, the types of its operands and results, and the ``platforms``."""
+
+    def __init__(self, builder: ModuleBuilder, primitive: Any, ins: Sequence[ShapedArray], outs: Any) -> None:
+        self._builder = builder
+        self.primitive = primitive
+        self.avals_in, self.avals_out = ins, outs
+        self.platforms = (builder.platform,)
+        self.module_context = self
+
+    @property
+    def module(self) -> ir.Module:
+        """The module that the rule writes to."""
+        return self._builder.module
+
+    @property
+    def context(self) -> ir.Context:
+        """The context of its types and attributes."""
+        return context()
+
+    def replace(self, **changes: Any) -> LoweringRuleContext:
+        """A copy with other members."""
+        new = LoweringRuleContext(self._builder, self.primitive, self.avals_in, self.avals_out)
+        vars(new).update(changes)
+        return new
+
+    def call(self, fun: Callable[..., list[Any]], values: Sequence[ir.Value], params: Mapping[str, Any]) -> list[Any]:
+        """The results of a function of arrays of the types ``avals_in``, called with values of MLIR."""
+        jaxpr = trace_to_jaxpr(lambda *args: fun(*args, **params), self.avals_in, getattr(fun, "__name__", "fun"))
+        self._builder.ip = ir.InsertionPoint.current
+        return self._builder.call(jaxpr.jaxpr.debug_name, jaxpr, values)
+
+
+def jaxpr_of_rule(
+    rule: Callable[..., Any],
+    primitive: Any,
+    params: Mapping[str, Any],
+    ins: Sequence[ShapedArray],
+    outs: Sequence[ShapedArray],
+) -> ClosedJaxpr:
+    """What ``rule(ctx, *values, **params)`` writes for operands of types ``ins``.
+
+    Raises:
+      RuleError: what it writes is not well-formed, or returns something else than values.
+    """
+    builder = ModuleBuilder(LoweringOptions())
+    with context(), ir.Location.unknown():
+        module = builder.module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            types = [tensor_type(a) for a in ins], [tensor_type(a) for a in outs]
+            block = func_dialect.FuncOp("main", types).add_entry_block()
+        with ir.InsertionPoint(block):
+            results = rule(LoweringRuleContext(builder, primitive, ins, outs), *block.arguments, **params)
+            values = list(_values(results))
+            if not all(isinstance(v, ir.Value) for v in values):
+                raise RuleError(
+                    f"{primitive}: its lowering rule returns {results!r}, expected values of MLIR; if it computes with "
+                    "arrays, register mlir.lower_fun(rule, multiple_results=...)"
+                )
+            func_dialect.ReturnOp(values)
+        try:
+            module.operation.verify()
+            program = read_module(module, f"<lowering of {primitive}>")
+        except (ir.MLIRError, ImportProgramError) as error:
+            raise RuleError(f"{primitive}: what its lowering rule writes cannot be used: {error}") from None
+        if program.is_stacked:
+            raise RuleError(
+                f"{primitive}: its lowering rule writes collectives, over axes that are not known; use lax.psum and "
+                "others in mlir.lower_fun"
+            )
+        return program.jaxpr
+
+
+def _values(results: Any) -> Any:
+    """A rule may return values, operations with results, and sequences of these."""
+    if isinstance(results, (list, tuple)):
+        for each in results:
+            yield from _values(each)
+    elif isinstance(results, (ir.OpView, ir.Operation)):
+        yield from results.results
+    else:
+        yield results
