@@ -13,6 +13,7 @@ import meshwright.random as mr
 from meshwright import errors
 from meshwright.core.config import config
 from meshwright.random import drawing
+from meshwright.runtime import eager
 
 P = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
 COV = np.array([[2, 0.3], [0.3, 1]], np.float32)
@@ -86,12 +87,13 @@ def test_bits_are_those_of_jax(name: str, x64: bool) -> None:
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_a_repeated_draw_is_found(name: str) -> None:
+def test_a_repeated_draw_runs_one_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     DRAWS[name](mr, mr.key(1))
-    before = drawing._program.cache_info()
-    DRAWS[name](mr, mr.key(2))
+    before, key, stated, evaluated = drawing._program.cache_info(), mr.key(2), eager._stated, []
+    monkeypatch.setattr(eager, "_stated", lambda op: evaluated.append(op.name) or stated(op))
+    DRAWS[name](mr, key)
     after = drawing._program.cache_info()
-    assert after.misses == before.misses and after.hits > before.hits
+    assert after.misses == before.misses and after.hits > before.hits and not evaluated
 
 
 def test_numbers_are_arguments_of_one_program() -> None:
@@ -140,7 +142,13 @@ def test_draws_without_jit() -> None:
         np.testing.assert_allclose(mr.normal(mr.key(3), (8,)), mr.normal(mr.key(3), (8,)))
 
 
-def test_large_integers() -> None:
-    assert mr.randint(mr.key(0), (3,), 0, 2**40).dtype == np.int32
+@pytest.mark.parametrize("bound", [2**40, np.int64(2**40), np.uint64(2**63), np.array([2**40] * 3)], ids=range(4))
+def test_integers_that_the_type_does_not_hold_are_cut_not_wrapped(bound) -> None:
+    got, largest = mr.randint(mr.key(0), (3,), 0, bound), mr.randint(mr.key(0), (3,), 0, 2**31)
+    np.testing.assert_array_equal(got, largest)
+
+
+def test_large_integers_with_wide_types() -> None:
     with config.override("enable_x64", True):
-        assert (mr.randint(mr.key(0), (30,), 2**40, 2**41) >= 2**40).all()
+        for low, high in ((2**40, 2**41), (np.int64(2**40), np.int64(2**41))):
+            assert (mr.randint(mr.key(0), (30,), low, high) >= 2**40).all()

@@ -61,7 +61,9 @@ MASKS = Pass("masks", broadcast_positions, "On GPUs, masks of positions are comp
 #: the passes that write a program in the form for which the compiler of a platform generates faster code
 FAST_FORMS = {"cuda": (MASKS,)}
 #: the passes for one platform only
-ONLY_FOR = {LOOPS_IN_BODIES: "cpu", ALGORITHMS: "cpu", NARROW: "cpu", OVERLAPPING: "cpu", MASKS: "cuda"}
+ONLY_FOR = dict.fromkeys((LOOPS_IN_BODIES, ALGORITHMS, NARROW, OVERLAPPING), "cpu") | {
+    step: platform for platform, steps in FAST_FORMS.items() for step in steps
+}
 #: the passes before StableHLO is emitted
 LOWERING = (
     WORDS,

@@ -98,8 +98,11 @@ def _bound(x: Any, least: int, most: int, dtype: np.dtype, shape: tuple[int, ...
         raise DTypeError(f"random.randint: bounds must be integers, got {aval}; convert them with .astype(int)")
     if isinstance(x, int):
         return np.asarray(min(max(x, least), most), dtype), np.asarray(x > most)
-    own = ml_dtypes.iinfo(aval.dtype)
-    beyond = ops.gt(x, scalar_like(most, x)) if own.max > most else np.zeros((), bool)
+    if isinstance(x, (np.ndarray, np.generic)):  # of any dtype, also one that arrays here do not have
+        own, beyond = ml_dtypes.iinfo(x.dtype), np.greater(x, most)
+    else:
+        own = ml_dtypes.iinfo(aval.dtype)
+        beyond = ops.gt(x, scalar_like(most, x)) if own.max > most else np.zeros((), bool)
     x = converted(x.clip(max(least, int(own.min)), min(most, int(own.max))), dtype)
     return (x if typeof(x).shape == () else broadcast_to(x, shape)), beyond
 

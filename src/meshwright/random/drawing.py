@@ -81,10 +81,15 @@ def _fixed(x: Any) -> tuple[Any, type]:
 
 
 def _is_plain(x: Any) -> bool:
-    """Whether ``x`` is an array on one device, or a number that has a dtype of its own as an array."""
+    """Whether ``x`` is an array on one device, or numbers that an argument of a program holds: it wraps integers."""
     if isinstance(x, Array):
         is_on_one = not x.committed or type(x.sharding) is SingleDeviceSharding
         return is_on_one and x.aval.explicit is None and not x.is_deleted()
-    if isinstance(x, int):
-        return bool(abs(int(x)) <= dtypes.max_value(dtypes.default_int()))
-    return isinstance(x, (np.ndarray, np.generic, float))
+    if not isinstance(x, (np.ndarray, np.generic, int, float)):
+        return False
+    values = np.asarray(x)
+    kept = dtypes.canonical(values.dtype)
+    if values.dtype.kind not in "iu" or kept == values.dtype or not values.size:
+        return values.dtype.kind != "O"  # as of Python's integers beyond 64 bits
+    limits = np.iinfo(kept)
+    return bool(limits.min <= values.min() and values.max() <= limits.max)
