@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from jaxlib.mlir.dialects import stablehlo as hlo
 
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -332,13 +333,11 @@ def test_a_primitive_is_partitioned_as_what_it_means(program, specs):
 
 
 def test_a_rule_of_mlir_is_partitioned_too():
-    (p,) = (scope := {}) or [Primitive("squares")]
+    p = mw.core.Primitive("squares")
     p.def_abstract_eval(lambda x: ShapedArray(x.shape[1:], x.dtype))
-    exec(re.sub(r"\bjax\b", "meshwright", IMPORTS), scope)
 
     def rule(ctx, x):
-        total = mlir.lower_fun(lambda x: (x * x).sum(0), multiple_results=False)(ctx, x)
-        return scope["hlo"].NegOp(*total)
+        return hlo.NegOp(*mlir.lower_fun(lambda x: (x * x).sum(0), multiple_results=False)(ctx, x))
 
     mlir.register_lowering(p, rule)
     part = mw.jit(p.bind, in_shardings=on("x")).lower(X).partition()
@@ -489,6 +488,24 @@ def test_batching_of_operands_without_a_common_place_is_refused(refuses):
     batching.defbroadcasting(p)
     with refuses(errors.RuleError, "joined: operands of ranks 2, 1", "primitive_batchers"):
         mw.jit(mw.vmap(p.bind))(mnp.ones((2, 3, 4)), mnp.ones((2, 4)))
+
+
+def test_functions_that_rules_of_mlir_call_are_kept_as_they_are():
+    def calls(f):
+        p = bare(typed=lambda x: ShapedArray(x.shape, x.dtype))
+        mlir.register_lowering(p, lambda ctx, x: mlir.lower_fun(f, multiple_results=False)(ctx, x))
+        return p.bind
+
+    def drawn(x):
+        return x + mw.random.normal(mw.random.key(3), x.shape)
+
+    np.testing.assert_array_equal(mw.jit(calls(drawn))(X), mw.jit(drawn)(X))
+    called = calls(lambda x: mw.pure_callback(lambda v: 2 * v, x, x))
+    np.testing.assert_array_equal(mw.jit(called)(X), 2 * X)
+    region = mw.shard_map(lambda x: lax.psum(x, "x"), mesh=MESH, in_specs=P("x"), out_specs=P())
+    np.testing.assert_allclose(mw.jit(calls(lambda x: x + region(x)[0, 0]))(X), X + X[::2, 0].sum(), rtol=1e-6)
+    inside = mw.shard_map(calls(lambda x: lax.psum(x, "x")), mesh=MESH, in_specs=P("x"), out_specs=P("x"))
+    np.testing.assert_allclose(mw.jit(inside)(X), np.tile(X.reshape(4, 2, 4).sum(0), (4, 1)), rtol=1e-6)
 
 
 def test_keys_effects_and_primitives_without_operands():
