@@ -1,1 +1,1 @@
-"""Side-by-side comparisons with peers. ``python -m benchmarks [name ...]`` prints one table each."""
+"""Side-by-side comparisons with peers. ``python -m benchmarks [name ...]`` prints a table for each."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: all comparisons, or those named."""
+"""``python -m benchmarks``: runs all comparisons, or those given by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import benchmarks
 
-#: modules that others use, no comparisons
+#: modules that are not comparisons but used by them
 _HELPERS = ("__main__", "common", "torchvision_kernels")
 
 

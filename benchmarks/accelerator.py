@@ -1,7 +1,7 @@
-"""On an accelerator: what programs take there beside what we predict, and a GPT-2 step beside JAX's.
+"""On an accelerator: measured against predicted times of programs, and a GPT-2 step against JAX's.
 
-``MESHWRIGHT_PLATFORM=cuda python -m benchmarks accelerator``, on one device. Predicted is the time on the chip of the
-table that the device is, and on the chip as it was measured (``hardware.machine("this")``).
+``MESHWRIGHT_PLATFORM=cuda python -m benchmarks accelerator`` runs on one device. Times are predicted twice: with the
+figures of the chip table, and with those measured on the device (``hardware.machine("this")``).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 from benchmarks import gpt2
 from benchmarks.common import in_process, median, milliseconds, ratio, seconds_per_call, table
 
-#: rows and columns of products, elements of arrays that memory has to bring, and rows of decompositions
+#: sides of square matrix products, elements of arrays in memory-bound programs, and sides of decomposed matrices
 SIDES, ELEMENTS, MATRIX = (2048, 8192), 1 << 28, 2048
-#: JAX would take the processor, where it is told to elsewhere; and all of the memory, where it is not
+#: makes JAX use the GPU even if the environment says otherwise, without preallocating its memory
 _ENV = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 STEPS, ROUNDS = 30, 2
 
@@ -85,7 +85,7 @@ def _layers() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
 
 
 def programs() -> dict[str, list[float]]:
-    """Seconds of each program: as it ran, and as predicted for the chip and for the chip as measured."""
+    """Seconds of each program: measured, predicted by the chip table, and predicted with the measured figures."""
     import meshwright as mw
 
     machines = [mw.hardware.machine(name, devices=1) for name in (mw.devices()[0].device_kind, "this")]
@@ -96,7 +96,7 @@ def programs() -> dict[str, list[float]]:
             try:
                 seconds = seconds_per_call(partial(run, *args), mw.block_until_ready, 0.3, 3)
             except mw.errors.RuleError as error:
-                print(f"{name}: {error}", file=sys.stderr)  # what this platform has no kernel for
+                print(f"{name}: {error}", file=sys.stderr)  # this platform has no kernel for it
                 continue
             parts = [run.lower(*args).partition(mw.AbstractMesh((1,), ("x",), machine=m)) for m in machines]
             found[name] = [seconds, *(part.time().seconds for part in parts)]
@@ -105,7 +105,7 @@ def programs() -> dict[str, list[float]]:
 
 # --- a training step ----------------------------------------------------------------------------------------
 def step(library: str) -> dict[str, float]:
-    """GPT-2's step: seconds of one and of compiling, the loss after :data:`STEPS`, bytes that XLA says are alive."""
+    """GPT-2's training step: its seconds, compile time, loss after :data:`STEPS`, and XLA's count of live bytes."""
     mod, xp, nn = _library(library)
     run = mod.jit(gpt2.make_step(mod, xp, nn), donate_argnums=(0, 1, 2))
     rng = np.random.default_rng(0)

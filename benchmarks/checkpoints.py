@@ -1,4 +1,4 @@
-"""Checkpoints against plain copies of the same bytes, and a program from the cache on disk against compiling it."""
+"""Checkpoints against plain copies of the same bytes, and loading programs from the disk cache against compiling."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MEBIBYTES, TRIALS = 256, 9
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """The time that ``work()`` takes."""
+    """The seconds that ``work()`` takes."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def copied(source: Path, target: Path) -> None:
-    """A copy that is on the disk when this returns."""
+    """Copy a file; the copy is on disk when this returns."""
     with source.open("rb") as a, target.open("wb") as b:
         shutil.copyfileobj(a, b, 1 << 24)
         b.flush()
@@ -38,7 +38,7 @@ def copied(source: Path, target: Path) -> None:
 
 
 def files(format: str) -> None:
-    """Writing and reading, each against a copy, taking turns, also at who is first; both are on the disk at the end."""
+    """Time writing and reading, each against a plain copy, in alternating order. Files are on disk when timing ends."""
     array = mw.numpy.asarray(np.random.default_rng(0).normal(size=(MEBIBYTES, 1 << 18)).astype(np.float32))
     array.block_until_ready()
     ratios: dict[str, list[float]] = {"write": [], "read": []}
@@ -52,13 +52,13 @@ def files(format: str) -> None:
             "read": lambda: mw.checkpoint_io.restore(folder, {"a": array})["a"].block_until_ready(),
         }
         for trial in range(TRIALS):
-            np.fromfile(data, np.uint8)  # whose pages are in memory from here on
+            np.fromfile(data, np.uint8)  # brings its pages into memory
             shutil.rmtree(folder, ignore_errors=True)
             other.unlink(missing_ok=True)
             taken = {}
             for pair in (("copy", "write"), ("plain", "read")):
                 for what in pair if trial % 2 else pair[::-1]:
-                    os.sync()  # nobody's pages are behind what is timed
+                    os.sync()  # no pages are left to be written while timing
                     taken[what] = seconds(contenders[what])
             ratios["write"].append(taken["copy"] / taken["write"])
             ratios["read"].append(taken["plain"] / taken["read"])
@@ -68,7 +68,7 @@ def files(format: str) -> None:
 
 
 def compile_gpt(layers: int) -> float:
-    """Seconds from the partitioned step of ``examples/gpt.py`` to one that runs."""
+    """Seconds from the partitioned step of ``examples/gpt.py`` to one that is ready to run."""
     spec = importlib.util.spec_from_file_location("gpt", ROOT / "examples" / "gpt.py")
     assert spec is not None and spec.loader is not None
     gpt: Any = importlib.util.module_from_spec(spec)
@@ -85,7 +85,7 @@ def compile_gpt(layers: int) -> float:
 
 
 def warm_start() -> None:
-    """Of two processes, the first compiles, and the second finds the program on disk."""
+    """Run two processes: the first one compiles, the second one finds the program on disk."""
     pairs = [_cold_and_warm() for _ in range(5)]
     cold, warm = map(statistics.median, zip(*pairs))
     ratios = [c / w for c, w in pairs]
@@ -104,7 +104,7 @@ def _cold_and_warm() -> list[float]:
 
 
 def main() -> None:
-    """Print both."""
+    """Print both comparisons."""
     for format in ("safetensors", "tensorstore"):
         files(format)
     warm_start()

@@ -1,6 +1,6 @@
-"""Measuring: every contender in a process of its own, in turn, several rounds; medians; ratios of one run.
+"""Measurement: each contender runs in a process of its own, in turns over several rounds, and medians are compared.
 
-Machines are shared and noisy, so contenders alternate within a round and only figures of the same run are compared. A
+Machines are shared and noisy, so contenders alternate within a round, and only figures of the same run are compared. A
 peer that hangs or aborts is reported as such.
 """
 
@@ -22,7 +22,7 @@ console = Console(width=130)
 
 
 def seconds_per_call(run: Callable[[], Any], wait: Callable[[Any], Any], budget: float = 1.0, rounds: int = 5) -> float:
-    """Median seconds of one call, calls being made back to back and waited for at the end of each round."""
+    """Median seconds per call. Calls are made back to back, and waited for at the end of each round."""
     wait(run())
     start = time.perf_counter()
     wait(run())
@@ -40,7 +40,7 @@ def seconds_per_call(run: Callable[[], Any], wait: Callable[[Any], Any], budget:
 
 
 def in_process(module: str, function: str, *args: Any, env: Mapping[str, str] | None = None, limit: float = 300) -> Any:
-    """``module.function(*args)`` in a new process; its JSON result, or a string saying how it failed."""
+    """Run ``module.function(*args)`` in a new process; returns its JSON result, or a string that says how it failed."""
     code = (
         f"import json, sys; from {module} import {function}; "
         f"print('RESULT' + json.dumps({function}(*json.loads(sys.argv[1]))))"
@@ -63,7 +63,7 @@ def in_process(module: str, function: str, *args: Any, env: Mapping[str, str] | 
 
 
 def alternate(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Any]:
-    """Each contender's median over rounds in which they take turns; a failure's message instead of a figure."""
+    """The median of each contender over alternating rounds, or the message of a failure."""
     found: dict[str, list[Any]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():
@@ -72,7 +72,7 @@ def alternate(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[
 
 
 def median(values: Sequence[Any]) -> Any:
-    """The median of numbers (or of numbers by key); the first failure's message if there is one."""
+    """The median of numbers, or by key for dicts of numbers; the first failure's message if there is one."""
     failures = [v for v in values if isinstance(v, str)]
     if failures:
         return failures[0]
@@ -82,7 +82,7 @@ def median(values: Sequence[Any]) -> Any:
 
 
 def ratio(a: Any, b: Any) -> str:
-    """``a / b`` for a table."""
+    """``a / b`` as text for a table, "-" if there is none."""
     return f"{a / b:.2f}" if isinstance(a, (int, float)) and isinstance(b, (int, float)) and b else "-"
 
 
@@ -97,5 +97,5 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], not
 
 
 def milliseconds(value: Any) -> str:
-    """A time for a table, or what went wrong."""
+    """A time as text for a table, or the message of a failure."""
     return f"{value * 1e3:.3g} ms" if isinstance(value, (int, float)) else str(value)

@@ -1,6 +1,6 @@
-"""The same training on virtual devices, on real ones, in processes, and on both: losses and times.
+"""One training run on virtual devices, on real devices, in several processes, and combined: losses and times.
 
-As a script it is what each process of a job runs: ``devices.py MODEL STEPS``.
+Run as a script, ``devices.py MODEL STEPS``, it is the program of each process of a job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from meshwright import NamedSharding, nn, random
 from meshwright import PartitionSpec as P
 
 ROOT = Path(__file__).parents[1]
-#: what the command ``meshwright run`` is given: processes, devices of each, real devices of each
+#: arguments of ``meshwright run``: processes, devices per process, real devices per process
 SETTINGS = {
     "1 process, 8 virtual": (1, 8, None),
     "1 process, 8 real": (1, None, 8),
@@ -33,16 +33,16 @@ SETTINGS = {
 STEPS = 50
 
 
-# --- what is trained ----------------------------------------------------------------------------------------
+# --- models -------------------------------------------------------------------------------------------------
 def gpt() -> tuple[Any, Any]:
-    """``examples/gpt.py``: a step on a state, and the state."""
+    """The training step of ``examples/gpt.py``, as a function of a state, and the initial state."""
     spec = importlib.util.spec_from_file_location("gpt", ROOT / "examples" / "gpt.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     mesh = mw.make_mesh((2, 4), ("data", "model"))
     weights, batch = module.placements(mesh)
-    with mw.enable_x64(False):  # the same, whatever is computed in
+    with mw.enable_x64(False):  # the same values for both precisions
         drawn = module.init(random.key(0))
     params = mw.device_put(mw.tree.map(lambda p: np.asarray(p, float), drawn), weights)
     zeros = mw.tree.map(lambda p: np.zeros(p.shape, p.dtype), params)
@@ -60,11 +60,11 @@ def gpt() -> tuple[Any, Any]:
 
 
 def cnn() -> tuple[Any, Any]:
-    """A convolutional network on pictures of which it is to find the brightest quarter; batches and rows are split."""
+    """A convolutional network that finds the brightest quarter of images, with batches and rows split."""
     mesh = mw.make_mesh((4, 2), ("batch", "rows"))
     keys = random.split(random.key(1), 3)
     normal, shapes = nn.initializers.normal(0.2), {"a": (8, 1, 3, 3), "b": (8, 8, 3, 3), "c": (8, 4)}
-    with mw.enable_x64(False):  # the same, whatever is computed in
+    with mw.enable_x64(False):  # the same values for both precisions
         drawn = {name: normal(key, shape) for key, (name, shape) in zip(keys, shapes.items())}
     params = mw.tree.map(lambda p: np.asarray(p, float), drawn)
     whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("batch", None, "rows"))
@@ -90,9 +90,9 @@ def cnn() -> tuple[Any, Any]:
     return step, mw.device_put(params, whole)
 
 
-# --- running it ---------------------------------------------------------------------------------------------
+# --- runs ---------------------------------------------------------------------------------------------------
 def train(model: str, steps: int) -> None:
-    """Train, and print losses and seconds a step as JSON."""
+    """Train, and print losses and seconds per step as JSON."""
     mw.distributed.initialize()
     step, state = {"gpt": gpt, "cnn": cnn}[model]()
     value, state = step(state, 1)
@@ -111,7 +111,7 @@ def train(model: str, steps: int) -> None:
 def measured(
     model: str, steps: int, setting: tuple[int, int | None, int | None], bits: int = 32
 ) -> tuple[list[float], float]:
-    """Losses, and seconds a step, in one setting; with 64 bits, rounding hides no mistake."""
+    """Losses and seconds per step in one setting. With 64 bits, rounding does not hide errors."""
     count, devices, real = setting
     command = [sys.executable, "-m", "meshwright", "run", "-n", str(count)]
     command += ["--devices", str(devices)] if devices else []
@@ -132,8 +132,11 @@ def measured(
 
 
 def main() -> None:
-    """Print a table for each model. Differences in float64 are mistakes; those in float32 are to be seen beside the
-    rounding of float32 itself: its losses on virtual devices beside those in float64."""
+    """Print a table for each model.
+
+    Differences in float64 are errors. Those in float32 should be compared with the rounding of float32 itself, the
+    difference of its losses on virtual devices from those in float64.
+    """
     for model, bits in (("gpt", 64), ("gpt", 32), ("cnn", 64), ("cnn", 32)):
         print(f"{model} in float{bits}, {STEPS} steps: ms a step, largest difference of losses to virtual devices")
         first: list[float] = []

@@ -1,4 +1,4 @@
-"""Dispatch: what an import and a warm call cost, and whether thousands of calls in flight finish with memory flat."""
+"""Dispatch: the cost of an import and of a warm call, and memory with thousands of calls in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _rss() -> float:
 
 
 def import_seconds(module: str) -> float:
-    """Seconds of processor time that importing a module takes in this process."""
+    """CPU seconds of importing a module in this process."""
     start = time.process_time()
     importlib.import_module(module)
     return time.process_time() - start
@@ -41,7 +41,7 @@ def ours_call(devices: int) -> float:
 
 
 def jax_call(devices: int) -> float:
-    """The same with JAX; on several devices it blocks each time (without, it may hang)."""
+    """The same with JAX; on several devices each call is waited for, as it may hang otherwise."""
     import jax
 
     x = np.ones((8, 8), np.float32)
@@ -56,7 +56,7 @@ def jax_call(devices: int) -> float:
 
 
 def _flood(call: Callable[[], Any], calls: int) -> dict[str, float]:
-    """Seconds of so many calls that nothing waits for, and by how many MiB the process has grown at most."""
+    """Seconds of ``calls`` calls without waiting, and the largest growth of the process in MiB."""
     out, before, peak, start = None, _rss(), 0.0, time.perf_counter()
     for i in range(calls):
         out = call()
@@ -67,7 +67,7 @@ def _flood(call: Callable[[], Any], calls: int) -> dict[str, float]:
 
 
 def ours_flood(calls: int) -> dict[str, Any]:
-    """Calls without blocking: a product of two f32[1024,1024] sharded 2×2 over 4 virtual devices."""
+    """Asynchronous calls: a product of two f32[1024,1024] sharded 2×2 over 4 virtual devices."""
     import meshwright as mw
 
     mesh = mw.make_mesh((2, 2), ("x", "y"))
@@ -98,7 +98,7 @@ def jax_flood(calls: int) -> dict[str, Any]:
 def _imports() -> None:
     modules = ("meshwright", "jax")
     with tempfile.TemporaryDirectory() as folder:
-        env = {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}  # both from bytecode, as when installed
+        env = {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}  # bytecode, as when installed
         runs = {m: lambda m=m: in_process("benchmarks.dispatch", "import_seconds", m, env=env) for m in modules}
         for first in runs.values():
             first()
@@ -116,8 +116,11 @@ def _cpu() -> float:
 
 
 def steps_of(library: str, steps: int, width: int) -> dict[str, float]:
-    """Seconds, and those of processors, of training steps on 8 real devices: ours unblocked, JAX's each waited for
-    (otherwise it hangs). A model of ``tanh(x @ w)`` on a batch of ``width`` rows, split four times by two."""
+    """Elapsed and CPU seconds of training steps on 8 real devices.
+
+    Ours are not waited for; JAX's are, as it hangs otherwise. The model is ``tanh(x @ w)`` on a batch of ``width``
+    rows, on a 4×2 mesh.
+    """
     numpy, tree, mesh_of, sharding, spec = _names(library)
     mesh = mesh_of((4, 2))
     w = tree.device_put(np.ones((width, width), np.float32), sharding(mesh, spec(None, "y")))
@@ -140,7 +143,7 @@ def steps_of(library: str, steps: int, width: int) -> dict[str, float]:
 
 
 def _names(library: str) -> Any:
-    """NumPy's functions, transformations, what makes a mesh, shardings and their specs."""
+    """A library's NumPy functions, transformations, mesh constructor, shardings and specs."""
     if library == "jax":
         import jax
 
@@ -153,8 +156,10 @@ def _names(library: str) -> Any:
 
 
 def real_devices(steps: int = 3000) -> None:
-    """Print what :func:`steps_of` finds, contenders taking turns. With more devices than cores, seconds are the
-    scheduler's as well; those of processors are not."""
+    """Print the results of :func:`steps_of`, with alternating contenders.
+
+    With more devices than cores, elapsed seconds depend on the scheduler too; CPU seconds do not.
+    """
     devices = {"MESHWRIGHT_REAL_DEVICES": "8", "MESHWRIGHT_NUM_DEVICES": "8"}
     forced = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     contenders = {

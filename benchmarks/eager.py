@@ -1,4 +1,4 @@
-"""Eager evaluation: what a warm op costs on small arrays, and what an op of a new shape costs."""
+"""Eager evaluation: the cost of a warm op on small arrays, and of an op at a new shape."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from benchmarks.common import alternate, in_process, milliseconds, ratio, seconds_per_call, table
 
-#: a warm call of each, on f32[8,8]; shapes stay the same
+#: calls that are measured warm, on f32[8,8]
 WARM = ("x + y", "x * 2.0", "sum", "x[3]", "x[1, 2]", "reshape", "floor_divide")
-#: an op at twelve shapes it has not had yet
+#: calls that are measured at twelve new shapes
 FRESH = ("x + y", "x[3]", "floor_divide", "var")
 
 

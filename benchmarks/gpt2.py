@@ -1,6 +1,6 @@
-"""Tracing, differentiating, lowering and partitioning a GPT-2 training step; one source for both libraries.
+"""Tracing, differentiating, lowering and partitioning a GPT-2 training step, with one source for both libraries.
 
-The times are those of the processor.
+Times are CPU times.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LAYERS, WIDTH, HEADS, SEQUENCE, VOCABULARY, BATCH = 12, 768, 12, 256, 50257, 8
 
 
 def parameter_shapes() -> dict[str, Any]:
-    """Shapes of the parameters, by name."""
+    """The shapes of the parameters, by name."""
     d = WIDTH
     block = {
         "ln1": {"scale": (d,), "bias": (d,)},
@@ -34,7 +34,7 @@ def parameter_shapes() -> dict[str, Any]:
 
 
 def make_step(mod: Any, xp: Any, nn: Any) -> Any:
-    """The training step (loss, gradient, Adam) in terms of a NumPy-like module, its ``nn`` and its transformations."""
+    """The training step (loss, gradient, Adam), given a NumPy-like module, its ``nn``, and its transformations."""
 
     def layer_norm(x: Any, p: Any) -> Any:
         mean = x.mean(-1, keepdims=True)
@@ -76,14 +76,14 @@ def make_step(mod: Any, xp: Any, nn: Any) -> Any:
 
 
 def arguments(struct: Any) -> tuple[Any, ...]:
-    """Parameters, both moments, tokens and labels, as a library's ``ShapeDtypeStruct``."""
+    """Parameters, both moments, tokens and labels as ``ShapeDtypeStruct`` of a library."""
     params = map_shapes(lambda s: struct(s, np.float32), parameter_shapes())
     tokens = struct((BATCH, SEQUENCE), np.int32)
     return params, params, params, tokens, tokens
 
 
 def map_shapes(f: Any, shapes: Any) -> Any:
-    """``f`` of every shape in a tree of dicts and lists (a shape itself is a tuple)."""
+    """Apply ``f`` to every shape (a tuple) in a tree of dicts and lists."""
     if isinstance(shapes, dict):
         return {k: map_shapes(f, v) for k, v in shapes.items()}
     return [map_shapes(f, v) for v in shapes] if isinstance(shapes, list) else f(shapes)
@@ -120,7 +120,7 @@ def sharded_step() -> Any:
 
 
 def ours() -> dict[str, float]:
-    """Seconds of each stage, after a first small program has warmed the libraries up."""
+    """CPU seconds of each stage, after warming up with a small program."""
     import meshwright as mw
     import meshwright.nn as nn
     import meshwright.numpy as mnp
@@ -136,7 +136,7 @@ def ours() -> dict[str, float]:
 
 
 def _stages(library: Any, numpy: Any, nn: Any, module_of: Callable[[Any], Any]) -> dict[str, float]:
-    """Seconds of tracing and of lowering by a library, and the number of ops."""
+    """CPU seconds of tracing and lowering in a library, and the number of ops."""
     step = make_step(library, numpy, nn)
     library.jit(lambda x: numpy.sin(x) @ x).lower(library.ShapeDtypeStruct((2, 2), np.float32)).as_text()
     args = arguments(library.ShapeDtypeStruct)

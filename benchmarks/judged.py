@@ -1,14 +1,14 @@
-"""Our partition beside XLA's own, as the compilers of the hardware see both.
+"""Our partition against XLA's own, judged by the compilers of the hardware.
 
-Each program is compiled for a TPU slice and for a node of GPUs: as the per-device program that we make of it, and as
-the whole program, which the compiler's own partitioner (Shardy or GSPMD) splits. Both compiled modules are read alike:
-estimated cycles of kernels (XLA estimates none for GPUs), operations of products, peak, bytes sent, and those of
-collectives that nothing runs beside.
+Each program is compiled for a TPU slice and for a node of GPUs: as the per-device program that we partition, and as the
+whole program, which the compiler's own partitioner (Shardy or GSPMD) splits. The same figures are taken from both
+compiled modules: estimated cycles of kernels (XLA estimates none for GPUs), operations of products, peak memory, bytes
+sent, and bytes of collectives that do not overlap with anything.
 
-Needs ``meshwright[tpu,cuda]``, each for its own target, and no hardware. The table goes into ``docs/targets.md``.
-Figures are kept in ``docs/judged.json``, ours with a digest of the module that they are of: what has been compiled once
-is not compiled again (remove an entry to have it measured anew). ``MESHWRIGHT_ONLY`` limits what is compiled to
-programs or targets that contain one of its words, and leaves the page as it is.
+Needs ``meshwright[tpu,cuda]``, each for its own target, but no hardware. The table is written to ``docs/targets.md``.
+Figures are kept in ``docs/judged.json``, ours with a digest of the module: what has been compiled once is not compiled
+again (remove an entry to measure it anew). ``MESHWRIGHT_ONLY`` restricts compilation to programs or targets that
+contain one of its words, and leaves the page unchanged.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from meshwright.targets.schedule import Scheduled, schedule_of
 
 KEPT, MARKS = DOCS / "judged.json", ("<!-- judged -->\n", "<!-- end of judged -->\n")
 TARGETS = ("v5e:2x4", "h100:8")
-#: by program: how it is made
+#: the functions that build the programs, by name
 MADE = {
     **{name: lambda name=name: model(name) for name in MODELS},
     "MLP step": lambda: _of(mlp.lowered(mlp.SIZES[-1])),
     "fused gate-up": lambda: _of(optima.fused(4096, 1024, 4096)),
 }
-#: what is judged, and what is only told
+#: figures that are judged, and figures that are only reported
 JUDGED, TOLD = ("cycles", "flops", "peak"), ("sent", "exposed")
 
 Figures = dict[str, Any]
@@ -63,10 +63,10 @@ def subject(name: str) -> Subject:
 
 
 def measured(name: str, where: str, ours: bool) -> Figures:
-    """Figures of one device, of our partition or of XLA's.
+    """Figures of one device, for our partition or XLA's.
 
     Raises:
-      MissingExtraError: the target's compiler is not installed. CompileError: it refuses the program.
+      MissingExtraError: the target's compiler is not installed. CompileError: it rejects the program.
     """
     found, target = subject(name), mw.target(where)
     platform = target.platform
@@ -102,7 +102,7 @@ def cases() -> Iterator[tuple[str, str]]:
 
 
 def render(rows: list[tuple[str, str, Figures, Figures]]) -> str:
-    """The table in Markdown, with what it says altogether."""
+    """The table in Markdown, with a summary."""
     head = ["program", "target"]
     for what in (*JUDGED, *TOLD):
         head += [what, "of XLA's"]

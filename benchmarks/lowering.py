@@ -1,4 +1,4 @@
-"""Tracing, differentiating and lowering three programs: GPT-2's and ResNet-50's training steps, and a long ``scan``."""
+"""Tracing, differentiating and lowering three programs: training steps of GPT-2 and ResNet-50, and a long scan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _conv_bn(inputs: int, outputs: int, size: int) -> dict[str, Any]:
 
 
 def resnet_shapes() -> dict[str, Any]:
-    """Shapes of ResNet-50's parameters, by name."""
+    """The shapes of ResNet-50's parameters, by name."""
     blocks, width = [], 64
     for count, inner in STAGES:
         for i in range(count):
@@ -80,7 +80,7 @@ def resnet_step(mod: Any, xp: Any, nn: Any) -> Any:
 
 
 def scan_step(mod: Any, xp: Any, nn: Any) -> Any:
-    """The gradient through a gated recurrence of a thousand steps."""
+    """The gradient of a gated recurrence of a thousand steps."""
 
     def cell(params: Any, state: Any, x: Any) -> Any:
         gates = nn.sigmoid(x @ params["wx"] + state @ params["wh"] + params["b"])
@@ -120,7 +120,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
 
 
 def seconds(name: str, library: str) -> dict[str, float]:
-    """Seconds to trace and to lower one program, after a first small program has warmed the library up."""
+    """Seconds of tracing and lowering one program, after warming up with a small one."""
     mod, xp = importlib.import_module(library), importlib.import_module(f"{library}.numpy")
     nn = importlib.import_module(f"{library}.nn")
     make, arguments, _ = PROGRAMS[name]

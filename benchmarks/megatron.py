@@ -1,4 +1,4 @@
-"""A transformer layer with Megatron's shardings: bytes sent against the textbook's (Shoeybi et al. 2019, section 3)."""
+"""A transformer layer with Megatron's shardings: bytes sent against the textbook (Shoeybi et al. 2019, section 3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BATCH, SEQUENCE, WIDTH, HEADS, DATA, TENSOR = 8, 128, 256, 8, 2, 4
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Parameters by name."""
+    """The shapes of the parameters, by name."""
     d = WIDTH
     return {
         "ln1": (d,), "q": (d, d), "k": (d, d), "v": (d, d), "out": (d, d), "ln2": (d,), "up": (d, 4 * d),
@@ -63,7 +63,7 @@ def partitioned() -> Any:
 
 
 def measure() -> dict[str, int]:
-    """Bytes sent by the forward and backward pass, and the textbook's."""
+    """The bytes sent by the forward and backward pass, and the textbook's."""
     part = partitioned()
     local = sum(a.nbytes for a in part.jaxpr.in_avals[: len(shapes())])
     activations = BATCH // DATA * SEQUENCE * WIDTH * 4

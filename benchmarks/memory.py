@@ -1,7 +1,7 @@
-"""Memory of a per-device program, predicted from its jaxpr, against XLA's figures for the compiled program.
+"""Memory of per-device programs: predicted from the jaxpr, against XLA's figures for the compiled program.
 
-Both are arguments, results and temporaries of one device. XLA compiles the per-device program for 8 CPU devices; the
-prediction compiles nothing.
+Both count the arguments, results and temporaries of one device. XLA compiles the per-device program for 8 CPU devices;
+the prediction does not compile anything.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from benchmarks.common import in_process, table
 from benchmarks.programs import FOLDER
 
 DEVICES = 8
-#: seeds of the random programs, each of 50, and what sizes of the fuzz are multiplied with
+#: seeds of the random programs, of which each gives 50, and factors for their sizes
 SEEDS, SCALES = range(5), (1, 32)
 _WORST = 0.15
-#: bytes of peaks that neither scalars nor starts of buffers decide
+#: the least bytes of a peak; smaller ones are dominated by scalars and alignment
 _LARGE = 64 * 1024
 
 
@@ -31,7 +31,7 @@ def _file(name: str) -> Any:
 
 
 def _moving() -> dict[str, Callable[[], Any]]:
-    """Halos, parts of split dimensions, sums over pairs: what has to be seen is what gets no buffer."""
+    """Halos, parts of split dimensions, sums over pairs: programs with many values that do not get a buffer."""
     import numpy as np
 
     import meshwright as mw
@@ -78,7 +78,7 @@ def _moving() -> dict[str, Callable[[], Any]]:
 
 
 def programs() -> dict[str, Callable[[], Any]]:
-    """What makes each partitioned program, by name."""
+    """The functions that build each partitioned program, by name."""
     found: dict[str, Callable[[], Any]] = {
         path.stem: lambda name=path.stem: _file(name) for path in sorted(FOLDER.glob("*.mlir"))
     }
@@ -90,7 +90,7 @@ def programs() -> dict[str, Callable[[], Any]]:
 
 
 def measure(name: str) -> dict[str, float]:
-    """Predicted and compiled bytes of one program, and seconds that each took."""
+    """Predicted and compiled bytes of one program, with the seconds that each took."""
     from meshwright.runtime.pjrt.replicas import compiled_memory
 
     part = programs()[name]()
@@ -107,7 +107,7 @@ def measure(name: str) -> dict[str, float]:
 
 
 def measure_random(seed: int, scale: int) -> list[tuple[float, int]]:
-    """Errors of the predicted peaks of the partition fuzz's programs, and the peaks in bytes."""
+    """Relative errors of the predicted peaks of the partition fuzz's programs, with the peaks in bytes."""
     import sys
 
     sys.path.append(str(Path(__file__).parents[1] / "tests" / "executable"))
@@ -133,7 +133,7 @@ def _random() -> None:
 
 
 def _errors(name: str, errors: list[float]) -> list[str]:
-    """A row of the table."""
+    """One row of the table."""
     errors = sorted(errors)
     shown = (statistics.median(errors), *(errors[int(share * len(errors))] for share in (0.9, 0.95)), errors[-1])
     above = sum(error > _WORST for error in errors)

@@ -34,7 +34,7 @@ def _step(np_like: Any, grad: Any) -> Any:
 
 
 def lowered(sizes: tuple[int, int, int]) -> Any:
-    """The step with its shardings."""
+    """The step with its shardings, lowered."""
     import meshwright as mw
     import meshwright.numpy as mnp
     from meshwright import NamedSharding
@@ -53,7 +53,7 @@ def partitioned(sizes: tuple[int, int, int]) -> Any:
 
 
 def ours(sizes: tuple[int, int, int], partitioned: bool) -> float:
-    """Seconds a step, feeding the parameters back."""
+    """Seconds per step, with the parameters fed back."""
     import meshwright as mw
     import meshwright.numpy as mnp
     from meshwright import NamedSharding
@@ -82,7 +82,7 @@ def ours(sizes: tuple[int, int, int], partitioned: bool) -> float:
 
 
 def jax_forced(sizes: tuple[int, int, int]) -> float:
-    """Seconds a step of JAX with 8 forced host devices, blocking on each step (without, it may hang)."""
+    """Seconds per step in JAX with 8 forced host devices, waiting for each step, as it may hang otherwise."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding

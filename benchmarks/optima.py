@@ -1,8 +1,8 @@
-"""Published optima: what a device sends, does and holds under well-known shardings, against the best that is known.
+"""Published optima: what a device sends, computes and holds under well-known shardings, against the best known.
 
-The ideal of the bytes is the one of the papers (data parallel, ZeRO and FSDP: Rajbhandari et al. 2020; tensor parallel:
-Shoeybi et al. 2019; sequence parallel: Korthikanti et al. 2022; pencils: Foster and Worley 1997), for rings. The ideal
-of the work is an equal part for every device; prefixes in parallel take two passes over it (Blelloch 1990).
+The optimal bytes are from the papers (data parallel, ZeRO and FSDP: Rajbhandari et al. 2020; tensor parallel: Shoeybi
+et al. 2019; sequence parallel: Korthikanti et al. 2022; pencils: Foster and Worley 1997), for ring algorithms. The
+optimal work is an equal part for every device; parallel prefix sums take two passes over it (Blelloch 1990).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.mlp import partitioned as mlp_step
 
 @dataclass(frozen=True)
 class Case:
-    """A program, the bytes that a device need send (None: no optimum is known), and how often its work need be done."""
+    """A program, the least bytes that a device must send (None: unknown), and how many times its work must be done."""
 
     make: Callable[[], Any]
     bytes: int | None = None
@@ -36,7 +36,7 @@ def _mesh(**axes: int) -> Any:
 
 
 def _lower(f: Any, mesh: Any, args: Any, specs: Any, outs: Any = None) -> Any:
-    """``f`` on arguments of these shapes (leaves), with specs for them and for the results."""
+    """Lower ``f`` for arguments of these shapes, with specs for arguments and results."""
     import meshwright as mw
     from meshwright import PartitionSpec as P
 
@@ -56,7 +56,7 @@ def _partition(f: Any, mesh: Any, args: Any, specs: Any, outs: Any = None) -> An
 # --- transformers -------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Transformer:
-    """A stack of layers with its sizes; ``embedding`` is the vocabulary of a table in front and of a head behind."""
+    """A stack of layers with its sizes; a ``vocabulary`` adds an embedding table before it and a head after it."""
 
     layers: int = 2
     width: int = 256
@@ -69,7 +69,7 @@ class Transformer:
     scan: bool = False
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameters of a layer by name."""
+        """The shapes of a layer's parameters, by name."""
         d = self.width
         return {
             "ln1": (d,), "q": (d, d), "k": (d, d), "v": (d, d), "out": (d, d), "ln2": (d,), "up": (d, 4 * d),
@@ -81,7 +81,7 @@ class Transformer:
         return self.batch * self.sequence
 
     def layer(self, p: Mapping[str, Any], x: Any, between: Callable[[Any], Any]) -> Any:
-        """One layer; ``between`` places what goes from block to block."""
+        """One layer; ``between`` places the values that pass from block to block."""
         import meshwright.numpy as mnp
         from meshwright import nn
 
@@ -99,7 +99,7 @@ class Transformer:
         return between(x + nn.gelu(h @ p["up"]) @ p["down"])
 
     def loss(self, params: Any, x: Any, between: Callable[[Any], Any]) -> Any:
-        """The mean of the squares, or with a vocabulary the cross entropy of the next token."""
+        """The mean square of the output, or, with a vocabulary, the cross entropy of the next token."""
         import meshwright as mw
         import meshwright.numpy as mnp
         from meshwright import nn
@@ -125,7 +125,7 @@ class Transformer:
         return -mnp.take_along_axis(logp, tokens[..., None], axis=-1).mean()
 
     def step(self, mesh: Any, of: Callable[[str], Any], x_spec: Any, between: Any = None) -> Any:
-        """Value and gradient, partitioned; ``of`` names each parameter's spec, gradients get those of parameters."""
+        """Partition value and gradient; ``of`` returns the spec of a parameter, and of its gradient, by name."""
         import meshwright as mw
         from meshwright import PartitionSpec as P
 
@@ -152,7 +152,7 @@ class Transformer:
         return _partition(run, mesh, (params, x), (where, x_spec), (P(), where))
 
     def parameter_bytes(self, *, matrices: bool = True) -> int:
-        """Bytes of the layers' parameters, or only of vectors."""
+        """The bytes of the layers' parameters, or of their vectors only."""
         return 4 * self.layers * sum(int(np.prod(s)) for s in self.shapes().values() if matrices or len(s) == 1)
 
 
@@ -169,7 +169,7 @@ def _fsdp(axis: str) -> Callable[[str], Any]:
 
 
 def transformers() -> dict[str, Case]:
-    """Data, fully sharded and tensor parallel training steps."""
+    """Training steps: data parallel, fully sharded, and tensor parallel."""
     from meshwright import PartitionSpec as P
 
     found: dict[str, Case] = {}
@@ -190,7 +190,7 @@ def transformers() -> dict[str, Case]:
             lambda model=model: model.step(_mesh(data=n), _fsdp("data"), data),
             times * total * (n - 1) // n + loss,
         )
-    # Four all-reduces of the activations a layer, and the gradients of normalization scales are made everywhere.
+    # Four all-reduces of the activations per layer; gradients of normalization scales are computed on all devices.
     activations = 4 * small.tokens * small.width
     found["tensor parallel"] = Case(
         lambda: small.step(_mesh(tensor=n), _columns("tensor"), P()), 8 * small.layers * activations * (n - 1) // n
@@ -221,7 +221,7 @@ def transformers() -> dict[str, Case]:
     for devices, vocabulary, tied in ((8, 8192, True), (8, 8192, False), (8, 50265, True), (8, 50265, False),
                                       (64, 50265, True), (64, 50265, False)):  # fmt: skip
         words = Transformer(layers=4, vocabulary=vocabulary, tied=tied, batch=2 * devices)
-        # One matrix of the vocabulary is gathered; rows of a table of its own change places, forward and backward.
+        # One vocabulary matrix is gathered; rows looked up in a separate table are exchanged, forward and backward.
         whole = words.parameter_bytes() + 4 * vocabulary * 256
         rows = 0 if tied else 2 * 4 * words.tokens * words.width // devices * (devices - 1) // devices
 
@@ -236,7 +236,7 @@ def transformers() -> dict[str, Case]:
     return found
 
 
-# --- steps --------------------------------------------------------------------------------------------------
+# --- other training steps -----------------------------------------------------------------------------------
 def _demo() -> Any:
     import meshwright as mw
     from meshwright.cli import digits
@@ -268,14 +268,14 @@ def _unet() -> Any:
 
 
 def steps() -> dict[str, Case]:
-    """Other training steps: no optimum of the bytes is known, work should be shared."""
+    """Other training steps, without a known optimum of the bytes; their work should be shared."""
     found = {f"MLP {'×'.join(map(str, sizes))}": Case(lambda sizes=sizes: mlp_step(sizes)) for sizes in SIZES}
     unet = 4 * 9 * (4 * 32 + 32 * 64 + 64 * 64 + 96 * 32)
     found["data parallel U-Net"] = Case(_unet, 2 * unet * 7 // 8 + 8)
     return {**found, "digits of the demo": Case(_demo), "Megatron layer": Case(megatron_layer)}
 
 
-# --- one op -------------------------------------------------------------------------------------------------
+# --- single ops ---------------------------------------------------------------------------------------------
 def _one(f: Any, spec: Any, shape: tuple[int, ...], out: Any = None, dtype: Any = np.float32) -> Callable[[], Any]:
     import meshwright as mw
 
@@ -283,7 +283,7 @@ def _one(f: Any, spec: Any, shape: tuple[int, ...], out: Any = None, dtype: Any 
 
 
 def fused(tokens: int, width: int, hidden: int) -> Any:
-    """The gradients of a gated layer with one matrix for gate and up, tensor parallel."""
+    """The gradients of a gated layer with one matrix for gate and up projection, tensor parallel."""
     import meshwright as mw
     import meshwright.numpy as mnp
     from meshwright import PartitionSpec as P
@@ -299,7 +299,7 @@ def fused(tokens: int, width: int, hidden: int) -> Any:
 
 
 def _recurrence(gradient: bool) -> Any:
-    """``h[t] = a[t] h[t - 1] + b[t]`` by an associative scan, as state-space models have it."""
+    """``h[t] = a[t] h[t - 1] + b[t]`` by an associative scan, as in state-space models."""
     import meshwright as mw
     from meshwright import PartitionSpec as P
     from meshwright import lax
@@ -316,7 +316,7 @@ def _recurrence(gradient: bool) -> Any:
 
 
 def ops() -> dict[str, Case]:
-    """Ops along a split dimension: two all-to-alls where another dimension is free."""
+    """Ops along a split dimension; the optimum is two all-to-alls if another dimension is free."""
     import meshwright.numpy as mnp
     from meshwright import PartitionSpec as P
     from meshwright import lax
@@ -327,7 +327,7 @@ def ops() -> dict[str, Case]:
     stack = 4 * 8 * 64 * 64 // 8
     perm = np.random.default_rng(0).permutation(512)
     moved = tile * (n - 1) // n
-    row = 4 * 64 * (n - 1)  # of each tile, to all
+    row = 4 * 64 * (n - 1)  # one row of each tile, sent to all devices
     found = {
         "fft along a split dimension": Case(_one(mnp.fft.fft, second, square, second, np.complex64), 4 * moved),
         "fft2, rows to columns": Case(_one(lambda x: mnp.fft.fft2(x), first, square, second, np.complex64), 2 * moved),
@@ -360,8 +360,11 @@ def ops() -> dict[str, Case]:
 
 
 def stencils() -> dict[str, Case]:
-    """Stencils on a plane in 4×2 tiles: a row to either neighbour and a column to the other device; with corners, the
-    columns of the tile with its rows. Permutes to the left and to the right are counted both."""
+    """Stencils on a plane in 4×2 tiles.
+
+    A device sends a row to each of two neighbours and a column to the other device; with corners, columns include the
+    rows received. Permutes to the left and to the right both count.
+    """
     import meshwright as mw
     import meshwright.numpy as mnp
     from meshwright import PartitionSpec as P
@@ -389,12 +392,12 @@ def stencils() -> dict[str, Case]:
 
 
 def programs() -> dict[str, Case]:
-    """All of them."""
+    """All programs."""
     return {**transformers(), **steps(), **ops(), **stencils()}
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """Bytes sent, the work of all devices over that of one that does everything, bytes held, seconds of planning."""
+    """Bytes sent, work of all devices over the ideal, peak bytes, and seconds of tracing and planning."""
     start = time.perf_counter()
     part = case.make()
     seconds = time.perf_counter() - start

@@ -1,5 +1,8 @@
-"""The parallel interfaces on 8 CPU devices of one process, against JAX: ``pmap`` and ``shard_map`` of a training step,
-``device_put`` between shardings, a warm call with 100 sharded arguments. Every call is waited for."""
+"""Parallel interfaces on 8 CPU devices of one process, against JAX.
+
+``pmap`` and ``shard_map`` of a training step, ``device_put`` between shardings, and a warm call with 100 sharded
+arguments. Every call is waited for.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def _mesh(lib: Any) -> Any:
 
 
 def _step(lib: Any, jnp: Any) -> Any:
-    """One step of gradient descent on a device's examples; gradients are averaged over ``i``."""
+    """One step of gradient descent on a device's examples, with gradients averaged over ``i``."""
 
     def loss(params: Any, x: Any, t: Any) -> Any:
         for i, (w, b) in enumerate(params):
@@ -58,7 +61,7 @@ def _data() -> tuple[Any, Any, Any]:
 
 
 def pmap_step(name: str) -> float:
-    """Seconds of a step, parameters on all devices."""
+    """Seconds per step, with a copy of the parameters on every device."""
     lib, jnp, _ = _library(name)
     step = lib.pmap(_step(lib, jnp), "i")
     params, x, t = _data()
@@ -69,7 +72,7 @@ def pmap_step(name: str) -> float:
 
 
 def shard_map_step(name: str) -> float:
-    """Seconds of a step, parameters replicated and examples split."""
+    """Seconds per step, with replicated parameters and split examples."""
     lib, jnp, jit = _library(name)
     mesh, P = _mesh(lib), lib.sharding.PartitionSpec
     step = jit(
@@ -82,7 +85,7 @@ def shard_map_step(name: str) -> float:
 
 
 def put(name: str) -> float:
-    """Seconds of ``device_put`` of 64 MiB from rows to columns."""
+    """Seconds of a ``device_put`` of 64 MiB from split rows to split columns."""
     lib, _, _ = _library(name)
     mesh, P = _mesh(lib), lib.sharding.PartitionSpec
     rows, columns = (lib.sharding.NamedSharding(mesh, P(*entries)) for entries in (("i",), (None, "i")))
@@ -91,7 +94,7 @@ def put(name: str) -> float:
 
 
 def many(name: str) -> float:
-    """Seconds of a warm call with 100 sharded arguments, of 8 KiB each."""
+    """Seconds of a warm call with 100 sharded arguments of 8 KiB each."""
     lib, _, jit = _library(name)
     mesh, P = _mesh(lib), lib.sharding.PartitionSpec
     split = lib.sharding.NamedSharding(mesh, P("i"))

@@ -1,9 +1,9 @@
-"""Matrix products in every layout of operands and result: bytes sent against the best that is known.
+"""Matrix products in every layout of operands and result: bytes sent, against the best known.
 
-The best is found by trying: each mesh axis splits one of the three loops of the product, operands are brought there,
-and the result from there, by reshards (whose own bytes ``reshard`` compares with a lower bound). Where no value is
-split by an axis, all devices along it do the same. With one axis there are 27 layouts, with two 729, of which 150 are
-drawn.
+The best is found by enumeration: each mesh axis splits one of the three loops of the product, and operands and result
+are resharded accordingly (``reshard`` compares the bytes of reshards with a lower bound). Along an axis that does not
+split any value, all devices do the same. With one axis there are 27 layouts; with two there are 729, of which 150 are
+sampled.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Dims = tuple[tuple[str, ...], ...]
 
 
 def layouts(axes: Sequence[str]) -> list[Dims]:
-    """Every way to split two dimensions by whole axes, the first axis the major one."""
+    """Every way to split two dimensions by whole axes, with the first axis the most significant."""
     places = itertools.product((None, 0, 1), repeat=len(axes))
     return [tuple(tuple(a for a, p in zip(axes, place) if p == d) for d in (0, 1)) for place in places]
 
 
 def best(given: Sequence[Dims], mesh: AbstractMesh) -> int:
-    """The bytes of the best way to share the product along all axes that split one of its values."""
+    """The least bytes for a product that is shared along all axes that split one of its values."""
     used = [a for a in mesh.axis_names if any(a in dims for value in given for dims in value)]
     found = []
     for order in itertools.permutations(used):
@@ -46,7 +46,7 @@ def best(given: Sequence[Dims], mesh: AbstractMesh) -> int:
 
 
 def _bytes(given: Sequence[Dims], split: dict[str, tuple[str, ...]], mesh: AbstractMesh) -> int:
-    """The bytes of the product whose loops are split so."""
+    """The bytes sent for the product if its loops are split in this way."""
     total = 0
     for value, dims in zip(VALUES, given):
         inside = tuple(split[loop] for loop in value)
@@ -63,7 +63,7 @@ def _layout(dims: Dims, mesh: AbstractMesh, partial: Sequence[str] = ()) -> Layo
 
 
 def ours(given: Sequence[Dims], mesh: AbstractMesh) -> tuple[int, float]:
-    """Bytes that a device sends, and the work of all devices over the product's, where an axis splits anything."""
+    """The bytes that a device sends, and the work of all devices over the ideal, without idle axes."""
     import meshwright as mw
     from meshwright import PartitionSpec as P
 

@@ -1,11 +1,11 @@
-"""Real programs, partitioned here and by XLA: what one device sends in one run, holds, does of its part of the
-arithmetic, and how long a run takes, both by the same model.
+"""Real programs, partitioned here and by XLA: what a device sends, holds and computes, and the time of a run.
 
-XLA simplifies a program before work is counted, so ours are shown as they are and as XLA has them ("ours, compiled").
+Times are predicted by the same model for both. XLA simplifies a program before its work is counted, so ours are shown
+both as they are and as compiled by XLA ("ours, compiled").
 
-The programs are StableHLO files with GSPMD shardings, in the folder that ``MESHWRIGHT_PROGRAMS`` names, else
-in ``../shared/models``. XLA partitions and compiles the same file for as many CPU devices; its collectives are counted
-in the optimized program with the same formulas for rings.
+The programs are StableHLO files with GSPMD shardings, in the folder ``MESHWRIGHT_PROGRAMS``, by default
+``../shared/models``. XLA partitions and compiles the same file for as many CPU devices. Its collectives are counted in
+the optimized program, with the same ring formulas.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _plain(figures: Any) -> Figures:
 
 
 def ours(path: str) -> Figures:
-    """What our partitioner makes of a program, reading it included."""
+    """The figures of our partition, and the seconds of loading and partitioning."""
     import meshwright as mw
     from meshwright.api.compare import our_figures
 
@@ -42,7 +42,7 @@ def ours(path: str) -> Figures:
 
 
 def compiled(path: str) -> Figures:
-    """What XLA makes of our partition: figures as they are of its own."""
+    """The figures of our partition as compiled by XLA, counted as for its own."""
     import meshwright as mw
     from meshwright.api.compare import compiled_figures
 
@@ -50,7 +50,7 @@ def compiled(path: str) -> Figures:
 
 
 def ours_verified(path: str) -> str:
-    """The largest relative difference between the partitioned program's results and the unpartitioned one's."""
+    """The largest relative difference between results of the partitioned and the unpartitioned program."""
     import meshwright as mw
 
     worst = max(d.relative for d in mw.load(path).partition().verify())
@@ -58,7 +58,7 @@ def ours_verified(path: str) -> str:
 
 
 def xla(path: str) -> Figures:
-    """What XLA's partitioner makes of a program (compile only)."""
+    """The figures of XLA's partition, which is only compiled."""
     from meshwright.api.compare import xla_figures
 
     return _plain(xla_figures(path))
@@ -74,7 +74,7 @@ def _cells(figures: Figures | str) -> list[str]:
 
 
 def _shares(made: Figures | str, theirs: Figures | str) -> str:
-    """Bytes, peak, work and time of ours in terms of XLA's, both as compiled."""
+    """Bytes, peak, work and time of ours relative to XLA's, both as compiled."""
     if isinstance(made, str) or isinstance(theirs, str):
         return ""
     return " ".join(f"{made[what] / theirs[what]:.3f}" for what in ("bytes", "peak", "work", "run") if theirs[what])

@@ -1,4 +1,4 @@
-"""Bytes of reshard plans against the lower bound: what some device must receive at least, or send."""
+"""Bytes of reshard plans, against lower bounds on what some device must send or receive."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from meshwright.spmd.reshard.plan import plan_reshard
 from meshwright.spmd.reshard.relayed import least_relayed
 from meshwright.spmd.reshard.steps import buffer_bytes
 
-ITEMSIZE = 1 << 20  # as if every element were a row of so many bytes: bytes decide, not the number of collectives
-LOOSE = 1.05  # times the bound: the sharper one is looked for
+ITEMSIZE = 1 << 20  # as if every element were a large row, so that bytes decide, not the number of collectives
+LOOSE = 1.05  # ratio to the bound above which the sharper bound is computed
 
 
 def layouts(mesh: AbstractMesh, ndim: int) -> list[Layout]:
@@ -35,8 +35,11 @@ def layouts(mesh: AbstractMesh, ndim: int) -> list[Layout]:
 
 
 def lower_bound(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    """Bytes that the busiest device receives, or sends, at least: of its new tile what it does not hold; of its old
-    one what anybody else lacks, shared among those who hold the same."""
+    """A lower bound on the bytes that the busiest device receives or sends.
+
+    A device receives the part of its new tile that it does not hold. It sends the part of its old tile that other
+    devices lack, shared among those that hold the same tile.
+    """
     counts = [[layout.num_tiles(d, mesh) for d in range(len(shape))] for layout in (src, dst)]
     held, wanted = (
         [tile_slices(shape, n, tile) for tile in tile_table(layout, mesh)] for n, layout in zip(counts, (src, dst))
@@ -55,8 +58,10 @@ def lower_bound(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout,
 
 
 def relay_bound(shape: tuple[int, ...], src: Layout, dst: Layout, mesh: AbstractMesh) -> float:
-    """Bytes that some device sends or receives at least, if devices receive nothing but what they will hold: who holds
-    something sends it once, or more often, and who has received it may pass it on (a linear program)."""
+    """A sharper lower bound, if devices receive only what they will hold (a linear program).
+
+    Each part is sent at least once by a device that has it, and devices that have received it may pass it on.
+    """
     pieces = pieces_between(shape, flat(shape, src.dims), flat(shape, dst.dims), mesh)
     return least_relayed(pieces) * ITEMSIZE if pieces else 0.0
 

@@ -1,4 +1,4 @@
-"""How partitioning grows: with the number of devices (it should not) and with the number of layers (linearly)."""
+"""Scaling of partitioning time with the number of devices (ideally constant) and of layers (linear)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _lowered(layers: int, mesh_shape: tuple[int, int]) -> Any:
 
 
 def _measure(cases: Sequence[tuple[int, tuple[int, int]]], rounds: int) -> list[tuple[int, int, float]]:
-    """Ops before and after, and median seconds, of (layers, mesh shape) pairs; they take turns in every round."""
+    """Ops before and after partitioning, and median CPU seconds, of (layers, mesh shape) in alternating rounds."""
     lowered = [_lowered(*case) for case in cases]
     seconds: list[list[float]] = [[] for _ in cases]
     local = [0] * len(cases)

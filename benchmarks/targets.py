@@ -1,9 +1,9 @@
-"""Programs compiled for TPU pods and GPU nodes: what we predicted beside what XLA made of them.
+"""Programs compiled for TPU pods and GPU nodes: predictions against XLA's results.
 
-Writes ``docs/targets.md``; XLA's figures are kept in ``docs/targets.json``, with a digest of the module they are of:
-what has been compiled once is not compiled again (remove an entry to have it measured anew). Needs
-``meshwright[tpu,cuda]``; a target whose compiler is missing keeps the figures it has. ``MESHWRIGHT_ONLY`` limits it to
-programs or targets that contain one of its words.
+Writes ``docs/targets.md``. XLA's figures are kept in ``docs/targets.json``, with a digest of the module: what has been
+compiled once is not compiled again (remove an entry to measure it anew). Needs ``meshwright[tpu,cuda]``; a target
+without its compiler keeps its figures. ``MESHWRIGHT_ONLY`` restricts it to programs or targets that contain one of its
+words.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from meshwright.targets.schedule import schedule_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "targets.json"
-#: 16 devices, or 8 where a program's shardings are for so many
+#: targets of 16 devices, and of 8 for programs whose shardings are for 8
 TARGETS = (("v5e:4x4", "v5e:2x4"), ("v5p:2x2x4", "v5p:2x2x2"), ("v6e:4x4", "v6e:2x4"), ("h100:8", "h100:8"),
            ("h200:2x8", "h200:2x4"))  # fmt: skip
 MODELS = ("bert_fwd", "resnet_fwd", "vit_train", "gpt2_train", "clip_train")
@@ -48,26 +48,26 @@ MODELS = ("bert_fwd", "resnet_fwd", "vit_train", "gpt2_train", "clip_train")
 
 @dataclass(frozen=True)
 class Subject:
-    """A program: partitioned by us for a target, and as a module for XLA's own partitioner."""
+    """A program: our partition of it for a target, and the module for XLA's own partitioner."""
 
     part: Any
     whole: Callable[[], bytes]
-    #: nobody said how results are split
+    #: the shardings of results are not given
     is_free: bool = False
 
     def digest(self, where: str) -> str:
-        """What figures of ours are of."""
+        """The digest of our module for a target, to which figures belong."""
         return hashlib.sha256(module_text(emitted(self.part, mw.target(where).platform)).encode()).hexdigest()[:16]
 
 
 @cache
 def emitted(part: Any, platform: str) -> Any:
-    """The module that we give to the platform's compiler."""
+    """The module that the platform's compiler gets from us."""
     return part.module(platform)
 
 
 def gpt(devices: int) -> Subject:
-    """The step of ``examples/gpt.py``."""
+    """The training step of ``examples/gpt.py``."""
     sys.path.insert(0, str(DOCS.parent / "examples"))
     import gpt as example
 
@@ -85,12 +85,12 @@ def gpt(devices: int) -> Subject:
 
 
 def llama(devices: int) -> Subject:
-    """Loss and gradients of one layer as LLaMA's, for 8 × 2048 tokens."""
+    """Loss and gradients of one layer like LLaMA's, for 8 × 2048 tokens."""
     return _lowered(llama_step(mw.AbstractMesh((devices // 4, 4), ("data", "model")), 1, 8))
 
 
 def llama_step(mesh: mw.AbstractMesh, layers: int, batch: int) -> Any:
-    """Loss and gradients of layers as LLaMA's: 4096 wide, 32 heads, 8 of keys, 14336 hidden; sequences of 2048."""
+    """Loss and gradients of layers like LLaMA's: width 4096, 32 heads (8 for keys), hidden width 14336, 2048 tokens."""
     width, heads, groups, hidden, length = 4096, 32, 8, 14336, 2048
     size = width // heads
 
@@ -124,7 +124,7 @@ def llama_step(mesh: mw.AbstractMesh, layers: int, batch: int) -> Any:
 
 
 def _rotated(x: Any) -> Any:
-    """Rotary positions (Su et al. 2021)."""
+    """Rotary position embedding (Su et al. 2021)."""
     length, size = x.shape[1], x.shape[3]
     angles = np.outer(np.arange(length), 1e4 ** (-np.arange(0, size, 2) / size)).astype(np.float32)
     cos, sin = (mnp.asarray(f(angles), x.dtype)[None, :, None] for f in (np.cos, np.sin))
@@ -137,7 +137,7 @@ def _lowered(lowered: Any) -> Subject:
 
 
 def model(name: str) -> Subject:
-    """A training step or a forward pass of ``transformers``, lowered by JAX for 8 devices."""
+    """A training step or forward pass of a ``transformers`` model, lowered by JAX for 8 devices."""
     file = FOLDER / f"{name}.mlir"
     return Subject(mw.load(file).partition(), file.read_bytes, is_free=name.endswith("_fwd"))
 
@@ -173,7 +173,7 @@ def measured(name: str, where: str) -> dict[str, Any]:
 
 
 def xla_cycles(name: str, where: str) -> int | None:
-    """The cycles of what XLA's own partitioner makes of the program, for TPUs."""
+    """The estimated cycles of the program as partitioned by XLA, for TPUs; None for others, or if XLA rejects it."""
     target = mw.target(where)
     if target.platform != "tpu":
         return None
@@ -186,7 +186,7 @@ def xla_cycles(name: str, where: str) -> int | None:
 
 
 def render(kept: dict[str, Any]) -> str:
-    """The page: a row for each program and target that was measured."""
+    """The page, with a row for each program and target that was measured."""
     rows, errors = [], []
     names = "gpt", *MODELS, "llama"
     order = (f"{name} {small if name in MODELS else large}" for name in names for large, small in TARGETS)
@@ -209,7 +209,7 @@ def render(kept: dict[str, Any]) -> str:
 
 
 def _predicted(name: str, where: str) -> Any:
-    """The memory that we predict of a device of the target."""
+    """The predicted memory of a device of the target."""
     target = mw.target(where)
     return memory_on(subject(name, target.size).part, target)
 

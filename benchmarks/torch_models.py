@@ -1,4 +1,4 @@
-"""PyTorch's models: a training step beside eager and inductor, and what a tensor-parallel plan sends beside DTensor."""
+"""PyTorch models: training steps against eager and inductor, and a tensor-parallel plan against DTensor."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LAYERS, WIDTH, HIDDEN, HEADS, BATCH, SEQUENCE, TENSOR = 4, 64, 160, 4, 4, 16, 2
 COLUMNS, ROWS = ("q", "k", "v", "gate", "up"), ("out", "down")
 
 
-# --- steps --------------------------------------------------------------------------------------------------
+# --- training steps -----------------------------------------------------------------------------------------
 def model(name: str) -> tuple[Any, tuple[Any, ...], Any]:
-    """A module with random weights, its arguments, and the loss of its result."""
+    """A module with random weights, its arguments, and the loss as a function of its output."""
     import torch
 
     torch.manual_seed(0)
-    declare_kernels()  # transformers looks at torchvision, too
+    declare_kernels()  # transformers imports torchvision too
     if name == "ResNet-18":
         from torchvision.models import resnet18
 
@@ -37,13 +37,15 @@ def model(name: str) -> tuple[Any, tuple[Any, ...], Any]:
 
 
 def _on_one_core() -> None:
-    """So that XLA, which is started after this, has one thread, too."""
+    """Restrict this process to one core, so that XLA, which starts later, also uses a single thread."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def step_seconds(name: str, backend: str) -> dict[str, float]:
-    """CPU seconds of a training step (forward, backward, SGD) in torch, compiled by ``backend``, on one core: the best
-    of several, and of the first one."""
+    """CPU seconds of a training step (forward, backward, SGD) on one core, compiled by ``backend``.
+
+    Returns the best of several steps, and the first one.
+    """
     _on_one_core()
     import torch
 
@@ -69,19 +71,19 @@ def step_seconds(name: str, backend: str) -> dict[str, float]:
     return {"step": min(step() for _ in range(5)), "first": first}
 
 
-#: kinds of XLA's kernels by what their names begin with
+#: kinds of XLA's kernels, by prefixes of their names
 _KINDS = {
-    "convolutions": ("convolution", "opaque_", "ynn_fusion"),  # of XLA, oneDNN, YNNPACK
+    "convolutions": ("convolution", "opaque_", "ynn_fusion"),  # by XLA, oneDNN, YNNPACK
     "matrix products": ("dot",),
     "transpositions and copies to the layouts of XLA's kernels": ("transpose", "copy", "wrapped_copy"),
     "windows": ("wrapped_reduce-window", "select-and-scatter", "slice_select"),
 }
-#: calls, whose kernels are events as well
+#: calls, which are recorded in addition to the kernels that they contain
 _CALLS = ("chosen", "select_and_scatter_add")
 
 
 def kernels(name: str) -> dict[str, float]:
-    """Which share of a training step's time here, by the profiler, which kind of XLA's kernels takes."""
+    """The share of a training step's time that each kind of XLA's kernels takes, from the profiler."""
     _on_one_core()
     import glob
     import tempfile
@@ -112,9 +114,9 @@ def _listed(shares: Any) -> str:
     return shares if isinstance(shares, str) else ", ".join(f"{share:.0%} are {kind}" for kind, share in shares.items())
 
 
-# --- a plan of tensor parallelism ---------------------------------------------------------------------------
+# --- a tensor-parallel plan ---------------------------------------------------------------------------------
 def decoder() -> Any:
-    """A decoder of LLaMA's kind, in plain torch."""
+    """A decoder like LLaMA's, in plain torch."""
     import torch
     from torch import nn
 
@@ -140,7 +142,7 @@ def decoder() -> Any:
 
 
 def dtensor() -> dict[str, Any]:
-    """What DTensor sends for forward and backward under the plan: its own counts, and the bytes of a ring."""
+    """What DTensor sends in forward and backward pass under the plan: its own counts, with the bytes of a ring."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -193,10 +195,9 @@ def planned() -> dict[str, Any]:
     return {"collectives": len(part.collectives), "bytes": part.bytes_sent}
 
 
-# --- large models, by their shapes --------------------------------------------------------------------------
+# --- large models, from their shapes ------------------------------------------------------------------------
 def llama_8b() -> dict[str, float]:
-    """LLaMA-3-8B from the meta device, forward and backward on DP 8 × TP 8: CPU seconds of each stage, peak
-    memory."""
+    """LLaMA-3-8B on the meta device, forward and backward on DP 8 × TP 8: CPU seconds per stage, and peak memory."""
     import torch
 
     declare_kernels()
@@ -239,7 +240,7 @@ def llama_8b() -> dict[str, float]:
 
 
 def vit_collectives() -> int:
-    """How many collectives the forward of ViT-B/16 has with the batch split over 8 devices."""
+    """The number of collectives in the forward pass of ViT-B/16 with the batch split over 8 devices."""
     import torch
 
     declare_kernels()
@@ -265,7 +266,7 @@ def _shown(value: Any, form: str) -> str:
 
 
 def _of_plan(name: str, found: Any, peer: Any) -> list[str]:
-    """The row of what was sent, or of how that failed."""
+    """The row for the bytes sent, or for the failure."""
     if isinstance(found, str):
         return [name, found, "-", "-"]
     of_peer = "-" if isinstance(peer, str) else ratio(found["bytes"], peer["bytes"])

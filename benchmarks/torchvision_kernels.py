@@ -1,4 +1,4 @@
-"""What torchvision needs to be imported beside PyTorch for CPUs."""
+"""A workaround for importing torchvision together with PyTorch for CPUs."""
 
 from functools import cache
 from importlib.util import find_spec
@@ -8,10 +8,10 @@ from typing import Any
 
 @cache
 def declare_kernels() -> Any:
-    """Makes ``import torchvision`` possible, where it is installed; done once.
+    """Make ``import torchvision`` work where it is installed; done once. Keep the returned object alive.
 
-    On PyPI its kernels are built for CUDA alone and cannot be loaded beside PyTorch for CPUs, of which its models in
-    Python need none. What it registers something for when it is imported has to be there all the same.
+    The kernels on PyPI are built for CUDA only, and cannot be loaded with PyTorch for CPUs. The Python models do not
+    need them, but the operators for which torchvision registers something on import must exist.
     """
     spec = find_spec("torchvision") if find_spec("torch") else None
     if spec is None or spec.origin is None:
@@ -25,5 +25,5 @@ def declare_kernels() -> Any:
         library = torch.library.Library("torchvision", "FRAGMENT")
         for operator in ("nms", "qnms"):
             library.define(f"{operator}(Tensor boxes, Tensor scores, float iou) -> Tensor")
-        return library  # which forgets them when it goes
+        return library  # the operators are unregistered when it is freed
     return None

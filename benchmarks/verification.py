@@ -1,6 +1,6 @@
-"""What ``verify()`` takes: the programs of ``benchmarks.programs`` and a training step of 1,500 equations.
+"""The time of ``verify()`` for the programs of ``benchmarks.programs`` and a training step of 1,500 equations.
 
-With ``MESHWRIGHT_OTHER``, the ``src`` of another checkout, that one's takes turns with this one's.
+With ``MESHWRIGHT_OTHER``, the ``src`` folder of another checkout, it alternates with this one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from benchmarks.common import alternate, in_process, ratio, table
 from benchmarks.programs import FOLDER
 
 OTHER = os.environ.get("MESHWRIGHT_OTHER", "")
-#: rounds in which both take turns
+#: the number of alternating rounds
 ROUNDS = int(os.environ.get("MESHWRIGHT_ROUNDS", "1"))
 STEP = "a training step"
-#: of the GPT in ``benchmarks.gpt2``: so many equations, and small enough that compiling is what takes time
+#: sizes of the GPT in ``benchmarks.gpt2`` for this many equations, so small that compilation dominates
 SIZES = {"LAYERS": 5, "WIDTH": 64, "HEADS": 4, "SEQUENCE": 32, "VOCABULARY": 500}
 
 
@@ -27,7 +27,7 @@ def _processor_seconds() -> float:
 
 
 def verified(name: str) -> dict[str, float]:
-    """Seconds, of the clock and of all processors, of ``verify()``; the largest relative difference; equations."""
+    """Elapsed and CPU seconds of ``verify()``, the largest relative difference, and the number of equations."""
     import meshwright as mw
 
     part = _step() if name == STEP else mw.load(FOLDER / f"{name}.mlir").partition()

@@ -1,7 +1,7 @@
-"""A GPT-style transformer, written for one device, learns five sonnets by characters on a 2×4 mesh.
+"""A GPT-style transformer, written for one device, learns five sonnets character by character on a 2×4 mesh.
 
-Run it with ``python examples/gpt.py [steps]``. Batches are split over ``data``; heads and wide layers over
-``model``, as in Megatron-LM (Shoeybi et al. 2019).
+Run it with ``python examples/gpt.py [steps]``. Batches are split over ``data``, heads and wide layers over ``model``,
+as in Megatron-LM (Shoeybi et al. 2019).
 """
 
 import pathlib
@@ -20,7 +20,7 @@ ALPHABET = sorted(set(TEXT))
 
 
 def init(key):
-    """Parameters, by name."""
+    """The parameters, by name."""
     keys = iter(random.split(key, 6 * LAYERS + 3))
     normal = nn.initializers.normal(0.02)
 
@@ -68,7 +68,7 @@ def step(params, mean, square, tokens, targets, count):
 
 
 def placements(mesh):
-    """Where parameters and batches go."""
+    """The shardings of parameters and batches."""
 
     def on(*spec):
         return NamedSharding(mesh, P(*spec))
@@ -81,7 +81,7 @@ def placements(mesh):
 
 
 def batches(rng):
-    """Endless random pieces of the text and the same, one character later."""
+    """An endless sequence of random pieces of the text, each with the same piece one character later."""
     codes = np.array([ALPHABET.index(c) for c in TEXT], np.int32)
     while True:
         starts = rng.integers(0, len(codes) - LENGTH - 1, BATCH)
@@ -89,7 +89,7 @@ def batches(rng):
 
 
 def main(steps=300):
-    """Train, then say what a step sends."""
+    """Train, then print what a step sends."""
     mesh = mw.make_mesh((2, 4), ("data", "model"))
     weights, batch = placements(mesh)
     params = mw.device_put(init(random.key(0)), weights)

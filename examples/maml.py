@@ -1,7 +1,7 @@
 """Model-agnostic meta-learning (Finn et al. 2017): a network learns to fit any sine wave from ten points in one step.
 
-Run it with ``python examples/maml.py [steps]``. The outer gradient goes through the inner one: second derivatives,
-under ``vmap`` over tasks. The tasks are split over all eight devices of a mesh; the gradient is all they exchange.
+Run it with ``python examples/maml.py [steps]``. The outer gradient differentiates the inner one: second derivatives,
+under ``vmap`` over tasks. The tasks are split over all eight devices of a mesh, which exchange only the gradient.
 """
 
 import sys
@@ -18,14 +18,14 @@ TUNE = optim.adam(5e-3)
 
 
 def init(key):
-    """Weights and biases of three layers."""
+    """The weights and biases of three layers."""
     sizes = ((1, WIDTH), (WIDTH, WIDTH), (WIDTH, 1))
     he = nn.initializers.he_normal()
     return [(he(k, s), mnp.zeros(s[1])) for k, s in zip(random.split(key, 3), sizes)]
 
 
 def network(params, x):
-    """The function of ``x`` with shape ``(points, 1)``."""
+    """The network's values at ``x``, of shape ``(points, 1)``."""
     *hidden, (kernel, bias) = params
     for w, b in hidden:
         x = nn.tanh(nn.dense(x, w, b))
@@ -33,12 +33,12 @@ def network(params, x):
 
 
 def task_loss(params, x, y):
-    """Mean squared error on a task's points."""
+    """The mean squared error on a task's points."""
     return nn.mse(network(params, x), y)
 
 
 def adapt(params, x, y, steps=1):
-    """Parameters after ``steps`` of gradient descent on a task's points."""
+    """The parameters after ``steps`` of gradient descent on a task's points."""
     for _ in range(steps):
         grads = mw.grad(task_loss)(params, x, y)
         params = mw.tree.map(lambda p, g: p - INNER_RATE * g, params, grads)
@@ -46,7 +46,7 @@ def adapt(params, x, y, steps=1):
 
 
 def meta_loss(params, x, y, x_new, y_new):
-    """The mean loss on new points of tasks after one step on their old ones."""
+    """The mean loss on new points of each task, after one step on its old ones."""
     losses = mw.vmap(lambda *task: task_loss(adapt(params, *task[:2]), *task[2:]))(x, y, x_new, y_new)
     return losses.mean()
 
@@ -65,7 +65,7 @@ def sines(rng, tasks=TASKS):
 
 
 def main(steps=1500):
-    """Train, adapt to new tasks, then say what a step sends."""
+    """Train, adapt to new tasks, then print what a step sends."""
     mesh = mw.make_mesh((8,), ("tasks",))
     whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("tasks"))
     params = mw.device_put(init(random.key(0)), whole)

@@ -1,7 +1,7 @@
 """A variational autoencoder (Kingma and Welling 2014) learns the handwritten digits on a 2×4 mesh.
 
-Run it with ``python examples/vae.py [steps]``. Batches are split over ``data``, the wide layers over ``model``; the
-noise is drawn where it is used, each device making its own part of it. In the end new digits are drawn from the prior.
+Run it with ``python examples/vae.py [steps]``. Batches are split over ``data``, the wide layers over ``model``. Noise
+is drawn where it is used, and each device draws its own part of it. At the end, new digits are sampled from the prior.
 """
 
 import sys
@@ -32,7 +32,7 @@ class Dense(nn.Module):
 
 
 class VAE(nn.Module):
-    """Images to the mean and log-variance of a latent normal, and latents to logits of pixels."""
+    """Encoder and decoder: images to the mean and log-variance of a normal latent, and latents to logits of pixels."""
 
     encoder: Dense
     to_latent: Dense
@@ -52,7 +52,7 @@ class VAE(nn.Module):
 
 
 def loss(model, images, key):
-    """Minus the evidence lower bound, in nats for each image."""
+    """The negative evidence lower bound, in nats per image."""
     mean, logvar = model.encode(images)
     latents = mean + mnp.exp(logvar / 2) * random.normal(key, mean.shape)
     reconstruction = nn.sigmoid_binary_cross_entropy(model.decode(latents), images).sum(-1)
@@ -70,7 +70,7 @@ def step(model, state, images, key):
 
 
 def placements(mesh):
-    """Where parameters, optimiser state and batches go."""
+    """The shardings of parameters, optimizer state and batches."""
 
     def on(*spec):
         return NamedSharding(mesh, P(*spec))
@@ -81,14 +81,14 @@ def placements(mesh):
 
 
 def picture(rows):
-    """Images of 8×8 in one row of text."""
+    """Images of 8×8 pixels side by side, as text."""
     shades = np.array(list(" .:-=+*#%@"))
     grey = np.clip(rows * 9.99, 0, 9).astype(int).reshape(-1, 8, 8)
     return "\n".join("  ".join("".join(shades[image[y]]) for image in grey) for y in range(8))
 
 
 def main(steps=400):
-    """Train, draw digits, then say what a step sends."""
+    """Train, draw digits, then print what a step sends."""
     mesh = mw.make_mesh((2, 4), ("data", "model"))
     placed, states, batch = placements(mesh)
     key = random.key(0)

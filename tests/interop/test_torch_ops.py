@@ -503,6 +503,37 @@ def test_weights_of_eight_bits():
     same(Of(lambda m, x: torch.ops.aten._weight_int8pack_mm(x, m.w, m.s), w=w, s=torch.rand(64)), torch.randn(4, 32))
 
 
+def test_windows_and_closed_ranges_are_torchs():
+    names = ("hamming", "blackman", "bartlett", "kaiser", "hann")
+    windows = [
+        partial(getattr(torch, f"{name}_window"), n, *periodic)
+        for name in names for n in (1, 3, 7, 8) for periodic in ((), (False,))
+    ]  # fmt: skip
+    windows += [partial(torch.hamming_window, 6, True, 0.5, 0.4), partial(torch.kaiser_window, 6, False, 5.0)]
+    windows += [partial(torch.range, 0, 4), partial(torch.range, 1, 3.4, 0.8), partial(torch.range, 3, -2, -2)]
+    with pytest.warns(UserWarning, match="torch.range is deprecated"):
+        same(Of(lambda _, x: tuple(x * w() for w in windows)), torch.tensor(1.5))
+
+
+def test_products_of_bytes_positions_and_convolutions_of_time_first():
+    a, b = (torch.arange(32 * 32).reshape(32, 32).mul(k).remainder(255).sub(127).to(torch.int8) for k in (7, 11))
+    same(Of(lambda _, a, b: torch._int_mm(a, b)), a, b)
+    positions = lambda _, x: tuple(torch.nonzero_static(x > 0.5, size=n, fill_value=-7) for n in (3, 100))  # noqa: E731
+    same(Of(positions), X)
+    kernel, bias = r(3, 4, 6), r(6)
+    assert_torchs([lambda x, k, b: torch.conv_tbc(x, k, b, 1)], (r(7, 2, 4), kernel, bias), "conv_tbc")
+
+
+def test_integers_drawn_like_others():
+    whole, x = torch.zeros(4000, dtype=torch.int32), torch.zeros(4000)
+    drawn = lambda _, i, x: (torch.randint_like(i, 3), torch.randint_like(x, 2, 6), torch.randint_like(x, 5, dtype=torch.int32))  # noqa: E731  # fmt: skip
+    outs = mw.from_torch(Of(drawn), (whole, x))({}, whole, x, key=mw.random.key(0))
+    assert [str(o.dtype) for o in outs] == ["int32", "float32", "int32"]
+    for out, (low, high) in zip(outs, ((0, 3), (2, 6), (0, 5))):
+        values, counts = np.unique(out, return_counts=True)
+        assert list(values) == list(range(low, high)) and counts.min() > 0.85 * 4000 / (high - low)
+
+
 def test_decompositions_without_a_derivative():
     symmetric, singular = SQUARE + SQUARE.mT, SQUARE.clone()
     symmetric[3, 3], singular[1] = -9.0, singular[0]

@@ -571,3 +571,75 @@ class Called(nn.Module):
 
     def forward(self, *args):
         return self.function(*args)
+
+
+D = torch.distributions
+
+
+class Weighted(Called):
+    """A function of what it is given times a parameter."""
+
+    def __init__(self, function):
+        super().__init__(function)
+        self.w = nn.Parameter(torch.tensor(0.9))
+
+    def forward(self, x):
+        return self.function(x * self.w)
+
+
+def _gaussians(x):
+    covariance = x @ x.mT + torch.eye(3)
+    return D.MultivariateNormal(torch.zeros(3), covariance).log_prob(x) + D.Normal(x, 1.0).log_prob(2 * x).sum(-1)
+
+
+@pytest.mark.parametrize("f", [
+    _gaussians, lambda x: D.Categorical(logits=x).entropy(),
+    lambda x: D.Bernoulli(x.sigmoid()).log_prob((x.abs() > 0.5).float()),
+    lambda x: D.kl_divergence(D.Gamma(x.exp(), 1.0), D.Gamma(x.abs() + 1, 2.0)),
+    lambda x: D.Independent(D.Laplace(x, x.exp()), 1).log_prob(x.sin()),
+    lambda x: D.TransformedDistribution(D.Normal(x, 1.0), [D.TanhTransform()]).log_prob(x.tanh() / 2),
+])  # fmt: skip
+def test_distributions_are_not_validated_by_values(f):
+    validated = D.Distribution._validate_args
+    torch.manual_seed(0)
+    check(Weighted(f), torch.randn(3, 3))
+    assert D.Distribution._validate_args is validated
+
+
+def test_distributions_that_are_told_to_validate_look_at_values(refuses):
+    with refuses(errors.ImportProgramError, "depend on values"):
+        mw.from_torch(Called(lambda x: D.Normal(x, 1.0, validate_args=True).log_prob(x)), (torch.randn(3),))
+
+
+class Translated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Transformer(8, 2, 1, 1, 16, dropout=0.0, batch_first=True)
+
+    def forward(self, x, y):
+        return self.model(x, y, tgt_mask=nn.Transformer.generate_square_subsequent_mask(y.shape[1]))
+
+
+def test_masks_of_transformers_are_not_looked_at():
+    torch.manual_seed(0)
+    check(Translated(), torch.randn(2, 5, 8), torch.randn(2, 4, 8))
+
+
+def _chosen_by_constants(x):
+    mask = torch.ones(3)
+    mask[mask == 2] = 5.0
+    if (mask > 1).any().item() or bool((mask < 1).any()):
+        return x
+    return x * int(mask.sum()) + float(mask[0])
+
+
+def _chosen_by_what_is_written(x):
+    mask = torch.zeros(3)
+    mask.copy_(x)
+    return x * 2 if mask.sum() > 0 else x
+
+
+def test_values_that_are_the_same_in_every_call_may_choose(refuses):
+    check(Weighted(_chosen_by_constants), torch.randn(3))
+    with refuses(errors.ImportProgramError, "depend on values"):
+        mw.from_torch(Called(_chosen_by_what_is_written), (torch.ones(3),))

@@ -291,3 +291,11 @@ def test_every_op(dtype: np.dtype) -> None:
                     found.append(f"{sample.id}: {got[~right]}, not {want[~right]}")
     mw.clear_caches()
     assert not found, "\n".join(found)
+
+
+def test_exponents_without_64_bit_types():
+    """``float8_e8m0fnu`` is computed in float64, whatever ``enable_x64`` says."""
+    x = np.array([1, 2, 0.5], np.float32)
+    narrow = mw.numpy.asarray(x).astype("float8_e8m0fnu")
+    assert (narrow + narrow).astype("float32").tolist() == [2, 4, 1]
+    assert mw.jit(mw.numpy.maximum)(narrow, narrow[::-1]).astype("float32").tolist() == [1, 2, 1]

@@ -161,3 +161,23 @@ def test_on_a_mesh():
         program = mw.jit(f)
         np.testing.assert_allclose(program(x), f(np.asarray(x)), rtol=1e-5)
         assert program(x).sharding.spec == P("x", "y")
+
+
+def test_slopes_far_out_in_float32():
+    """Where the formulas that the slopes are known by nearly cancel."""
+    x = np.array([5, 9, 30, 90, 700, 1e4, 1e8], np.float32)
+    v = 1 / np.float64(x) ** 2
+    near = np.array([5.0, 9.0])
+    erfcx = -v / np.sqrt(np.pi) * (1 - 1.5 * v + 3.75 * v**2 - 13.125 * v**3)
+    erfcx[:2] = 2 * near * sp.erfcx(near) - 2 / np.sqrt(np.pi)
+    dawsn = -v / 2 - 0.75 * v**2 - 1.875 * v**3 - 6.5625 * v**4
+    dawsn[:2] = 1 - 2 * near * sp.dawsn(near)
+    for f, points, want in (
+        (ms.erfcx, x, erfcx),
+        (ms.dawsn, x, dawsn),
+        (ms.dawsn, -x, dawsn),
+        (ms.log_ndtr, -x, np.sqrt(2 / np.pi) / sp.erfcx(np.float64(x) / np.sqrt(2))),
+    ):
+        np.testing.assert_allclose(mw.vmap(mw.grad(f))(points), want, rtol=4e-6)
+    for f in (ms.exp1, ms.loggamma):
+        assert np.isnan(mw.grad(f)(-0.5))

@@ -11,6 +11,7 @@ from target_programs import COMPILED, kept_report, mlp, subject
 
 import meshwright as mw
 from meshwright import errors
+from meshwright.api.targets import memory_on
 from meshwright.experimental.mesh_utils import create_device_mesh
 from meshwright.hardware.placement import snake
 from meshwright.runtime.pjrt import plugins
@@ -20,7 +21,7 @@ from meshwright.targets.compiling import needed, report_of
 from meshwright.targets.hlo import parse_hlo
 from meshwright.targets.report import TargetReport
 from meshwright.targets.schedule import _iota_groups
-from meshwright.targets.tiling import hardware_memory, tiled_bytes, tiled_memory
+from meshwright.targets.tiling import tiled_bytes, tiled_memory
 
 
 @pytest.fixture(scope="module")
@@ -367,11 +368,11 @@ def test_arguments_in_tiles(reports):
 
 
 def test_products_on_gpus_have_a_workspace(reports):
+    """While they run; where the peak is elsewhere it counts nothing."""
     part, report = mlp(), reports["mlp_h100"]
-    predicted = hardware_memory(part.memory, part.jaxpr, "cuda")
-    assert predicted.temp_bytes - part.memory.temp_bytes == 2**22 and "s8[4194304]" in report.text
+    predicted = memory_on(part, mw.target("h100:8"))
+    assert any(b.nbytes == 2**22 and b.what == "matmul" for b in predicted.buffers) and "s8[4194304]" in report.text
     assert predicted.peak_bytes == pytest.approx(report.peak_bytes, rel=0.15)
-    assert hardware_memory(part.memory, part.jaxpr, "cpu") == part.memory
 
 
 # --- HLO text -----------------------------------------------------------------------------------------------

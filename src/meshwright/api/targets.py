@@ -15,7 +15,7 @@ from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.targets.child import Progress as CompileProgress
 from meshwright.targets.compiling import Subject, compile_for
 from meshwright.targets.report import Prediction, TargetReport
-from meshwright.targets.tiling import hardware_memory
+from meshwright.targets.tiling import tiled_memory
 from meshwright.targets.topology import CompileTarget, target
 from meshwright.verification.progress import on_terminal
 
@@ -43,9 +43,8 @@ def memory_on(part: PartitionedProgram, chosen: CompileTarget) -> Memory:
     """The predicted memory of one device of a target, without compiling."""
     compiler = compiler_for(chosen.platform, chosen.machine.chip.name)
     mesh, known = part.mesh.abstract_mesh, part.part.stands_for
-    return hardware_memory(
-        predict(part.jaxpr, mesh, part.donated, known, part.names, compiler), part.jaxpr, chosen.platform
-    )
+    memory = predict(part.jaxpr, mesh, part.donated, known, part.names, compiler)
+    return tiled_memory(memory, part.jaxpr.in_avals, part.jaxpr.out_avals) if chosen.platform == "tpu" else memory
 
 
 def _seconds(part: PartitionedProgram, chosen: CompileTarget) -> float | None:

@@ -1,4 +1,4 @@
-"""The command ``meshwright``. Each module here adds commands of its own."""
+"""The ``meshwright`` command. Each module here adds subcommands."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ app.command(context_settings={"allow_interspersed_args": False})(run.run)
 
 
 def main() -> None:
-    """Run the command line; errors of ours are one message, without a traceback, and exit status 1.
+    """Run the command line. Our errors print one message without a traceback, and exit with status 1.
 
-    So are output that cannot be written; a closed pipe needs no message. Characters that the terminal's encoding lacks
-    are written as question marks.
+    So does output that cannot be written; a closed pipe prints no message. Characters that the terminal's encoding
+    lacks are written as question marks.
     """
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # closed from the beginning: nobody wants to hear it
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # closed before the start
     sys.stderr = sys.stderr or open(os.devnull, "w")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -50,19 +50,19 @@ def main() -> None:
         _fail(f"the output cannot be written: {error.strerror}")
     except SystemExit as end:
         if _is_interrupt(end):
-            sys.last_type = KeyboardInterrupt  # as Python notes it: what still compiles is not waited for
+            sys.last_type = KeyboardInterrupt  # as Python sets it: running compilations are then not waited for
         raise
 
 
 def _fail(message: str = "") -> NoReturn:
     if message:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {message}", markup=False, style="red")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python writes what is left at its end
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at exit
     sys.exit(1)
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error."""
+    """Whether an error was caused by Ctrl-C."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

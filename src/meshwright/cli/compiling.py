@@ -1,4 +1,4 @@
-"""``meshwright compile FILE --target v5e:16x16``: a program compiled for hardware that one need not own."""
+"""``meshwright compile FILE --target v5e:16x16``: compiles a program for hardware that need not be present."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def compile(
     save: Annotated[Path | None, typer.Option("--save", help="write the executable to this file")] = None,
     text: Annotated[bool, typer.Option("--text", help="print the compiled program as HLO text")] = False,
 ) -> None:
-    """Partition a program and compile it for hardware, there or not; print what became of it. Exit status 1: it does
-    not fit."""
+    """Partition a program, compile it for a target that need not be present, and print a report. Exits with status 1 if
+    it does not fit."""
     where = target_named(target)
     console = Console(stderr=True, highlight=False)
     if not mesh and not devices and file != Path("-") and load(file).num_partitions == 1:

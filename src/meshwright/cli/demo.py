@@ -1,4 +1,4 @@
-"""``meshwright demo``: train the digits network across a mesh of 8 virtual devices, then show what the mesh did."""
+"""``meshwright demo``: train the digits network on a mesh of 8 virtual devices, then show what the mesh did."""
 
 from __future__ import annotations
 

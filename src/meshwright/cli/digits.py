@@ -1,4 +1,4 @@
-"""A convolutional network for handwritten digits, written for one device, and where its arrays go on a mesh."""
+"""A convolutional network for handwritten digits, written for one device, and the shardings of its arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Params = dict[str, Any]
 def load_digits() -> tuple[np.ndarray, np.ndarray]:
     """The UCI handwritten digits: images ``(1797, 8, 8, 1)`` in 0..1 and labels ``(1797,)``; see ``data/README.md``.
 
-    The order is shuffled once and for all: in the file, the last images are by other writers than the first.
+    The order is shuffled with a fixed seed, since in the file the last images are by other writers than the first.
     """
     packed = resources.files("meshwright").joinpath("data/digits.csv.gz").read_bytes()
     rows = np.array(list(csv.reader(io.StringIO(gzip.decompress(packed).decode()))), dtype=np.float32)
@@ -46,7 +46,7 @@ def forward(params: Params, images: Any) -> Any:
     x = nn.avg_pool(x, 2)
     x = nn.relu(nn.conv(x, params["conv2"]["kernel"], params["conv2"]["bias"]))
     x = nn.avg_pool(x, 2)
-    # Features first, so that a split of the features is a split of the flat dimension too.
+    # Features first, so that splitting the features also splits the flattened dimension.
     x = x.transpose(0, 3, 1, 2).reshape(x.shape[0], -1)
     x = nn.relu(nn.dense(x, params["dense1"]["kernel"], params["dense1"]["bias"]))
     return nn.log_softmax(nn.dense(x, params["dense2"]["kernel"], params["dense2"]["bias"]))
@@ -66,7 +66,7 @@ def train_step(params: Params, momentum: Params, images: Any, labels: Any) -> tu
 
 
 def accuracy(params: Params, images: Any, labels: Any) -> Any:
-    """The share of images whose most likely digit is the right one."""
+    """The fraction of images whose most likely digit is right."""
     return (forward(params, images).argmax(-1) == labels).mean()
 
 
@@ -86,7 +86,7 @@ def placements(mesh: mw.Mesh | mw.AbstractMesh) -> tuple[Any, NamedSharding]:
 
 
 def step_on(mesh: mw.Mesh | mw.AbstractMesh, **options: Any) -> Any:
-    """:func:`train_step` jitted for a mesh, with further ``options`` of :func:`meshwright.jit`."""
+    """:func:`train_step`, jitted for a mesh, with additional ``options`` of :func:`meshwright.jit`."""
     weights, batch = placements(mesh)
     return mw.jit(
         train_step,
@@ -97,7 +97,7 @@ def step_on(mesh: mw.Mesh | mw.AbstractMesh, **options: Any) -> Any:
 
 
 def like(images: int) -> tuple[Any, ...]:
-    """Shapes and types of a step's arguments."""
+    """The types of the arguments of a step."""
     params = mw.eval_shape(init, random.key(0))
     batch = mw.ShapeDtypeStruct((images, 8, 8, 1), np.float32), mw.ShapeDtypeStruct((images,), np.int32)
     return params, params, *batch

@@ -1,4 +1,4 @@
-"""``meshwright hardware``: the chips that are known, and this computer, measured."""
+"""``meshwright hardware``: lists known chips, or measures this computer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def hardware(
         bool, typer.Option("--this", help="measure this computer, in seconds, and keep the figures")
     ] = False,
 ) -> None:
-    """List the chips that plans can be made for, with their sources; or measure this computer."""
+    """List the chips for which programs can be planned, with sources, or measure this computer."""
     console = Console(highlight=False)
     table = Table("chip", "bf16 TFLOP/s", "memory GB", "GB/s", "links GB/s", "source", box=None, padding=(0, 2, 0, 0))
     for chip in [measure()] if this else CHIPS.values():

@@ -1,4 +1,4 @@
-"""``meshwright partition FILE`` and ``meshwright explain FILE``: programs from elsewhere on a mesh."""
+"""``meshwright partition FILE``, ``explain FILE`` and others: partitioning programs from files."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def partition(
     machine: MachineOption = "",
     times: Annotated[bool, typer.Option("--time", help="print what a run takes, and what binds each part")] = False,
 ) -> None:
-    """Partition a program; print what its devices send, do and hold, and how long a run takes."""
+    """Partition a program; print the communication, work and memory of its devices, and the time of a run."""
     if text and text not in TEXTS:
         raise ArgumentError(f"--text: expected {', '.join(TEXTS)}, got {text!r}")
-    # The program's text alone goes to the standard output, so that it can be piped.
+    # Only the program's text goes to standard output, so that it can be piped.
     console = Console(stderr=bool(text), highlight=False)
     start = time.perf_counter()
     program, part = partitioned(file, mesh, devices, console, combine_bytes, machine)
@@ -83,7 +83,7 @@ def explain(
     suggest: Annotated[bool, typer.Option(help="try which annotation would remove each collective")] = True,
     seconds: Annotated[float, typer.Option(min=0, help="time to try annotations")] = 20.0,
 ) -> None:
-    """Partition a program; say of each collective what it sends, why it is there and what would remove it."""
+    """Partition a program; for each collective, say what it sends, why it exists, and what would remove it."""
     console = Console(stderr=True, highlight=False)
     _, part = partitioned(file, mesh, devices, console)
     with Progress(*_COLUMNS, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -97,12 +97,13 @@ def explain(
 
 
 def passes() -> None:
-    """List what is done to a program on its way to its devices, in order (MESHWRIGHT_DUMP_IR=FOLDER writes them)."""
+    """List the passes that a program goes through, in order (MESHWRIGHT_DUMP_IR=FOLDER writes the program after
+    each)."""
     typer.echo(whole_pipeline())
 
 
 def compare(file: File, machine: MachineOption = "") -> None:
-    """Partition a StableHLO program here and with XLA's own partitioner (GSPMD or Shardy), side by side."""
+    """Partition a StableHLO program here and with XLA's partitioner (GSPMD or Shardy), and compare the results."""
     console = Console(highlight=False)
     source = contents(file)
     program = load(source)
@@ -135,18 +136,20 @@ def _known(figure: float | None, shown: Callable[[float], str]) -> str:
 
 
 def contents(file: Path) -> Path | bytes:
-    """What to load: a file, or the bytes of the standard input for ``-``."""
+    """The source to load: a file, or for ``-`` the bytes of standard input."""
     return sys.stdin.buffer.read() if file == Path("-") else file
 
 
 def partitioned(
     file: Path, mesh: str, devices: int, console: Console, combine_bytes: int = 0, machine: str = ""
 ) -> tuple[ImportedProgram, PartitionedProgram]:
-    """The program in a file, and its per-device program; warnings are printed.
+    """Load and partition the program in a file, printing warnings.
 
     Raises:
-      ArgumentError: a mesh that cannot be read, a mesh and a number of devices, or an unknown machine.
-      MeshError: a machine of another number of devices, or a program that says nothing of devices and neither.
+      ArgumentError: the mesh cannot be parsed, both a mesh and a number of devices are given, or the machine is
+        unknown.
+      MeshError: the machine has another number of devices, or neither the program nor an option gives a number of
+        devices.
     """
     if mesh and devices:
         raise ArgumentError(f"give either --mesh {mesh} or --devices {devices}, not both")
@@ -169,13 +172,13 @@ def _require_devices(program: ImportedProgram, remedy: str) -> None:
 
 
 def _on_machine(program: ImportedProgram, mesh: AbstractMesh | None, devices: int, machine: str) -> AbstractMesh | None:
-    """The mesh that a program is partitioned for, on a machine; ``mesh`` where none is named."""
+    """The mesh for a program, on the named machine; ``mesh`` if none is named."""
     bound = program.bound(mesh, devices or None).mesh if machine else None
     return mesh if bound is None else bound.abstract_mesh.on(machine)
 
 
 def parse_mesh(text: str) -> AbstractMesh:
-    """``"data=4,model=2"`` as a mesh.
+    """Parse a mesh such as ``"data=4,model=2"``.
 
     Raises:
       ArgumentError: another form.

@@ -1,4 +1,4 @@
-"""``meshwright run``: a program in several processes on this machine."""
+"""``meshwright run``: runs a program in several processes on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _writing = threading.Lock()
 
 def _write(stream: str, rank: int, line: str) -> None:
     if line.startswith("[Gloo] Rank "):
-        return  # how many it is connected to, which it always prints
+        return  # drop this message about the number of connected processes, which is always printed
     out = getattr(sys, stream)
     try:
         with _writing:
@@ -33,7 +33,7 @@ def _write(stream: str, rank: int, line: str) -> None:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # where nobody hears it, the exit status says it
+    with suppress(OSError):  # if the output is closed, the exit status remains
         print(f"meshwright run: {text}", file=sys.stderr, flush=True)
 
 
@@ -49,9 +49,9 @@ def run(
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds after which a collective fails.")] = None,
 ) -> None:
-    """Run a program in several processes that compute together.
+    """Run a program in several cooperating processes.
 
-    Lines that process 1 prints begin with [1]. If a process fails, the others raise errors that name it, and all end;
+    Lines printed by process 1 begin with [1]. If a process fails, the others raise errors that name it, and all end;
     with --restarts they are started again, and resume from their last checkpoint.
     """
     command = [sys.executable, str(script), *(arguments or [])]
@@ -79,7 +79,7 @@ def run(
 
 
 def _others(ends: dict[int, int], count: int) -> str:
-    """What became of the processes that were not the first to fail."""
+    """What happened to the processes other than the first one that failed."""
     order = list(ends)
     first = next(i for i, rank in enumerate(order) if ends[rank])
     groups = [

@@ -1,6 +1,6 @@
-"""What every other part stands on: dtypes, avals, pytrees, source locations, configuration.
+"""The foundation of all other parts: dtypes, avals, pytrees, source locations, configuration.
 
-The names of ``jax.core`` and ``jax.extend.core`` are here too, wherever they are defined.
+The names of ``jax.core`` and ``jax.extend.core`` are available here, wherever they are defined.
 """
 
 from meshwright.core.absent import absent

@@ -1,4 +1,4 @@
-"""Names of ``jax`` that are left out on purpose: what asking for one, or importing it, says."""
+"""Explains names of ``jax`` that are left out on purpose, when they are accessed or imported."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _tables: Any = LateModule("meshwright.core.left_out")
 
 
 def absent(module: str) -> Callable[[str], NoReturn]:
-    """A module's ``__getattr__``: what it has not, it explains.
+    """A module's ``__getattr__`` that explains missing names.
 
     Raises (when called):
-      AttributeError: saying what to use instead, if the name is one of ``jax``.
+      AttributeError: names an alternative, if the name is one of ``jax``.
     """
     own = f"meshwright.{module}" if module else "meshwright"
-    # Of what has a path, and only of that, Python asks the finders for names in ``from ... import``.
+    # Python asks import finders about names in ``from ... import`` only for modules with a path.
     vars(sys.modules[own]).setdefault("__path__", [])
 
     def missing(name: str) -> NoReturn:
@@ -30,7 +30,7 @@ def absent(module: str) -> Callable[[str], NoReturn]:
 
 
 class _AbsentError(AttributeError):
-    """An AttributeError whose text is looked up when it is read, as Python also asks packages for their modules.
+    """An AttributeError whose text is computed when it is read, since Python also looks up submodules as attributes.
 
     Tracebacks and pickles show a plain AttributeError.
     """
@@ -58,14 +58,14 @@ def reason(module: str, name: str) -> str | None:
 
 
 class _Finder:
-    """The last of Python's finders of modules: what the others have not found, it explains."""
+    """The last of Python's import finders, which explains modules that the others did not find."""
 
     @staticmethod
     def find_spec(fullname: str, path: Any = None, target: Any = None) -> None:
-        """None: there is no such module.
+        """Return None: there is no such module.
 
         Raises:
-          LeftOutError: it is a module or name of ``jax``; says what to use instead.
+          LeftOutError: it is a module or name of ``jax``; names an alternative.
         """
         package, _, inner = fullname.partition(".")
         module, _, name = inner.rpartition(".")

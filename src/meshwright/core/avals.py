@@ -1,6 +1,6 @@
-"""Abstract values: what is known of an array before it exists.
+"""Abstract values: the properties of an array that are known before it exists.
 
-``ShapedArray`` is interned: equal avals are the same object, so that equality is identity and hashing costs nothing.
+``ShapedArray`` is interned: equal avals are the same object, so equality is identity and hashing is cheap.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ Shape = tuple[int, ...]
 Axes = frozenset[str]
 NOWHERE: Axes = frozenset()
 
-#: makes the sharding of a type that says nothing of one
+#: creates the sharding of a type without one
 WHOLE: Slot[Callable[[int], Any]] = Slot("the sharding of whole values", "meshwright.sharding.typed")
 
 
 def axes_text(axes: Sequence[str]) -> str:
-    """``x``, or ``(x,y)``."""
+    """``x``, or ``(x,y)`` for several axes."""
     return axes[0] if len(axes) == 1 else f"({','.join(axes)})"
 
 
 class ShapedArray:
-    """Shape, dtype and *weak type* (a Python scalar's promotion behaviour) of an array.
+    """Shape, dtype and *weak type* (the promotion behaviour of a Python scalar) of an array.
 
-    Inside of a ``shard_map`` it is the type of a device's part, and ``vma`` are the manual axes over which the value
-    *varies*: along the others all devices are known to hold the same (empty outside, and where nothing is checked).
+    Inside a ``shard_map``, it is the type of a device's part, and ``vma`` are the manual axes over which the value
+    *varies*: along the others all devices are known to hold the same value (empty outside, and if this is not checked).
 
-    ``explicit`` is how the value is split over the *explicit* axes of a mesh, a
-    :class:`meshwright.sharding.typed.TypeSharding`; None where it is not. ``memory`` is the kind of memory that it is
-    in, where that is not the device's own.
+    ``explicit`` tells how the *explicit* axes of a mesh split the value, a
+    :class:`meshwright.sharding.typed.TypeSharding`, or None. ``memory`` is the kind of memory it is in, if that is not
+    the device's own.
     """
 
     __slots__ = ("__weakref__", "dtype", "explicit", "memory", "shape", "vma", "weak_type")
@@ -68,7 +68,7 @@ class ShapedArray:
         if type(vma) is not frozenset:
             vma = frozenset(vma)
         if weak_type and dtype == _BOOL:
-            weak_type = False  # there is no other dtype that a bool would give way to
+            weak_type = False  # no other dtype takes precedence over a weak bool
         aval = cls._interned.get((shape, dtype, weak_type, vma, explicit, memory))
         if aval is None:
             aval = object.__new__(cls)
@@ -105,7 +105,7 @@ class ShapedArray:
 
     @property
     def sharding(self) -> Any:
-        """How the value is split over the explicit axes of a mesh."""
+        """How explicit axes of a mesh split the value."""
         return WHOLE.value(self.ndim) if self.explicit is None else self.explicit
 
     def update(
@@ -117,7 +117,7 @@ class ShapedArray:
         explicit: Any = ...,
         memory: str | None = "same",
     ) -> ShapedArray:
-        """This aval with some members replaced. How it is split goes with another shape, unless it is said too."""
+        """This aval with some properties replaced. A new shape drops ``explicit``, unless that is given too."""
         if explicit is ...:
             explicit = self.explicit if shape is None or shape == self.shape else None
         return ShapedArray(
@@ -130,7 +130,7 @@ class ShapedArray:
         )
 
     def with_dim(self, dim: int, size: int, axes: tuple[str, ...] = ()) -> ShapedArray:
-        """The type with a dimension more at ``dim``, which explicit ``axes`` split."""
+        """The type with an additional dimension at ``dim``, split by explicit ``axes``."""
         shape = (*self.shape[:dim], size, *self.shape[dim:])
         return self.update(shape=shape, explicit=self.explicit and self.explicit.with_dim(dim, axes))
 
@@ -140,7 +140,7 @@ class ShapedArray:
         return self.update(shape=shape, explicit=self.explicit and self.explicit.without_dim(dim))
 
     def cotangent(self) -> ShapedArray:
-        """The type of cotangents: what all devices hold is what each contributes to, and the reverse."""
+        """The type of cotangents, in which unreduced and reduced axes are swapped."""
         return self if self.explicit is None else self.update(explicit=self.explicit.cotangent())
 
     def to_tangent_aval(self) -> ShapedArray:
@@ -172,7 +172,7 @@ class ShapedArray:
 
 
 class Typed:
-    """Base of what has a type: shape and dtype are those of its ``aval``."""
+    """Base class of objects with a type; shape and dtype are those of ``aval``."""
 
     __slots__ = ()
     aval: ShapedArray
@@ -199,7 +199,7 @@ class Typed:
 
 
 class OnlyTyped(Typed):
-    """Base of what is known by its type alone."""
+    """Base class of objects that have only a type."""
 
     __slots__ = ("aval",)
 

@@ -1,7 +1,7 @@
-"""Threads that work beside the user's program, and end before the interpreter does.
+"""Background threads that end before the interpreter does.
 
-The interpreter ends a thread that runs on past its own end wherever it next asks for the lock, inside of XLA's C++ too,
-which then ends the process: "terminate called without an active exception", SIGABRT.
+At exit, the interpreter kills a remaining thread where it next acquires the GIL, even inside XLA's C++ code, which then
+aborts the process: "terminate called without an active exception", SIGABRT.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import atexit
 import threading
 from collections.abc import Callable
 
-#: seconds that the end of the process waits for one of them
+#: seconds that the end of the process waits for a thread
 PATIENCE = 5.0
 
 
@@ -33,7 +33,7 @@ class Background:
         return self.thread.is_alive()
 
     def end(self, patience: float = PATIENCE) -> None:
-        """Let the work stop, and wait for that; at most ``patience`` seconds."""
+        """Signal the work to stop, and wait for it at most ``patience`` seconds."""
         self.stop.set()
         if self.thread is not threading.current_thread():
             self.thread.join(patience)

@@ -1,4 +1,4 @@
-"""Caches of traces and compiled programs, all of which can be emptied at once."""
+"""Registers caches of traces and compiled programs, so that all can be cleared at once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _CLEARERS: list[Callable[[], None]] = []
 
 
 def on_clear(clear: Callable[[], None]) -> None:
-    """Call ``clear`` when caches are to be emptied."""
+    """Call ``clear`` when caches are cleared."""
     _CLEARERS.append(clear)
 
 
 def clear_caches() -> None:
-    """Forget all traces and compiled programs, of jitted functions and of ops: what is called next is compiled again.
+    """Clear all traces and compiled programs, of jitted functions and of ops; later calls compile again.
 
     Example:
       >>> f = mw.jit(lambda x: x + 1)

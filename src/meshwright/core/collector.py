@@ -1,8 +1,8 @@
-"""Python's garbage collector, paused where much is built that lives on.
+"""Pauses Python's garbage collector while many long-lived objects are created.
 
-The collector walks over all that lives on whenever much of it is new. Planning and lowering build large programs that
-live on: such walks take up to a third of the time. Little in it has cycles (graphs by which memory is predicted); that
-waits for the first collection after the block.
+The collector scans all live objects when many are new. Planning and lowering build large programs, so scans take up to
+a third of their time. Little of what they create is cyclic (graphs for memory prediction); it waits for the first
+collection afterwards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No collection of cyclic garbage in this block, in any thread; a collector that was off before stays off."""
+    """Disable the collection of cyclic garbage in this context, in all threads; it stays disabled if it was before."""
     if not gc.isenabled():
         yield
         return

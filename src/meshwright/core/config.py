@@ -1,12 +1,12 @@
-"""Configuration: a few options, settable by ``config.update``, for a ``with`` block, or by an environment variable.
+"""Configuration: options that can be set with ``config.update``, in a ``with`` block, or by an environment variable.
 
-``MESHWRIGHT_<OPTION>`` in the environment gives the initial value; that of ``num_devices`` also
-``XLA_FLAGS=--xla_force_host_platform_device_count=8``. ``update`` is for all threads, ``override`` for the
-block and the thread that runs it: class attributes hold the values of the process, a thread's attributes its own.
+``MESHWRIGHT_<OPTION>`` in the environment sets the initial value; for ``num_devices``, so does
+``XLA_FLAGS=--xla_force_host_platform_device_count=8``. ``update`` applies to all threads, ``override`` to the block and
+the thread that runs it: class attributes hold the values of the process, thread-local attributes those of the thread.
 
-Options that shape traces are in the key of every cache, as one object: ``config.tracing``. Changing one therefore
-forgets nothing, and changing it back finds what was compiled before. Options that shape the runtime (``num_devices``)
-are frozen once it has started.
+Options that affect traces are part of the key of every cache, as one object ``config.tracing``. So changing one clears
+nothing, and after changing it back, compiled programs are found again. Options of the runtime (``num_devices``) are
+frozen once it has started.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from meshwright.errors import ConfigError
 
 @dataclass(frozen=True)
 class Option:
-    """What an option may be: one of ``choices``, ``accepts(value)``, or else of the type of its default."""
+    """The allowed values of an option: one of ``choices``, ``accepts(value)``, or else the type of its default."""
 
     default: Any
     choices: tuple[Any, ...] = ()
     accepts: Callable[[Any], bool] | None = None
     expected: str = ""
-    #: what is traced or compiled depends on it
+    #: whether traces or compiled programs depend on it
     traced: bool = False
 
 
@@ -41,19 +41,19 @@ def _is_path(value: Any) -> bool:
     return value is None or isinstance(value, (str, os.PathLike))
 
 
-#: the environment's list of PJRT's plugins, ``name:path,name:path``, as JAX reads it
+#: the environment variable with PJRT plugins, ``name:path,name:path``, as in JAX
 PLUGINS_VARIABLE = "PJRT_NAMES_AND_LIBRARY_PATHS"
 
 
 def _is_platform(value: str) -> bool:
-    """Whether it names a platform; whether it is here, the runtime knows."""
+    """Whether it names a platform; whether that is available, the runtime checks later."""
     named = (entry.partition(":")[0].strip() for entry in os.environ.get(PLUGINS_VARIABLE, "").split(","))
     return value in ("cpu", "cuda", "tpu") or value in filter(None, named)
 
 
 def _is_device(value: Any) -> bool:
     if isinstance(value, str):
-        return platform_named(value) == config.platform  # there is one platform at a time
+        return platform_named(value) == config.platform  # only one platform is in use at a time
     return value is None or (hasattr(value, "platform") and hasattr(value, "id"))
 
 
@@ -62,7 +62,7 @@ def _half_of_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-#: what becomes of transfers: the first three of implicit ones only
+#: treatment of transfers; those without "explicit" apply only to implicit transfers
 GUARDS = (None, "allow", "log", "disallow", "log_explicit", "disallow_explicit")
 OPTIONS: dict[str, Option] = {
     "num_devices": Option(1, accepts=lambda v: v > 0, expected="a positive number"),
@@ -108,14 +108,14 @@ OPTIONS: dict[str, Option] = {
         None, accepts=_is_device, expected="a device (see devices()), the platform's name or None", traced=True
     ),
 }
-#: what programs decide for themselves (``dtypes.wide_types``), and users do not
+#: settings for programs (``dtypes.wide_types``), not options for users
 _SCOPED = {"wide_types": False}
 _TRACED = (*(name for name, option in OPTIONS.items() if option.traced), *_SCOPED)
 _AT_CALLS = ("disable_jit", "debug_nans", "debug_infs")
 
 
 class Setting:
-    """The values of the options that shape traces. Equal values are the same object, so that hashing costs nothing."""
+    """The values of the options that affect traces. Equal settings are the same object, so hashing is cheap."""
 
     __slots__ = ("values",)
     _known: dict[tuple[Any, ...], Setting] = {}
@@ -140,9 +140,9 @@ class Setting:
 class Config(threading.local):
     """The options. Read as attributes, change with :meth:`update` or :meth:`override`."""
 
-    #: devices of this process, which share its real ones
+    #: devices of this process, which share its real devices
     num_devices: int
-    #: what computes for them: devices that XLA has; 0: one processor, or all there are of an accelerator
+    #: real devices of XLA that compute for them; 0: one CPU device, or all devices of an accelerator
     real_devices: int
     platform: str
     #: seconds after which a collective that waits for another process fails
@@ -153,58 +153,58 @@ class Config(threading.local):
     disable_jit: bool
     check_tracer_leaks: bool
     log_compiles: bool
-    #: where the program is written after every pass; None: nowhere
+    #: folder to which the program is written after every pass; None: do not write
     dump_ir: str | os.PathLike[str] | None
-    #: whether the program is checked after every pass
+    #: whether the program is verified after every pass
     verify_passes: bool
-    #: how many of the user's frames a location in a program's text has; -1: all
+    #: the number of user frames in a location in a program's text; -1: all
     traceback_in_locations_limit: int
-    #: whether errors show our own frames: "off" shows them, the quiet form does not say that they are left out
+    #: whether errors show our own frames: "off" shows them; the quiet form does not mention that they are hidden
     traceback_filtering: str
-    #: where compiled programs are kept for other processes; None: nowhere. Convolutions are XLA's own then, no oneDNN's
+    #: folder in which compiled programs are kept for other processes; None: none. Convolutions then avoid oneDNN
     compilation_cache_dir: str | os.PathLike[str] | None
-    #: what compiles faster is not kept
+    #: programs that compile faster are not cached on disk
     persistent_cache_min_compile_time_secs: float
-    #: in bytes; what was not used for longest goes first; -1: no limit
+    #: in bytes; least recently used programs are evicted; -1: no limit
     compilation_cache_max_size: int
-    #: whether that folder is used
+    #: whether the folder is used
     enable_compilation_cache: bool
-    #: in bytes; what is smaller is not kept
+    #: in bytes; smaller programs are not cached on disk
     persistent_cache_min_entry_size_bytes: int
-    #: added to every seed that a random key is made of
+    #: added to every seed of a random key
     random_seed_offset: int
-    #: whether sums over devices are made in one order, virtual, real and in processes alike
+    #: whether sums over devices have a fixed order, the same for virtual and real devices and for processes
     reproducible_sums: bool
     default_prng_impl: str
     enable_custom_prng: bool
     default_matmul_precision: str | None
     numpy_rank_promotion: str
     numpy_dtype_promotion: str
-    #: what reading a program may take: seconds (and one more for every 0.5 MB of it), bytes of memory
+    #: limits for reading a program: seconds (plus one for every 0.5 MB of it), bytes of memory
     load_seconds: int
     load_memory: int
-    #: what compiling for a target may take: seconds, bytes of this computer's memory
+    #: limits for compiling for a target: seconds, bytes of this computer's memory
     target_seconds: int
     target_memory: int
-    #: for transfers of all kinds, and of each; None: as ``transfer_guard`` says, which allows all
+    #: for transfers of all kinds, and for each kind; None: as ``transfer_guard``, whose default allows all
     transfer_guard: str | None
     transfer_guard_host_to_device: str | None
     transfer_guard_device_to_device: str | None
     transfer_guard_device_to_host: str | None
     default_device: Any
-    #: whether 64-bit types stay what they are without ``enable_x64``
+    #: whether 64-bit types are kept without ``enable_x64``
     wide_types: bool
-    #: stands for the values of the options that shape traces; part of the key of every cache of traces and programs
+    #: represents the values of the options that affect traces; part of the key of every cache of traces and programs
     tracing: Setting
-    #: whether calls of compiled programs do more than to run them: one of ``_AT_CALLS`` is on
+    #: whether calls of compiled programs do more than run them, since one of ``_AT_CALLS`` is on
     at_calls: bool
     _frozen: dict[str, str] = {}
 
     def update(self, name: str, value: Any) -> None:
-        """Set option ``name`` to ``value``, for all threads (but in their :meth:`override` blocks).
+        """Set option ``name`` to ``value``, for all threads (except in their :meth:`override` blocks).
 
         Raises:
-          ConfigError: unknown option, a value of the wrong type, or an option that is already in use.
+          ConfigError: an unknown option, an invalid value, or an option that is already in use.
         """
         if isinstance(name, str) and is_as_it_is(name, value):
             return
@@ -220,29 +220,29 @@ class Config(threading.local):
             self._set_here(name, value)
 
     def read(self, name: str) -> Any:
-        """The value of an option; today: an attribute of ``config``.
+        """The value of an option; prefer the attribute of ``config``.
 
         Raises:
-          AttributeError: there is no such option.
+          AttributeError: an unknown option.
         """
         return getattr(self, name)
 
     def parse_flags_with_absl(self) -> None:
-        """Nothing: options come from :meth:`update` and ``MESHWRIGHT_...`` in the environment, not from flags."""
+        """Has no effect: options are set by :meth:`update` and ``MESHWRIGHT_...`` in the environment, not by flags."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise ConfigError(f"config.{name}: options are not assigned to; call config.update({name!r}, {value!r})")
 
     def freeze(self, name: str, why: str) -> None:
-        """Refuse later changes of ``name``, saying ``why``."""
+        """Refuse later changes of ``name``, giving the reason ``why``."""
         self._frozen.setdefault(name, why)
 
     @contextmanager
     def override(self, name: str, value: Any) -> Iterator[None]:
-        """Set an option for the length of a ``with`` block, in this thread.
+        """Set an option within a ``with`` block, in this thread.
 
         Raises:
-          ConfigError: unknown option, or a value of the wrong type.
+          ConfigError: an unknown option, or an invalid value.
         """
         is_settled = isinstance(name, str) and has_value(name.removeprefix("jax_"))
         with settled(name, value) if is_settled else self.within(*self._checked(name, value)):
@@ -250,7 +250,7 @@ class Config(threading.local):
 
     @contextmanager
     def within(self, name: str, value: Any) -> Iterator[None]:
-        """:meth:`override` of what is no option, but decided by programs."""
+        """:meth:`override` for settings that are not options, but set for programs."""
         before = dict(self.__dict__)
         self._set_here(name, value)
         try:
@@ -260,22 +260,22 @@ class Config(threading.local):
             self.__dict__.update(before)
 
     def _set_here(self, name: str, value: Any) -> None:
-        # All that is summarized becomes the thread's own, so that another thread's update leaves the summary right.
+        # All values in the summary become thread-local, so that another thread's update does not make it wrong.
         values = {n: getattr(self, n) for n in (*_TRACED, *_AT_CALLS)} | {name: value}
         self.__dict__.update(values)
         self.__dict__.update(_summaries(values))
 
     def _checked(self, name: str, value: Any) -> tuple[str, Any]:
-        """The option's own name and value; JAX's are understood too.
+        """The option's own name, given that or JAX's, and its value.
 
         Raises:
-          ConfigError: unknown option, or a value that it cannot have.
+          ConfigError: an unknown option, or an invalid value.
         """
         if not isinstance(name, str):
             raise ConfigError(f"config.update: expected the name of an option, got {name!r}")
         name = name.removeprefix("meshwright_").removeprefix("jax_")
         name = JAX_NAMES.get(name, name)
-        if name == "dump_ir" and value == "":  # JAX's way to say nowhere
+        if name == "dump_ir" and value == "":  # means None in JAX
             value = None
         if name == "platform" and (value is None or isinstance(value, str)):
             value = platform_named(value)
@@ -298,12 +298,12 @@ class Config(threading.local):
         return name, value
 
     def __repr__(self) -> str:
-        """The options that are not as they are by default."""
+        """The options that differ from their defaults."""
         changed = {n: getattr(self, n) for n, o in OPTIONS.items() if getattr(self, n) != o.default}
         return f"Config({', '.join(f'{n}={v!r}' for n, v in changed.items())})"
 
     def __reduce__(self) -> str:
-        return "config"  # there is one for the process: copies are itself, and a pickle is its name
+        return "config"  # a singleton: copies are the object itself, and pickles refer to it by name
 
     def __getattr__(self, name: str) -> Any:
         known = JAX_NAMES.get(name.removeprefix("jax_"), name.removeprefix("jax_"))
@@ -315,7 +315,7 @@ class Config(threading.local):
 
 
 def _summaries(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is derived of options, so that calls look up one attribute."""
+    """Values derived from options, so that calls need only look up one attribute."""
     return {"tracing": Setting(tuple(values[n] for n in _TRACED)), "at_calls": any(values[n] for n in _AT_CALLS)}
 
 
@@ -325,16 +325,16 @@ def _summarize(shared: type[Config]) -> None:
 
 
 def platform_named(text: str | None) -> str:
-    """The platform that JAX's name for it means: of several in a list, the preferred one comes first."""
+    """The platform for JAX's name of it; of a list, the first."""
     platform = (text or "cpu").partition(",")[0].strip()
     return "cuda" if platform == "gpu" else platform
 
 
 def _parse(name: str, default: Any, text: str) -> Any:
-    """An option's value from the environment.
+    """Parse an option's value from the environment.
 
     Raises:
-      ConfigError: text that stands for none.
+      ConfigError: invalid text.
     """
     variable = "MESHWRIGHT_" + name.upper()
     if isinstance(default, bool):
@@ -365,7 +365,7 @@ _DEVICE_COUNT = re.compile(r"--xla_force_host_platform_device_count[= ](\d+)")
 
 
 def _in_environment(name: str) -> str | None:
-    """What the environment says of an option: its own variable, or else for the number of devices those of JAX."""
+    """The text of an option in the environment: its own variable, or for the number of devices that of JAX."""
     own = os.environ.get("MESHWRIGHT_" + name.upper())
     if own is not None or name != "num_devices":
         return own
@@ -374,7 +374,7 @@ def _in_environment(name: str) -> str | None:
 
 
 def _initialize() -> Config:
-    """The options as defaults and environment have them."""
+    """The options with their values from defaults and the environment."""
     for name, option in OPTIONS.items():
         text = _in_environment(name)
         value = option.default if text is None or name == "default_device" else _parse(name, option.default, text)

@@ -1,8 +1,8 @@
-"""Room on Python's stack for functions that are traced inside of functions that are traced.
+"""Makes room on Python's stack for nested traced functions.
 
-Each level of jitted functions takes some six Python calls, and Python allows 1,000. Its calls take little of the
-machine's stack, so that the limit can rise while such functions are traced: always by little, so that a function that
-calls itself without an end is found before the machine's stack is full.
+Each level of jitted functions takes about six Python calls, and Python allows 1,000. These take little of the machine's
+stack, so the limit can be raised during tracing. It is raised in small steps, so that infinite recursion is detected
+before the machine's stack overflows.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from meshwright.errors import MeshwrightError, NestingError
 
-#: what a level must find: enough for the user's calls to the next one, and for what handles errors
+#: calls that must be available at each level: enough for the user's calls to the next one, and for error handling
 _ROOM = 600
 _STEP = 1000
-#: 16,000 calls of tracing take some 5 MB, of the 8 MB that a thread has
+#: 16,000 calls while tracing take about 5 MB, of the 8 MB of a thread's stack
 _MOST = 16_000
 
 
@@ -38,17 +38,18 @@ class _Thread(threading.local):
 
 
 class room:
-    """``with room(name):`` around the trace of function ``name``: there is room on Python's stack for what it calls.
+    """``with room(name):`` around the trace of function ``name`` makes room on Python's stack for its calls.
 
     Raises:
-      NestingError: functions call each other more deeply than that.
+      NestingError: functions are nested more deeply than that.
     """
 
     __slots__ = ("name",)
     _here: ClassVar[_Thread] = _Thread()
     _lock: ClassVar[threading.Lock] = threading.Lock()
-    #: Threads that trace. The limit is that of all threads, and Python ends the process when it falls far below where
-    #: one of them is: whichever raised it, it falls again when none of them traces.
+    #: The number of threads that trace. The limit applies to all threads, and Python ends the process if it is set far
+    #: below
+    #: the depth of one of them, so it is restored only when none of them traces.
     _tracing: ClassVar[int] = 0
     #: the limit before it was raised
     _before: ClassVar[int | None] = None

@@ -1,4 +1,4 @@
-"""Algorithms of matrix products: in which types operands are taken and sums are made."""
+"""Algorithms of matrix products: the types to which operands are converted and in which sums are accumulated."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from meshwright.errors import DTypeError
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The types in which a matrix product is made, as StableHLO names them; ``f8`` is any float of 8 bits.
+    """The types of a matrix product, by StableHLO's names; ``f8`` is any 8-bit float.
 
-    ``name`` is JAX's, or tells the fields.
+    ``name`` is JAX's name, or lists the fields.
     """
 
     name: str
     lhs: str
     rhs: str
     accumulation: str
-    #: into how many parts operands are taken apart, and how many products of these are made
+    #: the number of parts into which each operand is split, and the number of products of parts
     components: tuple[int, int] = (1, 1)
     products: int = 1
     imprecise: bool = False
-    #: dtypes that operands may have in memory; others become the first. None: they are as they are
+    #: dtypes in which operands can be stored; others are converted to the first. None: any
     operands: tuple[tuple[np.dtype, ...], tuple[np.dtype, ...]] | None = None
-    #: dtypes that results may have in memory, which are made as the first otherwise. None: they may have any
+    #: dtypes in which results can be stored; others are computed in the first. None: any
     results: tuple[np.dtype, ...] | None = None
 
     def __repr__(self) -> str:
@@ -39,30 +39,30 @@ class Algorithm:
 
     @property
     def of_bytes(self) -> bool:
-        """Whether it is for floats of 8 bits."""
+        """Whether it is for 8-bit floats."""
         return "f8" in (self.lhs, self.rhs)
 
     def takes(self, *operands: np.dtype) -> bool:
-        """Whether it is for operands of such dtypes: real floats, of some algorithms those of 8 bits."""
+        """Whether it supports operands of these dtypes: real floats, for some algorithms only 8-bit ones."""
         return all(dtypes.is_float(d) and (not self.of_bytes or dtypes.bit_width(d) == 8) for d in operands)
 
     def in_memory(self, dtype: np.dtype, operand: int) -> np.dtype:
-        """The dtype that an operand of ``dtype`` is converted to: its own, if it may have that."""
+        """The dtype to which an operand of ``dtype`` is converted: its own, if that is supported."""
         types = (dtype,) if self.operands is None else self.operands[operand]
         return dtype if dtype in types else types[0]
 
     def as_made(self, dtype: np.dtype) -> np.dtype:
-        """The dtype in which a result is made that is converted to ``dtype``."""
+        """The dtype in which a result is computed before it is converted to ``dtype``."""
         return dtype if self.results is None or dtype in self.results else self.results[0]
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What StableHLO says of it."""
+        """The fields in StableHLO's attribute."""
         return self.lhs, self.rhs, self.accumulation, self.components, self.products, self.imprecise
 
 
 def _preset(name: str) -> Algorithm:
-    """The algorithm of a name: the types of lhs, rhs and sums, then how it is made."""
+    """The algorithm of a name, which lists the types of lhs, rhs and accumulation, then modifiers."""
     lhs, rhs, accumulation, *more = name.removeprefix("ANY_").replace("_ANY_F8", "_F8").lower().split("_")
     imprecise, splits = "fast" in more, [int(m[1:]) for m in more if m[0] == "x"]
     if lhs == "f8":
@@ -80,20 +80,21 @@ PRESETS = {p.name: _preset(p.name) for p in DotAlgorithmPreset if p is not DotAl
 
 
 def algorithm_of(*key: Any) -> Algorithm:
-    """The algorithm of which StableHLO says this, taking operands and giving results as they are."""
+    """The algorithm with these fields of StableHLO's attribute, without restrictions on stored dtypes."""
     known = next((p.name for p in PRESETS.values() if p.key == key), None)
     return Algorithm(known or f"DotAlgorithm({', '.join(map(str, key))})", *key)
 
 
 @dataclass(frozen=True)
 class DotAlgorithm:
-    """An algorithm of matrix products, by the dtypes that operands are rounded to and sums are made in.
+    """An algorithm of matrix products, given by the dtypes to which operands are rounded and in which sums are
+    accumulated.
 
-    The counts are those of the parts that operands are taken apart into, and of the products of these.
-    ``allow_imprecise_accumulation``: some steps may be summed in a narrower type.
+    The counts are those of the parts into which operands are split, and of the products of parts.
+    ``allow_imprecise_accumulation``: some steps may accumulate in a narrower type.
 
     Raises:
-      DTypeError: a dtype that is no float.
+      DTypeError: a dtype is not a float.
 
     Example:
       >>> half = lax.DotAlgorithm("float16", "float16", "float16")
@@ -111,7 +112,7 @@ class DotAlgorithm:
 
     @property
     def algorithm(self) -> Algorithm:
-        """With the names of types, and what may be in memory: exactly these types."""
+        """The algorithm by type names, in which operands and results are stored in exactly these types."""
         given = [dtypes.as_dtype(t) for t in (self.lhs_precision_type, self.rhs_precision_type, self.accumulation_type)]
         if wrong := [d for d in given if not dtypes.is_float(d)]:
             raise DTypeError(f"DotAlgorithm: {wrong[0]} is no float; matrix products are made in floats")
@@ -123,6 +124,6 @@ class DotAlgorithm:
 
 
 def stablehlo_float(dtype: np.dtype) -> str:
-    """What StableHLO calls a dtype of floats: ``f8E4M3FN``."""
+    """StableHLO's name of a float dtype, such as ``f8E4M3FN``."""
     bits, _, form = dtype.name.removeprefix("float").partition("_")
     return "bf16" if dtype == dtypes.bfloat16 else f"f{bits}{form.upper()}"

@@ -40,7 +40,7 @@ _BY_NAME: dict[str, np.dtype] = {
     name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED if hasattr(ml_dtypes, name)
 }
 
-#: name used in jaxprs (``f32``) by dtype
+#: the name used in jaxprs (``f32``), by dtype
 _SHORT: dict[np.dtype, str] = {
     bool_: "bool", int8: "i8", int16: "i16", int32: "i32", int64: "i64", uint8: "u8", uint16: "u16",
     uint32: "u32", uint64: "u64", float16: "f16", float32: "f32", float64: "f64", complex64: "c64",
@@ -54,7 +54,7 @@ for _name, _dtype in _BY_NAME.items():
         ),
     )
 
-#: dtypes that NumPy itself has (an unpickled one need not be the same object)
+#: dtypes of NumPy itself (unpickled ones may be different objects)
 NUMPY_DTYPES = frozenset(
     {bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, float32, float64, complex64, complex128}
 )
@@ -72,7 +72,7 @@ _NARROW = {int64: int32, uint64: uint32, float64: float32, complex128: complex64
 
 
 def short_name(dtype: np.dtype) -> str:
-    """``f32`` for float32: the spelling of jaxprs."""
+    """The name used in jaxprs, such as ``f32`` for float32."""
     return dtype.name if is_key(dtype) else "float0" if dtype == float0 else _SHORT[dtype]
 
 
@@ -85,10 +85,10 @@ def _as_dtype(spec: Any) -> np.dtype:
 
 
 def as_dtype(spec: Any) -> np.dtype:
-    """The dtype that ``spec`` (a dtype, scalar type or name) means, at full width.
+    """The dtype for ``spec`` (a dtype, scalar type or name), at full width.
 
     Raises:
-      DTypeError: not a dtype that arrays can have.
+      DTypeError: not a dtype of arrays.
     """
     dtype: np.dtype = spec if is_key(spec) else getattr(spec, "dtype", spec)
     if is_key(dtype) or (isinstance(spec, np.dtype) and spec in _SHORT):
@@ -101,23 +101,23 @@ def as_dtype(spec: Any) -> np.dtype:
         ) from None
 
 
-#: of derivatives by integers and bools: there is nothing to say, in no bytes
+#: dtype of derivatives with respect to integers and bools, which carry no information and take no bytes
 float0 = np.dtype([("float0", np.void, 0)])
 
 
 def wide_types(wide: bool = True) -> AbstractContextManager[None]:
-    """Keep 64-bit types in the ``with`` block, whatever ``enable_x64`` says: for programs that say of every value how
-    wide it is; or, within such a block, do as ``enable_x64`` says."""
+    """Keep 64-bit types in the ``with`` block, regardless of ``enable_x64``, for programs that state the width of every
+    value; or, with False, follow ``enable_x64`` again within such a block."""
     return config.within("wide_types", wide)
 
 
 def keeps_wide() -> bool:
-    """Whether 64-bit types stay what they are here."""
+    """Whether 64-bit types are kept in this context."""
     return config.enable_x64 or config.wide_types
 
 
 def is_representable(shape: Sequence[int], dtype: np.dtype) -> bool:
-    """Whether NumPy can have an array of this shape: of at most 64 dimensions, whose bytes it can count."""
+    """Whether NumPy can represent an array of this shape: at most 64 dimensions, and a size in bytes below 2**63."""
     return len(shape) <= 64 and min(shape, default=0) >= 0 and math.prod(filter(None, shape)) * dtype.itemsize < 2**63
 
 
@@ -127,18 +127,18 @@ def canonical(dtype: np.dtype) -> np.dtype:
 
 
 def is_wide(dtype: np.dtype) -> bool:
-    """Whether ``dtype`` is one of those that ``enable_x64`` is about."""
+    """Whether ``dtype`` is one of those that ``enable_x64`` affects."""
     return dtype in _NARROW
 
 
 def is_python_type(spec: Any) -> bool:
-    """Whether a user's dtype is one of Python's types, which mean the widest dtype that there is; NumPy's dtypes are
-    equal to them."""
+    """Whether a user's dtype is a Python type, which means the widest available dtype. (NumPy's dtypes compare equal to
+    Python types.)"""
     return isinstance(spec, type) and spec in (int, float, complex)
 
 
 def requested(spec: Any, where: str) -> np.dtype:
-    """The canonical dtype of a user's ``dtype=`` argument; warns if it had to be narrowed."""
+    """The canonical dtype for a user's ``dtype=`` argument; warns if it is narrowed."""
     dtype = as_dtype(spec)
     narrowed = canonical(dtype)
     if narrowed != dtype and not is_python_type(spec):
@@ -159,7 +159,7 @@ def is_bool(dtype: np.dtype) -> bool:
 
 
 def of_numbers(dtype: np.dtype) -> np.dtype:
-    """``dtype``, which is not that of random keys.
+    """``dtype``, which must not be that of random keys.
 
     Raises:
       DTypeError: it is.
@@ -170,10 +170,10 @@ def of_numbers(dtype: np.dtype) -> np.dtype:
 
 
 def constant(value: Any, dtype: np.dtype) -> np.ndarray:
-    """A number as an array of rank 0.
+    """A number as a rank-0 array.
 
     Raises:
-      DTypeError: of random keys, which have no numbers.
+      DTypeError: ``dtype`` is that of random keys.
     """
     try:
         return np.array(value, dtype)
@@ -186,19 +186,19 @@ def bit_width(dtype: np.dtype) -> int:
     """Bits of one element as XLA stores it (a bool takes 8).
 
     Raises:
-      DTypeError: random keys, of whose bits nothing is said.
+      DTypeError: ``dtype`` is that of random keys, whose width is not defined.
     """
     of_numbers(dtype)
     return _BELOW_A_BYTE.get(dtype, dtype.itemsize * 8)
 
 
 def signed_bits(dtype: np.dtype) -> np.dtype:
-    """The signed integers with as many bits: what floats are bitcast to."""
+    """The signed integer dtype with the same width, for bitcasts of floats."""
     return as_dtype(f"int{bit_width(dtype)}")
 
 
 def has_zero(dtype: np.dtype) -> bool:
-    """Whether there is a 0: ``float8_e8m0fnu`` has powers of two alone."""
+    """Whether the dtype has a 0; ``float8_e8m0fnu`` has only powers of two."""
     return not is_key(dtype) and dtype != float8_e8m0fnu
 
 
@@ -208,7 +208,7 @@ def real_of(dtype: np.dtype) -> np.dtype:
 
 
 def complex_of(dtype: np.dtype) -> np.dtype:
-    """The complex dtype whose parts have this dtype (or promote to it)."""
+    """The complex dtype whose parts have this dtype (or one that it promotes to)."""
     return complex128 if dtype in (float64, complex128) else complex64
 
 
@@ -247,13 +247,13 @@ def max_value(dtype: np.dtype) -> np.ndarray:
 
 
 def most_flushed(dtype: np.dtype) -> float:
-    """The largest number that XLA's arithmetic of a float type takes for 0; narrow types are computed in float32."""
+    """The largest float that XLA's arithmetic flushes to 0; narrow types are computed in float32."""
     wide = np.float64 if dtype == float64 else np.float32
     return float(np.nextafter(np.finfo(wide).tiny, wide(0)))
 
 
 def holds_floats(wide: np.dtype, narrow: np.dtype) -> bool:
-    """Whether a float or complex type represents every value of another one."""
+    """Whether a float or complex type can represent every value of another one."""
     if not is_inexact(wide) or not is_inexact(narrow) or (is_complex(narrow) and not is_complex(wide)):
         return False
     a, b = (ml_dtypes.finfo(real_of(d) if is_complex(d) else d) for d in (wide, narrow))
@@ -261,7 +261,7 @@ def holds_floats(wide: np.dtype, narrow: np.dtype) -> bool:
 
 
 # --- promotion ----------------------------------------------------------------------------------------------
-# The lattice's edges, each node to those directly above it. ``i*``, ``f*``, ``c*`` are the weak Python kinds.
+# The edges of the lattice, from each node to those directly above it. ``i*``, ``f*``, ``c*`` are the weak Python kinds.
 _F8 = [s for s in _SHORT.values() if s.startswith(("f8", "f4"))]
 _EDGES: dict[str, list[str]] = {
     "bool": ["i*"],
@@ -322,7 +322,7 @@ def _promote(types: frozenset[tuple[np.dtype, bool]], strict: bool) -> tuple[np.
     if strict:
         _check_strict(nodes)
     if top in ("i*", "f*", "c*"):
-        # Operands are weak or bool, or uint64 beside signed ones: the widest of those of that kind, else the default.
+        # Operands are weak or bool, or uint64 with signed integers: the widest of that kind, else the default.
         same_kind = [d for d, w in types if w and _node(d, w) == top]
         default = {"i*": int64, "f*": float64, "c*": complex128}[top]
         width = max(same_kind, key=lambda d: d.itemsize) if same_kind else default
@@ -331,7 +331,7 @@ def _promote(types: frozenset[tuple[np.dtype, bool]], strict: bool) -> tuple[np.
 
 
 def inexact(dtype: np.dtype) -> np.dtype:
-    """``dtype`` if it is float or complex; float64 of integers of 64 bits, else float32, as JAX has it."""
+    """``dtype`` if it is float or complex; else float64 for 64-bit integers and float32 for others, as in JAX."""
     if is_inexact(dtype):
         return dtype
     return canonical(float64) if bit_width(dtype) == 64 else float32
@@ -341,7 +341,7 @@ def promote(types: Iterable[tuple[np.dtype, bool]]) -> tuple[np.dtype, bool]:
     """Join of ``(dtype, weak)`` pairs: the ``(dtype, weak)`` of the result of an op on them.
 
     Raises:
-      TypePromotionError: no implicit promotion exists (the float8 types, say).
+      TypePromotionError: there is no implicit promotion (for example, between float8 types).
     """
     pairs = frozenset(types)
     if len(pairs) == 1:
@@ -352,25 +352,25 @@ def promote(types: Iterable[tuple[np.dtype, bool]]) -> tuple[np.dtype, bool]:
 
 
 def promote_wide(types: Iterable[tuple[np.dtype, bool]]) -> np.dtype:
-    """The dtype of :func:`promote`, at full width whatever ``enable_x64`` says."""
+    """The dtype of :func:`promote`, at full width regardless of ``enable_x64``."""
     return _promote(frozenset(types), config.numpy_dtype_promotion == "strict")[0]
 
 
 def join(*types: np.dtype) -> np.dtype:
-    """The dtype of :func:`promote_wide` of these, whatever ``numpy_dtype_promotion`` says."""
+    """The dtype of :func:`promote_wide`, regardless of ``numpy_dtype_promotion``."""
     return _promote(frozenset((d, False) for d in types), strict=False)[0]
 
 
 def product_dtype(types: Iterable[tuple[np.dtype, bool]]) -> np.dtype:
-    """The dtype of :func:`promote` whatever ``numpy_dtype_promotion`` says: of an op that takes operands of two."""
+    """The dtype of :func:`promote`, regardless of ``numpy_dtype_promotion``, for ops with operands of two dtypes."""
     return canonical(_promote(frozenset(types), strict=False)[0])
 
 
 def _check_strict(nodes: frozenset[str]) -> None:
-    """Raise unless one dtype is there, and beside it only Python numbers of its kind or a lesser one.
+    """Raise unless there is one dtype, with only Python numbers of the same or a lower kind.
 
     Raises:
-      TypePromotionError: naming the dtypes.
+      TypePromotionError: names the dtypes.
     """
     kinds = ["i*", "f*", "c*"]
     strong = nodes.difference(kinds)
@@ -383,5 +383,5 @@ def _check_strict(nodes: frozenset[str]) -> None:
 
 
 def kind_of(dtype: np.dtype) -> int:
-    """-1 for bool, 0 for integers, 1 for floating-point and 2 for complex numbers: none holds those of a later one."""
+    """-1 for bools, 0 for integers, 1 for floats, 2 for complex numbers; a kind cannot represent higher ones."""
     return -1 if is_bool(dtype) else 2 if is_complex(dtype) else 1 if is_float(dtype) else 0

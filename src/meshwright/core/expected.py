@@ -1,4 +1,4 @@
-"""What public functions expect of plain arguments (numbers, lists, values of a class), refused alike."""
+"""Checks of plain arguments of public functions (numbers, lists, instances), with uniform errors."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from meshwright.errors import ArgumentError, ArgumentNumberError, ArgumentTypeEr
 
 
 def refused(what: str, expected: str, value: object) -> ArgumentTypeError:
-    """The error for a value of a wrong type: ``what`` names function and argument, ``expected`` says what would do."""
+    """The error for a value of a wrong type: ``what`` names function and argument, ``expected`` the accepted values."""
     return ArgumentTypeError(f"{what}: expected {expected}, got {value!r} of type {type(value).__name__}")
 
 
 def as_integer(what: str, value: Any, least: int = 0) -> int:
-    """``value`` as an ``int``, NumPy's integers included.
+    """``value`` as an ``int``, including NumPy's integers.
 
     Raises:
-      ArgumentTypeError: no integer. ArgumentError: one below ``least``.
+      ArgumentTypeError: not an integer. ArgumentError: it is below ``least``.
     """
     try:
         number = operator.index(value)
-    except MeshwrightError:  # of a traced value, which says more
+    except MeshwrightError:  # from a tracer, whose error is more specific
         raise
     except TypeError:
         raise refused(what, "an integer", value) from None
@@ -36,10 +36,10 @@ def as_integer(what: str, value: Any, least: int = 0) -> int:
 
 
 def as_number(what: str, value: Any) -> float:
-    """``value`` as a ``float`` that is not negative and not NaN.
+    """``value`` as a nonnegative ``float``.
 
     Raises:
-      ArgumentTypeError: no real number. ArgumentError: a negative one, or NaN.
+      ArgumentTypeError: not a real number. ArgumentError: it is negative or NaN.
     """
     if not isinstance(value, numbers.Real):
         raise refused(what, "a number", value)
@@ -52,7 +52,7 @@ def as_path(what: str, value: Any) -> Path:
     """``value`` as a path.
 
     Raises:
-      ArgumentTypeError: neither text nor a path. ArgumentError: no system has a file of such a name.
+      ArgumentTypeError: neither a string nor a path. ArgumentError: not a valid file name.
     """
     try:
         path = Path(value)
@@ -70,7 +70,7 @@ def as_path(what: str, value: Any) -> Path:
 
 
 def as_numbers(what: str, value: Any) -> tuple[int, ...]:
-    """The numbers of arguments, of one or several.
+    """One or several argument numbers as a tuple.
 
     Raises:
       ArgumentTypeError: not ints.
@@ -82,10 +82,11 @@ def as_numbers(what: str, value: Any) -> tuple[int, ...]:
 
 
 def from_front(what: str, numbers: Iterable[int], count: int, fun: str) -> tuple[int, ...]:
-    """Numbers of arguments of a call of ``fun`` with ``count`` by position; negative ones count from the end.
+    """Nonnegative numbers for arguments in a call of ``fun`` with ``count`` positional ones; negative ones count from
+    the end.
 
     Raises:
-      ArgumentNumberError: one that is not there.
+      ArgumentNumberError: out of range.
     """
     given = tuple(numbers)
     for i in given:
@@ -100,10 +101,10 @@ def from_front(what: str, numbers: Iterable[int], count: int, fun: str) -> tuple
 
 
 def as_tuple(what: str, expected: str, values: Any) -> tuple[Any, ...]:
-    """The elements of what can be iterated over; a string is one.
+    """The elements of an iterable; a string is a single element.
 
     Raises:
-      ArgumentTypeError: something else.
+      ArgumentTypeError: not iterable.
     """
     if not isinstance(values, Iterable):
         raise refused(what, expected, values)
@@ -111,10 +112,10 @@ def as_tuple(what: str, expected: str, values: Any) -> tuple[Any, ...]:
 
 
 def as_integers(what: str, values: Any) -> tuple[int, ...]:
-    """The elements of a sequence of integers, of whatever size.
+    """The elements of a sequence of integers of any size.
 
     Raises:
-      ArgumentTypeError: no sequence, or an element that is no integer.
+      ArgumentTypeError: not a sequence, or an element is not an integer.
     """
     elements = as_tuple(what, "a sequence of integers", values)
     if not all(isinstance(e, numbers.Integral) for e in elements):

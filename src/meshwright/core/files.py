@@ -1,4 +1,4 @@
-"""Files and folders that users name: what the system says of them, as errors of ours that say what to do."""
+"""Files and folders named by users: turns system errors into ours, which say what to do."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _REMEDIES = {
 
 @contextmanager
 def user_file(what: str, path: Any, kind: type[MeshwrightError] | None = None) -> Iterator[None]:
-    """Around code that reads or writes the file or folder at ``path``; ``what`` names function and argument.
+    """A context for code that reads or writes the file or folder at ``path``; ``what`` names function and argument.
 
-    Raises (``kind`` in place of both, if it is given):
+    Raises (or ``kind`` instead, if it is given):
       MissingFileError: for a ``FileNotFoundError``. FileError: for any other ``OSError``.
     """
     try:
@@ -43,10 +43,10 @@ def user_file(what: str, path: Any, kind: type[MeshwrightError] | None = None) -
 
 
 def write_text(what: str, path: Any, text: str) -> Path:
-    """Write a file of text; ``what`` names function and argument.
+    """Write a text file; ``what`` names function and argument.
 
     Raises:
-      FileError: it cannot be written. ArgumentTypeError, ArgumentError: no path.
+      FileError: it cannot be written. ArgumentTypeError, ArgumentError: not a path.
     """
     file = as_path(what, path)
     with user_file(what, file):
@@ -55,8 +55,8 @@ def write_text(what: str, path: Any, text: str) -> Path:
 
 
 def file_state(path: Path) -> tuple[int, ...]:
-    """What changes when the file at ``path`` is written to or replaced; nothing for what is no file, such as a pipe,
-    which would be waited for. Raises what ``stat`` does."""
+    """A value that changes when the file at ``path`` is written or replaced; empty for special files such as pipes,
+    which reading would block on. Raises what ``stat`` raises."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         return ()

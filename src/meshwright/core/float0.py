@@ -1,6 +1,6 @@
-"""Derivatives by integers and bools at the border of programs: arrays of an empty dtype, which a program has none of.
+"""Arrays of dtype float0, the derivatives with respect to integers and bools, at the boundary of programs.
 
-They go around a program in the structure of its arguments and results.
+Programs do not contain them: they are part of the structure of arguments and results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from meshwright.core.records import dataclass
 
 @dataclass(frozen=True)
 class Float0:
-    """Stands in a structure for an array of ``float0``, which it becomes again where the tree is put together."""
+    """Represents an array of ``float0`` in a structure; replaced by the array when the tree is unflattened."""
 
     shape: tuple[int, ...]
 
@@ -31,7 +31,7 @@ def is_float0(x: Any) -> bool:
 
 
 def without_float0(tree: Any) -> Any:
-    """``tree`` with its arrays of ``float0`` as structure."""
+    """``tree`` with arrays of ``float0`` moved into its structure."""
     if not any(map(is_float0, pytree.leaves(tree))):
         return tree
     return pytree.map(lambda x: Float0(x.shape) if is_float0(x) else x, tree)

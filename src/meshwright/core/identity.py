@@ -1,7 +1,7 @@
-"""When two functions are one to a cache: the same function, or made of it by the same transformations and options.
+"""Identifies functions for caches: the same function, or the same function under the same transformations and options.
 
-``jit(vmap(f))`` written inside of a loop makes new wrappers each time round, and means the same program. What a
-transformation returns remembers what it is made of; caches belong to the function at the root and go with it.
+``jit(vmap(f))`` in a loop creates new wrappers in each iteration for the same program. The result of a transformation
+remembers what it was made from; caches belong to the function at the root, and live as long as it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ _Caches = TypeVar("_Caches")
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    #: ``functools.wraps`` copies attributes: this is said of no other function
+    #: the function it describes, since ``functools.wraps`` copies attributes to others
     owner: weakref.ref[Any]
     fun: Callable[..., Any]
     step: Hashable
 
 
 def made_of(derived: Any, fun: Callable[..., Any], *step: Any) -> Any:
-    """``derived``, which is to caches whatever else ``step`` (a name and options, trees of them) makes of ``fun``."""
+    """Mark ``derived`` as equivalent, for caches, to other results of ``step`` (a name and options, trees) applied to
+    ``fun``."""
     key = as_key(step)
     if key is not None:
         derived._origin = _Origin(weakref.ref(derived), fun, key)
@@ -35,7 +36,7 @@ def made_of(derived: Any, fun: Callable[..., Any], *step: Any) -> Any:
 
 
 def as_key(options: Any) -> Hashable | None:
-    """A tree as a hashable value in which ``0``, ``0.0`` and ``False`` differ; None if a leaf cannot be hashed."""
+    """A tree as a hashable value that distinguishes ``0``, ``0.0`` and ``False``; None if a leaf is not hashable."""
     leaves, treedef = pytree.flatten(options, is_leaf=lambda x: x is None)
     key = (treedef, *((type(x), x) for x in leaves))
     try:
@@ -46,7 +47,7 @@ def as_key(options: Any) -> Hashable | None:
 
 
 def identity(fun: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Hashable, ...]]:
-    """The function at the root of ``fun``, and the steps that made ``fun`` of it, last first."""
+    """The function at the root of ``fun``, and the steps that made ``fun`` from it, last first."""
     steps = []
     while (origin := getattr(fun, "_origin", None)) is not None and origin.owner() is fun:
         steps.append(origin.step)
@@ -55,9 +56,9 @@ def identity(fun: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Hashabl
 
 
 class CachesOfFunctions(Generic[_Caches]):
-    """One ``make()`` for each function and options; it lives as long as the function at the root.
+    """One ``make()`` per function and options; it lives as long as the function at the root.
 
-    Only plain functions share: what a bound method or a callable object computes may change with the object.
+    Only plain functions share caches: the result of a bound method or callable object may change with the object.
     """
 
     def __init__(self, make: Callable[[], _Caches]) -> None:
@@ -65,7 +66,7 @@ class CachesOfFunctions(Generic[_Caches]):
         self._of: WeakKeys[FunctionType, dict[Any, _Caches]] = WeakKeys()
 
     def of(self, fun: Callable[..., Any], *options: Any) -> _Caches:
-        """The caches of ``fun`` and ``options``; new ones where these are not known to be the same as any before."""
+        """The caches of ``fun`` and ``options``; new ones if these are not known to be equivalent to earlier ones."""
         root, steps = identity(fun)
         key = as_key(options)
         if type(root) is not FunctionType or key is None:

@@ -1,7 +1,7 @@
-"""Options that JAX has, or had, and that are none here: what they may be set to.
+"""Options of JAX, past or present, that are not options here, and the values they accept.
 
-Of those that would change results or what is checked, only the value that says what is so here anyway is accepted. What
-changes neither (effort, logging, how things are stored) may be set to anything, and is read again as it was set.
+Options that would change results or checks accept only the value that describes the behaviour here. Options that change
+neither (effort, logging, storage) accept any value, which can be read back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ JAX_NAMES = {
     "enable_checks": "verify_passes",
 }  # fmt: skip
 _BOTH = (True, False)
-#: the values that say what is always so here; the first is the default
+#: the values that describe the behaviour here; the first is the default
 ALWAYS: dict[str, tuple[Any, ...]] = {
     "threefry_partitionable": (True,),
     "array": (True,),
@@ -28,7 +28,7 @@ ALWAYS: dict[str, tuple[Any, ...]] = {
     "sharding_in_types": (True,),
     "parallel_functions_output_gda": (False,),
     "dynamic_shapes": (False,),
-    "use_shardy_partitioner": _BOTH,  # programs are partitioned here, and annotations of both kinds are read
+    "use_shardy_partitioner": _BOTH,  # we have our own partitioner, and read both kinds of annotations
     "spmd_mode": ("allow_jit", "allow_all"),
     "cpu_collectives_implementation": ("gloo", None),
     "include_full_tracebacks_in_locations": _BOTH,
@@ -72,7 +72,7 @@ ALWAYS: dict[str, tuple[Any, ...]] = {
     "refs_to_pins": (False,),
     "export_calling_convention_version": (10,),
 }
-#: options that change no result, with their defaults
+#: options that do not affect results, with their defaults
 HARMLESS: dict[str, Any] = {
     "pprint_use_color": False,
     "explain_cache_misses": False,
@@ -125,7 +125,7 @@ HARMLESS: dict[str, Any] = {
     "xla_profile_version": 0,
     "cpu_get_global_topology_timeout_minutes": 5,
     "cpu_get_local_topology_timeout_minutes": 2,
-    "dump_ir_modes": "stablehlo",  # what dump_ir writes are jaxprs, whatever this says
+    "dump_ir_modes": "stablehlo",  # dump_ir writes jaxprs in any case
     "enable_preemption_service": True,
     "check_proxy_envs": True,
     "serialization_version": 0,
@@ -136,21 +136,21 @@ _set: dict[str, Any] = {}
 
 
 def has_value(name: str) -> bool:
-    """Whether it is an option of JAX that is none here."""
+    """Whether it is an option of JAX that is not an option here."""
     return name in ALWAYS or name in HARMLESS
 
 
 def value_of(name: str) -> Any:
-    """What such an option was set to, or is."""
+    """The value to which such an option was set, or its default."""
     return _set.get(name, ALWAYS[name][0] if name in ALWAYS else HARMLESS.get(name))
 
 
 @contextmanager
 def settled(name: str, value: Any) -> Iterator[None]:
-    """Such an option for the length of a ``with`` block.
+    """Set such an option within a ``with`` block.
 
     Raises:
-      ConfigError: the value says something that is not so.
+      ConfigError: the value does not describe the behaviour here.
     """
     before = dict(_set)
     is_as_it_is(name, value)
@@ -162,10 +162,10 @@ def settled(name: str, value: Any) -> Iterator[None]:
 
 
 def is_as_it_is(name: str, value: Any) -> bool:
-    """Whether it is an option of JAX that there is no need to have here; its value is noted.
+    """Whether it is an option of JAX that is not an option here; if so, records its value.
 
     Raises:
-      ConfigError: the value says something that is not so.
+      ConfigError: the value does not describe the behaviour here.
     """
     short = name.removeprefix("jax_")
     if not has_value(short):

@@ -1,6 +1,6 @@
-"""The dtypes of random keys: each element of such an array is one key of a generator, whose words are not seen.
+"""The dtypes of random keys: each element of such an array is one key of a generator, whose words are hidden.
 
-Programs that are compiled hold the words, ``uint32[..., words]``; see :mod:`meshwright.transforms.keys`.
+Compiled programs use the words, ``uint32[..., words]``; see :mod:`meshwright.transforms.keys`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from meshwright.core.records import dataclass
 
 
 class extended(np.generic):
-    """The kind of dtypes that are no numbers and that NumPy has not."""
+    """Base class of dtypes that are not numbers and do not exist in NumPy."""
 
 
 class prng_key(extended):
-    """The kind of dtypes of random keys: ``issubdtype(key.dtype, prng_key)``."""
+    """Base class of dtypes of random keys: ``issubdtype(key.dtype, prng_key)``."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class KeyType:
-    """The dtype of keys of one generator, such as ``key<fry>``; there is one object for each (:data:`KEY_TYPES`)."""
+    """The dtype of keys of one generator, such as ``key<fry>``; one object per generator (:data:`KEY_TYPES`)."""
 
     impl: str
     tag: str

@@ -1,4 +1,4 @@
-"""Modules that few programs need, imported when the first of them does."""
+"""Modules that are imported on first use, because few programs need them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def made_importable(namespace: dict[str, Any]) -> None:
-    """Let functions that are made by others be found where they are public, as pickles look for them."""
+    """Set ``__module__`` of generated functions so that pickle finds them where they are public."""
     for name, value in list(namespace.items()):
         home = sys.modules.get(getattr(value, "__module__", None) or "")
         if name.startswith("_") or not isinstance(value, FunctionType) or home is None:
@@ -20,10 +20,10 @@ def made_importable(namespace: dict[str, Any]) -> None:
 
 
 class LateModule:
-    """Stands for the module ``name`` until an attribute of it is asked for, which imports it.
+    """Represents the module ``name``, and imports it on the first access of an attribute.
 
-    Importing SciPy's special functions takes longer than importing everything of ours; a program that calls none of
-    them should not wait.
+    Importing SciPy's special functions takes longer than importing all of this package, which programs that do not need
+    them should not wait for.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,10 +45,10 @@ def late_attributes(
     modules: Mapping[str, str] = MappingProxyType({}),
     missing: Callable[[str], Any] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's ``__getattr__`` and ``__dir__`` (PEP 562): what is imported when it is first asked for.
+    """A package's ``__getattr__`` and ``__dir__`` (PEP 562) for names that are imported on first access.
 
-    ``names`` says in which module each name is defined, ``modules`` which names stand for modules; ``missing`` raises
-    for any other name.
+    ``names`` maps each name to the module that defines it, ``modules`` maps names to modules; ``missing`` raises the
+    error for any other name.
     """
 
     def __getattr__(name: str) -> Any:
@@ -71,5 +71,5 @@ def late_attributes(
 
 
 def submodules(package: str, *names: str) -> dict[str, str]:
-    """``modules`` for :func:`late_attributes`: those inside of the package."""
+    """``modules`` for :func:`late_attributes`, for submodules of the package."""
     return {name: f"{package}.{name}" for name in names}

@@ -1,4 +1,4 @@
-"""Tables of what of ``jax`` is left out on purpose, and what to use instead."""
+"""Tables of the parts of ``jax`` that are left out on purpose, with alternatives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _PRIMITIVES = "ops are dataclasses in meshwright.ops here, and have their rules 
 _INSIDE = "that is inside of JAX; see docs/ for what is inside here"
 _SCIPY = "use SciPy's through pure_callback"
 
-#: by module (of ``jax``): a pattern of names, and what to do
+#: by module (of ``jax``): a pattern of names, and the alternative
 NAMES: dict[str, dict[str, str]] = {
     "": {
         "array_ref": "use new_ref",
@@ -135,7 +135,7 @@ NAMES: dict[str, dict[str, str]] = {
     "scipy.stats.poisson": {"entropy": "use -sum(exp(logpmf) * logpmf) over the counts that matter"},
 }
 
-#: by a pattern of the module's path in ``jax``: what to do
+#: by a pattern of the module's path in ``jax``: the alternative
 MODULES: dict[str, str] = {
     "api_util": "use typeof for types of values, and tree_util for their trees",
     "cloud_tpu_init": "devices are found when they are first asked for",

@@ -1,4 +1,4 @@
-"""Where a device's values are, without the platform's names for it."""
+"""Memories of values, independent of the platform's names for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Space(Enum):
-    """The memory of devices, or that of their hosts: what ``device_put`` moves between, and types have as
+    """The memory of devices, or of their hosts. ``device_put`` moves values between them, and types have it as
     ``memory_space``.
 
     Example:
@@ -20,7 +20,7 @@ class Space(Enum):
 
     @property
     def kind(self) -> str | None:
-        """XLA's name of it in a sharding's ``memory_kind``; None for the device's own."""
+        """XLA's name for it in a sharding's ``memory_kind``; None for the device's own memory."""
         return None if self is Space.Device else "pinned_host"
 
     def __repr__(self) -> str:

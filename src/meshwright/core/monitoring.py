@@ -1,4 +1,4 @@
-"""Events of a program's life, and who is told of them."""
+"""Events of a program, and their listeners."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 from meshwright.errors import ArgumentError
 
 Listener = Callable[..., None]
-#: seconds that XLA took to compile a program; told with ``fun_name``
+#: seconds that XLA took to compile a program; recorded with ``fun_name``
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 class Listeners:
-    """Those of one kind of event, in the order in which they came."""
+    """The listeners of one kind of event, in order of registration."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
 
     def register(self, callback: Listener) -> None:
-        """Let a function be told of each event."""
+        """Call a function on each event."""
         self._listeners.append(callback)
 
     def unregister(self, callback: Listener) -> None:
-        """Let it not be told any more.
+        """Stop calling a function.
 
         Raises:
-          ArgumentError: it is not told of these events.
+          ArgumentError: it is not registered.
         """
         if callback not in self._listeners:
             raise ArgumentError(
@@ -35,11 +35,11 @@ class Listeners:
         self._listeners.remove(callback)
 
     def clear(self) -> None:
-        """Let nobody be told any more."""
+        """Unregister all listeners."""
         self._listeners.clear()
 
     def record(self, event: str, *values: float, **metadata: Any) -> None:
-        """Tell all of an event."""
+        """Notify all listeners of an event."""
         for callback in list(self._listeners):
             callback(event, *values, **metadata)
 

@@ -1,6 +1,6 @@
-"""Options for the length of a ``with`` block, one function each, by JAX's names: ``with mw.debug_nans(True): ...``.
+"""Options set within a ``with`` block, one function each, by JAX's names: ``with mw.debug_nans(True): ...``.
 
-``config.update`` sets the same options for good.
+``config.update`` sets the same options permanently.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from meshwright.core.config import config
 
 
 def enable_x64(new_val: bool = True) -> AbstractContextManager[None]:
-    """64-bit types in the ``with`` block (or none, with False).
+    """Enable 64-bit types in the ``with`` block (or disable them with False).
 
     Example:
       >>> with mw.enable_x64(True):
@@ -25,7 +25,7 @@ def enable_x64(new_val: bool = True) -> AbstractContextManager[None]:
 
 
 def debug_nans(new_val: bool = True) -> AbstractContextManager[None]:
-    """In the ``with`` block, a NaN in a result is an error, which names the op that made it and its line.
+    """In the ``with`` block, raise an error if a result has a NaN; it names the op that produced it and its line.
 
     Example:
       >>> try:
@@ -39,7 +39,7 @@ def debug_nans(new_val: bool = True) -> AbstractContextManager[None]:
 
 
 def debug_infs(new_val: bool = True) -> AbstractContextManager[None]:
-    """In the ``with`` block, an infinity in a result is an error, which names the op that made it and its line.
+    """In the ``with`` block, raise an error if a result has an infinity; it names the op that produced it and its line.
 
     Example:
       >>> try:
@@ -53,12 +53,12 @@ def debug_infs(new_val: bool = True) -> AbstractContextManager[None]:
 
 
 def checking_leaks() -> AbstractContextManager[None]:
-    """In the ``with`` block, a traced value that is still there when its function has been traced is an error.
+    """In the ``with`` block, raise an error if a tracer still exists after its function has been traced.
 
-    The error names the line that made it, and what keeps it. Functions traced before are traced anew. Slow: the
-    garbage collector looks through all there is. The same as option ``check_tracer_leaks``; values that only ``grad``
-    and its kin have made are not looked for; a rule of ``custom_vjp`` that closes over traced values may keep them, and
-    is reported too.
+    The error names the line that created it, and what refers to it. Functions are traced again even if they were
+    before. Slow: the garbage collector scans all objects. The same as option ``check_tracer_leaks``. Tracers created
+    only by ``grad`` and similar transformations are not checked. A rule of ``custom_vjp`` that closes over tracers may
+    legitimately keep them, but is reported too.
 
     Example:
       >>> kept = []
@@ -73,7 +73,7 @@ def checking_leaks() -> AbstractContextManager[None]:
 
 
 def check_tracer_leaks(new_val: bool = True) -> AbstractContextManager[None]:
-    """:func:`checking_leaks`, or with False its absence, for the ``with`` block.
+    """Enable :func:`checking_leaks`, or disable it with False, in the ``with`` block.
 
     Example:
       >>> with mw.check_tracer_leaks(True):
@@ -84,9 +84,10 @@ def check_tracer_leaks(new_val: bool = True) -> AbstractContextManager[None]:
 
 
 def disable_jit(disable: bool = True) -> AbstractContextManager[None]:
-    """In the ``with`` block, jitted functions and loops run in Python, op by op: values can be printed and stepped to.
+    """In the ``with`` block, run jitted functions and loops in Python, op by op, so that values can be printed and
+    debugged.
 
-    Branches and loops whose predicate is traced (under ``vmap``, say) are still one op.
+    Branches and loops whose predicate is traced (for example under ``vmap``) are still one op.
 
     Example:
       >>> @mw.jit
@@ -101,7 +102,7 @@ def disable_jit(disable: bool = True) -> AbstractContextManager[None]:
 
 
 def log_compiles(new_val: bool = True) -> AbstractContextManager[None]:
-    """In the ``with`` block, each compilation is logged by the logger ``meshwright``, with its time.
+    """In the ``with`` block, log each compilation and its time to the logger ``meshwright``.
 
     Example:
       >>> with mw.log_compiles(), __import__("unittest").TestCase().assertLogs("meshwright") as logs:
@@ -113,9 +114,9 @@ def log_compiles(new_val: bool = True) -> AbstractContextManager[None]:
 
 
 def dump_ir(folder: str | PathLike[str] | None) -> AbstractContextManager[None]:
-    """In the ``with`` block, programs that are partitioned are written to ``folder`` after each pass that changed them.
+    """In the ``with`` block, write partitioned programs to ``folder`` after each pass that changed them.
 
-    The files are numbered: ``003_layer_partition.txt``. ``meshwright passes`` lists the passes.
+    Files are numbered: ``003_layer_partition.txt``. ``meshwright passes`` lists the passes.
 
     Example:
       >>> folder = __import__("tempfile").mkdtemp()
@@ -128,7 +129,8 @@ def dump_ir(folder: str | PathLike[str] | None) -> AbstractContextManager[None]:
 
 
 def default_device(new_val: Any) -> AbstractContextManager[None]:
-    """In the ``with`` block, arrays that nobody places are made on a device (None, or a platform's name: the first).
+    """In the ``with`` block, create arrays without explicit placement on a device (None, or a platform's name: the
+    first).
 
     Example:
       >>> with mw.default_device(mw.devices()[3]):
@@ -139,11 +141,11 @@ def default_device(new_val: Any) -> AbstractContextManager[None]:
 
 
 def default_matmul_precision(new_val: str | None) -> AbstractContextManager[None]:
-    """In the ``with`` block, the precision of products and convolutions that are given none.
+    """In the ``with`` block, set the precision of products and convolutions for which none is given.
 
-    It is one of ``"default"``, ``"high"`` and ``"highest"``, or of what they are called elsewhere: ``"bfloat16"``,
-    ``"tensorfloat32"``, ``"float32"``. CPUs compute all of them in full. The name of an algorithm
-    (``lax.DotAlgorithmPreset``) is for matrix products of floats.
+    One of ``"default"``, ``"high"`` and ``"highest"``, or their synonyms ``"bfloat16"``, ``"tensorfloat32"``,
+    ``"float32"``. CPUs always use full precision. Names of algorithms (``lax.DotAlgorithmPreset``) apply to matrix
+    products of floats.
 
     Example:
       >>> with mw.default_matmul_precision("float32"):
@@ -155,7 +157,7 @@ def default_matmul_precision(new_val: str | None) -> AbstractContextManager[None
 
 
 def default_prng_impl(new_val: str) -> AbstractContextManager[None]:
-    """In the ``with`` block, the generator of new random keys, by its name.
+    """In the ``with`` block, set the generator of new random keys, by name.
 
     Example:
       >>> with mw.default_prng_impl("threefry2x32"):
@@ -166,7 +168,7 @@ def default_prng_impl(new_val: str) -> AbstractContextManager[None]:
 
 
 def enable_custom_prng(new_val: bool = True) -> AbstractContextManager[None]:
-    """In the ``with`` block, ``random.PRNGKey`` makes keys with a dtype of their own, as ``random.key`` does.
+    """In the ``with`` block, let ``random.PRNGKey`` return keys with a key dtype, as ``random.key`` does.
 
     Example:
       >>> with mw.enable_custom_prng(True):
@@ -177,9 +179,9 @@ def enable_custom_prng(new_val: bool = True) -> AbstractContextManager[None]:
 
 
 def numpy_rank_promotion(new_val: str) -> AbstractContextManager[None]:
-    """What becomes of operands of different ranks in the ``with`` block: ``"allow"``, ``"warn"`` or ``"raise"``.
+    """In the ``with`` block, set the treatment of operands of different ranks: ``"allow"``, ``"warn"`` or ``"raise"``.
 
-    Scalars go with everything.
+    Scalars combine with any rank.
 
     Example:
       >>> try:
@@ -193,9 +195,9 @@ def numpy_rank_promotion(new_val: str) -> AbstractContextManager[None]:
 
 
 def numpy_dtype_promotion(new_val: str) -> AbstractContextManager[None]:
-    """Which different dtypes go together in the ``with`` block: most (``"standard"``) or none (``"strict"``).
+    """In the ``with`` block, set which dtypes may be combined: most (``"standard"``) or only equal ones (``"strict"``).
 
-    Python numbers go with arrays of their kind in both.
+    In both, Python numbers combine with arrays of their kind.
 
     Example:
       >>> try:
@@ -210,15 +212,15 @@ def numpy_dtype_promotion(new_val: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def transfer_guard(new_val: str) -> Iterator[None]:
-    """What becomes of transfers between host and devices, and between devices, in the ``with`` block.
+    """In the ``with`` block, set the treatment of transfers between host and devices, and between devices.
 
-    ``"allow"``, ``"log"`` and ``"disallow"`` are for implicit transfers: of NumPy values and Python numbers that meet
-    arrays or jitted functions. ``"log_explicit"`` and ``"disallow_explicit"`` are for those too that ``device_put`` and
-    ``device_get`` make. Reading an array of the CPU is no transfer: it shares its memory; nor is a number that was
+    ``"allow"``, ``"log"`` and ``"disallow"`` apply to implicit transfers: NumPy values and Python numbers used with
+    arrays or jitted functions. ``"log_explicit"`` and ``"disallow_explicit"`` also apply to those by ``device_put`` and
+    ``device_get``. Reading a CPU array is not a transfer, since its memory is shared; nor is using a number that was
     transferred before.
 
     Raises (in the block):
-      TransferError: a transfer that is not allowed.
+      TransferError: a disallowed transfer.
 
     Example:
       >>> step, x = mw.jit(lambda x: x * 2), mw.device_put(np.arange(3))
@@ -238,7 +240,7 @@ def transfer_guard(new_val: str) -> Iterator[None]:
 
 
 def transfer_guard_host_to_device(new_val: str) -> AbstractContextManager[None]:
-    """:func:`transfer_guard` of transfers to devices alone.
+    """:func:`transfer_guard` for transfers to devices only.
 
     Example:
       >>> with mw.transfer_guard_host_to_device("allow"):
@@ -249,10 +251,10 @@ def transfer_guard_host_to_device(new_val: str) -> AbstractContextManager[None]:
 
 
 def transfer_guard_device_to_device(new_val: str) -> AbstractContextManager[None]:
-    """:func:`transfer_guard` of transfers from device to device alone.
+    """:func:`transfer_guard` for transfers between devices only.
 
-    They are implicit where a program takes an array to other devices than it is on. Between the same devices programs
-    move it, and between virtual devices nothing moves.
+    They are implicit if a program moves an argument to other devices. Programs themselves move arrays among their
+    devices, and between virtual devices nothing moves.
 
     Example:
       >>> x = mw.device_put(np.arange(3), mw.devices()[0])
@@ -267,7 +269,7 @@ def transfer_guard_device_to_device(new_val: str) -> AbstractContextManager[None
 
 
 def transfer_guard_device_to_host(new_val: str) -> AbstractContextManager[None]:
-    """:func:`transfer_guard` of transfers to the host alone. Arrays of the CPU are there already.
+    """:func:`transfer_guard` for transfers to the host only. CPU arrays are there already.
 
     Example:
       >>> with mw.transfer_guard_device_to_host("disallow"):

@@ -1,7 +1,7 @@
-"""How exactly products are to be computed: the words for it, JAX's enumeration of them, and algorithms.
+"""The precision of products: names, JAX's enumeration of them, and algorithms.
 
-On CPU all words give the same; StableHLO carries what is asked for to platforms where it matters. An algorithm says in
-which types operands are taken and sums are made, on every platform that has it.
+On CPU all give the same result; StableHLO passes the request on to platforms where it matters. An algorithm determines
+the types of operands and accumulation on every platform that supports it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-#: names of precisions, and what they mean for products on every platform
+#: names of precisions, and the equivalent on every platform
 PRECISIONS = {
     "default": "default", "fastest": "default", "bfloat16": "default",
     "high": "high", "bfloat16_3x": "high", "tensorfloat32": "high",
@@ -18,7 +18,7 @@ PRECISIONS = {
 
 
 class Precision(enum.Enum):
-    """The precision of matrix products and convolutions on platforms that have several; also found by its names.
+    """The precision of matrix products and convolutions on platforms that support several; also found by its names.
 
     Example:
       >>> lax.Precision("float32"), lax.Precision(None)
@@ -44,10 +44,11 @@ class Precision(enum.Enum):
 
 
 class DotAlgorithmPreset(enum.Enum):
-    """Algorithms of matrix products that some platform has; also found by their names.
+    """Algorithms of matrix products supported by some platform; also found by their names.
 
-    ``LHS_RHS_SUMS`` says the types of operands and sums, ``X3`` how many products of parts of the operands are made.
-    CPUs have ``F16_F16_F16``, ``BF16_BF16_F32`` (also ``X3`` and ``X6``), ``F32_F32_F32`` and ``F64_F64_F64``.
+    ``LHS_RHS_SUMS`` gives the types of operands and accumulation, ``X3`` the number of products of parts of the
+    operands. CPUs support ``F16_F16_F16``, ``BF16_BF16_F32`` (also ``X3`` and ``X6``), ``F32_F32_F32`` and
+    ``F64_F64_F64``.
 
     Example:
       >>> x = jnp.full((1, 2), 1 + 2.0**-12)
@@ -81,5 +82,5 @@ class DotAlgorithmPreset(enum.Enum):
         return self.name
 
 
-#: what functions take as ``precision``: one for both operands, or a pair; of matrix products also an algorithm
+#: accepted forms of ``precision``: one for both operands, or a pair; for matrix products also an algorithm
 PrecisionLike = None | str | Precision | DotAlgorithmPreset | tuple[Any, Any] | Any

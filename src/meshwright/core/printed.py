@@ -1,4 +1,4 @@
-"""What notebooks show of objects whose text is their best form."""
+"""Notebook display of objects that are best shown as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 
 
 class Printed:
-    """A base of classes whose ``str`` is a text of several lines."""
+    """Base class of objects whose ``str`` is a text of several lines."""
 
     __slots__ = ()
 

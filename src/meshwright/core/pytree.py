@@ -1,6 +1,6 @@
-"""Pytrees, by ``optree``: nested containers of arrays in and out of every public function.
+"""Pytrees, implemented by ``optree``: nested containers of arrays, accepted and returned by all public functions.
 
-``None`` is an empty container and dict keys are sorted, as in JAX. Classes are made containers in
+``None`` is an empty container and dict keys are sorted, as in JAX. Classes are registered as containers in
 :mod:`meshwright.core.pytree_classes`.
 """
 
@@ -24,7 +24,7 @@ _MISSING = object()
 
 
 def _explained(error: RecursionError) -> RecursionError:
-    """What to raise for an error of ``optree``, which says only that it is too deep."""
+    """The error for one of ``optree``, which only says that a tree is too deep."""
     if "during" not in str(error):
         return error
     return NestingError(
@@ -34,13 +34,13 @@ def _explained(error: RecursionError) -> RecursionError:
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], PyTreeDef]:
-    """Leaves of ``tree`` and the structure to put them back with.
+    """Flatten ``tree`` into its leaves and its structure.
 
     Args:
-      is_leaf: of what it is true stays whole.
+      is_leaf: predicate for nodes to treat as leaves.
 
     Raises:
-      NestingError: a tree of more than 1,000 containers in each other, or one that holds itself.
+      NestingError: more than 1,000 nested containers, or one that contains itself.
 
     Example:
       >>> mw.tree.flatten({"b": [2, 3], "a": 1})
@@ -53,10 +53,10 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
 
 
 def unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
-    """The tree with structure ``treedef`` and these leaves.
+    """The tree with structure ``treedef`` and the given leaves.
 
     Raises:
-      ArgumentError: more or fewer leaves than the structure has. ArgumentTypeError: ``treedef`` is no structure.
+      ArgumentError: the number of leaves is wrong. ArgumentTypeError: ``treedef`` is not a structure.
 
     Example:
       >>> mw.tree.unflatten(mw.tree.structure({"a": 1, "b": [2, 3]}), [10, 20, 30])
@@ -66,7 +66,7 @@ def unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
         leaves = list(leaves)
     try:
         return optree.tree_unflatten(treedef, leaves)
-    except (AttributeError, TypeError, ValueError):  # a container's own function may raise these too
+    except (AttributeError, TypeError, ValueError):  # may also come from a container's own unflatten function
         if not isinstance(treedef, PyTreeDef):
             raise ArgumentTypeError(
                 f"tree.unflatten: treedef must be a structure, as tree.structure gives it, got {treedef!r} of type "
@@ -81,10 +81,10 @@ def unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
 
 
 def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """What ``tree`` holds, from left to right: dicts in the order of their keys, nothing for None.
+    """The leaves of ``tree`` from left to right; dicts are ordered by key, and None has no leaves.
 
     Args:
-      is_leaf: of what it is true stays whole.
+      is_leaf: predicate for nodes to treat as leaves.
 
     Example:
       >>> mw.tree.leaves({"b": (2, 3), "a": 1, "c": None})
@@ -99,10 +99,10 @@ def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]
 
 
 def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> PyTreeDef:
-    """The containers of ``tree`` without its leaves; equal for trees that differ in leaves only.
+    """The structure of ``tree``, without its leaves; equal for trees that differ only in leaves.
 
     Args:
-      is_leaf: of what it is true counts as one leaf.
+      is_leaf: predicate for nodes to treat as leaves.
 
     Example:
       >>> mw.tree.structure({"b": [2, 3], "a": 1})
@@ -117,10 +117,10 @@ def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> PyTree
 
 
 def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """``f`` on corresponding leaves: a tree like ``tree``, whose structure is a prefix of those of ``rest``.
+    """Apply ``f`` to corresponding leaves. The structure of ``tree`` must be a prefix of those of ``rest``.
 
     Raises:
-      ArgumentError: it is not; says where they differ. ArgumentTypeError: ``f`` is no function.
+      ArgumentError: it is not; says where they differ. ArgumentTypeError: ``f`` is not callable.
 
     Example:
       >>> mw.tree.map(lambda x, y: x + y, {"a": 1, "b": [2]}, {"a": 10, "b": [20]})
@@ -149,10 +149,10 @@ def reduce(
     initializer: Any = _MISSING,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> Any:
-    """The leaves joined from left to right: ``function(function(initializer, leaf0), leaf1)`` and so on.
+    """Combine the leaves from left to right: ``function(function(initializer, leaf0), leaf1)`` and so on.
 
     Raises:
-      ArgumentTypeError: there are no leaves, and no ``initializer``.
+      ArgumentTypeError: there are neither leaves nor an ``initializer``.
 
     Example:
       >>> mw.tree.reduce(lambda total, x: total + x, {"a": 1, "b": [2, 3]}, 10)
@@ -173,12 +173,12 @@ def reduce_associative(
     identity: Any = _MISSING,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> Any:
-    """The leaves joined in pairs, the results in pairs, and so on: :func:`reduce` with logarithmic depth.
+    """Combine the leaves in pairs, the results in pairs, and so on: :func:`reduce` with logarithmic depth.
 
     ``operation`` must be associative; ``identity`` is the result for a tree without leaves.
 
     Raises:
-      ArgumentTypeError: there are no leaves, and no ``identity``.
+      ArgumentTypeError: there are neither leaves nor an ``identity``.
 
     Example:
       >>> mw.tree.reduce_associative(lambda x, y: f"({x} {y})", ["a", ("b", "c"), "d", "e"])
@@ -194,10 +194,10 @@ def reduce_associative(
 
 
 def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """A tree like ``full_tree`` that has each leaf of its prefix ``prefix_tree`` wherever that stood for a part.
+    """A tree like ``full_tree``, in which each leaf of the prefix ``prefix_tree`` is repeated for the subtree under it.
 
     Raises:
-      ArgumentError: the first is no prefix of the second; says where.
+      ArgumentError: ``prefix_tree`` is not a prefix of ``full_tree``; says where.
 
     Example:
       >>> mw.tree.broadcast((0, 1), (5, {"a": 6, "b": 7}))
@@ -210,7 +210,7 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] |
 
 
 def transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any) -> Any:
-    """A tree of trees inside out: ``outer`` of ``inner`` becomes ``inner`` of ``outer``.
+    """Transpose a tree of trees: ``outer`` of ``inner`` becomes ``inner`` of ``outer``.
 
     ``inner_treedef=None`` takes the inner structure from the first part of the tree.
 
@@ -240,7 +240,7 @@ def transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_
 
 # --- paths --------------------------------------------------------------------------------------------------
 def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
-    """One accessor string a leaf, such as ``['layers'][0].weight``.
+    """One accessor string per leaf, such as ``['layers'][0].weight``.
 
     Example:
       >>> mw.tree.paths({"layers": [1, 2], "bias": 3})
@@ -259,7 +259,7 @@ def flatten_with_path(
     """Pairs of key path and leaf, and the structure; paths are tuples of the keys of ``tree_util``.
 
     Args:
-      is_leaf: of what it is true stays whole; with ``is_leaf_takes_path`` it is called with path and value.
+      is_leaf: predicate for nodes to treat as leaves; with ``is_leaf_takes_path`` it is called with path and value.
 
     Example:
       >>> pairs, treedef = mw.tree.flatten_with_path({"b": [2], "a": 1})
@@ -282,7 +282,7 @@ class _Chosen:
 
 
 def _marked(tree: Any, path: KeyPath, is_leaf: Callable[..., bool]) -> Any:
-    """``tree`` with the parts that ``is_leaf(path, part)`` chooses wrapped up."""
+    """``tree`` with the nodes for which ``is_leaf(path, node)`` is true wrapped as leaves."""
     if is_leaf(path, tree):
         return _Chosen(tree)
     pairs, level = flatten_with_path(tree, lambda x: x is not tree)
@@ -310,10 +310,10 @@ def map_with_path(
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> Any:
-    """:func:`map` of a function that gets the key path first: ``f(path, x, *xs)``.
+    """:func:`map` with a function that takes the key path first: ``f(path, x, *xs)``.
 
     Raises:
-      ArgumentError: the structure of ``tree`` is no prefix of one of ``rest``; says where they differ.
+      ArgumentError: the structure of ``tree`` is not a prefix of one of ``rest``; says where they differ.
 
     Example:
       >>> mw.tree.map_with_path(lambda path, x: mw.tree_util.keystr(path) + f" = {x}", {"a": [1, 2]})
@@ -326,7 +326,7 @@ def map_with_path(
 
 # --- prefixes -----------------------------------------------------------------------------------------------
 def broadcast_prefix(prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """Leaves of ``prefix``, each repeated for the part of ``tree`` under it.
+    """The leaves of ``prefix``, each repeated for the leaves of the subtree of ``tree`` under it.
 
     Raises:
       ArgumentError: ``prefix`` is not a tree prefix of ``tree``; ``what`` names the argument.
@@ -346,10 +346,10 @@ def broadcast_prefix(prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any],
 
 
 def _up_to(treedef: PyTreeDef, tree: Any, function: str, argument: str) -> list[Any]:
-    """The parts of ``tree`` where ``treedef`` has leaves.
+    """The subtrees of ``tree`` at the leaves of ``treedef``.
 
     Raises:
-      ArgumentError: there are none.
+      ArgumentError: ``treedef`` is not a prefix of ``tree``.
     """
     try:
         return treedef.flatten_up_to(tree)
@@ -367,7 +367,7 @@ def _where(want: PyTreeDef, got: PyTreeDef) -> str:
 
 
 def difference(want: PyTreeDef, got: PyTreeDef, path: str = "", exact: bool = False) -> str:
-    """Where ``want`` first is no prefix of ``got``, and in what they differ there; empty if it is one.
+    """Where ``want`` first differs from a prefix of ``got``, and how; empty if it is a prefix.
 
     With ``exact``, where the two first differ.
 
@@ -402,7 +402,7 @@ def _kind(treedef: PyTreeDef) -> str:
 
 
 def show(treedef: PyTreeDef) -> str:
-    """A structure as its container with ``*`` for leaves.
+    """A structure as text, with ``*`` for leaves.
 
     Example:
       >>> mw.tree.show(mw.tree.structure({"b": [2, 3], "a": 1}))
@@ -413,7 +413,7 @@ def show(treedef: PyTreeDef) -> str:
 
 
 def static(**kwargs: Any) -> Any:
-    """A field of a dataclass that is structure, not a leaf; takes what ``dataclasses.field`` takes.
+    """A dataclass field that is structure, not a leaf; takes the arguments of ``dataclasses.field``.
 
     Example:
       >>> from dataclasses import dataclass
@@ -430,7 +430,7 @@ def static(**kwargs: Any) -> Any:
 
 # --- structures ---------------------------------------------------------------------------------------------
 def all_leaves(iterable: Iterable[Any], is_leaf: Callable[[Any], bool] | None = None) -> bool:
-    """Whether no element is a container.
+    """Whether all elements are leaves.
 
     Example:
       >>> mw.tree_util.all_leaves([1, "a"]), mw.tree_util.all_leaves([1, (2,)])

@@ -1,4 +1,4 @@
-"""Classes as containers of pytrees: registered with functions, methods, keys, as dataclasses or as static values."""
+"""Registration of classes as pytree containers: with functions, methods, keys, as dataclasses or as static values."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Flatten = Callable[[Any], tuple[Iterable[Any], Any]]
 
 
 def _register(function: str, cls: type, flatten: Callable[[Any], Any], unflatten: Callable[[Any, Any], Any]) -> None:
-    """Make ``cls`` known to ``optree``; ``flatten`` returns children, static data, and keys or not.
+    """Register ``cls`` with ``optree``; ``flatten`` returns children, static data, and optionally keys.
 
     Raises:
-      ArgumentTypeError: ``cls`` is no class. ArgumentError: it is a container already.
+      ArgumentTypeError: ``cls`` is not a class. ArgumentError: it is already registered.
     """
     if not isinstance(cls, type):
         raise ArgumentTypeError(f"{function}: expected a class, got {cls!r} of type {type(cls).__name__}")
@@ -47,15 +47,15 @@ def register_pytree_node(
     unflatten_func: Callable[[Any, Any], Any],
     flatten_with_keys_func: Flatten | None = None,
 ) -> None:
-    """Make instances of ``nodetype`` containers: ``flatten_func(x) -> (children, aux)`` and back.
+    """Register ``nodetype`` as a container: ``flatten_func(x)`` returns ``(children, aux)``.
 
-    ``unflatten_func(aux, children)`` makes the instance again. ``aux`` is static: a program is compiled for each of its
-    values, which are compared by ``==``. ``flatten_with_keys_func`` returns pairs of key and child
-    in place of children.
+    ``unflatten_func(aux, children)`` creates the instance again. ``aux`` is static: a program is compiled for each of
+    its values, which are compared by ``==``. ``flatten_with_keys_func`` returns pairs of key and child instead of
+    children.
 
     Raises:
-      ArgumentError: ``nodetype`` is a container already.
-      ArgumentTypeError: it is no class, or (when used) ``flatten_func`` returns no pair.
+      ArgumentError: ``nodetype`` is already registered.
+      ArgumentTypeError: it is not a class, or (when used) ``flatten_func`` does not return a pair.
 
     Example:
       >>> class Interval:
@@ -95,10 +95,10 @@ def _pair(function: str, cls: type, pair: Any) -> tuple[Any, Any]:
 
 
 def register_pytree_node_class(cls: T) -> T:
-    """Decorator: a class with ``tree_flatten`` and ``tree_unflatten`` methods, as in JAX.
+    """Decorator to register a class with ``tree_flatten`` and ``tree_unflatten`` methods, as in JAX.
 
     Raises:
-      ArgumentError: ``cls`` is a container already. ArgumentTypeError: it lacks one of the methods.
+      ArgumentError: ``cls`` is already registered. ArgumentTypeError: it lacks one of the methods.
 
     Example:
       >>> @mw.register_pytree_node_class
@@ -134,11 +134,11 @@ def register_pytree_with_keys(
 ) -> None:
     """:func:`register_pytree_node` with ``flatten_with_keys(x) -> (pairs of key and child, aux)``.
 
-    Keys are those of ``tree_util`` (``GetAttrKey("low")``) or anything hashable; key paths and messages show them.
-    ``flatten_func`` is for JAX's signature; it is not needed.
+    Keys are those of ``tree_util`` (``GetAttrKey("low")``) or any hashable; key paths and messages show them.
+    ``flatten_func`` exists for JAX's signature, and is not needed.
 
     Raises:
-      ArgumentError: ``nodetype`` is a container already. ArgumentTypeError: it is no class.
+      ArgumentError: ``nodetype`` is already registered. ArgumentTypeError: it is not a class.
 
     Example:
       >>> class Ends:
@@ -169,10 +169,10 @@ def _register_with_keys(
 
 
 def register_pytree_with_keys_class(cls: T) -> T:
-    """Decorator: a class with ``tree_flatten_with_keys`` and ``tree_unflatten`` methods, as in JAX.
+    """Decorator to register a class with ``tree_flatten_with_keys`` and ``tree_unflatten`` methods, as in JAX.
 
     Raises:
-      ArgumentError: ``cls`` is a container already. ArgumentTypeError: it lacks one of the methods.
+      ArgumentError: ``cls`` is already registered. ArgumentTypeError: it lacks one of the methods.
 
     Example:
       >>> @mw.tree_util.register_pytree_with_keys_class
@@ -201,14 +201,14 @@ def register_dataclass(
     meta_fields: Sequence[str] | None = None,
     drop_fields: Sequence[str] = (),
 ) -> T:
-    """Make a dataclass a container. ``meta_fields`` are static structure, the others hold arrays.
+    """Register a dataclass as a container. ``meta_fields`` are static structure, the other fields hold children.
 
     Without arguments, fields declared with :func:`meshwright.tree.static` are the static ones. ``drop_fields`` are
-    neither: they are not kept when a tree is taken apart and put together again.
+    neither: they are lost when a tree is flattened and unflattened.
 
     Raises:
-      ArgumentTypeError: ``nodetype`` is no dataclass.
-      ArgumentError: it is a container already, or the fields given do not name each of its init fields once.
+      ArgumentTypeError: ``nodetype`` is not a dataclass.
+      ArgumentError: it is already registered, or the given fields do not name each of its init fields once.
 
     Example:
       >>> from dataclasses import field, make_dataclass
@@ -228,7 +228,7 @@ def register_dataclass(
         return tuple(getattr(x, n) for n in data), tuple(getattr(x, n) for n in meta), keys
 
     def unflatten(aux: Any, children: Any) -> Any:
-        # Not through __init__: leaves may be placeholders that a __post_init__ would refuse.
+        # Bypasses __init__: leaves may be placeholders that a __post_init__ would reject.
         new = object.__new__(nodetype)
         for name, value in zip((*data, *meta), (*children, *aux)):
             object.__setattr__(new, name, value)
@@ -242,7 +242,7 @@ def register_dataclass(
 def _divided(
     cls: Any, data: Sequence[str] | None, meta: Sequence[str] | None, dropped: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The fields that hold arrays, and the static ones."""
+    """The fields with children, and the static fields."""
     every = [f for f in dataclasses.fields(cls) if f.init and f.name not in dropped]
     if meta is None:
         meta = [f.name for f in every if (f.metadata.get("static", False) if data is None else f.name not in data)]
@@ -259,10 +259,10 @@ def _divided(
 
 
 def register_static(cls: T) -> T:
-    """Decorator: instances of ``cls``, which must be hashable, are structure without leaves.
+    """Decorator to register a class, whose instances must be hashable, as structure without leaves.
 
     Raises:
-      ArgumentError: ``cls`` is a container already. ArgumentTypeError: it is no class.
+      ArgumentError: ``cls`` is already registered. ArgumentTypeError: it is not a class.
 
     Example:
       >>> @mw.tree_util.register_static
@@ -287,9 +287,9 @@ def is_tree_node(typ: type) -> bool:
 
 # --- functions as trees -------------------------------------------------------------------------------------
 class Partial(functools.partial):  # type: ignore[type-arg]
-    """``functools.partial`` that is a container: the bound arguments are its leaves, the function is its structure.
+    """``functools.partial`` as a container: bound arguments are its children, the function is its structure.
 
-    It goes into and out of transformed functions like an array.
+    It can be passed to and returned from transformed functions.
 
     Example:
       >>> apply = mw.jit(lambda f, x: f(x))
@@ -298,7 +298,7 @@ class Partial(functools.partial):  # type: ignore[type-arg]
     """
 
     def __new__(cls, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Partial:
-        # functools.partial would take over the arguments of another partial, which need not be arrays.
+        # functools.partial would merge with another partial, whose arguments need not be arrays.
         whole = isinstance(func, functools.partial) and not isinstance(func, Partial)
         return super().__new__(cls, _Whole(func) if whole else func, *args, **kwargs)
 

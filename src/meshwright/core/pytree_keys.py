@@ -1,6 +1,6 @@
-"""Key paths: how one goes from a tree to each of its leaves, key by key, printed as Python would be written.
+"""Key paths: the keys from a tree to each of its leaves, printed as Python code.
 
-``optree`` has accessors; these are the keys by the names and with the texts of ``jax.tree_util``.
+``optree`` has accessors; these are the keys with the names and texts of ``jax.tree_util``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from meshwright.core.records import dataclass
 
 @dataclass(frozen=True)
 class DictKey:
-    """A value of a dict, by its key."""
+    """The key of a dict entry."""
 
     key: Any
 
@@ -25,7 +25,7 @@ class DictKey:
 
 @dataclass(frozen=True)
 class SequenceKey:
-    """An entry of a list or tuple, by its number."""
+    """The index of a list or tuple entry."""
 
     idx: int
 
@@ -35,7 +35,7 @@ class SequenceKey:
 
 @dataclass(frozen=True)
 class GetAttrKey:
-    """An attribute: of a named tuple, a dataclass, or what a class registered with keys calls so."""
+    """An attribute of a named tuple, a dataclass, or a class registered with such keys."""
 
     name: str
 
@@ -45,7 +45,7 @@ class GetAttrKey:
 
 @dataclass(frozen=True)
 class FlattenedIndexKey:
-    """A child of a container that was registered without keys, by its number."""
+    """The index of a child of a container registered without keys."""
 
     key: int
 
@@ -53,12 +53,12 @@ class FlattenedIndexKey:
         return f"[<flat index {self.key}>]"
 
 
-KeyEntry = Any  # one of the above, or whatever hashable thing a class was registered with
+KeyEntry = Any  # one of the above, or any hashable with which a class was registered
 KeyPath = tuple[KeyEntry, ...]
 
 
 class GivenKey(optree.PyTreeEntry):
-    """An entry of an ``optree`` accessor that holds a key of ours, or of the user's."""
+    """An entry of an ``optree`` accessor that holds one of our keys, or of the user's."""
 
     def __call__(self, obj: Any) -> Any:
         key = self.entry
@@ -91,8 +91,8 @@ def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
     """A key path as text, such as ``['layers'][0].weight``.
 
     Args:
-      simple: the bare names and numbers.
-      separator: stands between keys.
+      simple: only names and numbers.
+      separator: text between keys.
 
     Example:
       >>> path, leaf = mw.tree.leaves_with_path({"layers": [1]})[0]

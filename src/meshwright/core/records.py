@@ -1,7 +1,7 @@
-"""``dataclass`` as the standard library's, made in a fifth of the time: importing makes hundreds of them.
+"""``dataclass`` like the standard library's, at a fifth of the cost, since importing creates hundreds of them.
 
-The standard library writes, compiles and runs the text of up to six functions for each class. Here only ``__init__`` is
-text, compiled once for all classes with the same fields; the other functions are closures over the fields' names.
+The standard library generates, compiles and runs the source of up to six functions per class. Here only ``__init__`` is
+generated source, compiled once for all classes with the same fields; the other functions are closures over field names.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def dataclass(
 
 
 def _collect(cls: Any, frozen: bool) -> None:
-    """Let the standard library collect the fields. It would write the functions of frozen classes, too."""
+    """Let the standard library collect the fields; it would generate the functions of frozen classes, too."""
     bases = [b.__dict__["__dataclass_params__"] for b in cls.__mro__[1:] if "__dataclass_params__" in b.__dict__]
     if bases and any(p.frozen for p in bases) != frozen:
         raise ArgumentTypeError(
@@ -76,7 +76,7 @@ def _collect(cls: Any, frozen: bool) -> None:
 
 
 def _frozen(cls: type[Any], names: frozenset[str]) -> tuple[Callable[..., None], Callable[..., None]]:
-    """``__setattr__`` and ``__delattr__``; subclasses that are no dataclasses may have further attributes."""
+    """``__setattr__`` and ``__delattr__``; subclasses that are not dataclasses may have additional attributes."""
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         if type(self) is cls or name in names:
@@ -93,7 +93,7 @@ def _frozen(cls: type[Any], names: frozenset[str]) -> tuple[Callable[..., None],
 
 @cache
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """The values of the fields, as a tuple."""
+    """A function that returns the values of the fields as a tuple."""
     if len(names) > 1:
         return attrgetter(*names)
     if not names:
@@ -127,7 +127,7 @@ def _repr(names: tuple[str, ...]) -> Callable[[Any], str]:
 # --- __init__ -----------------------------------------------------------------------------------------------
 @cache
 def _maker(parameters: tuple[str, ...], statements: tuple[str, ...]) -> Callable[..., Any]:
-    """Makes an ``__init__`` for the defaults and factories of a class."""
+    """Create a factory of ``__init__``, given the defaults and default factories of a class."""
     body = "\n  ".join(statements) or "pass"
     head = f"def make(set_, default, factory, missing):\n def __init__({', '.join(parameters)}):\n"
     namespace: dict[str, Any] = {}
@@ -169,7 +169,7 @@ def _parameter(f: Field[Any]) -> str:
 
 
 def _statement(f: Field[Any], frozen: bool) -> str:
-    """What sets a field; nothing if its default is the class's attribute."""
+    """The statement that sets a field; empty if its default is the class attribute."""
     default = f"factory[{f.name!r}]()"
     if f.default_factory is not MISSING:
         value = f"{default} if {f.name} is missing else {f.name}" if f.init else default

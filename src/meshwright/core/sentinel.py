@@ -1,4 +1,4 @@
-"""Values that stand for nothing but themselves."""
+"""Singletons that represent a special value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class Sentinel:
-    """Base of classes with one value, which prints as the variable that holds it, and pickles as that variable."""
+    """Base class of singletons that print and pickle as the variable that holds them."""
 
     variable: ClassVar[str]
 

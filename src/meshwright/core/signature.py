@@ -1,4 +1,4 @@
-"""What the user calls the arguments of a function, for messages."""
+"""Users' names of function arguments, for messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwright.core.source import is_ours
 
 
 def parameters_of(fun: Callable[..., Any]) -> list[inspect.Parameter] | None:
-    """The parameters of a function; None where Python does not know them (some builtins)."""
+    """The parameters of a function; None if they are unknown (some builtins)."""
     try:
         return list(inspect.signature(fun).parameters.values())
     except (ValueError, TypeError):
@@ -22,13 +22,13 @@ def parameters_of(fun: Callable[..., Any]) -> list[inspect.Parameter] | None:
 
 
 def positions(fun: Callable[..., Any], names: Sequence[str]) -> tuple[int, ...]:
-    """Which positional arguments of ``fun`` have these names; those that none has are left out."""
+    """The positions of the arguments of ``fun`` with these names; unknown names are ignored."""
     order = [p.name for p in parameters_of(fun) or [] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return tuple(i for i, name in enumerate(order) if name in names)
 
 
 def described(fun: Any) -> str:
-    """A function's name, and where it is written if that is the user's program: ``loss (train.py:12)``."""
+    """A function's name, and its location if it is in the user's program: ``loss (train.py:12)``."""
     while isinstance(fun, functools.partial):
         fun = fun.func
     fun = inspect.unwrap(fun)
@@ -40,9 +40,9 @@ def described(fun: Any) -> str:
 
 
 def leaf_names(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any, skipped: Iterable[int] = ()) -> list[str]:
-    """What to call each leaf of the arguments in messages: ``x``, ``params['w']``, ``args[2]``.
+    """Names for each leaf of the arguments in messages: ``x``, ``params['w']``, ``args[2]``.
 
-    ``args`` are the positional arguments without those whose numbers are ``skipped``.
+    ``args`` are the positional arguments without those numbered ``skipped``.
     """
     parameters = parameters_of(fun) or []
     order = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -58,7 +58,7 @@ def leaf_names(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any, skippe
 
 
 def without_closure(fun: Any) -> Any:
-    """For messages about ``fun`` that come later: a function of its name and parameters that keeps no values alive."""
+    """A function with the name and parameters of ``fun`` that keeps no values alive, for later messages."""
     fun = inspect.unwrap(fun)
     if type(fun) is not FunctionType or not (fun.__closure__ or fun.__defaults__ or fun.__kwdefaults__):
         return fun

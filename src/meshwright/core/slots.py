@@ -1,4 +1,4 @@
-"""The one way to bind late: a slot for what a higher part of the package supplies to a lower one."""
+"""The only form of late binding: a slot for an object that a higher layer of the package supplies to a lower one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Slot(Generic[T]):
-    """Holds, as ``value``, what the module ``by`` supplies when it is imported.
+    """Holds, as ``value``, an object supplied by the module ``by`` when it is imported.
 
     Example: ``EVALUATE: Slot[Callable[[Op, Sequence[Any]], Any]] = Slot("evaluation", "meshwright.runtime.eager")``,
     and there ``EVALUATE.fill(evaluate)``.
@@ -23,17 +23,17 @@ class Slot(Generic[T]):
         self.filled = False
 
     def fill(self, value: T) -> T:
-        """Supply the value; returns it.
+        """Set the value, and return it.
 
         Raises:
-          RuntimeError: another one is there already.
+          RuntimeError: another value has been set already.
         """
         if self.filled and self.value is not value:
             raise RuntimeError(f"{self.what} is supplied twice, by {self.value!r} and {value!r}")
         self.value, self.filled = value, True
         return value
 
-    def __getattr__(self, name: str) -> Any:  # asked for what is not there
+    def __getattr__(self, name: str) -> Any:  # called for a value that has not been set
         if name == "value":
             raise RuntimeError(f"{self.what} is supplied by {self.by}: import meshwright, not a part of it")
         raise AttributeError(name)

@@ -1,7 +1,7 @@
-"""Where in the user's program a value was made: the line, and the calls that led there.
+"""The location in the user's program where a value was created: the line, and the calls that led there.
 
-Recording has to be nearly free, since it happens for every equation: a location keeps code objects and offsets of
-instructions, and finds lines and columns when somebody asks.
+Recording must be cheap, since it happens for every equation: a location stores code objects and instruction offsets,
+and computes lines and columns on demand.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from meshwright.errors import ArgumentTypeError
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: parts of this package that are programs written *with* it
 _USER_PARTS = tuple(_PACKAGE + part + os.sep for part in ("cli",))
-#: frames of these libraries are between the user and us, never the user
+#: libraries whose frames occur between the user and us, and are never the user's
 _LIBRARIES = (os.sep + "optree" + os.sep, os.sep + "functools.py", os.sep + "contextlib.py")
 
 
-#: lines and columns from start to end as Python counts them (columns from 0), and None where they are not known
+#: first and last line, first and last column (counted from 0, as in Python); None where unknown
 Range = tuple[int, int | None, int | None, int | None]
-#: file, lines and columns, function, and what it is called in messages
+#: file, lines and columns, function, and its name in messages
 Fixed = tuple[str, Range, str, str]
 
 
 class SourceLocation:
-    """File, line and function of the user's program, with the name stack at that point.
+    """File, line and function in the user's program, with the name stack at that point.
 
-    ``caller`` is the place of the call that led here, if it is known; its name stack is empty.
+    ``caller`` is the location of the call that led here, if known; its name stack is empty.
     """
 
     __slots__ = ("_code", "_fixed", "_offset", "caller", "name_stack")
@@ -59,9 +59,9 @@ class SourceLocation:
         cls, file: str, where: int | Range, function: str = "", name_stack: str = "",
         caller: SourceLocation | None = None, shown: str = "",
     ) -> SourceLocation:  # fmt: skip
-        """A location that is given rather than recorded (an imported program's).
+        """A location that is given rather than recorded (for imported programs).
 
-        ``where`` may be a line alone; messages call the function ``shown``.
+        ``where`` may be just a line; messages call the function ``shown``.
         """
         lines = (where, None, None, None) if isinstance(where, int) else where
         return cls(None, 0, name_stack, (file, lines, function, shown or function), caller)
@@ -72,7 +72,7 @@ class SourceLocation:
             if code is None:
                 self._fixed = ("", (0, None, None, None), "", "")
             else:
-                # Code positions are listed by instruction, of two bytes each.
+                # Positions are listed per instruction of two bytes.
                 position = next(islice(code.co_positions(), self._offset // 2, None), (None,) * 4)
                 lines = (position[0] or code.co_firstlineno, *position[1:])
                 self._fixed = (code.co_filename, lines, code.co_qualname, code.co_qualname)
@@ -87,7 +87,7 @@ class SourceLocation:
 
     @property
     def column(self) -> int:
-        """Counted from 1, as editors do; 0 where it is not known."""
+        """The column counted from 1, as in editors; 0 if unknown."""
         column = self.range[2]
         return 0 if column is None else column + 1
 
@@ -98,7 +98,7 @@ class SourceLocation:
 
     @property
     def stack(self) -> Iterator[SourceLocation]:
-        """This place, and the calls that led here, innermost first."""
+        """This location, and the calls that led here, innermost first."""
         place: SourceLocation | None = self
         while place is not None:
             yield place
@@ -109,17 +109,17 @@ class SourceLocation:
         return self._code is not None or bool(self._fixed and self._fixed[0])
 
     def scoped(self, name_stack: str) -> SourceLocation:
-        """The same place under another name stack."""
+        """The same location with another name stack."""
         if name_stack == self.name_stack:
             return self
         return _place(self._code, self._offset, name_stack, self._fixed, self.caller)
 
     def within(self, scope: str) -> SourceLocation:
-        """The same place, its name stack below ``scope``."""
+        """The same location, with ``scope`` prepended to its name stack."""
         return self.scoped(joined(scope, self.name_stack)) if scope else self
 
     def transposed(self) -> SourceLocation:
-        """Where the cotangents of what was made here are: ``jvp(f)/dense`` becomes ``transpose(jvp(f))/dense``."""
+        """The location of the cotangents: ``jvp(f)/dense`` becomes ``transpose(jvp(f))/dense``."""
         first, slash, rest = self.name_stack.partition("/")
         return self.scoped(f"transpose({first}){slash}{rest}") if first.startswith("jvp(") else self
 
@@ -144,7 +144,7 @@ UNKNOWN = SourceLocation(None, 0)
 
 
 def joined(*names: str) -> str:
-    """A name stack of parts, some of which may be empty."""
+    """Join parts of a name stack, ignoring empty ones."""
     return "/".join(filter(None, names))
 
 
@@ -154,7 +154,7 @@ def _from_pickle(fixed: Fixed, name_stack: str, caller: SourceLocation | None) -
 
 #: by file
 _is_ours: dict[str, bool] = {}
-#: by what makes a place, and by the calls that lead to it; they keep what they are known by the identities of
+#: by the objects that determine a location, and by call stacks; they keep alive the objects whose identities are keys
 _interned: dict[tuple[Any, ...], SourceLocation] = {}
 _recorded: dict[tuple[Any, ...], SourceLocation] = {}
 
@@ -170,7 +170,7 @@ def _place(
 
 
 class _Recording(threading.local):
-    """What the programs that this thread traces are given: name scopes, and locations that take the frames' place."""
+    """Thread-local state of recording: name scopes, and locations that replace those of frames."""
 
     def __init__(self) -> None:
         self.name_stack: list[str] = []
@@ -181,7 +181,7 @@ _RECORDING = _Recording()
 
 
 def is_ours(code: CodeType) -> bool:
-    """Whether code lies between the user's program and the ops: in this package, or in a library that calls it."""
+    """Whether code is between the user's program and the ops: in this package, or in a library that calls it."""
     file = code.co_filename
     ours = _is_ours.get(file)
     if ours is None:
@@ -191,9 +191,9 @@ def is_ours(code: CodeType) -> bool:
 
 
 def current() -> SourceLocation:
-    """The innermost frames that are not ours, or the location that :class:`at` gives.
+    """The location of the innermost user frames, or the one set by :class:`at`.
 
-    ``config.traceback_in_locations_limit`` says how many frames.
+    ``config.traceback_in_locations_limit`` is the number of frames.
     """
     given = _RECORDING.given
     if given:
@@ -220,7 +220,7 @@ def current() -> SourceLocation:
 
 
 def _located(frames: list[FrameType], name_stack: str) -> SourceLocation:
-    """The first of ``frames``, as called from the others."""
+    """The location of the first of ``frames``, called from the others."""
     if not frames:
         return UNKNOWN
     caller = None
@@ -230,7 +230,7 @@ def _located(frames: list[FrameType], name_stack: str) -> SourceLocation:
 
 
 def warn(text: str, category: type[Warning]) -> None:
-    """Warn where the user's program is, however many frames of ours lie between."""
+    """Issue a warning at the user's line, skipping our own frames."""
     frame: FrameType | None = sys._getframe(1)
     level = 2
     while frame is not None and is_ours(frame.f_code):
@@ -242,7 +242,7 @@ def name_scope(name: str) -> AbstractContextManager[None]:
     """Prefix the name stack of locations recorded in the ``with`` block.
 
     Raises:
-      ArgumentTypeError: the name is no text.
+      ArgumentTypeError: the name is not a string.
 
     Example:
       >>> def f(x):
@@ -268,7 +268,8 @@ def _scope(name: str) -> Iterator[None]:
 
 @contextmanager
 def own_scope() -> Iterator[None]:
-    """An empty name stack for the ``with`` block: a function that is traced once may be called from many scopes."""
+    """Reset the name stack in the ``with`` block, since a function that is traced once may be called from many
+    scopes."""
     _RECORDING.name_stack.append("")
     try:
         yield
@@ -277,7 +278,7 @@ def own_scope() -> Iterator[None]:
 
 
 class at:
-    """``with at(location):`` records that location: what a pass adds on behalf of a line of the user's."""
+    """``with at(location):`` records that location, for equations that a pass adds on behalf of a user's line."""
 
     __slots__ = ("location",)
 

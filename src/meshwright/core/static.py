@@ -1,4 +1,4 @@
-"""Sizes and axes, which are Python integers once a program is traced: NumPy's and arrays' are turned into them."""
+"""Static sizes and axes: converts NumPy and array integers to Python integers."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from meshwright.errors import ArgumentError, ArgumentTypeError
 
 
 def static_index(value: Any, where: str, what: str = "a size or axis") -> int:
-    """``value`` (an integer, or an integer array of no dimensions) as a Python ``int``.
+    """``value`` (an integer, or an integer array without dimensions) as a Python ``int``.
 
     Raises:
-      ArgumentTypeError: it is none; a traced value raises its own error.
+      ArgumentTypeError: not an integer; a tracer raises its own error.
     """
     try:
         return int(operator.index(value))
     except TypeError as error:
         if hasattr(value, "aval") and not isinstance(error, ArgumentTypeError):
-            raise  # a tracer, which says where it comes from
+            raise  # from a tracer, whose message says where it comes from
         raise ArgumentTypeError(f"{where}: expected an integer as {what}, got {value!r}") from None
 
 
 def static_indices(values: Iterable[Any], where: str, what: str = "a size or axis") -> tuple[int, ...]:
-    """A sequence of integers, or a vector of them, as a tuple of Python ``int``.
+    """A sequence or vector of integers as a tuple of Python ``int``.
 
     Raises:
-      ArgumentTypeError: no sequence, or an element is no integer.
+      ArgumentTypeError: not a sequence, or an element is not an integer.
     """
     if not hasattr(values, "__iter__") and not hasattr(values, "__getitem__"):
         raise ArgumentTypeError(f"{where}: expected a sequence of integers, got {values!r}")
@@ -35,20 +35,20 @@ def static_indices(values: Iterable[Any], where: str, what: str = "a size or axi
 
 
 def static_shape(shape: Iterable[Any] | Any, where: str) -> tuple[int, ...]:
-    """A shape, or the size of its only dimension, as a tuple.
+    """A shape, or the size of a single dimension, as a tuple.
 
     Raises:
-      ArgumentTypeError: something else.
+      ArgumentTypeError: neither.
     """
     single = hasattr(shape, "__index__") and getattr(shape, "shape", ()) == ()
     return static_indices((shape,) if single else shape, where)
 
 
 def only_default(where: str, why: str, **given: Any) -> None:
-    """Refuse arguments that ``jax`` has for hardware or cases that are not ours: None and False say nothing.
+    """Refuse arguments of ``jax`` for other hardware or cases, unless they are None or False.
 
     Raises:
-      ArgumentError: one that says something; ``why`` says what to do.
+      ArgumentError: another value; ``why`` says what to do.
     """
     for name, value in given.items():
         if value is not None and value is not False:

@@ -1,8 +1,8 @@
-"""Tracebacks that end where the user's program ends: our own frames are taken out of them.
+"""Removes our own frames from tracebacks, so that they end at the user's program.
 
-A function of the user's that runs inside of ``jit`` or ``grad`` has twenty frames of ours around it and a few beneath.
-What the user can act on are the lines of that program, and the message. ``traceback_filtering`` set to "off" shows all,
-and so does any debugger that stops inside.
+A user's function inside ``jit`` or ``grad`` has twenty frames of ours around it and a few below. Users can act on the
+lines of their program, and the message. With ``traceback_filtering`` set to "off", all frames are shown; debuggers also
+see all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTE = "(frames of meshwright are left out; MESHWRIGHT_TRACEBACK_FILTERING=off 
 
 
 def without_own_frames(error: BaseException) -> BaseException:
-    """``error``, whose traceback, and those of its causes, have the user's frames only."""
+    """``error`` with only the user's frames in its traceback and those of its causes."""
     if config.traceback_filtering == "off":
         return error
     seen: BaseException | None = error
@@ -52,7 +52,7 @@ def _kept(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def boundary(function: F) -> F:
-    """``function``, where users' programs enter this package: errors leave it without our frames."""
+    """``function``, a public entry point of this package, with our frames removed from its errors."""
 
     @functools.wraps(function)
     def entered(*args: Any, **kwargs: Any) -> Any:
@@ -62,6 +62,6 @@ def boundary(function: F) -> F:
             without_own_frames(error)
             raise
 
-    # What users unwrap is their own function.
+    # inspect.unwrap should return the user's own function.
     entered.__wrapped__ = getattr(function, "__wrapped__", function)
     return entered  # type: ignore[return-value]

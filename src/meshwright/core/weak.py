@@ -1,8 +1,8 @@
-"""Tables that do not keep objects alive, and forget them without running Python code.
+"""Tables that do not keep objects alive, and drop them without running Python code.
 
-The callbacks of :mod:`weakref`'s own dictionaries are Python functions. Where Ctrl-C falls into one, Python has nobody
-to raise ``KeyboardInterrupt`` to: it prints "Exception ignored in", and the program goes on as if nothing had been.
-Freeing a traced program calls thousands of them. Those of the tables here are methods of ``dict``.
+The callbacks of dictionaries in :mod:`weakref` are Python functions. If Ctrl-C arrives in one of them, Python cannot
+raise ``KeyboardInterrupt`` to anyone: it prints "Exception ignored in", and the program continues. Freeing a traced
+program calls thousands of them. The callbacks here are methods of ``dict``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ V = TypeVar("V")
 
 
 class WeakKeys(Generic[K, V]):
-    """Values of objects, each kept as long as its object lives.
+    """Values for objects, each kept as long as its object lives.
 
-    Every method raises TypeError of an object that cannot be hashed or referred to weakly.
+    All methods raise TypeError for objects that are not hashable or not weakly referenceable.
     """
 
     __slots__ = ("_forget", "_values")
@@ -48,7 +48,7 @@ class WeakKeys(Generic[K, V]):
 
 
 class WeakValues(Generic[K, V]):
-    """Objects by their keys, each found as long as somebody else holds it."""
+    """Objects by key, each available as long as it is referenced elsewhere."""
 
     __slots__ = ("_refs",)
 
@@ -60,14 +60,14 @@ class WeakValues(Generic[K, V]):
         return None if reference is None else reference()
 
     def __setitem__(self, key: K, value: V) -> None:
-        self._refs[key] = ref(value, partial(self._refs.pop, key))  # the reference is pop's default
+        self._refs[key] = ref(value, partial(self._refs.pop, key))  # pop gets the reference as its default
 
     def __len__(self) -> int:
         return len(self._refs)
 
 
 def once_for_each(function: Callable[[Any], V]) -> Callable[[Any], V]:
-    """``function``, of one object, whose result is kept as long as that lives."""
+    """``function`` of one object, with the result cached as long as that lives."""
     known: WeakKeys[Any, V] = WeakKeys()
     unknown: Any = object()
 

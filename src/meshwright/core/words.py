@@ -1,10 +1,10 @@
-"""Numbers of things in messages."""
+"""Counts in messages."""
 
 from __future__ import annotations
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """``count`` things by name: ``many`` is the plural, which is ``one`` with an "s" if it is not given.
+    """``count`` and the noun; ``many`` is the plural, by default ``one`` with an "s".
 
     Example:
       >>> counted(1, "axis", "axes"), counted(2, "axis", "axes"), counted(0, "device")
@@ -14,7 +14,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def there_are(count: int, one: str = "", many: str = "") -> str:
-    """How many there are, as a clause; without ``one``, of things that were named before.
+    """A clause with a count; without ``one``, for things named before.
 
     Example:
       >>> there_are(1, "device"), there_are(2)

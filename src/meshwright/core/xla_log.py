@@ -1,6 +1,6 @@
-"""XLA's log: without the lines of its client, where the environment asks for none of its own.
+"""Silences log lines of XLA's client, unless the environment sets a log level.
 
-The first of ``jaxlib``'s libraries that is loaded reads this, so that it is imported before all of them.
+The first ``jaxlib`` library that is loaded reads the level, so this is imported before all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Input pipelines at the edges of a program: batches are brought to the mesh while it computes."""
+"""Input pipelines: batches are copied to the mesh while it computes."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ _END = object()
 
 
 def prefetch_to_mesh(iterator: Iterable[Any], sharding: Any, *, size: int = 2) -> Prefetched:
-    """The batches of ``iterator`` as arrays with ``sharding``, in order; up to ``size`` are brought there in advance.
+    """Iterate over the batches of ``iterator`` as arrays with ``sharding``, with up to ``size`` of them copied in
+    advance.
 
-    A thread takes batches, trees of NumPy arrays (of ``grain``, or any iterable), and copies them to the devices while
-    the program computes. With several processes each gives its part of a batch, as
-    :func:`make_array_from_process_local_data` takes it. What the iterable raises is raised here, in its turn; closing
-    the iterator that is returned, or letting it go, ends the thread.
+    A thread reads batches, trees of NumPy arrays (from ``grain``, or any iterable), and copies them to the devices
+    while the program computes. With several processes, each supplies its part of a batch, as for
+    :func:`make_array_from_process_local_data`. Exceptions of the iterable are raised here, in order. Closing the
+    returned iterator, or dropping it, ends the thread.
 
-    The thread is ahead of the program, and so is the state of ``iterator``, if it has one: what belongs into a
-    checkpoint is ``get_state()`` of the iterator that is returned, from which the next batch follows.
+    The thread runs ahead of the program, and with it the state of ``iterator``, if it has one. Checkpoints should store
+    ``get_state()`` of the returned iterator, from which the next batch follows.
 
     Args:
       sharding: one for all arrays, or a tree prefix of shardings.
 
     Raises:
-      ArgumentError: ``size`` is not positive. ArgumentTypeError: ``iterator`` is no iterable.
+      ArgumentError: ``size`` is not positive. ArgumentTypeError: ``iterator`` is not iterable.
 
     Example:
       >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), P("x"))
@@ -57,7 +58,7 @@ def prefetch_to_mesh(iterator: Iterable[Any], sharding: Any, *, size: int = 2) -
 
 
 class Prefetched(Iterator[Any]):
-    """Batches that a thread brings, from the first ``next()`` on, until all are taken or ``close()`` is called."""
+    """Batches that a thread prefetches, from the first ``next()`` until all are consumed or ``close()`` is called."""
 
     def __init__(self, batches: Iterable[Any], sharding: Any, size: int) -> None:
         self._batches, self._sharding = batches, sharding
@@ -76,18 +77,18 @@ class Prefetched(Iterator[Any]):
         return value
 
     def _taken(self) -> tuple[Any, Any, BaseException | None]:
-        """What comes next; the end, also where another thread closes this."""
+        """The next item, or the end, also if another thread closes this."""
         while not self._is_over:
             with suppress(queue.Empty):
                 return self._ready.get(timeout=0.1)
         return _END, None, None
 
     def get_state(self) -> Any:
-        """The state that the iterable, if it has a ``get_state()``, had after the batch that was taken last: with it
-        (``set_state()`` of another such iterable) the next one follows.
+        """The state of the iterable, if it has ``get_state()``, after the batch that was returned last. ``set_state()``
+        on another such iterable continues with the next batch.
 
         Raises:
-          ArgumentTypeError: it has none.
+          ArgumentTypeError: the iterable has no state.
         """
         self._start()
         if not hasattr(self._source, "get_state"):
@@ -97,7 +98,7 @@ class Prefetched(Iterator[Any]):
         return self._state
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop prefetching."""
         self._is_over = True
         if self._thread is not None:
             self._thread.stop.set()
@@ -106,7 +107,7 @@ class Prefetched(Iterator[Any]):
         if self._thread is None and not self._is_over:
             self._source = iter(self._batches)
             self._state = _state(self._source)
-            options = dict(vars(config))  # of this thread, such as a ``with enable_x64()``
+            options = dict(vars(config))  # the creating thread's, such as from ``with enable_x64()``
             work = partial(_work, self._source, self._sharding, self._ready, options, ref(self))
             self._thread = Background(work, "meshwright-prefetch")
 
@@ -120,7 +121,7 @@ def _work(
     source: Iterator[Any], sharding: Any, ready: queue.Queue[Any], options: dict[str, Any], owner: ref[Prefetched],
     stop: threading.Event,
 ) -> None:  # fmt: skip
-    """Bring batches until ``stop``, or until nobody has the ``owner`` of the queue any more."""
+    """Prefetch batches until ``stop`` is set, or the ``owner`` of the queue is garbage-collected."""
     vars(config).update(options)
     wanted = lambda: not stop.is_set() and owner() is not None  # noqa: E731
     try:
@@ -134,7 +135,7 @@ def _work(
 
 
 def _give(ready: queue.Queue[Any], item: Any, wanted: Callable[[], bool]) -> bool:
-    """Put an item into the queue when there is room; whether anybody is still waiting for it."""
+    """Put an item into the queue once there is room; returns whether it is still wanted."""
     while wanted():
         try:
             ready.put(item, timeout=0.1)

@@ -201,7 +201,7 @@ from meshwright.ops.window.reductions import reduce_window
 from meshwright.transforms.autodiff import stop_gradient
 from meshwright.transforms.implicit import custom_linear_solve, custom_root
 
-#: may have nothing to do to what they are given
+#: functions that may return their argument unchanged
 for _name in (
     "associative_scan", "broadcast", "broadcast_in_dim", "broadcast_like", "broadcast_to_rank", "collapse",
     "concatenate", "convert_element_type", "expand_dims", "index_in_dim", "pad", "reduce", "reduce_and", "reduce_max",

@@ -1,6 +1,6 @@
-"""What convolutions are made of, as functions: patches, kernels that are not shared, the shapes of results.
+"""Convolution utilities: patches, unshared kernels, and result shapes.
 
-Names and conventions are those of ``jax.lax``.
+Names and conventions follow ``jax.lax``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def conv_general_dilated_patches(
     lhs_dilation: Sequence[int] | None = None, rhs_dilation: Sequence[int] | None = None,
     dimension_numbers: Any = None, precision: PrecisionLike = None, preferred_element_type: Any = None,
 ) -> Any:  # fmt: skip
-    """What a kernel of ``filter_shape`` sees at each of its positions over ``lhs``, as features of the result.
+    """Extract the window of size ``filter_shape`` at each position of a convolution over ``lhs``, as output features.
 
-    The features of a position are those of ``lhs``, the first major, each with the window's elements in the order of
-    the kernel's spatial dimensions. Parameters are those of :func:`conv_general_dilated`.
+    The features of a position are those of ``lhs`` (major), each with the window's elements in the order of the
+    kernel's spatial dimensions. Parameters are those of :func:`conv_general_dilated`.
 
     Raises:
-      ShapeError: parameters that do not fit ``lhs``.
+      ShapeError: parameters do not fit ``lhs``.
       ArgumentError: malformed parameters.
 
     Example:
@@ -74,14 +74,14 @@ def conv_general_dilated_local(
     dimension_numbers: Any = None,
     precision: PrecisionLike = None,
 ) -> Any:
-    """Convolution with a kernel of its own at each position (a locally connected layer).
+    """Convolution with a separate kernel at each position (a locally connected layer).
 
-    The spatial dimensions of ``rhs`` are those of the result, and its input features what
-    :func:`conv_general_dilated_patches` gives with ``filter_shape``. Other parameters are those of
+    The spatial dimensions of ``rhs`` are those of the result, and its input features are those of
+    :func:`conv_general_dilated_patches` with ``filter_shape``. Other parameters are those of
     :func:`conv_general_dilated`.
 
     Raises:
-      ShapeError: operands that do not fit each other or the parameters.
+      ShapeError: operands do not fit each other or the parameters.
       ArgumentError: malformed parameters.
 
     Example:
@@ -103,17 +103,17 @@ def conv_general_dilated_local(
             f"rhs of shape {kernel} must have as many input features and the same positions"
         )
     out = dot_general(rhs, patches, (((inputs,), (features,)), (tuple(kernel_space), tuple(space))), precision)
-    # The positions, output features, batch.
+    # The result has positions, output features, batch.
     order = [*space, features, batch]
     return transpose(out, np.argsort(order).tolist())
 
 
 # --- shapes -------------------------------------------------------------------------------------------------
 def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[Shape, Shape, Shape]:
-    """The permutations that bring ``lhs``, the kernel and the result to batch (or output) and features first.
+    """The permutations that move batch (or output) and feature dimensions of ``lhs``, kernel and result first.
 
     Raises:
-      ArgumentError: specs that do not name each dimension once.
+      ArgumentError: specs do not name each dimension once.
 
     Example:
       >>> lax.conv_general_permutations(("NHWC", "HWIO", "NHWC"))
@@ -149,7 +149,7 @@ def conv_shape_tuple(
     """The shape of the convolution of ``[N, C, ...]`` with ``[O, I, ...]``.
 
     Raises:
-      ShapeError, ArgumentError: parameters that do not fit.
+      ShapeError, ArgumentError: parameters do not fit.
 
     Example:
       >>> lax.conv_shape_tuple((2, 3, 8, 9), (4, 3, 3, 2), (2, 1), [(1, 1), (0, 0)])
@@ -207,7 +207,7 @@ def reduce_window_shape_tuple(
     """The shape of a :func:`reduce_window`: the number of windows in each dimension.
 
     Raises:
-      ShapeError, ArgumentError: parameters that do not fit.
+      ShapeError, ArgumentError: parameters do not fit.
 
     Example:
       >>> lax.reduce_window_shape_tuple((7, 6), (3, 2), (2, 2), [(0, 0), (1, 1)])

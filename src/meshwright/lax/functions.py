@@ -1,4 +1,4 @@
-"""The small functions of ``meshwright.lax``: each is one or two ops with the conventions of ``jax.lax``."""
+"""The small functions of ``meshwright.lax``: one or two ops each, with the conventions of ``jax.lax``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape
 
 
 class RoundingMethod(enum.Enum):
-    """What :func:`round` does halfway between two integers."""
+    """How :func:`round` rounds halfway cases."""
 
     AWAY_FROM_ZERO = 0
     TO_NEAREST_EVEN = 1
@@ -50,7 +50,7 @@ class RoundingMethod(enum.Enum):
 
 # --- elementwise ------------------------------------------------------------------------------------------------
 def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Any:
-    """``x`` rounded to integers, halves by ``rounding_method``.
+    """Round ``x`` to integers, halfway cases by ``rounding_method``.
 
     Example:
       >>> lax.round(jnp.array([0.5, 1.5, 2.5])).tolist()
@@ -60,10 +60,10 @@ def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZER
 
 
 def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
-    """``x * y``, elementwise; of bools, whether both hold. With ``out_dtype`` the operands are converted to it first.
+    """``x * y``, elementwise; logical and for bools. With ``out_dtype`` the operands are converted to it first.
 
     Raises:
-      DTypeError: two dtypes. ShapeError: shapes that are not equal but for sizes of 1, and no scalars.
+      DTypeError: different dtypes. ShapeError: shapes that are neither scalar nor equal except for sizes of 1.
 
     Example:
       >>> lax.mul(jnp.array([1, 2]), 3).tolist(), lax.mul(np.int8(100), np.int8(2), out_dtype="int32").item()
@@ -76,7 +76,7 @@ def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
 
 
 def reciprocal(x: Any) -> Any:
-    """``1 / x``, elementwise, of floats or complex numbers.
+    """``1 / x`` for floats or complex numbers, elementwise.
 
     Raises:
       DTypeError: ``x`` holds integers or bools.
@@ -92,7 +92,7 @@ def reciprocal(x: Any) -> Any:
 
 
 def conj(x: Any) -> Any:
-    """The complex conjugate, elementwise; of floats, the complex numbers with imaginary part 0.
+    """The complex conjugate, elementwise; floats become complex numbers with imaginary part 0.
 
     Raises:
       DTypeError: ``x`` holds integers or bools.
@@ -120,13 +120,13 @@ def select_n(which: Any, *cases: Any) -> Any:
 
 
 def convert_element_type(operand: Any, new_dtype: Any) -> Any:
-    """``operand`` in another dtype, elementwise.
+    """Convert ``operand`` to another dtype, elementwise.
 
-    Floats become integers towards zero, numbers become bools by being other than zero, and complex numbers lose their
-    imaginary parts.
+    Floats are rounded to integers towards zero, nonzero numbers become true, and complex numbers lose their imaginary
+    parts.
 
     Raises:
-      DTypeError: there is no such dtype.
+      DTypeError: an unknown dtype.
 
     Example:
       >>> lax.convert_element_type(jnp.array([1.7, -2.9, 0.]), np.int32).tolist()
@@ -136,13 +136,13 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Any:
 
 
 def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
-    """The bits of ``operand`` read as ``new_dtype``.
+    """The bits of ``operand`` reinterpreted as ``new_dtype``.
 
-    To a narrower dtype a last dimension is added, to a wider one the last dimension is consumed, as in StableHLO.
+    A narrower dtype adds a last dimension, a wider one consumes it, as in StableHLO.
 
     Raises:
-      DTypeError: widths that do not divide each other, bools and complex numbers.
-      ShapeError: a last dimension that does not fit.
+      DTypeError: widths that do not divide each other, or bools or complex numbers.
+      ShapeError: the last dimension does not match the widths.
 
     Example:
       >>> lax.bitcast_convert_type(jnp.array([1., -2.]), np.uint32).tolist()
@@ -159,12 +159,12 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
 
 
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
-    """Floats rounded to a format with fewer exponent and mantissa bits, kept in their dtype.
+    """Round floats to a format with the given exponent and mantissa bits, keeping their dtype.
 
-    What is too large for the format becomes infinite.
+    Values too large for the format become infinite.
 
     Raises:
-      DTypeError: ``operand`` does not hold floats. ArgumentError: no exponent, or a negative number of bits.
+      DTypeError: ``operand`` is not of floats. ArgumentError: no exponent bits, or a negative number of bits.
 
     Example:
       >>> lax.reduce_precision(jnp.array([1.2, 3.3, 1e6]), 5, 2).tolist()
@@ -176,10 +176,10 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> An
 
 
 def dtype(x: Any) -> np.dtype:
-    """The dtype of an array or of a Python number, or the one that a type or a name means.
+    """The dtype of an array or Python number, or of a type or name.
 
     Raises:
-      DTypeError: there is no such dtype.
+      DTypeError: an unknown dtype.
 
     Example:
       >>> lax.dtype(jnp.arange(3)), lax.dtype(2.5), lax.dtype("int8")
@@ -201,7 +201,7 @@ def shape_as_value(shape: Sequence[int]) -> Any:
 
 
 def optimization_barrier(operand: Any, /) -> Any:
-    """A tree of arrays as it is, which XLA computes before anything that uses the results, and not again.
+    """A tree of arrays, unchanged; XLA computes it before anything that uses the results, and does not recompute it.
 
     Example:
       >>> x, y = lax.optimization_barrier((jnp.array([1, 2]), jnp.array(3)))
@@ -217,14 +217,14 @@ def scatter_apply(
     update_shape: Sequence[int] = (), indices_are_sorted: bool = False, unique_indices: bool = False,
     mode: str | GatherScatterMode | None = None,
 ) -> Any:  # fmt: skip
-    """``operand`` with ``func`` applied to the elements in its windows at ``scatter_indices``.
+    """Apply ``func`` to the elements of ``operand`` in the windows at ``scatter_indices``.
 
-    ``update_shape`` is that of the updates which another scatter would take. Where windows overlap, ``func`` is applied
-    once for each.
+    ``update_shape`` is the shape that the updates of another scatter would have. Where windows overlap, ``func`` is
+    applied once for each.
 
     Raises:
-      ShapeError: dimension numbers that do not fit the shapes.
-      DTypeError: indices that are not integers.
+      ShapeError: dimension numbers do not fit the shapes.
+      DTypeError: indices are not integers.
       ArgumentError: an unknown mode.
 
     Example:
@@ -285,7 +285,7 @@ def pshuffle(x: Any, axis_name: str | Sequence[str], perm: Sequence[int]) -> Any
 
     Raises:
       UnboundAxisError: the axis is not in scope.
-      ArgumentError: ``perm`` is no permutation of the positions.
+      ArgumentError: ``perm`` is not a permutation of the positions.
 
     Example:
       >>> mw.vmap(lambda v: lax.pshuffle(v, "i", [2, 0, 1]), axis_name="i")(jnp.array([4, 6, 9])).tolist()
@@ -300,13 +300,13 @@ def pshuffle(x: Any, axis_name: str | Sequence[str], perm: Sequence[int]) -> Any
 
 
 def pswapaxes(x: Any, axis_name: str, axis: int, *, axis_index_groups: Sequence[Sequence[int]] | None = None) -> Any:
-    """The named axis, or each of its groups, and dimension ``axis``, which must be as large, change places.
+    """Swap the named axis, or each of its groups, with dimension ``axis``, which must have the same size.
 
     Raises:
       UnboundAxisError: the axis is not in scope.
       ShapeError: the dimension has another size.
-      AxisError: it does not exist.
-      ArgumentError: groups that do not have each position once.
+      AxisError: it is out of range.
+      ArgumentError: the groups do not contain each position once.
 
     Example:
       >>> mw.vmap(lambda row: lax.pswapaxes(row, "i", 0), axis_name="i")(jnp.array([[1, 2], [3, 4]])).tolist()
@@ -318,7 +318,7 @@ def pswapaxes(x: Any, axis_name: str, axis: int, *, axis_index_groups: Sequence[
 def platform_dependent(
     *args: Any, default: Callable[..., Any] | None = None, **per_platform: Callable[..., Any]
 ) -> Any:
-    """The function given for the platform that programs are compiled for (``cpu``), else ``default``, of ``args``.
+    """Apply to ``args`` the function given for the current platform (``cpu``, ...), or else ``default``.
 
     Raises:
       ArgumentError: neither is given.
@@ -337,13 +337,13 @@ def platform_dependent(
 
 # --- functions as one -----------------------------------------------------------------------------------------
 def composite(decomposition: Callable[..., Any], name: str, version: int = 0) -> Callable[..., Any]:
-    """``decomposition`` as an operation with a name: one call in jaxprs, written out when they are compiled.
+    """Name ``decomposition`` as one operation: one call in jaxprs, inlined when compiled.
 
-    Keyword arguments of the function returned are attributes: hashable Python values, not arrays. Derivatives, batching
-    and partitioning are those of the decomposition. ``version`` is for compilers that know the operation; none do here.
+    Keyword arguments of the returned function are attributes: hashable Python values, not arrays. Derivatives, batching
+    and partitioning are those of the decomposition. ``version`` is for compilers that know the operation; none here do.
 
     Raises:
-      ArgumentTypeError: ``name`` is no string that is not empty, or ``version`` no integer.
+      ArgumentTypeError: ``name`` is not a nonempty string, or ``version`` not an integer.
 
     Example:
       >>> tangent = lax.composite(lambda x, scale: scale * jnp.sin(x) / jnp.cos(x), "my.tangent")

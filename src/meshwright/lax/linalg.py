@@ -32,10 +32,10 @@ _ONE_WAY = "there is one way, LAPACK's; leave it out"
 
 
 def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
-    """The lower Cholesky factor of positive definite matrices, shape (..., n, n); NaN for others.
+    """The lower Cholesky factor of positive definite matrices, shape (..., n, n); NaN for other matrices.
 
     Args:
-      symmetrize_input: use ``(x + x^H) / 2``, so that derivatives are symmetric; else the lower triangle alone.
+      symmetrize_input: use ``(x + x^H) / 2``, so that derivatives are symmetric; if false, only the lower triangle.
 
     Example:
       >>> lax.linalg.cholesky(mnp.array([[4.0, 2.0], [2.0, 5.0]])).tolist()
@@ -45,7 +45,7 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
 
 
 def _averaged(x: Any, symmetrize_input: bool) -> Any:
-    """``x``; where it is averaged with its transpose, integers become floats by that."""
+    """``x`` as floats if it will be averaged with its transpose."""
     whole = symmetrize_input and _dtypes.is_integer(_typeof(x).dtype)
     return _convert(x, _dtypes.inexact(_typeof(x).dtype)) if whole else x
 
@@ -54,13 +54,13 @@ def eig(
     x: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True,
     enable_eigvec_derivs: bool = False, implementation: Any = None, use_magma: bool | None = None,
 ) -> list[Any]:  # fmt: skip
-    """``[values]`` of matrices of shape (..., n, n), then left and right eigenvectors as asked for; all complex.
+    """``[values]`` of matrices of shape (..., n, n), then the requested left and right eigenvectors; all complex.
 
     Args:
-      enable_eigvec_derivs: no effect: eigenvectors have derivatives where they are known.
+      enable_eigvec_derivs: no effect; eigenvectors have derivatives where these are known.
 
     Raises:
-      ArgumentError: an implementation, of which there is one.
+      ArgumentError: ``implementation`` is given; there is only one.
 
     Example:
       >>> values, right = lax.linalg.eig(mnp.array([[0.0, 1.0], [0.0, 2.0]]), compute_left_eigenvectors=False)
@@ -80,13 +80,13 @@ def eigh(
     """``[vectors, values]`` of Hermitian matrices, shape (..., n, n); eigenvalues ascend.
 
     Args:
-      lower: which triangle is read, without ``symmetrize_input``.
+      lower: which triangle is read without ``symmetrize_input``.
       symmetrize_input: use ``(x + x^H) / 2``, so that derivatives are symmetric.
-      sort_eigenvalues: no effect: they come in order.
-      subset_by_index: (start, stop): which eigenvalues and vectors to return.
+      sort_eigenvalues: no effect; they are always sorted.
+      subset_by_index: (start, stop): the range of eigenvalues and vectors to return.
 
     Raises:
-      ArgumentError: an implementation, of which there is one, or a subset that is not inside.
+      ArgumentError: ``implementation`` is given (there is only one), or the subset is out of range.
 
     Example:
       >>> vectors, values = lax.linalg.eigh(mnp.array([[2.0, 1.0], [1.0, 2.0]]))
@@ -118,11 +118,11 @@ def lu(x: Any) -> list[Any]:
 def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None) -> list[Any]:
     """``[q, r]`` of matrices of shape (..., m, n), with unitary ``q`` and ``q r = x``.
 
-    With ``pivoting`` it is ``[q, r, p]`` with ``q r = x[:, p]``: an order of columns, shape (..., n), in which the
-    diagonal of ``r`` falls.
+    With ``pivoting``, ``[q, r, p]`` with ``q r = x[:, p]``, where ``p``, shape (..., n), orders the columns so that the
+    diagonal of ``r`` decreases.
 
     Raises:
-      ArgumentError: an implementation, of which there is one.
+      ArgumentError: ``use_magma`` is given; there is only one implementation.
 
     Example:
       >>> q, r = lax.linalg.qr(mnp.array([[2.0, 0.0], [0.0, 3.0]]))
@@ -136,10 +136,11 @@ def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma:
 def schur(
     x: Any, *, compute_schur_vectors: bool = True, sort_eig_vals: bool = False, select_callable: Any = None
 ) -> list[Any]:
-    """``[t, vectors]``: (quasi) triangular ``t`` and unitary vectors with ``vectors t vectors^H = x``; or ``[t]``.
+    """``[t, vectors]`` with (quasi) triangular ``t``, unitary vectors and ``vectors t vectors^H = x``, or ``[t]``
+    alone.
 
     Raises:
-      ArgumentError: eigenvalues in an order.
+      ArgumentError: sorting of eigenvalues is requested.
 
     Example:
       >>> lax.linalg.schur(mnp.array([[1.0, 2.0], [0.0, 3.0]]))[0].tolist()
@@ -154,13 +155,13 @@ def svd(
     x: Any, *, full_matrices: bool = True, compute_uv: bool = True, subset_by_index: tuple[int, int] | None = None,
     algorithm: Any = None,
 ) -> Any:  # fmt: skip
-    """``[u, values, vh]`` of matrices of shape (..., m, n), or the singular values alone; they descend.
+    """``[u, values, vh]`` of matrices of shape (..., m, n), or only the singular values, in descending order.
 
     Args:
-      subset_by_index: (start, stop): which singular values and vectors to return.
+      subset_by_index: (start, stop): the range of singular values and vectors to return.
 
     Raises:
-      ArgumentError: an algorithm, of which there is one, or a subset that is not inside.
+      ArgumentError: ``algorithm`` is given (there is only one), or the subset is out of range.
 
     Example:
       >>> lax.linalg.svd(mnp.array([[3.0, 0.0], [0.0, 4.0]]), compute_uv=False).round(4).tolist()
@@ -183,11 +184,11 @@ def qdwh(
     x: Any, *, is_hermitian: bool = False, max_iterations: int | None = None, eps: float | None = None,
     dynamic_shape: tuple[int, int] | None = None,
 ) -> tuple[Any, Any, Any, Any]:  # fmt: skip
-    """``(u, h, iterations, converged)``: the polar decomposition ``x = u h`` of a matrix, as
-    :func:`meshwright.scipy.linalg.polar` has it.
+    """``(u, h, iterations, converged)``: the polar decomposition ``x = u h`` of a matrix, as in
+    :func:`meshwright.scipy.linalg.polar`.
 
     Raises:
-      ArgumentError: ``dynamic_shape``; shapes are known.
+      ArgumentError: ``dynamic_shape`` is given; shapes are static.
 
     Example:
       >>> lax.linalg.qdwh(mnp.array([[2.0, 0.0], [0.0, 3.0]]))[0].round(4).tolist()
@@ -198,12 +199,12 @@ def qdwh(
 
 
 def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Any:
-    """``x`` with ``a x = b`` for ``a`` with three diagonals, shapes (..., n), and ``b`` of shape (..., n, k).
+    """Solve ``a x = b`` for tridiagonal ``a``, with diagonals of shape (..., n), and ``b`` of shape (..., n, k).
 
     The first element of ``dl`` and the last of ``du`` are not used.
 
     Raises:
-      ArgumentError: ``perturb_singular``; singular systems give infinities or NaN.
+      ArgumentError: ``perturb_singular`` is set; singular systems give infinities or NaN.
 
     Example:
       >>> ones = mnp.ones(2)
@@ -220,7 +221,7 @@ def symmetric_product(
     """``alpha a a^T + beta c``, shape (..., n, n), symmetric where ``c`` is.
 
     Args:
-      symmetrize_output: the lower triangle above the diagonal, too, whatever ``c`` has there.
+      symmetrize_output: mirror the lower triangle above the diagonal, regardless of ``c`` there.
 
     Example:
       >>> lax.linalg.symmetric_product(mnp.array([[1.0], [2.0]]), mnp.eye(2), beta=3.0).tolist()

@@ -1,7 +1,7 @@
-"""``meshwright.lax.linalg.qdwh``: the polar decomposition by dynamically weighted Halley iterations.
+"""``meshwright.lax.linalg.qdwh``: the polar decomposition by QR-based dynamically weighted Halley iterations.
 
-Nakatsukasa, Bai and Gygi 2010, "Optimizing Halley's iteration for computing the matrix polar decomposition". Only
-products, QR and Cholesky factors are needed; singular values from the dtype's precision to 1 are all 1 after six steps.
+Nakatsukasa, Bai and Gygi 2010, "Optimizing Halley's iteration for computing the matrix polar decomposition". It needs
+only products and QR and Cholesky factors. Six steps bring all singular values between the dtype's precision and 1 to 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
 
 def _weights(eps: float, most: int) -> Iterator[tuple[float, float, float]]:
-    """Halley's coefficients for singular values from ``eps`` to 1, step by step: they do not depend on the matrix."""
+    """The coefficients of each step for singular values from ``eps`` to 1; they do not depend on the matrix."""
     low = eps
     for _ in range(most):
         d = float(np.cbrt(4 * (1 / low**2 - 1) / low**2))
@@ -43,7 +43,7 @@ def _weights(eps: float, most: int) -> Iterator[tuple[float, float, float]]:
 
 
 def _by_qr(u: Any, a: float, b: float, c: float) -> Any:
-    """A step that is stable where the weights are large."""
+    """One step, in a form that is stable for large weights."""
     m, n = typeof(u).shape
     q, _ = qr(concatenate([math.sqrt(c) * u, eye(n, n, typeof(u).dtype)], 0), full_matrices=False)
     top, bottom = slice_in_dim(q, 0, m), slice_in_dim(q, m, m + n)
@@ -51,7 +51,7 @@ def _by_qr(u: Any, a: float, b: float, c: float) -> Any:
 
 
 def _by_cholesky(u: Any, a: float, b: float, c: float) -> Any:
-    """The same with half the arithmetic."""
+    """One step with half the arithmetic."""
     factor = cholesky(plus_identity(c * matmul(adjoint(u), u)))
     right = triangular_solve(factor, adjoint(u), left_side=True, lower=True)
     right = triangular_solve(factor, right, left_side=True, lower=True, transpose_a=True, conjugate_a=True)
@@ -59,7 +59,7 @@ def _by_cholesky(u: Any, a: float, b: float, c: float) -> Any:
 
 
 def _size(x: Any) -> Any:
-    """Frobenius's norm."""
+    """The Frobenius norm."""
     return sqrt(reduce_sum(abs_(x) * abs_(x), (0, 1)))
 
 
@@ -74,15 +74,15 @@ def qdwh(
 
     Args:
       x: shape (m, n), m >= n.
-      is_hermitian: ``x`` is Hermitian, and so will ``u`` be, exactly.
-      max_iterations: most steps; 10 unless given.
-      eps: precision to reach; that of the dtype unless given.
+      is_hermitian: ``x`` is Hermitian; ``u`` is then exactly Hermitian too.
+      max_iterations: the maximum number of steps, by default 10.
+      eps: the precision to reach, by default that of the dtype.
 
     Returns:
-      ``u`` (m, n), ``h`` (n, n), the number of steps, and whether the last one changed nothing any more.
+      ``u`` (m, n), ``h`` (n, n), the number of steps, and whether the iteration converged.
 
     Raises:
-      ShapeError: no matrix, or one with more columns than rows. DTypeError: neither floating-point nor complex.
+      ShapeError: not a matrix, or one with more columns than rows. DTypeError: neither floating-point nor complex.
 
     Example:
       >>> u, h, steps, converged = lax.linalg.qdwh(mnp.array([[0.0, 2.0], [-3.0, 0.0]]))
@@ -111,13 +111,13 @@ def qdwh(
     for weights in _weights(eps, most):
         u, converged = improved(u, *weights)
         steps += 1
-    # Singular values below the precision take some steps more, of Halley's plain iteration.
+    # Singular values below the precision need a few more steps, of the unweighted Halley iteration.
     u, count, converged = while_loop(
         lambda state: (state[1] < most) & ~state[2],
         lambda state: _counted(state[1], improved(state[0], 3.0, 1.0, 3.0)),
         (u, np.int32(steps), converged),
     )
-    # One step of Newton and Schulz restores the digits that rounding took.
+    # One Newton-Schulz step restores the digits lost to rounding.
     u = 1.5 * u - 0.5 * matmul(u, matmul(adjoint(u), u))
     u = 0.5 * hermitian(u) if is_hermitian else u
     return u, 0.5 * hermitian(matmul(adjoint(u), x)), count, converged

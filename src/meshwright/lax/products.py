@@ -1,4 +1,4 @@
-"""Products of ``meshwright.lax``: :func:`dot_general` with its everyday forms, and convolution."""
+"""The products of ``meshwright.lax``: :func:`dot_general` and its common forms, and convolution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from meshwright.ops.products import dot as dot_functions
 
 
 def _placed(product: Callable[..., Any], kind: Any) -> Callable[..., Any]:
-    """``product`` with a parameter more, ``out_sharding``: that of the result."""
+    """``product`` with an additional parameter ``out_sharding``, the sharding of the result."""
     signature = inspect.signature(product)
     signature = signature.replace(
         parameters=[*signature.parameters.values(), inspect.Parameter("out_sharding", kind, default=None)]
@@ -47,7 +47,7 @@ def dot(
     """The product of vectors and matrices, or with ``dimension_numbers`` :func:`dot_general`.
 
     Raises:
-      ShapeError: operands of other than 1 or 2 dimensions without ``dimension_numbers``, or sizes that differ.
+      ShapeError: operands without 1 or 2 dimensions and no ``dimension_numbers``, or sizes that differ.
       ArgumentError: an unknown ``precision``.
       ShardingError, MeshError: ``out_sharding`` does not fit.
 
@@ -87,8 +87,8 @@ def pdot(
     x: Any, y: Any, axis_name: Any, pos_contract: Any = ((), ()), pos_batch: Any = ((), ()),
     precision: PrecisionLike = None,
 ) -> Any:  # fmt: skip
-    """The product of ``x`` and ``y`` along named axes, and along the dimensions ``pos_contract``. Today's way: ``psum``
-    of :func:`dot_general`.
+    """Contract ``x`` and ``y`` along named axes and the dimensions ``pos_contract``. Prefer ``psum`` of
+    :func:`dot_general`.
 
     Example:
       >>> rows = mw.vmap(lambda x, y: lax.pdot(x, y, "i"), axis_name="i")

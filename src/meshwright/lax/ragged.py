@@ -1,9 +1,8 @@
 """Groups of rows of different sizes, as in mixtures of experts: products with them (``ragged_dot`` of ``jax.lax``), and
 their exchange between devices (``ragged_all_to_all``).
 
-In a product a group's rows are the operand with zeros elsewhere; with the groups as one dimension more these are
-ordinary products, which every transformation and the partitioner know. The arithmetic done is that of every row with
-every group.
+In a product, the operand is masked to each group's rows, with groups as an additional dimension. That makes ordinary
+products, which all transformations and the partitioner support, at the cost of multiplying every row with every group.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from meshwright.ops.shape.rearrange import move_dim, transpose
 
 @dataclass(frozen=True)
 class RaggedDotDimensionNumbers:
-    """Which dimensions :func:`ragged_dot_general` pairs, cuts into groups, and counts groups with.
+    """Dimension numbers of :func:`ragged_dot_general`: which dimensions are paired, ragged, and count groups.
 
     dot_dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``.
     lhs_ragged_dimensions: the one dimension of ``lhs`` that consists of groups.
-    rhs_group_dimensions: the one dimension of ``rhs`` that has an entry for each group, if any.
+    rhs_group_dimensions: the one dimension of ``rhs`` with an entry per group, if any.
     """
 
     dot_dimension_numbers: Any
@@ -58,13 +57,13 @@ def ragged_dot(
     lhs: Any, rhs: Any, group_sizes: Any, precision: PrecisionLike = None, preferred_element_type: Any = None,
     group_offset: Any = None, out_sharding: Any = None,
 ) -> Any:  # fmt: skip
-    """``lhs [m, k]`` times ``rhs [g, k, n]``: the first ``group_sizes[0]`` rows by ``rhs[0]``, and so on.
+    """Multiply ``lhs [m, k]`` by ``rhs [g, k, n]``: the first ``group_sizes[0]`` rows by ``rhs[0]``, and so on.
 
-    ``group_sizes`` are ``g`` integers; rows behind the last group give zeros.
+    ``group_sizes`` are ``g`` integers; rows after the last group give zeros.
 
     Raises:
-      ShapeError: shapes that do not fit.
-      DTypeError: ``group_sizes`` that are not integers.
+      ShapeError: shapes do not fit.
+      DTypeError: ``group_sizes`` are not integers.
       ArgumentError: an unknown ``precision``.
       RuleError: ``group_offset`` is given.
       ShardingError, MeshError: ``out_sharding`` does not fit.
@@ -85,22 +84,23 @@ def ragged_dot_general(
     precision: PrecisionLike = None, preferred_element_type: Any = None, group_offset: Any = None,
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
-    """:func:`dot_general` where one dimension of ``lhs`` consists of groups, whose sizes are values.
+    """:func:`dot_general` where one dimension of ``lhs`` consists of groups, whose sizes are data.
 
-    What that dimension is decides what is made:
+    The kind of that dimension determines the result:
 
-    - one of the result (``m``): its groups meet the entries of the group dimension of ``rhs``, ``[b.., m.., k..]``
-      times ``[g, b.., k.., n..]`` giving ``[b.., m.., n..]``;
-    - a contracting one: each group is summed by itself, the result being ``[g, b.., m.., n..]``;
-    - a batch dimension: the product is :func:`dot_general`'s.
+    - a free dimension (``m``): its groups are multiplied by the entries of the group dimension of ``rhs``; ``[b.., m..,
+    k..]``
+      times ``[g, b.., k.., n..]`` gives ``[b.., m.., n..]``;
+    - a contracting dimension: each group is summed separately, which gives ``[g, b.., m.., n..]``;
+    - a batch dimension: the same as :func:`dot_general`.
 
-    ``group_sizes [g]`` holds for all, or has leading dimensions: the batch dimensions and the dimensions of the same
-    kind as the ragged one that come before it.
+    ``group_sizes [g]`` applies to all, or has leading dimensions: the batch dimensions, and the dimensions of the same
+    kind as the ragged one that precede it.
 
     Raises:
-      ShapeError: shapes or dimension numbers that do not fit.
-      DTypeError: ``group_sizes`` that are not integers.
-      ArgumentError: not one ragged dimension, or an unknown ``precision``.
+      ShapeError: shapes or dimension numbers do not fit.
+      DTypeError: ``group_sizes`` are not integers.
+      ArgumentError: not exactly one ragged dimension, or an unknown ``precision``.
       RuleError: ``group_offset`` is given.
       ShardingError, MeshError: ``out_sharding`` does not fit.
 
@@ -148,9 +148,9 @@ def ragged_dot_general(
 
 
 def _in_groups(name: str, lhs: Any, sizes: Any, outer: tuple[int, ...], ragged: int) -> Any:
-    """``lhs`` once for each group, in a new leading dimension, with zeros outside of the group.
+    """``lhs`` once per group along a new leading dimension, with zeros outside the group.
 
-    ``sizes`` has a last dimension of groups, and may have one for each dimension in ``outer``.
+    ``sizes`` has groups as its last dimension, and may have one more dimension for each in ``outer``.
     """
     aval, given = typeof(lhs), typeof(sizes).shape
     if len(given) not in (1, len(outer) + 1) or (len(given) > 1 and given[:-1] != tuple(aval.shape[d] for d in outer)):
@@ -177,16 +177,16 @@ def ragged_all_to_all(
     operand: Any, output: Any, input_offsets: Any, send_sizes: Any, output_offsets: Any, recv_sizes: Any, *,
     axis_name: Any, axis_index_groups: Groups = None,
 ) -> Any:  # fmt: skip
-    """``output [m, ...]`` with rows that come from the ``operand [n, ...]`` of each position along the named axes.
+    """Write rows from the ``operand [n, ...]`` of each position along the named axes into ``output [m, ...]``.
 
-    Position ``i`` is sent the ``send_sizes[i]`` rows from ``input_offsets[i]`` on, which it has from row
-    ``output_offsets[i]`` of its result on; it is to know their number as its ``recv_sizes`` at this position. The four
-    are ``[k]`` integers; with ``k`` several times the positions, each is sent that many slices. The operands are
-    gathered: what is sent is their size, not that of the slices. No row may be written by two slices.
+    Each position sends position ``i`` the ``send_sizes[i]`` rows from ``input_offsets[i]`` on, which position ``i``
+    stores from row ``output_offsets[i]`` on; it must know their number as its ``recv_sizes`` for the sender. The four
+    are ``[k]`` integers; if ``k`` is a multiple of the number of positions, each is sent that many slices. The operands
+    are gathered, so the bytes sent depend on their size, not on that of the slices. Slices must not write the same row.
 
     Raises:
-      ShapeError: shapes that do not fit each other, or the number of positions.
-      DTypeError: ``operand`` and ``output`` of different dtypes, or offsets and sizes that are no integers.
+      ShapeError: shapes do not fit each other or the number of positions.
+      DTypeError: ``operand`` and ``output`` have different dtypes, or offsets and sizes are not integers.
       UnboundAxisError, ArgumentError: as :func:`all_to_all`.
 
     Example:

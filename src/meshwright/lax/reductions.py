@@ -1,4 +1,4 @@
-"""Reductions and orders of ``meshwright.lax``: by any function, by addition; keys with values, the ``k`` extreme."""
+"""Reductions and sorting in ``meshwright.lax``: reduction by any function, sums, sorting by keys, largest elements."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def reduce(
     dimensions: Sequence[int],
     out_sharding: Any = None,
 ) -> Any:
-    """A tree of arrays of one shape reduced together over ``dimensions`` by an associative ``computation``.
+    """Reduce a tree of arrays of one shape together over ``dimensions`` with an associative ``computation``.
 
-    ``computation(a, b)`` takes two trees of scalars and returns one; ``init_values`` is such a tree too. One that is an
-    op with a reduction of its own (``add``, ``max``, ...) becomes that; any other has a derivative if it is written
-    with elementwise ops.
+    ``computation(a, b)`` takes two trees of scalars and returns one, as are ``init_values``. A ``computation`` that is
+    an op with a reduction (``add``, ``max``, ...) becomes that reduction; any other is differentiable if it consists of
+    elementwise ops.
 
     Raises:
-      ArgumentError: trees that differ.
+      ArgumentError: trees differ.
       ShapeError, DTypeError: operands and initial values do not fit each other.
-      AxisError: a dimension that does not exist.
+      AxisError: a dimension is out of range.
       ShardingError, MeshError: ``out_sharding`` does not fit.
 
     Example:
@@ -57,12 +57,12 @@ def reduce(
 
 
 def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:
-    """The sum of the elements of ``operand`` over its dimensions ``axes``, which go.
+    """Sum ``operand`` over its dimensions ``axes``, which are removed.
 
-    Negative axes count from the end. The dtype stays.
+    Negative axes count from the end. The dtype is kept.
 
     Raises:
-      ShapeError: axes that do not exist, or are named twice.
+      ShapeError: an axis is out of range or repeats.
       ShardingError, MeshError: ``out_sharding`` does not fit.
 
     Example:
@@ -74,10 +74,10 @@ def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -
 
 
 def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Any, Any]:
-    """``keys`` in ascending order along ``dimension``, and ``values`` moved along with them.
+    """Sort ``keys`` in ascending order along ``dimension``, and permute ``values`` in the same way.
 
     Raises:
-      ShapeError: different shapes, or a dimension that does not exist.
+      ShapeError: shapes differ, or the dimension is out of range.
 
     Example:
       >>> lax.sort_key_val(jnp.array([3, 1, 2]), jnp.array([30, 10, 20]))[1].tolist()

@@ -1,4 +1,4 @@
-"""What functions give that may have nothing to do to their argument."""
+"""Results of functions that may return their argument unchanged."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from meshwright.runtime.executable import as_result
 
 
 def gives_arrays(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, the public ``name`` of ``lax``, that makes arrays of the NumPy values and numbers which it returns
-    as they are: sharing memory with the caller's array, a result would change with that."""
+    """``function``, the public ``name`` of ``lax``, with NumPy values and numbers in its results converted to arrays.
+    Otherwise, a result could share memory with the caller's NumPy array and change with it."""
 
     @functools.wraps(function)
     def with_arrays(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Products of operands with scales that blocks of elements share, as narrow floats have them (OCP Microscaling)."""
+"""Products of operands whose blocks of elements share scales, as in narrow float formats (OCP Microscaling)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def scaled_dot(
 ) -> Any:  # fmt: skip
     """``(lhs * lhs_scale) @ (rhs * rhs_scale)``: :func:`dot_general` of operands whose blocks share a scale.
 
-    A scale has the operand's shape, but along contracted dimensions, each of whose elements stands for a block of as
-    many as it takes. Without ``dimension_numbers`` the last dimension of ``lhs`` goes with the last but one of ``rhs``,
-    and those before are batches. All is computed in ``preferred_element_type``, which is bfloat16 if it is not given.
+    A scale has the operand's shape, except along contracted dimensions, where each of its elements applies to a block
+    of equal size. Without ``dimension_numbers``, the last dimension of ``lhs`` is contracted with the last but one of
+    ``rhs``, and preceding ones are batches. All arithmetic is in ``preferred_element_type``, by default bfloat16.
 
     Raises:
-      ShapeError: a scale that does not fit its operand, or operands that do not fit each other.
+      ShapeError: a scale does not fit its operand, or operands do not fit each other.
 
     Example:
       >>> x, y = jnp.arange(8.0).reshape(2, 4), jnp.ones((4, 1))
@@ -45,7 +45,7 @@ def scaled_dot(
 
 
 def _scaled(name: str, x: Any, scale: Any, contracted: tuple[int, ...], dtype: Any) -> Any:
-    """``x`` in ``dtype``, times the scales of its blocks."""
+    """``x`` in ``dtype``, multiplied by the scales of its blocks."""
     if scale is None:
         return convert(x, dtype)
     sizes, blocks = typeof(x).shape, typeof(scale).shape
@@ -61,7 +61,7 @@ def _scaled(name: str, x: Any, scale: Any, contracted: tuple[int, ...], dtype: A
 
 
 def _repeated(scale: Any, sizes: tuple[int, ...]) -> Any:
-    """Each element as often as its block has elements."""
+    """Each scale repeated for the elements of its block."""
     blocks = typeof(scale).shape
     shape = [s for n, b in zip(sizes, blocks) for s in (b, n // b if b else 1)]
     return reshape(broadcast_in_dim(scale, shape, range(0, len(shape), 2)), sizes)

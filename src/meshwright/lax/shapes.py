@@ -1,7 +1,7 @@
-"""Arrays made, filled, repeated, cut and joined, with the conventions of ``jax.lax``.
+"""Creating, filling, repeating, splitting and joining arrays, with the conventions of ``jax.lax``.
 
 ``out_sharding`` and ``sharding`` (a sharding, or a ``PartitionSpec`` on the current mesh) are constraints on the
-result, as :func:`meshwright.with_sharding_constraint` makes them.
+result, as by :func:`meshwright.with_sharding_constraint`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def existing_axis(name: str, axis: int, ndim: int) -> int:
     """``axis`` counted from the front.
 
     Raises:
-      AxisError: it does not exist; ``name`` is the function that got it.
+      AxisError: out of range; ``name`` is the calling function.
     """
     axis = static_index(axis, name, "an axis")
     if not -ndim <= axis < ndim:
@@ -46,7 +46,7 @@ def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, shar
     """An array of ``shape`` filled with the scalar ``fill_value``, in its dtype unless another is given.
 
     Raises:
-      ShapeError: ``fill_value`` is no scalar, or a size is negative.
+      ShapeError: ``fill_value`` is not a scalar, or a size is negative.
       ShardingError, MeshError: ``sharding`` does not fit.
 
     Example:
@@ -64,11 +64,11 @@ def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, shar
 def full_like(
     x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, sharding: Any = None
 ) -> Any:
-    """An array filled with ``fill_value``, of the shape and dtype of ``x`` unless others are given; in its shape, where
-    ``x`` was put.
+    """An array filled with ``fill_value``, with the shape and dtype of ``x`` unless others are given, and its sharding
+    if the shape is the same.
 
     Raises:
-      ShapeError: ``fill_value`` is no scalar.
+      ShapeError: ``fill_value`` is not a scalar.
       ShardingError, MeshError: ``sharding`` does not fit.
 
     Example:
@@ -85,7 +85,7 @@ def full_like(
 
 
 def empty(shape: Sequence[int], dtype: Any, *, out_sharding: Any = None) -> Any:
-    """An array of ``shape`` whose contents are not specified (they are zeros).
+    """An array of ``shape`` with unspecified values (zeros).
 
     Raises:
       ShapeError: a size is negative.
@@ -102,7 +102,7 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sh
     """An array of ``shape`` whose elements are their positions along ``dimension``.
 
     Raises:
-      ShapeError: ``dimension`` does not exist, or a size is negative.
+      ShapeError: ``dimension`` is out of range, or a size is negative.
       DTypeError: ``dtype`` is bool.
       ShardingError, MeshError: ``out_sharding`` does not fit.
 
@@ -132,12 +132,12 @@ def iota(dtype: Any, size: int) -> Any:
 def broadcast_in_dim(
     operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: Any = None
 ) -> Any:
-    """``operand`` repeated to ``shape``: its dimension ``i`` becomes dimension ``broadcast_dimensions[i]``.
+    """Broadcast ``operand`` to ``shape``: its dimension ``i`` becomes dimension ``broadcast_dimensions[i]``.
 
-    Dimensions of size 1 are repeated too.
+    Dimensions of size 1 are repeated.
 
     Raises:
-      ShapeError: dimensions of which one comes twice, or sizes that do not fit.
+      ShapeError: a dimension repeats, or sizes do not fit.
       ShardingError, MeshError: ``out_sharding`` does not fit.
 
     Example:
@@ -148,7 +148,7 @@ def broadcast_in_dim(
 
 
 def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Any:
-    """``operand`` repeated along new leading dimensions of ``sizes``.
+    """Repeat ``operand`` along new leading dimensions of ``sizes``.
 
     Raises:
       ShapeError: a size is negative.
@@ -164,9 +164,9 @@ def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -
 
 
 def broadcast_like(arr: Any, like_arr: Any) -> Any:
-    """``arr`` broadcast, by NumPy's rules, to the shape of ``like_arr``.
+    """Broadcast ``arr``, by NumPy's rules, to the shape of ``like_arr``.
 
-    An array on a mesh gives the result its sharding too; inside a traced function that is left to the partitioner.
+    An array on a mesh also gives the result its sharding; inside a traced function that is left to the partitioner.
 
     Raises:
       ShapeError: ``arr`` does not broadcast to that shape.
@@ -202,7 +202,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_to_rank(x: Any, rank: int) -> Any:
-    """``x`` with leading dimensions of size 1 until it has ``rank`` dimensions, as it is where it has them.
+    """Add leading dimensions of size 1 to ``x`` until it has at least ``rank`` dimensions.
 
     Example:
       >>> lax.broadcast_to_rank(jnp.ones((2, 3)), 4).shape
@@ -213,10 +213,10 @@ def broadcast_to_rank(x: Any, rank: int) -> Any:
 
 
 def tile(operand: Any, reps: Sequence[int]) -> Any:
-    """``operand`` repeated ``reps[d]`` times along each dimension ``d``.
+    """Repeat ``operand`` ``reps[d]`` times along each dimension ``d``.
 
     Raises:
-      ShapeError: not one number for each dimension, or a negative one.
+      ShapeError: not one number per dimension, or a negative one.
 
     Example:
       >>> lax.tile(jnp.array([[1, 2]]), (2, 3)).tolist()
@@ -234,12 +234,12 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
 def reshape(
     operand: Any, new_sizes: Sequence[int] | int, dimensions: Sequence[int] | None = None, *, out_sharding: Any = None
 ) -> Any:
-    """The elements of ``operand``, in row-major order, in shape ``new_sizes`` (of one dimension, its size).
+    """Reshape ``operand``, in row-major order, to ``new_sizes``, which may be an integer.
 
     With ``dimensions``, a permutation, ``operand`` is transposed by it first.
 
     Raises:
-      ShapeError: another number of elements, or ``dimensions`` that are no permutation.
+      ShapeError: another number of elements, or ``dimensions`` is not a permutation.
       ShardingError, MeshError: ``out_sharding`` does not fit.
 
     Example:
@@ -253,10 +253,10 @@ def reshape(
 
 
 def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Any:
-    """``operand`` with dimensions ``start_dimension`` up to ``stop_dimension`` merged into one.
+    """Merge the dimensions of ``operand`` from ``start_dimension`` up to ``stop_dimension`` into one.
 
     Raises:
-      ShapeError: there are no dimensions between them.
+      ShapeError: the range is empty.
 
     Example:
       >>> lax.collapse(jnp.ones((2, 3, 4)), 1).shape
@@ -271,11 +271,11 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
 
 # --- parts --------------------------------------------------------------------------------------------------
 def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
-    """Consecutive parts of ``operand`` of the given ``sizes`` along ``axis``.
+    """Split ``operand`` into consecutive parts of the given ``sizes`` along ``axis``.
 
     Raises:
-      AxisError: an axis that does not exist.
-      ShapeError: the sizes do not add up to the dimension.
+      AxisError: the axis is out of range.
+      ShapeError: the sizes do not add up to that of the dimension.
 
     Example:
       >>> [part.tolist() for part in lax.split(jnp.arange(5), [2, 3])]
@@ -290,12 +290,12 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
 
 
 def stack(operands: Sequence[Any], axis: int = 0) -> Any:
-    """Arrays of one shape and dtype joined along a new dimension ``axis``.
+    """Stack arrays of equal shape and dtype along a new dimension ``axis``.
 
     Raises:
-      ArgumentError: there are none.
-      AxisError: an axis that does not exist.
-      ShapeError, DTypeError: they differ.
+      ArgumentError: there are no arrays.
+      AxisError: the axis is out of range.
+      ShapeError, DTypeError: the arrays differ.
 
     Example:
       >>> lax.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1).tolist()
@@ -314,10 +314,10 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Any:
 
 
 def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
-    """The slices of ``x`` along ``axis``, without that dimension.
+    """The slices of ``x`` along ``axis``, which is removed.
 
     Raises:
-      AxisError: an axis that does not exist.
+      AxisError: the axis is out of range.
 
     Example:
       >>> [part.tolist() for part in lax.unstack(jnp.array([[1, 2, 3], [4, 5, 6]]), axis=1)]
@@ -329,14 +329,14 @@ def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
 
 
 def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Any:
-    """The slice of ``operand`` at ``index`` along ``axis``, which has size 1 then, or goes without ``keepdims``.
+    """The slice of ``operand`` at ``index`` along ``axis``, which keeps size 1, or is removed without ``keepdims``.
 
     A negative index counts from the end.
 
     Raises:
-      ArgumentTypeError: ``index`` is no integer.
-      AxisError: an axis that does not exist.
-      ShapeError: an index that is out of bounds.
+      ArgumentTypeError: ``index`` is not an integer.
+      AxisError: the axis is out of range.
+      ShapeError: the index is out of range.
 
     Example:
       >>> x = jnp.array([[1, 2, 3], [4, 5, 6]])
@@ -355,20 +355,21 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
 
 
 def _wrapped(ids: Any, size: int) -> Any:
-    """Positions modulo ``size``, as JAX takes them."""
+    """Positions modulo ``size``, as JAX interprets them."""
     rest = rem(ids, np.int32(size))
     return select(lt(rest, np.int32(0)), add(rest, np.int32(size)), rest)
 
 
 def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
-    """The slices of ``src`` at the positions that 1-D index arrays give along ``axes``, stacked in front.
+    """The slices of ``src`` at the positions given by 1-D index arrays along ``axes``, stacked along the first
+    dimension.
 
-    Positions count modulo the size of their axis, so that negative ones count from its end.
+    Positions are modulo the size of their axis, so negative ones count from its end.
 
     Raises:
-      ArgumentError: not one index array for each axis.
-      AxisError: an axis that does not exist.
-      DTypeError: indices that are not integers.
+      ArgumentError: not one index array per axis.
+      AxisError: an axis is out of range.
+      DTypeError: indices are not integers.
 
     Example:
       >>> x = jnp.array([[1, 2, 3], [4, 5, 6]])

@@ -73,7 +73,8 @@ def _indexed_by(dtype: np.dtype) -> np.dtype:
 
 def without_narrow_types(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with arithmetic in types that XLA's CPU compiler supports; the same object if nothing changes."""
-    return replaced_in_all(jaxpr, lambda inner: _instead)
+    with dtypes.wide_types():  # float64 is among those that are computed in
+        return replaced_in_all(jaxpr, lambda inner: _instead)
 
 
 def _instead(eqn: JaxprEqn) -> Sequence[JaxprEqn]:

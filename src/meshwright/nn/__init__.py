@@ -1,4 +1,4 @@
-"""Neural-network functions: pure, of arrays, without a framework around them."""
+"""Neural network functions: pure functions of arrays, without a framework."""
 
 from meshwright.core.absent import absent as _absent
 from meshwright.core.late import made_importable as _made_importable

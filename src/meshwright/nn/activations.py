@@ -1,4 +1,4 @@
-"""Activations: elementwise, in few ops and stable for large arguments."""
+"""Activations: elementwise, in few ops, and stable for large arguments."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ silu = swish = unary("silu", _silu, "``x * sigmoid(x)``.", ("silu(0.0).item()", 
 
 
 def _weakly_inexact(name: str, x: Any) -> Any:
-    """``x`` as a float: a weakly typed one of integers and bools, as if it had met a Python float."""
+    """``x`` as a float; integers and bools become weakly typed, as if combined with a Python float."""
     exact = not dtypes.is_inexact(aval_of(x, name).dtype)
     (x,) = operands(name, (x,))
     return ops.convert(x, dtypes.default_float(), True) if exact else x
 
 
 def _inexact(name: str, x: Any) -> Any:
-    """``x`` as a float, which is weakly typed of bools: only they promote to a Python float's type."""
+    """``x`` as a float; only bools become weakly typed, since only they promote to a Python float's type."""
     if dtypes.is_bool(aval_of(x, name).dtype):
         return _weakly_inexact(name, x)
     return operands(name, (x,), to_inexact=True)[0]
@@ -58,7 +58,7 @@ def relu(x: Any) -> Any:
     nil = scalar_like(0, x)
     if not dtypes.is_inexact(typeof(x).dtype):
         return ops.max_(x, nil)
-    # Of the maximum itself the derivative at 0 would be 1/2, and at NaN that of x.
+    # The derivative of the maximum would be 1/2 at 0, and that of x at NaN.
     return ops.select(ops.gt(x, nil), x, ops.stop_gradient(ops.max_(x, nil)))
 
 
@@ -72,7 +72,7 @@ def relu6(x: Any) -> Any:
     nil, six = scalar_like(0, x), scalar_like(6, x)
     if not dtypes.is_complex(typeof(x).dtype):
         return clamp(nil, x, six)
-    inside = ops.and_(ops.gt(x, nil), ops.lt(x, six))  # a derivative is chosen: infinities times 0 are NaN
+    inside = ops.and_(ops.gt(x, nil), ops.lt(x, six))  # selects the derivative, since infinities times 0 are NaN
     return ops.select(inside, x, ops.stop_gradient(clip(x, 0.0, 6.0)))
 
 
@@ -81,7 +81,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
 
     Args:
       x: array of any shape.
-      approximate: the tanh approximation (as GPT-2 and BERT use), else by the error function.
+      approximate: whether to use the tanh approximation (as GPT-2 and BERT do) or the error function.
 
     >>> gelu(0.0).item()
     0.0
@@ -130,7 +130,7 @@ def soft_sign(x: Any) -> Any:
 
 
 def _linear_above_zero(x: Any, below: Callable[[Any], Any]) -> Any:
-    """``x`` above 0, else ``below(x)``, which sees no others: what is not chosen has finite derivatives."""
+    """``x`` above 0, else ``below(x)``, evaluated only there, so that derivatives not selected are finite."""
     above, nil = ops.gt(x, scalar_like(0, x)), scalar_like(0, x)
     return where(above, x, below(ops.select(above, nil, x)))
 
@@ -155,13 +155,13 @@ def celu(x: Any, alpha: Any = 1.0) -> Any:
     """
     x = _weakly_inexact("celu", x)
     nil = scalar_like(0, x)
-    # A maximum and a minimum, which share the derivatives at 0: of second order these are JAX's there.
+    # A maximum and a minimum share the derivative at 0, so second derivatives there are those of JAX.
     return add(ops.max_(x, nil), multiply(alpha, ops.expm1(ops.min_(x, nil) / alpha)))
 
 
 @promotes_freely()
 def selu(x: Any) -> Any:
-    """Self-normalising unit (Klambauer et al. 2017): :func:`elu`, scaled.
+    """Self-normalizing unit (Klambauer et al. 2017): a scaled :func:`elu`.
 
     >>> selu(0.0).item()
     0.0
@@ -182,7 +182,7 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
 
 @promotes_freely()
 def hard_tanh(x: Any) -> Any:
-    """``x`` kept between -1 and 1.
+    """``x`` clamped to the range from -1 to 1.
 
     >>> hard_tanh(3.0).item()
     1.0
@@ -236,7 +236,7 @@ def squareplus(x: Any, b: Any = 4) -> Any:
     1.0
     """
     if dtypes.is_bool(aval_of(x, "squareplus").dtype):
-        x = asarray(x, dtypes.int32)  # what a bool squared is
+        x = asarray(x, dtypes.int32)  # the dtype of a squared bool
     x, b = operands("squareplus", (x, b), to_inexact=True)
     return ops.div(ops.add(x, ops.sqrt(ops.add(ops.square(x), b))), scalar_like(2, x))
 
@@ -261,7 +261,7 @@ def identity(x: Any) -> Any:
 
 
 def sparse_plus(x: Any) -> Any:
-    """0 below -1, ``x`` above 1, ``(x + 1)**2 / 4`` between: a softplus with zeros.
+    """0 below -1, ``x`` above 1, ``(x + 1)**2 / 4`` between: a softplus that reaches zero.
 
     >>> sparse_plus(0.0).item()
     0.25
@@ -291,7 +291,7 @@ def log1mexp(x: Any) -> Any:
     """
     (x,) = operands("log1mexp", (x,), to_inexact=True)
     small = ops.lt(x, scalar_like(np.log(2), x))
-    # Each branch sees arguments that it is made for, so that no derivative is inf * 0.
+    # Each branch gets only arguments in its domain, so that no derivative is inf * 0.
     one = scalar_like(1, x)
     near, far = where(small, x, one), where(small, one, x)
     return ops.select(small, ops.log(ops.neg(ops.expm1(ops.neg(near)))), ops.log1p(ops.neg(ops.exp(ops.neg(far)))))

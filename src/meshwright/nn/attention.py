@@ -26,7 +26,7 @@ _WINDOW = "dot_product_attention: local_window_size"
 
 
 def causal_mask(queries: int, keys: int) -> Any:
-    """``bool[queries, keys]``: which keys stand at or before each query; the last of both are aligned at 0.
+    """``bool[queries, keys]``: whether each key is at or before the position of each query; both count from 0.
 
     >>> causal_mask(2, 2).tolist()
     [[True, False], [True, True]]
@@ -53,12 +53,12 @@ def dot_product_attention(
     """``softmax(query key^T * scale + bias) value`` for each head.
 
     Args:
-      query: shape (batch, queries, heads, width); of all arrays leading dimensions may be left out.
+      query: shape (batch, queries, heads, width); leading dimensions of all arrays may be omitted.
       key: shape (batch, keys, key heads, width); each key head serves ``heads / key heads`` neighbouring heads.
       value: shape (batch, keys, key heads, value width).
       bias: broadcasts to (batch, heads, queries, keys), added to the logits.
-      mask: bools that broadcast to the same; False takes no part.
-      scale: 1 / sqrt(width) by default.
+      mask: bools that broadcast to the same shape; False excludes a key.
+      scale: default: 1 / sqrt(width).
       is_causal: queries see only keys at or before their position.
       query_seq_lengths: integers of shape (batch,): how many queries there are; the others give zeros.
       key_value_seq_lengths: integers of shape (batch,): how many keys there are; the others take no part.
@@ -68,11 +68,12 @@ def dot_product_attention(
         takes part it is 0.7 times the least number of the logits' dtype. It counts as constant in derivatives.
 
     Returns:
-      shape (batch, queries, heads, value width), of the promoted dtype; softmax is computed in float32 at least.
+      An array of shape (batch, queries, heads, value width), of the promoted dtype; softmax is computed in float32 or
+      wider.
 
     Raises:
-      ShapeError: shapes do not fit. DTypeError: integers. ArgumentError: a mask of numbers, a negative window, or
-        another implementation.
+      ShapeError: shapes do not fit. DTypeError: integer operands. ArgumentError: a mask of numbers, a negative window,
+        or an unknown implementation.
 
     >>> x = np.ones((2, 5, 4, 8), "float32")
     >>> dot_product_attention(x, x, x, is_causal=True).shape
@@ -121,13 +122,13 @@ def dot_product_attention(
 
 
 def _with_batch(x: Any) -> Any:
-    """An array of four dimensions at least, the first ones of size 1; None as it is."""
+    """An array with leading dimensions of size 1 added up to four dimensions; None is returned as it is."""
     x = x if x is None else asarray(x)
     return x if x is None else expand_dims(x, tuple(range(4 - typeof(x).ndim)))
 
 
 def _bools(mask: Any) -> Any:
-    """A mask, which is not to be taken for a bias."""
+    """The mask; refuses numbers, which may be meant as a bias."""
     if not dtypes.is_bool(typeof(mask).dtype):
         raise ArgumentError(
             f"dot_product_attention: mask must be bools, got {typeof(mask)}; numbers to add are a bias="
@@ -136,7 +137,7 @@ def _bools(mask: Any) -> Any:
 
 
 def _inside(lengths: Any, batch: int, size: int, what: str) -> Any:
-    """``bool[batch, size]``: which positions are before the lengths."""
+    """``bool[batch, size]``: whether each position is less than the length."""
     lengths = asarray(lengths)
     aval = typeof(lengths)
     if aval.shape != (batch,) or not dtypes.is_integer(aval.dtype):
@@ -145,7 +146,7 @@ def _inside(lengths: Any, batch: int, size: int, what: str) -> Any:
 
 
 def _window_mask(queries: int, keys: int, window: int | tuple[int, int]) -> Any:
-    """``bool[queries, keys]``: which keys are near each query."""
+    """``bool[queries, keys]``: whether each key is in the window of each query."""
     sizes = (window, window) if isinstance(window, int) else as_integers(_WINDOW, window)
     if len(sizes) != 2:
         raise ArgumentError(f"{_WINDOW} must be one integer or (before, after), got {window}")
@@ -169,7 +170,7 @@ def _scores(query: Any, key: Any, group: int, dtype: np.dtype) -> Any:
 
 
 def _mix(weights: Any, value: Any, group: int) -> Any:
-    """Values averaged with weights (batch, heads, queries, keys)."""
+    """Average of values with weights (batch, heads, queries, keys)."""
     b, h, t, s = typeof(weights).shape
     if group == 1:
         out = dot_general(weights, value, (((3,), (1,)), ((0, 1), (0, 2))))

@@ -1,4 +1,4 @@
-"""Initialisers: ``init(key, shape, dtype) -> array``; scales by fan as in ``jax.nn.initializers``."""
+"""Initializers: ``init(key, shape, dtype) -> array``; scaled by fan as in ``jax.nn.initializers``."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> A
 
 
 def _dtype(own: Any, given: Any) -> np.dtype:
-    """The dtype asked for when drawing, else that of the initialiser, else the default."""
+    """The dtype requested when drawing, else that of the initializer, else the default."""
     chosen = given if given is not None else own
     return dtypes.default_float() if chosen is None else dtypes.requested(chosen, "initializer")
 
 
 def _initializer(draw: Callable[[Any, Any, Any], Any]) -> Initializer:
-    """``draw(key, shape, dtype or None)`` with the arguments that every initialiser takes."""
+    """An initializer, with all its arguments, from ``draw(key, shape, dtype or None)``."""
 
     def init(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
         return laid_out(draw(key, shape, dtype), out_sharding)
@@ -77,12 +77,12 @@ def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
 
 
 def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
-    """Normal with mean 0 and this standard deviation."""
+    """Normal with mean 0 and standard deviation ``stddev``."""
     return _initializer(lambda key, shape, chosen: _times(draw_normal(key, shape, _dtype(dtype, chosen)), stddev))
 
 
 def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: float = -2.0, upper: float = 2.0) -> Initializer:
-    """``stddev`` times a normal cut off at ``lower`` and ``upper``."""
+    """``stddev`` times a normal distribution truncated at ``lower`` and ``upper``."""
     return _initializer(
         lambda key, shape, chosen: _times(draw_truncated(key, lower, upper, shape, _dtype(dtype, chosen)), stddev)
     )
@@ -92,10 +92,10 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
     """``scale`` times a random matrix with orthonormal columns or rows, whichever are fewer (Saxe et al. 2014).
 
     Args:
-      column_axis: the axis that has the columns; all others together are the rows.
+      column_axis: the axis of the columns; all others together are the rows.
 
     Raises:
-      ShapeError: when drawing, fewer than two dimensions.
+      ShapeError: (when drawing) fewer than two dimensions.
 
     >>> orthogonal(2.0)(PRNGKey(0), (3, 5)).shape
     (3, 5)
@@ -113,7 +113,7 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
 
 
 def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
-    """Convolution kernels that are zero but for an orthogonal matrix in the middle (Xiao et al. 2018, "Dynamical
+    """Convolution kernels that are zero except for an orthogonal matrix in the center (Xiao et al. 2018, "Dynamical
     isometry and a mean field theory of CNNs"): (*window, inputs, outputs) with at most as many inputs as outputs.
 
     Raises (of the initializer):
@@ -143,7 +143,7 @@ def _product(shape: Sequence[int], dims: _DIMS) -> int:
 
 
 def fans(shape: Sequence[int], in_axis: _DIMS, out_axis: _DIMS, batch_axis: _DIMS = ()) -> tuple[float, float]:
-    """(fan in, fan out) of a kernel: inputs to, and outputs of, one unit.
+    """(fan in, fan out) of a kernel: the numbers of inputs and outputs of one unit.
 
     Raises:
       ArgumentError: fewer than two dimensions.
@@ -159,11 +159,11 @@ def fans(shape: Sequence[int], in_axis: _DIMS, out_axis: _DIMS, batch_axis: _DIM
 
 
 def _in_disk(key: Any, shape: Any, dtype: np.dtype, radius: float | None) -> Any:
-    """Complex numbers drawn uniformly from the unit disk, or normally and kept within ``radius``."""
+    """Complex numbers drawn uniformly from the unit disk, or normally and truncated at ``radius``."""
     for_size, for_angle = split(key)
     real = dtypes.real_of(dtype)
     share = draw_uniform(for_size, shape, real)
-    if radius is not None:  # the inverse of the distribution of squared sizes
+    if radius is not None:  # the inverse of the distribution of squared magnitudes
         within = -math.expm1(-(radius**2))
         share = ops.neg(ops.log(ops.sub(scalar_like(1, share), _times(share, within))))
     angle = _times(draw_uniform(for_angle, shape, real), 2 * math.pi)
@@ -175,13 +175,13 @@ def variance_scaling(
     scale: Any, mode: str, distribution: str, in_axis: _DIMS = -2, out_axis: _DIMS = -1, batch_axis: _DIMS = (),
     dtype: Any = None,
 ) -> Initializer:  # fmt: skip
-    """Variance ``scale / n`` where ``n`` is "fan_in", "fan_out", "fan_avg" or "fan_geo_avg".
+    """Random values with variance ``scale / n``, where ``n`` is "fan_in", "fan_out", "fan_avg" or "fan_geo_avg".
 
     Args:
       distribution: "normal", "truncated_normal" or "uniform".
 
     Raises:
-      ArgumentError: another mode or distribution.
+      ArgumentError: an unknown mode or distribution.
     """
     means = {
         "fan_in": lambda i, o: i,
@@ -199,7 +199,7 @@ def variance_scaling(
         variance = scale / max(means[mode](*fans(shape, in_axis, out_axis, batch_axis)), 1)
         target = _dtype(dtype, chosen)
         if dtypes.is_complex(target) and distribution != "normal":
-            # Of the unit disk the variance is 1/2; within two standard deviations normal numbers have 0.9531 of one.
+            # The variance of the unit disk is 1/2; that of normal numbers within two standard deviations is 0.9531.
             radius, size = (
                 (2.0, 1 / 0.95311164380491208) if distribution == "truncated_normal" else (None, math.sqrt(2))
             )
@@ -209,7 +209,7 @@ def variance_scaling(
         if distribution == "uniform":
             limit = math.sqrt(3 * variance)
             return draw_uniform(key, shape, target, -limit, limit)
-        # Cutting off at two standard deviations leaves 0.8796 of one.
+        # Truncation at two standard deviations leaves a standard deviation of 0.8796.
         return _times(draw_truncated(key, -2.0, 2.0, shape, target), math.sqrt(variance) / 0.87962566103423978)
 
     return _initializer(init)

@@ -1,4 +1,4 @@
-"""Layers as pure functions: dense, convolutions, pooling, embedding, one_hot, dropout. Features come last."""
+"""Layers as pure functions: dense, convolutions, pooling, embedding, one_hot, dropout. Features are last."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def conv(
       x: shape (batch, spatial..., inputs).
       kernel: shape (spatial window..., inputs / groups, outputs).
       bias: shape (outputs,), or None.
-      strides, dilation: an integer, or one a spatial dimension.
-      padding: "SAME", "VALID", or (low, high) a spatial dimension.
+      strides, dilation: an integer, or one per spatial dimension.
+      padding: "SAME", "VALID", or (low, high) per spatial dimension.
 
     Raises:
-      ShapeError: shapes that do not fit.
+      ShapeError: shapes do not fit.
 
     >>> conv(np.ones((2, 8, 8, 3), "float32"), np.ones((3, 3, 3, 16), "float32")).shape
     (2, 8, 8, 16)
@@ -109,7 +109,7 @@ def conv_transpose(
     x: Any, kernel: Any, bias: Any = None, strides: int | Sequence[int] = 1, padding: Padding = "SAME", *,
     precision: Any = None,
 ) -> Any:  # fmt: skip
-    """Transposed convolution of features-last arrays: ``strides`` times as many rows.
+    """Transposed convolution of features-last arrays; spatial sizes grow by the factor ``strides``.
 
     Args:
       x: shape (batch, spatial..., inputs).
@@ -143,8 +143,8 @@ def max_pool(
 
     Args:
       x: shape (batch, spatial..., features).
-      window: its size, an integer or one a spatial dimension.
-      strides: distance of windows; by default they touch.
+      window: its size, an integer or one per spatial dimension.
+      strides: the distance between windows; by default their size.
 
     >>> max_pool(np.ones((2, 8, 8, 3)), 2).shape
     (2, 4, 4, 3)
@@ -160,7 +160,7 @@ def avg_pool(
     """The mean of each window; arguments as for :func:`max_pool`.
 
     Args:
-      count_include_pad: whether padding counts as zeros; else the mean is of the elements of ``x`` only.
+      count_include_pad: whether padding counts as zeros; if false, the mean is over elements of ``x`` only.
 
     >>> avg_pool(np.ones((2, 8, 8, 3)), 2).shape
     (2, 4, 4, 3)
@@ -176,11 +176,12 @@ def avg_pool(
 
 # --- classes and tokens -------------------------------------------------------------------------------------
 def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int | str = -1) -> Any:
-    """For each integer a vector with 1 there and 0 elsewhere; all 0 for integers out of range.
+    """For each integer, a vector with 1 at that position and 0 elsewhere; all 0 for integers out of range.
 
     Args:
-      x: integers of any shape, lists of them too.
-      axis: where the vectors stand in the result; the name of an axis, of size ``num_classes``, along which they lie.
+      x: integers of any shape, or lists of them.
+      axis: the position of the vectors in the result, or the name of an axis of size ``num_classes`` along which they
+        lie.
 
     >>> one_hot(np.array([1, 0]), 3).tolist()
     [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
@@ -192,7 +193,8 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int | str = -1
 
 
 def _class_mask(x: Any, n: int, axis: int | str) -> Any:
-    """Where the position along ``axis`` of the result equals the integer, in a type that holds all positions."""
+    """Whether the position along ``axis`` of the result equals the integer, compared in a type that holds all
+    positions."""
     x = as_positions(x)
     if dtypes.is_float(typeof(x).dtype) and dtypes.bit_width(typeof(x).dtype) < 32:
         x = convert(x, dtypes.float32)
@@ -208,19 +210,19 @@ def _class_mask(x: Any, n: int, axis: int | str) -> Any:
 
 
 def pick_class(x: Any, labels: Any) -> Any:
-    """``x[..., label]`` for each label, 0 for labels out of range. A comparison and a sum: with classes split over a
-    mesh nothing is gathered."""
+    """``x[..., label]`` for each label, 0 for labels out of range. Uses a comparison and a sum, so that nothing is
+    gathered if classes are split over a mesh."""
     shape = typeof(x).shape
     mask = _class_mask(labels, shape[-1], -1)
     return reduce_sum(select(mask, x, scalar_like(0, x)), (len(shape) - 1,))
 
 
 def embed(table: Any, ids: Any) -> Any:
-    """Rows of ``table`` at ``ids``.
+    """The rows of ``table`` at ``ids``.
 
     Args:
       table: shape (vocabulary, features).
-      ids: integers of any shape; out of range, the nearest row.
+      ids: integers of any shape; those out of range are clipped.
 
     >>> embed(np.ones((10, 4)), np.array([[1, 2, 3]])).shape
     (1, 3, 4)
@@ -229,11 +231,11 @@ def embed(table: Any, ids: Any) -> Any:
 
 
 def dropout(x: Any, rate: float, key: Any, *, deterministic: bool = False) -> Any:
-    """Each element 0 with probability ``rate``, else divided by ``1 - rate``.
+    """Set each element to 0 with probability ``rate``, and divide the others by ``1 - rate``.
 
     Args:
       rate: a Python number in [0, 1].
-      key: random key; not used (may be None) if ``deterministic`` or ``rate`` is 0.
+      key: a random key; unused (may be None) if ``deterministic`` or ``rate`` is 0.
 
     Raises:
       ArgumentError: ``rate`` is out of range.

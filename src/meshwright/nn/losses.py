@@ -1,4 +1,4 @@
-"""Losses: of each example, without the mean over the batch."""
+"""Losses per example, not averaged over the batch unless stated."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def mae(predictions: Any, targets: Any) -> Any:
 
 
 def huber_loss(predictions: Any, targets: Any, delta: float = 1.0) -> Any:
-    """Half the squared error up to ``delta``, linear beyond, elementwise.
+    """Half the squared error up to ``delta`` and linear beyond, elementwise.
 
     >>> huber_loss(3.0, 1.0).item()
     1.5
@@ -121,7 +121,7 @@ def kl_divergence(log_predictions: Any, targets: Any, axis: int = -1) -> Any:
     """
     logp, targets = operands("kl_divergence", (log_predictions, targets), to_inexact=True)
     positive = ops.gt(targets, scalar_like(0, targets))
-    # 0 log 0 is 0, and so is its derivative.
+    # 0 log 0 is 0, with derivative 0.
     logs = ops.log(select(positive, targets, scalar_like(1, targets)))
     return sum(ops.mul(targets, ops.sub(logs, logp)), axis)
 
@@ -137,7 +137,7 @@ def hinge_loss(predictions: Any, targets: Any) -> Any:
 
 
 def cosine_similarity(predictions: Any, targets: Any, axis: int = -1, epsilon: float = 1e-8) -> Any:
-    """The cosine of the angle between vectors along ``axis``; lengths count as ``epsilon`` at least.
+    """The cosine of the angle between vectors along ``axis``; their lengths are clamped to at least ``epsilon``.
 
     >>> round(cosine_similarity(np.array([1.0, 0.0]), np.array([2.0, 0.0])).item(), 4)
     1.0
@@ -148,7 +148,7 @@ def cosine_similarity(predictions: Any, targets: Any, axis: int = -1, epsilon: f
 
 
 def accuracy(logits: Any, labels: Any) -> Any:
-    """The part of examples whose largest logit is the label's.
+    """The fraction of examples whose largest logit is that of the label.
 
     >>> accuracy(np.array([[0.0, 1.0], [2.0, 1.0]]), np.array([1, 1])).item()
     0.5

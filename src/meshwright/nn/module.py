@@ -1,7 +1,7 @@
-"""``Module``: a dataclass that is a pytree, so that a model with its parameters is a value like any other.
+"""``Module``: a dataclass that is a pytree, so that a model with its parameters is an ordinary value.
 
-A module is passed to ``grad``, ``jit`` or an optimiser as it is, and comes back with its structure. That is all: there
-is no registry of parameters, no state and no scope. The idea is Equinox's (Kidger and Garcia 2021).
+Modules can be passed to ``grad``, ``jit`` or an optimizer, whose results have the same structure. There is no registry
+of parameters, no state and no scope. The idea is from Equinox (Kidger and Garcia 2021).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from meshwright.errors import ArgumentError
 
 
 def static(**options: Any) -> Any:
-    """A field of a :class:`Module` that is part of its structure, not of its arrays: a size, a function, a name.
+    """A field of a :class:`Module` that is part of its structure rather than its arrays: a size, a function, a name.
 
     Args:
-      options: of ``dataclasses.field``, such as ``default``.
+      options: passed to ``dataclasses.field``, such as ``default``.
 
     >>> class Scale(Module):
     ...     factor: float = static(default=2.0)
@@ -30,7 +30,8 @@ def static(**options: Any) -> Any:
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
 @dataclasses.dataclass(frozen=True, eq=False)
 class Module:
-    """Base of models and layers. Subclasses are frozen dataclasses and pytrees; they are declared by their fields::
+    """Base class of models and layers. Subclasses become frozen dataclasses and pytrees; they are declared by their
+    fields::
 
         class Linear(nn.Module):
             kernel: mw.Array
@@ -40,11 +41,11 @@ class Module:
             def __call__(self, x):
                 return self.activation(nn.dense(x, self.kernel, self.bias))
 
-    Fields are arrays, modules or containers of these; others are declared with :func:`static`. Modules do not change:
-    :meth:`replace` makes a new one. Parameters are made by a function, or a class method such as ``Linear.init(key)``.
+    Fields are arrays, modules or containers of these; declare others with :func:`static`. Modules are immutable:
+    :meth:`replace` makes a new one. Create parameters in a function or a class method such as ``Linear.init(key)``.
 
     Raises (when a subclass is declared):
-      ArgumentError: it has an ``__init__`` of its own.
+      ArgumentError: it defines ``__init__``.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -58,5 +59,5 @@ class Module:
         register_dataclass(cls)
 
     def replace(self, **changes: Any) -> Self:
-        """This module with other values in some fields."""
+        """This module with other values for some fields."""
         return dataclasses.replace(self, **changes)

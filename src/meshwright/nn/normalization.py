@@ -1,4 +1,4 @@
-"""Softmax and normalisations over axes, in as few ops as keep them stable."""
+"""Softmax and normalizations over axes, with as few ops as numerical stability allows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Axis = Any
 
 
 def _inexact(x: Any, name: str) -> Any:
-    """``x`` as floats or complex numbers, not weakly typed, as what JAX's functions over axes return."""
+    """``x`` as floats or complex numbers, not weakly typed, like the results of JAX's functions over axes."""
     (x,) = operands(name, (x,), to_inexact=True)
     return convert(x, typeof(x).dtype)
 
@@ -45,7 +45,7 @@ def _real(x: Any) -> Any:
 
 
 def _shifted(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
-    """``x`` less its maximum, and that (finite) maximum, reduced. The shift has no derivative: it cancels."""
+    """``x`` minus its maximum, and that (finite) maximum, reduced. The shift cancels, so it needs no derivative."""
     top = stop_gradient(reduce_max(x, axes))
     return ops.sub(x, spread_over(top, typeof(x).shape, axes)), top
 
@@ -55,7 +55,7 @@ def softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
 
     Args:
       x: array of any shape.
-      where: elements that take part; others become 0.
+      where: elements to include; others become 0.
 
     >>> softmax(np.zeros(4, "float32")).tolist()
     [0.25, 0.25, 0.25, 0.25]
@@ -73,7 +73,7 @@ def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
 
     Args:
       x: array of any shape.
-      where: elements that take part; others become -inf.
+      where: elements to include; others become -inf.
 
     >>> log_softmax(np.array([0.0])).tolist()
     [0.0]
@@ -90,18 +90,18 @@ def log_softmax(x: Any, axis: Axis = -1, where: Any = None) -> Any:
 def logsumexp(
     a: Any, axis: Axis = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
 ) -> Any:
-    """``log(sum(b * exp(a)))`` over ``axis``, without overflow; ``b`` are weights (1 without).
+    """``log(sum(b * exp(a)))`` over ``axis``, without overflow; the weights ``b`` default to 1.
 
     Args:
       return_sign: return ``(log of the magnitude of the sum, its sign)``.
-      where: which elements count.
+      where: elements to include.
 
     >>> logsumexp(np.array([1000.0])).item()
     1000.0
     """
     if (split := split_names(axis)) is not None:
         return _over_names(logsumexp(a, split[0], b, keepdims, return_sign, where), split[1])
-    if b is not None:  # whose type counts
+    if b is not None:  # its dtype is promoted with that of ``a``
         a, b = operands("logsumexp", (a, b), to_inexact=True)
     a = _masked(_inexact(a, "logsumexp"), where)
     counted = a if b is None else _masked(a, not_equal(b, 0))
@@ -112,7 +112,7 @@ def logsumexp(
     # An infinite maximum would give inf - inf: shift by 0 there.
     top = stop_gradient(ops.select(ops.is_finite(top), top, scalar_like(0, top)))
     shifted = subtract(a, spread_over(top, shape, axes))
-    if b is not None:  # no weight times infinity, which would be NaN
+    if b is not None:  # avoid a weight of 0 times infinity, which would be NaN
         finite = ops.le(_real(shifted), scalar_like(np.log(float(ml_dtypes.finfo(typeof(top).dtype).max)) - 1, top))
         shifted = _masked(shifted, logical_or(finite, not_equal(b, 0)))
     weights = ops.exp(shifted)
@@ -124,7 +124,7 @@ def logsumexp(
 
 
 def _over_names(x: Any, names: tuple[str, ...]) -> Any:
-    """``log(psum(exp(x)))`` over named axes; of pairs of a magnitude and a sign, a pair."""
+    """``log(psum(exp(x)))`` over named axes; for a pair of magnitude and sign, a pair."""
     size, sign = x if isinstance(x, tuple) else (x, None)
     top = stop_gradient(pmax(_real(size), names))
     top = ops.select(ops.is_finite(top), top, scalar_like(0, top))
@@ -156,12 +156,12 @@ def standardize(
     x: Any, axis: Axis = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5, where: Any = None, *,
     algorithm: str = "fast",
 ) -> Any:  # fmt: skip
-    """``(x - mean) / sqrt(variance + epsilon)`` over ``axis``; mean and variance are those of ``x`` unless given.
+    """``(x - mean) / sqrt(variance + epsilon)`` over ``axis``, by default with the mean and variance of ``x``.
 
-    ``algorithm`` is JAX's choice between one pass ("fast") and two ("stable"); here it is always the exact one.
+    ``algorithm`` is JAX's choice between one pass ("fast") and two ("stable"); here the exact algorithm is always used.
 
     Raises:
-      ArgumentError: another algorithm.
+      ArgumentError: an unknown algorithm.
 
     >>> standardize(np.array([1.0, 3.0]), epsilon=0.0).tolist()
     [-1.0, 1.0]
@@ -193,7 +193,7 @@ def _scale(variance: Any, epsilon: Any, shape: tuple[int, ...], axes: tuple[int,
 
 
 def _normalized(x: Any, axes: tuple[int, ...], epsilon: Any) -> Any:
-    """Centred and scaled to variance 1 over ``axes``; half precision is computed in float32."""
+    """``x`` with mean 0 and variance 1 over ``axes``; half precision is computed in float32."""
     dtype = typeof(x).dtype
     half = dtypes.bit_width(dtype) < 32
     x = convert(x, dtypes.float32) if half else x
@@ -209,11 +209,11 @@ def _affine(x: Any, scale: Any, bias: Any) -> Any:
 
 
 def layer_norm(x: Any, scale: Any = None, bias: Any = None, axis: Axis = -1, epsilon: float = 1e-5) -> Any:
-    """Layer normalisation (Ba et al. 2016): mean 0 and variance 1 over ``axis``, then ``* scale + bias``.
+    """Layer normalization (Ba et al. 2016): mean 0 and variance 1 over ``axis``, then ``* scale + bias``.
 
     Args:
       x: shape (..., features).
-      scale, bias: shape (features,), or what broadcasts with ``x``; None leaves them out.
+      scale, bias: shape (features,), or any that broadcasts with ``x``; None omits them.
 
     >>> layer_norm(np.array([1.0, 3.0]), epsilon=0.0).tolist()
     [-1.0, 1.0]
@@ -223,7 +223,7 @@ def layer_norm(x: Any, scale: Any = None, bias: Any = None, axis: Axis = -1, eps
 
 
 def rms_norm(x: Any, scale: Any = None, axis: Axis = -1, epsilon: float = 1e-6) -> Any:
-    """Root-mean-square normalisation (Zhang and Sennrich 2019): ``x / sqrt(mean(x**2) + epsilon) * scale``.
+    """Root-mean-square normalization (Zhang and Sennrich 2019): ``x / sqrt(mean(x**2) + epsilon) * scale``.
 
     >>> rms_norm(np.array([3.0, 3.0]), epsilon=0.0).tolist()
     [1.0, 1.0]
@@ -238,14 +238,14 @@ def rms_norm(x: Any, scale: Any = None, axis: Axis = -1, epsilon: float = 1e-6) 
 
 
 def group_norm(x: Any, groups: int, scale: Any = None, bias: Any = None, epsilon: float = 1e-5) -> Any:
-    """Group normalisation (Wu and He 2018): over all but the batch dimension, for each group of features.
+    """Group normalization (Wu and He 2018): over all but the batch dimension, for each group of features.
 
     Args:
       x: shape (batch, ..., features).
-      groups: divides the number of features.
+      groups: must divide the number of features.
 
     Raises:
-      ShapeError: it does not.
+      ShapeError: ``groups`` does not divide it.
 
     >>> group_norm(np.ones((2, 3, 4)), 2).shape
     (2, 3, 4)
@@ -262,13 +262,13 @@ def group_norm(x: Any, groups: int, scale: Any = None, bias: Any = None, epsilon
 
 
 def instance_norm(x: Any, scale: Any = None, bias: Any = None, epsilon: float = 1e-5) -> Any:
-    """Instance normalisation (Ulyanov et al. 2016): over all but the batch dimension, for each feature.
+    """Instance normalization (Ulyanov et al. 2016): over all but the batch dimension, for each feature.
 
     Args:
       x: shape (batch, ..., features).
 
     Raises:
-      ShapeError: there is nothing between batch and features to normalise over.
+      ShapeError: there are no dimensions between batch and features.
 
     >>> instance_norm(np.ones((2, 3, 4))).shape
     (2, 3, 4)
@@ -284,7 +284,7 @@ def instance_norm(x: Any, scale: Any = None, bias: Any = None, epsilon: float = 
 
 
 def batch_norm_stats(x: Any, axis: Axis = None) -> tuple[Any, Any]:
-    """Mean and variance of a batch: over all but the last dimension, or over ``axis``.
+    """Mean and variance of a batch over all but the last dimension, or over ``axis``.
 
     >>> [s.shape for s in batch_norm_stats(np.ones((2, 3, 4)))]
     [(4,), (4,)]
@@ -296,7 +296,7 @@ def batch_norm_stats(x: Any, axis: Axis = None) -> tuple[Any, Any]:
 
 @promotes_freely("x", "mean", "variance", "scale", "bias", ranks=False)
 def batch_norm(x: Any, mean: Any, variance: Any, scale: Any = None, bias: Any = None, epsilon: float = 1e-5) -> Any:
-    """Batch normalisation (Ioffe and Szegedy 2015) with given statistics (see :func:`batch_norm_stats`).
+    """Batch normalization (Ioffe and Szegedy 2015) with given statistics (see :func:`batch_norm_stats`).
 
     Args:
       x: shape (..., features); the others have shape (features,).

@@ -1,4 +1,4 @@
-"""Products of matrices in narrow floats whose blocks share scales."""
+"""Matrix products in narrow floats whose blocks share scales."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from meshwright.numpy.promotion import converted
 def scaled_matmul(
     lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, preferred_element_type: Any = dtypes.float32
 ) -> Any:
-    """``lhs`` times the transpose of ``rhs`` for each batch, with a scale for each block of the last dimensions.
+    """Multiply ``lhs`` by the transpose of ``rhs`` for each batch, with a scale per block of the last dimensions.
 
     Args:
       lhs: shape (batch, m, k).
       rhs: shape (batch, n, k).
-      lhs_scales: shape (batch, m, blocks), for ``k / blocks`` elements each.
-      rhs_scales: shape (batch, n, blocks); their number need not be that of the others.
-      preferred_element_type: of the result; all is computed in float32 at least.
+      lhs_scales: shape (batch, m, blocks), each for ``k / blocks`` elements.
+      rhs_scales: shape (batch, n, blocks); the number of blocks may differ from that of ``lhs_scales``.
+      preferred_element_type: of the result; arithmetic is in float32 or wider.
 
     Returns:
-      shape (batch, m, n).
+      An array of shape (batch, m, n).
 
     Raises:
       ShapeError: shapes do not fit.

@@ -1,6 +1,6 @@
-"""Every op, with all its rules in one place; :func:`register_all` imports those that nothing has needed yet.
+"""Every op, with all its rules in one place. :func:`register_all` imports the modules that nothing has needed yet.
 
-``segment_sum``, ``segment_prod``, ``segment_max`` and ``segment_min`` are found here, too, where JAX has them.
+``segment_sum``, ``segment_prod``, ``segment_max`` and ``segment_min`` are also available here, as in JAX.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from pkgutil import walk_packages
 
 from meshwright.core.late import late_attributes
 
-__getattr__, __dir__ = late_attributes(  # made of the array library, which is made of ops
+__getattr__, __dir__ = late_attributes(  # defined with the array library, which is built on ops
     __name__,
     dict.fromkeys(("segment_max", "segment_min", "segment_prod", "segment_sum"), "meshwright.numpy.segments"),
 )
 
 
 def register_all() -> None:
-    """Import every module of this package: each registers its ops and how they are read."""
+    """Import every module of this package; each registers its ops and how to read them."""
     for module in walk_packages(__path__, f"{__name__}."):
         import_module(module.name)

@@ -1,7 +1,7 @@
-"""Ops whose meaning is a small program of other ops.
+"""Ops defined by a small program of other ops.
 
-``expand`` is that program. It is emitted as a private function, once for each op and operand types in a module, so that
-a jaxpr shows one equation where the module holds dozens of ops; XLA inlines the call.
+``expand`` is that program. It is emitted as a private function, once per op and operand types in a module: a jaxpr
+shows one equation where the module has dozens of ops. XLA inlines the call.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from meshwright.ir.tracing import trace_to_jaxpr
 
 
 def traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, ...]) -> ClosedJaxpr:
-    """The jaxpr of a function of flat arrays; equal functions (bound methods of equal ops, too) are traced once."""
+    """The jaxpr of a function of flat arrays; equal functions (including bound methods of equal ops) are traced
+    once."""
     return _traced(fun, name, avals, config.tracing)
 
 
 @lru_cache(maxsize=1024)
 def _traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, ...], setting: Setting) -> ClosedJaxpr:
-    with source.at(source.UNKNOWN):  # of whichever line calls it
+    with source.at(source.UNKNOWN):  # its lines are those of its callers
         return trace_to_jaxpr(fun, avals, name)
 
 
@@ -36,13 +37,13 @@ on_clear(_traced.cache_clear)
 
 
 def emit_traced(b: Builder, fun: Callable[..., list[Any]], name: str, *operands: Emitted) -> list[Emitted]:
-    """Emit a call of ``fun`` on ``operands``; it may close over nothing but parameters of an op."""
+    """Emit a call of ``fun`` on ``operands``; it may close over nothing except parameters of an op."""
     return b.call(name, traced(fun, name, tuple(b.in_avals)), operands)
 
 
 @dataclass(frozen=True)
 class Composite(Op):
-    """Base of ops that are written with other ops."""
+    """Base class of ops that are defined by other ops."""
 
     def expand(self, *operands: Value) -> list[Value]:
         """The results, computed with other ops."""

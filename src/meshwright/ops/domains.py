@@ -1,7 +1,7 @@
-"""Where ops want their operands to lie: the rules ``domain`` and ``image`` of :class:`~meshwright.ir.op.Op`.
+"""Where ops need their operands to be: the rules ``domain`` and ``image`` of :class:`~meshwright.ir.op.Op`.
 
-They stand together since each is a line or two, and since only together they say where the inputs of a program should
-lie: non-negative where a root will see them, in the range of a dimension where they index it.
+The rules are in one place since each takes a line or two, and only together they determine suitable inputs of a
+program: nonnegative if a root uses them, within a dimension if they index it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.ir.interval import ANYWHERE, BITS, INF, NON_NEGATIVE, POSITIVE, UNIT, Interval
 from meshwright.ir.op import REGISTRY
 
-# imported so that they are registered
+# imported to register their ops
 from meshwright.ops.collective import exchange  # noqa: F401
 from meshwright.ops.control import remat  # noqa: F401
 from meshwright.ops.indexing import dynamic_slice, gather_scatter  # noqa: F401
@@ -36,7 +36,7 @@ Image = Callable[[Intervals], Interval]
 
 
 def _declare(names: str, domain: Domain | None = None, image: Image | None = None) -> None:
-    """Give the ops of these names their rules."""
+    """Set the rules of the ops with these names."""
     for name in names.split():
         cls: Any = REGISTRY[name]
         if domain is not None:
@@ -46,12 +46,12 @@ def _declare(names: str, domain: Domain | None = None, image: Image | None = Non
 
 
 def _fixed(*domains: Interval) -> Domain:
-    """Operands that lie there, whatever is wanted of the result."""
+    """Fixed domains of the operands, independent of the wish for the result."""
     return lambda op, wishes, known, avals: domains
 
 
 def _bounds(f: Callable[[float], float], low: float = -INF) -> Image:
-    """The image under a function that grows, defined from ``low`` on."""
+    """The image under an increasing function that is defined from ``low`` on."""
 
     def image(known: Intervals) -> Interval:
         ends = [_or_infinite(f, max(x, low), x) for x in (known[0].low, known[0].high)]
@@ -68,7 +68,7 @@ def _or_infinite(f: Callable[[float], float], x: float, sign: float) -> float:
 
 
 def _inverse(inverse: Callable[[float], float], domain: Interval = ANYWHERE) -> Domain:
-    """Operands of a function that grows, so that its results lie where they should and it is defined."""
+    """Operands of an increasing function, within its domain, such that its results are where they should be."""
 
     def rule(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
         wish = wishes[0]
@@ -79,12 +79,12 @@ def _inverse(inverse: Callable[[float], float], domain: Interval = ANYWHERE) -> 
 
 
 def _through(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
-    """What is wanted of the result is wanted of all operands."""
+    """The wish for the result applies to all operands."""
     return [wishes[0].without_columns()] * len(avals)
 
 
 def _signs(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
-    """Sums and products of what is not negative are not negative."""
+    """Sums and products of nonnegative numbers are nonnegative."""
     return [NON_NEGATIVE if wishes[0].low >= 0 else ANYWHERE] * len(avals)
 
 
@@ -135,7 +135,7 @@ REGISTRY["integer_pow"].image = lambda self, known, avals: (  # type: ignore
 
 # --- arithmetic ---------------------------------------------------------------------------------------------
 def _term(wish: Interval, other: Interval) -> Interval:
-    """What one term should be, so that with the other, which is known, the sum is what it should be."""
+    """The interval for one term such that its sum with the other, known one is as wished."""
     low, high = wish.low - other.low, wish.high - other.high
     return wish.between(low, high) if low <= high else ANYWHERE
 
@@ -165,7 +165,7 @@ def _sub(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Interval
 
 
 def _factor(wish: Interval, other: Interval) -> Interval:
-    """What one factor should be beside one that is known to be positive, or not to be negative."""
+    """The interval for one factor, given another that is positive or nonnegative."""
     if other.low > 0 and other.high < INF:
         low = max(wish.low / other.low, wish.low / other.high)
         high = min(wish.high / other.low, wish.high / other.high)
@@ -227,12 +227,13 @@ _declare("and or xor", image=lambda known: BITS if all(BITS.holds(k) for k in kn
 
 # --- comparisons --------------------------------------------------------------------------------------------
 def _beside(other: Interval, below: float, above: float) -> Interval:
-    """Numbers on both sides of what is known, if that is an integer or a range of them."""
+    """Numbers on both sides of a known integer or range of integers."""
     return Interval(other.low - below, other.high + above, weak=True) if _is_bounded(other) else ANYWHERE
 
 
 def _equality(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
-    """Equal sometimes: a mask of zeros and ones, a label among the classes, a padding token among tokens."""
+    """Intervals in which operands are sometimes equal: a 0/1 mask, a label among classes, a padding token among
+    tokens."""
     intervals = [_beside(k, 0, 1 if k.low == k.high else 0) for k in known[::-1]]
     if dtypes.is_inexact(avals[0].dtype):
         return [replace(f, whole=True) if f.low == 0 and f.high == 1 else ANYWHERE for f in intervals]
@@ -249,7 +250,7 @@ _declare("eq ne", _equality)
 _declare("lt le gt ge", _order)
 
 
-#: index vectors are no longer
+#: the maximum length of index vectors
 _MOST_COLUMNS = 8
 
 
@@ -275,7 +276,7 @@ def _concatenate(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> 
 
 
 def _slice(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
-    """A column of an index matrix has a dimension of its own to point into."""
+    """A column of an index matrix has the range of the dimension that it indexes."""
     wish, shape = wishes[0].without_columns(), avals[0].shape
     if not shape or not 1 < shape[-1] <= _MOST_COLUMNS or wish.says_nothing or wish.definite:
         return [wish]
@@ -297,7 +298,7 @@ def _position(limit: int) -> Interval:
 
 
 def _vectors(limits: Sequence[int]) -> Interval:
-    """Index vectors: a component for each dimension that they point into."""
+    """Index vectors, with one component per indexed dimension."""
     columns = tuple(map(_position, limits))
     return replace(_hull(columns), columns=columns) if columns else ANYWHERE
 

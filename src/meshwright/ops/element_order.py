@@ -1,8 +1,8 @@
-"""Reversals and rotations of what was reversed or rotated: taken last, where elements are computed alike in any order.
+"""Moves reversals and rotations past elementwise computations, where they cancel.
 
-The derivative of a function of a reversed or rotated array turns its result back. Element by element nothing depends
-on the order in between: computed of the array as it was, what is turned forth and back needs to be turned by nothing.
-Along a split dimension each of these would send the array. Sums over turned dimensions need no order either.
+The derivative of a function of a reversed or rotated array reverses or rotates its result back. Elementwise ops in
+between do not depend on the order: computed on the original array, both turns disappear. Along a split dimension, each
+turn would communicate the array. Sums over turned dimensions do not depend on the order either.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Turn(NamedTuple):
     start: int
 
 
-#: the turns of an array's dimensions, of those that are turned
+#: the turns of an array's dimensions, without identities
 Order = Mapping[int, Turn]
 
 
 class _Turned(NamedTuple):
-    """A value: the rows of ``base`` in an order, which an equation of the program gave them."""
+    """A value whose rows are those of ``base`` in an order that an equation of the program defines."""
 
     base: Atom
     order: Order
@@ -40,7 +40,7 @@ class _Turned(NamedTuple):
 
 
 def in_one_order(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with reversals and rotations after what is computed element by element, where these become fewer."""
+    """The program with reversals and rotations moved after elementwise computations, if that leaves fewer of them."""
     if not any(_turns(e) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
     jaxpr = replaced(jaxpr, lambda e: in_regions(e, in_one_order))
@@ -49,12 +49,12 @@ def in_one_order(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _moved(jaxpr: Jaxpr) -> int:
-    """The elements that are turned."""
+    """The number of elements that are turned."""
     return sum(e.outvars[0].aval.size for e in jaxpr.eqns if _turns(e))
 
 
 def _turns(eqn: JaxprEqn) -> Order | None:
-    """What a reversal or rotation turns; None of other equations."""
+    """The turns of a reversal or rotation; None for other equations."""
     shape = eqn.outvars[0].aval.shape if len(eqn.outvars) == 1 else ()
     if 0 in shape:
         return None
@@ -66,7 +66,7 @@ def _turns(eqn: JaxprEqn) -> Order | None:
 
 
 def _after(first: Order, then: Order, shape: tuple[int, ...]) -> Order:
-    """One order after another."""
+    """The composition of two orders."""
     composed = dict(first)
     for d, (sign, start) in then.items():
         before = first.get(d, Turn(1, 0))
@@ -79,12 +79,12 @@ def _after(first: Order, then: Order, shape: tuple[int, ...]) -> Order:
 
 @dataclass(eq=False)
 class _Orders:
-    """The values of a jaxpr in orders in which they were not made."""
+    """Rewrites a jaxpr so that values are computed in the order of their operands, and turned only where needed."""
 
     jaxpr: Jaxpr
 
     def rewritten(self) -> Jaxpr:
-        """The jaxpr with turns where something needs them."""
+        """The jaxpr with turns only where something needs them."""
         self.turned: dict[Var, _Turned] = {}
         self.made: dict[tuple[Atom, tuple[tuple[int, Turn], ...]], Atom] = {}
         self.repeated: dict[Var, set[int]] = {}
@@ -98,7 +98,7 @@ class _Orders:
         return self.turned.get(atom, _Turned(atom, {})) if isinstance(atom, Var) else _Turned(atom, {})
 
     def _enter(self, eqn: JaxprEqn) -> None:
-        """Add an equation, of operands as they were made where that does."""
+        """Add an equation, on unturned operands if that is possible."""
         given = [self._of(a) for a in eqn.invars]
         if (turns := _turns(eqn)) is not None:
             order = _after(given[0].order, turns, eqn.outvars[0].aval.shape)
@@ -118,7 +118,7 @@ class _Orders:
             self.turned.update((old, _Turned(v, result, by)) for old, v in zip(eqn.outvars, new))
 
     def _result(self, eqn: JaxprEqn) -> Order | None:
-        """The order of the results of an equation whose operands are taken as they were made; None: it needs theirs."""
+        """The order of the results if the operands are taken unturned; None if the equation needs turned operands."""
         orders = [self._of(a).order for a in eqn.invars]
         if not any(orders):
             return {}
@@ -135,11 +135,11 @@ class _Orders:
         return None
 
     def _repeats(self, atom: Atom, dim: int) -> bool:
-        """Whether all rows of a value along a dimension are one."""
+        """Whether a value is constant along a dimension."""
         return not atom.aval.shape or (isinstance(atom, Var) and dim in self.repeated.get(atom, ()))
 
     def _in_order(self, atom: Atom) -> Atom:
-        """The value as it is to be, turned once."""
+        """The value in its proper order, turned at most once."""
         base, order, by = self._of(atom)
         if not order:
             return base

@@ -1,9 +1,9 @@
-"""Functions of scalars as the bodies of ops: reduce, reduce_window, scatter, sort and map with a region of their own.
+"""Functions of scalars as bodies of ops: reduce, reduce_window, scatter, sort and map with arbitrary regions.
 
-What most programs write there is recognised and becomes an op of its own (``reduce_sum``, ``argmax``, ``sort``). Any
-other body is kept as a jaxpr of scalars, of which nothing need be known but what StableHLO promises: the body of a
-reduction is associative. Where partitioning needs an identity (for padding, and so that the initial value counts once),
-:func:`lifted` adjoins one: every semigroup with an identity added is a monoid.
+Common bodies are recognized and become other ops (``reduce_sum``, ``argmax``, ``sort``). Any other body is kept as a
+jaxpr of scalars, about which only StableHLO's guarantees are assumed: the body of a reduction is associative. If
+partitioning needs an identity (for padding, and to include the initial value once), :func:`lifted` adjoins one: every
+semigroup with an identity added is a monoid.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
 # --- arrays that go together --------------------------------------------------------------------------------
 def along(x: Any, dim: int | None, place: int, size: int) -> Any:
-    """``x`` with its batch dimension at ``place``, repeated along it if it has none."""
+    """``x`` with its batch dimension at ``place``, broadcast along a new one if it has none."""
     if dim is not None:
         return move_dim(x, dim, place)
     shape = typeof(x).shape
@@ -41,7 +41,7 @@ def along(x: Any, dim: int | None, place: int, size: int) -> Any:
 
 
 def one_by_one(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], list[int]]:
-    """Each entry of a batch by itself: for operands that an op has one of, such as initial values."""
+    """Apply the op to each batch entry separately: for operands that cannot be batched, such as initial values."""
     rows = []
     for i in range(axis.size):
         entry = [x if d is None else squeeze(slice_in_dim(x, i, i + 1, axis=d), [d]) for x, d in zip(args, dims)]
@@ -51,10 +51,10 @@ def one_by_one(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int 
 
 
 def one_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
-    """The shape that all operands have.
+    """The common shape of all operands.
 
     Raises:
-      ShapeError: they have several, or there are none.
+      ShapeError: their shapes differ, or there are none.
     """
     shapes = {a.shape for a in avals}
     if len(shapes) != 1:
@@ -65,7 +65,7 @@ def one_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:
 def batched_with_initial(
     op: Op, at: Callable[[int], Op], axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[Any, list[int]]:
-    """``batch`` of an op of arrays and an initial value for each; ``at(place)`` is the op with a dimension there."""
+    """``batch`` of an op of arrays with initial values; ``at(place)`` is the op with a dimension added there."""
     n = len(args) // 2
     if any(d is not None for d in dims[n:]):
         return one_by_one(op, axis, args, dims)
@@ -75,10 +75,10 @@ def batched_with_initial(
 
 
 def checked_arrays(name: str, body: ClosedJaxpr, avals: Sequence[ShapedArray]) -> Sequence[ShapedArray]:
-    """The first half of the operands, arrays of one shape, for which ``body`` is; the others are initial values.
+    """The first half of the operands, arrays of one shape that fit ``body``; the others are initial values.
 
     Raises:
-      ShapeError: they do not fit.
+      ShapeError: operands do not fit.
     """
     arrays = avals[: len(avals) // 2]
     one_shape(name, arrays)
@@ -90,7 +90,7 @@ def check_body(name: str, body: ClosedJaxpr, operands: Sequence[ShapedArray], si
     """Raise unless ``body`` takes ``sides`` scalars of each operand's dtype.
 
     Raises:
-      ShapeError: it takes something else.
+      ShapeError: it takes other types.
     """
     expected = [a.dtype for _ in range(sides) for a in operands]
     if [a.dtype for a in body.in_avals] != expected or any(a.shape for a in body.in_avals):
@@ -154,7 +154,7 @@ class Map(BodyOp):
         return pointwise_rule([a.ndim for a in avals], avals[0].shape, len(self.computation.out_avals))
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
-        # One op a result: StableHLO's map has one.
+        # One op per result, since StableHLO's map has one.
         dims = tuple(range(b.in_avals[0].ndim))
         outs = []
         for number, out in enumerate(b.out_avals):
@@ -165,13 +165,13 @@ class Map(BodyOp):
 
 
 def is_elementwise(body: ClosedJaxpr) -> bool:
-    """Whether a body of scalars may as well be run on arrays."""
+    """Whether a body of scalars can be applied to arrays directly."""
     inner = body.jaxpr
     return not inner.constvars and all(isinstance(e.op, Elementwise) for e in inner.eqns)
 
 
 def apply_body(body: ClosedJaxpr, *args: Any) -> list[Any]:
-    """A body of scalars on the elements of arrays of one shape: its own ops on arrays, if all are elementwise."""
+    """Apply a body of scalars to the elements of arrays of one shape, directly if all its ops are elementwise."""
     shape = typeof(args[0]).shape
     if not is_elementwise(body):
         outs: list[Any] = Map(body).bind(*args)
@@ -183,7 +183,8 @@ def apply_body(body: ClosedJaxpr, *args: Any) -> list[Any]:
 # --- bodies of reductions -----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Lifted:
-    """``body`` on values each of which, together, may be missing: one bool more on either side says they exist."""
+    """``body`` on tuples of values that may be missing as a whole; an additional bool on either side tells if they
+    exist."""
 
     body: ClosedJaxpr
 
@@ -196,7 +197,7 @@ class _Lifted:
 
 
 def lifted(body: ClosedJaxpr) -> ClosedJaxpr:
-    """The body of a reduction with an identity adjoined: "there is nothing"."""
+    """The body of a reduction with an identity, "no value", adjoined."""
     half = body.in_avals[: len(body.in_avals) // 2]
     flag = ShapedArray((), dtypes.bool_)
     return traced(_Lifted(body), "lifted", (*half, flag, *half, flag))
@@ -204,7 +205,7 @@ def lifted(body: ClosedJaxpr) -> ClosedJaxpr:
 
 # --- reading ------------------------------------------------------------------------------------------------
 def read_body(r: Reader, number: int = 0) -> ClosedJaxpr:
-    """A region that is a function of its arguments alone."""
+    """A region that depends only on its arguments."""
     region = r.region(number)
     if region.captured:
         r.fail("has a region that uses values from outside; make them operands, or constants inside of it")
@@ -212,13 +213,13 @@ def read_body(r: Reader, number: int = 0) -> ClosedJaxpr:
 
 
 def as_body_takes(body: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
-    """Operands in the dtypes of the body: it may work in a wider type than the operands have."""
+    """Operands converted to the dtypes of the body, which may be wider."""
     return [convert(x, a.dtype) for x, a in zip(operands, body.in_avals)]
 
 
 @reads("stablehlo.map")
 def _read_map(r: Reader) -> Any:
-    """The function on whole arrays; scalars that its region uses from outside become operands."""
+    """Apply the function to whole arrays; outside scalars used by its region become operands."""
     region, shape = r.region(), r.out_avals[0].shape
     captured = [match_shape(x, typeof(x).update(shape=shape)) for x in region.captured if not typeof(x).shape]
     if len(captured) != len(region.captured):

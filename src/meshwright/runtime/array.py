@@ -167,8 +167,7 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """One unpadded shard per device of this process; it shares memory on real devices, and is a copy, made once, on
-        virtual devices."""
+        """One unpadded shard per device of this process: shared memory on real devices, copies on virtual ones."""
         if self._shards is None or self._buffer is None:
             self._shards = self._cut_into_shards()
         return list(self._shards)
@@ -388,7 +387,7 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
 
 
 def _carrier(dtype: np.dtype) -> np.dtype | None:
-    """A dtype to carry one that NumPy's DLPack does not support: unsigned of the same width; int8 for narrower ones."""
+    """A stand-in for a dtype that NumPy's DLPack does not support: unsigned of the same width, int8 if narrower."""
     if dtype in NUMPY_DTYPES:
         return None
     if dtype.name in ("int4", "uint4", "int2", "uint2", "float4_e2m1fn"):

@@ -271,7 +271,7 @@ def host_id(backend: str | None = None) -> int:
 
 
 def host_count(backend: str | None = None) -> int:
-    """:func:`process_count`, by its older name.
+    """Older name of :func:`process_count`.
 
     Example:
       >>> mw.host_count()
@@ -281,7 +281,7 @@ def host_count(backend: str | None = None) -> int:
 
 
 def host_ids(backend: str | None = None) -> list[int]:
-    """:func:`process_indices`, by its older name.
+    """Older name of :func:`process_indices`.
 
     Example:
       >>> mw.host_ids()
@@ -291,7 +291,7 @@ def host_ids(backend: str | None = None) -> list[int]:
 
 
 def default_device() -> Device:
-    """Where arrays are made that nobody places."""
+    """The device on which arrays are created by default."""
     chosen = config.default_device
     return _own_devices()[0] if chosen is None or isinstance(chosen, str) else chosen
 
@@ -304,16 +304,16 @@ def make_mesh(
     devices: Sequence[Device] | None = None,
     machine: Machine | str | None = None,
 ) -> Mesh:
-    """A mesh of the first devices: row by row, or where they have coordinates so that neighbours are connected.
+    """A mesh of the first devices, row by row; devices with coordinates are ordered so that neighbours are connected.
 
-    ``axis_types`` says who decides how values are split over each axis: the partitioner (``AxisType.Auto``), or types
-    (``AxisType.Explicit``). The default is ``Auto``, where that of JAX 0.10 is ``Explicit``, since a program written
-    for one device, without a word on shardings inside, is what the partitioner is for; types refuse some of these.
-    ``machine`` (``"v5e:2x4"``) is the hardware that plans are made for.
+    ``axis_types`` says who decides how values are split over each axis: the partitioner (``AxisType.Auto``, the
+    default) or their types (``AxisType.Explicit``, the default of JAX 0.10). The default differs from JAX's because the
+    partitioner is made for programs that are written for one device without any shardings, and types refuse some of
+    these. ``machine`` (``"v5e:2x4"``) is the hardware for which plans are made.
 
     Raises:
-      MeshError: fewer devices than the mesh has positions (says how to get more), sizes that are not positive, or
-        another number of names or types than of sizes.
+      MeshError: there are fewer devices than the mesh has positions (says how to get more), a size is not positive, or
+        the numbers of sizes, names and types differ.
 
     Example:
       >>> mesh = mw.make_mesh((2, 4), ("x", "y"))

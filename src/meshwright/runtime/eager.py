@@ -74,7 +74,7 @@ def _evaluate_body(body: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
 
 
 def _stated(op: Op) -> Slot[Callable[[Op, Sequence[Array]], Any]] | None:
-    """What evaluates an op that says itself on which devices it is, or whose body does; None for any other."""
+    """The evaluator of an op that determines its own devices, or whose body does; None for any other op."""
     if _has_devices(op):
         return REGION if op.holds_jaxprs else SHARDED
     return SHARDED if any(map(_says_devices, sub_jaxprs(op))) else None
@@ -193,7 +193,7 @@ def _moved(op: Op, arrays: Sequence[Array], place: Sharding | None) -> Array | N
 def _holds(x: Array, test: Callable[[np.ndarray], Any]) -> bool:
     if not dtypes.is_inexact(x.dtype):
         return False
-    if not x.is_fully_addressable:  # what follows is done by all, or by none
+    if not x.is_fully_addressable:  # the following must be done by all processes or by none
         mine = any(_holds(shard.data, test) for shard in x.addressable_shards)
         ranks = tuple(sorted({d.process_index for d in x.sharding.devices}))
         return str(True) in agreement.exchanged(str(mine), ranks, "the check of results").values()

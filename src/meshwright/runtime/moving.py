@@ -71,12 +71,13 @@ def _in_memory(buffer: Any, sharding: Sharding, kind: str | None) -> Any:
 
 
 def require_same(x: Array, target: Sharding) -> None:
-    """Raise unless all processes are about to put the same value on the devices of all of them: each places its part.
+    """Check that all processes are about to place the same value, if the target has devices of all of them.
 
-    Where devices are those of some processes only, others of them may be other processes'.
+    Each process places its own part. Without devices in all processes, nothing is checked, as the others may not take
+    part.
 
     Raises:
-      DistributedError: one has another value, or does not come in ``config.collective_timeout`` seconds.
+      DistributedError: a process has another value, or does not arrive within ``config.collective_timeout`` seconds.
     """
     if len({d.process_index for d in getattr(target, "devices", ()) if hasattr(d, "process_index")}) == WORLD.count:
         agree_on_value(x)
@@ -94,7 +95,7 @@ def _flat_mesh(sharding: Sharding) -> Mesh:
 
 @lru_cache(maxsize=4096)
 def _flat(sharding: Sharding, ndim: int) -> NamedSharding:
-    """The sharding on a mesh of one axis, whose parts stand for the axes of its own."""
+    """The same sharding over a mesh of one axis, with sub-axes of that axis in place of the original axes."""
     named = sharding.to_named() if isinstance(sharding, PositionalSharding) else sharding
     if not isinstance(named, NamedSharding):
         raise ShardingError(f"expected a sharding over a mesh, got {sharding!r}")

@@ -11,7 +11,7 @@ from meshwright.sharding import NamedSharding, PartitionSpec, Sharding, Sharding
 
 
 class OlderNames:
-    """Base of arrays: names of 2018 to 2022. Each says today's."""
+    """Base class of arrays with attribute names of JAX from 2018 to 2022. Each docstring gives the current name."""
 
     __slots__ = ()
     sharding: Sharding
@@ -21,15 +21,15 @@ class OlderNames:
 
     @property
     def device_buffers(self) -> list[Any]:
-        """The parts, one a device; today: ``[shard.data for shard in x.addressable_shards]``."""
+        """The shards, one per device. Now: ``[shard.data for shard in x.addressable_shards]``."""
         return [shard.data for shard in self.addressable_shards]
 
     @property
     def device_buffer(self) -> Any:
-        """The array as its one part; today: ``x.addressable_data(0)``.
+        """The array's only shard. Now: ``x.addressable_data(0)``.
 
         Raises:
-          ArgumentError: it has several.
+          ArgumentError: the array is on several devices.
         """
         if self.sharding.num_devices > 1:
             raise ArgumentError(
@@ -40,33 +40,33 @@ class OlderNames:
 
     @property
     def sharding_spec(self) -> ShardingSpec:
-        """How it is cut, as ``pmap`` says it; today: ``x.sharding``."""
+        """The sharding in ``pmap``'s form. Now: ``x.sharding``."""
         return ShardingSpec.of(self.sharding, self.shape)
 
     @property
     def local_shards(self) -> list[Any]:
-        """Today: ``x.addressable_shards``."""
+        """Now: ``x.addressable_shards``."""
         return list(self.addressable_shards)
 
     def local_data(self, index: int = 0) -> Any:
-        """Today: ``x.addressable_data(index)``."""
+        """Now: ``x.addressable_data(index)``."""
         return self.addressable_data(index)
 
     @property
     def mesh(self) -> Any:
-        """Today: ``x.sharding.mesh``.
+        """Now: ``x.sharding.mesh``.
 
         Raises:
-          ArgumentError: the array lies on no mesh.
+          ArgumentError: the array is not on a mesh.
         """
         return self._named.mesh
 
     @property
     def mesh_axes(self) -> PartitionSpec:
-        """Today: ``x.sharding.spec``.
+        """Now: ``x.sharding.spec``.
 
         Raises:
-          ArgumentError: the array lies on no mesh.
+          ArgumentError: the array is not on a mesh.
         """
         return self._named.spec
 
@@ -80,5 +80,5 @@ class OlderNames:
         return self.sharding
 
     def to_py(self) -> np.ndarray:
-        """Today: ``numpy.asarray(x)``."""
+        """Now: ``numpy.asarray(x)``."""
         return np.asarray(self)

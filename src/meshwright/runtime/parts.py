@@ -21,13 +21,16 @@ from meshwright.errors import DeviceError, MeshError
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import Sharding
 
-#: for each dimension, the tiles that a real device has, or None where each has all
+#: for each dimension, the tiles that a real device holds, or None if every real device holds all
 Tiles = tuple[tuple[int, ...] | None, ...]
 
 
 class Parts:
-    """What an array has on this process's real devices: a buffer on each, in the order of their numbers, or all of them
-    as one operand of programs, whichever there was first. ``maker`` is the program that makes them."""
+    """The buffers of an array on this process's real devices, in ascending order of the devices.
+
+    They are held as single buffers, as one joined operand of programs, or both; each form is made when it is first
+    needed. ``maker`` is the program that computes them.
+    """
 
     __slots__ = ("__weakref__", "_buffers", "_joined", "maker")
 
@@ -36,18 +39,18 @@ class Parts:
 
     @property
     def buffers(self) -> Sequence[Any]:
-        """Those of single devices."""
+        """The single buffers."""
         if self._buffers is None:
             self._buffers = self._joined._arrays
         return self._buffers
 
     @property
     def operand(self) -> Any:
-        """What :meth:`joined` gave before, or None."""
+        """The result of an earlier :meth:`joined`, or None."""
         return self._joined
 
     def joined(self, spread: Spread, shape: tuple[int, ...], dtype: Any) -> Any:
-        """The buffers as one operand of a program."""
+        """The buffers as one operand for a program."""
         if self._joined is None:
             self._joined = pjrt.joined(self.buffers, shape, dtype, spread.here)
         return self._joined
@@ -68,19 +71,19 @@ class Parts:
 
 @dataclass(frozen=True)
 class Spread:
-    """The real devices behind a sharding, by number: of all processes, and those of this one (``here``)."""
+    """The numbers of the real devices behind a sharding: of all processes (``reals``), and of this one (``here``)."""
 
     reals: tuple[int, ...]
     here: tuple[int, ...]
 
     @cached_property
     def is_one(self) -> bool:
-        """Whether it is one real device of this process, so that arrays are single buffers."""
+        """Whether it is a single real device of this process, so that arrays are plain buffers."""
         return len(self.reals) == 1 and self.here == self.reals
 
 
 def real_of(device: Any) -> int:
-    """The number of the real device behind ``device``; numbers without a device are computed by our first."""
+    """The number of the real device behind ``device``; for plain numbers, that of this process's first one."""
     hardware_id = getattr(device, "hardware_id", None)
     return pjrt.first_local() if hardware_id is None else hardware_id
 
@@ -94,10 +97,10 @@ def spread_of(sharding: Sharding) -> Spread:
 
 @lru_cache(maxsize=4096)
 def tiles_of(sharding: Sharding, ndim: int) -> dict[int, Tiles]:
-    """What each real device has of an ``ndim``-dimensional array.
+    """The tiles of an ``ndim``-dimensional array on each real device.
 
     Raises:
-      MeshError: a real device whose tiles do not make a block.
+      MeshError: the tiles of a real device do not form a block.
     """
     table, counts = sharding.tile_table(ndim), sharding.tile_counts(ndim)
     rows: dict[int, list[Any]] = {}
@@ -115,7 +118,7 @@ def tiles_of(sharding: Sharding, ndim: int) -> dict[int, Tiles]:
     return {real: tuple(None if w else tuple(t) for w, t in zip(whole, h)) for real, h in held.items()}
 
 
-# --- cutting ------------------------------------------------------------------------------------------------
+# --- slicing ------------------------------------------------------------------------------------------------
 def cut(value: np.ndarray, sharding: Sharding, real: int) -> np.ndarray:
     """The part of ``value`` on a real device, padded with zeros."""
     counts = sharding.tile_counts(value.ndim)
@@ -144,7 +147,7 @@ def _runs(tiles: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield members[0], len(members)
 
 
-# --- putting together ---------------------------------------------------------------------------------------
+# --- assembling ---------------------------------------------------------------------------------------------
 def assembled(parts: Sequence[np.ndarray], sharding: Sharding, shape: Sequence[int]) -> np.ndarray:
     """The global array assembled from its parts on this process's real devices.
 
@@ -168,7 +171,7 @@ def assembled(parts: Sequence[np.ndarray], sharding: Sharding, shape: Sequence[i
 
 @lru_cache(maxsize=4096)
 def is_whole_here(sharding: Sharding, ndim: int) -> bool:
-    """Whether this process's devices hold all tiles."""
+    """Whether this process's devices together hold all tiles."""
     held, here = tiles_of(sharding, ndim), spread_of(sharding).here
     count = math.prod(n for n, t in zip(sharding.tile_counts(ndim), next(iter(held.values()))) if t is not None)
     held_tiles = {tile for real in here for tile in itertools.product(*(t for t in held[real] if t is not None))}
@@ -176,7 +179,7 @@ def is_whole_here(sharding: Sharding, ndim: int) -> bool:
 
 
 def _places(tiles: tuple[int, ...] | None, n: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Where rows stand in a part and in the whole."""
+    """Pairs of slices: the same rows in a part, and in the whole array."""
     if tiles is None:
         yield slice(None), slice(None)
         return
@@ -188,7 +191,7 @@ def _places(tiles: tuple[int, ...] | None, n: int, size: int) -> Iterator[tuple[
 
 
 def shard_in_part(sharding: Sharding, shape: Sequence[int], position: int) -> tuple[slice, ...]:
-    """Where, in its real device's part, the shard of the device at ``position`` of the sharding stands."""
+    """The position, within its real device's part, of the shard of the device at ``position`` of the sharding."""
     ndim = len(shape)
     tiles, counts = sharding.tile_table(ndim)[position].tolist(), sharding.tile_counts(ndim)
     held = tiles_of(sharding, ndim)[real_of(sharding.devices[position])]

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.core.weak import WeakKeys
 
-#: all that are alive
+#: all live programs
 PROGRAMS: WeakKeys[Any, None] = WeakKeys()
 
 _FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)", re.M)
@@ -24,12 +24,12 @@ _NAME, _STACK = re.compile(r'op_name="([^"]*)"'), re.compile(r"stack_frame_id=(\
 
 
 def note(program: Any) -> None:
-    """Remember a program for as long as it lives."""
+    """Register a program for as long as it lives."""
     PROGRAMS[program] = None
 
 
 def ops_of(text: str) -> dict[str, dict[str, str]]:
-    """For every op of an optimized module: its ``kind``, and the ``name`` and ``line`` of the program behind it."""
+    """For every op of an optimized module, its ``kind``, and its ``name`` and ``line`` in the user's program."""
     listed = _FILES.search(text)
     files = dict(_FILE.findall(listed[1])) if listed else {}
     lines = {number: f"{files.get(file, '?')}:{line}" for number, file, line in _LOCATION.findall(text)}
@@ -46,10 +46,10 @@ def ops_of(text: str) -> dict[str, dict[str, str]]:
 
 
 def described(modules: Iterable[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The ops of the programs that are alive and have these names: as :func:`ops_of`, and for how many virtual
-    ``devices`` each computes.
+    """The ops of live programs with these names, as :func:`ops_of`.
 
-    Of an op that several programs of one name have, only what these agree on is told.
+    Each also has the number of virtual ``devices`` whose results it computes. If several programs of one name have the
+    op, only the fields on which they agree are filled in.
     """
     names = set(modules)
     by_module: dict[str, dict[str, dict[str, Any]]] = {}

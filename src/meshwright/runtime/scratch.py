@@ -14,16 +14,16 @@ from typing import Any
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.runtime.pjrt import platforms
 
-#: below the C library's largest block, and two of them, with what stands beside them, in one of its heaps of 64 MiB
+#: less than the C library's largest block, so that two of them fit into one of its heaps of 64 MiB
 _BLOCK = 28 << 20
-#: the most bytes of all values, of which scratch is a part: a tenth or less, in steps that train; the process keeps it
+#: the most bytes of all values. Scratch, which the process keeps, is a tenth of that or less in training steps
 _MOST = 4 << 30
 
 Options = tuple[tuple[str, Any], ...]
 
 
 def in_blocks(jaxpr: ClosedJaxpr, devices: int = 1) -> Options:
-    """XLA's options for the scratch of what ``devices`` virtual devices run: none where one block will do, or must."""
+    """XLA's options for scratch memory in blocks, for ``devices`` virtual devices; none if it needs one block."""
     if platforms.is_plugin():
         return ()
     sizes = [v.aval.nbytes * devices for eqn in all_eqns(jaxpr.jaxpr) for v in eqn.outvars]

@@ -37,18 +37,18 @@ def needs_spread(mesh: Mesh | AbstractMesh) -> bool:
 
 @dataclass(eq=False)
 class SpreadExecutable(Executable):
-    """A program on several real devices, of one or more processes: arrays in, arrays out, each a part a device."""
+    """A program on several real devices of one or more processes. Arrays have one buffer per real device."""
 
     spread: Spread = field(default_factory=lambda: Spread((), ()))
-    #: gives the program; where it was known, it is lowered when somebody asks
+    #: returns the lowered program; if it came from the disk cache, it is lowered on demand
     lowered: Callable[[], DeviceProgram] | None = field(default=None, repr=False)
-    #: what each device takes
+    #: the types of the operands on each device
     local_avals: Sequence[ShapedArray] = field(default=(), repr=False)
-    #: what its Python functions raise; None if it has none
+    #: the errors of its Python callbacks; None if it has none
     failures: Failures | None = None
     started: bool = False
     connected: bool = False
-    #: the processes that take part; none if that is only this one
+    #: the participating processes; empty if this is the only one
     ranks: tuple[int, ...] = ()
     is_virtual: ClassVar[bool] = False
 
@@ -65,7 +65,7 @@ class SpreadExecutable(Executable):
 
         def run(arrays: Sequence[Array]) -> list[Array]:
             operands = [x._buffer.operand for x, s in zip(arrays, wanted) if x.sharding == s and x._buffer is not None]
-            if len(operands) < len(arrays) or any(o is None for o in operands):  # one is to be joined, moved or refused
+            if len(operands) < len(arrays) or any(o is None for o in operands):  # to be joined, moved, or refused
                 return self.run(self.take(arrays))
             outs = runner(operands)
             return [Array(a, Parts(None, b, self), s, committed) for a, b, s in zip(avals, outs, shardings)]
@@ -83,8 +83,11 @@ class SpreadExecutable(Executable):
         return [Parts(b, maker=self) for b in outs]
 
     def _executed(self, arrays: list[Any]) -> list[list[Any]]:
-        """What the run gives. In the first, processes connect to each other, for which XLA waits 30 s, not to be
-        told otherwise: so that one is waited for here."""
+        """The buffers of the results, for each result.
+
+        In the first run processes connect to each other. XLA's timeout for that is fixed at 30 s, so this run is
+        awaited here under our own.
+        """
         first = bool(self.ranks) and not self.connected
         run = partial(pjrt.execute_on_all, self.loaded, arrays, self.waits or first, self)
         if first:
@@ -96,7 +99,7 @@ class SpreadExecutable(Executable):
         return outs
 
     def _note_run(self) -> None:
-        """Before the first run, all processes must be about to run the same program."""
+        """Before the first run, check that all processes are about to run the same program."""
         if not self.started and self.lowered is not None:
             agree(self.name, self.lowered, self.ranks)
             self.started = True
@@ -107,21 +110,23 @@ def compile_spread(
     source: tuple[Any, ...], lowered: Callable[[], DeviceProgram], results: Results, mesh: Mesh,
     in_shardings: Sequence[Sharding], options: tuple[tuple[str, Any], ...] = (),
 ) -> SpreadExecutable:  # fmt: skip
-    """Compile ``lowered()``, the program of the real devices of ``mesh``. All that shapes it stands in ``source``, its
-    name first: neither is done if the cache on disk has what became of the same the last time, in all processes.
+    """Compile ``lowered()``, the program of the real devices of ``mesh``.
+
+    ``source`` is a tuple of everything that determines the program, starting with its name. If all processes find the
+    executable for it in the disk cache, the program is neither lowered nor compiled.
 
     Raises:
-      CompileError: XLA refused it.
+      CompileError: XLA rejected the program.
     """
     name, place = source[0], Place(NamedSharding(mesh, PartitionSpec()), in_shardings)
     ranks = tuple(sorted({d.process_index for d in place.sharding.devices}))
-    # Where processes compile together they wait for each other: that they have one program is to be known before.
+    # Processes that compile together wait for each other, so they must agree on the program before that.
     together = config.compilation_cache_dir is not None or is_plugin()
     lowered, shares = cache(lowered), len(ranks) > 1 and together
     known = Known.of(source, options, place)
     found = known.recalled(results)
     if shares and not agree(name, lowered, ranks, known.title, found is not None):
-        found = None  # one process compiles it for all
+        found = None  # one process compiles it for all of them
     base, facts, failures = (*found, None) if found else _compiled(lowered(), results, known)
     return SpreadExecutable(
         **vars(base), spread=spread_of(place.sharding), lowered=lowered, failures=failures, started=shares,
@@ -133,7 +138,7 @@ def compile_spread(
 def _compiled(
     program: DeviceProgram, results: Results, known: Known
 ) -> tuple[Executable, dict[str, Any], Failures | None]:
-    """The executable of a program that was lowered, facts, and what keeps the errors of its Python functions."""
+    """The executable of a lowered program, the facts noted about it, and the record of its callbacks' errors."""
     program, failures = deferring(program)
     executable = compile_program(program, results, options=known.options, place=known.place)
     facts = {"types": [(a.shape, a.dtype.name) for a in program.in_avals]}

@@ -18,7 +18,7 @@ _survived: set[object] = set()
 
 
 def try_unknown_calls(program: DeviceProgram, replicas: int) -> None:
-    """See that XLA's compiler for CPUs comes back from a program that is about to be compiled here.
+    """Compile a program with unknown custom calls in a child process first, to see whether XLA survives.
 
     Raises:
       CompileError: it does not; names the calls.
@@ -38,5 +38,5 @@ def try_unknown_calls(program: DeviceProgram, replicas: int) -> None:
 
 
 def _named(calls: list[JaxprEqn]) -> str:
-    """Each call and its line."""
+    """The calls with their lines, as text."""
     return ", ".join(dict.fromkeys(f"{e.op.unknown_call} at {e.source}" for e in calls))

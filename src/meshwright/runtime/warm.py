@@ -26,8 +26,10 @@ _LOGGER = logging.getLogger("meshwright")
 
 @dataclass(frozen=True)
 class Known:
-    """A program that has not been lowered. ``mark`` is the hash of all that shapes it, the options and the process
-    aside; None of one that must be lowered."""
+    """A program that has not been lowered yet.
+
+    ``mark`` is the hash of everything that determines it, except for options and processes; None if it must be lowered.
+    """
 
     name: str
     mark: bytes | None
@@ -36,7 +38,7 @@ class Known:
 
     @staticmethod
     def of(source: tuple[Any, ...], options: tuple[tuple[str, Any], ...], place: Place | None) -> Known:
-        """The program of ``source``, a tree in which all stands that shapes it, its name first."""
+        """The program determined by ``source``, a tuple that starts with its name."""
         return Known(source[0], fingerprint(source) if pjrt.keeps_programs() else None, options, place)
 
     @property
@@ -45,11 +47,11 @@ class Known:
 
     @property
     def title(self) -> str:
-        """The mark and all else that shapes what is run: in processes where it is the same, so are the programs."""
+        """Identifies what is run, by mark, options and devices. Processes with equal titles run the same program."""
         return "" if self.mark is None else pjrt.note_name(self.mark, self.options, self.reals)
 
     def recalled(self, results: Results) -> tuple[Executable, Mapping[str, Any]] | None:
-        """The executable, and what was noted of it; None if the cache on disk has none."""
+        """The executable and the facts noted about it; None if the disk cache does not have it."""
         if self.mark is None or (found := pjrt.recalled(self.mark, self.options, self.reals)) is None:
             return None
         loaded, facts = found
@@ -68,7 +70,7 @@ class Known:
         return executable, facts
 
     def remember(self, executable: Executable, program: DeviceProgram, **facts: Any) -> None:
-        """Note what became of it, if that is all in the cache: it has no large constants, and calls no Python."""
+        """Note the executable in the disk cache, unless it has large constants or calls Python (not stored there)."""
         if self.mark is None or executable.constants or executable.waits or executable.loaded is None:
             return
         facts |= {"donated": list(executable.donated), "forwarded": list(executable.forwarded.items()),
@@ -80,8 +82,10 @@ def compile_lowered(
     name: str, source: Any, jaxpr: Callable[[], ClosedJaxpr], results: Results, donated: Mapping[int, int | None],
     arg_names: Sequence[str], options: tuple[tuple[str, Any], ...] = (), place: Place | None = None,
 ) -> Executable:  # fmt: skip
-    """Lower what ``jaxpr()`` makes of ``source``, a tree in which all stands that shapes it, and compile it, as
-    :func:`compile_program`. Neither is done if the cache on disk has what became of the same the last time."""
+    """Lower ``jaxpr()`` and compile it as :func:`compile_program` does, unless the disk cache has the executable.
+
+    ``source`` is a tree of everything that determines the program.
+    """
     known = Known.of((name, source, donated, arg_names), options, place)
     if (found := known.recalled(results)) is not None:
         return found[0]

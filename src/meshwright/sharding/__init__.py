@@ -1,4 +1,4 @@
-"""Meshes, partition specs, layouts and shardings: values only, no IR and no devices of their own."""
+"""Meshes, partition specs, layouts and shardings: plain values, without IR or devices of their own."""
 
 from meshwright.core.absent import absent as _absent
 from meshwright.core.late import late_attributes as _late_attributes
@@ -28,7 +28,7 @@ from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.sharding.tiles import atom_coordinates, tile_numbers, tile_slice, tile_slices, tile_table
 from meshwright.sharding.typed import TypeSharding, explicit_of, mesh_of_type, typed_by
 
-#: names that these had in 2022 and 2023
+#: their names in the JAX of 2022 and 2023
 MeshPspecSharding, OpShardingSharding, XLACompatibleSharding = NamedSharding, GSPMDSharding, Sharding
 
 __all__ = [
@@ -87,7 +87,7 @@ __all__ = [
 use_mesh = use_abstract_mesh = set_mesh
 make_single_device_sharding = SingleDeviceSharding
 
-__getattr__, __dir__ = _late_attributes(  # what stands above shardings, by the names that it has in JAX
+__getattr__, __dir__ = _late_attributes(  # JAX's names for things of higher layers
     __name__,
     {
         "reshard": "meshwright.api.placement",

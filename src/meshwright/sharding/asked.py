@@ -1,4 +1,4 @@
-"""The mesh that the arguments of a function ask for."""
+"""The mesh that a function's arguments ask for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from meshwright.sharding.mesh import AbstractMesh, AnyMesh, require_mesh
 
 
 def mesh_asked(mesh: AnyMesh | None, num_devices: int | None, what: str) -> AnyMesh | None:
-    """The mesh that two arguments ask for: itself, or one axis of so many devices; None if neither is given.
+    """The mesh that two arguments ask for: ``mesh``, or one axis of ``num_devices``; None if neither is given.
 
     Raises:
-      ArgumentError: a number below one. MeshError: what is no mesh, or one of another number of devices.
+      ArgumentError: ``num_devices`` is below 1.
+      MeshError: ``mesh`` is not a mesh, or has another number of devices.
     """
     require_mesh(mesh, what)
     if num_devices is None:

@@ -1,4 +1,4 @@
-"""``AUTO``: a sharding that is to be chosen."""
+"""``AUTO``: a sharding to be chosen by a search."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class AutoSharding(Sentinel):
     variable: ClassVar[str] = "AUTO"
 
     def __call__(self, mesh: object) -> AutoSharding:
-        """Itself: in 2022 and 2023 one wrote ``AUTO(mesh)``, ``mesh`` being the one that is set."""
+        """Returns itself. The JAX of 2022 and 2023 wrote ``AUTO(mesh)``; here, the mesh in use is taken."""
         return self
 
 
-#: in place of a sharding: it is chosen by a search for the quickest step that fits the memory (``mw.plan``)
+#: in place of a sharding: the search for the fastest step that fits in memory chooses it (``mw.plan``)
 AUTO = AutoSharding()

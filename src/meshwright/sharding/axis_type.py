@@ -11,9 +11,11 @@ from meshwright.errors import MeshError
 
 
 class AxisType(enum.Enum):
-    """By JAX's names. Along ``Auto`` axes the partitioner decides; ``Explicit`` ones are in the types of values, and
-    ops whose result could be split in several ways ask for one; along ``Manual`` axes a ``shard_map`` writes what a
-    device does."""
+    """The type of a mesh axis, with JAX's names.
+
+    Along ``Auto`` axes the partitioner decides. ``Explicit`` axes are part of the types of values, and ops whose result
+    could be split in several ways ask for a sharding. Along ``Manual`` axes the body of a ``shard_map`` is per device.
+    """
 
     Auto = enum.auto()
     Explicit = enum.auto()
@@ -24,10 +26,10 @@ class AxisType(enum.Enum):
 
 
 def types_of(function: str, types: AxisType | Sequence[AxisType] | None, names: Sequence[str]) -> tuple[AxisType, ...]:
-    """One type an axis: ``Auto``, if nothing is said.
+    """One type per axis; ``Auto`` by default.
 
     Raises:
-      MeshError: another number of types than of axes, or something else than types.
+      MeshError: not as many types as axes, or something that is not an ``AxisType``.
     """
     if types is None:
         return (AxisType.Auto,) * len(names)

@@ -1,7 +1,7 @@
-"""What every sharding can say: which devices, which tile on which of them, how large a shard is.
+"""The interface of shardings: which devices there are, which tile each holds, and how large a shard is.
 
-A subclass gives the devices in order and the tile of each; everything else follows here. Shardings are values
-and parts of cache keys: their hash is computed once.
+A subclass provides the devices in order and the tile of each; the rest is derived. Shardings are values and parts of
+cache keys, so their hash is computed once.
 
 Source: ``jax.sharding.Sharding`` for the interface.
 """
@@ -24,23 +24,23 @@ Index = tuple[slice, ...]
 
 
 class Sharding(ABC):
-    """How an array lies on devices. Hashable; equal shardings lay out every array in the same way."""
+    """How an array is distributed over devices. Hashable; equal shardings lay out every array alike."""
 
-    #: it is over a mesh with explicit axes, so that types say how values are split
+    #: whether the mesh has explicit axes, so that types say how values are split
     is_explicit: bool = False
-    #: the kind of memory that the array is in, where it is not the device's own
+    #: the kind of memory that holds the array, unless it is the device's own
     host_kind: str | None = None
 
     @property
     def memory_kind(self) -> str | None:
-        """The kind of memory that the array is in."""
+        """The kind of memory that holds the array."""
         return self.host_kind or DEVICE
 
     def with_memory_kind(self, kind: str | None) -> Sharding:
-        """The same sharding, in memory of another kind.
+        """The same sharding with another kind of memory.
 
         Raises:
-          ShardingError: there is no such kind, or this sharding cannot say so.
+          ShardingError: there is no such kind, or this class of sharding has no memory kinds.
         """
         if checked_kind(kind, type(self).__name__) == self.host_kind:
             return self
@@ -53,15 +53,15 @@ class Sharding(ABC):
 
     @abstractmethod
     def tile_counts(self, ndim: int) -> tuple[int, ...]:
-        """In how many tiles each dimension of an ``ndim``-dimensional array is cut."""
+        """The number of tiles of each dimension of an ``ndim``-dimensional array."""
 
     @abstractmethod
     def tile_table(self, ndim: int) -> np.ndarray:
-        """``table[d, dim]``: the tile of dimension ``dim`` that ``devices[d]`` holds."""
+        """``table[d, dim]``: the index of the tile of dimension ``dim`` that ``devices[d]`` holds."""
 
     @abstractmethod
     def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
-        """Raises ``ShardingError``, naming the array as ``what``, if ``shape`` cannot be laid out so."""
+        """Raise ``ShardingError``, naming the array as ``what``, if ``shape`` cannot be sharded in this way."""
 
     def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
         """JAX's name for :meth:`check_compatible`."""
@@ -74,7 +74,7 @@ class Sharding(ABC):
 
     @property
     def addressable_devices(self) -> frozenset[Any]:
-        """The devices of this process: those whose ``is_addressable``, where they have one, is true."""
+        """The devices of this process: those with a true ``is_addressable``, or without that attribute."""
         return frozenset(d for d in self.devices if getattr(d, "is_addressable", True))
 
     @property
@@ -91,17 +91,17 @@ class Sharding(ABC):
         """Whether every device holds the whole array."""
 
     def to_named(self) -> Sharding:
-        """The named sharding that this stands for; itself where it is one, or is of a single device."""
+        """The equivalent named sharding; itself if it is one, or has a single device."""
         return self
 
     # --- shards ---------------------------------------------------------------------------------------------
     def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of one device's buffer; an uneven dimension is padded up to ceil(size / tiles) rows."""
+        """The shape of one device's buffer; an uneven dimension is padded to ceil(size / tiles) rows."""
         self.check_compatible(shape)
         return tuple(-(-size // n) for size, n in zip(shape, self.tile_counts(len(shape))))
 
     def devices_indices_map(self, shape: Sequence[int]) -> dict[Any, Index]:
-        """For every device, the part of the global array that it holds (empty slices past an uneven end)."""
+        """The part of the global array that each device holds; slices past an uneven end are empty."""
         return dict(_indices_map(self, tuple(shape)))
 
     def addressable_devices_indices_map(self, shape: Sequence[int]) -> dict[Any, Index]:
@@ -132,7 +132,7 @@ def _tiles_by_device(sharding: Sharding, ndim: int) -> dict[int, tuple[int, ...]
 
 
 def check_rank(entries: int, shape: Sequence[int], sharding: object, what: str) -> None:
-    """Raises unless an array of ``shape`` has at least as many dimensions as the sharding has entries."""
+    """Raise unless an array of ``shape`` has at least as many dimensions as the sharding has entries."""
     if entries > len(shape):
         raise ShardingError(
             f"{what}: {sharding} has {counted(entries, 'entry', 'entries')} but the shape {tuple(shape)} has "

@@ -1,8 +1,8 @@
-"""Groups of device numbers, as collectives of HLO and StableHLO write them, in terms of mesh axes.
+"""Device groups of HLO and StableHLO collectives, translated to mesh axes.
 
-In a region that is manual along some axes of a mesh, a collective's groups lie along manual axes: for every position
-along the other axes they are the same groups of manual positions. Most are the rows of a sub-grid, that is, all devices
-that differ along certain axes only; those have axes as their name.
+In a region that is manual along some mesh axes, the groups of a collective lie along manual axes: they are the same
+groups of manual positions for every position along the other axes. Most are the rows of a sub-grid, that is, all
+devices that differ only along certain axes, and can be named by these axes.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from meshwright.sharding.mesh import AbstractMesh, AnyMesh, Mesh
 from meshwright.sharding.tile_assignment import TileAssignment
 from meshwright.sharding.tiles import atom_coordinates, tile_numbers
 
-#: one tuple of device numbers (or positions) a group
+#: device numbers (or positions), one tuple per group
 Groups = tuple[tuple[int, ...], ...]
 
 
 def device_order(mesh: AnyMesh) -> np.ndarray:
-    """The device number at each position of a mesh; devices of a part of a machine are numbered among themselves."""
+    """The device number at each position of a mesh, numbered from 0 even if the mesh is part of a machine."""
     if not isinstance(mesh, Mesh):
         return np.arange(mesh.size)
     return np.argsort(np.argsort(np.array(mesh.device_ids)))
 
 
 def check_groups(groups: Groups, count: int | None, attribute: str, what: str = "device") -> None:
-    """Raise unless groups name some of the ``count`` devices (None: any), each once, and are of one size.
+    """Check that groups name some of the ``count`` devices (None: any), each at most once, and have one size.
 
-    ``attribute`` is what the table is called: pairs (``... source_target_pairs``) are no groups, and may share devices.
+    ``attribute`` is the attribute's name. Tables named ``... source_target_pairs`` are not groups; their rows may share
+    devices.
 
     Raises:
-      ShardingError: they do not.
+      ShardingError: the check fails.
     """
     shown, are_groups = list(map(list, groups)), attribute.endswith("replica_groups")
     numbers = [d for group in groups for d in group]
@@ -56,10 +57,10 @@ def check_groups(groups: Groups, count: int | None, attribute: str, what: str = 
 
 
 def as_groups(attribute: str, table: Any, count: int | None) -> Groups:
-    """Groups or pairs as a user writes them, rows of numbers of ``count`` devices (None: any); empty rows are left out.
+    """Parse groups or pairs given by a user: rows of device numbers below ``count`` (None: any). Drops empty rows.
 
     Raises:
-      ArgumentError: no such rows.
+      ArgumentError: not rows of numbers, or pairs that are not pairs.
       ShardingError: as :func:`check_groups`.
     """
     pairs = attribute.endswith("pairs")
@@ -75,9 +76,9 @@ def as_groups(attribute: str, table: Any, count: int | None) -> Groups:
 
 
 def groups_sharding(groups: Groups) -> HloSharding | None:
-    """The sharding whose tiles are the positions inside groups: what the groups ask of a mesh.
+    """The sharding whose tiles are the positions within groups, from which a fitting mesh can be derived.
 
-    None if groups differ in size.
+    None if groups differ in size or do not cover the devices.
     """
     if not groups or len({len(g) for g in groups}) > 1 or sorted(d for g in groups for d in g) != list(
         range(sum(map(len, groups)))
@@ -88,10 +89,10 @@ def groups_sharding(groups: Groups) -> HloSharding | None:
 
 
 def axis_groups(mesh: AbstractMesh, axes: Sequence[str], device_ids: Sequence[int] = ()) -> np.ndarray:
-    """The groups of devices that differ along ``axes`` (or parts of axes) only, one a row: the first is the major one.
+    """The groups of devices that differ only along ``axes`` (or parts of axes, major first), one per row.
 
     Raises:
-      ShardingError: an axis that the mesh does not have, or part of one that does not divide it.
+      ShardingError: the mesh does not have such an axis, or the axis no such part.
     """
     places = list(np.unravel_index(np.arange(mesh.size), mesh.axis_sizes))
     inside = np.zeros(mesh.size, np.int64)
@@ -112,7 +113,7 @@ def axis_groups(mesh: AbstractMesh, axes: Sequence[str], device_ids: Sequence[in
 
 @dataclass(frozen=True)
 class ManualGrid:
-    """The devices of ``mesh`` as a grid of its axes ``manual``, for each position along the other axes."""
+    """The devices of ``mesh`` as a grid over its ``manual`` axes, for each position along the other axes."""
 
     mesh: AnyMesh
     manual: tuple[str, ...]
@@ -133,11 +134,11 @@ class ManualGrid:
 
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:
-        """For each device number, its automatic and its manual position."""
+        """The automatic and the manual position of each device number."""
         return {int(d): (i, j) for (i, j), d in np.ndenumerate(self.devices)}
 
     def _by_automatic(self, groups: Groups, what: str) -> Groups:
-        """Groups of manual positions, checked to be the same for every automatic position."""
+        """Groups as manual positions, after checking that they are the same for every automatic position."""
         by_position: list[set[tuple[int, ...]]] = [set() for _ in self.devices]
         for group in groups:
             unknown = [d for d in group if d not in self._places]
@@ -162,17 +163,17 @@ class ManualGrid:
         return f"manual: {', '.join(self.manual) or 'none'} of {self.mesh!r}"
 
     def groups(self, groups: Groups) -> Groups:
-        """Groups of device numbers as groups of manual positions; none given: all devices in one.
+        """Convert groups of device numbers to groups of manual positions. No groups mean one with all devices.
 
         Raises:
-          ShardingError: groups that go along other axes, or differ along them; numbers that are no devices.
+          ShardingError: groups extend along other axes or differ along them, or numbers are not those of devices.
         """
         if not groups:
             groups = (tuple(range(self.mesh.size)),)
         return self._by_automatic(groups, "group")
 
     def axes_of(self, groups: Groups) -> tuple[str, ...] | None:
-        """The axes, major to minor, along which groups of manual positions lie; None if they are no sub-grid."""
+        """The axes, major to minor, along which groups of manual positions lie; None if they are not a sub-grid."""
         numbers = np.full(self.grid.size, -1)
         for group in groups:
             numbers[list(group)] = np.arange(len(group))
@@ -188,10 +189,10 @@ class ManualGrid:
         return self.grid.coalesce(atoms)
 
     def permutation(self, pairs: Groups) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
-        """Pairs of device numbers as the fewest axes, and pairs of positions along these.
+        """Convert pairs of device numbers to the fewest axes and pairs of positions along these.
 
         Raises:
-          ShardingError: pairs that go along other axes, or differ along them; numbers that are no devices.
+          ShardingError: pairs extend along other axes or differ along them, or numbers are not those of devices.
         """
         position_pairs = self._by_automatic(pairs, "source_target_pair")
         kept = self.grid.atoms

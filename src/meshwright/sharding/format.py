@@ -1,4 +1,4 @@
-"""How arrays lie in memory: all row by row. Source: ``jax.experimental.layout``, for the names."""
+"""The memory order of arrays, which is always row-major. Names from ``jax.experimental.layout``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from meshwright.sharding.base import Sharding
 
 @dataclass(frozen=True)
 class MemoryOrder:
-    """The order of an array's elements in memory: its dimensions, the slowest first."""
+    """The order of an array's elements in memory, as its dimensions from major (slowest) to minor."""
 
     major_to_minor: tuple[int, ...]
 
     def check(self, what: str) -> None:
-        """Raise unless it is the one order that arrays have.
+        """Check that the order is row-major, the only one that arrays have.
 
         Raises:
-          ShardingError: it is another.
+          ShardingError: it is not.
         """
         if tuple(self.major_to_minor) != tuple(range(len(self.major_to_minor))):
             raise ShardingError(
@@ -30,7 +30,7 @@ class MemoryOrder:
 
 @dataclass(frozen=True)
 class Format:
-    """How an array lies in memory, and on which devices; None says nothing about it."""
+    """The memory order and the sharding of an array; None leaves either open."""
 
     layout: MemoryOrder | None = None
     sharding: Sharding | None = None
@@ -39,7 +39,7 @@ class Format:
         """The sharding.
 
         Raises:
-          ShardingError: the order in memory is one that arrays do not have.
+          ShardingError: the memory order is not row-major.
         """
         if self.layout is not None:
             self.layout.check(what)
@@ -47,5 +47,5 @@ class Format:
 
 
 def row_major(ndim: int) -> MemoryOrder:
-    """The order that all arrays have."""
+    """The row-major order, which all arrays have."""
     return MemoryOrder(tuple(range(ndim)))

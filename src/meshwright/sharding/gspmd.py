@@ -1,4 +1,4 @@
-"""Shardings written as HLO writes them, over a list of devices.
+"""Shardings in HLO's notation over a list of devices.
 
 Source: the ``GSPMDSharding`` of JAX.
 """
@@ -22,14 +22,14 @@ from meshwright.sharding.named import NamedSharding
 
 
 class GSPMDSharding(Sharding):
-    """``GSPMDSharding(devices, "{devices=[4,2]<=[8]}")``: an HLO sharding, whose numbers are places in ``devices``.
+    """``GSPMDSharding(devices, "{devices=[4,2]<=[8]}")``: an HLO sharding whose numbers are indices in ``devices``.
 
-    ``op_sharding`` may be text, an :class:`~meshwright.sharding.HloSharding`, anything that prints as one, or
-    a proto (``xla_client.OpSharding``). Today's way is :class:`NamedSharding`.
+    ``op_sharding`` may be text, an :class:`~meshwright.sharding.HloSharding`, anything that prints as one, or a proto
+    (``xla_client.OpSharding``). New code should use :class:`NamedSharding`.
 
     Raises:
-      ShardingSyntaxError: text that is no sharding.
-      ShardingError: one that is not for so many devices, or that says who does what by hand (``manual``).
+      ShardingSyntaxError: the text is not a sharding.
+      ShardingError: it is for another number of devices, or does not assign tiles (as ``manual``).
     """
 
     def __init__(self, devices: Sequence[Any], op_sharding: Any, *, memory_kind: str | None = None) -> None:
@@ -99,7 +99,7 @@ class GSPMDSharding(Sharding):
 
 
 def _text_of(sharding: Any) -> str:
-    """How HLO writes a sharding that is given as a proto; of others, what they print as."""
+    """The HLO text of a sharding given as a proto; of other objects, their ``str``."""
     if not hasattr(sharding, "tile_assignment_dimensions"):
         return str(sharding)
     if (kind := sharding.type.name) != "OTHER":

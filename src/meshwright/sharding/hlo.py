@@ -1,11 +1,11 @@
-"""HLO shardings: what HLO and StableHLO programs write on their values.
+"""HLO shardings: the annotations of values in HLO and StableHLO programs.
 
-``{devices=[4,1,2]<=[8] last_tile_dim_replicate}`` cuts dimension 0 in four and keeps every tile on two
-devices. Trailing dimensions of the tile assignment that are no dimensions of the array are *subgroups*:
-devices among which the value is ``replicated``, ``manual`` (the program itself says who does what) or
-``unreduced`` (each holds a term of a sum). Constructed and printed in the one form that XLA prints.
+``{devices=[4,1,2]<=[8] last_tile_dim_replicate}`` splits dimension 0 in four and keeps every tile on two devices.
+Trailing dimensions of the tile assignment that are not dimensions of the array are *subgroups*: devices among which the
+value is ``replicated``, ``manual`` (the program itself is per device) or ``unreduced`` (each holds a term of a sum).
+Values are always in the canonical form, which is the one that XLA prints.
 
-Source: GSPMD (Xu et al. 2021), the syntax of HLO text.
+Source: GSPMD (Xu et al. 2021); the syntax of HLO text.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 
-# The order of subgroups in the canonical form.
+# the canonical order of subgroups
 SUBGROUPS = ("manual", "unreduced", "replicated")
 
 
 @dataclass(frozen=True)
 class HloSharding:
-    """One sharding. ``kind`` says which of the other fields mean something.
+    """One sharding. ``kind`` determines which of the other fields are used.
 
     kind: ``replicated``, ``manual``, ``unreduced``, ``unknown``, ``maximal`` (all on ``device``), ``tiled``
-      (``tiles``, the last ``len(subgroups)`` dimensions of which are subgroups) or ``tuple`` (``elements``).
-    group: ``shard_as 1`` or ``shard_like 1``: values of one group should be sharded alike.
+      (``tiles``, whose last ``len(subgroups)`` dimensions are subgroups) or ``tuple`` (``elements``).
+    group: ``shard_as 1`` or ``shard_like 1``; values of one group should be sharded alike.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class HloSharding:
     elements: tuple[HloSharding, ...] = ()
     group: str = ""
 
-    # --- making them ----------------------------------------------------------------------------------------
+    # --- construction ---------------------------------------------------------------------------------------
     @staticmethod
     def replicated() -> HloSharding:
         return HloSharding("replicated")
@@ -54,7 +54,7 @@ class HloSharding:
 
     @staticmethod
     def tiled(tiles: TileAssignment, subgroups: Sequence[str] = ()) -> HloSharding:
-        """The canonical form: subgroups in order, one of a kind, none of size 1; without tiles no tiling."""
+        """The canonical form: one subgroup per kind, in order, none of size 1; without any split, not tiled."""
         if isinstance(tiles.order, IotaOrder):
             tiles = replace(tiles, order=IotaOrder.canonical(tiles.order.reshape, tiles.order.transpose))
         rank = len(tiles.dims) - len(subgroups)
@@ -68,31 +68,31 @@ class HloSharding:
         tiles, kinds = _join_subgroups(tiles, rank, tuple(subgroups))
         if len(kinds) == 1 and all(size == 1 for size in tiles.dims[:rank]):
             return HloSharding(kinds[0])
-        if "replicated" in kinds:  # the order of replicas means nothing: the rising one is canonical
+        if "replicated" in kinds:  # the order of replicas has no meaning; the increasing one is canonical
             tiles = tiles.sorted_along(rank + kinds.index("replicated"))
         return HloSharding("tiled", tiles, kinds)
 
     def with_group(self, group: str) -> HloSharding:
         return replace(self, group=group)
 
-    # --- what it says ---------------------------------------------------------------------------------------
+    # --- properties -----------------------------------------------------------------------------------------
     @property
     def rank(self) -> int | None:
-        """The number of array dimensions that it is about; None if it fits any."""
+        """The number of array dimensions that it applies to; None if any."""
         return len(self.tiles.dims) - len(self.subgroups) if self.tiles else None
 
     @property
     def tile_counts(self) -> tuple[int, ...]:
-        """In how many tiles each dimension is cut; () if the sharding is no tiling."""
+        """The number of tiles of each dimension; () if the sharding is not tiled."""
         return self.tiles.dims[: self.rank] if self.tiles else ()
 
     @property
     def num_devices(self) -> int | None:
-        """How many devices it names; None if it fits any number."""
+        """The number of devices that it names; None if it fits any number."""
         return self.tiles.num_devices if self.tiles else None
 
     def check(self, ndim: int, num_devices: int, what: str = "value") -> None:
-        """Raises ``ShardingError``, naming ``what``, unless it fits an array's rank and a device count."""
+        """Raise ``ShardingError``, naming ``what``, unless it fits an array's rank and the number of devices."""
         if self.rank is not None and self.rank != ndim:
             raise ShardingError(
                 f"{what}: sharding {self} is for {counted(self.rank, 'dimension')} but the array has {ndim}; "
@@ -132,9 +132,9 @@ class HloSharding:
 def _join_subgroups(
     tiles: TileAssignment, rank: int, subgroups: tuple[str, ...]
 ) -> tuple[TileAssignment, tuple[str, ...]]:
-    """Subgroups of one kind become one dimension, in the order of ``SUBGROUPS``; those of size 1 vanish."""
+    """Merge subgroups of one kind into one dimension, in the order of ``SUBGROUPS``; drop those of size 1."""
     if tiles.num_devices == 1:
-        return tiles, subgroups[:1]  # nothing is cut, so the subgroup is all that it says
+        return tiles, subgroups[:1]  # nothing is split, so only the kind of subgroup remains
     sizes = tiles.dims[rank:]
     kept = sorted((i for i in range(len(sizes)) if sizes[i] > 1), key=lambda i: SUBGROUPS.index(subgroups[i]))
     tiles = tiles.reshaped((*tiles.dims[:rank], *(size for size in sizes if size > 1)))

@@ -1,19 +1,18 @@
-"""Between HLO shardings and layouts over a mesh.
+"""Conversion between HLO shardings and layouts over a mesh.
 
-From a layout to a tile assignment is arithmetic: the atomic axes in the order in which they split dimensions,
-then the others, are the transpose of an iota.
+To HLO: the atomic axes in the order in which they split dimensions, followed by the other axes, are the transpose of an
+iota.
 
-The way back asks of every tile dimension which atoms it counts: an atom's weight is the tile of the device at
-coordinate 1 on it (and 0 on all others), and if the weights explain every other device too, the dimension is
-split by the atoms in falling order of weight. That needs no iota, so listed devices work as well.
+From HLO: for every tile dimension, find the atoms that it counts. The weight of an atom is the tile index of the device
+at coordinate 1 on this atom and 0 on all others. If the weights explain all other devices too, the dimension is split
+by the atoms in order of decreasing weight. This does not need an iota, so it also works for listed devices.
 
-A program without a named mesh gets one: every tile dimension is a number written in digits of the device
-number, all digit boundaries together cut the device count into axes ``x0``, ``x1``, ... If device numbers do
-not work, devices are first sorted by the tiles that they hold, which brings back the order of the mesh that
-the program was written for.
+A program without a named mesh gets one: every tile dimension is a number made of digits of the device number, and the
+boundaries of all such digits together factor the device count into axes ``x0``, ``x1``, ... If device numbers do not
+work, devices are first sorted by the tiles that they hold, which restores the order of the mesh that the program was
+written for.
 
-Source: GSPMD for tile assignments; the common refinement is that of Shardy's importer from GSPMD, in another
-form.
+Source: GSPMD for tile assignments; the common refinement is that of Shardy's importer from GSPMD, in another form.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from meshwright.sharding.tiles import atom_coordinates
 
 # --- to HLO -------------------------------------------------------------------------------------------------
 def named_to_hlo(sharding: NamedSharding, ndim: int) -> HloSharding:
-    """What XLA prints for ``sharding`` on ``ndim`` dimensions; devices are positions of the mesh."""
+    """The HLO sharding for ``sharding`` on ``ndim`` dimensions; device numbers are positions of the mesh."""
     return layout_to_hlo(sharding.layout(ndim), sharding.abstract_mesh)
 
 
 def layout_to_hlo(layout: Layout, mesh: AbstractMesh, manual: Sequence[str] = ()) -> HloSharding:
-    """The tile assignment of ``layout``, with subgroups for its partial axes and for atoms ``manual``."""
+    """The tile assignment of ``layout``, with subgroups for its partial axes and for the atoms ``manual``."""
     held_alike = [atom for atom in mesh.atoms if atom not in layout.axes_used and atom not in manual]
     groups = [("manual", tuple(manual)), ("unreduced", layout.partial), ("replicated", tuple(held_alike))]
     subgroups = [(kind, atoms) for kind, atoms in groups if atoms]
@@ -54,7 +53,7 @@ def layout_to_hlo(layout: Layout, mesh: AbstractMesh, manual: Sequence[str] = ()
 
 
 def sdy_to_hlo(sharding: SdySharding, manual: Sequence[str] = ()) -> HloSharding:
-    """The tile assignment of a sharding over a mesh; that dimensions are open is lost."""
+    """The tile assignment of a sharding over a mesh. Open dimensions become closed."""
     mesh = sharding.mesh
     layout = Layout(tuple(mesh.expand(d.axes) for d in sharding.dimensions))
     hlo = layout_to_hlo(layout.with_partial(mesh.expand(sharding.unreduced), "sum", mesh), mesh, mesh.expand(manual))
@@ -68,8 +67,8 @@ def sdy_to_hlo(sharding: SdySharding, manual: Sequence[str] = ()) -> HloSharding
 def hlo_to_layout(sharding: HloSharding, ndim: int, mesh: AbstractMesh, order: Sequence[int] | None = None) -> Layout:
     """The layout that ``sharding`` gives to an array of ``ndim`` dimensions.
 
-    ``order`` lists the device at each position of the mesh where that is not 0, 1, 2, ... (``device_order_of``).
-    Axes of a manual subgroup are not in the layout: ``manual_axes`` tells them.
+    ``order`` lists the device at each position of the mesh, unless that is 0, 1, 2, ... (see ``device_order_of``). Axes
+    of a manual subgroup are not in the layout; see ``manual_axes``.
     """
     if sharding.kind in ("replicated", "manual"):
         return Layout.replicated(ndim)
@@ -90,7 +89,7 @@ def hlo_to_layout(sharding: HloSharding, ndim: int, mesh: AbstractMesh, order: S
 
 
 def manual_axes(sharding: HloSharding, mesh: AbstractMesh, order: Sequence[int] | None = None) -> tuple[str, ...]:
-    """The atoms, in mesh order, over which the program itself says what each device does."""
+    """The atoms, in mesh order, of the manual subgroup."""
     if sharding.kind == "manual":
         return mesh.atoms
     if "manual" not in sharding.subgroups or sharding.rank is None:
@@ -100,7 +99,7 @@ def manual_axes(sharding: HloSharding, mesh: AbstractMesh, order: Sequence[int] 
 
 
 def _tile_numbers(sharding: HloSharding, order: Sequence[int] | None) -> np.ndarray:
-    """``numbers[dim, position]``: the index in tile dimension ``dim`` of the device at ``position``."""
+    """``numbers[dim, position]``: the index along tile dimension ``dim`` of the device at ``position``."""
     assert sharding.tiles is not None
     devices = sharding.tiles.devices.reshape(-1)
     numbers = np.empty((len(sharding.tiles.dims), devices.size), dtype=np.int64)
@@ -119,7 +118,7 @@ def _expect_atoms(sharding: HloSharding, numbers: np.ndarray, mesh: AbstractMesh
 
 
 def atoms_counted(numbers: np.ndarray, mesh: AbstractMesh) -> tuple[str, ...] | None:
-    """The atoms, major to minor, whose mixed-radix number ``numbers`` is, position by position."""
+    """The atoms, major to minor, whose mixed-radix number at each position is ``numbers``; None if there are none."""
     weights: dict[str, int] = {}
     stride = mesh.size
     for atom, size in zip(mesh.atoms, mesh.atom_sizes):
@@ -136,11 +135,11 @@ def atoms_counted(numbers: np.ndarray, mesh: AbstractMesh) -> tuple[str, ...] | 
     return tuple(counted) if np.array_equal(total, numbers) else None
 
 
-# --- a mesh for shardings that have none --------------------------------------------------------------------
+# --- meshes for shardings without one -----------------------------------------------------------------------
 def mesh_of(shardings: Sequence[HloSharding], num_devices: int) -> AbstractMesh:
-    """The mesh with the fewest axes ``x0``, ``x1``, ... that can say all of ``shardings``.
+    """The mesh with the fewest axes ``x0``, ``x1``, ... over which all ``shardings`` can be expressed.
 
-    Where two cut the devices in ways that have no common refinement (2 x 3 and 3 x 2), the first counts.
+    If two of them have no common refinement (2 x 3 and 3 x 2), the first one counts.
     """
     order = device_order_of(shardings, num_devices)
     boundaries = {1, num_devices}
@@ -158,7 +157,7 @@ def mesh_of(shardings: Sequence[HloSharding], num_devices: int) -> AbstractMesh:
 def device_order_of(shardings: Sequence[HloSharding], num_devices: int) -> tuple[int, ...]:
     """The device at every position of the mesh of ``mesh_of``: 0, 1, 2, ... if the shardings allow it.
 
-    Where no order is that of all, it is that of most; the others are in orders of their own (``own_order``).
+    If no order fits all shardings, it is the one that fits most; the others use an order of their own (``own_order``).
     """
     tiled = _tilings(shardings, num_devices)
     candidates = [tuple(range(num_devices)), _sorted_by(tiled, num_devices), *map(own_order, tiled)]
@@ -166,7 +165,7 @@ def device_order_of(shardings: Sequence[HloSharding], num_devices: int) -> tuple
 
 
 def own_order(sharding: HloSharding) -> tuple[int, ...]:
-    """The order of devices in which one tile assignment follows the axes of a mesh: by the tiles that they hold."""
+    """The device order in which a tile assignment follows the axes of a mesh: sorted by the tiles that they hold."""
     assert sharding.tiles is not None
     return _sorted_by([sharding], sharding.tiles.num_devices)
 
@@ -177,12 +176,12 @@ def _sorted_by(shardings: Sequence[HloSharding], num_devices: int) -> tuple[int,
 
 
 def _follows(sharding: HloSharding, order: Sequence[int]) -> bool:
-    """Whether the tiles are numbered by digits of the position, with devices in ``order``."""
+    """Whether tile indices are digits of the position, with the devices in ``order``."""
     return all(_boundaries(row) is not None for row in _counted(sharding, order))
 
 
 def _counted(sharding: HloSharding, order: Sequence[int] | None) -> np.ndarray:
-    """The rows of ``_tile_numbers`` whose order means something."""
+    """The rows of ``_tile_numbers`` whose order has a meaning."""
     return _tile_numbers(sharding, order)[: _counted_dims(sharding)]
 
 
@@ -198,16 +197,16 @@ def _tilings(shardings: Sequence[HloSharding], num_devices: int) -> list[HloShar
 
 
 def _counted_dims(sharding: HloSharding) -> int:
-    """The tile dimensions whose order means something: replicas, the last subgroup, have none."""
+    """The number of tile dimensions whose order has a meaning; that of replicas, the last subgroup, has none."""
     assert sharding.tiles is not None
     return len(sharding.tiles.dims) - ("replicated" in sharding.subgroups)
 
 
 def _boundaries(numbers: np.ndarray) -> list[int] | None:
-    """Where the digits of position begin and end that ``numbers`` counts; None if it counts no digits.
+    """The boundaries of the digits of the position that ``numbers`` consists of; None if it does not consist of digits.
 
-    Taken apart from the least significant end: as long as the numbers repeat in runs the digit is not counted,
-    then comes one that is.
+    Works from the least significant end: runs of equal numbers are a digit that does not count; after it comes one that
+    does.
     """
     boundaries: list[int] = []
     stride = 1
@@ -230,7 +229,7 @@ def _boundaries(numbers: np.ndarray) -> list[int] | None:
 
 
 def _digit_size(numbers: np.ndarray) -> int | None:
-    """The size of the least significant digit, if each step on it adds the same everywhere."""
+    """The size of the least significant digit, if each of its steps adds the same number everywhere; or None."""
     step = numbers[1] - numbers[0]
     even = np.flatnonzero(numbers - numbers[0] != step * np.arange(numbers.size))
     size = int(even[0]) if even.size else numbers.size

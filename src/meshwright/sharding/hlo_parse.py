@@ -1,6 +1,6 @@
-"""Reading HLO shardings from text.
+"""Parser for the text form of HLO shardings.
 
-The grammar, with everything but the braces optional in its place::
+The grammar (spaces are allowed between tokens)::
 
     sharding := "{" "}" | "{" sharding ("," sharding)* "}" | "{" body suffix* "}" | "{" named "}"
     body     := "replicated" | "manual" | "unreduced" | "unknown" | "maximal" "device=" int
@@ -38,7 +38,7 @@ _SPACE = re.compile(r"\s*")
 
 
 def parse_annotation(text: str) -> HloSharding | SdySharding:
-    """``"{devices=[4,2]<=[8]}"``, and ``"{mesh['x'=4,'y'=2], [{'x'}, {'y'}]}"`` as a sharding over a mesh."""
+    """Parse ``"{devices=[4,2]<=[8]}"``, or ``"{mesh['x'=4,'y'=2], [{'x'}, {'y'}]}"`` as a sharding over a mesh."""
     parser = _Parser(text)
     sharding = parser.sharding()
     parser.expect_end()
@@ -46,7 +46,7 @@ def parse_annotation(text: str) -> HloSharding | SdySharding:
 
 
 def parse_device_order(text: str) -> tuple[int, ...]:
-    """The devices at the positions of a mesh: ``"3,1,2,0"``, or ``"[2,4]T(1,0)"``."""
+    """Parse the devices at the positions of a mesh: ``"3,1,2,0"``, or ``"[2,4]T(1,0)"``."""
     parser = _Parser(text)
     order = parser.order()
     parser.expect_end()
@@ -54,7 +54,7 @@ def parse_device_order(text: str) -> tuple[int, ...]:
 
 
 def parse_hlo_sharding(text: str) -> HloSharding:
-    """A sharding in either notation as an ``HloSharding``."""
+    """Parse a sharding in either notation as an ``HloSharding``."""
     annotation = parse_annotation(text)
     if isinstance(annotation, SdySharding):
         return sdy_to_hlo(annotation)
@@ -64,7 +64,7 @@ def parse_hlo_sharding(text: str) -> HloSharding:
 
 
 class _Parser:
-    """A recursive descent over ``text``; ``at`` is where it stands."""
+    """A recursive-descent parser of ``text``, at position ``at``."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -190,7 +190,7 @@ class _Parser:
         return name
 
     def integer_alone(self) -> int:
-        """One number, which a comma may follow that is not its own."""
+        """One number; unlike in :meth:`integer`, a comma after it is not part of it."""
         self.skip_space()
         match = re.compile(r"\d+").match(self.text, self.at)
         if match is None:
@@ -199,7 +199,7 @@ class _Parser:
         return int(match[0])
 
     def several(self, one: Callable[[], T], end: str) -> Iterator[T]:
-        """Entries with commas between them, up to ``end``."""
+        """Entries separated by commas, up to ``end``."""
         if self.accept(end):
             return
         yield one()
@@ -274,7 +274,7 @@ class _Parser:
         return tiles
 
     def order(self) -> tuple[int, ...]:
-        """Devices as a list, or as the numbers in a shape, transposed."""
+        """A device order: a list, or the transpose of an iota."""
         iota = self.iota() if self.accept("[") else None
         if iota is not None and iota.size > MOST_DEVICES:
             raise self.error(f"an order of {iota.size} devices; expected at most {MOST_DEVICES}")
@@ -313,7 +313,7 @@ class _Parser:
         raise self.error(f"expected '}}' or a suffix, found {self.text[self.at : self.at + 20]!r}")
 
     def skip_braces(self) -> None:
-        """Past a balanced ``{...}``, in which quoted strings may hold braces."""
+        """Skip a balanced ``{...}``, in which quoted strings may contain braces."""
         self.expect("{")
         depth = 1
         while depth:

@@ -1,9 +1,9 @@
-"""Shardings of other kinds as named ones, and back.
+"""Conversion of other kinds of shardings to named ones, and back.
 
-Programs are laid out by :class:`NamedSharding` alone. A sharding of another kind stands for one over a mesh that
-remembers the kind (:class:`MeshOf`): results over such a mesh are given back as what the user works with. And the
-layouts of one set of devices can be said over any mesh whose axes cut the devices where they do, so that devices
-decide what may meet, and not mesh objects.
+Programs are laid out by :class:`NamedSharding` only. A sharding of another kind becomes one over a mesh that remembers
+the kind (:class:`MeshOf`), and results over such a mesh are converted back to that kind. Layouts of one set of devices
+can be expressed over any mesh whose axes split the devices at the same boundaries, so whether arrays can be used
+together depends on their devices and not on mesh objects.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from meshwright.sharding.mesh import AbstractMesh, AnyMesh, Mesh
 from meshwright.sharding.named import NamedSharding
 from meshwright.sharding.spec import UNCONSTRAINED, PartitionSpec
 
-#: a sharding over a :class:`MeshOf`, and the shape of its array, as the user's kind
+#: converts a sharding over a :class:`MeshOf`, given the shape of its array, to the user's kind
 Back = Callable[[NamedSharding, tuple[int, ...]], Sharding]
 
 
 class MeshOf(Mesh):
-    """The mesh that a sharding without one stands for; ``back`` makes shardings over it ones of the user's kind."""
+    """The mesh behind a sharding that has none; ``back`` converts shardings over it to the user's kind."""
 
     def __init__(self, devices: Any, axis_names: Sequence[str], back: Back) -> None:
         super().__init__(devices, axis_names)
@@ -45,14 +45,14 @@ class MeshOf(Mesh):
 
 
 def in_users_kind(sharding: Sharding, shape: Sequence[int]) -> Sharding:
-    """The sharding of a result as the user's arguments have theirs: positional in, positional out."""
+    """Convert the sharding of a result to the kind of the user's arguments: positional in, positional out."""
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, MeshOf):
         return sharding.mesh.back(sharding, tuple(shape))
     return sharding
 
 
 def says_explicitly(sharding: Any, mesh: AnyMesh, layout: Layout) -> bool:
-    """Whether a sharding is explicit, over this mesh, and of this layout."""
+    """Whether a sharding is explicit, over this mesh, and has this layout."""
     if not isinstance(sharding, NamedSharding) or not sharding.is_explicit or type(sharding.mesh) is not type(mesh):
         return False
     types = dict(zip(mesh.axis_names, mesh.axis_types))
@@ -62,16 +62,16 @@ def says_explicitly(sharding: Any, mesh: AnyMesh, layout: Layout) -> bool:
 
 # --- one set of devices, several meshes ---------------------------------------------------------------------
 def common_mesh(meshes: Iterable[AnyMesh]) -> AnyMesh | None:
-    """The one of several meshes over the same devices that can say the shardings of all; None if there is none.
+    """The mesh over which the shardings of all ``meshes`` can be expressed; None if none of them allows it.
 
-    A mesh that the user named goes before one that a sharding without a mesh stands for.
+    Meshes that the user named take precedence over those behind other kinds of shardings.
     """
     several = sorted(dict.fromkeys(meshes), key=lambda mesh: isinstance(mesh, MeshOf))
     return next((m for m in several if all(_says(m, other) for other in several)), None)
 
 
 def _says(mesh: AnyMesh, other: AnyMesh) -> bool:
-    """Whether everything that can be laid out over ``other`` can be over ``mesh``, the devices being in some order."""
+    """Whether all layouts over ``other`` can be expressed over ``mesh``, possibly with another device order."""
     if mesh == other:
         return True
     if _places(mesh, other) is None:
@@ -82,7 +82,7 @@ def _says(mesh: AnyMesh, other: AnyMesh) -> bool:
 
 @lru_cache(maxsize=4096)
 def atoms_over(mesh: AnyMesh, other: AnyMesh, axes: tuple[str, ...]) -> tuple[str, ...] | None:
-    """``axes`` of ``other`` as atoms of ``mesh``, major to minor; None if they are none, or the devices are others."""
+    """``axes`` of ``other`` as atoms of ``mesh``, major to minor; None if impossible or the devices differ."""
     if mesh.size != other.size:
         return None
     place = _places(mesh, other)
@@ -103,7 +103,7 @@ def _strides(mesh: AbstractMesh) -> list[int]:
 
 
 def _places(mesh: AnyMesh, other: AnyMesh) -> np.ndarray | None:
-    """For each position of ``mesh``, where its device stands in ``other``; None if the devices are others."""
+    """For each position of ``mesh``, the position of its device in ``other``; None if the devices differ."""
     ids, others = (m.device_ids if isinstance(m, Mesh) else tuple(range(m.size)) for m in (mesh, other))
     where = {device: i for i, device in enumerate(others)}
     if where.keys() != set(ids):
@@ -113,7 +113,7 @@ def _places(mesh: AnyMesh, other: AnyMesh) -> np.ndarray | None:
 
 @dataclass(frozen=True)
 class LogicalDevice:
-    """A device of a program by its number, where nothing more is known of it."""
+    """A device of which only the number in the program is known."""
 
     id: int
 
@@ -121,13 +121,12 @@ class LogicalDevice:
         return f"device {self.id}"
 
 
-#: for each position of a mesh, the position whose tile the device there holds
+#: for each position of a mesh, the position whose tile its device holds
 Places = tuple[int, ...]
 
 
 def in_own_order(sharding: HloSharding, ndim: int, mesh: AnyMesh) -> NamedSharding:
-    """A tile assignment that numbers devices otherwise than ``mesh``: over the axes of the mesh, with the devices in
-    the assignment's own order.
+    """Express a tile assignment that numbers devices differently, over the mesh's axes with its own device order.
 
     Raises:
       ShardingError: the mesh has no axes for it.
@@ -142,8 +141,10 @@ def in_own_order(sharding: HloSharding, ndim: int, mesh: AnyMesh) -> NamedShardi
 
 @lru_cache(maxsize=4096)
 def reordered(sharding: NamedSharding, mesh: AnyMesh) -> tuple[NamedSharding, Places] | None:
-    """A sharding over a mesh of the same devices in another order: the one with its tiles over ``mesh``, and who has
-    them. None if the devices are others, or the axes cut them elsewhere."""
+    """Translate a sharding to ``mesh``, which has the same devices in another order, and the places of the tiles.
+
+    None if the devices differ, or if the axes of ``mesh`` split them at other boundaries.
+    """
     if mesh.size != sharding.mesh.size or (places := _places(mesh, sharding.mesh)) is None:
         return None
     translated = over(NamedSharding(sharding.abstract_mesh, sharding.spec), mesh.abstract_mesh)
@@ -154,7 +155,7 @@ def reordered(sharding: NamedSharding, mesh: AnyMesh) -> tuple[NamedSharding, Pl
 
 @lru_cache(maxsize=4096)
 def over(sharding: NamedSharding, mesh: AnyMesh) -> NamedSharding | None:
-    """The sharding of the same tiles on the same devices over ``mesh``; None if its axes cannot say that."""
+    """The sharding with the same tiles on the same devices over ``mesh``; None if its axes cannot express it."""
     if sharding.mesh == mesh:
         return sharding
     entries: list[Any] = []

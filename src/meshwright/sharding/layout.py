@@ -1,16 +1,16 @@
-"""Layouts: where the elements of one value live on a mesh.
+"""Layouts: where the elements of one value are on a mesh.
 
-A layout says, per dimension, which atomic axes split it (major to minor), and over which atoms the value is
-*partial*: every device holds a term, and the value is their sum (or max, min, product, and, or). It is what
-propagation infers, what the partitioner chooses and what the reshard planner moves between.
+A layout says for each dimension which atomic axes split it (major to minor), and over which atoms the value is
+*partial*: every device holds a term, and the value is their sum (or max, min, product, and, or). Propagation infers
+layouts, the partitioner chooses among them, and the reshard planner moves between them.
 
-A *masked* sum is one in which zeros may stand for nothing: one device has the row ``x[0]``, and the others put negative
-zeros (the identity of the addition of floats) in its place. It is completed as other sums are, but never multiplied
-before: zero times infinity is NaN, nothing times infinity is nothing.
+In a *masked* sum only one device has the value, such as the row ``x[0]``. The others hold negative zeros, the identity
+of floating-point addition. It is completed like other sums, but must not be multiplied before: zero times infinity is
+NaN.
 
-Tiles are *flat*, as in XLA and JAX: a dimension of size D split n ways has tiles of c = ceil(D / n) rows;
-tile t holds the rows [t*c, min((t+1)*c, D)), which may be fewer than c or none at all. Every device's buffer
-has c rows, and what lies past the tile's end is padding.
+Tiles are *flat*, as in XLA and JAX: a dimension of size D split n ways has tiles of c = ceil(D / n) rows. Tile t holds
+the rows [t*c, min((t+1)*c, D)), which may be fewer than c or none at all. Every device's buffer has c rows; those past
+the end of the tile are padding.
 
 Source: GSPMD (Xu et al. 2021, section 3.1) for tiles and partial values; Shardy for axes.
 """
@@ -32,15 +32,15 @@ REDUCTIONS = ("sum", "masked", "max", "min", "prod", "and", "or")
 
 
 def joined_reduction(first: str, second: str) -> str | None:
-    """The kind of what is partial in one way over some axes and in another way over others; None if there is none."""
+    """The reduction of a value that has two kinds of partial axes; None if they cannot be combined."""
     return first if first == second else "masked" if {first, second} == {"sum", "masked"} else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layout:
-    """``Layout(dims=(("data",), ()), partial=("model",), reduction="sum")``, over atoms of one mesh.
+    """``Layout(dims=(("data",), ()), partial=("model",), reduction="sum")``, over the atoms of one mesh.
 
-    ``partial`` is in mesh order. ``reduction`` is the kind of the partial value, and "" when there is none.
+    ``partial`` is in mesh order. ``reduction`` is how to combine partial values, "" without partial axes.
     """
 
     dims: tuple[tuple[str, ...], ...]
@@ -61,7 +61,7 @@ class Layout:
             return NotImplemented
         return self.dims == other.dims and self.partial == other.partial and self.reduction == other.reduction
 
-    def __reduce__(self) -> tuple[Any, ...]:  # string hashes differ between processes: never pickle ours
+    def __reduce__(self) -> tuple[Any, ...]:  # the hash is not pickled, as string hashes differ between processes
         return Layout, (self.dims, self.partial, self.reduction)
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Layout:
         return f"Layout({self})"
 
     def format(self, mesh: AbstractMesh) -> str:
-        """As ``str``, with neighbouring atoms merged back into the axes of ``mesh``."""
+        """Like ``str``, with adjacent atoms merged into the axes of ``mesh``."""
         return self._text(mesh.coalesce)
 
     def _text(self, names: Any) -> str:
@@ -79,16 +79,16 @@ class Layout:
         partial = f" +{self.reduction}{{{', '.join(names(self.partial))}}}" if self.partial else ""
         return f"[{dims}]{partial}"
 
-    # --- what it says ---------------------------------------------------------------------------------------
+    # --- properties -----------------------------------------------------------------------------------------
     @staticmethod
     @lru_cache(maxsize=65536)
     def tiled(dims: tuple[tuple[str, ...], ...]) -> Layout:
-        """What these axes split, partial over none: one object for each ``dims``, so that comparing is quick."""
+        """The layout with these axes and no partial ones, interned so that comparisons are fast."""
         return Layout(dims)
 
     @staticmethod
     def replicated(ndim: int) -> Layout:
-        """Every device holds the whole value."""
+        """The layout in which every device holds the whole value."""
         return Layout.tiled(((),) * ndim)
 
     @property
@@ -101,12 +101,12 @@ class Layout:
 
     @property
     def split_axes(self) -> tuple[str, ...]:
-        """The atoms that split dimensions, dimension by dimension."""
+        """The atoms that split dimensions, in the order of the dimensions."""
         return tuple(atom for atoms in self.dims for atom in atoms)
 
     @property
     def axes_used(self) -> frozenset[str]:
-        """The atoms that split a dimension or carry partial terms; the value is replicated over the rest."""
+        """The atoms that split a dimension or are partial; the value is replicated over the others."""
         return frozenset(self.split_axes).union(self.partial)
 
     def num_tiles(self, dim: int, mesh: AbstractMesh) -> int:
@@ -118,18 +118,18 @@ class Layout:
         return tuple(-(-size // mesh.sizes(atoms)) if atoms else size for size, atoms in pairs)
 
     def padded_shape(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
-        """The shape of all buffers put together: n * ceil(D / n) per dimension."""
+        """The shape of all buffers together: n * ceil(D / n) per dimension."""
         local = self.local_shape(shape, mesh)
         return tuple(size * mesh.sizes(atoms) for size, atoms in zip(local, self.dims))
 
-    # --- making others --------------------------------------------------------------------------------------
+    # --- derived layouts ------------------------------------------------------------------------------------
     def with_dim(self, dim: int, atoms: Sequence[str]) -> Layout:
         """The same layout with dimension ``dim`` split by ``atoms``."""
         dims = (*self.dims[:dim], tuple(atoms), *self.dims[dim + 1 :])
         return Layout(dims, self.partial, self.reduction)
 
     def with_partial(self, atoms: Sequence[str], reduction: str, mesh: AbstractMesh | None = None) -> Layout:
-        """The same tiles, partial over ``atoms``; ``mesh`` puts them in mesh order where they may not be."""
+        """The same tiles, partial over ``atoms``, which are sorted in mesh order if ``mesh`` is given."""
         if not atoms:
             return self.drop_partial()
         return Layout(self.dims, mesh.in_mesh_order(atoms) if mesh else tuple(atoms), reduction)
@@ -141,7 +141,7 @@ class Layout:
     # --- specs ----------------------------------------------------------------------------------------------
     @staticmethod
     def from_spec(spec: PartitionSpec, ndim: int, mesh: AbstractMesh) -> Layout:
-        """The layout of ``ndim`` dimensions under ``spec``; unconstrained ones are left whole."""
+        """The layout of ``ndim`` dimensions under ``spec``; unconstrained dimensions are not split."""
         if len(spec) > ndim:
             raise ShardingError(
                 f"{spec} has {counted(len(spec), 'entry', 'entries')} but the array has {counted(ndim, 'dimension')}; "
@@ -152,11 +152,11 @@ class Layout:
         return layout
 
     def to_spec(self, mesh: AbstractMesh) -> PartitionSpec:
-        """The tiles as a spec, one entry per dimension; a part of an axis stays a sub-axis (``x:(1)2``)."""
+        """The tiles as a spec with one entry per dimension; parts of axes stay sub-axes (``x:(1)2``)."""
         return PartitionSpec(*(mesh.coalesce(atoms) for atoms in self.dims))
 
     def validate(self, shape: Sequence[int] | int, mesh: AbstractMesh) -> None:
-        """Raises ``ShardingError`` unless this is a layout on ``mesh`` for ``shape`` (or its rank)."""
+        """Raise ``ShardingError`` unless this is a layout on ``mesh`` for ``shape``, which may be just a rank."""
         ndim = shape if isinstance(shape, int) else len(shape)
         if len(self.dims) != ndim:
             raise ShardingError(f"layout {self} has {counted(len(self.dims), 'dimension')}, the array has {ndim}")

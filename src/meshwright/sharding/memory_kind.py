@@ -1,16 +1,16 @@
-"""Kinds of memory, by XLA's names: a device's own, and its host's."""
+"""Memory kinds, with XLA's names: a device's own memory, and its host's."""
 
 from __future__ import annotations
 
 from meshwright.errors import ShardingError
 
 DEVICE = "device"
-#: what every device can address, its own memory first
+#: the memories that every device can address, its own first
 KINDS = (DEVICE, "pinned_host", "unpinned_host")
 
 
 def checked_kind(kind: str | None, what: str) -> str | None:
-    """A kind of memory; None for the device's own.
+    """Validate a memory kind; None stands for the device's own memory.
 
     Raises:
       ShardingError: there is no such kind.

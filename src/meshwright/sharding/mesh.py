@@ -1,8 +1,8 @@
-"""Meshes: a grid of devices whose dimensions have names.
+"""Meshes: grids of devices with named dimensions.
 
-``AbstractMesh`` is the grid alone (sizes and names), all that propagation, partitioning and costs need;
-``Mesh`` adds the devices. Both are values: hashable with the hash computed once, because they are part of
-every cache key on the way to an executable. Both also know their atomic axes (see ``axes``).
+``AbstractMesh`` is the grid alone (sizes and names), which is all that propagation, partitioning and cost models need.
+``Mesh`` adds the devices. Both are values with a precomputed hash, as they are part of every cache key on the way to an
+executable. Both know their atomic axes (see ``axes``).
 
 Source: ``jax.sharding.Mesh`` and ``AbstractMesh`` for the interface.
 """
@@ -34,7 +34,7 @@ AxisTypes = AxisType | Sequence[AxisType] | None
 
 @runtime_checkable
 class DeviceLike(Protocol):
-    """What a mesh asks of a device: an id that is unique among the devices of a program."""
+    """What a mesh requires of a device: an id that is unique among the devices of a program."""
 
     @property
     def id(self) -> int: ...
@@ -47,8 +47,8 @@ AnyMachine = Machine | str | None
 class AbstractMesh:
     """A mesh without devices: ``AbstractMesh((4, 2), ("data", "model"))``.
 
-    ``machine`` says what hardware it is for, ``"v5e:16x16"`` or a :class:`meshwright.hardware.Machine`: plans are then
-    priced, and times given, for that.
+    ``machine`` is the hardware that it is for, ``"v5e:16x16"`` or a :class:`meshwright.hardware.Machine`; costs and
+    times are then predicted for it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class AbstractMesh:
         _check_axes(self.axis_sizes, self.axis_names)
         self.axis_types: tuple[AxisType, ...] = types_of("AbstractMesh", axis_types, self.axis_names)
         self.machine: Machine | None = None if machine is None else machine_for(machine, self.size)
-        #: what the axes lie on
+        #: the links that the axes use
         self.fabric: Fabric = fabric_of(self.shape, self.machine)
         self._hash = hash((self.axis_sizes, self.axis_names))
         self._atoms_of: dict[str, tuple[str, ...]] = {}
@@ -81,7 +81,7 @@ class AbstractMesh:
     def __hash__(self) -> int:
         return self._hash
 
-    def __reduce__(self) -> tuple[Any, ...]:  # string hashes differ between processes: never pickle ours
+    def __reduce__(self) -> tuple[Any, ...]:  # the hash is not pickled, as string hashes differ between processes
         return _remade, (self.axis_sizes, self.axis_names, self.machine, self._key, self.axis_types)
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ class AbstractMesh:
 
     @property
     def _key(self) -> Fabric | None:
-        """What is known of its hardware, for comparing."""
+        """The known hardware, for comparisons."""
         return self.fabric if self.fabric.is_given else None
 
     def restricted(self, axis_names: Iterable[str]) -> AbstractMesh:
@@ -100,7 +100,7 @@ class AbstractMesh:
         return _remade([self.shape[a] for a in names], names, self.machine, key, types)
 
     def of_type(self, kind: AxisType) -> tuple[str, ...]:
-        """The axes of a type."""
+        """The axes of one type."""
         return tuple(a for a, t in zip(self.axis_names, self.axis_types) if t is kind)
 
     @property
@@ -116,7 +116,7 @@ class AbstractMesh:
         return self.of_type(AxisType.Manual)
 
     def update_axis_types(self, types: Mapping[str, AxisType]) -> AbstractMesh:
-        """The same mesh with other types of some axes."""
+        """The same mesh with other types for some axes."""
         new = _retyped(dict(zip(self.axis_names, self.axis_types)), types)
         if new == self.axis_types:
             return self
@@ -126,7 +126,7 @@ class AbstractMesh:
         """The same mesh on a machine.
 
         Raises:
-          MeshError: they have different numbers of devices.
+          MeshError: the machine has another number of devices.
         """
         return AbstractMesh(self.axis_sizes, self.axis_names, self.axis_types, machine=machine)
 
@@ -151,7 +151,7 @@ class AbstractMesh:
     # --- atomic axes ----------------------------------------------------------------------------------------
     @cached_property
     def _parts(self) -> dict[str, AxisPart]:
-        """Every atom's part, in mesh order: the first axis is the most significant."""
+        """The part of each atom, in mesh order: the first axis is the most significant."""
         shape = self.shape
         parts = (part for axis, size in shape.items() for part in atomic_parts(axis, size))
         return {part.name(shape[part.axis]): part for part in parts}
@@ -206,14 +206,14 @@ class AbstractMesh:
         return size if size is not None else self.sizes(self.atoms_of(axis))
 
     def sizes(self, axes: Iterable[str]) -> int:
-        """The product of the sizes of ``axes``: how many devices a group over them has."""
+        """The product of the sizes of ``axes``, that is, the size of a device group over them."""
         axes = tuple(axes)
         if axes not in self._sizes:
             self._sizes[axes] = math.prod(map(self.axis_size, axes))
         return self._sizes[axes]
 
     def expand(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """Axes and sub-axes as atoms, in the order given."""
+        """Axes and sub-axes as atoms, in the given order."""
         return tuple(atom for axis in axes for atom in self.atoms_of(axis))
 
     def in_mesh_order(self, atoms: Iterable[str]) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ class AbstractMesh:
         return self._parts[atom].axis
 
     def coalesce(self, atoms: Iterable[str]) -> tuple[str, ...]:
-        """Neighbours merged back into sub-axes and whole axes: names to print and to use in collectives."""
+        """Merge adjacent atoms into sub-axes and whole axes, for printing and for collectives."""
         merged: list[AxisPart] = []
         for atom in atoms:
             part = self._parts[atom]
@@ -238,23 +238,23 @@ class AbstractMesh:
 
     # --- hardware -------------------------------------------------------------------------------------------
     def levels(self, axes: Iterable[str]) -> tuple[Link, ...]:
-        """What a group over axes (sub-axes, atoms) lies on."""
+        """The links that a group over axes (or sub-axes, or atoms) uses."""
         return self.fabric.levels(self._places(axes))
 
     def bandwidth(self, axis: str) -> float:
-        """Bytes a second of a link along an axis, of those that it lies on the slowest."""
+        """The bandwidth along an axis in bytes per second: that of the slowest link that it uses."""
         return min((link.bandwidth for link in self.levels((axis,))), default=math.inf)
 
     def collective_seconds(self, kind: str, axes: Sequence[str], operand: float, result: float) -> float:
-        """Seconds of a collective over axes, for bytes of its operand and result on a device."""
+        """The predicted seconds of a collective over axes, given the bytes of its operand and result on a device."""
         return self.fabric.seconds(kind, self._places(axes), operand, result)
 
     def wire_price(self, kind: str, axes: Sequence[str], operand: float, result: float) -> int:
-        """The same as so many bytes on the fastest links, which is what plans add up."""
+        """The same time as a number of bytes on the fastest links, the unit in which plans are priced."""
         return round(self.collective_seconds(kind, axes, operand, result) * self.fabric.fastest)
 
     def _places(self, axes: Iterable[str]) -> list[tuple[str, int, int]]:
-        """Axes as parts: of what, after how many positions, of what size."""
+        """Axes as parts: the name of the whole axis, the positions in more significant parts, and the size."""
         parts = [(axis, parse_part(axis)) for axis in axes]
         return [(p.axis, p.pre, p.size) if p is not None else (axis, 1, self.shape[axis]) for axis, p in parts]
 
@@ -263,7 +263,7 @@ class AbstractMesh:
 
 
 class Mesh:
-    """Devices in a named grid: ``Mesh(np.array(devices).reshape(4, 2), ("data", "model"))``."""
+    """A named grid of devices: ``Mesh(np.array(devices).reshape(4, 2), ("data", "model"))``."""
 
     def __init__(
         self, devices: Any, axis_names: Sequence[str], axis_types: AxisTypes = None, *, machine: AnyMachine = None
@@ -302,7 +302,7 @@ class Mesh:
         return f"<pre>{html.escape(repr(self))}\n{ids}</pre>"
 
     def update_axis_types(self, types: Mapping[str, AxisType]) -> Mesh:
-        """The same devices with other types of some axes."""
+        """The same devices with other types for some axes."""
         new = self.abstract_mesh.update_axis_types(types).axis_types
         return self if new == self.axis_types else Mesh(self.devices, self.axis_names, new, machine=self.machine)
 
@@ -319,12 +319,12 @@ class Mesh:
 
     @property
     def local_mesh(self) -> Mesh:
-        """The block of this process; MeshError if what it has is no block."""
+        """The block of devices of this process; raises MeshError if its devices do not form a block."""
         return LOCAL_MESH.value(self)
 
     @cached_property
     def is_multi_process(self) -> bool:
-        """Whether devices of several processes are in it."""
+        """Whether it contains devices of several processes."""
         return len({getattr(d, "process_index", 0) for d in self.devices.flat}) > 1
 
     @property
@@ -361,7 +361,7 @@ _CURRENT: ContextVar[tuple[AnyMesh | None, ...]] = ContextVar("meshwright_curren
 
 
 class _MeshSetting:
-    """What ``set_mesh`` returns: leaving it as a context manager brings the earlier mesh back."""
+    """The result of ``set_mesh``: as a context manager, it restores the previous mesh on exit."""
 
     def __init__(self, mesh: AnyMesh | None, before: tuple[AnyMesh | None, ...]) -> None:
         self.mesh = mesh
@@ -375,12 +375,12 @@ class _MeshSetting:
 
 
 def set_mesh(mesh: AnyMesh | None) -> _MeshSetting:
-    """Makes ``mesh`` the current one, from now on or, as ``with set_mesh(mesh):``, for a block.
+    """Make ``mesh`` the current mesh, from now on or, as ``with set_mesh(mesh):``, for a block.
 
-    The current mesh is the one that a ``PartitionSpec`` given in a sharding's place refers to; None means no mesh.
+    The current mesh is the one to which a ``PartitionSpec`` in place of a sharding refers. None means no mesh.
 
     Raises:
-      MeshError: ``mesh`` is no mesh.
+      MeshError: ``mesh`` is not a mesh.
 
     Example:
       >>> with mw.set_mesh(mw.make_mesh((4,), ("x",))):
@@ -395,14 +395,14 @@ def set_mesh(mesh: AnyMesh | None) -> _MeshSetting:
 
 
 def require_mesh(mesh: Any, what: str) -> None:
-    """Raise a ``MeshError`` unless ``mesh`` is one, or None."""
+    """Raise ``MeshError`` unless ``mesh`` is a mesh or None."""
     if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
         name = type(mesh).__name__
         raise MeshError(f"{what}: expected a Mesh, an AbstractMesh or None, got {name}; make one with make_mesh")
 
 
 def get_mesh() -> AnyMesh | None:
-    """The current mesh: the innermost ``with mesh:`` or the last ``set_mesh``; None if there is none.
+    """The current mesh: that of the innermost ``with mesh:`` or of the last ``set_mesh``; None if there is none.
 
     Example:
       >>> with mw.make_mesh((2, 4), ("x", "y")):
@@ -414,7 +414,7 @@ def get_mesh() -> AnyMesh | None:
 
 
 def get_abstract_mesh() -> AbstractMesh:
-    """The current mesh without its devices; one without axes if there is none.
+    """The current mesh without its devices; a mesh without axes if there is none.
 
     Example:
       >>> with mw.make_mesh((2, 4), ("x", "y")):
@@ -457,7 +457,7 @@ def _remade(
     fabric: Fabric | None,
     types: AxisTypes = None,
 ) -> AbstractMesh:
-    """A mesh with what is known of its hardware, which may be a part of a machine."""
+    """A mesh with known hardware, which may be a part of a machine."""
     mesh = AbstractMesh(sizes, names, types)
     mesh.machine = machine
     if fabric is not None:
@@ -495,6 +495,6 @@ def _device_array(devices: Any) -> np.ndarray:
                 f"{type(device).__name__}; take them from devices(), or use AbstractMesh(sizes, names) "
                 "for a mesh without any"
             )
-    array = array.astype(object)  # a copy: the mesh is a value, its devices must not change under it
+    array = array.astype(object)  # a copy, as the mesh is a value and its devices must not change
     array.flags.writeable = False
     return array

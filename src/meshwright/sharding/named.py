@@ -1,7 +1,7 @@
 """Shardings over a mesh with named axes, and over a single device.
 
-``NamedSharding(mesh, P("data", None))`` is the sharding that users write. With an ``AbstractMesh`` behind it
-the devices are the positions 0, 1, 2, ... of the mesh.
+``NamedSharding(mesh, P("data", None))`` is the sharding that users write. Over an ``AbstractMesh``, its devices are the
+positions 0, 1, 2, ... of the mesh.
 
 Source: ``jax.sharding.NamedSharding`` and ``SingleDeviceSharding``.
 """
@@ -26,7 +26,7 @@ from meshwright.sharding.spec import PartitionSpec
 
 
 class NamedSharding(Sharding):
-    """A mesh and, per dimension, the mesh axes that split it."""
+    """A mesh and, for each dimension, the mesh axes that split it."""
 
     def __init__(self, mesh: AnyMesh, spec: PartitionSpec, *, memory_kind: str | None = None) -> None:
         if not isinstance(mesh, (Mesh, AbstractMesh)):
@@ -70,7 +70,7 @@ class NamedSharding(Sharding):
         return self if same else NamedSharding(self.mesh, self.spec, memory_kind=kind or DEVICE)
 
     def update(self, **changes: Any) -> NamedSharding:
-        """The same with another ``mesh``, ``spec`` or ``memory_kind``.
+        """A copy with another ``mesh``, ``spec`` or ``memory_kind``.
 
         Raises:
           ArgumentTypeError: there is no such property.
@@ -95,7 +95,7 @@ class NamedSharding(Sharding):
         return all(self.abstract_mesh.sizes(self.spec.axes(dim)) == 1 for dim in range(len(self.spec)))
 
     def layout(self, ndim: int) -> Layout:
-        """The layout of an ``ndim``-dimensional array; unconstrained dimensions are left whole."""
+        """The layout of an ``ndim``-dimensional array; unconstrained dimensions are not split."""
         return _layout(self.abstract_mesh, self.spec, ndim)
 
     def tile_counts(self, ndim: int) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ class NamedSharding(Sharding):
 
     @staticmethod
     def from_layout(mesh: AnyMesh, layout: Layout) -> NamedSharding:
-        """The sharding whose tiles are those of ``layout``, with one spec entry per dimension."""
+        """The sharding with the tiles of ``layout``, with one spec entry per dimension."""
         return NamedSharding(mesh, layout.to_spec(mesh.abstract_mesh))
 
 
@@ -157,7 +157,7 @@ class SingleDeviceSharding(Sharding):
         return np.zeros((1, ndim), dtype=np.int64)
 
     def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
-        """Every array fits on one device."""
+        """Never raises: every array fits on one device."""
 
 
 def _kind_text(sharding: Sharding) -> str:
@@ -179,7 +179,7 @@ def _layout(mesh: AbstractMesh, spec: PartitionSpec, ndim: int) -> Layout:
 
 @lru_cache(maxsize=8192)
 def _check_axes(mesh: AbstractMesh, spec: PartitionSpec) -> None:
-    """Every axis of ``spec`` is one of ``mesh`` (or a part of one) and no two entries overlap."""
+    """Check that every axis of ``spec`` is one of ``mesh`` (or a part of one) and that no two entries overlap."""
     axes_text = ", ".join(f"{name!r}: {size}" for name, size in mesh.shape.items()) or "none"
     seen: dict[str, str] = {}
     names: set[str] = set()

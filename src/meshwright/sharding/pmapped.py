@@ -1,4 +1,4 @@
-"""``PmapSharding``: where ``pmap`` puts its results, one index of an axis on each device.
+"""``PmapSharding``: the sharding of ``pmap``'s results, with one index of an axis on each device.
 
 Source: the ``PmapSharding`` of JAX.
 """
@@ -20,17 +20,17 @@ from meshwright.sharding.kinds import MeshOf
 from meshwright.sharding.named import NamedSharding
 from meshwright.sharding.sharding_spec import NoSharding, Replicated, ShardedAxis, ShardingSpec, Unstacked
 
-#: the devices of this process
+#: returns the devices of this process
 OWN_DEVICES: Slot[Callable[[], Sequence[Any]]] = Slot("the list of devices", "meshwright.runtime.devices")
 
 
 class PmapSharding(Sharding):
-    """``PmapSharding(devices, sharding_spec)``; a piece of a dimension that is taken apart is without it.
+    """``PmapSharding(devices, sharding_spec)``. Shards do not have the dimensions that are unstacked.
 
-    Today's way is :class:`NamedSharding`, and ``shard_map`` in place of ``pmap``.
+    New code should use :class:`NamedSharding`, and ``shard_map`` instead of ``pmap``.
 
     Raises:
-      ShardingError: another number of devices than of places on the spec's grid.
+      ShardingError: the number of devices is not that of the cells of the spec's grid.
     """
 
     def __init__(self, devices: Any, sharding_spec: ShardingSpec) -> None:
@@ -47,11 +47,13 @@ class PmapSharding(Sharding):
     def default(
         cls, shape: Sequence[int], sharded_dim: int | None = 0, devices: Sequence[Any] | None = None
     ) -> PmapSharding:
-        """An array of ``shape`` whose dimension ``sharded_dim`` has an index for each device (the first ones of this
-        process, if none are given); None: the whole array on each of ``devices``.
+        """The sharding of an array of ``shape`` with one index of dimension ``sharded_dim`` on each device.
+
+        ``devices`` defaults to the first ones of this process. If ``sharded_dim`` is None, each of them has the whole
+        array.
 
         Raises:
-          ShardingError: another number of ``devices`` than ``shape`` has indices, or none where they say how many.
+          ShardingError: not one device per index, or no ``devices`` although ``sharded_dim`` is None.
         """
         if sharded_dim is None:
             if devices is None:
@@ -86,7 +88,7 @@ class PmapSharding(Sharding):
         return NamedSharding(MeshOf(grid, mesh.axis_names, pmapped), spec)
 
     def to_named(self) -> NamedSharding:
-        """The same over a mesh that is the spec's grid."""
+        """The same sharding over a mesh with the spec's grid."""
         return self._named
 
     # --- as a sharding --------------------------------------------------------------------------------------
@@ -108,17 +110,17 @@ class PmapSharding(Sharding):
         self.sharding_spec.check(shape, what)
 
     def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of one device's piece, which is without dimensions that are taken apart."""
+        """The shape of one device's shard, without dimensions that are unstacked."""
         whole = super().shard_shape(shape)
         return tuple(n for n, cut in zip(whole, self.sharding_spec.sharding) if not isinstance(cut, Unstacked))
 
     def devices_indices_map(self, shape: Sequence[int]) -> dict[Any, Index]:
-        """For every device, the index of its piece: a number where a dimension is taken apart, slices elsewhere."""
+        """The index of each device's shard: a number for an unstacked dimension, slices for others."""
         return dict(zip(self._devices, self.sharding_spec.indices(shape).flat))
 
 
 def pmapped(sharding: NamedSharding, shape: tuple[int, ...]) -> Sharding:
-    """A sharding over the mesh of a ``pmap`` as one of its kind; as it is where that would have to pad."""
+    """Convert a sharding over a ``pmap``'s mesh to a ``PmapSharding``; unchanged if that would need padding."""
     try:
         return PmapSharding(sharding.devices, ShardingSpec.of(sharding, shape))
     except ShardingError:

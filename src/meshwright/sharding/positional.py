@@ -1,7 +1,7 @@
 """Shardings that are a grid of devices without axis names.
 
-``PositionalSharding(devices).reshape(4, 2)`` cuts dimension 0 in four and 1 in two; ``.replicate(0)`` gives
-every device along an axis of the grid the union of what they held, i.e. the same tile.
+``PositionalSharding(devices).reshape(4, 2)`` splits dimension 0 in four and dimension 1 in two. After
+``.replicate(0)``, all devices along this axis of the grid hold the same tile, the union of the previous ones.
 
 Source: the ``PositionalSharding`` that JAX had until 0.6.
 """
@@ -23,7 +23,7 @@ from meshwright.sharding.spec import PartitionSpec
 
 
 class PositionalSharding(Sharding):
-    """A grid whose cells are the devices that share one tile."""
+    """A grid of cells; each cell is the set of devices that hold one tile."""
 
     def __init__(self, devices: Any, _cells: np.ndarray | None = None) -> None:
         array = np.array(devices, dtype=object)
@@ -57,7 +57,7 @@ class PositionalSharding(Sharding):
 
     @cached_property
     def _tiles(self) -> tuple[frozenset[Any], ...]:
-        """The devices of each cell."""
+        """The set of devices of each cell."""
         rows = self._cells.reshape(-1, self._cells.shape[-1]).tolist()
         return tuple(frozenset(self._devices[i] for i in row) for row in rows)
 
@@ -75,7 +75,7 @@ class PositionalSharding(Sharding):
         return self.transpose()
 
     def reshape(self, *shape: Any) -> PositionalSharding:
-        """The same cells in a grid of another shape; -1 as in NumPy."""
+        """The same cells in a grid of another shape; -1 is as in NumPy."""
         new = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         try:
             grid = np.arange(int(np.prod(self.shape))).reshape(new).shape
@@ -91,7 +91,7 @@ class PositionalSharding(Sharding):
         return self._with_cells(self._cells.transpose(*order, self.ndim))
 
     def replicate(self, axis: int | None = None, keepdims: bool = True) -> PositionalSharding:
-        """All cells along ``axis`` (along every axis, if None) become one cell with the devices of all."""
+        """Merge all cells along ``axis`` (None: along every axis) into one cell with all of their devices."""
         axes = tuple(range(self.ndim)) if axis is None else (axis % self.ndim if self.ndim else axis,)
         if axis is not None and not -self.ndim <= axis < self.ndim:
             raise ShardingError(
@@ -130,7 +130,7 @@ class PositionalSharding(Sharding):
             )
 
     def to_named(self) -> NamedSharding:
-        """The same over a mesh with an axis per dimension of the grid (``x0``, ...) and one, ``replica``."""
+        """The same sharding over a mesh with an axis per dimension of the grid (``x0``, ...) and one, ``replica``."""
         return self._named
 
     @cached_property
@@ -141,7 +141,7 @@ class PositionalSharding(Sharding):
 
 
 def _back(sharding: NamedSharding, shape: tuple[int, ...]) -> PositionalSharding:
-    """The grid whose cells hold what ``sharding`` lays out."""
+    """The grid whose cells hold the tiles of ``sharding``."""
     ndim = len(shape)
     counts = sharding.tile_counts(ndim)
     table = sharding.tile_table(ndim)

@@ -1,10 +1,10 @@
-"""Moving rows: arrays cut into tiles are made of rows of others, and this plans who sends what to whom.
+"""Plans for moving rows between devices, when tiles of arrays are assembled from rows of other tiled arrays.
 
 Slices, concatenations, paddings and rotations along one dimension are index maps from rows to rows. Siblings and chains
-of them are one map (:class:`RowMap`). Where the dimension is in tiles, the map is a set of messages between devices. It
-goes in rounds: in each, a device sends at most one message and receives at most one. A bipartite graph's edges can be
-coloured with as many colours as its largest degree (Kőnig 1916), so that no round is more than what the busiest device
-must send or receive. Where joining all tiles sends less, they are gathered.
+of them are combined into one map (:class:`RowMap`). If the dimension is split, a map is a set of messages between
+devices, sent in rounds: in each, a device sends at most one message and receives at most one. The edges of a bipartite
+graph can be coloured with as many colours as its largest degree (Kőnig 1916), so there are no more rounds than messages
+at the busiest device. If gathering all tiles sends less, they are gathered.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import NamedTuple
 
 from meshwright.core.records import dataclass
 
-#: the source of rows that are zeros
+#: the source of rows that are zero
 ZEROS = -1
 
 
-#: into how many pieces tiles are cut alike before they are put together one over the other
+#: the most pieces into which all tiles are cut at the same rows; with more, slots are laid over each other
 MOST_PIECES = 6
-#: by node and colour: an edge
+#: by node and colour: the edge
 _Used = dict[int, dict[int, int]]
 
 
 class Span(NamedTuple):
-    """Rows ``[low, high)`` of a source; of :data:`ZEROS`, so many zeros."""
+    """Rows ``[low, high)`` of a source; of :data:`ZEROS`, that many rows of zeros."""
 
     source: int
     low: int
@@ -44,22 +44,22 @@ Spans = tuple[Span, ...]
 
 @dataclass(frozen=True)
 class RowMap:
-    """Targets made of rows of sources, which have so many rows: each is its spans one after the other."""
+    """Targets made of rows of sources. ``sources`` are their numbers of rows; a target concatenates its spans."""
 
     sources: tuple[int, ...]
     targets: tuple[Spans, ...]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The rows of each target."""
+        """The number of rows of each target."""
         return tuple(sum(span.rows for span in spans) for spans in self.targets)
 
     def plan(self, tiles: int) -> RowPlan:
-        """How the rows move where sources and targets are cut into so many tiles."""
+        """How the rows move if sources and targets are split into ``tiles`` tiles."""
         return _plan(self, tiles)
 
     def of(self, number: int, inner: RowMap, target: int) -> RowMap:
-        """The map whose source ``number`` is itself target ``target`` of ``inner``; its sources come last."""
+        """The composition in which source ``number`` is target ``target`` of ``inner``, whose sources come last."""
         rest = [i for i in range(len(self.sources)) if i != number]
         place = {old: new for new, old in enumerate(rest)} | {ZEROS: ZEROS}
         sources = (*(self.sources[i] for i in rest), *inner.sources)
@@ -75,7 +75,7 @@ class RowMap:
 
 
 def cut(spans: Sequence[Span], low: int, high: int) -> Iterator[Span]:
-    """Rows ``[low, high)`` of spans one after the other."""
+    """Rows ``[low, high)`` of the concatenation of spans."""
     at = 0
     for source, first, last in spans:
         a, b = max(low - at, 0), min(high - at, last - first)
@@ -86,7 +86,7 @@ def cut(spans: Sequence[Span], low: int, high: int) -> Iterator[Span]:
 
 @dataclass(frozen=True)
 class MovedRows:
-    """What moving rows sends, as a multiple of a device's tiles of the sources."""
+    """The :data:`~meshwright.sharding.rule.Passes` of an op that moves rows."""
 
     map: RowMap
 
@@ -98,8 +98,10 @@ class MovedRows:
 # --- plans --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Round:
-    """A message of ``length`` rows from each sender: from row ``starts[t]`` of what tile ``t`` has, by pairs (sender,
-    receiver)."""
+    """A message of ``length`` rows from each sender to its receiver, by the pairs ``perm``.
+
+    Tile ``t`` sends from row ``starts[t]`` of the concatenation of its source tiles.
+    """
 
     length: int
     starts: tuple[int, ...]
@@ -113,8 +115,10 @@ class Round:
 
 @dataclass(frozen=True)
 class Slot:
-    """Some rows of a tile of a target: from row ``at[t]`` on, those from row ``starts[t]`` of the buffer on. Where the
-    tiles do not begin at one row, each slot lies over the ends of those before it."""
+    """Some rows of a target's tile: those from row ``at[t]`` on are the buffer's from row ``starts[t]`` on.
+
+    If ``at`` differs between tiles, each slot overwrites the ends of the slots before it.
+    """
 
     at: tuple[int, ...]
     starts: tuple[int, ...]
@@ -124,9 +128,9 @@ class Slot:
 class RowPlan:
     """How rows move.
 
-    The buffer is made of what comes in rounds that go up, the tiles of the sources, what comes in other rounds, and
-    ``zeros`` zeros; with ``gather``, of the whole sources and zeros. ``targets`` says where in it each one's rows are.
-    ``sent`` counts the rows that a device sends.
+    The buffer is the concatenation of the messages of rounds that go up, the tiles of the sources, the messages of the
+    other rounds, and ``zeros`` rows of zeros; with ``gather``, of the whole sources and zeros. ``targets`` says where
+    the rows of each target are in it. ``sent`` is the number of rows that a device sends.
     """
 
     rounds: tuple[Round, ...]
@@ -145,7 +149,7 @@ class _Message(NamedTuple):
 
 
 class _Segment(NamedTuple):
-    """Rows of a tile: ``at`` which of it they begin, how many, and where they are."""
+    """``rows`` rows of a target's tile from row ``at`` on, which are those of ``source`` from row ``low`` on."""
 
     at: int
     rows: int
@@ -175,7 +179,7 @@ def _plan(m: RowMap, tiles: int) -> RowPlan:
 
 
 def _segments(spans: Spans, size: int, tiles: int, tile: int, held: Sequence[int]) -> list[_Segment]:
-    """The rows of a tile of a target, cut where the sources' tiles end."""
+    """The rows of a tile of a target, cut at the ends of the sources' tiles."""
     rows = -(-size // tiles)
     at, segments = 0, []
     for source, low, high in cut(spans, min(tile * rows, size), min((tile + 1) * rows, size)):
@@ -188,7 +192,7 @@ def _segments(spans: Spans, size: int, tiles: int, tile: int, held: Sequence[int
 
 
 def _messages(segments: Sequence[Sequence[Sequence[_Segment]]], tiles: int, held: Sequence[int]) -> list[_Message]:
-    """What each tile lacks, joined where it is rows of one tile next to each other; the longest first."""
+    """The rows that each tile lacks, with adjacent rows of one sender merged, longest first."""
     messages: list[_Message] = []
     for t in range(tiles):
         needed = {(s.source, s.low, s.low + s.rows) for target in segments for s in target[t] if s.source != ZEROS}
@@ -206,7 +210,7 @@ def _messages(segments: Sequence[Sequence[Sequence[_Segment]]], tiles: int, held
 
 
 def _rounds(messages: Sequence[_Message], tiles: int, held: Sequence[int]) -> list[tuple[Round, list[_Message]]]:
-    """The messages in rounds; within what a tile has, those of a source begin behind those of the sources before."""
+    """The messages by round. Offsets are in the concatenation of a device's source tiles."""
     colours = coloured([(m.sender, m.receiver) for m in messages])
     groups: dict[int, list[_Message]] = {}
     for message, colour in zip(messages, colours):
@@ -222,12 +226,12 @@ def _rounds(messages: Sequence[_Message], tiles: int, held: Sequence[int]) -> li
 
 
 def _own(source: int, low: int, held: Sequence[int]) -> int:
-    """Where, in the tiles of all sources that a device has, a row is."""
+    """The position of a row in the concatenation of a device's source tiles."""
     return sum(held[:source]) + low % held[source]
 
 
 def coloured(edges: Sequence[tuple[int, int]]) -> list[int]:
-    """A colour for each edge (left node, right node), so that those of a node differ: as few as the largest degree."""
+    """A colour for each edge (left node, right node), different at each node, with as few as the largest degree."""
     left: _Used = {i: {} for i, _ in edges}
     right: _Used = {j: {} for _, j in edges}
     most = max((*Counter(i for i, _ in edges).values(), *Counter(j for _, j in edges).values()), default=0)
@@ -250,7 +254,7 @@ def _swap(
     first: int,
     second: int,
 ) -> None:
-    """Exchange two colours along the path of them that begins at a right node with an edge of the first."""
+    """Swap two colours along the alternating path that starts at a right node with an edge of colour ``first``."""
     path, side, colour = [], 0, first
     while colour in sides[side].get(node, {}):
         path.append(sides[side][node][colour])
@@ -266,9 +270,9 @@ def _swap(
         left[i][colours[e]] = right[j][colours[e]] = e
 
 
-# --- where rows are -----------------------------------------------------------------------------------------
+# --- positions of rows --------------------------------------------------------------------------------------
 class _Placed(NamedTuple):
-    """Rows of a tile from ``at`` on, and where in the buffer they are."""
+    """Rows of a tile from ``at`` on, with their position in the buffer."""
 
     at: int
     rows: int
@@ -276,7 +280,7 @@ class _Placed(NamedTuple):
 
 
 class _Places:
-    """Where in the buffer a device has rows of the sources, after the rounds."""
+    """The positions of source rows in a device's buffer after the rounds."""
 
     def __init__(self, rounds: Sequence[tuple[Round, list[_Message]]], held: Sequence[int]) -> None:
         self.held = held
@@ -300,14 +304,14 @@ class _Places:
 
 
 def _whole_places(held: Sequence[int], tiles: int) -> Callable[[int, _Segment], int]:
-    """Where in the sources, joined whole, rows are."""
+    """The positions of source rows in the concatenation of the whole sources."""
     begins = [tiles * sum(held[:source]) for source in range(len(held))]
     zeros = tiles * sum(held)
     return lambda _, s: zeros if s.source == ZEROS else begins[s.source] + s.low
 
 
 def _slots(by_tile: Sequence[Sequence[_Placed]], rows: int) -> tuple[Slot, ...]:
-    """Where the rows of all tiles are: cut at the same rows in all of them, if that makes few pieces."""
+    """The slots for the rows of all tiles, cut at the same rows in all of them if that makes few pieces."""
     tiles = [_contiguous(placed) for placed in by_tile]
     cuts = sorted({p.at for placed in tiles for p in placed} | {0})
     if len(cuts) <= MOST_PIECES:
@@ -331,7 +335,7 @@ def _contiguous(placed: Sequence[_Placed]) -> list[_Placed]:
 
 
 def _slot(tiles: Sequence[Sequence[_Placed]], at: int) -> Slot:
-    """From row ``at`` of every tile on; tiles that have no such row, which is padding, as the others."""
+    """The slot from row ``at`` of every tile on. Tiles without this row, which is padding, take any start."""
     starts = [next((p.start + at - p.at for p in placed if p.at <= at < p.at + p.rows), None) for placed in tiles]
     usual = next((s for s in starts if s is not None), 0)
     return Slot((at,) * len(tiles), tuple(usual if s is None else s for s in starts))

@@ -1,8 +1,8 @@
 """Sharding rules: how the dimensions of an op's operands and results correspond, as data.
 
-A rule maps every dimension to *factors*, the loop dimensions of the op (``i``, ``j``, ``k`` of a matmul), as
-in einsum notation and in Shardy's op sharding rules. Propagation, partitioning, the cost model and the
-planner all read this one description; none of them looks at op types.
+A rule maps every dimension to *factors*, the loop dimensions of the op (``i``, ``j``, ``k`` of a matmul), as in einsum
+notation and in Shardy's op sharding rules. Propagation, partitioning, the cost model and the reshard planner all read
+this one description; none of them looks at op types.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from functools import cached_property
 
 from meshwright.core.records import dataclass
 
-#: splitting the factor leaves the op as it is, on local shapes
+#: if the factor is split, the op is the same on local shapes
 PARALLEL = "parallel"
-#: splitting the factor leaves the result partial, to be reduced over the mesh axes that split it
+#: if the factor is split, the result is partial, to be reduced over the mesh axes that split it
 REDUCTION = "reduction"
-#: the factor may be split, but then the op's own ``localize`` has to exchange data (halos, offsets)
+#: the factor can be split, but the op's own ``localize`` then has to exchange data (halos, offsets)
 WINDOW = "window"
 #: the factor cannot be split: operands are gathered along it
 REPLICATED = "replicated"
 
 DimFactors = tuple[int, ...]
 
-#: by number of tiles: how many times its tiles of the operands every device sends
+#: by the number of tiles: the data that every device sends, as a multiple of its tiles of the operands
 Passes = Callable[[int], float]
 
 
@@ -41,7 +41,7 @@ class GatheredParts:
 
 @dataclass(frozen=True)
 class SentTimes:
-    """The :data:`Passes` of an op that sends its tiles a number of times, however many there are."""
+    """The :data:`Passes` of an op that sends its tiles ``times`` times, whatever their number."""
 
     times: float = 1.0
 
@@ -51,8 +51,11 @@ class SentTimes:
 
 @dataclass(frozen=True)
 class Factor:
-    """One loop dimension of an op. ``passes``: what splitting a window factor costs, where that is not little;
-    ``repeats``: how many times a device then does the op on its tiles."""
+    """One loop dimension of an op.
+
+    ``passes`` is the communication cost of splitting a window factor, unless it is small. ``repeats`` is how many times
+    a device then applies the op to its tiles.
+    """
 
     name: str
     size: int
@@ -63,12 +66,12 @@ class Factor:
 
 @dataclass(frozen=True)
 class ShardingRule:
-    """For every dimension of every operand and result, the factors it is made of, major to minor.
+    """For every dimension of every operand and result, the factors it consists of, major to minor.
 
-    A dimension without factors is never split. ``reduction`` is the kind of partial result (``"sum"``, ``"masked"``,
-    ``"max"``, ``"min"``, ``"prod"``, ``"and"``, ``"or"``) that splitting a reduction factor leaves. ``points`` is the
-    number of points of the op's loop nest, where there are others than the factors say (the taps of a kernel), and
-    ``sweeps`` how many times it reads its operands and writes its results.
+    A dimension without factors is never split. ``reduction`` is the kind of partial result that splitting a reduction
+    factor leaves (``"sum"``, ``"masked"``, ``"max"``, ``"min"``, ``"prod"``, ``"and"``, ``"or"``). ``points`` is the
+    number of points of the op's loop nest, if it is not the product of the factors (as with the taps of a kernel).
+    ``sweeps`` is how often the op reads its operands and writes its results.
     """
 
     factors: tuple[Factor, ...]
@@ -87,20 +90,24 @@ class ShardingRule:
 
     @cached_property
     def work(self) -> int:
-        """Number of points of the op's loop nest: the product of the factor sizes, if nothing else is said. Factors
-        that cannot be split are dimensions of operands or results rather than of the nest."""
+        """The number of points of the op's loop nest: ``points``, or the product of the factor sizes.
+
+        Factors that cannot be split are not counted, as they are not loops but dimensions of operands or results.
+        """
         return math.prod(f.size for f in self.factors if f.kind != REPLICATED) if self.points is None else self.points
 
     @cached_property
     def is_product(self) -> bool:
-        """Whether the op sums over what two operands have in common, as matrix products and convolutions do."""
+        """Whether the op sums over a factor that two operands share, as matrix products and convolutions do."""
         sums = [f for f, factor in enumerate(self.factors) if factor.kind == REDUCTION]
         return any(len({o for o, _ in self.operand_dims(f)}) > 1 for f in sums)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The parts of the rule that share no factor, such as the operands of a barrier: each may be split by any axes,
-        whatever splits the others. What cannot be split belongs to the first."""
+        """The parts of the rule that share no factor, such as the operands of a barrier.
+
+        The axes of one part do not restrict those of another. Values that cannot be split belong to the first part.
+        """
         values = (*self.operands, *self.results)
         groups: list[set[int]] = []
         for dims in values:
@@ -108,7 +115,7 @@ class ShardingRule:
             if factors:
                 met = [g for g in groups if g & factors]
                 groups = [g for g in groups if not g & factors] + [factors.union(*met)]
-        # A sum leaves every result partial, whatever that is made of, and windows look at all that is split.
+        # A reduction makes all results partial, whatever they consist of, and windows depend on all splits.
         one = any(f.kind not in (PARALLEL, REPLICATED) for f in self.factors)
         if len(groups) < 2 or one:
             return (Part(self, tuple(range(len(self.operands))), tuple(range(len(self.results)))),)
@@ -133,7 +140,7 @@ class ShardingRule:
         return Part(rule, ins, outs)
 
     def index(self, name: str) -> int:
-        """Position of the factor called ``name``."""
+        """The index of the factor called ``name``. Raises KeyError if there is none."""
         for i, factor in enumerate(self.factors):
             if factor.name == name:
                 return i
@@ -163,7 +170,7 @@ class ShardingRule:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a rule, and which operands and results it is about."""
+    """A part of a rule, with the indices of its operands and results."""
 
     rule: ShardingRule
     operands: tuple[int, ...]
@@ -185,8 +192,8 @@ def make_rule(
 ) -> ShardingRule:
     """A rule from names: each dimension is a factor name, several (major to minor), or ``None``.
 
-    Example: ``make_rule([["i", "k"], ["k", "j"]], [["i", "j"]], {"i": 2, "j": 3, "k": 4}, {"k": REDUCTION})``
-    is a matrix product. Factors are numbered in the order of their first occurrence.
+    Example: ``make_rule([["i", "k"], ["k", "j"]], [["i", "j"]], {"i": 2, "j": 3, "k": 4}, {"k": REDUCTION})`` is a
+    matrix product. Factors are numbered in the order of their first occurrence.
     """
     kinds, passes, repeats = kinds or {}, passes or {}, repeats or {}
     order: dict[str, int] = {}
@@ -204,7 +211,7 @@ def make_rule(
 
 
 def pointwise_rule(operand_ranks: Sequence[int], shape: Sequence[int], num_results: int = 1) -> ShardingRule:
-    """Every operand and result has the same dimensions; rank-0 operands have none."""
+    """A rule in which all operands and results have the same dimensions; rank-0 operands have none."""
     names = [f"d{i}" for i in range(len(shape))]
     return make_rule(
         [names if rank else [] for rank in operand_ranks],
@@ -214,5 +221,5 @@ def pointwise_rule(operand_ranks: Sequence[int], shape: Sequence[int], num_resul
 
 
 def replicated_rule(operand_shapes: Sequence[Sequence[int]], result_shapes: Sequence[Sequence[int]]) -> ShardingRule:
-    """Nothing may be split."""
+    """A rule by which nothing can be split."""
     return ShardingRule((), tuple(((),) * len(s) for s in operand_shapes), tuple(((),) * len(s) for s in result_shapes))

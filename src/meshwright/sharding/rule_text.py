@@ -1,8 +1,8 @@
-"""Sharding rules as users write them: ``"... i k, ... k j -> ... i j"``, or put together of mappings.
+"""Sharding rules in the user's notation: ``"... i k, ... k j -> ... i j"``, or built from mappings.
 
-A name is a factor, ``(a b)`` a dimension of several, major to minor, and ``...`` at the start any number of leading
-dimensions; ``...1`` and ``...2`` are other ones, ``...0`` the same. A rule says nothing of sizes until it meets values
-(:meth:`SdyShardingRule.rule`).
+A name is a factor, ``(a b)`` is a dimension of several factors, major to minor, and a leading ``...`` stands for any
+number of leading dimensions. ``...1`` and ``...2`` stand for other leading dimensions; ``...0`` is the same as ``...``.
+A rule has no sizes until it is applied to values (:meth:`SdyShardingRule.rule`).
 
 Source: the rules of ``jax.experimental.custom_partitioning``, whose notation is that of ``einops``.
 """
@@ -17,7 +17,7 @@ from meshwright.core.words import counted
 from meshwright.errors import ShardingError, ShardingSyntaxError, ShardingTypeError
 from meshwright.sharding.rule import REDUCTION, REPLICATED, WINDOW, ShardingRule, make_rule
 
-#: stands for leading dimensions in an :class:`ArrayMapping`; with a number behind it, for other ones
+#: stands for leading dimensions in an :class:`ArrayMapping`; with a number appended, for other ones
 BATCHING = "..."
 _FACTOR = re.compile(r"[A-Za-z]\w*")
 _BATCHING = re.compile(r"\.\.\.\d*")
@@ -28,7 +28,8 @@ class CompoundFactor(tuple[str, ...]):
     """A dimension of several factors, major to minor: ``CompoundFactor("a", "b")``.
 
     Raises:
-      ShardingTypeError: something else than names. ShardingError: fewer than two, or words that are no names.
+      ShardingTypeError: a factor is not a string.
+      ShardingError: there are fewer than two factors, or one is not a valid name.
     """
 
     __slots__ = ()
@@ -42,11 +43,11 @@ class CompoundFactor(tuple[str, ...]):
 
 
 class ArrayMapping(tuple[str | CompoundFactor, ...]):
-    """The dimensions of an operand or result: names of factors and :class:`CompoundFactor`, ``BATCHING`` first.
+    """The dimensions of an operand or result: factor names and :class:`CompoundFactor`, optionally ``BATCHING`` first.
 
     Raises:
-      ShardingTypeError: something else than these. ShardingError: ``BATCHING`` at another place; words that are no
-        names.
+      ShardingTypeError: a dimension is of another type.
+      ShardingError: ``BATCHING`` is not first, or a factor is not a valid name.
     """
 
     __slots__ = ()
@@ -71,12 +72,13 @@ def _check_name(factor: object, where: str) -> None:
 class SdyShardingRule:
     """How the dimensions of operands and results correspond, for operands of any rank and size.
 
-    Factors are parallel, unless they are among ``reduction_factors`` (summed over), ``need_replication_factors``
-    (not to be split) or ``permutation_factors`` (devices exchange data along them). ``factor_sizes`` are those of
-    factors that are no whole dimension anywhere.
+    Factors are parallel, unless they are among ``reduction_factors`` (summed over), ``need_replication_factors`` (not
+    to be split) or ``permutation_factors`` (devices exchange data along them). ``factor_sizes`` are the sizes of
+    factors that are not a whole dimension anywhere.
 
     Raises:
-      ShardingError: a factor that is named and not used, or has two kinds; a size that is missing, or not needed.
+      ShardingError: an option names a factor that is not used, a factor has two kinds, or a size is missing or not
+        needed.
     """
 
     def __init__(
@@ -126,7 +128,8 @@ class SdyShardingRule:
         """The rule for values of these shapes.
 
         Raises:
-          ShardingError: another number of values, of dimensions, or sizes that differ or are no product of factors.
+          ShardingError: the number of values or dimensions differs, or sizes conflict or are not the product of
+            factors.
         """
         sizes = dict(self.factor_sizes)
         ins = self._named("operand", self.operand_mappings, operands, sizes)
@@ -173,7 +176,7 @@ def _is_batching(dim: str | CompoundFactor) -> bool:
 
 
 def _expanded(name: str, sizes: Mapping[str, int]) -> list[str]:
-    """The factors that a name stands for: itself, or those of leading dimensions."""
+    """The factors that a name stands for: itself, or those of the leading dimensions."""
     return [f for f in sizes if f.rpartition("_")[0] == name] if _is_batching(name) else [name]
 
 
@@ -182,10 +185,12 @@ def _dim_text(dim: str | CompoundFactor) -> str:
 
 
 def parse_sharding_rule(text: str, **options: object) -> SdyShardingRule:
-    """The rule that ``text`` says; ``options`` are the factors of other kinds, and sizes.
+    """Parse a sharding rule; ``options`` are the factors of other kinds, and sizes, as in :class:`SdyShardingRule`.
 
     Raises:
-      ShardingSyntaxError: text that is no rule. ShardingError: as :class:`SdyShardingRule`.
+      ShardingSyntaxError: ``text`` is not a rule.
+      ShardingTypeError: it is not text.
+      ShardingError: as :class:`SdyShardingRule`.
     """
     if not isinstance(text, str):
         raise ShardingTypeError(f"sharding rule: expected text or an SdyShardingRule, got {type(text).__name__}")

@@ -1,7 +1,7 @@
-"""Shardy's shardings: axes of a named mesh for each dimension, which may be open to more.
+"""Shardy's shardings: for each dimension, axes of a named mesh, and whether it is open to more.
 
-``[{"x", ?}, {"y"}p1]`` splits dimension 0 over ``x`` and lets the partitioner split it further; dimension 1 is split
-over ``y``, finally, but spreads to other values only when annotations of higher priority (0 is the highest) have.
+``[{"x", ?}, {"y"}p1]`` splits dimension 0 over ``x`` and lets the partitioner split it further. Dimension 1 is split
+over exactly ``y``, but this spreads to other values only after annotations of higher priority (0 is the highest).
 
 Source: Shardy's sharding representation (https://openxla.org/shardy/sharding_representation).
 """
@@ -28,14 +28,16 @@ class SdyDimension:
 
 @dataclass(frozen=True)
 class SdySharding:
-    """One sharding over ``mesh``. ``replicated`` axes may not be used to split it; over ``unreduced`` ones it is a sum
-    that is still to be made."""
+    """One sharding over ``mesh``.
+
+    ``replicated`` axes must not split it. Over ``unreduced`` axes, devices hold terms of a sum.
+    """
 
     mesh: AbstractMesh
     dimensions: tuple[SdyDimension, ...]
     replicated: tuple[str, ...] = ()
     unreduced: tuple[str, ...] = ()
-    #: the devices at the positions of the mesh, where they are not 0, 1, 2, ...
+    #: the devices at the positions of the mesh, unless they are 0, 1, 2, ...
     device_ids: tuple[int, ...] = ()
 
     @property
@@ -45,12 +47,12 @@ class SdySharding:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it says the axes of each dimension, finally, and nothing else."""
+        """Whether all dimensions are closed and without priority, and there are no other axes."""
         plain = all(d.is_closed and not d.priority for d in self.dimensions)
         return plain and not self.replicated and not self.unreduced
 
     def spec(self) -> PartitionSpec:
-        """As a spec: open dimensions without axes are unconstrained."""
+        """The partition spec. Open dimensions without axes are unconstrained."""
         return PartitionSpec(*(d.axes or (None if d.is_closed else UNCONSTRAINED) for d in self.dimensions))
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""How ``pmap`` says where things are: how each dimension of an array is cut, and where the pieces lie on a grid.
+"""The shardings of ``pmap``: how each dimension is cut, and how the pieces are assigned to a grid of devices.
 
 ``ShardingSpec((Unstacked(4), Chunked([2])), (ShardedAxis(0), ShardedAxis(1), Replicated(2)))`` is an array whose first
-dimension of size 4 is taken apart, whose second is cut in two, on a 4 × 2 × 2 grid of devices.
+dimension, of size 4, is unstacked and whose second is cut in two, on a 4 × 2 × 2 grid of devices.
 
 Source: the ``ShardingSpec`` of JAX (``jax.interpreters.pxla``).
 """
@@ -31,12 +31,12 @@ Index = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class NoSharding:
-    """The dimension is whole."""
+    """A dimension that is not cut."""
 
 
 @dataclass(frozen=True, init=False)
 class Chunked:
-    """The dimension is cut in ``prod(chunks)`` equal pieces; the first of ``chunks`` is the major one."""
+    """A dimension cut into ``prod(chunks)`` equal pieces; the first of ``chunks`` is the most significant."""
 
     chunks: tuple[int, ...]
 
@@ -46,21 +46,21 @@ class Chunked:
 
 @dataclass(frozen=True)
 class Unstacked:
-    """The dimension of this size is taken apart: pieces are without it."""
+    """A dimension of this size of which each piece has one index; pieces do not have the dimension."""
 
     size: int
 
 
 @dataclass(frozen=True)
 class ShardedAxis:
-    """A dimension of the device grid along which the piece number of cut ``axis`` counts: cuts are numbered from 0."""
+    """A dimension of the device grid along which the pieces of cut number ``axis`` are assigned."""
 
     axis: int
 
 
 @dataclass(frozen=True)
 class Replicated:
-    """A dimension of the device grid along which all have the same."""
+    """A dimension of the device grid along which all devices hold the same piece."""
 
     replicas: int
 
@@ -71,10 +71,10 @@ Assignment = ShardedAxis | Replicated
 
 @dataclass(frozen=True, init=False)
 class ShardingSpec:
-    """See the module. ``sharding`` has one entry a dimension, ``mesh_mapping`` one a dimension of the device grid.
+    """See the module. ``sharding`` has an entry per array dimension, ``mesh_mapping`` one per grid dimension.
 
     Raises:
-      ShardingError: a cut that no dimension of the grid is for, or several are.
+      ShardingError: a cut does not have exactly one dimension of the grid.
     """
 
     sharding: tuple[Cut, ...]
@@ -92,7 +92,7 @@ class ShardingSpec:
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """The numbers of pieces, dimension by dimension."""
+        """The number of pieces of each cut, in the order of the dimensions."""
         return tuple(n for entry in self.sharding for n in _pieces(entry))
 
     @property
@@ -102,7 +102,7 @@ class ShardingSpec:
         return tuple(cuts[m.axis] if isinstance(m, ShardedAxis) else m.replicas for m in self.mesh_mapping)
 
     def named(self) -> tuple[AbstractMesh, PartitionSpec]:
-        """The grid as a mesh with the axes ``cut0``, ``replica0``, ..., and what splits which dimension."""
+        """The grid as a mesh with axes ``cut0``, ``replica0``, ..., and the spec over it."""
         kinds = ("cut" if isinstance(m, ShardedAxis) else "replica" for m in self.mesh_mapping)
         numbers = (m.axis if isinstance(m, ShardedAxis) else i for i, m in enumerate(self.mesh_mapping))
         names = [f"{kind}{number}" for kind, number in zip(kinds, numbers)]
@@ -111,14 +111,14 @@ class ShardingSpec:
         return AbstractMesh(self.mesh_shape, names), PartitionSpec(*entries)
 
     def sharding_proto(self) -> HloSharding:
-        """As HLO writes it; a dimension that is taken apart is one that is cut."""
+        """The HLO sharding; an unstacked dimension is written as a split one."""
         return named_to_hlo(NamedSharding(*self.named()), len(self.sharding))
 
     def indices(self, shape: Sequence[int]) -> np.ndarray:
         """The index of each piece, in an array of the shape of the device grid.
 
         Raises:
-          ShardingError: a shape that cannot be cut so.
+          ShardingError: arrays of ``shape`` cannot be cut in this way.
         """
         self.check(shape)
         mesh, spec = self.named()
@@ -129,10 +129,10 @@ class ShardingSpec:
         return pieces.reshape(self.mesh_shape)
 
     def check(self, shape: Sequence[int], what: str = "array") -> None:
-        """Raise unless an array of ``shape`` can be cut so.
+        """Raise unless an array of ``shape`` can be cut in this way.
 
         Raises:
-          ShardingError: naming the dimension.
+          ShardingError: names the dimension.
         """
         if len(shape) != len(self.sharding):
             raise ShardingError(
@@ -148,10 +148,10 @@ class ShardingSpec:
 
     @staticmethod
     def of(sharding: Sharding, shape: Sequence[int]) -> ShardingSpec:
-        """The spec of an array of this shape and sharding; dimensions in pieces of one row are taken apart.
+        """The spec for an array of this shape and sharding; dimensions in pieces of one row are unstacked.
 
         Raises:
-          ShardingError: a sharding of a single device, or one that pads.
+          ShardingError: the sharding has a single device, or needs padding.
         """
         named = sharding.to_named()
         if not isinstance(named, NamedSharding):
@@ -177,7 +177,7 @@ def _entry(size: int, chunks: Sequence[int]) -> Cut:
 
 
 def _mapping(mesh: AbstractMesh, parts: Sequence[tuple[str, ...]]) -> list[Assignment]:
-    """What each dimension of the grid of ``mesh`` is for, where ``parts`` are the atoms of each cut."""
+    """The use of each dimension of the grid of ``mesh``, where ``parts`` are the atoms of each cut."""
     cut = {atom: number for number, atoms in enumerate(parts) for atom in atoms}
     runs = [(cut.get(a), mesh.axis_size(a)) for a in mesh.atoms]
     mapping: list[Assignment] = []

@@ -1,8 +1,8 @@
 """Partition specs: which mesh axes split which dimension of an array.
 
-``P("data", None, ("x", "y"))`` splits dimension 0 over ``data``, leaves 1 whole and splits 2 over ``x``
-(major) and ``y`` (minor). A spec shorter than the array leaves the remaining dimensions whole.
-``P.UNCONSTRAINED`` leaves the choice for a dimension to the partitioner.
+``P("data", None, ("x", "y"))`` splits dimension 0 over ``data``, does not split dimension 1, and splits dimension 2
+over ``x`` (major) and ``y`` (minor). Dimensions past the end of a spec are not split. ``P.UNCONSTRAINED`` leaves the
+choice for a dimension to the partitioner.
 
 Source: ``jax.sharding.PartitionSpec``.
 """
@@ -21,7 +21,7 @@ class _Unconstrained:
     def __repr__(self) -> str:
         return "UNCONSTRAINED"
 
-    def __reduce__(self) -> str:  # so that copies and unpickled ones are the same object
+    def __reduce__(self) -> str:  # so that copying and unpickling return the same object
         return "UNCONSTRAINED"
 
 
@@ -31,9 +31,9 @@ SpecEntry = None | str | tuple[str, ...] | _Unconstrained
 
 
 class PartitionSpec(tuple[SpecEntry, ...]):
-    """A tuple of None, an axis name, a tuple of axis names or ``UNCONSTRAINED``, one per leading dimension.
+    """A tuple with one entry per leading dimension: None, an axis name, a tuple of axis names, or ``UNCONSTRAINED``.
 
-    ``unreduced`` and ``reduced`` are explicit axes over which the value is, or cotangents are, a sum still to be made.
+    ``unreduced`` and ``reduced`` are explicit axes over which the value, or its cotangents, are a sum still to be made.
     ``("x",)`` is stored as ``"x"`` and ``()`` as None, so that equal specs compare and hash equal.
     """
 
@@ -41,8 +41,11 @@ class PartitionSpec(tuple[SpecEntry, ...]):
     UNCONSTRAINED: ClassVar[_Unconstrained] = UNCONSTRAINED
 
     def __new__(cls, *entries: Any, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()) -> PartitionSpec:
-        """Raises:
-        ShardingError: an entry that is none of these; axes that are named twice."""
+        """Validate the entries and axes.
+
+        Raises:
+          ShardingError: an entry is of another type, or an axis is named twice.
+        """
         normal = tuple(_normal(entry, i) for i, entry in enumerate(entries))
         if not unreduced and not reduced:
             return super().__new__(PartitionSpec, normal)
@@ -52,7 +55,7 @@ class PartitionSpec(tuple[SpecEntry, ...]):
         return spec
 
     def __add__(self, other: Any) -> PartitionSpec:
-        """The entries of both, one after the other."""
+        """The entries of both, concatenated."""
         unreduced, reduced = (self._both(other, name) for name in ("unreduced", "reduced"))
         return PartitionSpec(*self, *other, unreduced=unreduced, reduced=reduced)
 
@@ -64,7 +67,7 @@ class PartitionSpec(tuple[SpecEntry, ...]):
 
     @property
     def partitions(self) -> tuple[SpecEntry, ...]:
-        """The entries."""
+        """The entries as a plain tuple."""
         return tuple(self)
 
     @property
@@ -74,7 +77,7 @@ class PartitionSpec(tuple[SpecEntry, ...]):
 
     @property
     def reduced(self) -> frozenset[str]:
-        """The axes over which devices hold the same, and cotangents are unreduced."""
+        """The axes over which devices hold equal values, and cotangents are unreduced."""
         return _NO_AXES
 
     def __getnewargs__(self) -> tuple[Any, ...]:
@@ -84,7 +87,7 @@ class PartitionSpec(tuple[SpecEntry, ...]):
         return f"PartitionSpec{tuple(self)!r}"
 
     def axes(self, dim: int) -> tuple[str, ...]:
-        """The axis names of dimension ``dim``; none where it is whole, unconstrained or past the end."""
+        """The axis names of dimension ``dim``; empty if it is not split, unconstrained, or past the end."""
         entry = self[dim] if dim < len(self) else None
         if isinstance(entry, str):
             return (entry,)

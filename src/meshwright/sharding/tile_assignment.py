@@ -1,8 +1,8 @@
 """Tile assignments: which device holds which tile, in the notation of HLO text.
 
-A tile assignment is an array of device numbers. V1 lists them: ``[2,2]0,2,1,3``. V2 says how to make them
-from 0, 1, 2, ...: reshape, transpose, reshape; ``[2,2]<=[2,2]T(1,0)``. V2 has one canonical form, which is
-printed: no dimensions of size 1, and none that could be one with its neighbour.
+A tile assignment is an array of device numbers. V1 lists them: ``[2,2]0,2,1,3``. V2 derives them from 0, 1, 2, ... by
+reshape, transpose and reshape: ``[2,2]<=[2,2]T(1,0)``. V2 has one canonical form, which is printed: no dimensions of
+size 1, and no adjacent dimensions that could be merged.
 
 Source: GSPMD; HLO text as XLA prints it.
 """
@@ -26,8 +26,8 @@ class IotaOrder:
 
     @staticmethod
     def canonical(reshape: tuple[int, ...], transpose: tuple[int, ...]) -> IotaOrder:
-        """The shortest way to write the same order."""
-        runs: list[list[int]] = []  # runs of dimensions that stay neighbours
+        """The canonical (shortest) form of an order."""
+        runs: list[list[int]] = []  # runs of dimensions that stay adjacent
         for dim in transpose:
             if reshape[dim] == 1:
                 continue
@@ -54,8 +54,10 @@ class IotaOrder:
         return text if len(self.reshape) == 1 else f"{text}T({_commas(self.transpose)})"
 
     def regrouped(self, dims: tuple[int, ...], order: tuple[int, ...], rising: int | None = None) -> IotaOrder | None:
-        """The order after the array, in shape ``dims``, is transposed by ``order`` and, along the dimension
-        ``rising`` (before the transpose), sorted; None if that is no iota."""
+        """The order of the array, in shape ``dims``, after transposing it by ``order``; None if that is not an iota.
+
+        Before that, it is sorted along the dimension ``rising``.
+        """
         pieces = self._pieces(dims)
         if pieces is None:
             return None
@@ -67,7 +69,7 @@ class IotaOrder:
         return IotaOrder.canonical(reshape, transpose)
 
     def _pieces(self, dims: tuple[int, ...]) -> list[list[tuple[int, int, int]]] | None:
-        """The digits of device numbers that each of ``dims`` runs over, as (dimension, pre-size, size)."""
+        """The digits of device numbers that each of ``dims`` consists of, as (dimension, pre-size, size)."""
         todo = [(dim, 1, self.reshape[dim]) for dim in self.transpose][::-1]  # the most significant last
         groups: list[list[tuple[int, int, int]]] = []
         for remaining in dims:
@@ -89,7 +91,7 @@ class IotaOrder:
 
 @dataclass(frozen=True)
 class TileAssignment:
-    """Device numbers in an array of shape ``dims``: in iota order, or as listed."""
+    """Device numbers in an array of shape ``dims``: in iota order, or listed."""
 
     dims: tuple[int, ...]
     order: IotaOrder | tuple[int, ...]
@@ -105,7 +107,7 @@ class TileAssignment:
         return numbers.reshape(self.dims)
 
     def sorted_along(self, dim: int) -> TileAssignment:
-        """The devices along ``dim`` in rising order."""
+        """The assignment with devices sorted along ``dim``; an iota is left as it is if that would not be one."""
         if isinstance(self.order, IotaOrder):
             iota = self.order.regrouped(self.dims, tuple(range(len(self.dims))), dim)
             return TileAssignment(self.dims, iota) if iota is not None else self
@@ -115,7 +117,7 @@ class TileAssignment:
         return TileAssignment(dims, self.order)
 
     def transposed(self, order: tuple[int, ...]) -> TileAssignment:
-        """The array with its dimensions in another order; a list only where no iota says it."""
+        """The array with its dimensions permuted; listed only if it is not an iota order."""
         dims = tuple(self.dims[dim] for dim in order)
         if isinstance(self.order, IotaOrder):
             iota = self.order.regrouped(self.dims, order)

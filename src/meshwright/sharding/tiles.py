@@ -1,8 +1,8 @@
-"""Which device holds which tile: layouts turned into index arithmetic.
+"""Which device holds which tile: layouts as index arithmetic.
 
-Because a mesh is row-major over its atomic axes, unravelling a device's position by the atom sizes gives its
-coordinate on every atom, and a device's tile of a dimension is the mixed-radix number of the coordinates on
-the atoms that split it. The flat convention for uneven dimensions is stated in ``layout``.
+A mesh is row-major over its atomic axes, so unravelling a device's position by the atom sizes gives its coordinate on
+every atom. Its tile of a dimension is the mixed-radix number of the coordinates on the atoms that split the dimension.
+The flat convention for uneven dimensions is stated in ``layout``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshwright.sharding.mesh import AbstractMesh
 
 @lru_cache(maxsize=256)
 def atom_coordinates(mesh: AbstractMesh) -> dict[str, np.ndarray]:
-    """For every atom, the coordinate of each device position (row-major over the mesh) on it."""
+    """For every atom, the coordinate of each device position (row-major over the mesh)."""
     positions = np.arange(mesh.size)
     grids = np.unravel_index(positions, mesh.atom_sizes) if mesh.atoms else ()
     for grid in grids:
@@ -28,7 +28,7 @@ def atom_coordinates(mesh: AbstractMesh) -> dict[str, np.ndarray]:
 
 @lru_cache(maxsize=4096)
 def tile_numbers(mesh: AbstractMesh, atoms: tuple[str, ...]) -> np.ndarray:
-    """Each device position's index along ``atoms``, the first of them the most significant."""
+    """The index of each device position along ``atoms``, the first of them the most significant."""
     coordinates = atom_coordinates(mesh)
     numbers = np.zeros(mesh.size, dtype=np.int64)
     for atom in atoms:
@@ -38,13 +38,13 @@ def tile_numbers(mesh: AbstractMesh, atoms: tuple[str, ...]) -> np.ndarray:
 
 
 def tile_table(layout: Layout, mesh: AbstractMesh) -> np.ndarray:
-    """``table[position, dim]`` is the tile of dimension ``dim`` that the device at ``position`` holds."""
+    """``table[position, dim]`` is the index of the tile of dimension ``dim`` on the device at ``position``."""
     columns = [tile_numbers(mesh, atoms) for atoms in layout.dims]
     return np.stack(columns, axis=1) if columns else np.zeros((mesh.size, 0), dtype=np.int64)
 
 
 def tile_slice(size: int, num_tiles: int, tile: int) -> slice:
-    """The rows of tile ``tile`` of a dimension cut in ``num_tiles``: clipped to its end, possibly empty."""
+    """The rows of tile ``tile`` of a dimension in ``num_tiles``, clipped to its end and possibly empty."""
     if num_tiles == 1:
         return slice(None)
     rows = -(-size // num_tiles)

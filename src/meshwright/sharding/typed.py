@@ -1,8 +1,9 @@
 """Shardings in types: how a value is split over the *explicit* axes of a mesh.
 
-The type of a value says so where axes are :data:`AxisType.Explicit`: ``f32[8@x,4]`` is split over ``x`` along its first
-dimension. Over *unreduced* axes devices hold terms of a sum that is still to be made; over *reduced* ones they hold the
-same, and cotangents are unreduced. Types name axes and not devices; :func:`mesh_of_type` finds the devices again.
+Along axes of type :data:`AxisType.Explicit`, the type of a value includes its sharding: ``f32[8@x,4]`` is split over
+``x`` along its first dimension. Over *unreduced* axes devices hold terms of a sum that is still to be made. Over
+*reduced* axes they hold equal values, and cotangents are unreduced. Types name axes and not devices;
+:func:`mesh_of_type` finds the devices.
 
 Source: JAX's sharding-in-types.
 """
@@ -23,12 +24,12 @@ from meshwright.sharding.spec import PartitionSpec
 
 
 class TypeSharding(NamedSharding):
-    """The sharding in a type: over a mesh without devices, explicit axes alone, one entry a dimension."""
+    """The sharding in a type: over a mesh without devices, with explicit axes only, one entry per dimension."""
 
     mesh: AbstractMesh
 
     def dims_text(self, shape: Sequence[int]) -> Iterator[str]:
-        """The dimensions of a shape: ``8@x``, ``4``."""
+        """The dimensions of a shape as text: ``8@x``, ``4``."""
         for dim, size in enumerate(shape):
             axes = self.spec.axes(dim)
             yield f"{size}@{axes_text(axes)}" if axes else str(size)
@@ -44,38 +45,38 @@ class TypeSharding(NamedSharding):
         return self.spec.reduced
 
     def replaced(self, entries: Sequence[Any], unreduced: Any = None, reduced: Any = None) -> TypeSharding | None:
-        """Another sharding over the same mesh; None if it says nothing."""
+        """Another sharding over the same mesh, None if it has no axes. Arguments that are None are kept."""
         terms = self.unreduced if unreduced is None else unreduced
         return type_over(self.mesh, entries, terms, self.reduced if reduced is None else reduced)
 
     def with_dim(self, dim: int, axes: tuple[str, ...] = ()) -> TypeSharding | None:
-        """The sharding of a value with a dimension more."""
+        """The sharding of a value with another dimension inserted at ``dim``; None if it has no axes."""
         return self.replaced((*self.spec[:dim], axes, *self.spec[dim:]))
 
     def without_dim(self, dim: int) -> TypeSharding | None:
-        """The sharding of a value with a dimension less."""
+        """The sharding of a value with dimension ``dim`` removed; None if it has no axes."""
         return self.replaced((*self.spec[:dim], *self.spec[dim + 1 :]))
 
     def cotangent(self) -> TypeSharding | None:
-        """The sharding of cotangents."""
+        """The sharding of cotangents, with unreduced and reduced axes exchanged."""
         return self.replaced(self.spec, self.reduced, self.unreduced)
 
 
 def type_over(
     mesh: AbstractMesh, entries: Sequence[Any], unreduced: Any = (), reduced: Any = ()
 ) -> TypeSharding | None:
-    """The sharding that a type holds; None if nothing is split, summed or to be summed."""
+    """The sharding for a type; None if no axis splits the value or is unreduced or reduced."""
     spec = PartitionSpec(*entries, unreduced=unreduced, reduced=reduced)
     is_typed = any(spec) or spec.unreduced or spec.reduced
     return TypeSharding(mesh, spec) if is_typed else None
 
 
-#: meshes with devices by those without: types name the latter, and the devices are needed outside of programs
+#: concrete meshes by abstract mesh: types hold the latter, but outside of programs the devices are needed
 _with_devices: WeakValues[AbstractMesh, Mesh] = WeakValues()
 
 
 def mesh_of_type(mesh: AbstractMesh) -> AnyMesh:
-    """The mesh with devices of a type's: the current one, or the last one that such a value was on."""
+    """The concrete mesh for a type's mesh: the current one, or the last one on which such a value was placed."""
     current = get_mesh()
     if current is not None and current.abstract_mesh == mesh:
         return current
@@ -83,7 +84,7 @@ def mesh_of_type(mesh: AbstractMesh) -> AnyMesh:
 
 
 def explicit_of(sharding: Sharding, ndim: int) -> TypeSharding | None:
-    """What the type of an array with a sharding says of it: how explicit axes split it."""
+    """The part of a sharding that belongs to the type of its array: how explicit axes split it; None if none do."""
     if not sharding.is_explicit or not isinstance(sharding, NamedSharding):
         return None
     if isinstance(sharding.mesh, Mesh):
@@ -95,7 +96,7 @@ def explicit_of(sharding: Sharding, ndim: int) -> TypeSharding | None:
 
 
 def typed_by(aval: ShapedArray, sharding: Sharding | None) -> ShapedArray:
-    """The type of an array that has a sharding.
+    """The type of an array with this sharding.
 
     Raises:
       ShardingTypeError: explicit axes do not divide a dimension.
@@ -114,7 +115,7 @@ def check_divisible(shape: Sequence[int], sharding: TypeSharding, what: str) -> 
     """Raise unless explicit axes divide the dimensions that they split.
 
     Raises:
-      ShardingTypeError: naming the dimension.
+      ShardingTypeError: names the dimension.
     """
     for dim, size in enumerate(shape):
         n = sharding.mesh.sizes(sharding.spec.axes(dim))

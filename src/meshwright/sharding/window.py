@@ -1,4 +1,4 @@
-"""Windows over a split dimension: which rows each tile needs from its neighbours, and the exchange that brings them.
+"""Windows over a split dimension: which rows each tile needs from its neighbours, and the exchange that fetches them.
 
 One mechanism serves convolution, pooling, slice, pad, concatenate and reverse: "tile ``t`` needs the global rows
 ``[start(t), start(t) + length)``". The halo exchange of GSPMD (Xu et al. 2021, section 4.3) is the case where ``start``
@@ -17,7 +17,7 @@ from meshwright.core.records import dataclass
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows ``[low, high)`` of every source tile, sent by the pairs (source, target) ``perm``; without them its own."""
+    """Rows ``[low, high)`` of every source tile, sent by the pairs (source, target) ``perm``; if empty, not sent."""
 
     low: int
     high: int
@@ -28,12 +28,13 @@ class Piece:
 class WindowPlan:
     """How to assemble the rows that each tile needs.
 
-    ``pieces`` are joined in order; ``gaps[i]`` rows of nothing stand before piece ``i``. Tile ``t``'s window begins at
-    row ``starts[t]`` of what was joined. ``gather`` says that joining all tiles is cheaper than the exchange; then
-    there are no pieces and ``starts`` count rows of the whole (padded) dimension. ``complete`` means that every row of
-    every window exists, so that nothing has to be filled in. ``apart`` means that rows that do not exist are nowhere
-    among those that a tile gets: they are in gaps, in pieces that are not sent to it, or past both ends of what was
-    joined. Else they may be the padding of a tile, and be anything.
+    ``pieces`` are concatenated in order, with ``gaps[i]`` missing rows before piece ``i``. The window of tile ``t``
+    starts at row ``starts[t]`` of the concatenation. ``gather`` means that gathering all tiles is cheaper than the
+    exchange; there are no pieces then, and ``starts`` are rows of the whole (padded) dimension.
+
+    ``complete`` means that every row of every window exists, so that nothing has to be filled in. ``apart`` means that
+    missing rows are never among the rows that a tile receives: they are in gaps, in pieces that are not sent to it, or
+    past either end of the concatenation. Otherwise they may be a tile's padding, with arbitrary content.
     """
 
     pieces: tuple[Piece, ...]
@@ -45,13 +46,13 @@ class WindowPlan:
 
     @property
     def sent(self) -> int:
-        """Rows that a device sends in pieces."""
+        """The number of rows that a device sends."""
         return sum(p.high - p.low for p in self.pieces if p.perm)
 
 
 @dataclass(frozen=True)
 class _Segment:
-    """Rows ``[low, high)`` of tile ``source``: a part of a window."""
+    """Rows ``[low, high)`` of tile ``source``, as a part of a window."""
 
     source: int
     low: int
@@ -59,7 +60,7 @@ class _Segment:
 
 
 class Window(NamedTuple):
-    """What tile ``t`` needs: ``length`` rows from ``start(t)`` on, without those from ``stop`` on."""
+    """What tile ``t`` needs: ``length`` rows from ``start(t)`` on, except those from ``stop`` on."""
 
     start: Callable[[int], int]
     length: int
@@ -68,8 +69,10 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Shown:
-    """The rows of an operand of ``size`` rows that a result of ``rows`` rows shows: row ``r`` of the result is row
-    ``(r * stride - before) / step``, where there is one."""
+    """Which of an operand's ``size`` rows appear in a result of ``rows`` rows.
+
+    Row ``r`` of the result is row ``(r * stride - before) / step`` of the operand, if there is one.
+    """
 
     size: int
     rows: int
@@ -78,15 +81,17 @@ class Shown:
     step: int = 1
 
     def window(self, tiles: int) -> Window:
-        """What a tile of the result needs; one of ``stride`` and ``step`` is 1."""
+        """The rows that a tile of the result needs; ``stride`` or ``step`` must be 1."""
         n = -(-self.rows // tiles)
         length = max((n - 1) * self.stride + 1, 0) if self.step == 1 else -(-n // self.step)
         last = ((self.rows - 1) * self.stride - self.before) // self.step
         return Window(lambda tile: -((self.before - tile * n * self.stride) // self.step), length, last + 1)
 
     def picked(self, tiles: int) -> Shown | None:
-        """The same of the rows alone that are shown, of which each tile picks its own, from ``first`` on; None where
-        they do not have as many each."""
+        """The same map restricted to the rows that appear, which each tile picks from its own, starting at ``first``.
+
+        None if tiles do not have equally many of them.
+        """
         held, left = divmod(-(-self.size // tiles), self.stride)
         size = -(-(self.size - self.first) // self.stride)
         if left or self.stride == 1 or -(-size // tiles) != held:
@@ -95,11 +100,11 @@ class Shown:
 
     @property
     def first(self) -> int:
-        """The first row that is shown, counted with ``stride`` from there to all others."""
+        """The first row that appears; every ``stride``-th row after it appears too."""
         return -self.before % self.stride
 
     def sent(self, tiles: int) -> int:
-        """The rows that a device sends, so that all tiles of the result get theirs."""
+        """The number of rows that a device sends so that all tiles of the result get theirs."""
         shown = self.picked(tiles) or self
         plan = plan_window(shown.size, tiles, *shown.window(tiles))
         return (tiles - 1) * -(-shown.size // tiles) if plan.gather else plan.sent
@@ -107,10 +112,10 @@ class Shown:
 
 @dataclass(frozen=True)
 class SentWindows:
-    """The :data:`~meshwright.sharding.rule.Passes` of an op that fetches what it shows of operands, one by one.
+    """The :data:`~meshwright.sharding.rule.Passes` of an op that fetches windows of its operands one by one.
 
-    ``share``: the part of a row that is sent, where other dimensions are cut before. ``beside``: how many rows as large
-    as theirs the other operands have, of which nothing is sent.
+    ``share`` is the fraction of a row that is sent, if other dimensions are cut first. ``beside`` is the number of rows
+    of equal size in operands of which nothing is sent.
     """
 
     shown: tuple[Shown, ...]
@@ -138,7 +143,7 @@ def _plan(size: int, tiles: int, starts: tuple[int, ...], length: int, stop: int
         complete &= begin >= end or (low == begin and high == end)
         sources = range(low // rows, -(-high // rows)) if low < high else range(0)
         windows.append([_Segment(s, max(low - s * rows, 0), min(high - s * rows, rows)) for s in sources])
-    if not any(windows):  # every window lies outside
+    if not any(windows):  # every window is outside of the dimension
         return WindowPlan((), (), (0,) * tiles, False, False, True)
     even = size % tiles == 0
     plans = [_by_distance(windows, starts, rows, complete, even)]
@@ -152,7 +157,7 @@ def _plan(size: int, tiles: int, starts: tuple[int, ...], length: int, stop: int
 def plan_ring(size: int, tiles: int, start: Callable[[int], int], length: int) -> WindowPlan:
     """Plan for a dimension without padding whose last tile is followed by its first."""
     rows = size // tiles
-    # The nearer way around.
+    # Go around the ring the shorter way.
     starts = [start(t) - (size if start(0) > size // 2 else 0) for t in range(tiles)]
     windows = [
         [
@@ -166,7 +171,7 @@ def plan_ring(size: int, tiles: int, start: Callable[[int], int], length: int) -
 
 
 def _around(perm: tuple[tuple[int, int], ...], tiles: int) -> tuple[tuple[int, int], ...]:
-    """Pairs (source, target) with sources counted around the ring; none if every tile sends to itself."""
+    """Pairs (source, target) with sources taken around the ring; none if every tile sends to itself."""
     pairs = tuple((source % tiles, target) for source, target in perm)
     return pairs if any(source != target for source, target in pairs) else ()
 
@@ -174,7 +179,7 @@ def _around(perm: tuple[tuple[int, int], ...], tiles: int) -> tuple[tuple[int, i
 def _by_distance(
     windows: list[list[_Segment]], starts: tuple[int, ...], rows: int, complete: bool, even: bool
 ) -> WindowPlan:
-    """A piece for each distance of a source: halos, where all tiles look equally far."""
+    """A piece for each distance between source and target: halos, if all tiles reach equally far."""
     ranges: dict[int, list[int]] = {}
     pairs: dict[int, list[tuple[int, int]]] = {}
     for t, window in enumerate(windows):
@@ -193,7 +198,7 @@ def _by_distance(
         gaps.append(begin - end)
         end = begin + piece.high - piece.low
     begins = [s - t * rows - base for t, s in enumerate(starts)]
-    # Windows in which nothing is needed do not make the others look further.
+    # Windows that need nothing do not extend the range of the others.
     needed = [b for b, w in zip(begins, windows) if w]
     within = tuple(min(max(b, min(needed)), max(needed)) for b in begins) if complete else tuple(begins)
     return WindowPlan(pieces, tuple(gaps), within, False, complete, even)
@@ -202,7 +207,7 @@ def _by_distance(
 def _in_turn(
     windows: list[list[_Segment]], starts: tuple[int, ...], rows: int, complete: bool, even: bool
 ) -> WindowPlan | None:
-    """A piece for the first tile that each window sees, one for the second, …: where tiles change places.
+    """A piece for the first tile that each window covers, one for the second, …, as when tiles are permuted.
 
     None if a piece would have to go from one tile to several.
     """
@@ -222,6 +227,6 @@ def _in_turn(
 
 
 def affine(table: Sequence[int]) -> tuple[int, int] | None:
-    """``(first, step)`` if the table is an arithmetic sequence."""
+    """``(first, step)`` if the table is an arithmetic sequence, otherwise None."""
     step = table[1] - table[0] if len(table) > 1 else 0
     return (table[0], step) if all(v == table[0] + i * step for i, v in enumerate(table)) else None

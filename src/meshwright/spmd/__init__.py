@@ -1,1 +1,1 @@
-"""SPMD partitioning: propagate layouts, choose, reshard, emit the per-device program."""
+"""SPMD partitioning: propagate layouts, choose, reshard, and emit the per-device program."""

@@ -1,7 +1,7 @@
-"""What propagation and the partitioner ask of functions that users partition (:mod:`meshwright.ops.sharding.custom`).
+"""How propagation and the partitioner call the user's functions of :mod:`meshwright.ops.sharding.custom`.
 
-Users see shardings over whole axes of the mesh, whose tiles divide: what lies otherwise is shown as whole along that
-dimension, and is brought there. What they answer becomes a manual region.
+The user sees shardings by whole mesh axes whose tiles are even. A dimension that is split in any other way is shown as
+replicated, and the operand is resharded accordingly. The user's answer becomes a manual region.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ Value = tuple[ShapedArray, NamedSharding]
 
 
 def inferred(eqn: JaxprEqn, dims: Sequence[Dims], mesh: AbstractMesh) -> tuple[Dims, ...] | None:
-    """The dimensions of all operands and results of an equation, after its user has been asked for the results'; None
-    if a rule says them, or nothing does."""
+    """The dimensions of all operands and results of an equation, with the results' shardings as the user infers them.
+
+    None if the op has a sharding rule, or if the user's callback does not infer anything.
+    """
     op = cast(CustomPartitioning, eqn.op)
     if op.rule is not None:
         return None
@@ -42,17 +44,17 @@ def inferred(eqn: JaxprEqn, dims: Sequence[Dims], mesh: AbstractMesh) -> tuple[D
 
 
 def _extended(old: Dims, new: Dims) -> Dims:
-    """The dimensions of ``new`` that go on from ``old``; of others, the old."""
+    """``new`` for each dimension where it extends ``old`` by unused axes; otherwise ``old``."""
     used = {a for axes in old for a in axes}
     return tuple(n if n[: len(o)] == o and used.isdisjoint(n[len(o) :]) else o for o, n in zip(old, new))
 
 
 def custom_region(eqn: JaxprEqn, ins: Sequence[Layout], outs: Sequence[Layout], mesh: AbstractMesh) -> ShardMap:
-    """The manual region that the user makes of an equation with operands and results in these layouts.
+    """The manual region into which the user partitions an equation whose operands and results have these layouts.
 
     Raises:
-      ShardingError: there is no such sharding of these values.
-      ShapeError: the user's function gives results of other types than the parts of the function's.
+      ShardingError: a sharding of the user's splits a dimension unevenly.
+      ShapeError: the per-device function's results do not have the local shapes and dtypes of the results' shardings.
     """
     op, whole = cast(CustomPartitioning, eqn.op), PartitionSpec()
     if mesh.size == 1:  # nothing is split, as in a region that is manual along all axes
@@ -75,13 +77,13 @@ def custom_region(eqn: JaxprEqn, ins: Sequence[Layout], outs: Sequence[Layout], 
 
 
 def _says_more(op: CustomPartitioning, mesh: AnyMesh, ins: Sequence[Value], outs: Sequence[Value]) -> bool:
-    """Whether results are wanted otherwise than the user has inferred them from the operands."""
+    """Whether the results should get other shardings than the user infers from the operands."""
     inferred = None if op.rule is not None else op.partitioning.inferred(mesh, ins, [a for a, _ in outs])
     return inferred is None or any(s.spec != f.spec for (_, s), f in zip(outs, inferred))
 
 
 def _users_mesh(op: CustomPartitioning, mesh: AbstractMesh) -> AnyMesh:
-    """The mesh that the user knows: with its devices, unless some of its axes are manual here."""
+    """The user's own mesh, with devices; if some of its axes are already manual, the abstract mesh of the others."""
     return op.mesh if op.mesh is not None and op.mesh.abstract_mesh == mesh else mesh
 
 
@@ -91,7 +93,7 @@ def _shown(op: CustomPartitioning, avals: Sequence[ShapedArray], layouts: Any, m
 
 
 def _whole_axes(aval: ShapedArray, layout: Layout, mesh: AbstractMesh) -> Iterator[tuple[str, ...]]:
-    """For each dimension, the axes of the mesh that split it, as far as they are whole and divide it."""
+    """For each dimension, the longest prefix of its axes that consists of whole mesh axes and divides it evenly."""
     for size, atoms in zip(aval.shape, layout.dims):
         names: list[str] = []
         for name in mesh.coalesce(atoms):

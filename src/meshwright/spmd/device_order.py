@@ -1,7 +1,8 @@
-"""Values that enter or leave a program with their tiles on other devices than the mesh's order says.
+"""Inputs and outputs whose tiles are assigned to devices in another order than the mesh's.
 
-A program in which shardings order the devices differently has one mesh, of one order; a value in an order of its own is
-brought into it, or out of it, by a collective permute. On a virtual mesh arrays are whole, and nothing is sent.
+If the shardings of a program order the devices differently, the program still has one mesh with one order. A collective
+permute brings every input or output with another order into or out of it. On a virtual mesh arrays are whole, so
+nothing is sent.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from meshwright.ops.collective.exchange import Ppermute
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.reason import Reason
 
-#: for each position of the mesh, the position whose tile the device there holds; by number of the input or output
+#: by number of the input or output: for each position of the mesh, the position whose tile its device holds
 Orders = Mapping[int, tuple[int, ...]]
 
 
 def in_orders(jaxpr: ClosedJaxpr, mesh: AbstractMesh, ins: Orders, outs: Orders, names: Names = NUMBERS) -> ClosedJaxpr:
-    """The per-device program of inputs and outputs that lie in orders of their own."""
+    """The per-device program with permutes for the inputs and outputs whose device order differs from the mesh's."""
     if not ins and not outs:
         return jaxpr
     inner = jaxpr.jaxpr

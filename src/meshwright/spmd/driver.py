@@ -1,4 +1,4 @@
-"""The driver: a program is prepared, axes spread in it, equations are localized, communication is improved."""
+"""The partitioning driver: prepare the program, propagate shardings, localize equations, improve communication."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ PASSED_ON = Pass("passed on", passed_on, "Values that loops and branches return 
 DROP_DEAD = Pass(
     "drop dead code", drop_dead, "Unused values are removed, including results and carries of control flow."
 )
-#: passes over the whole program before sharding propagation
+#: passes that prepare the whole program for sharding propagation
 PREPARE = (
     INLINE, NO_DEBUG_CHECKS, UNTYPED, LEADING_ROWS, KNOWN_PLACES, SPACED_ROWS, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON,
     DROP_DEAD, UNDONE, IN_ONE_ORDER,
 )  # fmt: skip
-#: passes that are tried, and kept where the result is cheaper
+#: passes that are tried; their result is kept if it is cheaper
 ALTERNATIVE = (
     Pass("interiors", interiors, "Stencils on an array's interior are computed in the array's own tiles."),
     Pass("joined shifts", joined_shifts, "Shifts of one array along several dimensions become one halo exchange."),
     DEAD_CODE,
 )
-#: the alternatives for programs with loops
+#: alternatives for programs with loops
 ALTERNATIVE_LOOPS = (
     Pass(
         "blocks of rows", blocks_of_rows, "Blocks of rows that loops read or write become scanned inputs and outputs."
@@ -74,24 +74,24 @@ def partition(
     strategy: Strategy | None = None,
     names: Names = NUMBERS,
 ) -> Partition:
-    """The program that every device of ``mesh`` runs. ``None`` layouts are chosen here.
+    """Partition a program for ``mesh``. Layouts that are ``None`` are chosen here.
 
-    ``combine_bytes`` is the size of the buckets in which small collectives go together; 0: each goes alone. Without
-    a ``strategy`` the best is searched for. ``names`` are what the user calls inputs and outputs, for messages.
+    ``combine_bytes`` is the bucket size for combining small collectives; 0 leaves each on its own. Without a
+    ``strategy``, the best one is searched for. ``names`` are the user's names of inputs and outputs, for messages.
     """
     dump(jaxpr, "input")
     planner = Planner(run_passes(jaxpr, PREPARE), mesh, in_layouts, out_layouts, combine_bytes, names)
     with config.override("dump_ir", None):
         found = _looked_ahead(planner) if strategy is None else _planned(planner, strategy)
     if config.dump_ir is not None:
-        found = _planned(planner, found.strategy)  # once more, and written down
+        found = _planned(planner, found.strategy)  # once more, to dump only the chosen strategy
     part = found.part
     part.strategy, part.asked = found.strategy, (tuple(in_layouts), tuple(out_layouts))
     return part
 
 
 def _variant(planner: Planner, strategy: Strategy) -> Planner:
-    """The planner of the program in the form that a strategy is for."""
+    """The planner for the form of the program that a strategy asks for."""
     jaxpr = planner.jaxpr
     jaxpr = run_passes(jaxpr, ALTERNATIVE_LOOPS) if strategy.blocks else jaxpr
     jaxpr = run_passes(jaxpr, ALTERNATIVE) if strategy.whole else jaxpr
@@ -104,13 +104,13 @@ def _planned(planner: Planner, strategy: Strategy) -> Candidate:
 
 
 def _looked_ahead(planner: Planner) -> Candidate:
-    """The best plan for the program or, where there are any, for its other forms."""
+    """The best plan for the program, including its alternative forms if it has any."""
     found = look_ahead(planner)
     for form in (Strategy(whole=True), Strategy(blocks=True)):
         variant = _variant(planner, form)
         if variant is not planner and found.sent[1]:
             other = look_ahead(variant)
-            # What loops write in place is not seen by estimates of peaks.
+            # Peak estimates do not see what loops write in place.
             if other.is_better(found) and (form.whole or other.price * other.peak < found.price * found.peak):
                 found = Candidate(other.part, replace(other.strategy, whole=form.whole, blocks=form.blocks))
     return found

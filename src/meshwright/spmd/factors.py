@@ -1,4 +1,4 @@
-"""Between layouts and factors: which axes of a dimension split which of the factors it is made of."""
+"""Conversion between the axes of dimensions and the axes of the factors that make up the dimensions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Axes = tuple[str, ...]
 
 @lru_cache(maxsize=65536)
 def split_axes(axes: Axes, factors: DimFactors, sizes: tuple[int, ...], mesh: AbstractMesh) -> tuple[Axes, ...]:
-    """Distribute a dimension's axes, major first, over its factors.
+    """Distribute the axes of a dimension over its factors, major to minor.
 
-    A dimension of one factor, but for factors of one element, gives it all axes. With several, an axis goes to the
-    first factor that is not yet fully split; it must divide what is left of it, since tiles have to be blocks of the
-    merged dimension. Axes that do not fit are dropped, with all behind them.
+    If at most one factor has more than one element, that factor gets all axes. Otherwise an axis goes to the first
+    factor that is not fully split yet. It must divide what is left of that factor, because tiles must be blocks of the
+    merged dimension. The first axis that does not fit and all axes after it are dropped.
     """
     alone = _alone(sizes)
     if alone is not None:
@@ -37,7 +37,7 @@ def split_axes(axes: Axes, factors: DimFactors, sizes: tuple[int, ...], mesh: Ab
 
 
 def _alone(sizes: tuple[int, ...]) -> int | None:
-    """Which factor a dimension is, where the others are of one element; None if there are several."""
+    """The position of the only factor with more than one element; None if there are several."""
     large = [i for i, size in enumerate(sizes) if size != 1] or [0]
     return large[0] if len(large) == 1 else None
 
@@ -45,9 +45,9 @@ def _alone(sizes: tuple[int, ...]) -> int | None:
 def join_axes(
     factors: DimFactors, sizes: Sequence[int], assigned: Sequence[Axes], mesh: AbstractMesh
 ) -> tuple[Axes, bool]:
-    """A dimension's axes from those of its factors; False if its tiles would not be blocks of it.
+    """The axes of a dimension, from those of its factors; False if its tiles would not be contiguous blocks.
 
-    ``sizes`` and ``assigned`` are those of the rule, indexed by factor.
+    ``sizes`` and ``assigned`` are indexed by factor number of the rule.
     """
     alone = _alone(tuple(sizes[f] for f in factors))
     if alone is not None and not any(assigned[f] for i, f in enumerate(factors) if i != alone):
@@ -71,7 +71,7 @@ def join_axes(
 def factor_axes_of(
     dims: tuple[Axes, ...], dim_factors: tuple[DimFactors, ...], rule: ShardingRule, mesh: AbstractMesh
 ) -> Mapping[int, Axes]:
-    """The axes that a value's dimensions give to each factor."""
+    """The axes that the dimensions of a value assign to each factor."""
     by_factor: dict[int, Axes] = {}
     for axes, factors in zip(dims, dim_factors):
         if axes and factors:
@@ -81,8 +81,10 @@ def factor_axes_of(
 
 
 def operand_layouts(result: Layout, rule: ShardingRule, mesh: AbstractMesh) -> tuple[Layout, ...] | None:
-    """How the operands are cut where the first result is cut as ``result`` and nothing else is split; None if its tiles
-    are not made of tiles of theirs alone."""
+    """The operand layouts from which the first result can be computed in the tiles of ``result`` alone.
+
+    None if some tile of the result is not computed from the corresponding tiles of the operands.
+    """
     axes = factor_axes_of(result.dims, rule.results[0], rule, mesh)
     if not all(_is_made_in_tiles(rule, f) for f in axes):
         return None
@@ -92,29 +94,34 @@ def operand_layouts(result: Layout, rule: ShardingRule, mesh: AbstractMesh) -> t
 
 
 def _is_made_in_tiles(rule: ShardingRule, factor: int) -> bool:
-    """Whether a tile along a factor of the result is made of tiles of the operands, or of none."""
+    """Whether tiles along a factor depend only on the corresponding tiles of operands, or on no operand."""
     kind = rule.factors[factor].kind
     return kind == PARALLEL or (kind == WINDOW and not rule.operand_dims(factor))
 
 
 @lru_cache(maxsize=65536)
 def carried_back(dims: tuple[Axes, ...], rule: ShardingRule, mesh: AbstractMesh) -> Sequence[Layout | None]:
-    """How each operand is cut where the axes of a first result cut by ``dims`` split its factors; None where its tiles
-    would be no blocks. Nothing, if an axis is on a factor that cannot be split."""
+    """The layout of each operand if its factors are split as the first result's are when that is split by ``dims``.
+
+    None for an operand whose tiles would not be contiguous blocks. Empty if an axis is on a factor that cannot be
+    split.
+    """
     axes = factor_axes_of(dims, rule.results[0], rule, mesh)
     return () if any(rule.factors[f].kind == REPLICATED for f in axes) else _cut(rule.operands, axes, rule, mesh)
 
 
 def carried_on(dims: tuple[Axes, ...], operand: int, rule: ShardingRule, mesh: AbstractMesh) -> Layout | None:
-    """How the first result is cut where the axes of an operand cut by ``dims`` split its factors; None where its tiles
-    would be no blocks."""
+    """The layout of the first result if its factors are split as an operand's are when that is split by ``dims``.
+
+    None if its tiles would not be contiguous blocks.
+    """
     return _cut(rule.results[:1], factor_axes_of(dims, rule.operands[operand], rule, mesh), rule, mesh)[0]
 
 
 def _cut(
     values: Sequence[tuple[DimFactors, ...]], axes: Mapping[int, Axes], rule: ShardingRule, mesh: AbstractMesh
 ) -> list[Layout | None]:
-    """The layouts of values with such dimensions, by the axes of the factors; None where tiles would be no blocks."""
+    """The layouts of values, given the axes of all factors; None where tiles would not be contiguous blocks."""
     assigned = [axes.get(f, ()) for f in range(len(rule.factors))]
     sizes = [f.size for f in rule.factors]
     joined = [[join_axes(fs, sizes, assigned, mesh) if fs else ((), True) for fs in dims] for dims in values]

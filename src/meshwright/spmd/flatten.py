@@ -1,9 +1,9 @@
-"""A program as propagation sees it: one list of equations, those of regions among them, each with its sharding rule.
+"""The program as propagation sees it: a flat list of equations with their sharding rules, including those of regions.
 
-A control-flow op is replaced by the equations of its regions and, for each of its ties, by an equation that says that
-these values have the same dimensions. A manual region is replaced by its equations too, if it is automatic along some
-axes: its parameters are tied to the part of the operands' dimensions that the manual axes leave. Sharding groups become
-an equation over all their values.
+A control-flow op is replaced by the equations of its regions and, for each of its ties, an equation stating that the
+tied values have the same dimensions. A manual region that is automatic along some axes is also replaced by its
+equations: its parameters are tied to the factor of the operands' dimensions that the manual axes leave. A sharding
+group becomes one equation over all of its values.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Ruled = tuple[JaxprEqn, ShardingRule]
 
 @lru_cache(maxsize=65536)
 def rule_of(op: Op, avals: tuple[ShapedArray, ...]) -> ShardingRule:
-    """The op's sharding rule, with a factor for every dimension; remembered."""
+    """The op's sharding rule, with a factor for every dimension; cached."""
     rule = op.sharding_rule(*avals)
     outs = op.infer(*avals)
     return with_core(rule, avals, outs if op.multiple_results else (outs,))
 
 
 def with_core(rule: ShardingRule, avals: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> ShardingRule:
-    """A rule whose dimensions without factors, which cannot be split, have factors that say so.
+    """Give factors of kind ``REPLICATED`` to the dimensions of a rule that have none, as they cannot be split.
 
-    An axis on such a factor may move to a dimension that is free, instead of being given up. Dimensions of equal
-    position and size are one factor: what moves away from an operand moves back to the result.
+    An axis on such a factor may then move to a free dimension instead of being dropped. Dimensions of equal position
+    and size share one factor, so that an axis that moved away from an operand's dimension moves back to the result's.
     """
     factors = list(rule.factors)
     places: dict[tuple[int, int], int] = {}
@@ -63,28 +63,28 @@ def with_core(rule: ShardingRule, avals: Sequence[ShapedArray], outs: Sequence[S
 
 
 def eqn_rule(eqn: JaxprEqn) -> ShardingRule:
-    """The sharding rule of an equation."""
+    """The sharding rule of an equation, cached unless the op holds jaxprs."""
     avals = tuple(a.aval for a in eqn.invars)
     return eqn.op.sharding_rule(*avals) if eqn.op.holds_jaxprs else rule_of(eqn.op, avals)
 
 
 @dataclass(frozen=True)
 class Flat:
-    """The equations of a program and of its regions, and what they are asked in whatever order axes spread."""
+    """The equations of a program and its regions, with what does not depend on the order in which axes spread."""
 
     eqns: Sequence[JaxprEqn]
     rules: Sequence[ShardingRule]
     #: the operands and results of each equation
     atoms: Sequence[Sequence[Atom]]
-    #: 0 for equations that pass values through, 1 for those that contract, slide windows or repeat
+    #: 0 for equations that pass values through; 1 for those that contract, have windows, or broadcast
     levels: Sequence[int]
-    #: the numbers of the equations that take or make a value
+    #: the indices of the equations that read or produce a value
     neighbours: Mapping[Var, Sequence[int]]
 
 
 @once_for_each
 def flatten(jaxpr: Jaxpr) -> Flat:
-    """A jaxpr without calls as propagation sees it; remembered as long as that lives."""
+    """Flatten a jaxpr without calls; cached for as long as the jaxpr lives."""
     pairs = list(_with_regions(jaxpr))
     pairs += _groups([eqn for eqn, _ in pairs])
     atoms = [(*eqn.invars, *eqn.outvars) for eqn, _ in pairs]
@@ -124,7 +124,7 @@ def _with_regions(jaxpr: Jaxpr) -> Iterator[Ruled]:
 
 
 def _tie(tie: Tie, eqn: JaxprEqn) -> Ruled:
-    """A tie as an equation whose rule says that all values have the same dimensions."""
+    """A tie as an equation whose rule states that all tied values have the same dimensions."""
     regions = [r.jaxpr for r in eqn.op.regions()]
     atoms: list[Atom] = []
     for end in tie:
@@ -146,7 +146,7 @@ def _tie(tie: Tie, eqn: JaxprEqn) -> Ruled:
 
 # --- manual regions -----------------------------------------------------------------------------------------
 def _manual(op: ShardMap, eqn: JaxprEqn) -> Iterator[Ruled]:
-    """Constraints for the manual axes of operands and results, the region, and the ties between."""
+    """Constraints for the manual axes of operands and results, the region's equations, and the ties between them."""
     inner = op.jaxpr.jaxpr
     for atom, spec, var in zip(eqn.invars, op.in_specs, inner.invars):
         if isinstance(atom, Var):
@@ -164,7 +164,7 @@ def _manual(op: ShardMap, eqn: JaxprEqn) -> Iterator[Ruled]:
 
 
 def _cut(op: ShardMap, spec: PartitionSpec, var: Var) -> ShardingConstraint:
-    """The manual axes split ``var`` as ``spec`` says and in no other way; automatic ones may split it too."""
+    """Constrain ``var`` to be split as ``spec`` says by manual axes; automatic axes may split it further."""
     free = tuple(range(var.aval.ndim)) if op.automatic else ()
     return ShardingConstraint(NamedSharding(op.mesh, spec), Leeway(free, replicated=tuple(op.manual) if free else ()))
 
@@ -172,7 +172,7 @@ def _cut(op: ShardMap, spec: PartitionSpec, var: Var) -> ShardingConstraint:
 def _parts(
     spec: PartitionSpec, whole: Var, part: Var, entering: bool
 ) -> tuple[list[list[list[str]]], list[list[list[str]]], dict[str, int]]:
-    """A dimension of ``whole`` is a manual factor and the dimension of ``part``."""
+    """The dimensions and sizes of a rule by which a dimension of ``whole`` is a manual factor times one of ``part``."""
     sizes: dict[str, int] = {}
     outer, inner = [], []
     for d, size in enumerate(part.aval.shape):
@@ -187,7 +187,7 @@ def _parts(
 
 # --- groups -------------------------------------------------------------------------------------------------
 def _groups(eqns: list[JaxprEqn]) -> Iterator[Ruled]:
-    """For every sharding group, an equation that says that its values have the same dimensions."""
+    """For every sharding group, an equation stating that its values have the same dimensions."""
     members: dict[tuple[str, int], list[JaxprEqn]] = {}
     for eqn in eqns:
         if isinstance(eqn.op, ShardingGroup) and not isinstance(eqn.invars[0], Literal):

@@ -1,9 +1,10 @@
-"""Where values change from the layouts that inputs bring to those that outputs should have.
+"""Decides where values change from the layouts of the inputs to those of the outputs.
 
-The layouts of outputs, and of operands that ops take in one layout only, are carried back to the values they are made
-of. Where such a value's own layout has the same axes on other dimensions, something has to be sent, there or further
-on. Least is sent at a minimum cut between the values that are needed in their own layouts (as operands of a sum, say)
-and these ends: before the cut values keep their own layouts, behind it they have those of the ends.
+The layouts of outputs, and of operands that an op accepts in one layout only, are carried back to the values that they
+are computed from. If a value's own layout has the same axes on other dimensions, there must be a reshard at this value
+or after it. The fewest bytes are sent at a minimum cut between the values that are needed in their own layouts (such as
+the operands of a sum) and these ends. Values before the cut keep their own layouts; values after it get those of the
+ends.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _SOURCE, _SINK = "source", "sink"
 
 @dataclass(frozen=True)
 class LayoutChange:
-    """A cut through ``eqns``, whose values have layouts of their ``own`` and such ``carried`` back from the ``ends``.
+    """The minimum cut through ``eqns`` between values' ``own`` layouts and those ``carried`` back from the ``ends``.
 
-    ``levels`` is 0 for equations that layouts are carried through.
+    Layouts are carried through the equations whose level in ``levels`` is 0.
     """
 
     eqns: Sequence[JaxprEqn]
@@ -40,7 +41,7 @@ class LayoutChange:
     layouts_of_ends: dict[Var, Layout] = field(default_factory=dict, init=False)
 
     def up_to_the_cut(self) -> set[Var]:
-        """The values that keep their own layouts, those at the cut included, which are then resharded."""
+        """The values that keep their own layouts, including those on the cut, which are resharded there."""
         changed = {v for v, layout in self.carried.items() if _changes(self.own(v), layout)}
         if not changed:
             return set()
@@ -62,8 +63,7 @@ class LayoutChange:
         return {v for v in changed if (v, 0) not in behind}
 
     def _made_of(self, changed: set[Var]) -> Iterator[tuple[Var, Layout]]:
-        """Ends that are the first to have an axis on another dimension, and the layouts that their operands' layouts
-        would give them."""
+        """The ends at which an axis first changes its dimension, and the layouts that their operands give them."""
         for eqn, rule, level in zip(self.eqns, self.rules, self.levels):
             out = eqn.outvars[0] if len(eqn.outvars) == 1 and not level else None
             mine = [i for i, a in enumerate(eqn.invars) if a in changed]
@@ -87,7 +87,7 @@ class LayoutChange:
             network.edge(_SOURCE, (var, 0), others)
 
     def _apart(self, eqn: JaxprEqn, rule: ShardingRule) -> int:
-        """What an equation sends where all values keep their own layouts: that of its result may ask for others."""
+        """The bytes sent for an equation if all values keep their own layouts, which may not fit each other."""
         needed = carried_back(self._unchanged(eqn.outvars[0]).dims, rule, self.mesh)
         pairs = [(a, layout) for a, layout in zip(eqn.invars, needed) if isinstance(a, Var) and layout is not None]
         return sum(self._moved(var, layout) for var, layout in pairs if _changes(self._unchanged(var), layout))
@@ -96,15 +96,15 @@ class LayoutChange:
         return self.layouts_of_ends.get(var) or self.own(var)
 
     def _price(self, var: Var) -> int:
-        """What bringing a value to the carried layout sends."""
+        """The bytes sent to reshard a value to its carried layout."""
         return self._moved(var, self.carried[var]) if var in self.carried else 0
 
     def _moved(self, var: Var, layout: Layout) -> int:
-        """Whole numbers: sums of them are the same in any order, and so is the cut."""
+        """The bytes sent to reshard a value; an integer, so that sums, and thus the cut, do not depend on the order."""
         return round(reshard_cost(var.aval.shape, var.aval.dtype.itemsize, self._unchanged(var), layout, self.mesh))
 
 
 def _changes(own: Layout, carried: Layout) -> bool:
-    """Whether an axis is on another dimension in the one layout than in the other."""
+    """Whether the two layouts have some axis on different dimensions."""
     places = {axis: d for d, axes in enumerate(own.dims) for axis in axes}
     return any(places.get(axis, d) != d for d, axes in enumerate(carried.dims) for axis in axes)

@@ -1,7 +1,8 @@
-"""Through which operands of an op masked sums pass: zeros that stand for nothing must stay so.
+"""The operands of an op through which masked sums pass.
 
-Where an op multiplies by what may be infinite, or divides by what may be 0, nothing would become NaN; so all other
-operands must be integers, or numbers that are known. -0 must stay -0, or the sign of a zero would be lost.
+In a masked sum one device has the value, and the others hold -0, the identity of addition. Other devices' zeros must
+stay -0: multiplied by infinity or divided by 0 they would become NaN, and as +0 they would lose the sign of a zero. So
+all other operands must be integers, or numbers known to be positive and finite.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def masked_groups(op: Op, avals: Sequence[ShapedArray], numbers: Sequence[Any]) -> Groups:
-    """Those of the op's linear groups through which masked sums pass; ``numbers`` are what all elements of an operand
-    are, None where that is not known."""
+    """The linear groups of the op through which masked sums pass.
+
+    ``numbers`` has for each operand the number that all its elements equal, or None if that is not known.
+    """
     if op.moves_only:
         return ((0,),)
     if op.turns_signs:
@@ -32,12 +35,12 @@ def masked_groups(op: Op, avals: Sequence[ShapedArray], numbers: Sequence[Any]) 
 
 
 def _keeps_nothing(aval: ShapedArray, number: Any) -> bool:
-    """Whether -0 times an operand, or divided by it, is -0."""
+    """Whether -0 multiplied or divided by this operand is known to be -0."""
     return not dtypes.is_inexact(aval.dtype) or (number is not None and 0 < number < math.inf)
 
 
 def number_of(atom: Atom, made_by: JaxprEqn | None = None) -> Any:
-    """The real number that all elements of a value are; None if it is not known to be one."""
+    """The real number that all elements of a value equal; None if that is not known."""
     if made_by is not None and made_by.op.moves_only:
         atom = made_by.invars[0]
     if not isinstance(atom, Literal) or dtypes.is_complex(atom.aval.dtype):

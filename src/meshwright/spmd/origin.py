@@ -1,7 +1,7 @@
-"""Where an axis came from: the annotation that made propagation split a value by it.
+"""Traces an axis of a value back to the annotation from which propagation took it.
 
-Propagation notes for every value and axis what brought the axis there: an annotation, or an equation along whose
-factors it spread. Following these notes back ends at an annotation.
+For every value and axis, propagation records the cause: an annotation, or an equation along whose factors the axis
+spread. Following these records backwards ends at an annotation.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 from meshwright.ir.names import called
 
-#: equations that are gone back over, where propagation itself did not bring an axis to a value
+#: how many values to search backwards where propagation itself did not bring an axis to a value
 _HORIZON = 256
 
 
 @dataclass(frozen=True)
 class Sort:
-    """What annotations of repeated layers have in common: of what kind they are, the type of the value, its layout."""
+    """What annotations of repeated layers have in common: their kind, the type of the value, and its layout."""
 
     kind: str
     aval: ShapedArray
@@ -32,8 +32,11 @@ class Sort:
 
 @dataclass(frozen=True)
 class Annotation:
-    """A sharding that the user gave: to ``input`` or ``output`` number so-and-so, or as a ``constraint`` in between; or
-    one that the planner gave to products that idle axes ``share`` along dimension ``number``."""
+    """A sharding that the user gave, or that the planner gave to products.
+
+    ``kind`` is ``input`` or ``output``, with its ``number``; ``constraint``, within the program; or ``share``, where
+    the planner splits products over idle axes along dimension ``number``.
+    """
 
     kind: str
     number: int = 0
@@ -41,7 +44,7 @@ class Annotation:
     sort: Sort | None = None
 
     def describe(self, names: Sequence[str] = ()) -> str:
-        """In words; ``names`` are those of the inputs."""
+        """The annotation in words; ``names`` are those of the inputs."""
         if self.kind == "constraint":
             return f"the with_sharding_constraint at {self.source}"
         if self.kind == "share":
@@ -51,20 +54,20 @@ class Annotation:
 
 @dataclass
 class Origins:
-    """What brought each axis to each value, in the order in which that happened."""
+    """What brought each axis to each value, in order of time."""
 
     eqns: Sequence[JaxprEqn] = ()
     notes: dict[tuple[Var, str], tuple[int, Annotation | int]] = field(default_factory=dict)
 
     def note(self, var: Var, axes: Sequence[str], cause: Annotation | int) -> None:
-        """``cause`` (an annotation, or the number of an equation) splits a value by these axes."""
+        """Record that ``cause``, an annotation or the index of an equation, split a value by these axes."""
         for axis in axes:
             self.notes.setdefault((var, axis), (len(self.notes), cause))
 
     def of(self, atom: Atom, axis: str) -> Annotation | None:
-        """The annotation because of which a value, or what it is made of, is split by an axis; None if there is none.
+        """The annotation because of which a value, or one that it depends on, is split by an axis, or None.
 
-        Where the axis is no longer on the value (it was contracted over), the equations before it are searched.
+        If the axis is no longer on the value (its dimension was contracted), the equations before it are searched.
         """
         queue, seen = deque([atom]), {id(atom)}
         for _ in range(_HORIZON):

@@ -1,12 +1,12 @@
-"""Propagation: from the shardings that the user gave, a layout for every value.
+"""Sharding propagation: from the user's shardings to a layout for every value.
 
-Forwards and backwards over the equations until nothing changes, as GSPMD (Xu et al. 2021, section 3.5) and Shardy do:
-each equation's sharding rule says which dimensions share a factor, and axes spread along it. Dimensions that the user
-fixed are never changed. Equations that only pass values through come first, so that the layout of a large elementwise
-neighbourhood is settled before contractions choose among competing axes. Annotations may have priorities, as in Shardy:
-those of one priority have spread everywhere before those of the next begin to.
+Works forwards and backwards over the equations until nothing changes, as GSPMD (Xu et al. 2021, section 3.5) and Shardy
+do: each equation's sharding rule says which dimensions share a factor, and axes spread along factors. Dimensions that
+the user fixed never change. Equations that only pass values through come first, so that the layout of a large
+elementwise neighbourhood is settled before contractions choose among competing axes. Annotations may have priorities,
+as in Shardy: those of one priority spread everywhere before those of the next start.
 
-The result is a wish, not a plan: the partitioner decides by cost, with these layouts as what values should become.
+The result is not a plan: the partitioner decides by cost, and takes these layouts as the targets of the values.
 """
 
 from __future__ import annotations
@@ -35,26 +35,28 @@ from meshwright.spmd.strategy import AS_WRITTEN, FIRST, Share, Strategy
 Dims = tuple[Axes, ...]
 
 
-#: the priority of annotations that wait for all others
+#: the priority of annotations that wait until all others have spread
 _LAST = sys.maxsize
 
 
 @dataclass
 class Placement:
-    """What propagation knows of one value: axes by dimension, which dimensions the user fixed, and the axes that may
-    not split it."""
+    """What propagation knows about a value: the axes of each dimension, the dimensions that are fixed, and barred axes.
+
+    ``barred`` axes must not be added to any dimension.
+    """
 
     dims: Dims
     fixed: tuple[bool, ...]
     barred: frozenset[str] = frozenset()
 
     def with_dim(self, dim: int, axes: Axes, fixed: bool, barred: frozenset[str]) -> Placement:
-        """The same with another dimension ``dim``."""
+        """A copy with dimension ``dim`` and ``barred`` replaced."""
         dims = (*self.dims[:dim], axes, *self.dims[dim + 1 :])
         return Placement(dims, (*self.fixed[:dim], fixed, *self.fixed[dim + 1 :]), barred)
 
     def grown(self, dims: Dims) -> Dims:
-        """``dims`` as far as they are allowed."""
+        """``dims`` restricted to what is allowed: fixed dimensions stay, others grow up to the first barred axis."""
         return tuple(
             old if fixed else old + tuple(takewhile(lambda a: a not in self.barred, new[len(old) :]))
             for old, new, fixed in zip(self.dims, dims, self.fixed)
@@ -63,26 +65,26 @@ class Placement:
 
 @dataclass
 class Propagation:
-    """The layouts found. ``layout(atom)`` is replicated where nothing arrived, as at literals."""
+    """The layouts found. ``layout(atom)`` is replicated for values that no axis reached, and for literals."""
 
     mesh: AbstractMesh
     placements: dict[Var, Placement] = field(default_factory=dict)
-    #: values that outputs with a given layout are made of by equations that only pass values through
+    #: values from which pass-through equations alone compute outputs with a given layout
     pinned: dict[Var, Layout] = field(default_factory=dict)
-    #: what brought the axes there
+    #: what brought each axis to each value
     origins: Origins = field(default_factory=Origins)
-    #: the rules of the origins' equations
+    #: the rules of the equations in ``origins``
     rules: Sequence[ShardingRule] = ()
-    #: in which order annotations spread, and what else is open
+    #: the order in which annotations spread, and other choices
     strategy: Strategy = AS_WRITTEN
 
     def layout(self, atom: Atom) -> Layout:
-        """The layout of a value, without partial sums."""
+        """The layout of a value, without partial axes."""
         placement = self.placements.get(atom) if isinstance(atom, Var) else None
         return Layout.tiled(placement.dims if placement else ((),) * atom.aval.ndim)
 
     def target(self, var: Var) -> Layout | None:
-        """The layout that a value should have in the end; None if any will do."""
+        """The layout that a value should end up in; None if any will do."""
         pinned = self.pinned.get(var)
         if pinned is not None:
             return pinned
@@ -91,7 +93,7 @@ class Propagation:
 
 
 def placement_of(op: ShardingConstraint, ndim: int, mesh: AbstractMesh) -> Placement:
-    """What a constraint says of its value."""
+    """The placement that a constraint gives its value."""
     dims = op.sharding.layout(ndim).dims
     used = {a for axes in dims for a in axes}
     barred = frozenset(a for a in mesh.expand(op.leeway.replicated) if a not in used)
@@ -105,14 +107,14 @@ def propagate(
     out_layouts: Sequence[Layout | None],
     strategy: Strategy = AS_WRITTEN,
 ) -> Propagation:
-    """Layouts for all values of a jaxpr without calls, from those given for its inputs and outputs."""
+    """Propagate the layouts of inputs and outputs (None: not given) to all values of a jaxpr without calls."""
     worker = _Worker(jaxpr, mesh, strategy)
     for number, (var, layout) in enumerate(zip(jaxpr.invars, in_layouts)):
         if layout is not None:
             worker.place(var, layout, "input", number)
     for number, (atom, layout) in enumerate(zip(jaxpr.outvars, out_layouts)):
         if layout is not None and isinstance(atom, Var) and atom not in worker.result.placements:
-            # An output's sharding is a wish for the value: other uses of it may prefer another.
+            # An output's sharding does not fix the value: its other uses may prefer another layout.
             worker.place(atom, layout, "output", number)
     worker.run()
     for atom, layout in zip(jaxpr.outvars, out_layouts):
@@ -135,7 +137,7 @@ class _Worker:
         self.queued = [True] * len(self.eqns)
         marks = ((e, e.op.exact_group) for e in self.eqns if isinstance(e.op, PropagationMark))
         self.groups = [(e, group) for e, group in marks if group is not None]
-        #: dimensions that take part from a later priority on
+        #: by priority, the dimensions that are held back until then, with their placements
         self.later: dict[int, list[tuple[Var, int, Placement]]] = {}
         for i, level in enumerate(self.levels):
             self.queues[level].append(i)
@@ -145,7 +147,7 @@ class _Worker:
         self.result.origins.note(var, [a for axes in placement.dims for a in axes], cause)
 
     def place(self, var: Var, layout: Layout, kind: str, number: int) -> None:
-        """Place an input, for good, or an output; those that the strategy has spread later wait for the others."""
+        """Place an input, which fixes it, or an output; those that the strategy defers wait for all others."""
         sort = Sort(kind, var.aval, layout.dims)
         ndim = len(layout.dims)
         placement = Placement(layout.dims, (kind == "input",) * ndim)
@@ -155,7 +157,7 @@ class _Worker:
                 self.wait(var, dim, placement, _LAST)
 
     def wait(self, var: Var, dim: int, placement: Placement, priority: int) -> None:
-        """Let a dimension take part from a priority on: until then it is whole, and its axes are kept free."""
+        """Hold a dimension back until a priority's turn: it is unsplit, and its axes are barred from the value."""
         now = self.result.placements[var]
         self.result.placements[var] = now.with_dim(dim, (), True, now.barred.union(placement.dims[dim]))
         self.later.setdefault(priority, []).append((var, dim, placement))
@@ -183,7 +185,7 @@ class _Worker:
         self.agree()
 
     def share(self, share: Share) -> None:
-        """Split the results of products by axes that split nothing of them."""
+        """Split the results of products by axes that split none of their operands and results."""
         for eqn, rule in zip(self.eqns, self.rules):
             if rule == share.rule and not any(set(share.axes) & set(_used(self.dims_of(a))) for a in eqn.invars):
                 dims = self.dims_of(eqn.outvars[0])
@@ -192,7 +194,7 @@ class _Worker:
                     self.update(eqn.outvars[0], (*dims[: share.dim], split, *dims[share.dim + 1 :]), cause)
 
     def move(self, axes: Axes, var: Var, cause: int) -> None:
-        """Let axes split a dimension of a value that nothing splits: the largest or the first, as the strategy says."""
+        """Add axes to an unsplit dimension of a value: the largest one or the first one, as the strategy says."""
         dims, shape = self.dims_of(var), var.aval.shape
         free = [d for d in range(len(shape)) if not dims[d] and shape[d] >= self.mesh.sizes(axes)]
         if free:
@@ -200,8 +202,7 @@ class _Worker:
             self.update(var, (*dims[:best], axes, *dims[best + 1 :]), cause)
 
     def constrain(self, eqn: JaxprEqn, op: ShardingConstraint) -> None:
-        """Place a constraint's value. Dimensions of lower priority wait: until their turn they are whole, and their
-        axes are kept free on this value."""
+        """Place a constraint's value. Dimensions with a priority above 0 wait for their turn (see :meth:`wait`)."""
         var = eqn.outvars[0]
         placement = placement_of(op, var.aval.ndim, self.mesh)
         sort = Sort("constraint", var.aval, placement.dims)
@@ -222,9 +223,9 @@ class _Worker:
             self.visit(i)
 
     def agree(self, at_first: bool = False) -> None:
-        """Fix the values of each exact sharding group: to the layout of the first of them that has any.
+        """Fix the values of each exact sharding group to the layout of the first of them that has any axes.
 
-        Before anything has spread (``at_first``) the operands show what annotations say of the values.
+        Before anything has spread (``at_first``), annotated layouts are found at the operands of the group's equations.
         """
         by_group: dict[str, Dims] = {}
         for eqn, group in self.groups:
@@ -238,10 +239,10 @@ class _Worker:
                 self.fix(var, Placement(dims, (True,) * len(dims)), Annotation("constraint", 0, eqn.source))
 
     def pin(self) -> None:
-        """Carry the layouts of outputs backwards through equations that pass values through.
+        """Carry the layouts of outputs backwards through pass-through equations.
 
-        An optimizer's update of a replicated bias is a chain of elementwise ops on its gradient: knowing where the
-        chain ends, the partitioner gathers the gradient once, not the moments and the update one by one.
+        The update of a replicated bias in an optimizer is a chain of elementwise ops on its gradient. Knowing where the
+        chain ends, the partitioner gathers the gradient once, and not each moment and the update separately.
         """
         pinned = self.result.pinned
         for eqn, rule in zip(self.eqns, self.rules):
@@ -256,7 +257,7 @@ class _Worker:
             self.carry_back(stays)
 
     def carry_back(self, stays: Container[Var] = ()) -> None:
-        """Pin what pinned values are made of, but not what makes those that stay as they are."""
+        """Pin the operands of pinned values, except where the pinned value is in ``stays``."""
         pinned = self.result.pinned
         for eqn, rule, level in zip(reversed(self.eqns), reversed(self.rules), reversed(self.levels)):
             out = eqn.outvars[0] if len(eqn.outvars) == 1 and not level else None
@@ -268,8 +269,11 @@ class _Worker:
                     pinned.setdefault(atom, layout)
 
     def pin_operands(self, eqn: JaxprEqn, rule: ShardingRule) -> None:
-        """Say of values that an equation alone takes, and cannot take in such parts, how it will: with the axes of a
-        dimension that cannot be split on one that can. What makes them then knows where they go."""
+        """Pin the operands that an equation cannot take as split, if it is their only reader.
+
+        The axes of the dimension that cannot be split go to the first free dimension that they divide, so that the
+        producer of the value knows its destination.
+        """
         for atom, factors in zip(eqn.invars, rule.operands):
             if not isinstance(atom, Var) or atom in self.result.pinned or len(self.neighbours[atom]) > 2:
                 continue
@@ -315,7 +319,7 @@ class _Worker:
         self.wake(var)
 
     def wake(self, var: Var) -> None:
-        """Look again at the equations of a value."""
+        """Queue the equations that read or produce a value."""
         for j in self.neighbours.get(var, ()):
             if not self.queued[j]:
                 self.queued[j] = True
@@ -323,8 +327,10 @@ class _Worker:
 
 
 def scanned(propagation: Propagation) -> list[tuple[int, Var, Var]]:
-    """Where a loop takes slices of a value along a split dimension, by axes that do not split the slices: the number of
-    the equation that ties them, the value and the slice."""
+    """Places where a loop slices a value along a split dimension, by axes that do not split the slices.
+
+    Each is the index of the equation that ties them, the value, and the slice.
+    """
     places = []
     for i, eqn in enumerate(propagation.origins.eqns):
         stacked = isinstance(eqn.op, RegionOp) and isinstance(eqn.invars[0], Var) and len(eqn.invars) == 1
@@ -341,7 +347,7 @@ def _used(dims: Dims) -> list[str]:
 
 @lru_cache(maxsize=65536)
 def spread(rule: ShardingRule, dims: tuple[Dims, ...], num_operands: int, mesh: AbstractMesh) -> tuple[Dims, ...]:
-    """The dimensions of all operands and results after axes have spread along the rule's factors."""
+    """The dimensions of all operands and results after axes have spread along the factors of the rule."""
     if len(rule.parts) > 1:
         return _spread_parts(rule, dims, num_operands, mesh)
     values = [*rule.operands, *rule.results]
@@ -353,7 +359,7 @@ def spread(rule: ShardingRule, dims: tuple[Dims, ...], num_operands: int, mesh: 
 def _spread_parts(
     rule: ShardingRule, dims: tuple[Dims, ...], num_operands: int, mesh: AbstractMesh
 ) -> tuple[Dims, ...]:
-    """``spread`` for each part of a rule: an axis that splits one part leaves the others as they are."""
+    """Apply ``spread`` to each part of a rule: axes of one part do not affect the others."""
     merged = list(dims)
     for part in rule.parts:
         places = (*part.operands, *(num_operands + r for r in part.results))
@@ -364,10 +370,10 @@ def _spread_parts(
 
 
 def _agree(rule: ShardingRule, known: Sequence[Mapping[int, Axes]], mesh: AbstractMesh) -> list[Axes]:
-    """Axes for each factor: the longest that any value has; an axis goes to the factor that comes first."""
+    """The axes of each factor: the longest that any value has. An axis goes to one factor only, the first."""
     agreed: list[Axes] = [()] * len(rule.factors)
     taken: set[str] = set()
-    # Factors that results have come before those that are summed over, so that batches stay split.
+    # Factors of results come before factors that are summed over, so that batch dimensions stay split.
     kept = {f for dims in rule.results for fs in dims for f in fs}
     order = sorted(range(len(rule.factors)), key=lambda f: f not in kept)
     for f in order:

@@ -1,4 +1,4 @@
-"""Why a collective is there, as data and as a sentence."""
+"""The reason for a collective, as data and as a sentence."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from meshwright.ir.jaxpr import Atom, JaxprEqn
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import ShardingRule
 
-#: what devices have of partial results
+#: plural nouns for the terms of partial values, by reduction
 _KINDS = {"sum": "sums", "masked": "masked sums", "prod": "products", "max": "maxima", "min": "minima"}
 
 
 @dataclass(frozen=True)
 class Reason:
-    """The op that needed a value, which operand it is, the two layouts that met, and what made the value and where.
+    """Why a value was resharded: the op and operand that needed it, both layouts, and the value's origin.
 
-    With a ``rule``, the op itself exchanges data across the parts of a split dimension.
+    With a ``rule``, the op itself exchanges data between the tiles of a split dimension.
     """
 
     op: str
@@ -29,9 +29,9 @@ class Reason:
     made_at: SourceLocation = UNKNOWN
     mesh: AbstractMesh | None = None
     rule: ShardingRule | None = None
-    #: what the user calls the result of the program that it is
+    #: the user's name of the program's result, if it is needed as one
     output: str = ""
-    #: the value itself and the equation that needed it, of the program before it was partitioned
+    #: the value and the equation that needed it, in the program before partitioning
     value: Atom | None = field(default=None, compare=False, repr=False)
     user: JaxprEqn | None = field(default=None, compare=False, repr=False)
 
@@ -70,13 +70,13 @@ class Reason:
         return f"{partial}, laid out as {Layout(before.dims).format(mesh)}, and {self._needs()} as {after.format(mesh)}"
 
 
-#: the reason of a collective (None if the program itself has it) and the line that needed it
+#: the reason for a collective (None if the user wrote it) and the line that needed it
 Part = tuple[Reason | None, SourceLocation]
 
 
 @dataclass(frozen=True)
 class Merged:
-    """Why a collective is there that stands for several: the reason of each and the line that needed it."""
+    """Why a collective that replaces several is there: the reason for each and the line that needed it."""
 
     parts: tuple[Part, ...]
 
@@ -91,7 +91,7 @@ def _text(reason: Reason | None) -> str:
 
 
 def reasons_of(note: Reason | Merged | None) -> tuple[Reason, ...]:
-    """The reasons in a note."""
+    """The reasons in a note, without collectives that the user wrote."""
     if isinstance(note, Merged):
         return tuple(reason for reason, _ in note.parts if reason is not None)
     return () if note is None else (note,)

@@ -1,4 +1,4 @@
-"""What a per-device program sends: its collectives with their bytes and reasons."""
+"""The communication of a per-device program: its collectives with bytes and reasons."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from meshwright.spmd.reason import Reason, reasons_of
 class Collective:
     """One collective of a per-device program.
 
-    ``bytes_sent`` are those of one device in one run, with ``count`` (the trip count of the loops around it) included,
-    by the formulas for rings: all-gather ``out·(g-1)/g``, reduce-scatter ``in·(g-1)/g``, all-reduce ``2·n·(g-1)/g``,
-    all-to-all ``n·(g-1)/g``, permute ``n``.
+    ``bytes_sent`` is what one device sends in one run, multiplied by ``count``, the trip count of the surrounding
+    loops. The formulas are those of ring algorithms: all-gather ``out·(g-1)/g``, reduce-scatter ``in·(g-1)/g``,
+    all-reduce ``2·n·(g-1)/g``, all-to-all ``n·(g-1)/g``, permute ``n``.
     """
 
     kind: str
@@ -34,9 +34,9 @@ class Collective:
     bytes_sent: int
     source: SourceLocation
     reason: str
-    #: the reason as data; of several where this collective does the work of several; none if the program itself has it
+    #: the reasons as data: several if this collective replaces several, none if the user wrote it
     reasons: tuple[Reason, ...] = ()
-    #: the bytes are an upper bound: it is in a branch that may not be taken
+    #: the bytes are an upper bound, as the collective is in a branch that may not be taken
     is_bound: bool = False
 
     def __repr__(self) -> str:
@@ -49,7 +49,7 @@ class Collective:
 
 
 def wire_bytes(kind: str, group: int, operand: ShapedArray, result: ShapedArray) -> int:
-    """Bytes that one device sends."""
+    """The bytes that one device sends for one collective over ``group`` devices."""
     if group <= 1:
         return 0
     match kind:
@@ -63,8 +63,10 @@ def wire_bytes(kind: str, group: int, operand: ShapedArray, result: ShapedArray)
 
 
 def collectives(jaxpr: Jaxpr, mesh: AbstractMesh | None = None) -> list[Collective]:
-    """The collectives of a per-device program, in program order; with a ``mesh``, those that calls of Python become on
-    its devices, too."""
+    """The collectives of a per-device program, in program order.
+
+    With a ``mesh``, this includes those that Python callbacks become on its devices.
+    """
     found: list[Collective] = []
     for eqn, around in _all(jaxpr.eqns, _Around()):
         if isinstance(eqn.op, CollectiveOp) and eqn.op.kind:
@@ -75,7 +77,7 @@ def collectives(jaxpr: Jaxpr, mesh: AbstractMesh | None = None) -> list[Collecti
 
 
 def _of_call(eqn: JaxprEqn, op: Callback, mesh: AbstractMesh, around: _Around) -> Iterator[Collective]:
-    """The results of a Python function, which one device sends to all: sums of bits."""
+    """The collectives that send the results of a Python callback from one device to all, as bitwise all-reduces."""
     axes = op.shared_along(mesh.shape)
     group = mesh.sizes(axes)
     reason = f"one device calls {op.label} for all, and they need what it returns{around.note}"
@@ -95,7 +97,7 @@ def _reported(eqn: JaxprEqn, op: CollectiveOp, around: _Around) -> Collective:
 
 @dataclass(frozen=True)
 class Resharding:
-    """A value that is brought from one layout to another, and the collectives that do it."""
+    """A change of a value's layout, and the collectives that perform it."""
 
     value: ShapedArray
     made_by: str
@@ -114,7 +116,7 @@ class Resharding:
 
 
 def reshardings(collectives: Iterable[Collective]) -> list[Resharding]:
-    """What the reasons of collectives say was resharded, in program order; what takes no collective is not listed."""
+    """The reshards named by the reasons of collectives, in program order; those without a collective are not listed."""
     steps: dict[tuple[str, str, str, str, str, str], tuple[ShapedArray, list[Collective]]] = {}
     for collective in collectives:
         for r in collective.reasons:
@@ -129,20 +131,22 @@ def reshardings(collectives: Iterable[Collective]) -> list[Resharding]:
 
 
 def totals(jaxpr: Jaxpr) -> tuple[int, int]:
-    """Number of collectives, and the bytes that one device sends in one run."""
+    """The number of collectives, and the bytes that one device sends in one run."""
     sent = [_bytes_sent(*place) for place in _places(jaxpr.eqns, _Around())]
     return len(sent), sum(sent)
 
 
 def starts(jaxpr: Jaxpr) -> int:
-    """How many collectives are started one after the other in one run: an all-reduce is a reduce-scatter and an
-    all-gather, in hops as in bytes."""
+    """The number of collectives started in one run, for latency.
+
+    An all-reduce counts as two, a reduce-scatter and an all-gather, in latency as in bytes.
+    """
     return sum(around.count * (2 if op.kind == "all_reduce" else 1) for _, op, around in _places(jaxpr.eqns, _Around()))
 
 
 @dataclass(frozen=True)
 class _Around:
-    """The loops and branches around an equation: trip count, and whether they may run less often or not at all."""
+    """The loops and branches around an equation: trip count, note for reports, whether the count is a bound."""
 
     count: int = 1
     note: str = ""
@@ -154,14 +158,14 @@ def _bytes_sent(eqn: JaxprEqn, op: CollectiveOp, around: _Around) -> int:
 
 
 def _places(eqns: Iterable[JaxprEqn], around: _Around) -> Iterator[tuple[JaxprEqn, CollectiveOp, _Around]]:
-    """The collectives, those in loops and branches too."""
+    """The collectives, including those in loops and branches."""
     for eqn, about in _all(eqns, around):
         if isinstance(eqn.op, CollectiveOp) and eqn.op.kind:
             yield eqn, eqn.op, about
 
 
 def _all(eqns: Iterable[JaxprEqn], around: _Around) -> Iterator[tuple[JaxprEqn, _Around]]:
-    """The equations, after those in loops and branches of each."""
+    """The equations, each preceded by those of its regions."""
     for eqn in eqns:
         op = eqn.op
         if isinstance(op, RegionOp):
@@ -172,7 +176,7 @@ def _all(eqns: Iterable[JaxprEqn], around: _Around) -> Iterator[tuple[JaxprEqn, 
 
 
 def _inside(eqn: JaxprEqn, op: RegionOp, around: _Around) -> _Around:
-    """Around the equations of a control-flow op's bodies."""
+    """The surroundings of the equations in a control-flow op's bodies."""
     trips = op.trips(eqn.invars)
     if trips is None:
         return replace(around, note=f" (counted once: how often the {op.name} runs is not known)")
@@ -182,7 +186,7 @@ def _inside(eqn: JaxprEqn, op: RegionOp, around: _Around) -> _Around:
 
 
 def human_bytes(n: float) -> str:
-    """``1.5 MiB``."""
+    """A byte count with a binary unit, such as ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n < 1024 or unit == "GiB":
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"

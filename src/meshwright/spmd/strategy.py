@@ -1,4 +1,4 @@
-"""A partitioning strategy: all that is left open once the user's annotations are given, and that the search varies."""
+"""Partitioning strategies: the decisions that the user's annotations leave open and that the search varies."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from meshwright.sharding.rule import ShardingRule
 from meshwright.spmd.factors import Axes
 from meshwright.spmd.origin import Sort
 
-#: the dimensions of slices that axes may go to which split what the slices are of
+#: values of :attr:`Strategy.across`
 LARGEST, FIRST = "largest", "first"
 
 
 @dataclass(frozen=True)
 class Share:
-    """Products that have this rule are split along a dimension of their results, by axes that split nothing else."""
+    """Products with this rule are split along dimension ``dim`` of the result, by axes that do not split them yet."""
 
     rule: ShardingRule
     dim: int
@@ -23,26 +23,28 @@ class Share:
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a program is partitioned, as far as its annotations leave that open. No strategy overrules an annotation."""
+    """How a program is partitioned where its annotations leave that open. No strategy overrules an annotation."""
 
-    #: annotations that spread after all others, their priorities aside
+    #: annotations that spread after all others, regardless of their priorities
     later: frozenset[Sort] = frozenset()
-    #: where a loop takes slices along a split dimension, which other dimension of the slice (``LARGEST`` or ``FIRST``
-    #: of those that nothing splits) gets the axes; none if empty
+    #: if a loop slices a value along a split dimension, the unsplit dimension of the slice that gets the axes:
+    #: ``LARGEST``, ``FIRST``, or none if empty
     across: str = ""
-    #: products may be split along dimensions along which neither their operands nor their results are split
+    #: for products, the choice also considers candidates with the axes on any parallel or reduction factors, not only
+    #: on those that the layouts of operands and result split; one is taken if it is cheaper, reshards included, and no
+    #: device gets more work (:func:`meshwright.spmd.partition.choose.choose`)
     exchanges: bool = False
-    #: stencils are computed in the rows of the whole array, not in those of its interior
+    #: stencils are computed in the tiles of the whole array, not in those of its interior
     whole: bool = False
-    #: blocks of rows that loops take are slices of a rearranged array
+    #: blocks of rows that loops read or write become slices of a rearranged array
     blocks: bool = False
-    #: axes that split nothing of a product are made to split it, after all annotations have spread
+    #: products to split over axes that do not split them yet, after all annotations have spread
     shares: tuple[Share, ...] = ()
-    #: sums over devices stay in tiles until something needs them whole
+    #: sums over devices stay scattered until an equation needs them whole
     tiles: bool = False
 
     def describe(self, mesh: AbstractMesh) -> list[str]:
-        """What differs from :data:`AS_WRITTEN`, in words."""
+        """The differences from :data:`AS_WRITTEN`, in words."""
         lines = [
             f"the sharding of each {sort.kind} {sort.aval} that is {Layout(sort.dims).format(mesh)} spreads after all "
             "others: the step is shorter so"
@@ -68,5 +70,5 @@ class Strategy:
         return lines
 
 
-#: annotations spread together, and nothing else is tried
+#: annotations spread together, with no other variation
 AS_WRITTEN = Strategy()

@@ -1,10 +1,10 @@
-"""Along which mesh axes the values of a per-device program differ between devices.
+"""The mesh axes along which the values of a per-device program differ between devices.
 
-A forward analysis: what is computed from equal values is equal, collectives add or take away their axes. It errs on the
-side of "differs". In a ``shard_map`` this is part of the types instead (:mod:`meshwright.ir.varying`): results and
-derivatives go by it there, and a gather may be said to vary, for the sake of its cotangents. Axes are units of the
-caller's choice (atoms of a mesh, or the axes that a virtual mesh batches over); ``units`` translates the axes that a
-collective names.
+A forward analysis: results of equal operands are equal, and collectives add or remove their axes. It is conservative
+towards "differs". Inside a ``shard_map`` this is part of the types instead (:mod:`meshwright.ir.varying`): results and
+derivatives depend on it there, and a gather may be marked as varying for the sake of its cotangents. Axes are in units
+of the caller's choice (atoms of a mesh, or the axes over which a virtual mesh batches). ``units`` translates the axes
+that a collective names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Units = Callable[[Sequence[str]], Sequence[str]]
 
 
 def varying(jaxpr: Jaxpr, inputs: Sequence[Axes], units: Units = tuple) -> dict[Var, Axes]:
-    """For every value of a jaxpr, the axes along which it differs; ``inputs`` are those of its parameters."""
+    """The axes along which each value of a jaxpr differs; ``inputs`` are those of its parameters."""
     axes_of = {**dict.fromkeys(jaxpr.constvars, NOWHERE), **dict(zip(jaxpr.invars, inputs))}
     for eqn in jaxpr.eqns:
         spread = result_axes(eqn, axes_of, units)
@@ -34,7 +34,7 @@ def varying(jaxpr: Jaxpr, inputs: Sequence[Axes], units: Units = tuple) -> dict[
 
 
 class Variance:
-    """The analysis of one jaxpr, done when somebody asks."""
+    """The analysis of one jaxpr, computed on demand."""
 
     def __init__(self, jaxpr: Jaxpr, inputs: Sequence[Axes], units: Units = tuple) -> None:
         self.jaxpr = jaxpr
@@ -50,7 +50,7 @@ class Variance:
         return producers_of(self.jaxpr)
 
     def zeros(self, eqn: JaxprEqn) -> frozenset[int]:
-        """The operands of an equation that are known to be zeros."""
+        """The indices of an equation's operands that are known to be zero."""
         makers = [self._makers.get(a) if isinstance(a, Var) else None for a in eqn.invars]
         return frozenset(i for i, (a, made) in enumerate(zip(eqn.invars, makers)) if number_of(a, made) == 0)
 
@@ -62,7 +62,7 @@ class Variance:
 
 
 def result_axes(eqn: JaxprEqn, axes_of: Mapping[Var, Axes], units: Units = tuple) -> Axes:
-    """The axes along which an equation's results differ, given those of its operands."""
+    """The axes along which an equation's results differ, given those of its operands (see :func:`varying`)."""
     merged = NOWHERE.union(*(axes_of.get(a, NOWHERE) for a in eqn.invars if isinstance(a, Var)))
     op = eqn.op
     if isinstance(op, Collective):
@@ -74,9 +74,10 @@ def result_axes(eqn: JaxprEqn, axes_of: Mapping[Var, Axes], units: Units = tuple
 
 
 def region_inputs(eqn: JaxprEqn, axes_of: Mapping[Var, Axes], units: Units = tuple) -> list[list[Axes]]:
-    """The same for the parameters of an equation's regions.
+    """The axes along which the parameters of an equation's regions differ.
 
-    Parameters that are just an operand differ where it does; what is carried is taken to differ wherever anything does.
+    A parameter that is tied to an operand alone differs as the operand does. Carries are assumed to differ along every
+    axis along which any operand does.
     """
     spread = result_axes(eqn, axes_of, units)
     inputs = [[spread] * len(r.in_avals) for r in eqn.op.regions()]

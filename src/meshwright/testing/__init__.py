@@ -1,4 +1,4 @@
-"""For tests of programs: what a partitioned program does is pinned in a file that is reviewed like code."""
+"""Tests of partitioned programs: their properties are pinned in a file that is reviewed like code."""
 
 from meshwright.testing.contracts import contract
 

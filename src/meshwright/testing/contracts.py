@@ -1,7 +1,7 @@
-"""Contracts: the collectives, bytes, work, memory and fallbacks of a partitioned program, kept in a JSON file.
+"""Contracts: the collectives, bytes, work, memory and fallbacks of a partitioned program, pinned in a JSON file.
 
-The idea is that of snapshot tests. A collective is known by its kind, its axes and the text of the line that it comes
-from, so that edits elsewhere in the file change nothing.
+These are snapshot tests. A collective is identified by its kind, its axes, and the text of its source line, so that
+edits elsewhere in the file have no effect.
 """
 
 from __future__ import annotations
@@ -16,31 +16,32 @@ from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.errors import ArgumentTypeError, ContractError, MissingFileError
 
-#: set to 1, contracts are written anew; ``pytest --meshwright-update`` sets it
+#: if set to 1, contracts are rewritten; set by ``pytest --meshwright-update``
 UPDATE = "MESHWRIGHT_UPDATE_CONTRACTS"
 
 
 def contract(partitioned: Any, file: str | os.PathLike[str], *, update: bool | None = None) -> None:
-    """Check that a partitioned program is what ``file`` says it is, and has no collective, byte or fallback more.
+    """Check that a partitioned program matches the contract in ``file``.
 
-    Pinned are its mesh; its collectives by kind, axes and source line with their counts and bytes; the bytes that a
-    device sends, its arithmetic and how much of it is repeated, its peak memory; what is replicated or padded.
+    The contract pins the mesh; the collectives by kind, axes and source line, with their counts and bytes; a device's
+    bytes sent, arithmetic, redundancy and peak memory; and what is replicated or padded.
 
     Args:
-      partitioned: a :class:`PartitionedProgram`, or what ``partition()`` of a JAX program gives.
-      file: a path of a JSON file, kept under version control.
-      update: write the file instead; by default when pytest runs with ``--meshwright-update``.
+      partitioned: a :class:`PartitionedProgram`, or the result of ``partition()`` for a JAX program.
+      file: the path of a JSON file, kept under version control.
+      update: write the file instead. The default is True if pytest runs with ``--meshwright-update``.
 
     Raises:
-      ContractError: the program is another, with what came and what went, and why; or there is no such file.
-      ArgumentTypeError: not a partitioned program. FileError: the file cannot be read, or not be written.
+      ContractError: the program differs, with what was added or removed and why; or the file does not exist.
+      ArgumentTypeError: not a partitioned program.
+      FileError: the file cannot be read or written.
 
     Example:
       >>> part = mw.jit(lambda x: x.sum()).lower(mnp.ones(8)).partition(num_devices=4)
       >>> mw.testing.contract(part, "/tmp/sum.json", update=True)
       >>> mw.testing.contract(part, "/tmp/sum.json")
     """
-    __tracebackhide__ = True  # of pytest's
+    __tracebackhide__ = True  # hides this frame in pytest's tracebacks
     if not hasattr(partitioned, "collectives") or not hasattr(partitioned, "peak_bytes"):
         raise ArgumentTypeError(f"contract: expected a partitioned program, got {type(partitioned).__name__}")
     path, current = as_path("contract: file", file), summary(partitioned)

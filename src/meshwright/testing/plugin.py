@@ -1,4 +1,4 @@
-"""A plugin of pytest: ``--meshwright-update`` writes contracts anew instead of checking them."""
+"""A pytest plugin with the option ``--meshwright-update``, which rewrites contracts instead of checking them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from meshwright.testing.contracts import UPDATE
 
 
 def pytest_addoption(parser: Any) -> None:
-    """Adds the option."""
+    """Add the option."""
     group = parser.getgroup("meshwright")
     group.addoption("--meshwright-update", action="store_true", help="write the contracts of programs anew")
 
 
 def pytest_configure(config: Any) -> None:
-    """Lets :func:`contract` know; worker processes inherit it."""
+    """Pass the option to :func:`contract` in the environment, so that worker processes inherit it."""
     if config.getoption("--meshwright-update"):
         os.environ[UPDATE] = "1"

@@ -1,4 +1,4 @@
-"""Differences of arrays, in blocks that stay in the processor's cache."""
+"""Differences between arrays, computed in blocks that fit in the processor's cache."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from meshwright.core.records import dataclass
 from meshwright.errors import VerificationError
 
 _BLOCK = 1 << 16
-#: an element may be off by ``rtol`` of itself, and by this much of ``rtol`` of the largest element
+#: an element may be off by ``rtol`` times itself, plus ``rtol`` times this share of the largest element
 _OF_LARGEST = 1e-3
 
 
 @dataclass
 class Difference:
-    """How far two arrays are apart: equal NaNs and infinities are no difference, and not finite.
+    """The difference between two arrays. Equal NaNs and equal infinities count as no difference, and as not finite.
 
-    ``excess`` is by how much the worst element is beyond what ``rtol`` and ``atol`` allow; ``copy`` says in which of
-    the devices' copies of the array it is.
+    ``excess`` is how far the worst element exceeds ``rtol`` and ``atol``. ``copy`` is the index of the worst copy, if
+    devices have several copies of the array.
     """
 
     absolute: float = 0.0
@@ -38,10 +38,10 @@ class Difference:
 
 
 def compare(got: Any, want: Any, rtol: float = 0.0, atol: float = 0.0) -> Difference:
-    """The difference of two arrays of one shape and dtype; ``got`` may be several copies, of which it is the worst's.
+    """The difference between two arrays of one dtype. ``got`` may be a stack of copies, of which the worst counts.
 
     Raises:
-      VerificationError: their shapes are not such.
+      VerificationError: the shapes do not match.
     """
     a, b = np.asarray(got), np.asarray(want)
     if a.shape[a.ndim - b.ndim :] != b.shape:
@@ -67,7 +67,7 @@ def _compared(a: np.ndarray, b: np.ndarray, rtol: float, atol: float) -> Differe
     if wrong.any():
         difference.absolute = float(np.max(np.abs(a[wrong].astype(np.float64) - b[wrong].astype(np.float64))))
         difference.largest = float(np.max(np.abs(b.astype(np.float64))))
-        difference.excess = max(difference.absolute, 1.0)  # of two large integers that float64 does not tell apart
+        difference.excess = max(difference.absolute, 1.0)  # float64 may not distinguish large integers
     return difference
 
 
@@ -89,7 +89,7 @@ def _largest(b: np.ndarray) -> float:
 
 
 def _take(total: Difference, a: np.ndarray, b: np.ndarray, rtol: float, atol: float) -> None:
-    """Add a block to the total."""
+    """Add a block of elements to the total."""
     delta, sizes = np.abs(a - b), np.abs(b)
     finite = np.isfinite(delta) & np.isfinite(sizes)
     count = int(np.count_nonzero(finite))

@@ -1,8 +1,9 @@
-"""Where the inputs of a program should lie: a walk back from the ops that use them.
+"""Finds intervals from which to draw the inputs of a program.
 
-Forwards, intervals in which values are known to lie (constants, counters, exponentials). Backwards, what ops want of
-their operands (:meth:`meshwright.ir.op.Op.domain`), through arithmetic and the bodies of loops and branches. Nothing
-hangs on its being exact: what is drawn badly shows in results that are not finite.
+The forward pass computes intervals that contain values for certain (constants, counters, exponentials). The backward
+pass propagates what ops need of their operands (:meth:`meshwright.ir.op.Op.domain`), through arithmetic and the bodies
+of loops and branches. Correctness does not depend on this: inputs that are drawn badly lead to results that are not
+finite.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from meshwright.ir.interval import ANYWHERE, BITS, NON_NEGATIVE, Interval
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ops.control.regions import OPERAND, OUTPUT, PARAMETER, RESULT, End, RegionOp
 
-#: loops are walked so often: what a carry needs in the next round it needs in this one
+#: backward passes over the body of a loop; what the next iteration needs of a carry, this one must return
 _ROUNDS = 2
 
 
 def input_domains(jaxpr: ClosedJaxpr) -> list[Interval]:
-    """For each parameter of a jaxpr without calls, where it should lie."""
+    """The interval in which each parameter of a jaxpr without calls should lie."""
     walk = _Walk()
     walk.forward(jaxpr)
     walk.backward(jaxpr)
@@ -34,17 +35,17 @@ class _Walk:
     def __init__(self) -> None:
         self.known: dict[Var, Interval] = {}
         self.wishes: dict[Var, Interval] = {}
-        #: what a value is a positive multiple of
+        #: maps a value to one of which it is a positive multiple
         self.multiple_of: dict[Atom, Atom] = {}
 
     def where(self, atom: Atom) -> Interval:
-        """Where a value is known to lie."""
+        """The interval in which a value is known to lie."""
         if isinstance(atom, Literal):
             return _span(atom.val)
         return BITS if dtypes.is_bool(atom.aval.dtype) else self.known.get(atom, ANYWHERE)
 
     def wish(self, atom: Atom, wish: Interval) -> None:
-        """One more wish for a value; none for what is known to fulfil it."""
+        """Add a wish for a value, unless the value is known to fulfil it."""
         special = wish.definite or wish.columns
         if isinstance(atom, Var) and not wish.says_nothing and (special or not wish.holds(self.where(atom))):
             self.wishes[atom] = self.wishes[atom].meet(wish) if atom in self.wishes else wish
@@ -59,7 +60,7 @@ class _Walk:
                 self.known[eqn.outvars[0]] = self.image(eqn)
 
     def image(self, eqn: JaxprEqn) -> Interval:
-        """Where a result lies; the square of something, or of it and a positive multiple, is not negative."""
+        """The interval of a result. A square, or the product of a value and its positive multiple, is not negative."""
         known = [self.where(a) for a in eqn.invars]
         if eqn.op.even:
             (a, x), (b, y) = ((self.multiple_of.get(v, v), k) for v, k in zip(eqn.invars, known))
@@ -111,7 +112,7 @@ _ENDS: dict[str, Callable[[JaxprEqn, End], Atom]] = {
 
 
 def _atom(eqn: JaxprEqn, end: End) -> Atom:
-    """The operand, result, parameter or output that an end of a tie is."""
+    """The operand, result, parameter or output at an end of a tie."""
     return _ENDS[end.side](eqn, end)
 
 

@@ -1,4 +1,4 @@
-"""Inputs drawn at random, each in the domain that the program has for it."""
+"""Random inputs, each drawn from the domain that the program has for it."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.interval import ANYWHERE, BITS, Interval
 
-#: integers that nobody has a wish about: up to here in arrays, and alone (counters, exponents)
+#: the largest integers that are drawn without a wish: in arrays, and as scalars (counters, exponents)
 _LARGEST, _LARGEST_ALONE = 99, 9
-#: numbers that are one of so many are drawn in turn
+#: integer scalars with fewer possible values than this take them in turn
 _FEW = 8
-#: how far inside of an open end numbers are drawn
+#: how far inside of an open end floats are drawn, as a share of the interval
 _MARGIN = 0.05
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How to draw: floats near 1 times ``scale``, of both signs where the domain allows unless ``positive``."""
+    """How to draw: floats of magnitude ``scale``, of both signs if the domain allows it, unless ``positive``."""
 
     scale: float = 1.0
     positive: bool = False
 
 
-#: normal numbers that are drawn for all arrays together, each of which begins at a place of its own: a prime, so that
-#: they repeat in step with no dimension
+#: how many normal numbers are drawn once, for all large arrays, each of which starts at its own offset; a prime, so
+#: that their period is not that of a dimension
 _POOL = 1_000_003
 
-#: tried in turn while too much of the results is not finite
+#: tried in order while too many results are not finite
 MANNERS = (Manner(), Manner(0.1), Manner(0.5, positive=True), Manner(0.01))
 
 
 def draw_inputs(
     avals: Sequence[ShapedArray], domains: Sequence[Interval], seed: int = 0, manner: Manner = MANNERS[0]
 ) -> list[np.ndarray]:
-    """Distinct, moderate values of each type, inside of their domains: those of ``seed``."""
+    """Distinct values of moderate size for each type, inside their domains, determined by ``seed``."""
     rng = np.random.default_rng(seed)
     values = [_drawn(rng, aval, domain, manner) for aval, domain in zip(avals, domains)]
     _take_turns(values, domains, seed)
@@ -49,7 +49,7 @@ def draw_inputs(
 
 
 def _take_turns(values: list[np.ndarray], domains: Sequence[Interval], seed: int) -> None:
-    """Numbers that are one of a few, which often choose a branch, take all their values in as many seeds."""
+    """Let integer scalars with few possible values, which often choose a branch, take all values over as many seeds."""
     first, stride = np.random.default_rng(0), 1
     for i, (value, domain) in enumerate(zip(values, domains)):
         if value.shape or value.dtype.kind not in "biu":
@@ -63,7 +63,7 @@ def _take_turns(values: list[np.ndarray], domains: Sequence[Interval], seed: int
 
 
 def _ends(domain: Interval, dtype: np.dtype) -> tuple[float, float]:
-    """The least and the largest number of a domain that a type of integers or bools has."""
+    """The smallest and largest number of a domain that a dtype of integers or bools can represent."""
     limits = (BITS.low, BITS.high) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return max(domain.low, limits[0]), min(domain.high, limits[1])
 
@@ -85,7 +85,7 @@ def _drawn(rng: np.random.Generator, aval: ShapedArray, domain: Interval, manner
 
 
 def _mask(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Both kinds, three in four true; the first of each row is, so that no row is masked as a whole."""
+    """A mask with both values, three in four true; the first of each row is, so that no row is fully masked."""
     value = rng.random(shape) < 0.75
     if shape and shape[-1] > 1:
         value[..., 0] = True
@@ -96,21 +96,21 @@ def _mask(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 def _integers(rng: np.random.Generator, aval: ShapedArray, domain: Interval) -> np.ndarray:
     exact = dtypes.is_integer(aval.dtype)
     if exact and dtypes.is_unsigned(aval.dtype) and domain == ANYWHERE and aval.dtype.itemsize >= 4:
-        return rng.integers(0, 2 ** (8 * aval.dtype.itemsize), aval.shape, np.uint64)  # bits: keys of generators
+        return rng.integers(0, 2 ** (8 * aval.dtype.itemsize), aval.shape, np.uint64)  # random bits, for random keys
     info = ml_dtypes.iinfo(aval.dtype) if exact else ml_dtypes.iinfo(np.int32)
     span = _LARGEST if aval.shape else _LARGEST_ALONE
-    # what only has a lower end is drawn above it: one that is not negative is often a count, and divided by
+    # If there is only a lower end, draw above it: a number that must not be negative is often a count, and a divisor.
     low = domain.low if domain.high < math.inf else domain.low + 1 if domain.low > -math.inf else 1 - bool(aval.shape)
     high = domain.high if domain.high < math.inf else max(low, 0) + span
     low = max(low if low > -math.inf else high - span, int(info.min))
     least = math.ceil(low)
-    most = max(least, math.floor(min(high, int(info.max))))  # there may be no integer between them
+    most = max(least, math.floor(min(high, int(info.max))))  # even if there is no integer between them
     value = rng.integers(least, most, aval.shape, endpoint=True, dtype=np.int64)
     return _with_ends(rng, value, least, most)
 
 
 def _with_ends(rng: np.random.Generator, value: np.ndarray, low: int, high: int) -> np.ndarray:
-    """The array with the first and the last of the possible numbers in it: mistakes are by one."""
+    """Put the smallest and the largest possible number into the array, as off-by-one errors show there."""
     if value.size > 1:
         places = rng.choice(value.size, 2, replace=False) if value.size < _POOL else np.array([0, value.size - 1])
         value.reshape(-1)[places] = low, high
@@ -123,7 +123,7 @@ def _pool() -> np.ndarray:
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Normal numbers; those of large arrays repeat, as drawing them would take longer than to compute with them."""
+    """Normal numbers. In large arrays they repeat, as drawing them would take longer than computing with them."""
     size = math.prod(shape)
     if size < _POOL:
         return rng.standard_normal(shape, np.float32)

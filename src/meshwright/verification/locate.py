@@ -1,8 +1,8 @@
-"""The first op after which a per-device program and the program it was made of differ.
+"""Finds the first op after which a per-device program differs from the program that it was made from.
 
 Both are evaluated op by op, side by side. The partitioner knows which value on a device stands for which value of the
-program; each such pair is compared as soon as there are both. Loops and branches whose results differ are gone into,
-round by round.
+program, and each such pair is compared as soon as both exist. Loops and branches whose results differ are entered,
+iteration by iteration.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from meshwright.spmd.partition.record import Partition
 from meshwright.transforms.batching import BatchTrace
 from meshwright.verification.compare import Difference, compare
 
-#: rounds of a loop that are gone into
+#: the most iterations of a loop that are entered
 _MOST_ROUNDS = 100
 Values = dict[Var, Any]
-#: told how many of how many equations are done
+#: called with the number of equations done, and of all equations
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """Where two programs part: the value of the program, the equation that makes it on a device, and by how much."""
+    """The first difference between two programs: the value, the equation that computes it on a device, and its size."""
 
     whole: JaxprEqn | None
     local: JaxprEqn
     layout: Layout
     difference: Difference
     part: Partition
-    #: the loop or branch around it, and the round
+    #: the loop or branch around it and the iteration, in words
     inside: str = ""
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class FirstDifference:
 
     @property
     def _late(self) -> str:
-        """Where infinities met the terms of a sum: why that may be no mistake."""
+        """A note if infinities met the terms of an unfinished sum, which may not be an error."""
         of_terms = self.layout.partial or isinstance(self.local.op, AllReduce | ReduceScatter)
         if not of_terms or np.isfinite(self.difference.absolute):
             return ""
@@ -80,12 +80,12 @@ class FirstDifference:
 def first_difference(
     part: Partition, args: Sequence[Any], rtol: float, atol: float, progress: Progress | None = None
 ) -> FirstDifference | None:
-    """Where ``part`` and the program it was made of part, run on ``args``; None if no value differs."""
+    """The first difference when ``part`` and its source program run on ``args``; None if all values agree."""
     return _Pair(part, rtol, atol, progress).run(args)
 
 
 def first_not_finite(jaxpr: ClosedJaxpr, args: Sequence[Any]) -> JaxprEqn | None:
-    """The first equation that makes NaN of none, or else infinities; None if all is finite."""
+    """The first equation that introduces NaN, or else infinities; None if everything is finite."""
     side, infinite = _Side(), None
     kept = _Kept(side, jaxpr.jaxpr, [])
     side.enter(jaxpr, args)
@@ -102,7 +102,7 @@ def first_not_finite(jaxpr: ClosedJaxpr, args: Sequence[Any]) -> JaxprEqn | None
 
 @dataclass
 class _Side:
-    """One of the two programs at some point: the values that are still needed."""
+    """One of the two programs during evaluation, with the values that are still needed."""
 
     values: Values = field(default_factory=dict)
 
@@ -110,7 +110,7 @@ class _Side:
         return atom.val if isinstance(atom, Literal) else self.values[atom]
 
     def enter(self, jaxpr: ClosedJaxpr, args: Sequence[Any]) -> None:
-        """Begin a jaxpr: what it made in an earlier round is forgotten."""
+        """Start a jaxpr, dropping its values from an earlier iteration."""
         for eqn in jaxpr.eqns:
             for var in eqn.outvars:
                 self.values.pop(var, None)
@@ -142,11 +142,11 @@ class _Pair:
                 entered = [enter(x, lo, self.units) for x, lo in zip(args, self.part.in_layouts)]
             return self.bodies(self.part.source, args, local, entered, "")
 
-    # --- both programs, or bodies of theirs -----------------------------------------------------------------
+    # --- programs and bodies --------------------------------------------------------------------------------
     def bodies(
         self, whole: ClosedJaxpr, args: Sequence[Any], local: ClosedJaxpr, local_args: Sequence[Any], inside: str
     ) -> FirstDifference | None:
-        """Evaluate two jaxprs side by side; values that nothing needs any more are forgotten."""
+        """Evaluate two jaxprs side by side, dropping values after their last use."""
         self.whole.enter(whole, args)
         self.local.enter(local, local_args)
         producers = {v: e for e in whole.eqns for v in e.outvars}
@@ -179,7 +179,7 @@ class _Pair:
     def check(
         self, eqn: JaxprEqn, var: Var, producers: dict[Var, JaxprEqn], pending: Any, kept: _Kept, inside: str
     ) -> FirstDifference | None:
-        """Compare what ``eqn`` made with what it stands for, once that is there."""
+        """Compare a result of ``eqn`` with the value that it stands for, after evaluating the program up to there."""
         meant, layout = self.stands_for.get(var, (None, None))
         if meant is None or layout is None or (meant not in producers and meant not in self.whole.values):
             return None
@@ -194,7 +194,7 @@ class _Pair:
         return self.inner(producer, eqn, inside) or here
 
     def joined(self, var: Var, layout: Layout, meant: Var) -> np.ndarray:
-        """The value of the whole mesh."""
+        """The value over the whole mesh."""
         with set_trace(self.top):
             x = self.local.values[var]
             if layout.partial:
@@ -204,7 +204,7 @@ class _Pair:
         return np.asarray(self.of_every(x))
 
     def of_every(self, x: Any) -> Any:
-        """A value that is the same on all devices, as an array: all copies, where each device has computed its own."""
+        """A value that should be equal on all devices, as an array; all copies, if each device computed its own."""
         for trace in reversed(self.traces):
             with set_trace(trace.parent):
                 x = every_of(*trace.unwrap(x))
@@ -212,7 +212,7 @@ class _Pair:
 
     # --- loops and branches ---------------------------------------------------------------------------------
     def inner(self, whole: JaxprEqn | None, local: JaxprEqn, inside: str) -> FirstDifference | None:
-        """The first difference inside of a loop or branch."""
+        """The first difference inside a loop or branch, or None."""
         if whole is None or not isinstance(whole.op, ControlOp) or not isinstance(local.op, ControlOp):
             return None
         sides = _Entered(self.whole, EVAL, whole.op, whole), _Entered(self.local, self.top, local.op, local)
@@ -231,7 +231,7 @@ class _Pair:
         return None
 
     def run_of(self, sides: Sequence[_Entered], body: int, run: int, inside: str) -> FirstDifference | None:
-        """One run of a body on both sides; what is carried goes on."""
+        """Run a body once on both sides, and update the carries."""
         whole, local = (side.op.bodies()[body] for side in sides)
         difference = self.bodies(whole.jaxpr, sides[0].args(body, run), local.jaxpr, sides[1].args(body, run), inside)
         if difference is None and not whole.tests:
@@ -242,7 +242,7 @@ class _Pair:
 
 
 class _Entered:
-    """A loop or branch that is gone into on one side, and what its next run takes."""
+    """A loop or branch that is entered on one side, with the operands of its next run."""
 
     def __init__(self, side: _Side, trace: Any, op: ControlOp, eqn: JaxprEqn) -> None:
         self.side, self.trace, self.op = side, trace, op
@@ -255,7 +255,7 @@ class _Entered:
 
 
 class _Kept:
-    """Forgets the values of one side once their last use is over; results, and operands of loops, are kept."""
+    """Drops the values of one side after their last use. Results and operands of regions are kept."""
 
     def __init__(self, side: _Side, jaxpr: Jaxpr, compared: Sequence[Var]) -> None:
         self.side = side
@@ -276,5 +276,5 @@ class _Kept:
 
 
 def _row(x: Any, at: int) -> Any:
-    """Number ``at`` along dimension 0."""
+    """Row ``at`` along dimension 0."""
     return squeeze(slice_in_dim(x, at, at + 1, axis=0), [0])

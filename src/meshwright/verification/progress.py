@@ -1,4 +1,4 @@
-"""Progress on a terminal, for what takes seconds."""
+"""Progress on a terminal, for operations that take seconds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from meshwright.core.late import LateModule
 rich_console = LateModule("rich.console")
 rich_progress = LateModule("rich.progress")
 
-#: told what is being done, and how many of how many steps of it are
+#: called with the current step in words, the number of parts done, and of all parts
 Report = Callable[[str, int, int], None]
 
 
 @contextmanager
 def on_terminal(what: str) -> Iterator[Report]:
-    """While the block runs, a line on the standard error if that is a terminal: what is being done, for how long."""
+    """Show the current step and the elapsed time on standard error while the block runs, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda step, done, total: None
         return

@@ -1,4 +1,4 @@
-"""What a verification found, to look at."""
+"""The results of a verification, for display."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import overload
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 
-#: most rows of a table
+#: the most rows of a table
 _ROWS = 20
 
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """How far one output of the partitioned program is from the unpartitioned one's.
+    """The difference between one output of the partitioned program and of the unpartitioned one.
 
-    ``relative`` is the largest absolute difference over the largest magnitude of the output; ``finite`` is the share of
-    elements that are finite on both sides. ``allowed`` is what the largest absolute difference might have been, where
-    that was taken from the errors that rounding makes in the unpartitioned program; ``None``: by the tolerances.
+    ``relative`` is the largest absolute difference over the largest magnitude of the output. ``finite`` is the share of
+    elements that are finite on both sides. ``allowed`` is the largest absolute difference that rounding in the
+    unpartitioned program accounts for; None if only the tolerances apply.
     """
 
     output: str
@@ -32,11 +32,11 @@ class OutputDifference:
 
 @dataclass(frozen=True, repr=False)
 class Verification(Sequence[OutputDifference]):
-    """The differences, output by output, and how they were found.
+    """The differences for each output, and how they were found.
 
-    ``elements`` were compared in so many ``runs``, each on other inputs; of those that are floats the share ``finite``
-    was finite on both sides. ``precision`` is "float64" where all was computed in it, and names what was not otherwise.
-    ``notes`` say where results were compared less strictly, or on other inputs, since the program amplifies rounding.
+    ``elements`` were compared in ``runs`` runs on different inputs; the share ``finite`` of the floats was finite on
+    both sides. ``precision`` is "float64", with the names of ops that were computed in other types. ``notes`` say where
+    results were compared less strictly or on other inputs, because the program amplifies rounding.
     """
 
     outputs: tuple[OutputDifference, ...]
@@ -67,7 +67,7 @@ class Verification(Sequence[OutputDifference]):
 
     @property
     def headline(self) -> str:
-        """What was found, in one sentence."""
+        """The result in one sentence."""
         worst = self.worst
         if worst is None:
             return "verified: there are no outputs"
@@ -102,5 +102,5 @@ class Verification(Sequence[OutputDifference]):
 
 
 def percent(share: float) -> str:
-    """A share in per cent, rounded down, so that only all is 100 %."""
+    """A share in per cent, rounded down so that only 1 becomes 100 %."""
     return "100 %" if share == 1 else f"{int(share * 1000) / 10:.1f} %"

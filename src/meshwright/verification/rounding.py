@@ -1,8 +1,8 @@
-"""A program whose sums are rounded otherwise: what that makes of its results, partitioning may make of them, too.
+"""Estimates how far rounding changes a program's results, by rounding its sums differently.
 
-Partitioning changes the order of sums, and so their last bits. How far such bits take the results of a program that
-amplifies them is found by putting others in: random rounding, as in Vignes, "Discrete stochastic arithmetic for
-validating results of numerical software" (2004). Whole numbers stay, which sums of whole numbers are in any order.
+Partitioning changes the order of sums, and so their last bits. How much the program amplifies these is found by
+changing last bits at random, as in Vignes, "Discrete stochastic arithmetic for validating results of numerical
+software" (2004). Integral values are not changed, since sums of integers do not depend on the order.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from meshwright.ops.shape.rearrange import reshape
 from meshwright.sharding.rule import REDUCTION
 from meshwright.spmd.flatten import eqn_rule
 
-#: by how much of the largest element each is changed at most: a unit in the last place of float64
+#: the largest change of an element, relative to the largest element: a unit in the last place of float64
 _CHANGE = 2.0**-52
 
 
 def rounded_otherwise(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """A program in float64 with other last bits in the results of products and sums."""
+    """The program, in float64, with other last bits in the results of products and sums."""
     return replaced_in_all(jaxpr, lambda _: _rule)
 
 
@@ -45,7 +45,7 @@ def _rule(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
 
 
 def _is_sum(eqn: JaxprEqn) -> bool:
-    """Whether the result is sums of floats, which devices may add up in another order."""
+    """Whether the results are sums of floats, which devices may compute in another order."""
     if eqn.op.holds_jaxprs or len(eqn.outvars) != 1 or not dtypes.is_float(eqn.outvars[0].aval.dtype):
         return False
     rule = eqn_rule(eqn)
@@ -54,7 +54,7 @@ def _is_sum(eqn: JaxprEqn) -> bool:
 
 
 def _changed(x: Any) -> Any:
-    """Each element changed by its own share of the change."""
+    """Change each element by its own share of the largest change."""
     aval = typeof(x)
     if not aval.size:
         return x

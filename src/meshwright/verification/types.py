@@ -1,4 +1,4 @@
-"""What float64 hides: types of a per-device program that are not those of the program it was made of."""
+"""Type errors that float64 hides: values of a per-device program whose types are not those of the program."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from meshwright.core import dtypes
 from meshwright.ir.jaxpr import JaxprEqn, all_eqns
 from meshwright.spmd.partition.record import Partition
 
-#: from which type, or by which op, to which type
+#: a conversion (from type, to type), or an op that rounds with its parameters
 _Rounding = tuple[str, str]
 
 
 def other_types(part: Partition) -> str | None:
-    """Says where a value on a device has another type than what it stands for, or is rounded to a type that the program
-    rounds nothing to; None if nowhere."""
+    """Describe a value on a device that has another type than the program's, or an unexpected rounding; None if none.
+
+    A rounding is unexpected if the unpartitioned program does not round to that type anywhere.
+    """
     for number, (got, want) in enumerate(zip(part.jaxpr.out_avals, part.source.out_avals)):
         if got.dtype != want.dtype:
             return f"output {number} is {got} on a device, of a result that is {want}"
@@ -28,7 +30,7 @@ def other_types(part: Partition) -> str | None:
 
 
 def _rounding(eqn: JaxprEqn) -> _Rounding | None:
-    """What an equation rounds its operands to, beyond the precision of its type."""
+    """How an equation rounds, if it does so beyond the precision of its operands' types; otherwise None."""
     if eqn.op.rounds:
         return eqn.op.name, str(dict(eqn.op.params))
     operands, results = (

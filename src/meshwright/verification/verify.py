@@ -1,10 +1,10 @@
-"""A per-device program against the program it was made of, on the same inputs.
+"""Compares a per-device program with the program that it was made from, on the same inputs.
 
-Both are computed in float64, where the order of sums hardly shows: what differs by more than 1e-9 was not partitioned
-right. An optimizer may amplify even that; so a difference is also allowed that is no larger than rounding makes it: as
-far as the unpartitioned program in its own types is from itself in float64, times the ratio of the two precisions.
-Where that says nothing, as all is lost in its own types, its sums are rounded otherwise in float64 (``rounding``);
-results that this takes far prove nothing.
+Both are computed in float64, where the order of sums hardly matters: a difference of more than 1e-9 means that the
+partitioning is wrong. But a program such as an optimizer may amplify even smaller differences. So a difference is also
+allowed if it is no larger than what rounding causes: the difference between the unpartitioned program in its own types
+and in float64, times the ratio of the two precisions. If the results in its own types are too inaccurate for that, its
+sums are rounded differently in float64 (``rounding``). Results that this changes too much prove nothing.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ from meshwright.verification.rounding import rounded_otherwise
 from meshwright.verification.types import other_types
 from meshwright.verification.widen import wide_dtype, widened
 
-#: how much of the error of the unpartitioned program in its own types may be left in float64: a thousand times the
+#: the share of the unpartitioned program's error in its own types that may remain in float64: a thousand times the
 #: ratio of the precisions of float64 and float32
 _AMPLIFIED = 1e3 * 2.0**-29
-#: how many times that error may be there where some ops kept their types, but for this share of the largest element
+#: with ops that keep their types, this multiple of that error is allowed, up to this share of the largest element
 _NARROW, _MOST_NARROW = 8, 0.05
-#: the share of the largest element beyond which the error in a program's own types says nothing of that in float64
+#: the share of the largest element beyond which an error in the program's own types says nothing about float64
 _LOST = 1e-3
-#: how many times as far as with other roundings results may be, and the share of the largest element that is too far
+#: the allowed multiple of the change by other roundings, and the share of the largest element that it must not exceed
 _MOVED, _TOO_FAR = 64, 1e-3
 
-#: inputs are drawn so often, as long as running takes no longer: positions show one case a run
+#: the most draws of inputs, and the seconds after which no more are made; positions show one case per run
 _MOST_DRAWS, _SECONDS = 8, 0.3
 
-#: Sums in one go instead of in trees, which take longer to compile and, unoptimized, to run; one module for LLVM.
+#: sums as plain loops, not as trees, which take longer to compile and, unoptimized, to run; one module for LLVM
 _PLAIN = (("xla_disable_hlo_passes", "tree_reduction_rewriter"), ("xla_cpu_parallel_codegen_split_count", 1))
-#: XLA's kernels have no convolutions in float64, which become loops: 14 times as fast when LLVM optimizes them
+#: XLA's kernels have no float64 convolutions. They become loops, which are 14 times as fast if LLVM optimizes them
 _LOOPS = (("xla_backend_optimization_level", 1), ("xla_llvm_disable_expensive_passes", False))
-#: where there are so many operations of convolutions an equation, that takes less time than it saves
+#: the operations of convolutions per equation from which on optimizing takes less time than it saves
 _WORTH_IT = 500_000
 
-#: told what is being done, and how many of how many steps of it are
+#: called with the current step in words, the number of parts done, and of all parts
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be verified and how: see :meth:`meshwright.api.partitioned.PartitionedProgram.verify`."""
+    """What to verify, and how: see :meth:`meshwright.api.partitioned.PartitionedProgram.verify`."""
 
     part: Partition
     name: str
@@ -85,7 +85,7 @@ class Request:
 
 @dataclass(frozen=True)
 class _Wide:
-    """The partition in float64, and the ops that kept their types."""
+    """The partition in float64, and the names of ops that kept their types."""
 
     part: Partition
     narrow: frozenset[str]
@@ -103,10 +103,10 @@ class _Wide:
 
 
 def verify(request: Request, args: Sequence[Any] | None) -> Verification:
-    """Run both programs on ``args``, or on inputs drawn at random.
+    """Run both programs on ``args``, or on random inputs.
 
     Raises:
-      VerificationError: they differ, or too little of the results is finite to tell.
+      VerificationError: they differ, or too few results are finite to tell.
     """
     started = time.perf_counter()
     for tolerance in ("rtol", "atol", "finite"):
@@ -134,7 +134,7 @@ def verify(request: Request, args: Sequence[Any] | None) -> Verification:
 
 
 def _refuse_unknown(jaxpr: ClosedJaxpr, name: str) -> None:
-    """Raise for constants of which only the types are known.
+    """Refuse constants of which only the types are known.
 
     Raises:
       VerificationError: says how many there are, and what to do.
@@ -148,18 +148,18 @@ def _refuse_unknown(jaxpr: ClosedJaxpr, name: str) -> None:
 
 
 class _Chaotic(VerificationError):
-    """What was computed of these inputs says nothing."""
+    """The results for these inputs do not prove anything."""
 
 
 class _Run(NamedTuple):
-    """The differences of one run, and what is to be said about it."""
+    """The differences of one run, with an optional note about it."""
 
     outputs: list[OutputDifference]
     note: str = ""
 
 
 def _once(request: Request, wide: _Wide, whole: Executable, parts: Executable, args: Sequence[Any] | None) -> _Run:
-    """Run both programs once, and compare: on other inputs where the first ones say nothing."""
+    """Run both programs and compare. If the results prove nothing, other inputs are tried."""
     chaotic: _Chaotic | None = None
     for values, expected in _runs(request, whole, args):
         try:
@@ -175,7 +175,7 @@ def _once(request: Request, wide: _Wide, whole: Executable, parts: Executable, a
 def _compared(
     request: Request, wide: _Wide, values: Sequence[Array], expected: Sequence[Array], parts: Executable, drawn: bool
 ) -> _Run:
-    """Compare what the partitioned program makes of inputs."""
+    """Compare the results of the partitioned program with the expected ones."""
     differences = [compare(g, w, request.rtol, request.atol) for g, w in zip(parts(values), expected)]
     allowed = _allowed(request, wide, values, expected, differences)
     outputs, note = _outputs(request, differences, allowed), ""
@@ -199,25 +199,25 @@ def _wrong(outputs: Sequence[OutputDifference], differences: Sequence[Difference
 
 
 def _compiled(jaxpr: ClosedJaxpr, name: str) -> Executable:
-    """It runs a few times: code made fast, not fast code."""
+    """Compile with a short compile time rather than fast code, as the program runs only a few times."""
     flags = () if platforms.is_plugin() else (*_PLAIN, *(_LOOPS if _is_convolved(jaxpr) else ()))
     return compile_jaxpr(jaxpr, name, [default_sharding()] * len(jaxpr.out_avals), quick=True, options=flags)
 
 
 def _is_convolved(jaxpr: ClosedJaxpr) -> bool:
-    """Whether convolutions are much of what the program does."""
+    """Whether convolutions are a large part of the program."""
     eqns = list(all_eqns(jaxpr.jaxpr))
     return sum(n for e in eqns if (n := operations(e)) > _WORTH_IT and _has_windows(e)) > _WORTH_IT * len(eqns)
 
 
 def _has_windows(eqn: JaxprEqn) -> bool:
-    """Whether an equation is a product with windows."""
+    """Whether an equation is a product with windows, that is, a convolution."""
     rule = eqn_rule(eqn)
     return rule.is_product and any(f.kind == WINDOW for f in rule.factors)
 
 
 def _from_narrow(jaxpr: ClosedJaxpr, avals: Sequence[ShapedArray]) -> ClosedJaxpr:
-    """The program for arguments of types ``avals``, which it converts: both programs then read the same arrays."""
+    """The program with arguments of types ``avals``, which it converts, so that both programs read the same arrays."""
     inner = jaxpr.jaxpr
     invars, eqns = list(inner.invars), []
     for i, (var, aval) in enumerate(zip(inner.invars, avals)):
@@ -228,11 +228,13 @@ def _from_narrow(jaxpr: ClosedJaxpr, avals: Sequence[ShapedArray]) -> ClosedJaxp
 
 
 def _runs(request: Request, whole: Executable, args: Sequence[Any] | None) -> Iterator[tuple[list[Array], list[Array]]]:
-    """Arguments and what the unpartitioned program makes of them; drawn, those of which that is finite, smaller ones
-    later.
+    """Arguments and the unpartitioned program's results for them. Given arguments are used as they are.
+
+    Otherwise they are drawn: first larger, then smaller ones, without those with too few finite results, unless all
+    have.
 
     Raises:
-      CallbackError: the program calls a function that raises, whatever is drawn.
+      CallbackError: the program calls a function that raises for all that is drawn.
     """
     source = request.part.source
     if args is not None:
@@ -247,7 +249,7 @@ def _runs(request: Request, whole: Executable, args: Sequence[Any] | None) -> It
         values = [from_numpy(x, a.dtype, copy=False, transfer="none") for x, a in zip(drawn, source.in_avals)]
         try:
             results = whole(values)
-        except CallbackError as error:  # a check of the user's, perhaps
+        except CallbackError as error:  # for example, a check in the user's function
             failed = failed or error
             continue
         share = min((_finite(x) for x in results), default=1.0)
@@ -266,7 +268,7 @@ def _runs(request: Request, whole: Executable, args: Sequence[Any] | None) -> It
 
 
 def _argument(x: Any, aval: ShapedArray) -> Array:
-    """An argument as the program takes it: of random keys, the words."""
+    """An argument in the form that the program takes: the words of random keys, arrays of the program's types."""
     if type(x) is Array and is_key(x.dtype):
         return Array(aval, x.buffer, default_sharding())
     return from_numpy(np.asarray(x), aval.dtype, transfer="none")
@@ -279,18 +281,18 @@ def _finite(x: Array) -> float:
     return float(np.mean(np.isfinite(value)))
 
 
-# --- what rounding makes ------------------------------------------------------------------------------------
+# --- effects of rounding ------------------------------------------------------------------------------------
 def _allowed(
     request: Request, wide: _Wide, values: Sequence[Array], expected: Sequence[Array], differences: Sequence[Difference]
 ) -> list[float | None]:
-    """For outputs that differ, how far rounding alone may take them; None where nothing is known of that."""
+    """For outputs that differ, the difference that rounding alone may cause; None if unknown."""
     source = request.part.source
     suspects = [f.excess > 0 and dtypes.is_inexact(a.dtype) for f, a in zip(differences, source.out_avals)]
     same_types = [v.aval.dtype for v in source.jaxpr.invars] == [v.aval.dtype for v in wide.part.source.jaxpr.invars]
     if not any(suspects) or (same_types and not wide.narrow and not _has_narrow_floats(source)):
         return [None] * len(differences)
     request.progress("comparing with the rounding of the unpartitioned program", 3, 4)
-    with wide_types(False):  # the numbers in it are as wide as they were when it was traced
+    with wide_types(False):  # constants have the types they had when the program was traced
         own = _compiled(source, request.name)(values)
     errors = [compare(np.asarray(x).astype(np.asarray(w).dtype), w) for x, w in zip(own, expected)]
     return [_rounding(e, wide) if suspect else None for e, suspect in zip(errors, suspects)]
@@ -304,7 +306,7 @@ def _rounding(error: Difference, wide: _Wide) -> float | None:
 
 
 def _is_lost(output: OutputDifference, found: Difference) -> bool:
-    """Whether floats differ, and nothing is left of them in the program's own types that says by how much they may."""
+    """Whether floats differ and their error in the program's own types is too large to say by how much they may."""
     if found.excess <= 0 or output.aval is None or not dtypes.is_inexact(output.aval.dtype):
         return False
     if output.allowed is None:
@@ -316,10 +318,10 @@ def _amplified(
     request: Request, wide: _Wide, values: Sequence[Array], expected: Sequence[Array],
     outputs: Sequence[OutputDifference], differences: Sequence[Difference],
 ) -> list[OutputDifference]:  # fmt: skip
-    """The outputs, those that differ with what other roundings of the unpartitioned program's sums allow.
+    """The outputs, where those that differ are allowed what other roundings of the unpartitioned program's sums cause.
 
     Raises:
-      _Chaotic: those take results so far that nothing is told by them.
+      _Chaotic: these roundings change the results so much that they prove nothing.
     """
     request.progress("rounding the sums of the unpartitioned program otherwise", 3, 4)
     other = _from_narrow(rounded_otherwise(wide.part.source), request.part.source.in_avals)
@@ -343,11 +345,11 @@ def _amplified(
 
 
 def _has_narrow_floats(jaxpr: ClosedJaxpr) -> bool:
-    """Whether there are floats that float64 is wider than."""
+    """Whether there are floats narrower than float64."""
     return any(v.aval.dtype != wide_dtype(v.aval.dtype) for e in all_eqns(jaxpr.jaxpr) for v in e.outvars)
 
 
-# --- what is said -------------------------------------------------------------------------------------------
+# --- results and messages -----------------------------------------------------------------------------------
 def _outputs(
     request: Request, differences: Sequence[Difference], allowed: Sequence[float | None]
 ) -> list[OutputDifference]:
@@ -359,7 +361,7 @@ def _outputs(
 
 
 def _said_of(amplified: Sequence[OutputDifference]) -> str:
-    """What is said of outputs that differ by no more than other roundings make of them."""
+    """A note about outputs that differ by no more than other roundings change them."""
     each = ", ".join(f"{d.output} by {d.absolute:.1e} (allowed: {d.allowed:.1e})" for d in amplified)
     return f"roundings are amplified: other ones of the program's sums change its results by as much as {each}"
 
@@ -382,7 +384,7 @@ def _result(runs: Sequence[_Run], wide: _Wide, seconds: float) -> Verification:
 def _differs(
     request: Request, wide: _Wide, values: Sequence[Array], wrong: Sequence[OutputDifference]
 ) -> VerificationError:
-    """What is wrong, and where it begins."""
+    """The error for outputs that differ, with the first difference inside the program."""
     worst = max(wrong, key=lambda d: d.relative)
     more = f", and {len(wrong) - 1} more outputs differ" if len(wrong) > 1 else ""
     most = f"{worst.allowed:.1e} by rounding" if worst.allowed else f"{request.rtol:g} of each element"

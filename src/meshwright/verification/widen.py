@@ -1,8 +1,7 @@
-"""Programs in float64: what is left of a difference between two of them is no rounding.
+"""Programs in float64, so that differences between two of them are not due to rounding.
 
-Each op is given wide operands and wide parameters; its own type rule says whether that is an op whose results are the
-wide ones. Where it is not (the bits of a float32, a function of the user's), the op stays what it is, with conversions
-around it.
+Each op gets wide operands and wide parameters. Its own type rule says whether that yields the wide results. If not (the
+bits of a float32, a function of the user's), the op keeps its types, with conversions around it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from meshwright.ops.elementwise.table import ConvertElementType, copy
 
 
 def wide_dtype(dtype: np.dtype) -> np.dtype:
-    """float64 for floats, complex128 for complex numbers; others stay."""
+    """float64 for floats, complex128 for complex numbers, other dtypes unchanged."""
     if dtypes.is_complex(dtype):
         return dtypes.complex128
     return dtypes.float64 if dtypes.is_float(dtype) else dtype
@@ -38,7 +37,7 @@ def wide_aval(aval: ShapedArray) -> ShapedArray:
 class Widened:
     """A program in float64.
 
-    ``vars`` are its variables by those of the program it was made of; ``narrow`` names the ops that kept their types.
+    ``vars`` maps the original program's variables to its own. ``narrow`` has the names of ops that kept their types.
     """
 
     jaxpr: ClosedJaxpr
@@ -47,7 +46,7 @@ class Widened:
 
 
 def widened(jaxpr: ClosedJaxpr) -> Widened:
-    """The same program in float64 and complex128."""
+    """The program in float64 and complex128."""
     widener = _Widener()
     return Widened(widener.closed(jaxpr), widener.vars, widener.narrow)
 
@@ -88,7 +87,7 @@ class _Widener:
         return _kept(eqn, operands, results)
 
     def op(self, op: Op) -> Op:
-        """The op with wide dtypes and jaxprs among its parameters."""
+        """The op with wide dtypes and jaxprs in its parameters."""
         if op.rounds:
             return copy
         changed = {name: new for name, old in op.params.items() if (new := self.parameter(old)) is not old}
@@ -98,7 +97,7 @@ class _Widener:
         match value:
             case np.dtype():
                 return value if wide_dtype(value) == value else wide_dtype(value)
-            case Algorithm():  # which says how to round
+            case Algorithm():  # prescribes a rounding
                 return None
             case ClosedJaxpr():
                 return self.closed(value)
@@ -110,18 +109,18 @@ class _Widener:
 
 
 def _literal(atom: Literal, aval: ShapedArray) -> Literal:
-    """With a type; no Python number, as how wide those are is a setting."""
+    """The literal with another type; never a Python number, whose width depends on a setting."""
     return Literal(np.asarray(atom.val, atom.aval.dtype).astype(aval.dtype)[()], aval)
 
 
 def _wide_value(value: Any, aval: ShapedArray) -> Any:
-    """A constant of type ``aval`` with a wide dtype; as it is, where that is its own."""
+    """A constant of type ``aval`` with a wide dtype; unchanged if that is its own."""
     wide = wide_dtype(aval.dtype)
     return value if wide == aval.dtype else np.asarray(np.asarray(value, aval.dtype), wide)
 
 
 def _fits(op: Op, operands: Sequence[Atom], results: Sequence[Var]) -> bool:
-    """Whether the op makes of such operands such results."""
+    """Whether the op returns such results for such operands."""
     try:
         out = op.infer(*(a.aval for a in operands))
     except MeshwrightError:

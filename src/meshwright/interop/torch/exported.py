@@ -34,6 +34,7 @@ from meshwright.interop.torch.overrides import Overridden
 from meshwright.interop.torch.passes import drop_packed, sink_views
 from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured
+from meshwright.interop.torch.unchecked import values_not_asked_for
 
 #: held while a module is exported: torch's functions are others then, those of all threads
 EXPORTING = threading.RLock()
@@ -93,7 +94,7 @@ def _followed(
     Raises:
       Begun: one of ``begins`` was called, which an export does not follow by itself.
     """
-    with Overridden(), gradients_stopped(), functions_traced() as functions:
+    with Overridden(), values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
         with begins_told(*begins):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
         program = write_casts(program)

@@ -1,4 +1,4 @@
-"""All-reduces, a class for each monoid, and the cast that says that a value varies: the transpose of their sum."""
+"""All-reduces, one class per monoid, and the cast to a varying type, the transpose of their sum."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from meshwright.ops.shape.broadcast_reduce import reduce_sum
 from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
-#: most slices that a reduction over a virtual axis is written out as; XLA's CPU reduce over a major dimension is slow
+#: up to this many slices, a reduction over a virtual axis is unrolled: XLA's CPU reduce over a major dimension is slow
 _MOST_SLICES = 64
 
 
 def fold(x: Any, dim: int, combine: Callable[[Any, Any], Any]) -> Any:
-    """Reduce over ``dim`` by combining halves: adding slices runs at memory speed on CPU, ``reduce`` does not."""
+    """Reduce over ``dim`` by combining halves: on CPUs, adding slices runs at memory speed, ``reduce`` does not."""
     n = typeof(x).shape[dim]
     while n > 1:
         half = n // 2
@@ -66,7 +66,7 @@ class AllReduce(Collective):
 
     @property
     def reduction(self) -> str:
-        """The kind of partial results that it joins."""
+        """The kind of partial results that it reduces."""
         return self.monoid.kind
 
     def repeat(self, x: Any, size: int) -> Any:
@@ -98,9 +98,9 @@ class AllReduce(Collective):
 class Psum(AllReduce):
     """Sum over the devices along ``axes``.
 
-    What its transpose is depends on what a cotangent of the result means. Where types say that the operand varies and
-    the result does not, there is one cotangent for all devices, and each takes it (a cast). Where nothing is known,
-    each device's cotangent is that of its own copy of the result, and they are summed.
+    Its transpose depends on the meaning of the result's cotangent. If types say that the operand varies and the result
+    does not, there is one cotangent for all devices, and each gets it (a cast). If nothing is known, each device's
+    cotangent is that of its own copy of the result, and they are summed.
     """
 
     name: ClassVar[str] = "psum"
@@ -123,9 +123,9 @@ class Psum(AllReduce):
 
 @dataclass(frozen=True)
 class PsumMasked(Psum):
-    """Sum over the devices along ``axes`` of terms of which some stand for nothing (:data:`MASKED`).
+    """Sum over the devices along ``axes`` of terms of which some are empty (:data:`MASKED`).
 
-    As ``psum``, but that no pass multiplies the terms in place of the sum.
+    As ``psum``, except that no pass moves a multiplication of the sum to its terms.
     """
 
     name: ClassVar[str] = "psum_masked"
@@ -137,7 +137,7 @@ class _PExtremum(AllReduce):
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (x,), (t,) = primals, tangents
         y = self.bind(x)
-        # The tangent of those that are the extremum, shared evenly.
+        # The tangent is that of the elements equal to the extremum, divided evenly.
         mine = convert(eq(x, y), typeof(x).dtype)
         psum_ = Psum(self.axes, self.sizes).bind
         count = psum_(mine)
@@ -172,10 +172,10 @@ Por = member(_Bitwise, OR, "Por", "por", "Bitwise or over the devices along ``ax
 
 @dataclass(frozen=True)
 class PVary(MovesTiles):
-    """The operand, as a value that varies over ``axes`` though it does not: a cast of types, which sends nothing.
+    """A cast of the operand to a type that varies over ``axes``, although its value does not. It sends nothing.
 
-    It stands where what all devices share meets what each has for itself. Each device has a cotangent for its use of
-    it, and the transpose is their sum. Types end with the region that they are for: what is partitioned has none of it.
+    It is inserted where an invariant value meets a varying one. Each device has its own cotangent for its use, and the
+    transpose is their sum. These types exist only inside a region, and are removed before partitioning.
     """
 
     name: ClassVar[str] = "pvary"

@@ -1,8 +1,8 @@
-"""Collectives among groups of positions along named axes: the ``axis_index_groups`` of ``jax.lax``.
+"""Collectives among groups of positions along named axes: ``axis_index_groups`` of ``jax.lax``.
 
-A group's members send their values around it (one permutation a step, each a collective that every transformation and
-the partitioner know), and each position puts what came into the order of its group. All collectives are then local
-functions of these values. Sending costs (members - 1) values a position, whatever the number of groups.
+The members of a group send their values around it, one permutation per step, which all transformations and the
+partitioner support. Each position puts the received values into the order of its group; all collectives are then local
+functions of these values. Each position sends (members - 1) values, whatever the number of groups.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from meshwright.ops.shape.slice_pad import concatenate
 
 @dataclass(frozen=True)
 class AxisGroups:
-    """The positions along named axes, row-major, in groups; of one size but for reductions."""
+    """Groups of the positions along named axes, row-major; of equal size except for reductions."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -40,34 +40,34 @@ class AxisGroups:
         return len(self.groups[0])
 
     def place(self) -> Any:
-        """This position's place in its group: an int32 scalar."""
+        """This position's place in its group, an int32 scalar."""
         places = np.zeros(math.prod(self.sizes), np.int32)
         for group in self.groups:
             places[list(group)] = np.arange(self.size)
         return dynamic_index_in_dim(places, axis_index_of(self.names, self.sizes), keepdims=False)
 
     def gathered(self, x: Any) -> Any:
-        """``x`` of all members of this position's group, stacked in front in the group's order."""
+        """``x`` of all members of this position's group, stacked along a leading dimension in the group's order."""
         n = self.size
         arrived = [expand_dims(x, [0])]
         for distance in range(1, n):
             perm = [(group[(p + distance) % n], group[p]) for group in self.groups for p in range(n)]
             arrived.append(expand_dims(Ppermute(self.names, self.sizes, tuple(perm)).bind(x), [0]))
-        # Row r came from the member r places on; the member in place 0 is in row n - place.
+        # Row r is from the member r places further; the member in place 0 is in row n - place.
         twice = concatenate([*arrived, *arrived], 0)
         return dynamic_slice_in_dim(twice, sub(np.int32(n), self.place()), n, allow_negative_indices=False)
 
     @property
     def even(self) -> bool:
-        """Whether all groups have one size."""
+        """Whether all groups have the same size."""
         return len({len(group) for group in self.groups}) == 1
 
     def _mine(self, table: np.ndarray) -> Any:
-        """This position's row of a table with one for each position."""
+        """This position's row of a table that has a row per position."""
         return dynamic_index_in_dim(table, axis_index_of(self.names, self.sizes), keepdims=False)
 
     def count(self) -> Any:
-        """How many members this position's group has: an integer if that is the same for all."""
+        """The number of members of this position's group; an integer if it is the same for all."""
         if self.even:
             return self.size
         counts = np.zeros(math.prod(self.sizes), np.int32)
@@ -76,9 +76,9 @@ class AxisGroups:
         return self._mine(counts)
 
     def reduced(self, x: Any, reduction: Callable[[Any, Sequence[int]], Any], identity: Any) -> Any:
-        """``reduction`` of the values of this position's group; ``identity`` stands for those of others.
+        """``reduction`` of the values of this position's group; the values of others are replaced by ``identity``.
 
-        Groups of several sizes get the values of all positions and leave out what is not theirs.
+        If groups differ in size, all values are gathered and those of other groups masked.
         """
         aval = typeof(x)
         if self.even:
@@ -103,10 +103,10 @@ def axis_groups(
     groups: Sequence[Sequence[int]] | None,
     uneven: bool = False,
 ) -> AxisGroups | None:
-    """The groups that a user gave; None for one group of all. With ``uneven`` they may differ in size.
+    """The groups that a user gave; None for one group of all positions. With ``uneven`` their sizes may differ.
 
     Raises:
-      ArgumentError: not every position is in exactly one group, or groups differ in size.
+      ArgumentError: a position is not in exactly one group, or groups differ in size.
     """
     if groups is None:
         return None

@@ -1,8 +1,8 @@
-"""Collectives over named axes: the vocabulary of per-device programs.
+"""Collectives over named axes, the vocabulary of per-device programs.
 
 An axis name is a mesh axis, the axis of a ``vmap``, or a sub-axis of a mesh axis (``"data:(1)2"``, Shardy's notation).
-Several axes are one axis, the first being the major one. Under ``vmap`` over a named axis a collective becomes plain
-data movement on the batch dimension (``batch_named``): that is how virtual meshes run.
+Several axes act as one, the first being major. Under ``vmap`` over a named axis, a collective becomes local data
+movement along the batch dimension (``batch_named``); virtual meshes run in this way.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from meshwright.sharding.rule import ShardingRule, make_rule
 
 @dataclass(frozen=True)
 class Collective(Op):
-    """Base: ``axes`` are names, major to minor, ``sizes`` their sizes."""
+    """Base class. ``axes`` are names, major to minor, ``sizes`` their sizes."""
 
     axes: tuple[str, ...]
     sizes: tuple[int, ...]
     hidden_params: ClassVar[tuple[str, ...]] = ("sizes",)
-    #: kind in reports; empty for what sends nothing
+    #: kind in reports; empty if it sends nothing
     kind: ClassVar[str] = ""
-    #: all positions along ``axes`` get the same
+    #: whether all positions along ``axes`` get the same result
     gives_all_the_same: ClassVar[bool] = False
-    #: linear in its operand
+    #: whether it is linear in its operand
     linear: ClassVar[bool] = True
 
     @cached_property
@@ -56,12 +56,12 @@ class Collective(Op):
         return dataclasses.replace(self, axes=tuple(axes), sizes=tuple(sizes))
 
     def part(self, start: int, stop: int | None = None) -> Callable[[Any], Any]:
-        """This collective over ``axes[start:stop]``, as a function; the identity if that is none."""
+        """This collective over ``axes[start:stop]``, as a function; the identity if there are none."""
         axes, sizes = self.axes[start:stop], self.sizes[start:stop]
         return self.over(axes, sizes).bind if axes else lambda x: x
 
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        """``batch`` where ``axis`` is one of ``axes``."""
+        """The rule of ``batch`` if ``axis`` is one of ``axes``."""
         raise NotImplementedError
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
@@ -76,11 +76,11 @@ class Collective(Op):
         return self, cast_all(args, STATE.checked & set(self.axes))
 
     def of_sum(self) -> Op | None:
-        """What is left to do to an operand that is summed over the axes already; None if the op is no sum."""
+        """The remaining op if the operand has already been summed over the axes; None if the op is not a sum."""
         return None
 
     def moved_dims(self) -> tuple[int, ...]:
-        """The dimensions that change hands: in a region that is automatic along other axes, these do not split them."""
+        """The dimensions along which data moves; automatic axes of a region do not split them."""
         return ()
 
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
@@ -92,7 +92,7 @@ class Collective(Op):
 
 @dataclass(frozen=True)
 class AlongDimension(Collective):
-    """Base of those that change the size of ``dimension``."""
+    """Base class of collectives that change the size of ``dimension``."""
 
     dimension: int
 
@@ -105,7 +105,7 @@ class AlongDimension(Collective):
 
 
 class MovesTiles(Collective):
-    """Base of those that only move elements between devices."""
+    """Base class of collectives that only move elements between devices."""
 
     moves_only: ClassVar[bool] = True
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
@@ -136,7 +136,7 @@ class AxisIndex(Collective):
 
 
 def axis_index_of(axes: Sequence[str], sizes: Sequence[int]) -> Any:
-    """Position along several axes as one, the first being the major one (int32 scalar)."""
+    """The position along several axes taken as one, the first being major (int32 scalar)."""
     total = None
     for name, size in zip(axes, sizes):
         index = AxisIndex((name,), (size,)).bind()
@@ -145,7 +145,7 @@ def axis_index_of(axes: Sequence[str], sizes: Sequence[int]) -> Any:
 
 
 def batched(x: Any, dim: int | None, size: int) -> tuple[Any, int]:
-    """``x`` with a batch dimension, repeated along it if it had none."""
+    """``x`` with a batch dimension, broadcast along it if it had none."""
     if dim is not None:
         return x, dim
     shape = typeof(x).shape
@@ -161,6 +161,6 @@ def check_split(op: Collective, x: ShapedArray, dim: int) -> None:
 
 
 def split_out(x: Any, dim: int, size: int) -> tuple[Any, int]:
-    """Dimension ``dim`` cut into ``size`` tiles, the tile number becoming a batch dimension in front of it."""
+    """Dimension ``dim`` split into ``size`` tiles, with the tile number as a batch dimension in front of it."""
     shape = typeof(x).shape
     return reshape(x, (*shape[:dim], size, shape[dim] // size, *shape[dim + 1 :])), dim

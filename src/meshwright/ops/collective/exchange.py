@@ -1,4 +1,4 @@
-"""Collectives in which devices exchange tiles of one size: all-to-all and permutations."""
+"""Collectives that exchange tiles of equal size between devices: all-to-all and permutations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
 @dataclass(frozen=True)
 class AllToAll(MovesTiles):
-    """Tile ``j`` along ``split_dimension`` goes to device ``j``; what arrives is joined along ``concat_dimension``."""
+    """Send tile ``j`` along ``split_dimension`` to device ``j``; received tiles are joined along
+    ``concat_dimension``."""
 
     split_dimension: int
     concat_dimension: int
@@ -63,7 +64,7 @@ class AllToAll(MovesTiles):
         if s == c:
             raise ArgumentError("all_to_all: split and concat dimension are the same; that moves nothing along it")
         x = move_dim(x, dim, 0)
-        # The split dimension as one dimension an axis, so that the axes can be done one after the other.
+        # Split the split dimension into one dimension per axis, so that the axes can be processed one by one.
         shape = typeof(x).shape
         x = reshape(x, (*shape[: s + 1], *self.sizes, shape[s + 1] // self.group_size, *shape[s + 2 :]))
         c += k if c > s else 0
@@ -99,7 +100,7 @@ def _check_permutation(perm: tuple[tuple[int, int], ...], n: int) -> None:
 
 @dataclass(frozen=True)
 class Ppermute(MovesTiles):
-    """``perm`` is ``(source, target)`` pairs of positions along ``axes``; who gets nothing has zeros."""
+    """Permute along ``axes`` by ``(source, target)`` pairs ``perm``; devices that receive nothing get zeros."""
 
     perm: tuple[tuple[int, int], ...]
     name: ClassVar[str] = "ppermute"
@@ -120,7 +121,7 @@ class Ppermute(MovesTiles):
         x, dim = batched(x, dim, axis.size)
         if len(self.axes) == 1:
             return _permute_rows(x, dim, axis.size, self.perm), dim
-        # Several axes: the others are gathered too (a reshape where they are virtual), permuted as one and cut again.
+        # With several axes, the others are gathered (a reshape if they are virtual), permuted together and split again.
         i = self.axes.index(axis.name)
         x = move_dim(x, dim, 0)
         x = expand_dims(x, [*range(i), *range(i + 1, len(self.axes))])
@@ -141,7 +142,7 @@ class Ppermute(MovesTiles):
 
 
 def _permute_rows(x: Any, dim: int, n: int, perm: Sequence[tuple[int, int]]) -> Any:
-    """Row ``t`` is row ``source(t)``, or zeros: runs of neighbouring sources are slices."""
+    """Row ``t`` becomes row ``source(t)``, or zeros; runs of consecutive sources are slices."""
     source = {t: s for s, t in perm}
     if all(source.get(t) == t for t in range(n)):
         return x

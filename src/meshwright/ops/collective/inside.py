@@ -1,4 +1,4 @@
-"""Which collectives a program holds."""
+"""Finds the collectives in a program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshwright.ops.collective.base import Collective
 
 
 def collectives_in(*jaxprs: Jaxpr) -> Iterator[Collective]:
-    """The collectives of jaxprs, in program order, those of inner jaxprs included."""
+    """The collectives of jaxprs, in program order, including those of inner jaxprs."""
     return (e.op for jaxpr in jaxprs for e in all_eqns(jaxpr) if isinstance(e.op, Collective))
 
 

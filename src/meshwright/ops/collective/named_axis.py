@@ -1,6 +1,6 @@
-"""Collectives as functions over axis names in scope: ``psum(x, "data")`` and the others, as in ``jax.lax``.
+"""Collectives as functions over axis names in scope, such as ``psum(x, "data")``, as in ``jax.lax``.
 
-Each takes an array, or a tree of arrays which it treats one by one.
+Each takes an array, or a tree of arrays, which it processes leaf by leaf.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _dim(name: str, argument: str, dim: int, ndim: int) -> int:
 
 
 def _each_leaf(collective: Callable[..., Any]) -> Callable[..., Any]:
-    """``collective`` for a tree of arrays: of each leaf by itself."""
+    """``collective`` mapped over the leaves of a tree."""
 
     @wraps(collective)
     def wrapped(x: Any, *args: Any, **options: Any) -> Any:
@@ -56,7 +56,7 @@ def _each_leaf(collective: Callable[..., Any]) -> Callable[..., Any]:
 
 # --- reductions ---------------------------------------------------------------------------------------------
 def _times(x: int | float, count: Any) -> Any:
-    """A Python number that all positions hold, added up over so many of them."""
+    """The sum over ``count`` positions of a Python number that is the same at all of them."""
     if isinstance(count, int):
         return x * count
     return mul(convert(count, dtypes.default_int() if isinstance(x, int) else dtypes.default_float()), x)
@@ -64,14 +64,14 @@ def _times(x: int | float, count: Any) -> Any:
 
 @_each_leaf
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
-    """The sum of ``x`` over the positions along the named axes, at each of them.
+    """Sum ``x`` over the positions along the named axes; every position gets the result.
 
     ``x`` is a tree of arrays of any shapes; a Python number is multiplied by the number of positions, and bools are
-    counted, as int32. With ``axis_index_groups``, lists of positions, each position gets the sum over its group.
+    counted as int32. With ``axis_index_groups``, lists of positions, each position gets the sum over its group.
 
     Raises:
       UnboundAxisError: an axis is not in scope.
-      ArgumentError: groups that do not have each position once.
+      ArgumentError: the groups do not contain each position once.
 
     Example:
       >>> x = jnp.array([1, 2, 4, 8])
@@ -90,7 +90,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
 
 
 def _done(op: Collective, x: Any) -> Any:
-    """The collective; along no axis there is one position, which has it all."""
+    """Bind the collective, or return ``x`` if it has no axes."""
     return op.bind(x) if op.axes else x
 
 
@@ -100,7 +100,7 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
 
     Raises:
       UnboundAxisError: an axis is not in scope.
-      ArgumentError: groups that do not have each position once.
+      ArgumentError: the groups do not contain each position once.
 
     Example:
       >>> mw.vmap(lambda v: v - lax.pmean(v, "i"), axis_name="i")(jnp.array([1., 2., 6.])).tolist()
@@ -147,17 +147,17 @@ pmin = _extremum(Pmin, reduce_min, "minimum", [[2, 1], [2, 1]])
 def psum_scatter(
     x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Groups = None, tiled: bool = False
 ) -> Any:
-    """This position's part of the sum of ``x`` over the positions along the named axes.
+    """Sum ``x`` over the positions along the named axes, and return this position's part of the sum.
 
-    Of ``n`` positions the ``i``-th gets tile ``i`` of ``n`` of ``scatter_dimension`` with ``tiled``; without, that
-    dimension has size ``n`` and goes, the ``i``-th position getting index ``i``. With ``axis_index_groups`` it is the
-    sum over the position's group and the place in it that count.
+    With ``tiled``, position ``i`` of ``n`` gets tile ``i`` of ``scatter_dimension``. Without, that dimension has size
+    ``n`` and is removed: position ``i`` gets index ``i``. With ``axis_index_groups``, the sum is over the position's
+    group, and ``i`` is its place in it.
 
     Raises:
       UnboundAxisError: an axis is not in scope.
-      ShapeError: a dimension of another size, or that is not a multiple of the number of positions.
-      AxisError: a dimension that does not exist.
-      ArgumentError: groups that do not have each position once.
+      ShapeError: the dimension has another size, or is not a multiple of the number of positions.
+      AxisError: the dimension is out of range.
+      ArgumentError: the groups do not contain each position once.
 
     Example:
       >>> x = jnp.array([[1, 2], [10, 20]])
@@ -189,13 +189,13 @@ def axis_index(axis_name: Any) -> Any:
 
 @_each_leaf
 def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
-    """``x`` of position ``source`` arrives at position ``target`` for each pair of ``perm``; zeros where nothing does.
+    """Send ``x`` from position ``source`` to position ``target`` for each pair in ``perm``; other positions get zeros.
 
     Positions along several axes are numbered in the order of the mesh, in whichever order the axes are named.
 
     Raises:
       UnboundAxisError: an axis is not in scope.
-      ArgumentError: a position that does not exist, or that is twice a source or a target.
+      ArgumentError: a position is out of range, or repeats as a source or target.
 
     Example:
       >>> shift = [(0, 1), (1, 2)]
@@ -225,16 +225,16 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
 def all_gather(
     x: Any, axis_name: Any, *, axis_index_groups: Groups = None, axis: int = 0, tiled: bool = False, to: str = "varying"
 ) -> Any:
-    """``x`` (a tree of arrays) of all positions along the named axes, or of each position's group.
+    """Gather ``x`` (a tree of arrays) from all positions along the named axes, or from each position's group.
 
-    They are stacked along a new dimension ``axis``, or joined along that dimension with ``tiled``. In a ``shard_map``
-    the result counts as one that varies over the axes, as what devices do with it has a cotangent at each of them;
-    ``to="invarying"`` says that it does not vary, so that it can leave the region as it is.
+    The arrays are stacked along a new dimension ``axis``, or with ``tiled`` concatenated along it. In a ``shard_map``
+    the type of the result varies over the axes, since each device has its own cotangent for it. With ``to="invarying"``
+    it does not vary, so that it can be returned from the region without its axes.
 
     Raises:
       UnboundAxisError: an axis is not in scope.
-      AxisError: a dimension that does not exist.
-      ArgumentError: groups that do not have each position once, or another ``to``.
+      AxisError: the dimension is out of range.
+      ArgumentError: the groups do not contain each position once, or another ``to``.
 
     Example:
       >>> x = jnp.array([[1, 2], [3, 4]])
@@ -273,7 +273,8 @@ _TO = ("varying", "invarying", "reduced", "unreduced")
 
 
 def _known_as(to: str, where: str, names: Sequence[str]) -> str:
-    """``to``, checked: JAX's types of sums to be made later may be said where nothing follows from it."""
+    """Check ``to``; JAX's types of pending sums are accepted only where types are not checked, and so have no
+    effect."""
     if to not in _TO:
         raise ArgumentError(f"{where}: to must be one of {', '.join(map(repr, _TO))}, got {to!r}")
     if to.endswith("reduced") and STATE.checked.intersection(names):
@@ -283,16 +284,16 @@ def _known_as(to: str, where: str, names: Sequence[str]) -> str:
 
 @_each_leaf
 def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
-    """``x`` (a tree of arrays) as a value that varies over the named axes of a ``shard_map``, though it does not.
+    """Cast ``x`` (a tree of arrays) to a type that varies over the named axes of a ``shard_map``.
 
-    Where an invariant value meets a varying one this is done without being asked. It is for the types of carries and
-    results, and to have a gradient for each device: with respect to ``pcast(w, "x", to="varying")`` there is one of
-    each device's own, with respect to ``w`` there is one, their sum.
+    The cast is implicit where an invariant value meets a varying one. It is needed for the types of carries and
+    results, and for per-device gradients: the gradient with respect to ``pcast(w, "x", to="varying")`` differs between
+    devices, the one with respect to ``w`` is their sum.
 
     Raises:
       UnboundAxisError: an axis is not in scope.
-      ArgumentError: ``x`` varies over one of the axes already, or ``to`` is not ``"varying"``: what makes devices hold
-        the same is a collective (psum, pmax, all_gather_invariant).
+      ArgumentError: ``x`` already varies over one of the axes, or ``to`` is not ``"varying"``; only a collective (psum,
+        pmax, all_gather_invariant) makes values equal.
 
     Example:
       >>> mw.vmap(lambda v: lax.pcast(v, "i", to="varying") + 1, axis_name="i")(jnp.array([4, 6])).tolist()
@@ -313,7 +314,7 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
 
 
 def pvary(x: Any, axis_name: Any) -> Any:
-    """``pcast(x, axis_name, to="varying")``, by the name that it had before.
+    """``pcast(x, axis_name, to="varying")``, under its former name.
 
     Example:
       >>> mw.vmap(lambda v: lax.pvary(v, "i") + 1, axis_name="i")(jnp.array([4, 6])).tolist()
@@ -326,10 +327,11 @@ def pvary(x: Any, axis_name: Any) -> Any:
 def all_to_all(
     x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Groups = None, tiled: bool = False
 ) -> Any:
-    """Part ``j`` of ``x`` along ``split_axis`` goes to position ``j`` along the named axes, or of the group.
+    """Send part ``j`` of ``x`` along ``split_axis`` to position ``j`` along the named axes, or of the group.
 
-    With ``tiled`` the parts are tiles, and those that arrive are joined along ``concat_axis``. Without, ``split_axis``
-    has one index a position and goes, and what arrives is stacked along a new dimension ``concat_axis``.
+    With ``tiled``, the parts are tiles, and received parts are concatenated along ``concat_axis``. Without,
+    ``split_axis`` has one index per position and is removed, and received parts are stacked along a new dimension
+    ``concat_axis``.
 
     Raises as :func:`psum_scatter`.
 
@@ -352,7 +354,7 @@ def all_to_all(
         return squeeze(_done(AllToAll(names, sizes, 0, c + 1), x), [0])
     if s != c:
         return _done(AllToAll(names, sizes, s, c), x)
-    x = expand_dims(x, [s])  # [1, D]: received parts are joined in the new dimension, then merged
+    x = expand_dims(x, [s])  # [1, D]: received parts are joined along the new dimension, which is then merged
     return _merged(_done(AllToAll(names, sizes, s + 1, s), x), s)
 
 
@@ -366,13 +368,13 @@ def _check_parts(name: str, shape: Sequence[int], dim: int, parts: int, tiled: b
 
 
 def _part(x: Any, dim: int, groups: AxisGroups) -> Any:
-    """The tile of ``dim`` that belongs to this position's place in its group."""
+    """The tile of ``dim`` for this position's place in its group."""
     rows = typeof(x).shape[dim] // groups.size
     start = mul(groups.place(), scalar_like(rows, groups.place()))
     return dynamic_slice_in_dim(x, start, rows, dim, allow_negative_indices=False)
 
 
 def _merged(x: Any, dim: int) -> Any:
-    """``x`` with dimensions ``dim`` and ``dim + 1`` as one."""
+    """``x`` with dimensions ``dim`` and ``dim + 1`` merged."""
     shape = typeof(x).shape
     return reshape(x, (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :]))

@@ -1,7 +1,6 @@
-"""Exchanges of slices whose sizes only a run knows (``ragged_all_to_all``).
+"""Exchanges of slices whose sizes are known only at run time (``ragged_all_to_all``).
 
-They have no program of fixed shapes that sends no more than they say: the operands are gathered, and each device takes
-the rows that are for it.
+No program with static shapes sends only the requested rows: operands are gathered, and each device selects its rows.
 """
 
 from __future__ import annotations
@@ -27,12 +26,14 @@ _TABLES = "input_offsets", "send_sizes", "output_offsets", "recv_sizes"
 def exchanged_rows(
     operand: Any, output: Any, tables: Sequence[Any], gather: Callable[[Any], Any], exchange: Callable[[Any], Any]
 ) -> Any:
-    """``output`` with the rows that arrive, where they do. ``gather`` gives the arrays of all devices of a group in a
-    new dimension 0; ``exchange`` sends each a tile, and joins what arrives. ``tables`` are those of the function.
+    """Write received rows into ``output``.
+
+    ``gather`` returns the arrays of all devices of a group along a new dimension 0; ``exchange`` sends each device a
+    tile and concatenates received ones. ``tables`` are the offsets and sizes of the function.
 
     Raises:
-      ShapeError: shapes that do not fit each other, or the number of devices.
-      DTypeError: ``operand`` and ``output`` of different dtypes, or tables that are no integers.
+      ShapeError: shapes do not fit each other or the number of devices.
+      DTypeError: ``operand`` and ``output`` have different dtypes, or tables are not integers.
     """
     name = "ragged_all_to_all"
     x, y = typeof(operand), typeof(output)
@@ -67,7 +68,7 @@ def _table(name: str, what: str, given: Any, positions: int) -> Any:
     """Offsets or sizes as int32.
 
     Raises:
-      ShapeError, DTypeError: they are none.
+      ShapeError, DTypeError: invalid offsets or sizes.
     """
     aval = typeof(given)
     if not dtypes.is_integer(aval.dtype):

@@ -1,4 +1,4 @@
-"""Collectives that join or cut tiles along a dimension: all-gather, all-slice, reduce-scatter."""
+"""Collectives that join or split tiles along a dimension: all-gather, all-slice, reduce-scatter."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
 @dataclass(frozen=True)
 class AllGather(AlongDimension, MovesTiles):
-    """The tiles of all devices along ``axes``, joined along ``dimension``.
+    """The tiles of all devices along ``axes``, concatenated along ``dimension``.
 
-    All devices get the same. Its type does not say so, as each is to have a cotangent of its own for what it got; that
-    of :class:`AllGatherInvariant` does.
+    All devices get the same value, but its type varies, since each device has its own cotangent for it. The type of
+    :class:`AllGatherInvariant` does not vary.
     """
 
     name: ClassVar[str] = "all_gather"
@@ -64,7 +64,7 @@ class AllGather(AlongDimension, MovesTiles):
     def batch_named(self, axis: BatchAxis, x: Any, dim: int | None) -> tuple[Any, int | None]:
         i, d = self.axes.index(axis.name), self.dimension
         x, dim = batched(x, dim, axis.size)
-        # The minor axes first, then this one, then the major ones.
+        # The minor axes first, then this one, then the major axes.
         if self.axes[i + 1 :]:
             minor = self.over(self.axes[i + 1 :], self.sizes[i + 1 :])
             x = dataclasses.replace(minor, dimension=above(d, dim)).bind(x)
@@ -82,7 +82,7 @@ class AllGather(AlongDimension, MovesTiles):
 
 @dataclass(frozen=True)
 class AllGatherInvariant(AllGather):
-    """:class:`AllGather` with a result that does not vary over ``axes``, and so one cotangent for all devices."""
+    """:class:`AllGather` with a result that does not vary over ``axes``, and so has one cotangent for all devices."""
 
     name: ClassVar[str] = "all_gather_invariant"
 
@@ -97,7 +97,7 @@ class AllGatherInvariant(AllGather):
 
 @dataclass(frozen=True)
 class AllSlice(AlongDimension, MovesTiles):
-    """This device's tile, along ``dimension``, of a value that all devices along ``axes`` hold (Shardy's all_slice)."""
+    """This device's tile, along ``dimension``, of a value replicated along ``axes`` (Shardy's all_slice)."""
 
     name: ClassVar[str] = "all_slice"
 
@@ -107,14 +107,15 @@ class AllSlice(AlongDimension, MovesTiles):
         return x.update(shape=(*x.shape[:d], x.shape[d] // self.group_size, *x.shape[d + 1 :]))
 
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
-        # An operand that all devices hold stays one: it has one cotangent, which their tiles make up.
+        # An invariant operand stays invariant: it has one cotangent, assembled from those of the tiles.
         (x,) = args
         return super().aligned(args) if axes_of(x) & set(self.axes) else (self, args)
 
     def transpose(self, ct: Any, x: Any) -> Cotangents:
         if STATE.checked.issuperset(self.axes) and not axes_of(x) & set(self.axes):
             return [AllGatherInvariant(self.axes, self.sizes, self.dimension).bind(ct)]
-        # Every device's operand is a value of its own: the cotangent goes to this device's tile, zeros elsewhere.
+        # Every device's operand is a value of its own: the cotangent goes into this device's tile, with zeros
+        # elsewhere.
         d, n = self.dimension, self.group_size
         tiles = broadcast_in_dim(
             expand_dims(ct, [d]),
@@ -135,7 +136,7 @@ class AllSlice(AlongDimension, MovesTiles):
             if self.axes[i + 1 :]:
                 x = AllSlice(self.axes[i + 1 :], self.sizes[i + 1 :], d + 1).bind(x)
             return x, d
-        # Values that differ along the axis: each batch entry has been cut to its own tile of that axis.
+        # The values differ along the axis: select from each batch entry its own tile along that axis.
         rest = [*self.axes[:i], *self.axes[i + 1 :]], [*self.sizes[:i], *self.sizes[i + 1 :]]
         return (AllSlice(tuple(rest[0]), tuple(rest[1]), d + 1).bind(x) if rest[0] else x), d
 
@@ -150,7 +151,8 @@ class AllSlice(AlongDimension, MovesTiles):
 
 
 def _own_tiles(x: Any, dim: int, d: int, sizes: tuple[int, ...], i: int) -> Any:
-    """Of batch entry ``t``, the ``t``-th tile of axis ``i`` (those of the other axes stay); batch dim goes to ``d``."""
+    """From batch entry ``t``, select tile ``t`` of axis ``i``, keeping other axes; the batch dimension moves to
+    ``d``."""
     x = move_dim(x, dim, 0)
     major, n = math.prod(sizes[:i]), sizes[i]
     shape = typeof(x).shape

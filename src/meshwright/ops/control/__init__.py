@@ -1,1 +1,1 @@
-"""Ops that hold jaxprs: calls, control flow, functions with rules of the user's, callbacks, checks."""
+"""Ops that hold jaxprs or functions: calls, control flow, user-defined rules, callbacks, checks."""

@@ -1,4 +1,4 @@
-"""The bodies of control flow, what they take of operands, and what derivatives, batching and checks make of them."""
+"""Bodies of control flow, the operands they take, and how derivatives, batching and checks transform them."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ Flags = tuple[bool, ...]
 
 @dataclass(frozen=True)
 class Body:
-    """A jaxpr that an op runs. It takes constants, what is carried and slices, and returns what is carried on and
-    outputs; one that ``tests`` returns a bool instead: whether the others run once more."""
+    """A jaxpr that an op runs. It takes constants, a carry and slices, and returns the carry and outputs; one that
+    ``tests`` instead returns a bool, which tells whether the other bodies run once more."""
 
     jaxpr: ClosedJaxpr
     num_consts: int
     num_carry: int = 0
     tests: bool = False
-    #: which of the op's bodies it is, in words
+    #: a description of the body, to tell it from the op's other bodies
     label: str = ""
 
     def split(self, parameters: Sequence[T]) -> list[list[T]]:
-        """Constants, what is carried, slices."""
+        """Parameters split into constants, carry, slices."""
         return split(parameters, self.num_consts, self.num_carry)
 
     def used(self) -> list[bool]:
-        """Which parameters anything uses."""
+        """Whether each parameter is used."""
         inner = self.jaxpr.jaxpr
         atoms = {a for e in inner.eqns for a in e.invars}.union(inner.outvars)
         return [v in atoms for v in inner.invars]
 
     def only(self, flags: Sequence[bool]) -> Body:
-        """The body without parameters that are not flagged, which nothing uses."""
+        """The body without the parameters that are not flagged, which must be unused."""
         consts, carry, _ = self.split(flags)
         jaxpr = arranged(self.jaxpr, pick(self.jaxpr.jaxpr.invars, flags))
         return replace(self, jaxpr=jaxpr, num_consts=sum(consts), num_carry=sum(carry))
@@ -53,8 +53,8 @@ class Body:
 
 @dataclass(frozen=True)
 class Operands(Generic[T]):
-    """The operands of an op, or something of each, by what they are for: which branch is chosen, the constants of each
-    body (branches have theirs in common), what is carried at first, and what slices are of."""
+    """The operands of an op, or a value for each, by role: the branch index, the constants of each body (branches share
+    theirs), the initial carry, and the arrays that are sliced."""
 
     choice: list[T]
     consts: list[list[T]]
@@ -62,16 +62,16 @@ class Operands(Generic[T]):
     xs: list[T]
 
     def of(self, body: int) -> list[T]:
-        """For each parameter of a body, the operand it comes from."""
+        """The operand behind each parameter of a body."""
         return [*self.consts[body], *self.carry, *self.xs]
 
     def map(self, fun: Callable[[T], S]) -> Operands[S]:
-        """``fun`` of each."""
+        """``fun`` applied to each."""
         consts = [list(map(fun, each)) for each in self.consts]
         return Operands(list(map(fun, self.choice)), consts, list(map(fun, self.carry)), list(map(fun, self.xs)))
 
     def flat(self) -> list[T]:
-        """In the op's order."""
+        """In the order of the op's operands."""
         consts = self.consts[:1] if self.choice else self.consts
         return [*self.choice, *(c for each in consts for c in each), *self.carry, *self.xs]
 
@@ -106,7 +106,7 @@ def tested_in_body(test: Body, body: Body, types: Sequence[ShapedArray], run: Ru
 
 # --- bodies, made once for each jaxpr -----------------------------------------------------------------------
 def jvp_body(t: Any, jaxpr: ClosedJaxpr, flags: Sequence[Flags], asked: Flags) -> ClosedJaxpr:
-    """Constants, their tangents, what is carried, its tangents, slices, their tangents; results likewise."""
+    """The JVP of a body, whose tangents follow constants, carry and slices respectively; likewise for its results."""
     consts, carry, xs = flags
     body, nonzero = t.jvp(jaxpr, (*consts, *carry, *xs), asked)
     k = len(carry)
@@ -116,12 +116,12 @@ def jvp_body(t: Any, jaxpr: ClosedJaxpr, flags: Sequence[Flags], asked: Flags) -
 
 
 def with_more_carry(t: Any, jaxpr: ClosedJaxpr, extra: Sequence[ShapedArray]) -> ClosedJaxpr:
-    """A test that ignores further carried values."""
+    """A test that takes and ignores further carried values."""
     return arranged(jaxpr, [*jaxpr.jaxpr.invars, *(Var(a) for a in extra)])
 
 
 def known_part(t: Any, jaxpr: ClosedJaxpr, known: Flags, asked: Flags) -> ClosedJaxpr:
-    """The part of a body that depends on what is known, without what it keeps for the rest."""
+    """The part of a body that depends only on known values, without the residuals for the rest."""
     parts = t.partial_eval(jaxpr, known, tuple(not want for want in asked))
     inner = parts.known.jaxpr
     return dead_code(arranged(parts.known, inner.invars, inner.outvars[: sum(parts.known_out)]))
@@ -130,7 +130,7 @@ def known_part(t: Any, jaxpr: ClosedJaxpr, known: Flags, asked: Flags) -> Closed
 def each_to_its_end(
     t: Any, bodies: Sequence[Body], values: Operands[Any], dims: tuple[int | None, ...]
 ) -> tuple[list[Body], Operands[Any]]:
-    """A loop that runs as long as any batch entry does; entries that are done keep what they have."""
+    """A loop that runs while any batch entry does; entries that are done keep their values."""
     test, body = bodies
     again = replace(test, jaxpr=t.derive(_any_holds, test.jaxpr))
     masked = t.derive(_masked_body, body.jaxpr, test.jaxpr, test.num_consts, body.num_consts, dims)

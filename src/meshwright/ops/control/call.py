@@ -1,7 +1,7 @@
-"""Ops that hold jaxprs: calls of jitted functions and of functions with a custom derivative.
+"""Ops that hold jaxprs: calls of jitted functions and of functions with custom derivatives.
 
-Their rules need the transformations of jaxprs, which stand above ``ops``: a rule of such an op gets them as its first
-argument ``t`` (:class:`meshwright.transforms.jaxprs.JaxprTransforms`).
+Their rules need the transformations of jaxprs, which are in a higher layer than ``ops``, and so are passed them as
+first argument ``t`` (:class:`meshwright.transforms.jaxprs.JaxprTransforms`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from meshwright.ops.control.retype import cast_each, in_axes, retyped
 
 @dataclass(frozen=True)
 class CallOp(Op):
-    """Base of ops with inner jaxprs; traces give their rules the transformations of jaxprs."""
+    """Base class of ops with inner jaxprs, whose rules are passed the transformations of jaxprs."""
 
     multiple_results: ClassVar[bool] = True
     takes_keys: ClassVar[bool] = True
@@ -34,7 +34,7 @@ class CallOp(Op):
         return any(map(has_effects, sub_jaxprs(self)))
 
     def typed(self, *avals: ShapedArray) -> Any:
-        return self.infer(*avals)  # the inner jaxprs say over which axes results vary
+        return self.infer(*avals)  # the inner jaxprs tell over which axes results vary
 
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
         body = self.body()
@@ -45,25 +45,25 @@ class CallOp(Op):
         return op, cast_each(args, in_axes(jaxpr))
 
     def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
-        """``jvp`` with the transformations of jaxprs."""
+        """``jvp``, given the transformations of jaxprs."""
         raise NotImplementedError
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
-        """``batch`` with the transformations of jaxprs."""
+        """``batch``, given the transformations of jaxprs."""
         raise NotImplementedError
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
-        """Bind what depends on known operands alone, record the rest on ``tape``."""
+        """Bind what depends only on known operands, and record the rest on ``tape``."""
         raise NotImplementedError
 
     def transpose_call(self, t: Any, cts: Sequence[Any], *args: Any) -> Cotangents:
-        """``transpose`` with the transformations of jaxprs."""
+        """``transpose``, given the transformations of jaxprs."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class FunctionCall(CallOp):
-    """Base: a call of a function of the user's. It computes what its jaxpr says; its transformations may not."""
+    """Base class of calls of a user's function. Its value is that of its jaxpr; its transformations may be custom."""
 
     fun_name: str
     jaxpr: ClosedJaxpr
@@ -80,7 +80,7 @@ class FunctionCall(CallOp):
 
 @dataclass(frozen=True)
 class Jit(FunctionCall):
-    """A call of a jitted function: one equation with its inner jaxpr. Its shardings are constraints in that jaxpr."""
+    """A call of a jitted function: one equation with an inner jaxpr, which contains its shardings as constraints."""
 
     inline: bool = False
     name: ClassVar[str] = "jit"
@@ -139,9 +139,9 @@ class Jit(FunctionCall):
 def batched_everywhere(
     t: Any, jaxpr: ClosedJaxpr, axis: BatchAxis, dims: Sequence[int | None]
 ) -> tuple[ClosedJaxpr, tuple[int | None, ...]]:
-    """The batched jaxpr with all results batched: one that does not depend on the operands may by its user's rule.
+    """The batched jaxpr with all results batched; a custom batching rule may leave results unbatched.
 
-    Along the words of keys only keys are: they are told apart once derivatives have been taken.
+    Along the dimension of key words only keys are batched; they are distinguished after differentiation.
     """
     batched, out_dims = t.batch(jaxpr, axis, tuple(dims))
     if None not in out_dims or axis.key is not None:
@@ -154,7 +154,7 @@ def batched_everywhere(
 
 @dataclass(frozen=True)
 class CustomJvpCall(FunctionCall):
-    """A function with a derivative rule of its own; the rule is a function of flat primals and tangents."""
+    """A function with a custom derivative rule, which is a function of flat primals and tangents."""
 
     rule: Callable[[Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
     name: ClassVar[str] = "custom_jvp_call"
@@ -173,5 +173,5 @@ class CustomJvpCall(FunctionCall):
         return CustomJvpCall(self.fun_name, jaxpr, rule).bind(*args), list(out_dims)
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
-        # Only reached with tangent operands that went around ``jvp``: differentiate the body itself.
+        # Reached only with tangents that bypassed ``jvp``: differentiate the body itself.
         return eval_jaxpr(self.jaxpr, self.jaxpr.consts, *args)

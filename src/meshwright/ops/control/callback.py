@@ -1,8 +1,8 @@
 """Ops that call Python functions on the host: ``pure_callback``, ``io_callback`` and ``debug_callback``.
 
-What they compute is not known to the compiler, so they have no derivative of their own and may not be split: on a mesh
-they get their operands whole and are called once. They are emitted as custom calls to the handler that ``jaxlib``
-registers for Python functions. Source: ``jax.pure_callback`` and its kin, for the semantics.
+The compiler does not know what they compute, so they have no derivative and are not split: on a mesh they get whole
+operands and are called once. They are emitted as custom calls of the handler that ``jaxlib`` registers for Python
+functions. Semantics follow ``jax.pure_callback`` and related functions.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import expand_dims, move_dim, squeeze
 from meshwright.ops.shape.slice_pad import slice_in_dim
 
-#: flat NumPy arrays in, flat values out
+#: takes and returns flat NumPy arrays
 HostFunction = Callable[..., Sequence[Any]]
-#: what order is threaded through: 0, as far as anybody but the compiler knows
+#: type of the tokens that order calls; the value is 0 and only the dependency matters
 TOKEN = ShapedArray((), np.dtype(np.int32))
 
 _TARGET = '"xla_ffi_python_cpu_callback"'
-#: what JAX's programs name, of several releases and platforms
+#: custom call targets in JAX's programs, of several releases and platforms
 _TARGETS = (
     "xla_ffi_python_cpu_callback", "xla_ffi_python_gpu_callback", "xla_ffi_partitioned_python_cpu_callback",
     "xla_ffi_partitioned_python_gpu_callback", "xla_python_cpu_callback", "xla_python_gpu_callback",
 )  # fmt: skip
 _numbers = itertools.count()
-#: errors that callbacks raised inside compiled programs, whose runtime hands on nothing but their text
+#: errors raised by callbacks in compiled programs, whose runtime passes on only their text
 _failures: OrderedDict[int, CallbackError] = OrderedDict()
 _MARK = "callback failure #"
 
 
 def failure_in(message: str) -> CallbackError | None:
-    """The error of a callback that made a compiled program fail with ``message``."""
+    """The callback's error behind the ``message`` with which a compiled program failed, if any."""
     _, mark, rest = message.rpartition(_MARK)
     digits = "".join(itertools.takewhile(str.isdigit, rest))
     return _failures.get(int(digits)) if mark and digits else None
@@ -54,14 +54,14 @@ def failure_in(message: str) -> CallbackError | None:
 
 @dataclass(frozen=True)
 class Callback(Op):
-    """Base. ``function`` takes NumPy arrays and returns arrays of the types ``results``; ``label`` is its name.
+    """Base class. ``function`` takes NumPy arrays and returns arrays of the types ``results``; ``label`` is its name.
 
-    With ``ordered``, callbacks run in program order; ``token`` says that order has been made a data dependency, an
-    operand and a result more (see :mod:`meshwright.lowering.ordering`).
+    With ``ordered``, callbacks run in program order; ``token`` tells that the order has been made a data dependency, by
+    an extra operand and result (see :mod:`meshwright.lowering.ordering`).
 
-    In a program of several devices, each of these calls along the axes ``each``, those that are manual around it; along
-    all others, one of them calls for all (see :mod:`meshwright.lowering.host_calls`). With ``guarded`` it is told
-    which: the first operand, after a token, says whether to call. Who does not has zeros for results.
+    In a program for several devices, every device along the axes ``each`` (those that are manual around it) makes the
+    call; along all others, one device calls for all (see :mod:`meshwright.lowering.host_calls`). With ``guarded``, the
+    first operand, after a token, tells whether this device calls. Devices that do not return zeros.
     """
 
     function: HostFunction = field(repr=False)
@@ -79,19 +79,19 @@ class Callback(Op):
         return (TOKEN, *self.results) if self.token else self.results
 
     def shared_along(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
-        """The axes of a mesh along which one device calls for all, to which it sends the results."""
+        """The mesh axes along which one device calls for all and sends them the results."""
         alone = self.each or ()
         return tuple(axis for axis, size in sizes.items() if size > 1 and axis not in alone) if self.results else ()
 
     def perform(self, *arrays: Any) -> list[Any]:
-        """The results, on concrete arrays."""
+        """The results for concrete arrays."""
         return self.call(*arrays)
 
     def call(self, *arrays: Any) -> list[np.ndarray]:
-        """Call the function on copies (it may keep them; the program's memory is used again), if that is to be done.
+        """Call the function, if this device should, on copies: it may keep them, while the program reuses its memory.
 
         Raises:
-          CallbackError: the function raised, or returned something else than it was declared to.
+          CallbackError: the function raised, or returned results of other types than declared.
         """
         if self.guarded:
             if not arrays[0]:
@@ -107,7 +107,7 @@ class Callback(Op):
             raise self.failed(error) from error
 
     def failed(self, error: BaseException) -> CallbackError:
-        """The error for what the function raised, if that is none for it already."""
+        """The error to raise for an exception of the function."""
         if isinstance(error, CallbackError):
             return error
         failure = CallbackError(f"{self.name}: the Python function {self.label} raised {type(error).__name__}: {error}")
@@ -129,12 +129,12 @@ class Callback(Op):
         return array
 
     def _from_program(self, *arrays: Any) -> tuple[np.ndarray, ...]:
-        """What compiled programs call: failures are kept, so that the caller gets the exception itself."""
+        """The entry point for compiled programs; keeps failures, so that the caller gets the original exception."""
         try:
             if not self.token:
                 return tuple(self.call(*arrays))
             return (np.zeros((), np.int32), *self.call(*arrays[1:]))
-        except BaseException as error:  # an exit too: XLA would tell of it with its own traceback
+        except BaseException as error:  # including exits, which XLA would report with its own traceback
             number, failure = next(_numbers), self.failed(error)
             _failures[number] = failure
             if len(_failures) > 64:
@@ -150,11 +150,11 @@ class Callback(Op):
         return self.bind(*firsts), [None] * len(self.results)
 
     def mapped(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
-        """The call under a ``vmap`` of the user's."""
+        """The call under a user's ``vmap``."""
         return self._looped(axis, args, dims)
 
     def _looped(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        """One call on the host that goes through the batch in order."""
+        """One host call that loops over the batch in order."""
         loop = _Loop(self, axis.size, tuple(dims))
         op = replace(self, function=loop, results=_batched(self.results, axis.size), guarded=False)
         return op.bind(*args), [0] * len(self.results)
@@ -183,7 +183,7 @@ def _batched(avals: Sequence[ShapedArray], size: int) -> tuple[ShapedArray, ...]
 
 @dataclass(frozen=True)
 class _Loop:
-    """The function of a batched callback: that of each entry, in order."""
+    """The function of a batched callback: calls the function for each entry, in order."""
 
     op: Callback
     size: int
@@ -199,7 +199,7 @@ class _Loop:
 
 @dataclass(frozen=True)
 class _Underivable(Callback):
-    """Base: results depend on the operands, nobody knows how. ``remedy``: what else can be done about it."""
+    """Base class for results whose dependence on operands is unknown. ``remedy``: what to do about derivatives."""
 
     remedy: ClassVar[str] = ""
 
@@ -212,7 +212,7 @@ class _Underivable(Callback):
 
 @dataclass(frozen=True)
 class PureCallback(_Underivable):
-    """A function without effects: it may be called any number of times, or not at all if nobody uses its results."""
+    """A pure function: it may be called any number of times, or not at all if its results are unused."""
 
     vmap_method: str | None = None
     name: ClassVar[str] = "pure_callback"
@@ -220,7 +220,7 @@ class PureCallback(_Underivable):
 
     def mapped(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         match self.vmap_method:
-            case "sequential" | "sequential_unrolled":  # a loop in Python, either way
+            case "sequential" | "sequential_unrolled":  # both loop in Python
                 return self._looped(axis, args, dims)
             case "expand_dims" | "broadcast_all" | "legacy_vectorized":
                 size = {"expand_dims": 1, "broadcast_all": axis.size}.get(self.vmap_method)
@@ -235,7 +235,7 @@ class PureCallback(_Underivable):
 
 
 def _leading(x: Any, dim: int | None, size: int | None) -> Any:
-    """``x`` with its batch dimension in front; of ``size`` if it has none, and none without a size."""
+    """``x`` with its batch dimension in front; if it has none, one of ``size`` is added, unless ``size`` is None."""
     if dim is not None or size is None:
         return x if dim is None else move_dim(x, dim, 0)
     shape = typeof(x).shape
@@ -244,13 +244,13 @@ def _leading(x: Any, dim: int | None, size: int | None) -> Any:
 
 @dataclass(frozen=True)
 class IoCallback(_Underivable):
-    """A function with effects: called exactly once each time the program comes by."""
+    """A function with side effects: called exactly once per execution."""
 
     name: ClassVar[str] = "io_callback"
     has_effects: ClassVar[bool] = True
 
     def varies(self, *operands: Axes) -> Axes:
-        return STATE.checked  # each device calls it, and no two calls need return the same
+        return STATE.checked  # each device calls it, and results may differ
 
     def mapped(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         if self.ordered:
@@ -263,7 +263,7 @@ class IoCallback(_Underivable):
 
 @dataclass(frozen=True)
 class DebugCallback(Callback):
-    """A function without results, called for its effect on the values of the forward computation."""
+    """A function without results, called for its effect on values of the forward computation."""
 
     name: ClassVar[str] = "debug_callback"
     has_effects: ClassVar[bool] = True
@@ -275,7 +275,7 @@ class DebugCallback(Callback):
 # --- of other people's programs -------------------------------------------------------------------------------
 @reads(*(f"custom_call:{target}" for target in _TARGETS))
 def _read(r: Any) -> Any:
-    """A call of a function that came with the program; one that did not come raises where it is called."""
+    """Read a callback. Its function may come with the program; if it does not, the call raises."""
     number = (r.attr("mhlo.backend_config", None) or {}).get("index")
     function = r.host_function(number)
     tokens = r.tokens()
@@ -296,7 +296,7 @@ def _read(r: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Foreign:
-    """A function of another library's, that takes and returns tokens too; None if it did not come with the program."""
+    """A function of another library, which also takes and returns tokens; None if it did not come with the program."""
 
     function: HostFunction | None
     given: tuple[bool, ...]

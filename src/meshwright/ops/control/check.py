@@ -1,4 +1,4 @@
-"""``check``: an assertion about traced values. ``meshwright.checkify`` makes a value of what it finds."""
+"""``check``: an assertion about traced values. ``meshwright.checkify`` turns failures into values."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from meshwright.ops.reduce.reductions import argmin, reduce_and
 
 @dataclass(frozen=True)
 class Check(Op):
-    """The first operand must be True; the last are the arguments of ``message``, by ``names`` (None: by position).
+    """Asserts that the first operand is True; the last operands are arguments of ``message``, by ``names`` (None:
+    positional).
 
-    Between them are the positions along ``mapped`` axes of a ``vmap`` of the first entry that fails. With ``debug``
-    there is nothing to it but in a function that goes through ``checkify``.
+    Operands between them are the positions, along the ``mapped`` axes of ``vmap``, of the first entry that fails. With
+    ``debug``, the check has an effect only under ``checkify``.
     """
 
     message: str
@@ -38,7 +39,7 @@ class Check(Op):
     in_python: ClassVar[bool] = True
 
     def text(self, values: Sequence[Any], index: Sequence[Any] = ()) -> str:
-        """The message with its arguments; ``index`` is the place of the entry that it is about, along further axes."""
+        """The message with its arguments; ``index`` is the entry's position along additional axes."""
         place, values = [*index, *values[: self.mapped]], values[self.mapped :]
         positional = [v for n, v in zip(self.names, values) if n is None]
         named = {n: v for n, v in zip(self.names, values) if n is not None}
@@ -49,7 +50,7 @@ class Check(Op):
         return ()
 
     def perform(self, holds: Any, *values: Any) -> list[Any]:
-        """Raise if it does not hold."""
+        """Raise if the condition is false."""
         if not self.debug and not np.asarray(holds).all():
             raise CheckError(self.text([np.asarray(v) for v in values]))
         return []
@@ -75,7 +76,7 @@ class Check(Op):
 
 
 def without_debug_checks(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """``jaxpr`` without the checks that have gone through no ``checkify`` and are to be left out then."""
+    """``jaxpr`` without debug checks, which are dropped if they have not been handled by ``checkify``."""
 
     def rule(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
         dropped = isinstance(eqn.op, Check) and eqn.op.debug

@@ -1,4 +1,4 @@
-"""``cond``: one of several branches, chosen by an int32 index."""
+"""``cond``: runs one of several branches, chosen by an int32 index."""
 
 from __future__ import annotations
 
@@ -113,10 +113,11 @@ def _any(rows: Any) -> tuple[bool, ...]:
 # --- one branch for each batch entry --------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Selection(CallOp):
-    """A call of ``jaxpr``, whose derivative is that of ``apart``, which computes the same.
+    """A call of ``jaxpr``, differentiated as ``apart``, which computes the same.
 
-    ``jaxpr`` runs all branches of a ``cond`` on all entries and selects. Where a branch that an entry does not take is
-    infinite there, its derivative would be zero times infinity. In ``apart`` a branch sees only entries that take it.
+    ``jaxpr`` runs all branches of a ``cond`` on all entries and selects. If a branch that an entry does not take is
+    infinite there, its derivative would be zero times infinity. In ``apart``, each branch gets only entries that take
+    it.
     """
 
     jaxpr: ClosedJaxpr
@@ -158,7 +159,7 @@ def _each_its_own(
     t: Any, first: ClosedJaxpr, rest: Branches, axis: BatchAxis, inner: Dims, places: Dims, avals: Sequence[ShapedArray]
 ) -> Selection:
     branches = [t.batch(b, axis, inner, places)[0] for b in (first, *rest)]
-    # What branches exchange, or do besides, is to be the same whether there is a derivative or not.
+    # Collectives and effects of branches must be the same whether a derivative is taken or not.
     fixed = axis.size == 0 or any(has_effects(b.jaxpr) or _names(b, axis.name) for b in branches)
 
     def choose(separate: bool, index: Any, operands: Sequence[Any]) -> list[Any]:
@@ -183,13 +184,13 @@ def _where_taken(t: Any, branch: ClosedJaxpr, number: int) -> ClosedJaxpr:
 
 
 def _taking(operands: Sequence[Any], dims: Dims, taken: Any, size: int) -> list[Any]:
-    """The operands of a branch, in which entries that do not take it are like the first that does."""
+    """The operands of a branch, where entries that do not take it are replaced by the first that does."""
     numbers = select(taken, iota(np.int32, (size,), 0), np.full((size,), size - 1, np.int32))
     first = reduce_min(numbers, (0,))
     replaced = []
     for x, dim in zip(operands, dims):
         if dim is None:
-            # What all entries have in common gets cotangents from those that take the branch, if there are any.
+            # Operands shared by all entries get cotangents from those that take the branch, if there are any.
             shape = typeof(x).shape
             any_ = broadcast_in_dim(reduce_or(taken, (0,)), shape, ())
             replaced.append(select(any_, x, stop_gradient(x)) if is_inexact(typeof(x).dtype) else x)
@@ -212,7 +213,7 @@ def _choose(taken: Any, dim: int, new: Any, old: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A ``cond`` split in two: all branches of ``known`` return the known results and one set of residuals."""
+    """A ``cond`` split in two: all branches of ``known`` return the known results and a common set of residuals."""
 
     known: Branches
     unknown: Branches
@@ -225,7 +226,7 @@ def _split_branches(t: Any, first: ClosedJaxpr, rest: Branches, known: tuple[boo
     forced = tuple(not k for k in known_out)
     splits = [t.partial_eval(b, known, forced) for b in branches]
     n = sum(known_out)
-    # Branches have residuals of their own: each type gets as many slots as the branch with the most of it needs.
+    # Branches have different residuals: each type gets as many slots as the branch with the most of them needs.
     residuals = [s.known.out_avals[n:] for s in splits]
     slots: list[ShapedArray] = []
     for aval in dict.fromkeys(a for avals in residuals for a in avals):
@@ -237,7 +238,7 @@ def _split_branches(t: Any, first: ClosedJaxpr, rest: Branches, known: tuple[boo
 
 
 def _places(avals: Sequence[ShapedArray], slots: Sequence[ShapedArray]) -> list[int]:
-    """A slot of its type for each residual."""
+    """A slot of matching type for each residual."""
     free = list(range(len(slots)))
     places = []
     for aval in avals:

@@ -1,7 +1,7 @@
-"""What loops count: scalars of a body that are a line over its runs, ``start + step * run``.
+"""Loop counters: scalars in a body that are linear in the iteration, ``start + step * run``.
 
-A loop whose number of runs is known gives its body the same numbers whatever it is run on. Of those that are lines it
-is known where windows at them lie, and how comparisons of them end, in every run.
+If the number of iterations is static, these values are known in every iteration: where windows at them begin, and how
+comparisons of them turn out.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from meshwright.ops.indexing.dynamic_slice import DynamicSlice
 
 
 class Line(NamedTuple):
-    """The numbers ``start``, ``start + step``, ``start + 2 * step``, …, one for each run."""
+    """The numbers ``start``, ``start + step``, ``start + 2 * step``, ..., one per iteration."""
 
     start: int
     step: int = 0
 
     def ends(self, runs: int) -> tuple[int, int]:
-        """The smallest and the largest of them."""
+        """The smallest and the largest number."""
         last = self.start + (runs - 1) * self.step
         return min(self.start, last), max(self.start, last)
 
@@ -36,13 +36,13 @@ class Line(NamedTuple):
         return self.plus(other.times(-1))
 
 
-#: the line of a result, of those of the operands and how often the loop runs; None if it is none
+#: the line of a result, given those of the operands and the number of iterations; None if it is not linear
 _Rule = Callable[..., Line | None]
 
 
 class Counters:
-    """The lines among the scalars of a body that runs ``runs`` times, of those that are ``known`` of its parameters and
-    of arrays that number their rows."""
+    """The linear scalars in a body that runs ``runs`` times, given the ``known`` lines of its parameters, and arrays
+    whose elements are their row numbers."""
 
     def __init__(
         self, eqns: Iterable[JaxprEqn], runs: int, known: Mapping[Var, Line], numbered: Container[Var]
@@ -54,7 +54,7 @@ class Counters:
             self._follow(eqn)
 
     def of(self, atom: Atom) -> Line | None:
-        """The line that a value is; None if it is none, or not known."""
+        """The line of a value; None if it is not linear, or unknown."""
         if isinstance(atom, Literal):
             return Line(int(atom.val)) if is_counter(atom.aval) else None
         return self._known.get(atom)
@@ -71,7 +71,7 @@ class Counters:
         return None if rule is None or None in operands else rule(self.runs, *operands)
 
     def _read(self, eqn: JaxprEqn) -> Line | None:
-        """The number of the row that is read of an array of such."""
+        """The line of an element read from an array that holds its row numbers."""
         x, line = eqn.invars[0], self.of(eqn.invars[1]) if len(eqn.invars) > 1 else None
         if line is None or x not in self._numbered:
             return None
@@ -79,19 +79,19 @@ class Counters:
         return line if low >= 0 and high < x.aval.size else None
 
     def _fits(self, line: Line, var: Var) -> bool:
-        """Whether a value's dtype holds all numbers of a line."""
+        """Whether a value's dtype can represent all numbers of a line."""
         low, high = line.ends(self.runs)
         return bool(min_value(var.aval.dtype) <= low and high <= max_value(var.aval.dtype))
 
 
 def is_counter(aval: ShapedArray) -> bool:
-    """Whether a value is one integer, or whether something is."""
+    """Whether a value is a single integer or bool."""
     return aval.size == 1 and (is_integer(aval.dtype) or is_bool(aval.dtype))
 
 
 # --- rules --------------------------------------------------------------------------------------------------
 def _below(runs: int, a: Line, b: Line) -> Line | None:
-    """Whether a line is below another; None if that is not the same in every run."""
+    """Whether a line is below another; None if that differs between iterations."""
     low, high = a.minus(b).ends(runs)
     return Line(int(high < 0)) if high < 0 or low >= 0 else None
 

@@ -1,8 +1,7 @@
-"""Functions with a backward rule of their own.
+"""Functions with custom backward rules.
 
 ``custom_vjp_call`` is the function. Differentiating it runs the user's forward rule and leaves one linear op,
-``custom_lin``, whose transpose is the user's backward rule; it has no other meaning, unless what it computes is given,
-too.
+``custom_lin``, whose transpose is the user's backward rule. It can be evaluated only if its pushforward is given too.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.control.call import CallOp, FunctionCall, Jit, batched_everywhere
 from meshwright.ops.elementwise.table import materialize
 
-#: flat operands, and which of them are differentiated, to (flat residuals, flat results)
+#: from flat operands, and whether each is differentiated, to (flat residuals, flat results)
 Forward = Callable[[Sequence[Any], Sequence[bool]], tuple[Sequence[Any], Sequence[Any]]]
-#: flat residuals and result cotangents to one cotangent (or None, for zero) an operand
+#: from flat residuals and result cotangents to one cotangent (or None, for zero) per operand
 Backward = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
-#: flat residuals and tangents of inexact operands to the tangents of inexact results
+#: from flat residuals and tangents of inexact operands to the tangents of inexact results
 Pushforward = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
 def closed_over(name: str) -> DifferentiationError:
-    """The error where a derivative is wanted that the rules do not give."""
+    """The error if a derivative is needed that the rules do not define."""
     return DifferentiationError(
         f"custom_vjp {name}: the derivative with respect to a value that it closes over is wanted, which its rule does "
         "not give; pass the value as an argument (see closure_convert)"
@@ -43,7 +42,7 @@ def linear_part(
     name: str, bwd: Backward, residuals: Sequence[Any], primals: Sequence[ArrayLike], tangents: Sequence[Tangent],
     out_avals: Sequence[ShapedArray], symbolic_zeros: bool,
 ) -> list[Any]:  # fmt: skip
-    """The tangents of the results: a linear op whose transpose is the backward rule."""
+    """The tangents of the results: the results of a linear op whose transpose is the backward rule."""
     linear = tuple(is_inexact(typeof(p).dtype) for p in primals)
     given = [materialize(x) for x, lin in zip(tangents, linear) if lin]
     avals = tuple(a.strong() for a in out_avals)
@@ -53,11 +52,11 @@ def linear_part(
 
 @dataclass(frozen=True)
 class CustomVjpCall(FunctionCall):
-    """A function with a backward rule.
+    """A function with a custom backward rule.
 
-    The first ``num_consts`` operands are values that it closes over, for which the rule gives no cotangents; of these,
-    the first ``num_loose`` are those of the backward rule alone. With ``symbolic_zeros`` the rule gets cotangents that
-    are zero as :class:`Zero`.
+    The first ``num_consts`` operands are values that it closes over, for which the rule returns no cotangents; the
+    first ``num_loose`` of these are used only by the backward rule. With ``symbolic_zeros``, the rule gets zero
+    cotangents as :class:`Zero`.
     """
 
     fwd: Forward
@@ -95,10 +94,11 @@ class CustomVjpCall(FunctionCall):
 
 @dataclass(frozen=True)
 class CustomLin(CallOp):
-    """The derivative of a function with a backward rule: of residuals and tangents, known by its transpose.
+    """The derivative of a function with a custom backward rule, as an op on residuals and tangents known by its
+    transpose.
 
-    ``linear`` says of which operands of the function there are tangents (those of inexact types). With ``push``, which
-    computes it of operands of types ``in_avals``, forward mode goes through. It is asked only then: it may refuse.
+    ``linear`` tells which operands of the function have tangents (those of inexact types). ``push`` computes it, for
+    operands of types ``in_avals``, which makes forward mode possible. It is called only then, and may raise.
     """
 
     fun_name: str
@@ -117,7 +117,7 @@ class CustomLin(CallOp):
 
     @cached_property
     def _pushed(self) -> Jit:
-        """What it computes."""
+        """The computation in forward mode."""
         push, n = self.push, self.num_residuals
         if push is None:
             raise DifferentiationError(
@@ -130,7 +130,7 @@ class CustomLin(CallOp):
         return tuple(a for a in self.out_avals if is_inexact(a.dtype))
 
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
-        return self, args  # tangents have the types of their primals, and rules make what they need of residuals
+        return self, args  # tangents have the types of their primals, and rules may use residuals of any type
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
         return tape.record(self, args)

@@ -1,4 +1,4 @@
-"""Functions with a batching rule of their own, and linear functions with a transpose of their own."""
+"""Functions with custom batching rules, and linear functions with custom transposes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from meshwright.ops.elementwise.table import materialize
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import move_dim
 
-#: size of the axis, which operands have it (at 0), operands; to results and which of them have it (at 0)
+#: from the axis size, whether each operand is batched (at 0), and operands, to results and whether each is batched (at
+#: 0)
 BatchRule = Callable[[int, Sequence[bool], Sequence[Any]], tuple[Sequence[Any], Sequence[bool]]]
 
 
 def leading(x: Any, dim: int | None, size: int) -> Any:
-    """``x`` with its batch dimension in front; repeated along one if it has none."""
+    """``x`` with its batch dimension in front; broadcast along a new one if it has none."""
     if dim is not None:
         return move_dim(x, dim, 0)
     shape = typeof(x).shape
@@ -33,8 +34,8 @@ def leading(x: Any, dim: int | None, size: int) -> Any:
 
 @dataclass(frozen=True)
 class CustomVmapCall(FunctionCall):
-    """A function with a batching rule. The first ``num_consts`` operands are values that it closes over, of which the
-    rule knows nothing."""
+    """A function with a custom batching rule. The first ``num_consts`` operands are values that it closes over, which
+    are not passed to the rule."""
 
     rule: BatchRule
     num_consts: int = 0
@@ -84,8 +85,8 @@ class CustomVmapCall(FunctionCall):
 
 @dataclass(frozen=True)
 class LinearCall(FunctionCall):
-    """``jaxpr`` of residuals and operands in which it is linear; ``transposed``, of the residuals and cotangents of its
-    results, is its transpose."""
+    """``jaxpr`` takes residuals and operands in which it is linear; ``transposed``, a function of the residuals and of
+    cotangents of the results, is its transpose."""
 
     transposed: ClosedJaxpr
     num_residuals: int

@@ -1,7 +1,7 @@
-"""A kernel of the user's, called through XLA's foreign function interface.
+"""A user kernel called through XLA's foreign function interface.
 
-What it computes is not known: it has no derivative of its own, and is run whole on every device, in a ``shard_map`` on
-each device's part. Source: ``jax.ffi``, and XLA's ``custom_call`` of StableHLO.
+The compiler does not know what it computes: it has no derivative, and runs on whole operands on every device, or in a
+``shard_map`` on each device's part. The interface follows ``jax.ffi``; it is emitted as StableHLO's ``custom_call``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", 
 
 @dataclass(frozen=True)
 class FfiCall(Op):
-    """The kernel ``target`` of operands and results of these types, in these orders of dimensions; ``config`` is what
-    it gets besides, as MLIR text, and ``aliases`` which result is in the memory of which operand."""
+    """A call of the kernel ``target``, for operands and results with these types and dimension orders. ``config`` holds
+    its attributes, as MLIR text; ``aliases`` tells which results share the memory of which operands."""
 
     target: str
     operands: tuple[ShapedArray, ...]
@@ -84,7 +84,7 @@ class FfiCall(Op):
         return outs, [0] * len(self.results)
 
     def _at_once(self, size: int, args: Sequence[Any], mapped: Sequence[bool]) -> list[Any]:
-        """One call, of operands and results with a dimension more in front."""
+        """One call, with a leading dimension added to operands and results."""
         sizes = {"expand_dims": 1, "broadcast_all": size}
         given = [x if m else _with_leading(x, sizes.get(str(self.vmap_method))) for x, m in zip(args, mapped)]
         more = [typeof(x).ndim > a.ndim for x, a in zip(given, self.operands)]
@@ -104,7 +104,7 @@ class FfiCall(Op):
         return [concatenate([expand_dims(y, [0]) for y in ys], 0) for ys in zip(*calls)]
 
     def _looped(self, size: int, args: Sequence[Any], mapped: Sequence[bool]) -> list[Any]:
-        """A call for each entry, in order."""
+        """One call per entry, in order."""
         whole = [x for x, m in zip(args, mapped) if not m]
         rows = [x for x, m in zip(args, mapped) if m]
 
@@ -134,17 +134,17 @@ class FfiCall(Op):
 
 
 def _layouts(orders: Sequence[Order]) -> str:
-    """As XLA has them: from the fastest dimension to the slowest."""
+    """Dimension orders in XLA's form, from the fastest dimension to the slowest."""
     return f"[{', '.join(f'dense<{list(o)[::-1] if o else str()}> : tensor<{len(o)}xindex>' for o in orders)}]"
 
 
 def _above(order: Order) -> Order:
-    """The order with a dimension more in front, the slowest."""
+    """The order with a new leading dimension, which is the slowest."""
     return (0, *(d + 1 for d in order))
 
 
 def _with_leading(x: Any, size: int | None) -> Any:
-    """With a dimension in front; as it is without a size."""
+    """``x`` broadcast along a new leading dimension of ``size``; unchanged if that is None."""
     if size is None:
         return x
     shape = typeof(x).shape

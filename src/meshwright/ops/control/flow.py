@@ -1,9 +1,9 @@
-"""Control flow has one view: what bodies an op runs, and what of its operands each gets.
+"""The common view of control flow: which bodies an op runs, and which operands each takes.
 
-An op is told by its bodies (:meth:`ControlOp.bodies`), each a jaxpr from constants, what is carried and slices to what
-is carried on and outputs; and made again of changed ones (:meth:`ControlOp.with_bodies`). Everything that goes through
-control flow does so by these two: the rules below, which hold for every such op, propagation, the partitioner and its
-passes, reports, checks, verification. A new loop or choice is a class in this folder and touches nothing else.
+An op is described by its bodies (:meth:`ControlOp.bodies`), jaxprs from constants, carry and slices to carry and
+outputs, and rebuilt from changed ones (:meth:`ControlOp.with_bodies`). Everything that processes control flow uses only
+these two methods: the rules below, which apply to every such op, propagation, the partitioner and its passes, reports,
+checks, verification. A new loop or choice is a class in this folder, and needs no other changes.
 """
 
 from __future__ import annotations
@@ -55,36 +55,36 @@ from meshwright.ops.shape.broadcast_reduce import put_batch_dim
 from meshwright.ops.shape.rearrange import move_dim
 
 T = TypeVar("T")
-#: of a jaxpr's parameters, and what is asked of its results: what they are
+#: a property of each result, given a jaxpr, the property of its parameters, and the one requested of its results
 After = Callable[[ClosedJaxpr, tuple[T, ...], tuple[T, ...]], Sequence[T]]
 
 
 @dataclass(frozen=True)
 class ControlOp(RegionOp):
-    """Base of loops and choices. Operands are in the order of :class:`Operands`; results are what was carried at last,
-    and the outputs, of a loop those of all runs, stacked."""
+    """Base class of loops and choices. Operands are in the order of :class:`Operands`; results are the final carry and
+    the outputs, which loops stack."""
 
     def bodies(self) -> tuple[Body, ...]:
-        """The bodies in the order in which they run; one that tests comes first."""
+        """The bodies in the order in which they run; a body that tests comes first."""
         raise NotImplementedError
 
     def with_bodies(self, bodies: Sequence[Body]) -> ControlOp:
-        """This op with other bodies, which may take and return more or less."""
+        """This op with other bodies, which may take and return more or fewer values."""
         raise NotImplementedError
 
     def stacked(self, row: ShapedArray) -> ShapedArray:
-        """The type of an input or output of which each run takes or gives a ``row``."""
+        """The type of an input or output of which each run takes or returns a ``row``."""
         if self.chooses:
             return row
         raise RuleError(f"{self.name}: a loop without a known number of steps has no inputs or outputs of each step")
 
     def row(self, run: int) -> int:
-        """The number of the slice that the body gets in a run."""
+        """The number of the slice that the body gets in the given run."""
         return run
 
     # --- the view -------------------------------------------------------------------------------------------
     def numbers(self) -> Operands[int]:
-        """The numbers of the operands, by what they are for."""
+        """The numbers of the operands, by role."""
         bodies = self.bodies()
         sizes = [b.num_consts for b in (bodies[:1] if self.chooses else bodies)]
         last = bodies[-1]
@@ -93,11 +93,11 @@ class ControlOp(RegionOp):
         return Operands(choice, consts * len(bodies) if self.chooses else consts, carry, xs)
 
     def parts(self, operands: Sequence[T]) -> Operands[T]:
-        """Operands, or something of each, by what they are for."""
+        """Operands, or a value for each, by role."""
         return self.numbers().map(operands.__getitem__)
 
     def working(self) -> list[tuple[int, Body]]:
-        """The bodies that do not test, numbered."""
+        """The bodies that do not test, with their numbers."""
         return [(n, b) for n, b in enumerate(self.bodies()) if not b.tests]
 
     def regions(self) -> tuple[ClosedJaxpr, ...]:
@@ -151,9 +151,9 @@ class ControlOp(RegionOp):
             )
 
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
-        """What is carried varies where a step or the number of steps does. All branches take and return the same types;
-        what is cast because devices take different ones is cast outside of them, as is then the sum that is the cast's
-        transpose."""
+        """Make types agree. A carry varies if a step or the number of steps does. All branches take and return the same
+        types; casts needed because devices take different branches are outside the branches, and so are the sums that
+        are their transposes."""
         numbers, bodies = self.numbers(), self.bodies()
         ins = list(map(axes_of, args))
         turns = NOWHERE.union(*(ins[n] for n in numbers.choice))
@@ -180,9 +180,12 @@ class ControlOp(RegionOp):
     def _settled(
         self, parts: Operands[T], outs: Sequence[T], after: After[T], join: Callable[[Sequence[T]], T]
     ) -> tuple[Operands[T], tuple[T, ...], list[T]]:
-        """The fixed point of something of each carried value: ``after(jaxpr, of its parameters, asked of its results)``
-        is what it is of the results, ``join`` what it then is for all bodies. Returns that of operands, what was asked
-        of results last, and what they were found to be."""
+        """The fixed point of a property of each carried value.
+
+        ``after(jaxpr, properties of its parameters, requested of its results)`` returns the property of its results,
+        ``join`` combines those of all bodies. Returns the properties of operands, those last requested of results, and
+        those found.
+        """
         k, asked = len(parts.carry), tuple(outs)
         while True:
             by_body = [list(after(b.jaxpr, tuple(parts.of(n)), asked)) for n, b in self.working()]
@@ -192,7 +195,7 @@ class ControlOp(RegionOp):
             parts, asked = replace(parts, carry=both[:k]), tuple(both)
 
     def _outs(self, carry: Sequence[T], rest: T) -> list[T]:
-        """For each result of a step, what it is of the carry, and ``rest`` for outputs."""
+        """A property for each result of a step: that of the carry, and ``rest`` for outputs."""
         return [*carry, *[rest] * (len(self.working()[0][1].jaxpr.out_avals) - len(carry))]
 
     # --- derivatives ----------------------------------------------------------------------------------------
@@ -223,8 +226,8 @@ class ControlOp(RegionOp):
         return results, merge(nonzero, [*carry_ts, *ys_ts], [Zero(typeof(x)) for x in omit(results, nonzero)])
 
     def partial_eval_call(self, t: Any, known: Sequence[bool], args: Sequence[Any], tape: Any) -> Any:
-        """What is known of the results (and of how often a step runs) is computed alone; the rest is recorded with all
-        of the op."""
+        """Compute known results (if the number of steps is known) separately, and record the rest with all operands of
+        the op."""
 
         def after(jaxpr: ClosedJaxpr, ins: Flags, outs: Flags) -> Flags:
             result: tuple[bool, ...] = t.partial_eval(jaxpr, ins, tuple(not known for known in outs)).known_out
@@ -254,7 +257,7 @@ class ControlOp(RegionOp):
     # --- batching -------------------------------------------------------------------------------------------
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         values, places = self.parts(args), self.parts(dims)
-        # The dimension that slices are taken along stays in front.
+        # The sliced dimension stays in front.
         values = replace(values, xs=[move_dim(x, 0, 1) if d == 0 else x for x, d in zip(values.xs, places.xs)])
         inner = replace(places, xs=[None if d is None else max(d, 1) - 1 for d in places.xs])
         inner, asked, out_dims = self._settled(
@@ -263,7 +266,7 @@ class ControlOp(RegionOp):
         bodies = list(self.bodies())
         tests = [t.batch(b.jaxpr, axis, tuple(inner.of(n)))[1][0] for n, b in enumerate(bodies) if b.tests]
         apart = any(d is not None for d in tests)
-        if apart:  # entries end apart from each other, so that all of the carry differs between them
+        if apart:  # entries end after different numbers of steps, so all of the carry differs between them
             out_dims = [d or 0 for d in out_dims]
             inner, asked = replace(inner, carry=out_dims), tuple(out_dims)
             if has_checks(bodies[-1].jaxpr):
@@ -330,7 +333,7 @@ class ControlOp(RegionOp):
 
 
 def check_operands(what: str, avals: Sequence[ShapedArray], expected: Sequence[ShapedArray]) -> None:
-    """Raise if operands have other types than a body takes."""
+    """Raise if the types of operands differ from those a body takes."""
     if len(avals) != len(expected):
         raise ShapeError(f"{what}: expected {counted(len(expected), 'operand')}, got {len(avals)}")
     for i, (got, want) in enumerate(zip(avals, expected)):

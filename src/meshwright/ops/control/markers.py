@@ -1,4 +1,4 @@
-"""Ops that compute nothing: a name for rematerialization policies, and a barrier that keeps XLA from merging across."""
+"""Ops that compute nothing: names for rematerialization policies, and a barrier against optimizations across it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshwright.sharding.rule import ShardingRule, make_rule
 
 @dataclass(frozen=True)
 class Named(Unchanged):
-    """The operand, under a name that policies of ``checkpoint`` know."""
+    """The operand, under a name that policies of ``checkpoint`` refer to."""
 
     label: str
     name: ClassVar[str] = "name"
@@ -40,7 +40,7 @@ class Named(Unchanged):
 
 @dataclass(frozen=True)
 class OptimizationBarrier(Op):
-    """The operands, all computed before any of the results is used; the compiler does not look through it."""
+    """The operands, all computed before any of the results is used; the compiler does not optimize across it."""
 
     name: ClassVar[str] = "optimization_barrier"
     is_view: ClassVar[bool] = True
@@ -65,7 +65,7 @@ class OptimizationBarrier(Op):
         return merge(linear, self._of_some(pick(cts, linear)), [None] * len(args))
 
     def _of_some(self, values: Sequence[Any]) -> list[Any]:
-        """Those that are not zero behind one barrier: a zero made real would be multiplied by infinities."""
+        """Apply the barrier only to nonzero values: a materialized zero might be multiplied by infinities."""
         nonzero = [not isinstance(v, Zero) for v in values]
         return merge(nonzero, optimization_barrier(pick(values, nonzero)), omit(values, nonzero))
 
@@ -88,6 +88,6 @@ def optimization_barrier(values: Sequence[Any]) -> list[Any]:
 
 @reads("stablehlo.optimization_barrier")
 def _read_barrier(r: Reader) -> list[Any]:
-    values, tree = pytree.flatten(list(r.operands))  # tokens are no values
+    values, tree = pytree.flatten(list(r.operands))  # tokens are not values
     outs: list[Any] = pytree.unflatten(tree, optimization_barrier(values))
     return outs

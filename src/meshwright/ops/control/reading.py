@@ -1,7 +1,7 @@
-"""Reading control flow: ``while``, ``case`` and ``if`` of StableHLO.
+"""Reads control flow: ``while``, ``case`` and ``if`` of StableHLO.
 
-Regions there may use values from outside, and loops carry along what never changes; here both are constants of the
-loop. A loop that counts from one constant to another is a scan: its trip count is known.
+Regions there may use outside values, and loops carry values that never change; both become constants here. A loop that
+counts from one constant to another becomes a scan, since its trip count is known.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from meshwright.ops.elementwise.table import and_, convert, ge, lt, select
 
 
 def _with_parameters(jaxpr: ClosedJaxpr, invars: Sequence[Var], outvars: Sequence[Any]) -> ClosedJaxpr:
-    """The same equations with parameters in another order, or further ones."""
+    """The same equations with reordered or additional parameters."""
     return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(invars=list(invars), outvars=list(outvars)))
 
 
@@ -57,7 +57,7 @@ def _read_while(r: Reader) -> list[Any]:
 
 
 def _trip_count(cond: Region, body: Region, init: Sequence[Any]) -> int | None:
-    """How often a loop runs whose predicate compares a counter with a constant; None if that is not so."""
+    """The trip count of a loop whose predicate compares a counter with a constant; None for other loops."""
     test = cond.jaxpr.jaxpr
     if len(test.eqns) != 1 or test.eqns[0].op.name != "lt" or test.outvars != list(test.eqns[0].outvars):
         return None
@@ -73,7 +73,7 @@ def _trip_count(cond: Region, body: Region, init: Sequence[Any]) -> int | None:
 
 
 def _counts_by_one(body: Jaxpr, captured: int, place: int) -> bool:
-    """Whether the carry at ``place`` comes out of a loop's body as one more than it went in."""
+    """Whether a loop's body increments the carry at ``place`` by one."""
     out, var = body.outvars[place], body.invars[captured + place]
     eqn = next((e for e in body.eqns if out in e.outvars), None)
     if eqn is None or eqn.op.name != "add":
@@ -94,13 +94,13 @@ def _read_case(r: Reader) -> list[Any]:
     (index,) = r.operands
     last = np.int32(r.num_regions() - 1)
     producer = r.producer_of(0)
-    if producer is None or producer.op.name != "clamp":  # an index that is out of range means the last branch
+    if producer is None or producer.op.name != "clamp":  # an index out of range selects the last branch
         index = select(and_(ge(index, np.int32(0)), lt(index, last)), index, last)
     return _bind_branches(index, [r.region(i) for i in range(r.num_regions())])
 
 
 def _bind_branches(index: Any, regions: Sequence[Region]) -> list[Any]:
-    """The branches, each with all values that any of them uses as parameters."""
+    """Bind the branches, each extended to take all values that any of them captures."""
     operands = list({id(x): x for region in regions for x in region.captured}.values())
     branches = []
     for region in regions:

@@ -1,9 +1,9 @@
-"""What the control-flow ops have in common: they hold jaxprs that run once, several times or not at all.
+"""The common base of control-flow ops, which hold jaxprs that run once, several times or not at all.
 
-The semantics and the derivative rules of ``cond``, ``while`` and ``scan`` are JAX's (and those of Autodidax for the
-split of a ``cond``). Bodies close over nothing: what they use from outside are operands. How the operands and results
-of the op correspond to the parameters and results of its bodies is data (:meth:`RegionOp.ties`), so that propagation
-goes through bodies without knowing the ops.
+Semantics and derivative rules of ``cond``, ``while`` and ``scan`` are those of JAX; splitting a ``cond`` follows
+Autodidax. Bodies close over nothing: outside values are operands. :meth:`RegionOp.ties` describes, as data, how
+operands and results of the op correspond to parameters and results of its bodies, so that propagation goes through
+bodies without knowing the ops.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ OPERAND, RESULT, PARAMETER, OUTPUT = "operand", "result", "parameter", "output"
 
 @dataclass(frozen=True)
 class End:
-    """An operand or result of a control op, or a parameter or output of one of its bodies. ``stacked``: it has a
-    leading dimension, one index for each run of the body, that the others tied to it have not."""
+    """An operand or result of a control op, or a parameter or output of one of its bodies. If ``stacked``, it has a
+    leading dimension, one index per run of the body, that others tied to it lack."""
 
     side: str
     index: int
@@ -29,7 +29,7 @@ class End:
     stacked: bool = False
 
 
-#: values that have the same dimensions and should be laid out alike
+#: values with the same dimensions, which should have the same layout
 Tie = tuple[End, ...]
 #: results, and the state after, of a jaxpr's equations run on arguments and a state
 Run = Callable[[ClosedJaxpr, Sequence[Any], list[Any]], tuple[list[Any], list[Any]]]
@@ -37,9 +37,9 @@ Run = Callable[[ClosedJaxpr, Sequence[Any], list[Any]], tuple[list[Any], list[An
 
 @dataclass(frozen=True)
 class RegionOp(CallOp):
-    """Base of the ops with bodies."""
+    """Base class of ops with bodies."""
 
-    #: operand 0 says which of the bodies runs, once; otherwise all do, in turn, as often as :meth:`trips` says
+    #: whether operand 0 selects one body, which runs once; otherwise all run in turn, :meth:`trips` times
     chooses: ClassVar[bool] = False
     #: a state can go through its bodies, :meth:`threaded`
     threads: ClassVar[bool] = False
@@ -52,21 +52,21 @@ class RegionOp(CallOp):
         raise NotImplementedError
 
     def ties(self) -> Iterator[Tie]:
-        """Which operands, parameters, outputs and results belong together; values flow to the last of each tie."""
+        """Which operands, parameters, outputs and results correspond; values flow to the last of each tie."""
         return iter(())
 
     def trips(self, operands: Sequence[Atom]) -> int | None:
-        """How often the bodies run, where that can be known."""
+        """How often the bodies run, if that is known."""
         return 1
 
     @property
     def devices(self) -> int:
-        """On how many devices the bodies run, of which each does a part of the op."""
+        """The number of devices that each run a part of the op."""
         return 1
 
 
 def split(values: Sequence[Any], *sizes: int) -> list[list[Any]]:
-    """Consecutive parts of ``values``; what is left is the last part."""
+    """Split ``values`` into consecutive parts; the last part is the remainder."""
     parts, at = [], 0
     for size in sizes:
         parts.append(list(values[at : at + size]))
@@ -75,14 +75,14 @@ def split(values: Sequence[Any], *sizes: int) -> list[list[Any]]:
 
 
 def arranged(jaxpr: ClosedJaxpr, invars: Sequence[Var], outvars: Sequence[Any] | None = None) -> ClosedJaxpr:
-    """The same equations with other parameters (a permutation, or more of them) and results."""
+    """The same equations with other parameters (permuted or extended) and results."""
     inner = jaxpr.jaxpr
     outs = inner.outvars if outvars is None else outvars
     return ClosedJaxpr(inner.replace(invars=invars, outvars=outs), jaxpr.consts)
 
 
 def depends(jaxpr: Jaxpr, flags: Sequence[bool]) -> list[bool]:
-    """Which results depend on a parameter that is flagged."""
+    """Whether each result depends on a flagged parameter."""
     dependent = {v for v, flag in zip(jaxpr.invars, flags) if flag}
     for eqn in jaxpr.eqns:
         if any(a in dependent for a in eqn.invars if isinstance(a, Var)):

@@ -1,5 +1,5 @@
-"""``checkpoint``: a call whose intermediate values are computed again for the backward pass instead of being kept
-(Griewank and Walther 2000; the split by a policy follows JAX's ``jax.checkpoint``)."""
+"""``checkpoint``: a call whose intermediate values are recomputed for the backward pass instead of stored
+(Griewank and Walther 2000; splitting by a policy follows ``jax.checkpoint``)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from meshwright.ops.control.markers import optimization_barrier
 from meshwright.ops.control.regions import merge, omit, pick
 from meshwright.ops.sharding.memory_put import MemoryPut
 
-#: ``policy(op, *operand avals, **params)``: whether the result of an op may be kept
+#: ``policy(op, *operand avals, **params)``: whether the result of an op may be stored
 Policy = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Checkpoint(CallOp):
-    """A call that is computed again where its derivative needs it; ``policy`` says which ops' results are kept.
+    """A call that is recomputed where its derivative needs it; ``policy`` tells which ops' results are stored.
 
-    ``prevent_cse`` puts a barrier in front of the second computation, which the compiler would otherwise merge with the
-    first.
+    ``prevent_cse`` puts a barrier before the recomputation, which the compiler would otherwise merge with the first
+    computation.
     """
 
     jaxpr: ClosedJaxpr
@@ -90,7 +90,7 @@ class Checkpoint(CallOp):
 
 @dataclass(frozen=True)
 class Offloadable:
-    """What a policy answers of a value to keep it in another memory: from which it comes, and where to."""
+    """A policy's answer to store a value in another memory: the memory it comes from, and the destination."""
 
     src: str
     dst: str
@@ -98,8 +98,8 @@ class Offloadable:
 
 @dataclass(frozen=True)
 class _Parts:
-    """``known`` takes the known operands and returns the known results and what is kept; ``again`` takes the known
-    operands, what is kept and the unknown operands, and returns the other results."""
+    """``known`` takes the known operands and returns the known results and the residuals; ``again`` takes the known
+    operands, the residuals and the unknown operands, and returns the other results."""
 
     known: ClosedJaxpr
     again: ClosedJaxpr
@@ -107,14 +107,14 @@ class _Parts:
 
 
 def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], policy: Policy | None) -> _Parts:
-    # Policies look into jitted functions, but custom derivatives must stay: they may be differentiated again.
+    # Policies apply inside jitted functions, but custom derivatives must stay: they may be differentiated again.
     split = t.partial_eval(inline_calls(jaxpr, is_plain_call), known)
     n = sum(split.known_out)
     first = inline_calls(split.known, is_plain_call)
     inner = first.jaxpr
     results, residuals = inner.outvars[:n], inner.outvars[n:]
     kept = _kept(inner, policy)
-    # What is kept becomes a parameter of the second computation; what made it is then dead there.
+    # Residuals become parameters of the recomputation, so their producers are dead code there.
     twice = ClosedJaxpr(
         Jaxpr(
             inner.constvars,
@@ -151,7 +151,7 @@ def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], policy: Policy |
 
 
 def _memory(jaxpr: Jaxpr, var: Var, policy: Policy | None) -> str | None:
-    """The memory that a policy has a value kept in, where that is not the device's own."""
+    """The memory in which the policy stores a value, if it is not the device's own."""
     eqn = next(e for e in jaxpr.eqns if var in e.outvars)
     answer = policy(eqn.op, *(a.aval for a in eqn.invars), **eqn.op.params) if policy is not None else None
     return answer.dst if isinstance(answer, Offloadable) else None

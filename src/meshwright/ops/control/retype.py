@@ -1,6 +1,6 @@
-"""Jaxprs for parameters that vary over more axes than those they were traced for (see :mod:`meshwright.ir.varying`).
+"""Retypes jaxprs whose parameters vary over more axes than when they were traced (see :mod:`meshwright.ir.varying`).
 
-Loops need it, whose carry may vary after a step where it did not before, and branches, whose results must be alike.
+This is needed for loops, whose carry may start to vary after a step, and branches, whose results must have equal types.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def out_axes(jaxpr: ClosedJaxpr) -> list[Axes]:
 
 
 def joined(*sides: Iterable[Axes]) -> list[Axes]:
-    """Of each value, the axes that any side names."""
+    """For each value, the union of the axes of all sides."""
     return [first.union(*rest) for first, *rest in zip(*sides, strict=True)]
 
 
 def cast_each(values: Sequence[Any], axes: Sequence[Axes], literals: bool = False) -> list[Any]:
-    """Values, each varying over axes of its own at least."""
+    """Cast each value to vary over at least the given axes."""
     return [cast(x, a, literals) for x, a in zip(values, axes, strict=True)]
 
 
 def retyped(jaxpr: ClosedJaxpr, ins: Sequence[Axes], outs: Sequence[Axes] = ()) -> ClosedJaxpr:
-    """``jaxpr`` with parameters that vary over ``ins`` and results that vary over ``outs``, at least; itself if it is
-    so already."""
+    """``jaxpr`` with parameters that vary at least over ``ins`` and results that vary at least over ``outs``; unchanged
+    if that is so already."""
     ins = joined(in_axes(jaxpr), ins)
     have = out_axes(jaxpr)
     outs = list(outs) or have
@@ -62,7 +62,7 @@ def retyped(jaxpr: ClosedJaxpr, ins: Sequence[Axes], outs: Sequence[Axes] = ()) 
 
 
 class _Retyping(Interpreter[Any]):
-    """Applies a jaxpr's equations anew, so that casts are put in where types have changed."""
+    """Records a jaxpr's equations again, so that casts are inserted where types have changed."""
 
     def equation(self, eqn: JaxprEqn, args: list[Any]) -> Sequence[Any]:
         if isinstance(eqn.op, PVary):
@@ -72,10 +72,10 @@ class _Retyping(Interpreter[Any]):
 
 
 def require_together(what: str, axes: Axes, jaxprs: Sequence[ClosedJaxpr]) -> None:
-    """Raise if devices that go different ways, along ``axes``, would wait for each other on one of them.
+    """Raise if devices that take different paths, along ``axes``, would deadlock in a collective.
 
     Raises:
-      ShardingError: a collective over such an axis; says which and where.
+      ShardingError: a collective over such an axis; names it and its line.
     """
     for jaxpr in jaxprs if axes else ():
         for eqn in all_eqns(jaxpr.jaxpr):

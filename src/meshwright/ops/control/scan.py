@@ -1,8 +1,8 @@
-"""``scan``: a body run a known number of times, over slices of its inputs, with a carry.
+"""``scan``: runs a body a static number of times, over slices of its inputs, with a carry.
 
-Derivatives keep the loop a loop: reverse mode is a scan in the other direction over stacked residuals, in which the
-cotangents of constants are accumulated. Residuals that do not change from step to step are not stacked. A scan is
-emitted as a ``while`` with dynamic slices (:meth:`Scan.expand`).
+Derivatives of the loop are loops: reverse mode is a scan in the opposite direction over stacked residuals, which
+accumulates cotangents of constants. Residuals that are loop-invariant are not stacked. A scan is emitted as a ``while``
+with dynamic slices (:meth:`Scan.expand`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Flags = tuple[bool, ...]
 
 @dataclass(frozen=True)
 class Scan(ControlOp):
-    """Operands are constants, the initial carry and the inputs with a leading dimension of ``length``; the body takes
-    constants, carry and one slice of each input, and returns carry and outputs, which are stacked."""
+    """Operands are constants, the initial carry, and inputs with a leading dimension of ``length``. The body takes
+    constants, carry and one slice per input, and returns carry and outputs, which are stacked."""
 
     jaxpr: ClosedJaxpr
     length: int
@@ -113,7 +113,7 @@ class Scan(ControlOp):
         k = self.num_carry
         while True:
             dependent = depends(self.jaxpr.jaxpr, (*consts, *carry, *xs))[:k]
-            grown = [a or b for a, b in zip(carry, dependent)]  # a carry may be made afresh at each step
+            grown = [a or b for a, b in zip(carry, dependent)]  # a carry may be replaced at each step
             if grown == carry:
                 break
             carry = grown
@@ -139,7 +139,7 @@ class Scan(ControlOp):
         return [*all_const_cts, *carried_cts, *merge(xs, linear_xs_cts, [None] * len(xs))]
 
     def _transpose_rest(self, t: Any, cts: Sequence[Any], args: Sequence[Any], linear: Flags) -> Sequence[Any]:
-        """Some of the carry does not depend on linear operands: run that first."""
+        """Transpose if part of the carry does not depend on linear operands: run that part first."""
         known = tuple(not lin for lin in linear)
         parts = t.derive(_split_body, self.jaxpr, self.num_consts, self.num_carry, known)
         _, op, operands = self._run_known(parts, known, args)
@@ -152,7 +152,7 @@ class Scan(ControlOp):
         return emit_traced(b, self.expand, self.name, *operands)
 
     def expand(self, *operands: Value) -> list[Value]:
-        """The loop as a ``while`` of ``length // unroll`` steps; what is left of the division is written out."""
+        """The loop as a ``while`` of ``length // unroll`` steps; the remainder is unrolled."""
         consts, carry, xs = self._split(operands)
         ys_avals = self.jaxpr.out_avals[self.num_carry :]
         blocks, rest = divmod(self.length, self.unroll) if self.unroll < self.length else (0, self.length)
@@ -214,9 +214,9 @@ class Scan(ControlOp):
 # --- bodies, made once for each jaxpr -----------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Parts:
-    """A body split in two. ``hoisted`` computes, from the known constants, what ``unknown`` takes as constants;
-    ``known`` returns known results and then residuals to stack; ``forwarded`` are known inputs that ``unknown`` takes
-    as they are (numbers among the known inputs)."""
+    """A body split in two. ``hoisted`` computes residuals from known constants, which are constants of ``unknown``;
+    ``known`` returns known results and then residuals to stack; ``forwarded`` are the numbers of known inputs that
+    ``unknown`` takes directly."""
 
     known: ClosedJaxpr
     unknown: ClosedJaxpr
@@ -258,7 +258,7 @@ def _split_body(t: Any, jaxpr: ClosedJaxpr, num_consts: int, num_carry: int, kno
 
 
 def _invariant(jaxpr: ClosedJaxpr, fixed: Sequence[Var]) -> set[Var]:
-    """Values that are the same in each step: computed from constants alone."""
+    """Loop-invariant values: those computed from constants only."""
     invariant = {*fixed, *jaxpr.jaxpr.constvars}
     for eqn in jaxpr.eqns:
         if not eqn.op.has_effects and all(a in invariant for a in eqn.invars if isinstance(a, Var)):
@@ -269,11 +269,11 @@ def _invariant(jaxpr: ClosedJaxpr, fixed: Sequence[Var]) -> set[Var]:
 def _transposed_body(
     t: Any, jaxpr: ClosedJaxpr, asked: Flags, consts: Flags, xs: Flags, nonzero: Flags
 ) -> tuple[ClosedJaxpr, Flags, Flags, Flags]:
-    """The body of the backward scan, and for which linear constants, carries and inputs it gives cotangents.
+    """The body of the backward scan, and for which linear constants, carries and inputs it returns cotangents.
 
-    It takes the other constants; carried sums of the constants' cotangents and the carry's cotangents; the cotangents
-    of a step's outputs and its other inputs. What is carried but has no say in what is ``asked`` for gets none: zero
-    times infinity would be NaN.
+    It takes the other constants; the accumulated cotangents of constants, and the carry's cotangents; the cotangents of
+    a step's outputs, and its other inputs. Carries that do not affect results ``asked`` for have no cotangent, since
+    zero times infinity would be NaN.
     """
     k, kept, linear = len(asked), asked, (*consts, *[True] * len(asked), *xs)
     while True:

@@ -1,9 +1,9 @@
-"""Rows of arrays that a loop takes or writes one after the other are its slices and outputs.
+"""Turns array rows that a loop reads or writes one after the other into slices and outputs of a scan.
 
 A loop that counts, and reads an array at its count (``x[i]``, a chunk from ``i * n``) or writes one there, is a scan
-over the rows of the array. As a window somewhere in the array a row is looked for on all devices, and given to all, in
-every step; as a slice of a scan it is laid out as the step needs it, by what brings the array there before the loop,
-and what is written may stay sums until the loop has ended. The same rows are read, and written, in the same steps.
+over the rows of the array. A window at a dynamic position is looked up on all devices and sent to all in every step. A
+slice of a scan has the layout that the step needs, which the array is resharded to before the loop, and written rows
+may stay partial sums until the loop ends. The same rows are read, and written, in the same steps.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from meshwright.ops.shape.slice_pad import Slice
 
 @dataclass(frozen=True)
 class Rows:
-    """``count`` blocks of ``size`` rows along ``dim``, from row ``low`` on; a loop takes them from the first to the
-    last, or backwards."""
+    """``count`` blocks of ``size`` rows along ``dim``, starting at row ``low``; a loop visits them in order, or
+    backwards."""
 
     dim: int
     low: int
@@ -42,30 +42,30 @@ class Rows:
     backwards: bool
 
     def block(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of a block of an array; a single row has no dimension for it."""
+        """The shape of one block; a single row has no dimension for it."""
         return (*shape[: self.dim], *([self.size] if self.size > 1 else []), *shape[self.dim + 1 :])
 
     def cut(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of the blocks of an array, numbered where their rows are."""
+        """The shape of an array split into blocks, with the block number before the rows."""
         return (*shape[: self.dim], self.count, *self.block(shape)[self.dim :])
 
     def are_all(self, shape: Sequence[int]) -> bool:
         return self.low == 0 and self.size * self.count == shape[self.dim]
 
     def are_leading(self, shape: Sequence[int]) -> bool:
-        """Whether an array is stacked as the slices of a scan are."""
+        """Whether these are all rows of the leading dimension, like the slices of a scan."""
         return self.are_all(shape) and self.dim == 0 and self.size == 1
 
 
 def leading_rows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with all rows of leading dimensions as slices and outputs of its loops; not those of arrays that a
-    loop changes in place, reading and writing them: there would be two of such an array, before and after."""
+    """Turn rows of leading dimensions into slices and outputs of loops, except for arrays that a loop both reads and
+    writes in place: there would be two of such an array, before and after."""
     return _in_loops(jaxpr, Rows.are_leading, in_place=False)
 
 
 def blocks_of_rows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with rows and blocks of rows, along any dimension, as slices and outputs of its loops: what is read
-    is rearranged before a loop, and what is written after it."""
+    """Turn rows and blocks of rows, along any dimension, into slices and outputs of loops; arrays are rearranged before
+    the loop, and results after it."""
     return _in_loops(jaxpr, lambda rows, shape: True, in_place=True)
 
 
@@ -86,7 +86,7 @@ def _in_loops(jaxpr: ClosedJaxpr, wanted: _Wanted, in_place: bool) -> ClosedJaxp
 
 
 def _as_scan(eqn: JaxprEqn) -> JaxprEqn | None:
-    """A loop of several steps, if it is known how many, as a scan."""
+    """A loop as a scan, if it has a known number of at least two steps."""
     op = eqn.op
     runs = op.trips(eqn.invars) if isinstance(op, (Scan, While)) and not op.has_effects else None
     if runs is None or runs < 2:
@@ -105,7 +105,7 @@ class _Loop:
         assert isinstance(op, Scan)
         self.eqn, self.op, self.body, self.wanted, self.in_place = eqn, op, op.jaxpr.jaxpr, wanted, in_place
         self.consts, self.carry, self.xs = split(self.body.invars, op.num_consts, op.num_carry)
-        #: what parameters are outside of the loop
+        #: the values outside the loop for its parameters
         self.outside: dict[Var, Atom] = dict(zip(self.body.invars, eqn.invars))
         self.made, self.uses = producers_of(self.body), use_counts(self.body.eqns, self.body.outvars)
         self.counters = Counters(
@@ -119,14 +119,14 @@ class _Loop:
         reads = [(e, rows) for e, rows in reads if e.invars[0] in self.consts or e.invars[0] in writes]
         found = [*(rows for _, rows in reads), *writes.values()]
         free = not self.xs and len(self.body.outvars) == op.num_carry
-        #: the order of slices and outputs: given, if there are some, else that of the first rows
+        #: the order of slices and outputs: fixed if the scan has some, else that of the first rows
         self.backwards = found[0].backwards if free and found else op.reverse
         self.reads = {e.outvars[0]: rows for e, rows in reads if rows.backwards == self.backwards}
         self.writes = {self.carry.index(p): rows for p, rows in writes.items() if rows.backwards == self.backwards}
 
     # --- what is found --------------------------------------------------------------------------------------
     def _counters(self, numbered: set[Var]) -> Iterator[tuple[Var, Line]]:
-        """Parameters that count."""
+        """Parameters that are counters, with their lines."""
         n = self.op.length
         for parameter in self.consts:
             value = self.outside[parameter]
@@ -149,7 +149,7 @@ class _Loop:
         return int(others[0].val) if len(others) == 1 and isinstance(others[0], Literal) else None
 
     def _read(self, eqn: JaxprEqn) -> Rows | None:
-        """The rows of which an equation reads a block in every run; None if it does not."""
+        """The rows of which an equation reads one block per run; None if it does not."""
         op = eqn.op
         if not isinstance(op, (DynamicSlice, Gather)) or eqn.invars[0] not in (*self.consts, *self.carry):
             return None
@@ -157,7 +157,7 @@ class _Loop:
         return self._rows(eqn.invars[0].aval, op.slice_sizes, self._starts(eqn.invars[1:], numbers))
 
     def _written(self, carry: Var, out: Atom, reads: Sequence[tuple[JaxprEqn, Rows]]) -> Rows | None:
-        """The rows that a carry consists of, of which each run writes a block, and reads no other one."""
+        """The rows of a carry of which each run writes one block, and reads no other; None if it does not."""
         eqn = self.made.get(out) if isinstance(out, Var) else None
         if eqn is None or eqn.invars[0] is not carry or not isinstance(eqn.op, (DynamicUpdateSlice, Scatter)):
             return None
@@ -170,7 +170,7 @@ class _Loop:
         return rows if fits and _update_of(eqn).aval.update(shape=x.shape) == out.aval else None
 
     def _window_written(self, eqn: JaxprEqn) -> Rows | None:
-        """The rows of which an equation writes a block in every run."""
+        """The rows of which an equation writes one block per run."""
         op, x, update = eqn.op, eqn.invars[0].aval, _update_of(eqn).aval
         if isinstance(op, Scatter):
             starts = self._starts(eqn.invars[1:2], op.dimension_numbers.gather())
@@ -178,7 +178,7 @@ class _Loop:
         return self._rows(x, update.shape, self._starts(eqn.invars[2:]))
 
     def _starts(self, atoms: Sequence[Atom], numbers: Any = None) -> dict[int, Line | None]:
-        """Where the window of a read or write begins, by dimension; none if it has several."""
+        """The start of the window of a read or write, by dimension; empty if there are several windows."""
         if numbers is None:
             return {d: self.counters.of(a) for d, a in enumerate(atoms)}
         (indices,) = atoms
@@ -186,7 +186,7 @@ class _Loop:
         return {numbers.start_index_map[0]: self.counters.of(indices)} if one else {}
 
     def _rows(self, x: ShapedArray, sizes: Sequence[int], starts: dict[int, Line | None]) -> Rows | None:
-        """Blocks, one next to the other, that windows from ``starts`` on are; None if they are not wanted."""
+        """The adjacent blocks formed by windows at ``starts``; None if they are not adjacent, or not wanted."""
         cut = [d for d, (k, n) in enumerate(zip(sizes, x.shape)) if k != n]
         line = starts.get(cut[0]) if len(cut) == 1 else None
         if line is None or abs(line.step) != sizes[cut[0]]:
@@ -198,8 +198,8 @@ class _Loop:
 
     # --- what is made of it ---------------------------------------------------------------------------------
     def rewritten(self) -> list[JaxprEqn] | None:
-        """The loop with these rows as slices and outputs, after what stacks them and before what puts them back; None
-        if there are none."""
+        """The loop with these rows as slices and outputs, with the equations that stack rows before it and restore
+        arrays after it; None if there are no such rows."""
         if not self.reads and not self.writes:
             return None
         slices: dict[tuple[Var, Rows], Var] = {}
@@ -218,7 +218,7 @@ class _Loop:
         return self._between(op, flags, slices, blocks)
 
     def _step(self, eqn: JaxprEqn, slices: dict[tuple[Var, Rows], Var], blocks: dict[int, Var]) -> JaxprEqn:
-        """An equation of the body, reading a slice or making a block if it reads or writes rows."""
+        """An equation of the body, rewritten to read a slice or return a block if it reads or writes rows."""
         if not eqn.outvars:
             return eqn
         out = eqn.outvars[0]
@@ -237,7 +237,7 @@ class _Loop:
     def _between(
         self, op: Scan, flags: Sequence[bool], slices: Mapping[tuple[Var, Rows], Var], blocks: Mapping[int, Var]
     ) -> list[JaxprEqn]:
-        """The loop with what is done to its operands and results."""
+        """The loop, with the equations on its operands and results."""
         consts, carry, xs = split(self.eqn.invars, len(self.consts), len(flags))
         before, stacked = [], []
         for x, rows in slices:
@@ -256,7 +256,7 @@ class _Loop:
         return [*before, loop, *after]
 
     def _moves(self, x: Atom, ops: Sequence[Op], result: Var | None = None) -> list[JaxprEqn]:
-        """Ops one after the other, ``result`` the last one's."""
+        """Equations that apply ``ops`` in turn, the last of them with result ``result``."""
         eqns: list[JaxprEqn] = []
         for op in ops:
             out = result if result is not None and op is ops[-1] else Var(op.infer(x.aval))
@@ -266,12 +266,12 @@ class _Loop:
 
 
 def _update_of(eqn: JaxprEqn) -> Atom:
-    """What an equation writes."""
+    """The value that an equation writes."""
     return eqn.invars[2 if isinstance(eqn.op, Scatter) else 1]
 
 
 def _stacking(rows: Rows, shape: tuple[int, ...]) -> list[Op]:
-    """What makes the slices of a scan of an array."""
+    """The ops that turn an array into the slices of a scan."""
     ops: list[Op] = []
     if not rows.are_all(shape):
         before, after, size = shape[: rows.dim], shape[rows.dim + 1 :], rows.size * rows.count
@@ -287,7 +287,7 @@ def _stacking(rows: Rows, shape: tuple[int, ...]) -> list[Op]:
 
 
 def _putting_back(rows: Rows, shape: tuple[int, ...]) -> list[Op]:
-    """What makes an array of a scan's outputs."""
+    """The ops that turn a scan's outputs into an array."""
     ops: list[Op] = []
     if rows.dim:
         rest = range(rows.dim + 1, len(rows.cut(shape)))

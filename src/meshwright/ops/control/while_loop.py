@@ -1,4 +1,4 @@
-"""``while``: a body repeated as long as a predicate of its carry holds."""
+"""``while``: repeats a body while a predicate of its carry holds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class While(ControlOp):
         return While(body.jaxpr, body.num_consts, cond.jaxpr, cond.num_consts)
 
     def trips(self, operands: Sequence[Atom]) -> int | None:
-        """The number of steps of a loop that counts a carried integer up to a limit written in the program."""
+        """The trip count of a loop that counts a carried integer up to a constant limit."""
         pred, body = self.cond_jaxpr.jaxpr, self.body_jaxpr.jaxpr
         if len(pred.eqns) != 1 or pred.eqns[0].op.name != "lt" or pred.outvars != list(pred.eqns[0].outvars):
             return None
@@ -65,7 +65,7 @@ class While(ControlOp):
         )
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
-        # A while of StableHLO has no constants: they are carried along unchanged.
+        # StableHLO's while has no constants: carry them along unchanged.
         cond, body = self.cond_jaxpr.jaxpr, self.body_jaxpr.jaxpr
         n, m = self.cond_nconsts, self.body_nconsts
         unused = [Var(v.aval) for v in body.invars[:m]]
@@ -77,8 +77,8 @@ class While(ControlOp):
 
 
 def _steps(start: Atom, limit: Atom, step: Atom) -> int | None:
-    """How often ``step`` is added to ``start`` until that is no less than ``limit``; None if they are no integers of
-    the program, or the sum leaves their dtype before."""
+    """How often ``step`` is added to ``start`` until it is at least ``limit``; None if they are not constant integers,
+    or the sum would overflow their dtype."""
     numbers = [int(a.val) for a in (start, limit, step) if isinstance(a, Literal) and is_integer(a.aval.dtype)]
     if len(numbers) < 3 or numbers[2] <= 0:
         return None

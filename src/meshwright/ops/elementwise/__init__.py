@@ -1,1 +1,1 @@
-"""Elementwise ops: the table, ops that StableHLO lacks, and what they say of themselves."""
+"""Elementwise ops: the table, ops that StableHLO lacks, and their documentation."""

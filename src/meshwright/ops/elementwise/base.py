@@ -1,4 +1,4 @@
-"""The rules that elementwise ops share, and the ops without parameters that a row of a table makes of them."""
+"""The rules shared by elementwise ops, and the creation of ops without parameters from table rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
 T = TypeVar("T")
 
-#: accepted dtypes, by the letters of a table row
+#: predicates for accepted dtypes, by the letters in table rows
 _KINDS: dict[str, Callable[[np.dtype], bool]] = {
     "b": dtypes.is_bool, "i": dtypes.is_signed, "u": dtypes.is_unsigned, "f": dtypes.is_float, "c": dtypes.is_complex,
     "k": is_key,
@@ -34,17 +34,17 @@ _KINDS: dict[str, Callable[[np.dtype], bool]] = {
 _WORDS = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float", "c": "complex", "k": "random key"}
 _INEXACT = frozenset("fc")
 
-#: the derivative of an elementwise op by an operand
+#: the partial derivative of an elementwise op with respect to an operand
 Partial = Callable[..., Any] | Constant | Unknown
 
 
 def with_arrays(rule: Callable[[Sequence[Any]], T], primals: Sequence[Any]) -> T:
-    """``rule(primals)``, with arithmetic of arrays where that of Python's numbers among them raises: by 0, or beyond
-    their range."""
+    """``rule(primals)``, with Python numbers converted to arrays if Python's arithmetic on them raises: division by 0,
+    or overflow."""
     try:
         return rule(primals)
     except (ZeroDivisionError, OverflowError) as error:
-        refused = isinstance(error, MeshwrightError)  # by us: an integer that a dtype does not hold, for example
+        refused = isinstance(error, MeshwrightError)  # raised by us: an integer too large for a dtype, for example
         if refused or not any(isinstance(x, (int, float, complex)) for x in primals):
             raise
         return rule([_array(x) if isinstance(x, (int, float, complex)) else x for x in primals])
@@ -57,11 +57,11 @@ def _array(number: complex) -> Any:
 
 @dataclass(frozen=True)
 class Elementwise(Op):
-    """Base of ops that work on corresponding elements.
+    """Base class of ops on corresponding elements.
 
     ``partials[i](t, y, *xs)`` is the tangent of the result for tangent ``t`` of operand ``i``. Each operand that may be
-    a float or complex number has a partial, be it to say :data:`CONSTANT` or :class:`Unknown`. The result is typed
-    weakly where all operands are, unless the op decides (``may_be_weak``).
+    a float or complex number has a partial, even if that is :data:`CONSTANT` or :class:`Unknown`. The result is weakly
+    typed if all operands are, unless the op decides (``may_be_weak``).
     """
 
     hlo: ClassVar[str] = ""
@@ -70,7 +70,7 @@ class Elementwise(Op):
     may_be_weak: ClassVar[bool] = True
 
     def __hash__(self) -> int:
-        return hash(type(self))  # a dataclass without fields would share one hash with all others
+        return hash(type(self))  # dataclasses without fields would otherwise all have the same hash
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -81,7 +81,8 @@ class Elementwise(Op):
             assert len(cls.partials) == len(cls.accepts), f"{cls.name}: expected a partial for each operand"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Rows are called like functions: ``mul(x, y)`` binds. Of arrays of one rank, sizes of 1 are repeated."""
+        """Rows can be called like functions: ``mul(x, y)`` binds. In arrays of equal rank, dimensions of size 1
+        broadcast."""
         operands = in_order(self.name, self.accepts, args, named) if named else args
         return self.bind(*(stretched(operands) if len(operands) > 1 else operands))
 
@@ -90,14 +91,14 @@ class Elementwise(Op):
         return len(self.accepts)
 
     def result_dtype(self, *operand_dtypes: np.dtype) -> np.dtype:
-        """Dtype of the result; the base says: that of the first operand."""
+        """The dtype of the result; by default that of the first operand."""
         return operand_dtypes[0]
 
     def kernels(self, *avals: ShapedArray) -> Kernels:
         return Kernels(operations=gpu.operations(self.name, avals[0].dtype) * max(a.size for a in avals))
 
     def check_dtypes(self, *operand_dtypes: np.dtype) -> None:
-        """Raise unless each operand's dtype is accepted and all agree."""
+        """Raise unless each operand's dtype is accepted and all are equal."""
         for position, (dtype, kinds) in enumerate(zip(operand_dtypes, self.accepts)):
             if not any(_KINDS[k](dtype) for k in kinds):
                 expected = ", ".join(_WORDS[k] for k in kinds)
@@ -140,7 +141,7 @@ class Elementwise(Op):
     ) -> tuple[ArrayLike, int | None]:
         ranks = [typeof(x).ndim - (d is not None) for x, d in zip(args, dims)]
         rank = max(ranks)
-        # The first full-rank batched operand says where the batch dimension stands; the others follow.
+        # The first full-rank batched operand determines the place of the batch dimension.
         place = next((d for d, r in zip(dims, ranks) if d is not None and r == rank), 0)
         shape = None
         for x, d, r in zip(args, dims, ranks):
@@ -168,14 +169,14 @@ class Elementwise(Op):
 
 
 def complex_of_parts(a: np.dtype, b: np.dtype) -> np.dtype:
-    """The dtype of complex numbers whose parts have these."""
+    """The dtype of complex numbers with parts of these dtypes."""
     if dtypes.bit_width(a) < 32:
         raise DTypeError(f"complex: expected parts of dtype float32 or float64, got {a}; convert them with .astype")
     return dtypes.complex_of(a)
 
 
 def _align(x: Any, dim: int | None, rank: int, full: int, place: int, shape: tuple[int, ...]) -> Any:
-    """An operand with its batch dimension at ``place``; unbatched scalars stay as they are."""
+    """An operand with its batch dimension at ``place``; unbatched scalars are unchanged."""
     if rank == full:
         if dim is not None:
             return move_dim(x, dim, place)
@@ -196,7 +197,7 @@ def row(
     result: Callable[..., np.dtype] | None = None,
     attributes: Callable[[Builder], dict[str, Any]] | None = None,
 ) -> Elementwise:
-    """An elementwise op without parameters. ``accepts`` has a word of kind letters for each operand."""
+    """Create an elementwise op without parameters. ``accepts`` has a word of kind letters for each operand."""
     members: dict[str, Any] = {
         "name": name,
         "hlo": hlo,
@@ -215,9 +216,7 @@ def row(
         members["result_dtype"] = lambda self, *ds: result(*ds)
     if attributes is not None:
         members["attributes"] = lambda self, b: attributes(b)
-    cls: type[Elementwise] = type(
-        name.title().replace("_", ""), (Elementwise,), members
-    )  # no fields: nothing for dataclass to add
+    cls: type[Elementwise] = type(name.title().replace("_", ""), (Elementwise,), members)  # no fields, so no dataclass
     op = cls()
     if hlo:
         READERS.setdefault(hlo, lambda r: op.bind(*r.operands))

@@ -1,4 +1,5 @@
-"""bitcast_convert to elements of another width: an element becomes a row of narrower ones, or a row one wider one."""
+"""bitcast_convert to elements of another width: each element becomes a row of narrower ones, or each row a wider
+one."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from meshwright.sharding.rule import ShardingRule, make_rule
 
 @dataclass(frozen=True)
 class BitcastWidth(Op):
-    """The bits of elements as elements of ``dtype``, the lowest first along the last dimension: it is there for the
-    narrower of the two types alone."""
+    """The bits of elements as elements of ``dtype``, lowest bits first along the last dimension, which only the
+    narrower of the two types has."""
 
     dtype: np.dtype
     name: ClassVar[str] = "bitcast_width"
@@ -42,7 +43,7 @@ class BitcastWidth(Op):
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
         assert dim is not None
-        if self._widens(typeof(x)):  # the last dimension goes
+        if self._widens(typeof(x)):  # the last dimension is consumed
             x, dim = not_last(x, dim)
         return self.bind(x), dim
 
@@ -61,7 +62,7 @@ class BitcastWidth(Op):
 
 
 def bitcast(x: Any, dtype: np.dtype) -> Any:
-    """The bits of ``x`` as ``dtype``; a narrower one adds a last dimension, a wider one takes it away."""
+    """The bits of ``x`` as ``dtype``; a narrower one adds a last dimension, a wider one consumes it."""
     same = dtypes.bit_width(typeof(x).dtype) == dtypes.bit_width(dtype)
     return (BitcastConvert if same else BitcastWidth)(dtype).bind(x)
 

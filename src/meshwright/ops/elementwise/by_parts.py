@@ -1,10 +1,10 @@
-"""Functions of complex numbers, written with real ops of their parts.
+"""Functions of complex numbers, written with real ops on their parts.
 
-XLA computes the sines by exponentials, whose difference has nothing left of a part that is small beside the other
-(``sin(0.5 + 1e-30j)`` becomes real), and whose product with a small sine overflows early; of ``log(1 + z)`` it forms
-the sum. The values at zeros, infinities and NaN are those of C's ``csinh`` and ``ccosh`` (C11, annex G.6.2), NumPy's.
+XLA computes sines by exponentials: their difference loses a part that is small compared to the other (``sin(0.5 +
+1e-30j)`` becomes real), and their product with a small sine overflows early. For ``log(1 + z)`` it computes the sum.
+Values at zeros, infinities and NaN are those of C's ``csinh`` and ``ccosh`` (C11, annex G.6.2), as in NumPy.
 
-The functions take the table of ops (:mod:`.table`) as their first argument, since it needs them.
+The functions take the table of ops (:mod:`.table`) as first argument, to avoid a circular import.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def cos(ops: Any, z: Any) -> list[Any]:
 
 
 def _product(ops: Any, function: Any, x: Any, factor: Any) -> Any:
-    """``function(x) * factor``, finite where only ``function(x)`` is too large, and 0 where either is 0."""
+    """``function(x) * factor``: finite where only ``function(x)`` overflows, and 0 where either is 0."""
     whole, nil = function(x), ops.scalar_like(0, x)
     half = ops.exp(ops.mul(ops.abs_(x), ops.scalar_like(0.5, x)))
     sized = ops.mul(half, ops.scalar_like(0.5, x))
@@ -54,21 +54,22 @@ def _product(ops: Any, function: Any, x: Any, factor: Any) -> Any:
 
 
 def _where_nil(ops: Any, x: Any, other: Any, product: Any) -> Any:
-    """``product``; where ``x`` is 0, though the other factor be infinite or NaN, that 0 with the product's sign."""
+    """``product``, but 0 with the product's sign where ``x`` is 0 and the other factor is infinite or NaN."""
     nil = ops.scalar_like(0, x)
     lost = ops.and_(ops.eq(x, nil), ops.not_(ops.is_finite(other)))
     return ops.select(lost, ops.select(ops.lt(other, nil), ops.neg(x), x), product)
 
 
 def _even(ops: Any, function: Any, x: Any, cosine: Any) -> Any:
-    """The product with a cosine: infinite where ``x`` is, though the cosine be unknown."""
+    """The product with a cosine: infinite where ``x`` is, even if the cosine is NaN."""
     infinite = ops.eq(ops.abs_(x), ops.scalar_like(np.inf, x))
     unknown = ops.and_(infinite, ops.ne(cosine, cosine))
     return ops.select(unknown, function(x), _product(ops, function, x, cosine))
 
 
 def expm1(ops: Any, z: Any) -> list[Any]:
-    """``expm1(a) cos(b) - 2 sin(b / 2) ** 2 + i exp(a) sin(b)``; its real part so where ``a`` is small."""
+    """``expm1(a) cos(b) - 2 sin(b / 2) ** 2 + i exp(a) sin(b)``; this form of the real part is used where ``a`` is
+    small."""
     a, b = ops.real(z), ops.imag(z)
     one, whole = ops.scalar_like(1, a), ops.exp(z)
     sine = ops.sin(ops.mul(b, ops.scalar_like(0.5, b)))
@@ -77,9 +78,10 @@ def expm1(ops: Any, z: Any) -> list[Any]:
 
 
 def log1p(ops: Any, z: Any) -> list[Any]:
-    """The logarithm of ``1 + z``; that of its size is ``log1p(2a + a * a + b * b) / 2`` where it is small.
+    """``log(1 + z)``; where its magnitude is small, the real part is ``log1p(2a + a * a + b * b) / 2``.
 
-    There the sum has errors of its terms added to it (T. J. Dekker, 1971): these may cancel but for them."""
+    There the sum is corrected by the rounding errors of its terms (T. J. Dekker, 1971), as the terms may cancel.
+    """
     a, b = ops.real(z), ops.imag(z)
     whole = ops.log(ops.complex_(ops.add(a, ops.scalar_like(1, a)), b))
     (aa, first), (bb, second) = _squared(ops, a), _squared(ops, b)
@@ -92,7 +94,7 @@ def log1p(ops: Any, z: Any) -> list[Any]:
 
 
 def _squared(ops: Any, x: Any) -> tuple[Any, Any]:
-    """The square, and what it lacks of the exact one."""
+    """The rounded square, and its rounding error."""
     square = ops.mul(x, x)
     kind = np.finfo(typeof(x).dtype)
     high = ops.ReducePrecision(kind.nexp, kind.nmant // 2).bind(x)
@@ -102,7 +104,7 @@ def _squared(ops: Any, x: Any) -> tuple[Any, Any]:
 
 
 def _added(ops: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """The sum, and what it lacks of the exact one."""
+    """The rounded sum, and its rounding error."""
     total = ops.add(x, y)
     part = ops.sub(total, x)
     return total, ops.add(ops.sub(x, ops.sub(total, part)), ops.sub(y, part))

@@ -1,4 +1,4 @@
-"""Elementwise functions that only CHLO has, or spells in a way of its own."""
+"""Elementwise functions that only CHLO has, or represents in its own way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwright.ops.elementwise.table import conj, square
 
 @dataclass(frozen=True)
 class MulHi(Elementwise):
-    """The upper half of the bits of a product of integers.
+    """The upper half of the bits of an integer product.
 
     Example:
       >>> int(lax.mulhi(np.int32(2**20), np.int32(2**20)))

@@ -1,4 +1,4 @@
-"""``clamp``: values kept between two others."""
+"""``clamp``: limits values to a range."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ class Clamp(Elementwise):
 
 
 def clamp(min: Any, x: Any, max: Any) -> Any:
-    """``x`` kept between ``min`` and ``max``, which are scalars or have its shape: ``max`` where ``min`` is larger.
+    """Clamp ``x`` to the range from ``min`` to ``max``, which are scalars or have its shape; ``max`` wins if ``min`` is
+    larger.
 
-    Complex numbers are ordered by real, then imaginary part.
+    Complex numbers are ordered by real, then by imaginary part.
 
     Raises:
-      ShapeError, DTypeError: they do not fit each other.
+      ShapeError, DTypeError: the operands do not fit each other.
 
     Example:
       >>> lax.clamp(0, jnp.array([-5, 3, 9]), 7).tolist()

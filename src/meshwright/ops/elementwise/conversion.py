@@ -30,7 +30,7 @@ class ConvertElementType(Elementwise):
     accepts: ClassVar[tuple[str, ...]] = ("biufc",)
 
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:
-        return ((0,),) if dtypes.holds_floats(self.new_dtype, avals[0].dtype) else ()  # sums may be done in it
+        return ((0,),) if dtypes.holds_floats(self.new_dtype, avals[0].dtype) else ()  # then sums can be computed in it
 
     def infer(self, *avals: ShapedArray) -> ShapedArray:
         return ShapedArray(avals[0].shape, self.new_dtype, self.weak_type)
@@ -55,11 +55,11 @@ class ConvertElementType(Elementwise):
 
 
 def convert(x: Any, dtype: np.dtype, weak_type: bool = False) -> Any:
-    """``x`` with this dtype; as it is, if it has it. Imaginary parts are dropped with NumPy's ``ComplexWarning``.
+    """Convert ``x`` to ``dtype``, if necessary. Dropping imaginary parts gives NumPy's ``ComplexWarning``.
 
     Raises:
-      ArgumentTypeError: a complex number of Python's for a real dtype.
-      IntegerRangeError: an integer that neither ``dtype`` nor the dtype of Python's integers holds.
+      ArgumentTypeError: a Python complex number for a real dtype.
+      IntegerRangeError: an integer that neither ``dtype`` nor the default integer dtype can represent.
     """
     if type(x) is int and not -(2**31) <= x < 2**31:
         x = _held(x, dtype)
@@ -74,7 +74,7 @@ def convert(x: Any, dtype: np.dtype, weak_type: bool = False) -> Any:
 
 
 def _held(x: int, dtype: np.dtype) -> Any:
-    """An integer of many bits as a scalar of ``dtype``."""
+    """A wide integer as a scalar of ``dtype``."""
     if config.enable_x64 and -(2**63) <= x < 2**63:
         return x
     try:
@@ -85,5 +85,5 @@ def _held(x: int, dtype: np.dtype) -> Any:
 
 
 def warn_of_lost_parts(source: np.dtype, dtype: np.dtype) -> None:
-    """Warn that a conversion from complex numbers to real ones drops something, as NumPy and JAX do."""
+    """Warn that a conversion from complex to real numbers drops imaginary parts, as NumPy and JAX do."""
     warn(f"{source} to {dtype} drops imaginary parts; take .real if that is meant", ComplexWarning)

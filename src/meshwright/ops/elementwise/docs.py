@@ -1,4 +1,4 @@
-"""What the elementwise ops say of themselves: the rows of :mod:`meshwright.ops.elementwise.table`, in words."""
+"""Documentation of elementwise ops, by rows of :mod:`meshwright.ops.elementwise.table`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from meshwright.errors import ArgumentTypeError
 
 @dataclass(frozen=True)
 class Docs:
-    """``says`` what the result is; ``example`` is an expression and what it evaluates to."""
+    """``says`` describes the result; ``example`` is an expression and its value."""
 
     says: str
     example: str
     result: str
     arguments: str = "x y"
-    #: as which ``meshwright.lax`` shows the op, if that is not its name in a jaxpr
+    #: the op's name in ``meshwright.lax``, if it differs from that in jaxprs
     public: str = ""
 
 
@@ -159,15 +159,15 @@ def arguments_of(name: str, accepts: Sequence[str]) -> list[str]:
 
 
 def public_name(name: str) -> str:
-    """As which ``meshwright.lax`` shows the op."""
+    """The op's name in ``meshwright.lax``."""
     return (DOCS[name].public if name in DOCS else "") or name
 
 
 def in_order(name: str, accepts: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-    """The operands of a call with keywords.
+    """The operands of a call with keyword arguments, in order.
 
     Raises:
-      ArgumentTypeError: an operand is missing, given twice, or called something else.
+      ArgumentTypeError: an operand is missing, repeated, or unknown.
     """
     rest = {k: v for k, v in named.items() if k != "accuracy"}
     if named.get("accuracy") is not None:
@@ -181,13 +181,13 @@ def in_order(name: str, accepts: Sequence[str], args: Sequence[Any], named: Mapp
 
 
 def signature(name: str, accepts: Sequence[str]) -> inspect.Signature:
-    """The op as a function."""
+    """The signature of the op as a function."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Signature([inspect.Parameter(n, kind) for n in arguments_of(name, accepts)])
 
 
 def docstring(name: str, accepts: Sequence[str]) -> str:
-    """What ``help`` shows of an op."""
+    """The docstring of an op."""
     if name not in DOCS:
         return f"The op ``{name}``, elementwise."
     entry, names = DOCS[name], arguments_of(name, accepts)

@@ -1,7 +1,7 @@
-"""Elementwise functions that StableHLO lacks: an equation each in a jaxpr, a small program of other ops in the module.
+"""Elementwise functions that StableHLO lacks: one equation in a jaxpr, a small program of other ops in the module.
 
-They keep what elementwise ops have: the pointwise sharding rule, batching, derivatives by ``partials``. 16-bit floats
-are computed in float32.
+They have the properties of elementwise ops: a pointwise sharding rule, batching, derivatives by ``partials``. 16-bit
+floats are computed in float32.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from meshwright.ops.shape.broadcast_reduce import match_shape
 
 @dataclass(frozen=True)
 class Expanded(Elementwise):
-    """Base of elementwise ops that are written with other ops."""
+    """Base class of elementwise ops defined by other ops."""
 
     def expand(self, *operands: Value) -> Value:
-        """The result, of float32 or float64 operands of one shape."""
+        """The result for float32 or float64 operands of equal shape."""
         raise NotImplementedError
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
@@ -44,17 +44,17 @@ class Expanded(Elementwise):
 
 
 def constant(value: float, x: Any) -> Any:
-    """An array like ``x`` that is ``value`` everywhere."""
+    """An array like ``x`` with the value ``value`` everywhere."""
     return match_shape(scalar_like(value, x), typeof(x).strong())
 
 
-#: steps after which a loop ends, whatever its operands: more than any of them needs for operands in its domain
+#: the maximum number of steps of a loop: more than any loop needs for operands in its domain
 MOST_STEPS = 2000
 
 
 def loop(cond: Callable[..., Any], body: Callable[..., Any], consts: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
-    """``while cond(*consts, *carry): carry = body(*consts, *carry)``, for each element on its own: where the condition
-    does not hold any more, elements stay as they are. After :data:`MOST_STEPS` all do."""
+    """``while cond(*consts, *carry): carry = body(*consts, *carry)``, for each element separately: elements keep their
+    value once the condition is false, or after :data:`MOST_STEPS`."""
     n = len(consts)
 
     def step(*args: Any) -> list[Any]:

@@ -1,7 +1,8 @@
-"""Elementwise functions of the array library whose derivatives are not those of the steps that compute them.
+"""Elementwise functions of the array library that define their own derivatives.
 
-The steps select by cases (equal operands, a remainder of zero, the origin), and the derivative of a chosen constant is
-zero. Here each function states its partial derivatives, which hold everywhere and have such derivatives themselves.
+Their computation selects between cases (equal operands, a remainder of zero, the origin), and the derivative of a
+selected constant is zero. So each function states its partial derivatives, which hold everywhere and are differentiable
+again.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from meshwright.ops.elementwise.table import (
 
 @dataclass(frozen=True)
 class StraightThrough(Expanded):
-    """``value`` with the derivative of ``x``: of two ways to compute one function, values by the first and derivatives
-    by the second (the name is that of Bengio et al. 2013, "Estimating or propagating gradients")."""
+    """``value`` with the derivative of ``x``. Of two ways to compute a function, it takes values from one and
+    derivatives from the other (named after Bengio et al. 2013, "Estimating or propagating gradients")."""
 
     name: ClassVar[str] = "straight_through"
     accepts: ClassVar[tuple[str, ...]] = ("fc", "fc")
@@ -64,7 +65,7 @@ class StraightThrough(Expanded):
 
 @dataclass(frozen=True)
 class FloorRemainder(Expanded):
-    """What ``a / b``, rounded down, leaves: it has the sign of ``b``, if it is zero too."""
+    """The remainder of ``a / b`` rounded down, which has the sign of ``b`` even if it is zero."""
 
     name: ClassVar[str] = "floor_remainder"
     accepts: ClassVar[tuple[str, ...]] = ("f", "f")
@@ -81,7 +82,7 @@ class FloorRemainder(Expanded):
 
 
 def _floored_quotient(a: Any, b: Any, remainder: Any) -> Any:
-    """``floor(a / b)``: exact, where rounding ``a / b`` may reach the next whole number."""
+    """``floor(a / b)``, exact where rounding ``a / b`` may reach the next integer."""
     once = select(eq(remainder, a), constant(0, a), constant(-1, a))
     beyond = and_(eq(abs_(b), scalar_like(np.inf, b)), is_finite(a))
     return select(beyond, once, round_half_even(div(sub(a, remainder), b)))
@@ -101,12 +102,12 @@ class LogAddExp(Expanded):
     def expand(self, a: Value, b: Value) -> Value:
         top, gap = max_(a, b), sub(a, b)
         far = select(eq(top, a), neg(gap), gap)
-        # Equal infinities have no difference; their sum is the infinity (or NaN) itself.
+        # The difference of equal infinities is NaN; their sum is the infinity (or NaN) itself.
         return principal(select(ne(gap, gap), _without_gap(a, b), add(top, log1p(exp(far)))))
 
 
 def _without_gap(a: Any, b: Any) -> Any:
-    """The sum where ``a - b`` is NaN: of complex infinities one of which is not the other, the angle is not known."""
+    """The sum where ``a - b`` is NaN. For different complex infinities, the angle is unknown."""
     if not dtypes.is_complex(typeof(a).dtype):
         return add(a, b)
     lowest = scalar_like(-np.inf, real(a))
@@ -116,7 +117,7 @@ def _without_gap(a: Any, b: Any) -> Any:
 
 
 def principal(x: Any) -> Any:
-    """A logarithm with its imaginary part, if it has one, in (-pi, pi], where that of a product or sum may leave it."""
+    """A complex logarithm with its imaginary part, which products or sums may move, in (-pi, pi]."""
     if not dtypes.is_complex(typeof(x).dtype):
         return x
     turn, half = scalar_like(2 * np.pi, imag(x)), scalar_like(np.pi, imag(x))
@@ -126,7 +127,7 @@ def principal(x: Any) -> Any:
 
 
 def _share(a: Any, b: Any, y: Any) -> Any:
-    """``exp(a - y)``, the part that ``a`` has in the sum: half of it for equal infinities."""
+    """``exp(a - y)``, the fraction of ``a`` in the sum; one half for equal infinities."""
     if dtypes.is_complex(typeof(y).dtype):
         return exp(sub(a, y))
     gap = sub(a, b)
@@ -135,10 +136,10 @@ def _share(a: Any, b: Any, y: Any) -> Any:
 
 @dataclass(frozen=True)
 class SincDerivative(Expanded):
-    """The derivative of some ``order`` of ``sin(pi x) / (pi x)``; of order 0 that function itself, 1 at 0.
+    """The derivative of the given ``order`` of ``sin(pi x) / (pi x)``; order 0 is the function itself, 1 at 0.
 
-    Near 0 its power series; elsewhere by ``u s_k + k s_(k-1) = sin(u + k pi/2)`` for derivatives ``s_k`` by
-    ``u = pi x``, which loses no digits where ``u`` exceeds ``k``.
+    Uses its power series near 0. Elsewhere, the derivatives ``s_k`` with respect to ``u = pi x`` satisfy
+    ``u s_k + k s_(k-1) = sin(u + k pi/2)``, which loses no digits where ``u`` exceeds ``k``.
     """
 
     order: int = 0

@@ -1,7 +1,7 @@
-"""Commutative monoids: a binary op that joins elements in any order, and the value that changes nothing.
+"""Commutative monoids: a binary op that combines elements in any order, and its identity.
 
-Reductions, windows, cumulative ops, scatters and all-reduces are families over them, with a class for each monoid that
-they take; what differs between the classes of a family is the monoid, and the derivative.
+Reductions, windows, cumulative ops, scatters and all-reduces are families with one class per supported monoid. The
+classes of a family differ only in the monoid and the derivative.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ F = TypeVar("F", bound=Op)
 class Monoid:
     """A commutative, associative binary op with its identity."""
 
-    #: what a partial result that it joins is called: ``"sum"``
+    #: the kind of partial results that it combines: ``"sum"``
     kind: str
     combine: Elementwise
-    #: the value of a dtype that changes nothing
+    #: the identity for a dtype
     identity: Callable[[np.dtype], np.ndarray]
 
     @property
     def name(self) -> str:
-        """That of the binary op: ``"add"``."""
+        """The name of the binary op: ``"add"``."""
         return self.combine.name
 
     def region(self, b: Builder, dtype: np.dtype) -> Region:
@@ -43,7 +43,7 @@ class Monoid:
         return reducer(b, self.combine.hlo, dtype)
 
     def started(self, init: Any, out: Any) -> Any:
-        """``out``, which was joined from the identity on, as if it had been from ``init`` on."""
+        """``out``, which was accumulated from the identity, as if accumulated from ``init``."""
         identity = self.identity(typeof(out).dtype)
         same = not isinstance(init, Tracer) and bool(np.asarray(init).astype(identity.dtype) == identity)
         return out if same else self.combine(out, init)
@@ -74,19 +74,19 @@ def _all_bits(dtype: np.dtype) -> np.ndarray:
 
 
 SUM = Monoid("sum", add, _zero)
-#: a sum in which some terms stand for nothing: to these -0 is added, which changes nothing, not even the sign of a zero
+#: a sum in which some terms are empty: these are -0, the identity that even preserves the sign of a zero
 MASKED = Monoid("masked", add, _negative_zero)
 PROD = Monoid("prod", mul, _one)
 MAX = Monoid("max", max_, dtypes.min_value)
 MIN = Monoid("min", min_, dtypes.max_value)
 AND = Monoid("and", and_, _all_bits)
 OR = Monoid("or", or_, _zero)
-#: no collective reduces with it: a partial result of this kind does not exist
+#: not supported by any collective, so there are no partial results of this kind
 XOR = Monoid("xor", xor, _zero)
 
 
 def member(family: type[F], monoid: Monoid, class_name: str, name: str, doc: str) -> type[F]:
-    """The class of a family of ops that joins by ``monoid``: an op called ``name``, a member of the family's module."""
+    """Create the class of a family of ops for ``monoid``: an op called ``name``, defined in the family's module."""
     members = {"monoid": monoid, "name": name, "__doc__": doc, "__module__": family.__module__}
     return dataclass(frozen=True)(type(class_name, (family,), members))
 
@@ -96,20 +96,20 @@ _KINDS = {m.kind: m for m in (*MONOIDS.values(), MASKED)}
 
 
 def picked_kind(dtype: np.dtype) -> str:
-    """The kind of partial result that is left where one device has what is picked, and the others have nothing."""
+    """The kind of partial result if one device has the selected element, and the others have none."""
     return "or" if dtypes.is_bool(dtype) else "masked"
 
 
 def nothing(dtype: np.dtype) -> np.ndarray:
-    """What devices have that have nothing of what is picked: the identity of :func:`picked_kind`."""
+    """The value on devices without the selected element: the identity of :func:`picked_kind`."""
     return monoid_of(picked_kind(dtype)).identity(dtype)
 
 
 def monoid_of(kind: str) -> Monoid:
-    """The monoid that joins partial results of a kind: ``"sum"``, ``"max"``, …
+    """The monoid that combines partial results of a kind: ``"sum"``, ``"max"``, ...
 
     Raises:
-      PartitionError: there is none.
+      PartitionError: an unknown kind.
     """
     if kind not in _KINDS:
         raise PartitionError(f"unknown reduction {kind!r}; expected one of {', '.join(_KINDS)}")

@@ -1,7 +1,7 @@
-"""Derivatives of ops of the table (:mod:`.table`, their first argument) that distinguish cases.
+"""Derivatives of ops of the table (:mod:`.table`, passed as first argument) that distinguish cases.
 
-Where a function has a kink the subgradients are JAX's. No case may choose a constant where the function moves: the
-derivative of that constant is zero, and so would be the second derivative of the function.
+At kinks, subgradients are those of JAX. A case must not select a constant where the function varies: the derivative of
+that constant, and so the second derivative of the function, would be zero.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ def _filled(ops: Any, value: float, x: Any) -> Any:
 
 
 def _nonzero(ops: Any, x: Any) -> Any:
-    """``x``, with 1 for 0."""
+    """``x``, with 0 replaced by 1."""
     return ops.select(ops.eq(x, ops.scalar_like(0, x)), _filled(ops, 1, x), x)
 
 
 def of_magnitude(ops: Any, t: Any, y: Any, x: Any) -> Any:
-    """The tangent of ``|x|``; at 0 one of the two slopes, 1: what is built of magnitudes keeps second derivatives."""
+    """The tangent of ``|x|``. At 0 it uses the slope 1, so that functions composed of magnitudes have second
+    derivatives."""
     if not dtypes.is_complex(typeof(x).dtype):
         return ops.mul(t, ops.select(ops.eq(x, ops.scalar_like(0, x)), _filled(ops, 1, x), ops.sign(x)))
     along = ops.add(ops.mul(ops.real(t), ops.real(x)), ops.mul(ops.imag(t), ops.imag(x)))
@@ -31,7 +32,7 @@ def of_magnitude(ops: Any, t: Any, y: Any, x: Any) -> Any:
 
 
 def of_direction(ops: Any, t: Any, y: Any, x: Any) -> Any:
-    """The tangent of ``y = x / |x|``, of complex numbers: what of ``t / |x|`` is at a right angle to ``y``; 0 at 0."""
+    """The tangent of ``y = x / |x|`` for complex numbers: the component of ``t / |x|`` orthogonal to ``y``; 0 at 0."""
     size = _nonzero(ops, ops.abs_(x))
     nil = ops.zeros_like(size)
     step = ops.div(t, ops.complex_(size, nil))
@@ -39,7 +40,7 @@ def of_direction(ops: Any, t: Any, y: Any, x: Any) -> Any:
 
 
 def of_base(ops: Any, a: Any, b: Any) -> Any:
-    """``b a^(b - 1)``; of an integer exponent 0, the 0 that the derivative of 1 is, at 0 too."""
+    """``b a^(b - 1)``; for an integer exponent 0 it is 0, the derivative of 1, also at ``a = 0``."""
     one = ops.scalar_like(1, b)
     if not dtypes.is_integer(typeof(b).dtype):
         return ops.mul(b, ops.pow_(a, ops.sub(b, one)))
@@ -56,6 +57,6 @@ def of_exponent(ops: Any, y: Any, a: Any) -> Any:
 
 
 def of_extreme(ops: Any, a: Any, b: Any, y: Any) -> Any:
-    """1 where ``y``, the greater or lesser of ``a`` and ``b``, is ``a``, 1/2 where it is both."""
+    """1 where ``y``, the maximum or minimum of ``a`` and ``b``, equals only ``a``, 1/2 where it equals both, else 0."""
     mine, other = (ops.eq(match_shape(v, typeof(y)), y) for v in (a, b))
     return ops.select(mine, ops.select(other, _filled(ops, 0.5, y), _filled(ops, 1, y)), _filled(ops, 0, y))

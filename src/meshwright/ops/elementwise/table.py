@@ -1,7 +1,7 @@
-"""Elementwise ops: one row of a table each.
+"""Elementwise ops, each defined by one row of a table.
 
-All share the rules of ``Elementwise``; a row says the StableHLO op, the dtypes accepted, and the partial derivative
-for each operand. A rank-0 operand may stand beside arrays and means the same value everywhere.
+All share the rules of ``Elementwise``; a row gives the StableHLO op, the accepted dtypes, and the partial derivative
+for each operand. A rank-0 operand next to arrays has the same value everywhere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from meshwright.ops.elementwise.conversion import ConvertElementType as ConvertE
 from meshwright.ops.elementwise.conversion import convert as convert
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape, unbroadcast
 
-#: what functions of other files, that this one needs, are given to write with
+#: passed to functions in other files, which this module imports, as their table of ops
 _OPS = sys.modules[__name__]
 
 
@@ -83,7 +83,7 @@ round_half_away: Elementwise = row("round_nearest_afz", "stablehlo.round_nearest
 is_finite: Elementwise = row("is_finite", "stablehlo.is_finite", "f", CONSTANT, result=_bool)
 
 exp: Elementwise = row("exp", "stablehlo.exponential", "fc", lambda t, y, x: mul(t, y))
-exp2: Elementwise = row(  # log(2) is below 1: the slope is finite at the first numbers whose power is not
+exp2: Elementwise = row(  # log(2) is below 1, so the slope is finite at the smallest operand that overflows
     "exp2", "", "fc", lambda t, y, x: mul(t, mul(exp2(sub(x, _one(x))), scalar_like(2 * np.log(2), x)))
 )
 expm1: Elementwise = row("expm1", "stablehlo.exponential_minus_one", "fc", lambda t, y, x: mul(t, exp(x)))
@@ -105,13 +105,13 @@ acos: Elementwise = row("acos", "chlo.acos", "fc", lambda t, y, x: neg(mul(t, rs
 atan: Elementwise = row("atan", "chlo.atan", "fc", lambda t, y, x: div(t, add(square(x), _one(x))))
 sinh: Elementwise = row("sinh", "chlo.sinh", "fc", lambda t, y, x: mul(t, cosh(x)))
 cosh: Elementwise = row("cosh", "chlo.cosh", "fc", lambda t, y, x: mul(t, sinh(x)))
-# Of the value alone, as that of logistic: 0 where it rounds to 1, but the operand need not be kept until then.
+# Uses only the result, as logistic does: 0 where it rounds to 1, but the operand need not be stored.
 tanh: Elementwise = row("tanh", "stablehlo.tanh", "fc", lambda t, y, x: mul(t, sub(_one(x), square(y))))
 asinh: Elementwise = row("asinh", "chlo.asinh", "fc", lambda t, y, x: mul(t, rsqrt(add(square(x), _one(x)))))
 acosh: Elementwise = row(
     "acosh", "chlo.acosh", "fc", lambda t, y, x: mul(t, mul(rsqrt(sub(x, _one(x))), rsqrt(add(x, _one(x)))))
 )
-# 1 - x**2 would lose what is left near 1.
+# 1 - x**2 would lose precision near 1.
 atanh: Elementwise = row("atanh", "chlo.atanh", "fc", lambda t, y, x: div(t, mul(sub(_one(x), x), add(_one(x), x))))
 logistic: Elementwise = row("logistic", "stablehlo.logistic", "fc", lambda t, y, x: mul(t, mul(y, sub(_one(x), y))))
 _TWO_OVER_SQRT_PI = 2 / np.sqrt(np.pi)
@@ -233,7 +233,7 @@ def _emit_conj(self: Op, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
 
 
 def _check_pow(self: Elementwise, base: np.dtype, exponent: np.dtype) -> None:
-    mixed = dtypes.is_inexact(base) and dtypes.is_integer(exponent)  # differentiable by the base alone
+    mixed = dtypes.is_inexact(base) and dtypes.is_integer(exponent)  # differentiable only with respect to the base
     Elementwise.check_dtypes(self, base, base if mixed else exponent)
 
 
@@ -250,7 +250,7 @@ _WRITTEN_OUT = {n: partial(getattr(m, n), _OPS) for m in (written_out, by_parts)
 
 
 def reducer(b: Builder, hlo: str, dtype: np.dtype) -> Region:
-    """The region that combines two scalars of ``dtype`` by the operation ``hlo``."""
+    """The region that combines two scalars of ``dtype`` with the operation ``hlo``."""
     scalar, name = ShapedArray((), dtype), {max_.hlo: "max", min_.hlo: "min"}.get(hlo)
     if dtypes.is_complex(dtype) and name:
         return b.jaxpr_region(traced(_WRITTEN_OUT[name], name, (scalar, scalar)))
@@ -272,14 +272,14 @@ type(exp2).emit, type(sign).emit, type(conj).emit = _emit_exp2, _emit_sign, _emi
 
 # --- pieces of derivatives ----------------------------------------------------------------------------------
 def zeros_like(x: Any) -> Any:
-    """Zeros of ``x``'s shape and dtype."""
+    """Zeros with ``x``'s shape and dtype."""
     aval = typeof(x)
     zero = np.zeros((), aval.dtype)
     return broadcast_in_dim(zero, aval.shape, ()) if aval.shape else zero
 
 
 def materialize(x: Any) -> Any:
-    """An array in place of a :class:`Zero`, of keys one of ``float0``; anything else as it is."""
+    """An array for a :class:`Zero`, of dtype ``float0`` for keys; other values are returned unchanged."""
     if isinstance(x, Zero) and is_key(x.aval.dtype):
         return np.zeros(x.aval.shape, dtypes.float0)
     return cast(match_shape(np.zeros((), x.aval.dtype), x.aval), x.aval.vma) if isinstance(x, Zero) else x
@@ -310,7 +310,7 @@ class IntegerPow(Elementwise):
         (out,) = b.out_avals
         result: Emitted | None = None
         power, n = x, abs(self.y)
-        while n:  # square and multiply
+        while n:  # exponentiation by squaring
             if n & 1:
                 result = power if result is None else b.op("stablehlo.multiply", [result, power], [out])[0]
             n >>= 1
@@ -325,7 +325,7 @@ def integer_pow(x: Any, y: int) -> Any:
     """``x ** y``, elementwise, for a Python integer ``y``; computed by squaring.
 
     Raises:
-      DTypeError: bools, or integers with a negative ``y``. ArgumentTypeError: ``y`` is no integer.
+      DTypeError: bools, or integers with a negative ``y``. ArgumentTypeError: ``y`` is not an integer.
 
     Example:
       >>> lax.integer_pow(jnp.array([2, -3]), 3).tolist(), lax.integer_pow(jnp.array([2., 4.]), -1).tolist()
@@ -339,7 +339,7 @@ def integer_pow(x: Any, y: int) -> Any:
 
 @dataclass(frozen=True)
 class ReducePrecision(Elementwise):
-    """Rounded to a float format with fewer bits."""
+    """Rounds to a float format with fewer bits."""
 
     exponent_bits: int
     mantissa_bits: int
@@ -438,10 +438,10 @@ class SelectN(Elementwise):
 def select(pred: Any, on_true: Any, on_false: Any) -> Any:
     """``on_true`` where ``pred``, else ``on_false``, elementwise.
 
-    ``on_true`` and ``on_false`` have one shape and dtype; ``pred`` holds bools, in that shape or as a scalar.
+    ``on_true`` and ``on_false`` have equal shape and dtype; ``pred`` is a bool array of that shape or a bool scalar.
 
     Raises:
-      ShapeError, DTypeError: they do not fit each other.
+      ShapeError, DTypeError: the operands do not fit each other.
 
     Example:
       >>> lax.select(jnp.array([True, False]), jnp.array([1, 2]), jnp.array([30, 40])).tolist()

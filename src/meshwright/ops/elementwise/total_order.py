@@ -1,4 +1,4 @@
-"""Comparison by the total order of floats (IEEE 754-2019, 5.10): -NaN < -inf < … < -0 < 0 < … < inf < NaN."""
+"""Comparison by the total order of floats (IEEE 754-2019, 5.10): -NaN < -inf < ... < -0 < 0 < ... < inf < NaN."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIRECTIONS = {"EQ": eq, "NE": ne, "LT": lt, "LE": le, "GT": gt, "GE": ge}
 
 @dataclass(frozen=True)
 class CompareTotal(Elementwise):
-    """Floats compared by their total order; ``direction`` is ``LT``, ``EQ``, …"""
+    """Compares floats by their total order; ``direction`` is ``LT``, ``EQ``, ..."""
 
     direction: str
     name: ClassVar[str] = "compare_total"
@@ -39,7 +39,7 @@ class CompareTotal(Elementwise):
 
 
 def total_order_direction(eqn: JaxprEqn) -> str:
-    """The direction (``lt``, …) of an equation that compares by total order; "" for any other."""
+    """The direction (``lt``, ...) of an equation that compares by total order; "" for any other."""
     return eqn.op.direction.lower() if isinstance(eqn.op, CompareTotal) else ""
 
 

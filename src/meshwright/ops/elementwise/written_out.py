@@ -1,10 +1,10 @@
-"""Elementwise ops that XLA lacks for some dtypes, or gets wrong: the order of complex numbers, powers of integers.
+"""Elementwise ops that XLA lacks or gets wrong for some dtypes: the order of complex numbers, integer powers.
 
-They are written with ops of the table (:mod:`.table`), which is their first argument, since it needs them.
+They are defined by ops of the table (:mod:`.table`), which is passed as first argument to avoid a circular import.
 
-Complex numbers are ordered by real, then imaginary part; NaN is not below or above anything, and the extreme of
-whatever it is part of: NumPy's order. StableHLO has no such comparisons; of its extremes, XLA's CPU code has a maximum
-for the minimum, and loses NaN.
+Complex numbers are ordered by real, then by imaginary part. NaN compares false, and is the maximum and minimum of
+anything that contains it, as in NumPy. StableHLO has no such comparisons; for minimum and maximum, XLA's CPU code
+computes a maximum instead of a minimum, and loses NaN.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def min(ops: Any, x: Any, y: Any) -> list[Any]:
 
 
 def pow(ops: Any, x: Any, y: Any) -> list[Any]:
-    """By squaring, over all bits of the exponent: XLA's own reads six of them, and takes a large unsigned number for a
-    negative one. To a negative power, the quotient rounded towards zero."""
+    """Power by squaring, over all bits of the exponent. XLA's own reads only six of them, and interprets large unsigned
+    numbers as negative. For a negative exponent, the quotient rounded towards zero."""
     shape = typeof(x) if typeof(x).ndim else typeof(y)
     x, y = match_shape(x, shape), match_shape(y, shape)
     nil, one = (match_shape(ops.scalar_like(v, x), shape) for v in (0, 1))
@@ -71,19 +71,19 @@ def pow(ops: Any, x: Any, y: Any) -> list[Any]:
 
 
 def pow_mixed(ops: Any, x: Any, y: Any) -> list[Any]:
-    """To integer powers, of other numbers."""
+    """Integer powers of float or complex numbers."""
     return [ops.pow_(x, ops.convert(y, typeof(x).dtype))]
 
 
 def zeta_far(ops: Any, x: Any, q: Any, total: Any) -> list[Any]:
-    """``total``, but for an exponent from which on one term is all that the type holds of the sum: XLA's own has the
-    exponent as a factor of what is then 0."""
+    """``total``, except for exponents so large that one term is the whole sum to working precision: there, XLA
+    multiplies the exponent with a result that has become 0."""
     x, q = match_shape(x, typeof(total)), match_shape(q, typeof(total))
     far = ops.and_(ops.ge(x, ops.scalar_like(1e4, x)), ops.gt(q, ops.scalar_like(0, q)))
     return [ops.select(far, ops.pow_(q, ops.neg(x)), total)]
 
 
 def emit_zeta(far: Callable[..., list[Any]], op: Elementwise, b: Builder, x: Emitted, q: Emitted) -> Emitted:
-    """The op, its result corrected by :func:`zeta_far`."""
+    """Emit the op, with its result corrected by :func:`zeta_far`."""
     total: Any = Elementwise.emit(op, b, x, q)
     return b.call("zeta", traced(far, "zeta", (*b.in_avals, *b.out_avals)), [x, q, total])[0]

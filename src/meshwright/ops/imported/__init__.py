@@ -1,1 +1,1 @@
-"""What imported programs write before a mesh has been chosen, or that has no op here."""
+"""Ops of imported programs that depend on a mesh not yet chosen, or that have no equivalent here."""

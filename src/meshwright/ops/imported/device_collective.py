@@ -1,7 +1,7 @@
-"""Collectives and device numbers as imported programs write them, before a mesh has been chosen.
+"""Collectives and device numbers of imported programs, before a mesh has been chosen.
 
-Groups are lists of device numbers. When the program is partitioned they become axes of the mesh; groups that are no
-sub-grid of it become a gather along all manual axes, of which every device picks its group (:func:`in_groups`).
+Groups are lists of device numbers. When the program is partitioned, they become axes of the mesh. Groups that are not
+rows of a sub-grid become a gather along all manual axes, from which every device selects its group (:func:`in_groups`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from meshwright.ops.shape.rearrange import expand_dims, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding.device_groups import Groups
 
-#: the axis that stands for "the devices of my group"
+#: the axis that represents the devices of one group
 GROUP = "devices"
 
 
 @dataclass(frozen=True)
 class DeviceOp(Op):
-    """Base of what a program means per device. ``origin`` is a number by which its reader knows the operation."""
+    """Base class of per-device operations. ``origin`` is a number by which the reader identifies the operation."""
 
     origin: int = field(default=-1, compare=False, repr=False, kw_only=True)
     hidden_params: ClassVar[tuple[str, ...]] = ("origin",)
@@ -45,7 +45,8 @@ class DeviceOp(Op):
 
 @dataclass(frozen=True)
 class DeviceCollective(DeviceOp):
-    """``collective`` (over an axis that stands for the group) in each of ``groups``; of all devices if there are none.
+    """``collective`` (over an axis that represents the group) in each of ``groups``, or among all devices if there are
+    none.
 
     A permutation has one group; its pairs are device numbers.
     """
@@ -77,7 +78,7 @@ class DeviceNumber(DeviceOp):
 
 
 class _InGroups:
-    """A builder that knows groups of devices instead of a mesh."""
+    """A builder that emits device groups instead of mesh axes."""
 
     def __init__(self, builder: Any, groups: Groups) -> None:
         self._builder = builder
@@ -113,7 +114,7 @@ class _InGroups:
 
 # --- any groups ---------------------------------------------------------------------------------------------
 def entry_at_position(axes: Sequence[str], sizes: Sequence[int], table: np.ndarray) -> Any:
-    """The entry (int32) of ``table`` for this device's position along ``axes``: arithmetic where that is possible."""
+    """The entry (int32) of ``table`` for this device's position along ``axes``, by arithmetic where possible."""
     steps = [int(table[math.prod(sizes[i + 1 :])] - table[0]) if n > 1 else 0 for i, n in enumerate(sizes)]
     grid = np.indices(tuple(sizes)).reshape(len(sizes), -1)
     if (table[0] + np.array(steps, np.int64) @ grid != table).any():
@@ -128,7 +129,8 @@ def entry_at_position(axes: Sequence[str], sizes: Sequence[int], table: np.ndarr
 
 
 def in_groups(op: Collective, groups: Groups, axes: Sequence[str], sizes: Sequence[int], *operands: Any) -> Any:
-    """``op`` in groups of positions along ``axes`` that are no sub-grid: all is gathered, each device picks its group.
+    """``op`` in groups of positions along ``axes`` that are not rows of a sub-grid: gather all, and select each
+    device's group.
 
     Devices in no group get zeros.
     """
@@ -156,7 +158,7 @@ def in_groups(op: Collective, groups: Groups, axes: Sequence[str], sizes: Sequen
 
 
 def _combined(op: Any, rows: Sequence[Any], place: Any) -> Any:
-    """What the device at ``place`` of its group gets from the members' values."""
+    """The result for the device at ``place`` in its group, from the members' values."""
     if isinstance(op, (AllReduce, ReduceScatter)):
         combine = op.monoid.combine
         total = rows[0]

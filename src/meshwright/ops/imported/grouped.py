@@ -1,6 +1,6 @@
-"""Collectives in groups of devices, as functions of what a program of one device has: what readers and builders bind.
+"""Collectives in device groups as functions of per-device values, for readers and builders.
 
-``groups`` are of ``count`` devices each, none for all of these in one; ``origin`` is a reader's number of an operation.
+``groups`` have ``count`` devices each; empty means one group of all. ``origin`` is a reader's number of an operation.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import expand_dims, reshape
 from meshwright.sharding.device_groups import Groups
 
-#: of booleans a sum is whether any is true, as XLA adds them
+#: reductions of bools; XLA's sum of bools is a logical or
 _OF_BOOLEANS = {"sum": "or", "prod": "and", "max": "or", "min": "and"}
 
 
 def reduction_of(kind: str, x: Any) -> str:
-    """The kind of reduction that ``kind`` is for values such as ``x``.
+    """The kind of reduction that ``kind`` is for values like ``x``.
 
     Raises:
       DTypeError: there is none for its dtype.
@@ -40,18 +40,18 @@ def reduction_of(kind: str, x: Any) -> str:
 
 
 def all_reduce(x: Any, groups: Groups, count: int, computation: str, origin: int = -1) -> Any:
-    """``x`` of all devices of the group, reduced: ``computation`` is ``"sum"``, ``"max"``, ..."""
+    """Reduce ``x`` over the devices of the group: ``computation`` is ``"sum"``, ``"max"``, ..."""
     op = ALL_REDUCE[reduction_of(computation, x)]((GROUP,), (count,))
     return DeviceCollective(op, groups, origin=origin).bind(x)
 
 
 def all_gather(x: Any, groups: Groups, count: int, dimension: int, origin: int = -1) -> Any:
-    """``x`` of all devices of the group, joined along ``dimension``."""
+    """Concatenate ``x`` of all devices of the group along ``dimension``."""
     return DeviceCollective(AllGather((GROUP,), (count,), dimension), groups, origin=origin).bind(x)
 
 
 def reduce_scatter(x: Any, groups: Groups, count: int, dimension: int, computation: str, origin: int = -1) -> Any:
-    """The tile along ``dimension``, by the place in the group, of ``x`` of all its devices, reduced."""
+    """Reduce ``x`` over the devices of the group; each gets the tile along ``dimension`` for its place in the group."""
     op = ReduceScatter((GROUP,), (count,), dimension, reduction_of(computation, x))
     return DeviceCollective(op, groups, origin=origin).bind(x)
 
@@ -59,11 +59,11 @@ def reduce_scatter(x: Any, groups: Groups, count: int, dimension: int, computati
 def all_to_all(
     x: Any, groups: Groups, count: int, split_dimension: int, concat_dimension: int, origin: int = -1
 ) -> Any:
-    """Tile ``i`` of ``x`` is for device ``i`` of the group; what arrives is joined along ``concat_dimension``."""
+    """Send tile ``i`` of ``x`` to device ``i`` of the group; received tiles are joined along ``concat_dimension``."""
     split, concat = split_dimension, concat_dimension
     if split != concat:
         return DeviceCollective(AllToAll((GROUP,), (count,), split, concat), groups, origin=origin).bind(x)
-    # What arrives is joined along a dimension of its own, then merged.
+    # Received tiles are joined along a new dimension, which is then merged.
     AllToAll((GROUP,), (count,), split, concat).infer(typeof(x))
     op = AllToAll((GROUP,), (count,), split + 1, split)
     y = DeviceCollective(op, groups, origin=origin).bind(expand_dims(x, [split]))
@@ -71,18 +71,18 @@ def all_to_all(
 
 
 def collective_permute(x: Any, pairs: Groups, devices: int, origin: int = -1) -> Any:
-    """``x`` of the source of the pair whose target this device is, of ``devices``; zeros where there is none."""
+    """Send ``x`` from source to target for each pair, among ``devices`` devices; other devices get zeros."""
     return DeviceCollective(Ppermute((GROUP,), (devices,), pairs), origin=origin).bind(x)  # type: ignore[arg-type]
 
 
 def collective_broadcast(x: Any, groups: Groups, count: int, origin: int = -1) -> Any:
-    """``x`` of the first device of the group: a sum to which only that gives something."""
+    """``x`` of the first device of the group: a sum to which the others contribute zeros."""
     place = DeviceCollective(AxisIndex((GROUP,), (count,)), groups, origin=origin).bind()
     first = broadcast_in_dim(eq(place, np.int32(0)), typeof(x).shape, ())
     return all_reduce(select(first, x, zeros_like(x)), groups, count, "sum", origin)
 
 
-#: by name, how each is bound, what its groups are called, and its other attributes with their defaults
+#: for each name: the function that binds it, the name of its groups, and its other attributes with defaults
 COLLECTIVES: dict[str, tuple[Callable[..., Any], str, dict[str, Any]]] = {
     "all_gather": (all_gather, "replica_groups", {"dimension": None}),
     "all_reduce": (all_reduce, "replica_groups", {"computation": "add"}),

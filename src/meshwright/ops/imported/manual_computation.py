@@ -1,8 +1,8 @@
-"""Manual regions as imported programs write them, before a mesh has been chosen.
+"""Manual regions of imported programs, before a mesh has been chosen.
 
-Shardy writes one operation with a region (``sdy.manual_computation``). GSPMD writes where values enter it and leave it
-(``SPMDFullToShardShape``, ``SPMDShardToFullShape``); what lies between is gathered into a region when the program is
-read. Either becomes :class:`meshwright.ops.sharding.manual.ShardMap` when the program is partitioned.
+Shardy has one operation with a region (``sdy.manual_computation``). GSPMD marks where values enter and leave a region
+(``SPMDFullToShardShape``, ``SPMDShardToFullShape``); the operations between are collected into a region when the
+program is read. Either becomes :class:`meshwright.ops.sharding.manual.ShardMap` when the program is partitioned.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from meshwright.ops.imported.sharding_annotation import Annotation, annotation_t
 from meshwright.sharding import AbstractMesh, HloSharding, Layout, layout_to_hlo
 from meshwright.sharding.sdy import SdySharding
 
-#: the manual axes by name, or the sharding of a value of the region, whose subgroup ``manual`` says which they are
+#: the names of the manual axes, or the sharding of a value of the region, whose subgroup ``manual`` determines them
 ManualAxes = tuple[str, ...] | HloSharding
 
 
 @dataclass(frozen=True)
 class ManualComputation(RegionOp):
-    """``jaxpr`` on parts of the operands. Shardings are those of the whole operands and results; None: whole."""
+    """``jaxpr`` on parts of the operands. Shardings are those of the whole operands and results; None: replicated."""
 
     in_shardings: tuple[Annotation | None, ...]
     jaxpr: ClosedJaxpr
@@ -67,7 +67,7 @@ class ManualComputation(RegionOp):
         ]
 
     def _inner(self, ndim: int, mesh: AbstractMesh | None) -> str:
-        """The sharding of a value of the region, which is whole along axes that are not manual."""
+        """The sharding of a value in the region, which is replicated along axes that are not manual."""
         if isinstance(self.manual, tuple):
             if mesh is None:
                 return "{manual}"
@@ -95,7 +95,8 @@ def _text(sharding: Annotation | None, ndim: int) -> str:
 def _cross(
     b: Builder, target: str, x: Emitted, before: ShapedArray, after: ShapedArray, was: str, becomes: str
 ) -> Emitted:
-    """``x`` over the border of a region, with its sharding before and after; axes that are not manual may split it."""
+    """Emit ``x`` crossing the border of a region, with its sharding before and after; automatic axes may split it
+    freely."""
     dims = list(range(before.ndim))
     free = {"backend_config": f'"unspecified_dims={dims}"'} if dims else {}
 
@@ -109,10 +110,10 @@ def _cross(
 # --- the borders of a region --------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Border(Op):
-    """Base: a value enters or leaves a manual region.
+    """Base class: a value enters or leaves a manual region.
 
-    GSPMD gives the sharding that it has after the border. Shardy's text in HLO names the ``manual`` axes and gives the
-    sharding of the whole value, None if there is nothing to say of it.
+    GSPMD gives the sharding after the border. Shardy in HLO text names the ``manual`` axes and gives the sharding of
+    the whole value, None if there is none.
     """
 
     sharding: Annotation | None
@@ -120,7 +121,7 @@ class Border(Op):
     unspecified: tuple[int, ...] = ()
     manual: tuple[str, ...] = ()
     of_operands: ClassVar[bool] = False
-    #: the value enters the region; otherwise it leaves it
+    #: whether the value enters the region; otherwise it leaves it
     enters: ClassVar[bool] = False
 
     def infer(self, x: ShapedArray) -> ShapedArray:
@@ -139,6 +140,6 @@ class FullToShard(Border):
 
 @dataclass(frozen=True)
 class ShardToFull(Border):
-    """The value whose parts these are."""
+    """The value assembled from its parts."""
 
     name: ClassVar[str] = "shard_to_full"

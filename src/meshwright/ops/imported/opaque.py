@@ -1,7 +1,7 @@
-"""Operations of imported programs that this library has no op for, kept as they are.
+"""Operations of imported programs for which there is no op here, kept as they are.
 
-They are run whole on every device: nothing is known of what they do, so nothing of them may be split. What matters
-gets an op of its own; this one makes sure that every program can be read, partitioned and run at all.
+They run on whole operands on every device: nothing is known about them, so nothing may be split. Important operations
+should get an op of their own; this one makes it possible to read, partition and run every program.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Opaque(Op):
     @property
     def unknown_call(self) -> str:
         name = dict(self.attributes).get("call_target_name", "") if self.target == "stablehlo.custom_call" else ""
-        return "" if name.startswith('"__onednn$') else name  # what the compiler makes, and we for it
+        return "" if name.startswith('"__onednn$') else name  # calls that compilers generate, and we for them
 
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         return self.results

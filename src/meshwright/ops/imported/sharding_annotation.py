@@ -1,7 +1,7 @@
-"""sharding_annotation: a sharding as an imported program writes it, before a mesh has been chosen.
+"""sharding_annotation: a sharding of an imported program, before a mesh has been chosen.
 
-A GSPMD tile assignment names devices, not axes; which mesh it becomes a layout on is decided when the program is
-partitioned. Then annotations become :class:`meshwright.ops.sharding.constraint.ShardingConstraint`.
+A GSPMD tile assignment names devices, not axes; the mesh is chosen when the program is partitioned. Annotations then
+become :class:`meshwright.ops.sharding.constraint.ShardingConstraint`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Annotation = HloSharding | SdySharding
 
 
 def annotated_rank(sharding: Annotation) -> int | None:
-    """The number of dimensions that a sharding is about; None if it fits any."""
+    """The rank of values that a sharding describes; None if it fits any."""
     return sharding.rank if isinstance(sharding, HloSharding) else len(sharding.dimensions)
 
 
 @dataclass(frozen=True)
 class ShardingAnnotation(Linear1):
-    """The operand, which ``sharding`` says something about; the partitioner may choose ``unspecified`` dimensions."""
+    """The operand, annotated with ``sharding``; the partitioner may choose the ``unspecified`` dimensions."""
 
     sharding: Annotation
     unspecified: tuple[int, ...] = ()
@@ -48,7 +48,7 @@ class ShardingAnnotation(Linear1):
         return [self.bind(ct)]
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
-        # Before a mesh is chosen there is no saying how a sharding goes on over a further dimension.
+        # Without a mesh, it is unknown how a sharding extends to an additional dimension.
         return args[0], dims[0]
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:

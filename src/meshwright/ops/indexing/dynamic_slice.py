@@ -1,7 +1,7 @@
-"""dynamic_slice and dynamic_update_slice: one window at a computed position; each the other's transpose.
+"""dynamic_slice and dynamic_update_slice: one window at a dynamic position; each is the other's transpose.
 
-The window is always inside the array: its position is clamped. Where a dimension is split, each device takes from or
-writes to its own tile only, and only as many rows as the window has.
+The window is always inside the array, as its position is clamped. If a dimension is split, each device reads or writes
+only its own tile, and only as many rows as the window has.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _check(name: str, x: ShapedArray, sizes: Sequence[int], starts: Sequence[Sha
 
 
 def batched(x: Any, dim: int | None, target: int, size: int) -> Any:
-    """``x`` with its batch dimension at ``target``, repeated along it if it has none."""
+    """``x`` with its batch dimension at ``target``, broadcast along a new one if it has none."""
     if dim is not None:
         return move_dim(x, dim, target)
     shape = typeof(x).shape
@@ -77,20 +77,20 @@ def _index_vectors(starts: Sequence[Any], dims: Sequence[int | None], size: int)
 
 
 def _shifted(x: Any, dim: int, start: Any, length: int) -> Any:
-    """Rows ``[start, start + length)`` along ``dim``; those that do not exist are :func:`nothing`."""
+    """Rows ``[start, start + length)`` along ``dim``; rows outside the array are :func:`nothing`."""
     shape = typeof(x).shape
     config = [(0, 0, 0)] * len(shape)
     config[dim] = (length, length, 0)
     starts: list[Any] = [np.int32(0)] * len(shape)
     starts[dim] = add(start, np.int32(length))
-    # Clamping does the rest: a window that misses the rows ends up in the zeros on one side.
+    # Clamping is harmless: a window that misses all rows ends up in the padding on one side.
     padded = pad(x, nothing(typeof(x).dtype), config)
     return DynamicSlice((*shape[:dim], length, *shape[dim + 1 :])).bind(padded, *starts)
 
 
 # --- dynamic_slice ------------------------------------------------------------------------------------------
 def _outside(starts: Sequence[Any], shape: Sequence[int], sizes: Sequence[int]) -> Any:
-    """Whether a window lies partly outside."""
+    """Whether a window is partly outside the array."""
     beyond = [
         or_(lt(s, scalar_like(0, s)), not_(le(s, scalar_like(d - k, s)))) for s, d, k in zip(starts, shape, sizes)
     ]
@@ -154,7 +154,7 @@ class DynamicSlice(Op):
         return make_rule([names, *[[]] * len(starts)], [result], sizes, kinds, picked_kind(x.dtype))
 
     def typing_rule(self, x: ShapedArray, *starts: ShapedArray) -> ShardingRule:
-        """As a slice, whose windows are split as the operand is."""
+        """The rule of a slice, whose windows are split as the operand is."""
         names = [f"d{d}" for d in range(x.ndim)]
         kinds = {n: WINDOW for n, k, s in zip(names, self.slice_sizes, x.shape) if k != s}
         return make_rule([names, *[[]] * len(starts)], [names], dict(zip(names, x.shape)), kinds)
@@ -184,21 +184,21 @@ class DynamicSlice(Op):
 
 # --- dynamic_update_slice -----------------------------------------------------------------------------------
 class Inside:
-    """Which elements of an update are written."""
+    """Collects masks for the elements of an update that are written."""
 
     def __init__(self) -> None:
         self.masks: list[tuple[tuple[int, ...], Any]] = []
 
     def rows(self, dim: int, number: Any, low: int, high: int) -> None:
-        """Along ``dim`` those whose ``number`` is in ``[low, high)``."""
+        """Select elements along ``dim`` whose ``number`` is in ``[low, high)``."""
         self.masks.append(((dim,), and_(ge(number, np.int32(low)), lt(number, np.int32(high)))))
 
     def tile(self, here: Any) -> None:
-        """None, but where the scalar ``here`` says so."""
+        """Select elements only if the scalar ``here`` is true."""
         self.masks.append(((), here))
 
     def written(self, x: Any, update: Any, starts: Sequence[Any]) -> Any:
-        """``x`` with these elements of ``update``, which begins at ``starts``."""
+        """``x`` with the selected elements of ``update``, written at ``starts``."""
         if self.masks:
             shape = typeof(update).shape
             alike = not any(dims for dims, _ in self.masks)
@@ -274,7 +274,7 @@ class DynamicUpdateSlice(Op):
         begin, inside = list(starts), Inside()
         for d in split:
             place = known_place(ctx, d, starts[d], lengths[d])
-            if place is not None:  # the device that has this tile takes it
+            if place is not None:  # the device with this tile writes it
                 begin[d] = scalar_like(place[1], starts[d])
                 inside.tile(eq(ctx.tile_index(ctx.axes(0, d)), np.int32(place[0])))
                 continue
@@ -298,7 +298,7 @@ def _entries(name: str, starts: Any) -> list[Any]:
 
 
 def _start_indices(name: str, starts: Any, shape: Sequence[int], allowed: bool | Sequence[bool]) -> list[Any]:
-    """Scalars of one dtype; negative ones count from the end where that is allowed."""
+    """Scalars of equal dtype; negative ones count from the end where allowed."""
     if not isinstance(starts, (tuple, list)):
         starts = _entries(name, starts)
     starts = list(starts)
@@ -336,14 +336,14 @@ def dynamic_slice(
     operand: Any, start_indices: Any, slice_sizes: Sequence[int], *,
     allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Any:  # fmt: skip
-    """The window of ``slice_sizes`` at ``start_indices``, moved inside the operand where it would not be.
+    """The window of ``slice_sizes`` at ``start_indices``, clamped so that it is inside the operand.
 
-    ``start_indices`` are scalars, which may be traced, or a 1-D array, one for each dimension of ``operand``. Negative
-    ones count from the end, unless ``allow_negative_indices`` is False (or has False for their dimension).
+    ``start_indices`` are scalars, possibly traced, or a 1-D array, one per dimension of ``operand``. Negative indices
+    count from the end, unless ``allow_negative_indices`` is False (or False for their dimension).
 
     Raises:
       ShapeError: the window is larger than the operand, or the number of start indices is not its rank.
-      DTypeError: start indices that are not integers.
+      DTypeError: start indices are not integers.
 
     Example:
       >>> x = jnp.arange(12).reshape(3, 4)
@@ -357,14 +357,14 @@ def dynamic_slice(
 def dynamic_update_slice(
     operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
 ) -> Any:
-    """``operand`` with the window at ``start_indices``, moved inside where it would not be, replaced by ``update``.
+    """``operand`` with the window at ``start_indices``, clamped to be inside, replaced by ``update``.
 
-    ``update`` has the window's shape, of as many dimensions as ``operand``. Start indices are those of
+    ``update`` has the window's shape and as many dimensions as ``operand``. Start indices are those of
     :func:`dynamic_slice`.
 
     Raises:
       ShapeError: the update is larger than the operand, or the number of start indices is not its rank.
-      DTypeError: start indices that are not integers, or an update of another dtype.
+      DTypeError: start indices are not integers, or the update has another dtype.
 
     Example:
       >>> lax.dynamic_update_slice(jnp.zeros((2, 4), int), jnp.array([[5, 7]]), (1, 3)).tolist()
@@ -375,7 +375,7 @@ def dynamic_update_slice(
 
 
 def _along(x: Any, axis: int, start: Any, name: str) -> tuple[int, list[Any]]:
-    """The axis, counted from the front, and start indices that are zero elsewhere."""
+    """The axis, counted from the front, and start indices that are zero for other axes."""
     ndim, axis = typeof(x).ndim, static_index(axis, name, "an axis")
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{name}: axis {axis} does not exist in shape {typeof(x).shape}")
@@ -389,11 +389,11 @@ def dynamic_slice_in_dim(
 ) -> Any:
     """``slice_size`` elements of ``operand`` along ``axis`` from the scalar ``start_index`` on.
 
-    Where they would not be inside, ``start_index`` is lowered. A negative one counts from the end.
+    ``start_index`` is clamped so that they are inside. A negative one counts from the end.
 
     Raises:
-      ShapeError: an axis that does not exist, or one with fewer than ``slice_size`` elements.
-      DTypeError: a ``start_index`` that is no integer.
+      ShapeError: the axis is out of range, or has fewer than ``slice_size`` elements.
+      DTypeError: ``start_index`` is not an integer.
 
     Example:
       >>> lax.dynamic_slice_in_dim(jnp.arange(8).reshape(2, 4), 1, 2, axis=1).tolist()
@@ -408,14 +408,14 @@ def dynamic_slice_in_dim(
 def dynamic_index_in_dim(
     operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
 ) -> Any:
-    """The slice of ``operand`` at the scalar ``index`` along ``axis``, which has size 1 then, or goes without
+    """The slice of ``operand`` at the scalar ``index`` along ``axis``, which keeps size 1, or is removed without
     ``keepdims``.
 
-    An index out of bounds is moved inside; a negative one counts from the end.
+    An index out of range is clamped; a negative one counts from the end.
 
     Raises:
-      ShapeError: an axis that does not exist, or an empty one.
-      DTypeError: an ``index`` that is no integer.
+      ShapeError: the axis is out of range, or empty.
+      DTypeError: ``index`` is not an integer.
 
     Example:
       >>> x = jnp.arange(8).reshape(2, 4)
@@ -431,12 +431,12 @@ def dynamic_update_slice_in_dim(
 ) -> Any:
     """``operand`` with its elements along ``axis`` from the scalar ``start_index`` on replaced by ``update``.
 
-    ``update`` has the shape of ``operand`` but for ``axis``, along which it may be shorter. Where it would not be
-    inside, ``start_index`` is lowered.
+    ``update`` has the shape of ``operand`` except along ``axis``, where it may be shorter. ``start_index`` is clamped
+    so that it is inside.
 
     Raises:
-      ShapeError: an axis that does not exist, or an update that does not fit.
-      DTypeError: a ``start_index`` that is no integer, or an update of another dtype.
+      ShapeError: the axis is out of range, or the update does not fit.
+      DTypeError: ``start_index`` is not an integer, or the update has another dtype.
 
     Example:
       >>> x = jnp.zeros((2, 4), int)
@@ -455,8 +455,8 @@ def dynamic_update_index_in_dim(
     ``update`` has the shape of that slice, with or without the ``axis`` of size 1.
 
     Raises:
-      ShapeError: an axis that does not exist, or an update that does not fit.
-      DTypeError: an ``index`` that is no integer, or an update of another dtype.
+      ShapeError: the axis is out of range, or the update does not fit.
+      DTypeError: ``index`` is not an integer, or the update has another dtype.
 
     Example:
       >>> lax.dynamic_update_index_in_dim(jnp.zeros((2, 3), int), jnp.array([5, 7]), 1, axis=1).tolist()

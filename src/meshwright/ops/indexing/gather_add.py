@@ -1,9 +1,9 @@
-"""gather and scatter_add: reading windows at computed positions and adding to them, each the other's transpose; and the
-base of the other scatters.
+"""gather and scatter_add: reading windows at dynamic positions and adding to them, each the other's transpose; and the
+base class of the other scatters.
 
-Where an indexed dimension is split, nothing of the operand is moved: every device reads the rows that are in its tile
-(the others are zero, and the results are summed) and writes the updates that land in its tile. This is how an
-embedding with a sharded vocabulary works (Megatron-LM, Shoeybi et al. 2019).
+If an indexed dimension is split, the operand is not moved: every device reads the rows in its tile (other rows are
+zero, and the results are summed) and writes the updates that fall into its tile. Embeddings with a sharded vocabulary
+work in this way (Megatron-LM, Shoeybi et al. 2019).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _insert(values: Sequence[int], dim: int, value: int) -> tuple[int, ...]:
 
 
 def _batched(x: Any, dim: int | None, target: int, size: int) -> Any:
-    """``x`` with its batch dimension at ``target``, repeated along it if it has none."""
+    """``x`` with its batch dimension at ``target``, broadcast along a new one if it has none."""
     if dim is not None:
         return move_dim(x, dim, target)
     shape = typeof(x).shape
@@ -68,7 +68,7 @@ def _batched(x: Any, dim: int | None, target: int, size: int) -> Any:
 
 
 def _vector_last(indices: Any, dim: int) -> tuple[Any, int]:
-    """Indices whose batch dimension stands before the index vector, and where."""
+    """Indices with the batch dimension moved before the index vector, and its position."""
     last = typeof(indices).ndim - 1
     return (indices, dim) if dim < last else (move_dim(indices, last, last - 1), last - 1)
 
@@ -76,7 +76,7 @@ def _vector_last(indices: Any, dim: int) -> tuple[Any, int]:
 # --- gather -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Gather(Op):
-    """Windows of ``slice_sizes`` of the operand, one for each index vector.
+    """Windows of ``slice_sizes`` of the operand, one per index vector.
 
     ``fill_value`` None means NaN, the least signed integer, the largest unsigned one, or True.
     """
@@ -93,7 +93,7 @@ class Gather(Op):
 
     @property
     def linear_in(self) -> tuple[tuple[int, ...], ...]:
-        # Partial sums of a fill value other than zero would count it several times.
+        # In partial sums, a nonzero fill value would be counted several times.
         return ((0,),) if self.mode is not FILL or self.fill_value == 0 else ()
 
     @property
@@ -154,7 +154,7 @@ class Gather(Op):
         split = split_indexed_dims(ctx, n, shape, self.slice_sizes)
         if not split:
             return dataclasses.replace(self, slice_sizes=sizes).bind(x, indices)
-        # Positions outside the array are settled first: its size is a global one.
+        # Treat out-of-range positions first, since that needs the global size.
         limits = n.limits(shape, self.slice_sizes)
         valid = in_bounds(indices, limits) if self.mode is FILL else None
         if valid is None:
@@ -163,13 +163,13 @@ class Gather(Op):
         y = self._masked(n, sizes, margins(x, sizes, split), indices)
         if valid is None:
             return y
-        # One tile alone contributes the fill value to the sum.
+        # Only one tile contributes the fill value to the sum.
         first = eq(ctx.tile_index([a for d in split for a in ctx.axes(0, d)]), np.int32(0))
         dtype = typeof(y).dtype
         return self._select(valid, y, select(first, self._fill(dtype), nothing(dtype)))
 
     def _masked(self, n: GatherDimensionNumbers, sizes: Dims, x: Any, indices: Any) -> Any:
-        """Windows of a tile; those outside of it are nothing."""
+        """Windows of a tile; those outside it are empty (:func:`nothing`)."""
         limits = n.limits(typeof(x).shape, sizes)
         y = Gather(n, sizes, CLIP).bind(x, indices)
         return self._select(in_bounds(indices, limits), y, nothing(typeof(y).dtype))
@@ -194,7 +194,7 @@ class Gather(Op):
         )[0]
 
     def _filled(self, x: Any, indices: Any) -> list[Any]:
-        # XLA clips; what should be filled is masked.
+        # XLA clips; windows to fill are masked.
         y = dataclasses.replace(self, mode=CLIP).bind(x, indices)
         valid = in_bounds(indices, self.dimension_numbers.limits(typeof(x).shape, self.slice_sizes))
         return [self._select(valid, y, self._fill(typeof(y).dtype))]
@@ -215,7 +215,7 @@ class Gather(Op):
 # --- scatter ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ScatterDimensionNumbers(DimensionNumbers):
-    """How the dimensions of operand, indices and updates of a scatter correspond: the names of
+    """How the dimensions of operand, indices and updates of a scatter correspond. Names are those of
     :class:`GatherDimensionNumbers`, with updates in place of the result."""
 
     update_window_dims: Dims
@@ -225,18 +225,18 @@ class ScatterDimensionNumbers(DimensionNumbers):
     scatter_indices_batching_dims: Dims = ()
 
     def gather(self) -> GatherDimensionNumbers:
-        """Those of the gather that reads the windows."""
+        """The dimension numbers of the gather that reads the windows."""
         return GatherDimensionNumbers(*vars(self).values())
 
     @staticmethod
     def of_gather(n: GatherDimensionNumbers) -> ScatterDimensionNumbers:
-        """Those of the scatter that writes the windows which a gather reads."""
+        """The dimension numbers of the scatter that writes the windows read by a gather."""
         return ScatterDimensionNumbers(*vars(n).values())
 
 
 @dataclass(frozen=True)
 class ScatterBase(Op):
-    """Base: the operand with windows combined with updates."""
+    """Base class: the operand with windows combined with updates."""
 
     dimension_numbers: ScatterDimensionNumbers
     indices_are_sorted: bool = False
@@ -244,7 +244,7 @@ class ScatterBase(Op):
     mode: GatherScatterMode = FILL
     computes: ClassVar[bool] = False
     update_operand: ClassVar[int | None] = 2
-    #: how an element and its updates combine; none if the order of updates matters
+    #: combines an element and its updates; None if the order of updates matters
     monoid: ClassVar[Monoid | None] = None
 
     def index_operands(self, num_operands: int) -> range:
@@ -275,19 +275,19 @@ class ScatterBase(Op):
         return x
 
     def window(self, shape: Sequence[int], update_shape: Sequence[int]) -> Dims:
-        """Sizes of a window in the operand's dimensions."""
+        """The sizes of a window in the operand's dimensions."""
         n = self.dimension_numbers.gather()
         sizes = dict(zip(n.window_dims(len(shape)), (update_shape[d] for d in n.offset_dims)))
         return tuple(sizes.get(d, min(1, s)) for d, s in enumerate(shape))
 
     def read(self, x: Any, indices: Any, updates: Any) -> Any:
-        """The windows of ``x`` that ``updates`` (or something of its type) go to; zero for those outside."""
+        """The windows of ``x`` that are updated by ``updates`` (or any value of that type); zero for those outside."""
         sizes = self.window(typeof(x).shape, typeof(updates).shape)
         numbers = self.dimension_numbers.gather()
         return Gather(numbers, sizes, self.mode, self.indices_are_sorted, self.unique_indices, 0).bind(x, indices)
 
     def as_add(self) -> ScatterAdd:
-        """The scatter that adds at the same places."""
+        """The scatter that adds at the same positions."""
         return ScatterAdd(self.dimension_numbers, self.indices_are_sorted, self.unique_indices, self.mode)
 
     # --- batching -------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class ScatterBase(Op):
 
     @staticmethod
     def _beside_update(n: GatherDimensionNumbers, ndim: int, du: int) -> int:
-        """Where in the operand a batch dimension stands that only the updates have."""
+        """The position in the operand of a batch dimension that only the updates have."""
         window = n.window_dims(ndim)
         k = sum(d < du for d in n.offset_dims)
         return window[k] if k < len(window) else ndim
@@ -340,7 +340,7 @@ class ScatterBase(Op):
             return [None if not self.monoid and d in over_updates else d for d in dims]
 
         monoid = self.monoid or SUM
-        # Of updates that go to an element, a device may have none.
+        # A device may have none of the updates of an element.
         kind = picked_kind(x.dtype) if monoid is SUM else monoid.kind
         operands = [*[f.operand] * count, names(f.indices), *[names(f.result)] * count]
         return make_rule(operands, [f.operand] * count, f.sizes, kinds, kind)
@@ -362,7 +362,7 @@ class ScatterBase(Op):
         if self.mode is CLIP:
             indices = shift_to_tile(ctx, n, clamp_indices(indices, limits), window, split)
         else:
-            # A window that is not inside the array is left out by all tiles, also by one that it reaches into.
+            # A window not inside the array is dropped by all tiles, including those it overlaps.
             valid = in_bounds(indices, limits)
             indices = shift_to_tile(ctx, n, indices, window, split)
             aval = typeof(indices)
@@ -377,7 +377,7 @@ class ScatterBase(Op):
         return slice_(outs, start, limit)
 
     def _count_once(self, ctx: Localizer, x: Any, updates: Any) -> tuple[Any, Any]:
-        """Where updates are split: the operand on one device only, and no updates from padding."""
+        """If updates are split: keep the operand on one device only, and mask updates in padding."""
         rule = ctx.rule
         reduced = [d for d, fs in enumerate(rule.operands[2]) if any(rule.factors[f].kind == REDUCTION for f in fs)]
         axes = [a for d in reduced if ctx.is_split(2, d) for a in ctx.axes(2, d)]
@@ -417,12 +417,12 @@ class ScatterBase(Op):
         return outs if self.multiple_results else outs[0]
 
     def region(self, b: Builder, scalar: ShapedArray) -> Region:
-        """How an element and an update combine."""
+        """The region that combines an element and an update."""
         assert self.monoid is not None, "the others have regions of their own"
         return self.monoid.region(b, scalar.dtype)
 
     def _clipped(self, *operands: Any) -> list[Any]:
-        # XLA drops; what should be clipped is moved first.
+        # XLA drops out-of-range windows; clip their positions first where that is wanted.
         count, shape = len(operands) // 2, typeof(operands[0]).shape
         limits = self.dimension_numbers.gather().limits(shape, self.window(shape, typeof(operands[-1]).shape))
         moved = clamp_indices(operands[count], limits)
@@ -431,7 +431,7 @@ class ScatterBase(Op):
 
 
 def _is_filled_with(x: Any, value: np.ndarray) -> bool:
-    """Whether a value of the program being recorded is a constant repeated: the zeros that gradients are added to."""
+    """Whether a value in the current trace is a broadcast constant, such as the zeros to which gradients are added."""
     if not isinstance(x, JaxprTracer) or not isinstance(x.owner, JaxprTrace):
         return False
     producer = next((e for e in reversed(x.owner.eqns) if x.variable in e.outvars), None)
@@ -443,7 +443,7 @@ def _is_filled_with(x: Any, value: np.ndarray) -> bool:
 
 @dataclass(frozen=True)
 class ScatterAdd(ScatterBase):
-    """Updates added to windows."""
+    """Adds updates to windows."""
 
     name: ClassVar[str] = "scatter_add"
     monoid: ClassVar[Monoid] = SUM
@@ -467,7 +467,7 @@ class ScatterAdd(ScatterBase):
 def read_indices(indices: Any, vector_dim: int) -> Any:
     """Indices with the index vector in the last dimension, from any form that StableHLO allows."""
     ndim = typeof(indices).ndim
-    if vector_dim == ndim:  # index vectors of one component have no dimension of their own
+    if vector_dim == ndim:  # index vectors of one component need not have a dimension
         return expand_dims(indices, [ndim])
     return move_dim(indices, vector_dim, ndim - 1)
 

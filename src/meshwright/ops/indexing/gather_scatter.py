@@ -65,7 +65,7 @@ def _second(x: Any, y: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Scatter(ScatterBase):
-    """Windows replaced by updates. Which of several updates of one element stays is not defined."""
+    """Replaces windows by updates. If several updates write an element, it is unspecified which one remains."""
 
     name: ClassVar[str] = "scatter"
     takes_keys: ClassVar[bool] = True
@@ -82,7 +82,7 @@ class Scatter(ScatterBase):
         tx, tu = materialize(tangents[0]), materialize(tangents[2])
         if self.unique_indices:
             return y, self.bind(tx, indices, tu)
-        # Number the updates, see which number stayed in each element, and let only those updates' tangents through.
+        # Scatter the numbers of updates to see which remained in each element, and use only those updates' tangents.
         numbers = self._numbers(indices, typeof(updates))
         stayed = self.bind(broadcast_in_dim(np.uint32(0), typeof(x).shape, ()), indices, numbers)
         mine = eq(self.read(stayed, indices, numbers), numbers)
@@ -90,7 +90,7 @@ class Scatter(ScatterBase):
         return y, self.as_add().bind(kept, indices, select(mine, tu, zeros_like(tu)))
 
     def _numbers(self, indices: Any, updates: ShapedArray) -> Any:
-        """1, 2, … for the index vectors, each in all of its window."""
+        """Numbers 1, 2, ... for the index vectors, each repeated over its window."""
         batch = typeof(indices).shape[:-1]
         number = add(iota(np.uint32, (int(np.prod(batch)),), 0), np.uint32(1))
         places = self.dimension_numbers.gather().index_places(updates.ndim)
@@ -107,7 +107,7 @@ class Scatter(ScatterBase):
 
 @dataclass(frozen=True)
 class ScatterMul(ScatterBase):
-    """Windows multiplied by updates."""
+    """Multiplies windows by updates."""
 
     name: ClassVar[str] = "scatter_mul"
     monoid: ClassVar[Monoid] = PROD
@@ -139,8 +139,9 @@ class _ScatterExtremum(ScatterBase):
         y = self.bind(x, indices, updates)
         if isinstance(tangents[0], Zero) and isinstance(tangents[2], Zero):
             return y, Zero(typeof(y))
-        # All that are the extremum of an element, updates and the old value alike, share the derivative.
-        # NaN is none of them, so that its derivative is zero, but where no update goes.
+        # All values equal to the extremum of an element, updates and old value alike, share the derivative. NaN equals
+        # none, so
+        # its derivative is zero, except where there is no update.
         dtype, accumulate = typeof(x).dtype, self.as_add()
         nothing, one = zeros_like(x), scalar_like(1, x)
         touched = accumulate.bind(nothing, indices, broadcast_in_dim(one, typeof(updates).shape, ()))
@@ -158,9 +159,9 @@ ScatterMax = member(_ScatterExtremum, MAX, "ScatterMax", "scatter_max", "Windows
 
 @dataclass(frozen=True)
 class ScatterBody(ScatterBase):
-    """Operands of one shape, indices, and updates for each operand: windows joined with updates by ``computation``.
+    """Combines windows with updates by ``computation``, for several operands of equal shape with their updates.
 
-    In which order several updates of one element join is not defined.
+    The order in which updates of the same element are combined is unspecified.
     """
 
     computation: ClosedJaxpr = field(kw_only=True)
@@ -193,16 +194,16 @@ def gather(
 ) -> Any:
     """Windows of ``operand`` at ``start_indices``, whose last dimension holds the index vectors.
 
-    ``dimension_numbers`` says which dimensions of the operand an index vector is about (``start_index_map``), which are
-    dropped from a window of ``slice_sizes`` (``collapsed_slice_dims``), and where the others stand in the result
-    (``offset_dims``); see StableHLO's ``gather``. Windows that are not inside the operand are moved inside with
-    ``mode="clip"``, and filled with ``fill_value`` (by default NaN, or the least integer) without.
-    ``mode="promise_in_bounds"``, ``unique_indices`` and ``indices_are_sorted`` are promises.
+    ``dimension_numbers`` says which operand dimensions an index vector indexes (``start_index_map``), which are dropped
+    from a window of ``slice_sizes`` (``collapsed_slice_dims``), and where the others are in the result
+    (``offset_dims``); see StableHLO's ``gather``. Windows not inside the operand are clamped with ``mode="clip"``, and
+    otherwise filled with ``fill_value`` (default: NaN, or the least integer). ``mode="promise_in_bounds"``,
+    ``unique_indices`` and ``indices_are_sorted`` are promises by the caller.
 
     Raises:
-      ShapeError: dimension numbers or slice sizes that do not fit the shapes.
-      DTypeError: indices that are not integers.
-      ArgumentError: an unknown mode; ArgumentTypeError: a complex ``fill_value`` beside real numbers.
+      ShapeError: dimension numbers or slice sizes do not fit the shapes.
+      DTypeError: indices are not integers.
+      ArgumentError: an unknown mode. ArgumentTypeError: a complex ``fill_value`` for real numbers.
 
     Example:
       >>> x = jnp.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
@@ -214,7 +215,7 @@ def gather(
     if isinstance(fill_value, complex) and not dtypes.is_complex(dtype):
         raise ArgumentTypeError(f"gather: fill_value {fill_value!r} is no {dtype}; take its real part")
     if fill_value is not None and fill_value != fill_value:
-        fill_value = None  # NaN is the default, and unequal to itself
+        fill_value = None  # NaN is the default, and does not equal itself
     sizes = tuple(int(k) for k in slice_sizes)
     chosen = GatherScatterMode.from_any(mode)
     op = Gather(dimension_numbers, sizes, chosen, indices_are_sorted, unique_indices, fill_value)
@@ -275,12 +276,12 @@ scatter_max = _scatter_function(ScatterMax, "raised to", [5, 6, 9])
 
 
 def gather_along(x: Any, indices: Any, dim: int) -> Any:
-    """NumPy's ``take_along_axis``: element ``i`` along ``dim`` comes from the position that ``indices`` has there.
+    """NumPy's ``take_along_axis``: element ``i`` along ``dim`` is read from the position in ``indices``.
 
-    The indices must be in range, and the other dimensions of both equal.
+    Indices must be in range, and the other dimensions of both must be equal.
     """
     ndim = typeof(x).ndim
-    if 0 in typeof(indices).shape:  # nothing is read, and there may be nothing to read from
+    if 0 in typeof(indices).shape:  # nothing is read, and the operand may be empty
         return broadcast_in_dim(scalar_like(0, x), typeof(indices).shape, ())
     others = tuple(d for d in range(ndim) if d != dim)
     numbers = GatherDimensionNumbers((), (dim,), (dim,), others, others)

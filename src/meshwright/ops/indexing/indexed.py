@@ -1,8 +1,8 @@
-"""Windows of an array at computed positions: what gather and scatter have in common.
+"""Windows at dynamic positions: the common part of gather and scatter.
 
-The dimension numbers are StableHLO's (https://openxla.org/stablehlo/spec#gather). The last dimension of the indices
-holds the index vector. A scatter has the dimension numbers of the gather that reads the windows it writes; all helpers
-here take those.
+Dimension numbers are StableHLO's (https://openxla.org/stablehlo/spec#gather). The last dimension of the indices holds
+the index vector. All helpers here take dimension numbers of a gather; those of a scatter correspond to the gather that
+reads the windows it writes.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ Dims = tuple[int, ...]
 
 
 class GatherScatterMode(enum.Enum):
-    """What happens to windows that are not inside the array."""
+    """How windows that are not inside the array are treated."""
 
-    #: they are moved inside
+    #: clamp their positions
     CLIP = "clip"
-    #: gather: their elements are a fill value; scatter: they are left out
+    #: gather: their elements are a fill value; scatter: they are dropped
     FILL_OR_DROP = "fill"
-    #: there are none
+    #: the caller promises that there are none
     PROMISE_IN_BOUNDS = "promise_in_bounds"
 
     @staticmethod
     def from_any(mode: str | GatherScatterMode | None) -> GatherScatterMode:
-        """The mode that a user's ``mode=`` argument means; None is "fill" or "drop".
+        """The mode for a user's ``mode=`` argument; None is "fill" or "drop".
 
         Raises:
-          ArgumentError: not a mode.
+          ArgumentError: an unknown mode.
         """
         if isinstance(mode, GatherScatterMode):
             return mode
@@ -62,11 +62,11 @@ class GatherScatterMode(enum.Enum):
 
 
 class DimensionNumbers:
-    """Base: prints what is not empty."""
+    """Base class that prints only nonempty fields."""
 
     @classmethod
     def read(cls, attribute: Mapping[str, Any], *names: str) -> Self:
-        """From StableHLO's attribute, which names the fields so; what it leaves out is empty."""
+        """Read from StableHLO's attribute, given its names of the fields; missing ones are empty."""
         return cls(*(attribute.get(name, ()) for name in names))
 
     def __str__(self) -> str:
@@ -77,10 +77,10 @@ class DimensionNumbers:
 class GatherDimensionNumbers(DimensionNumbers):
     """How the dimensions of operand, indices and result of a gather correspond.
 
-    ``offset_dims`` are the result dimensions that run inside a window; the others run over the indices.
-    ``collapsed_slice_dims`` are operand dimensions in which windows have size 1 and which the result lacks. Component
-    ``i`` of an index vector is a position in operand dimension ``start_index_map[i]``. Operand dimension
-    ``operand_batching_dims[i]`` goes along with dimension ``start_indices_batching_dims[i]`` of the indices.
+    ``offset_dims`` are the result dimensions within a window; the others run over the indices. ``collapsed_slice_dims``
+    are operand dimensions in which windows have size 1 and which the result lacks. Component ``i`` of an index vector
+    is a position in operand dimension ``start_index_map[i]``. Operand dimension ``operand_batching_dims[i]`` is a batch
+    dimension together with dimension ``start_indices_batching_dims[i]`` of the indices.
     """
 
     offset_dims: Dims
@@ -90,7 +90,7 @@ class GatherDimensionNumbers(DimensionNumbers):
     start_indices_batching_dims: Dims = ()
 
     def window_dims(self, operand_ndim: int) -> Dims:
-        """The operand dimensions that ``offset_dims`` run along, in order."""
+        """The operand dimensions that correspond to ``offset_dims``, in order."""
         gone = {*self.collapsed_slice_dims, *self.operand_batching_dims}
         return tuple(d for d in range(operand_ndim) if d not in gone)
 
@@ -103,7 +103,7 @@ class GatherDimensionNumbers(DimensionNumbers):
         return [shape[d] - slice_sizes[d] for d in self.start_index_map]
 
     def with_operand_dim(self, dim: int) -> GatherDimensionNumbers:
-        """For an operand with a further dimension at ``dim``."""
+        """The numbers for an operand with an additional dimension at ``dim``."""
         collapsed, mapped, batching = (
             tuple(above(d, dim) for d in dims)
             for dims in (self.collapsed_slice_dims, self.start_index_map, self.operand_batching_dims)
@@ -111,12 +111,12 @@ class GatherDimensionNumbers(DimensionNumbers):
         return GatherDimensionNumbers(self.offset_dims, collapsed, mapped, batching, self.start_indices_batching_dims)
 
     def with_offset_dim(self, dim: int) -> GatherDimensionNumbers:
-        """For a result with a further dimension at ``dim``, which runs inside windows."""
+        """The numbers for a result with an additional dimension at ``dim``, within windows."""
         offset = tuple(sorted((dim, *(above(d, dim) for d in self.offset_dims))))
         return GatherDimensionNumbers(offset, *list(vars(self).values())[1:])
 
     def with_index_dim(self, dim: int, place: int) -> GatherDimensionNumbers:
-        """For indices with a further dimension at ``dim``, over which result dimension ``place`` runs."""
+        """The numbers for indices with an additional dimension at ``dim``, at ``place`` in the result."""
         return GatherDimensionNumbers(
             tuple(above(d, place) for d in self.offset_dims),
             self.collapsed_slice_dims,
@@ -126,7 +126,7 @@ class GatherDimensionNumbers(DimensionNumbers):
         )
 
     def with_batching_dims(self, operand_dim: int, indices_dim: int) -> GatherDimensionNumbers:
-        """With one more pair of batching dimensions."""
+        """The numbers with an additional pair of batching dimensions."""
         pairs = [*zip(self.operand_batching_dims, self.start_indices_batching_dims), (operand_dim, indices_dim)]
         mine, theirs = zip(*sorted(pairs))
         return GatherDimensionNumbers(
@@ -144,7 +144,7 @@ def _distinct(dims: Sequence[int], ndim: int, ordered: bool = True) -> bool:
 def check_numbers(
     name: str, n: GatherDimensionNumbers, operand: ShapedArray, indices: ShapedArray, slice_sizes: Sequence[int]
 ) -> tuple[int, ...]:
-    """Raise unless the dimension numbers fit; returns the shape that the result (or the updates) has."""
+    """Raise unless the dimension numbers fit; returns the shape of the result (or the updates)."""
 
     def require(holds: bool, why: str) -> None:
         if not holds:
@@ -191,7 +191,7 @@ def check_numbers(
 
 
 def index_array(indices: Any, name: str) -> Any:
-    """Indices in a dtype that any dimension's size fits.
+    """Indices in a dtype of at least 32 bits.
 
     Raises:
       DTypeError: not integers.
@@ -204,7 +204,7 @@ def index_array(indices: Any, name: str) -> Any:
 
 # --- positions ----------------------------------------------------------------------------------------------
 def _limits_like(indices: Any, limits: Sequence[int]) -> Any:
-    """The limits beside index vectors: a scalar where one will do."""
+    """The limits, broadcast to index vectors, or as a scalar if they are equal."""
     aval = typeof(indices)
     top = int(ml_dtypes.iinfo(aval.dtype).max)
     bounded = np.array([min(v, top) for v in limits], aval.dtype)
@@ -214,26 +214,26 @@ def _limits_like(indices: Any, limits: Sequence[int]) -> Any:
 
 
 def clamp_indices(indices: Any, limits: Sequence[int]) -> Any:
-    """Index vectors moved inside ``[0, limits]``."""
+    """Clamp index vectors to ``[0, limits]``."""
     return clamp(scalar_like(0, indices), indices, _limits_like(indices, limits))
 
 
 def in_bounds(indices: Any, limits: Sequence[int]) -> Any:
-    """Which index vectors lie inside ``[0, limits]``."""
+    """Whether each index vector is inside ``[0, limits]``."""
     inside = and_(ge(indices, scalar_like(0, indices)), le(indices, _limits_like(indices, limits)))
     return reduce_and(inside, (typeof(indices).ndim - 1,))
 
 
 def outside(indices: Any, limits: Sequence[int]) -> Any:
-    """Whether an index vector does not lie inside ``[0, limits]``."""
+    """Whether any index vector is not inside ``[0, limits]``."""
     inside = in_bounds(indices, limits)
     return not_(reduce_and(inside, range(typeof(inside).ndim)))
 
 
 def beside(numbers: GatherDimensionNumbers, operand_ndim: int, result_ndim: int, dim: int) -> int:
-    """Where in the result a dimension stands that stood at ``dim`` of the operand and runs inside windows.
+    """The position in the result of a dimension that is at ``dim`` of the operand and runs within windows.
 
-    It stays beside what it stood beside, as far as the order of window dimensions lets it.
+    It keeps its neighbours as far as the order of window dimensions allows.
     """
     window = numbers.window_dims(operand_ndim)
     places = numbers.index_places(result_ndim)
@@ -247,14 +247,14 @@ def beside(numbers: GatherDimensionNumbers, operand_ndim: int, result_ndim: int,
 
 
 def offset_range(numbers: GatherDimensionNumbers, operand_ndim: int, result_ndim: int, dim: int) -> tuple[int, int]:
-    """Between which places of the result a further window dimension, at ``dim`` of the operand, must stand."""
+    """The range of positions in the result for an additional window dimension at ``dim`` of the operand."""
     k = sum(d < dim for d in numbers.window_dims(operand_ndim))
     offset = numbers.offset_dims
     return (offset[k - 1] + 1 if k else 0), (offset[k] if k < len(offset) else result_ndim)
 
 
 def index_range(numbers: GatherDimensionNumbers, result_ndim: int, dim: int) -> tuple[int, int]:
-    """Between which places of the result the dimension must stand that runs over a further dimension of the indices."""
+    """The range of positions in the result for the dimension of an additional dimension ``dim`` of the indices."""
     places = numbers.index_places(result_ndim)
     return (places[dim - 1] + 1 if dim else 0), (places[dim] if dim < len(places) else result_ndim)
 
@@ -272,14 +272,15 @@ class IndexedFactors:
 
 
 def is_indexed(n: GatherDimensionNumbers, shape: Sequence[int], slice_sizes: Sequence[int], dim: int) -> bool:
-    """Whether windows lie at different positions along an operand dimension."""
+    """Whether windows are at different positions along an operand dimension."""
     return dim in n.start_index_map and (slice_sizes[dim] < shape[dim] or dim in n.collapsed_slice_dims)
 
 
 def indexed_factors(
     n: GatherDimensionNumbers, operand: ShapedArray, indices: ShapedArray, slice_sizes: Sequence[int], result_ndim: int
 ) -> IndexedFactors:
-    """Factors: ``b`` batching, ``o`` taken whole, ``x`` indexed (a reduction), ``i`` over the indices (parallel)."""
+    """Factors: ``b`` batching, ``o`` whole in windows, ``x`` indexed (a reduction), ``i`` over the indices
+    (parallel)."""
     f = IndexedFactors([None] * operand.ndim, [None] * indices.ndim, [None] * result_ndim, {}, {})
     places = n.index_places(result_ndim)
 
@@ -312,10 +313,10 @@ def split_indexed_dims(
 def shift_to_tile(
     ctx: Localizer, n: GatherDimensionNumbers, indices: Any, slice_sizes: Sequence[int], split: Sequence[int]
 ) -> Any:
-    """Positions counted from this tile's first row, along the ``split`` operand dimensions.
+    """Positions relative to this tile's first row, along the ``split`` operand dimensions.
 
-    A tile is taken to have ``slice_sizes - 1`` rows of margin at both ends, so that windows which reach into it are
-    inside (:func:`margins`).
+    They include ``slice_sizes - 1`` rows of margin at both ends of the tile (:func:`margins`), so that windows which
+    overlap the tile are inside.
     """
     offsets = []
     for d in n.start_index_map:

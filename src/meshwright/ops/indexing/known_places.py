@@ -1,8 +1,8 @@
-"""Windows whose places are known: slices, and updates that are in tiles like what they are written to.
+"""Windows at static positions, as slices and as updates that are split like their operand.
 
-A window that is looked for while a program runs may lie anywhere, so every device needs all of an update, and a row
-that is read is given to all. Where the place is a number of the program, each device's part of a window is known, and
-only rows that lie in other tiles there are sent. What programs write as a gather or a scatter of one window is such.
+A window at a dynamic position may be anywhere, so every device needs the whole update, and rows read are sent to all.
+If the position is a constant, each device's part of the window is known, and only rows in other tiles are sent.
+Programs also write such windows as a gather or scatter of one window.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from meshwright.ops.shape.slice_pad import Slice, slice_
 from meshwright.sharding.rule import WINDOW, Passes, ShardingRule, make_rule
 from meshwright.sharding.window import SentWindows, Shown
 
-#: how many numbers of a program are followed at most, for one place
+#: the maximum number of constants tracked for one position
 _FEW = 64
 
 Place = tuple[int, ...]
@@ -44,10 +44,10 @@ Rows = tuple[tuple[int, int], ...]
 # --- the op -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class PlacedUpdate(Composite):
-    """The first operand with rows of the second in it, which stands at ``place``: those in ``rows``, ``(low, high)``
-    for each dimension, counted in the second operand.
+    """The first operand with ``rows`` of the second, which is at ``place``, written into it. ``rows`` is ``(low,
+    high)`` for each dimension, counted in the second operand.
 
-    Along a split dimension both are in tiles.
+    Along a split dimension, both operands are split.
     """
 
     place: Place
@@ -60,7 +60,7 @@ class PlacedUpdate(Composite):
 
     @staticmethod
     def of(place: Place, sizes: Sequence[int]) -> PlacedUpdate:
-        """With all rows of an update of these ``sizes``."""
+        """The op that writes all rows of an update with these ``sizes``."""
         return PlacedUpdate(place, tuple((0, n) for n in sizes))
 
     def infer(self, x: ShapedArray, update: ShapedArray) -> ShapedArray:
@@ -84,7 +84,7 @@ class PlacedUpdate(Composite):
         return b.op("stablehlo.dynamic_update_slice", [x, update, *starts], b.out_avals)[0]
 
     def is_full(self, update: ShapedArray) -> bool:
-        """Whether all of the update is written."""
+        """Whether the whole update is written."""
         return self.rows == tuple((0, n) for n in update.shape)
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
@@ -111,7 +111,7 @@ class PlacedUpdate(Composite):
     def sharding_rule(self, x: ShapedArray, update: ShapedArray) -> ShardingRule:
         names = [f"d{d}" for d in range(x.ndim)]
         part = {n: (k, at) for n, k, size, at in zip(names, update.shape, x.shape, self.place) if k != size}
-        # One row is not worth splitting: every device has it, and puts it in its tile where it belongs there.
+        # A single row is not worth splitting: it is replicated, and the device whose tile it belongs to writes it.
         updates = [None if n in part and part[n][0] == 1 else n for n in names]
         passes: dict[str, Passes] = {}
         for name, size in zip(names, x.shape):
@@ -151,7 +151,7 @@ class PlacedUpdate(Composite):
 
 @dataclass(frozen=True)
 class WholeUpdate(PlacedUpdate):
-    """A placed update, all of which every device has along the dimensions of the window."""
+    """A placed update that is replicated along the dimensions of the window."""
 
     name: ClassVar[str] = "whole_update"
 
@@ -167,7 +167,7 @@ class WholeUpdate(PlacedUpdate):
 
 # --- recognized in programs ---------------------------------------------------------------------------------
 def known_places(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with reads at known places as slices, with updates that know theirs, and without those that are
+    """Replace reads at static positions by slices, and updates by :class:`PlacedUpdate`; remove updates that are
     dropped."""
     if not any(isinstance(e.op, _WINDOWED) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
@@ -184,7 +184,7 @@ def known_places(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 class _Values:
-    """The few integers that values of a program are known to hold."""
+    """The known values of small integer arrays in a program."""
 
     def __init__(self, jaxpr: ClosedJaxpr) -> None:
         self._known: dict[Var, np.ndarray] = {}
@@ -206,7 +206,7 @@ class _Values:
             self._known[out] = np.asarray(eqn.op.moved(*operands))
 
     def known(self, atom: Atom) -> np.ndarray | None:
-        """Those of a value; None if they are not known, or many."""
+        """The value of an atom; None if it is unknown or large."""
         if isinstance(atom, Literal):
             return np.asarray(atom.val) if _is_few(atom.aval) else None
         return self._known.get(atom)
@@ -220,7 +220,7 @@ _WINDOWED = (DynamicSlice, DynamicUpdateSlice, Gather, ScatterBase)
 
 
 def _placed(eqn: JaxprEqn, values: _Values) -> Replacement:
-    """What an equation does with a window at a known place; itself where it is another."""
+    """The replacement of an equation whose window has a static position; otherwise the equation itself."""
     op, (x, *rest) = eqn.op, eqn.invars
     shape = x.aval.shape
     match op:
@@ -248,7 +248,7 @@ def _placed(eqn: JaxprEqn, values: _Values) -> Replacement:
 
 
 def _scatter(eqn: JaxprEqn, op: ScatterBase, values: _Values) -> Replacement:
-    """A scatter of one window as an update: of what stands there, joined with what comes; none, if it is dropped."""
+    """A scatter of one window as an update with the combined values; no equation if the window is dropped."""
     x, indices, update = eqn.invars
     sizes = op.window(x.aval.shape, update.aval.shape)
     starts = _starts(op.dimension_numbers.gather(), values.known(indices), x.aval.ndim)
@@ -280,7 +280,7 @@ def _slice(eqn: JaxprEqn, x: Atom, place: Place, sizes: Sequence[int], out: Var 
 
 
 def _place(starts: Sequence[np.ndarray | None], shape: Sequence[int], sizes: Sequence[int]) -> Place | None:
-    """Where a window begins that is moved inside."""
+    """The start of a clamped window."""
     if any(s is None for s in starts):
         return None
     return _moved_inside([int(s) for s in starts if s is not None], shape, sizes)
@@ -297,13 +297,13 @@ def _of_vector(
     shape: Sequence[int],
     sizes: Sequence[int],
 ) -> Place | None:
-    """Where the one window of a gather begins, if it lies inside or is moved there."""
+    """The start of a gather's only window, if it is inside or clamped."""
     starts = _starts(numbers, indices, len(shape))
     return None if starts is None else _in_mode(starts, mode, shape, sizes)
 
 
 def _starts(numbers: GatherDimensionNumbers, indices: np.ndarray | None, ndim: int) -> list[int] | None:
-    """Where indices say that a window begins; None if they are not known, or of several."""
+    """The start of the window given by indices; None if it is unknown, or there are several windows."""
     if indices is None or math.prod(indices.shape[:-1]) != 1 or numbers.operand_batching_dims:
         return None
     starts = [0] * ndim
@@ -315,6 +315,6 @@ def _starts(numbers: GatherDimensionNumbers, indices: np.ndarray | None, ndim: i
 def _in_mode(
     starts: Sequence[int], mode: GatherScatterMode, shape: Sequence[int], sizes: Sequence[int]
 ) -> Place | None:
-    """Where a window begins that lies inside or is moved there; None if it is not."""
+    """The start of a window that is inside or clamped; None otherwise."""
     inside = all(0 <= s <= n - k for s, n, k in zip(starts, shape, sizes))
     return _moved_inside(starts, shape, sizes) if inside or mode == GatherScatterMode.CLIP else None

@@ -1,4 +1,4 @@
-"""Windows along a dimension that is in tiles: what of one may lie in a device's tile, and where."""
+"""Windows along a split dimension: which part of a window may be in a device's tile, and where."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from meshwright.ops.elementwise.table import convert, mul, scalar_like, sub
 
 
 def _clamped(start: Any, size: int, length: int) -> Any:
-    """The position of a window of ``length`` in ``size``, as int32."""
+    """The clamped position of a window of ``length`` in ``size``, as int32."""
     top = min(size - length, int(np.iinfo(typeof(start).dtype).max))
     return convert(clamp(scalar_like(0, start), start, scalar_like(top, start)), dtypes.int32)
 
 
 def known_place(ctx: Localizer, dim: int, start: Any, length: int) -> tuple[int, int] | None:
-    """The tile that a window along a dimension of the first operand lies in, and at which row, where that is known."""
+    """The tile that contains a window along a dimension of the first operand, and the row in it, if they are static."""
     if not isinstance(start, (int, np.integer, np.ndarray)) or not length:
         return None
     size, rows = ctx.in_avals[0].shape[dim], ctx.in_local_shapes[0][dim]
@@ -31,10 +31,10 @@ def known_place(ctx: Localizer, dim: int, start: Any, length: int) -> tuple[int,
 
 @dataclass(frozen=True)
 class TileWindow:
-    """Where the window of an operand's dimension lies in this device's tile.
+    """The location of the window of an operand's dimension in this device's tile.
 
-    Only the tile's ``rows`` rows from ``near`` on can be in the window; the first is the window's row ``shift``,
-    which is outside the window if it is negative or not below ``length``.
+    Only the ``rows`` rows of the tile from ``near`` on can be in the window. The first of them is row ``shift`` of the
+    window, and outside it if that is negative or at least ``length``.
     """
 
     dim: int

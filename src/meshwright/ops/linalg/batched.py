@@ -1,8 +1,8 @@
 """Ops that solve one small problem for each index of their leading dimensions: FFTs and linear algebra.
 
 The last dimensions of each operand and result, its *core*, belong to the problem and are never split. The leading ones
-are the same for all operands and results; they may be split, and a dimension that ``vmap`` or a virtual mesh adds
-becomes one more of them.
+are the same for all operands and results and may be split; a dimension added by ``vmap`` or a virtual mesh is an
+additional leading dimension.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from meshwright.sharding.rule import ShardingRule, make_rule
 
 @dataclass(frozen=True)
 class Batched(Op):
-    """Base: :meth:`core_ranks` says how many last dimensions of each operand are its core."""
+    """Base class. :meth:`core_ranks` is the number of core dimensions of each operand."""
 
     def core_ranks(self) -> tuple[int, ...]:
         """The rank of the core of each operand; by default one matrix."""
         return (2,)
 
     def lead(self, *avals: ShapedArray) -> tuple[int, ...]:
-        """The leading sizes, which all operands must share.
+        """The leading sizes, which must be equal for all operands.
 
         Raises:
-          ShapeError: an operand of too low rank, or leading sizes that differ.
+          ShapeError: the rank of an operand is too low, or leading sizes differ.
         """
         ranks = self.core_ranks()
         leads = [a.shape[: a.ndim - r] for a, r in zip(avals, ranks, strict=True)]
@@ -52,12 +52,12 @@ class Batched(Op):
         return leads[0]
 
     def flops(self, *cores: tuple[int, ...]) -> int:
-        """Operations of one problem, whose operands have these sizes; by default one for each element."""
+        """Operations for one problem with operands of these sizes; by default one per element."""
         return max(map(math.prod, cores))
 
     @property
     def algorithm(self) -> str:
-        """What :data:`~meshwright.ops.linalg.chains.CHAINS` knows its kernels by."""
+        """The key of its kernels in :data:`~meshwright.ops.linalg.chains.CHAINS`."""
         return self.name
 
     def kernels(self, *avals: ShapedArray) -> Kernels:
@@ -82,14 +82,14 @@ class Batched(Op):
         return make_rule(dims[: len(avals)], dims[len(avals) :], dict(zip(names, lead)), points=self.points(*avals))
 
     def points(self, *avals: ShapedArray) -> int:
-        """Operations of all problems."""
+        """Operations for all problems."""
         lead = self.lead(*avals)
         return math.prod(lead) * self.flops(*(a.shape[len(lead) :] for a in avals))
 
 
 @dataclass(frozen=True)
 class Factorization(Batched):
-    """Base of those whose algorithm may fail, or not end, on garbage: problems that are padding become the
+    """Base class of ops whose algorithm may fail, or not terminate, on garbage: problems in padding are replaced by the
     factorization of an identity matrix."""
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
@@ -106,7 +106,7 @@ class Factorization(Batched):
 
 
 def harmless(aval: ShapedArray, rank: int) -> Any:
-    """Identity matrices; zero in place of vectors."""
+    """Identity matrices, or zeros instead of vectors."""
     if rank != 2:
         return np.zeros((), aval.dtype)
     unit = eye(aval.shape[-2], aval.shape[-1], aval.dtype)

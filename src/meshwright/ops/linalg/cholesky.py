@@ -37,7 +37,7 @@ from meshwright.ops.linalg.triangular_solve import ADJOINT, TriangularSolve
 
 @dataclass(frozen=True)
 class Cholesky(Factorization, Composite):
-    """The lower triangular ``L`` with ``L L^H = a``, of which only the lower triangle is read; NaN where there is
+    """The lower triangular ``L`` with ``L L^H = a``, where only the lower triangle of ``a`` is read; NaN if there is
     none."""
 
     name: ClassVar[str] = "cholesky"
@@ -61,7 +61,7 @@ class Cholesky(Factorization, Composite):
         right = TriangularSolve(left_side=False, lower=True, transpose_a=ADJOINT).bind(factor, t)
         middle = TriangularSolve(left_side=True, lower=True).bind(factor, right)
         half = mul(on_diagonal(middle), np.array(0.5, typeof(t).dtype))
-        return factor, tril(matmul(factor, sub(tril(middle), half)))  # zeros even beside infinities
+        return factor, tril(matmul(factor, sub(tril(middle), half)))  # zeros above, even if there are infinities
 
 
 def cholesky(a: Any, *, symmetrize_input: bool = True) -> Any:
@@ -69,10 +69,10 @@ def cholesky(a: Any, *, symmetrize_input: bool = True) -> Any:
 
     Args:
       a: Hermitian matrices, shape (..., n, n).
-      symmetrize_input: use ``(a + a^H) / 2``, so that derivatives are symmetric; else the lower triangle alone.
+      symmetrize_input: use ``(a + a^H) / 2``, so that derivatives are symmetric; if false, only the lower triangle.
 
     Raises:
-      ShapeError: matrices that are not square; DTypeError: no kernel for the dtype.
+      ShapeError: matrices are not square. DTypeError: a dtype without kernels.
 
     Example:
       >>> lax.linalg.cholesky(mnp.array([[4.0, 2.0], [2.0, 5.0]])).tolist()

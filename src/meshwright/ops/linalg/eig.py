@@ -1,4 +1,4 @@
-"""Eigenvalues and -vectors of any square matrices, by LAPACK's ``geev``; results are complex.
+"""Eigenvalues and eigenvectors of general square matrices, by LAPACK's ``geev``; results are complex.
 
 Derivative: C. Boeddeker et al., "On the computation of complex-valued gradients with application to statistically
 optimum beamforming" (2017), section 4; right eigenvectors keep norm 1, their phase is free.
@@ -38,7 +38,7 @@ from meshwright.ops.shape.broadcast_reduce import reduce_sum
 
 @dataclass(frozen=True)
 class Eig(Factorization, Composite):
-    """Eigenvalues, then, as asked for, left and right eigenvectors of norm 1 in columns."""
+    """Eigenvalues, then the requested left and right eigenvectors, as columns of norm 1."""
 
     left: bool = False
     right: bool = True
@@ -58,7 +58,7 @@ class Eig(Factorization, Composite):
     def expand(self, a: Value) -> list[Value]:
         n, dtype = typeof(a).shape[-1], typeof(a).dtype
         wide = _complex_of(dtype)
-        parts = 1 if dtypes.is_complex(dtype) else 2  # eigenvalues of real matrices come as real and imaginary parts
+        parts = 1 if dtypes.is_complex(dtype) else 2  # LAPACK returns eigenvalues of real matrices as two real arrays
         shapes = [((n,), dtype)] * parts + [((n, n), wide)] * 2 + [((), np.dtype(np.int32))]
         flags = {"compute_left": "V" if self.left else "N", "compute_right": "V" if self.right else "N"}
         *values, left, right, info = lapack("geev", [a], shapes, **flags)
@@ -81,7 +81,7 @@ class Eig(Factorization, Composite):
         gaps = sub(along_rows(values, n), along_columns(values, n))
         one = np.array(1, typeof(gaps).dtype)
         moved = matmul(vectors, mul(rotated, off_diagonal(div(one, off_diagonal(gaps, 1)))))
-        # Without the change of their own norm.
+        # Remove the change of the vectors' norms.
         along = real(reduce_sum(mul(conjugate(vectors), moved), (typeof(moved).ndim - 2,)))
         kept = mul(vectors, along_rows(convert(along, typeof(vectors).dtype), n))
         return [values, vectors], [tangent, sub(moved, kept)]
@@ -92,7 +92,7 @@ def _complex_of(dtype: np.dtype) -> np.dtype:
 
 
 def eig(a: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True) -> list[Any]:
-    """``[values]`` of matrices of shape (..., n, n), then left and right eigenvectors as asked for; all complex.
+    """``[values]`` of matrices of shape (..., n, n), then the requested left and right eigenvectors; all complex.
 
     Example:
       >>> values, right = lax.linalg.eig(mnp.array([[0.0, 1.0], [0.0, 2.0]]), compute_left_eigenvectors=False)

@@ -1,7 +1,8 @@
-"""Eigenvalues and -vectors of Hermitian matrices, by LAPACK's ``syevd``.
+"""Eigenvalues and eigenvectors of Hermitian matrices, by LAPACK's ``syevd``.
 
 Derivative: first-order perturbation theory (M. Giles, "An extended collection of matrix derivative results", 2008).
-Vectors of equal eigenvalues are any basis of their space: they have no derivative, and get NaN or infinities.
+Eigenvectors of equal eigenvalues are an arbitrary basis of their space: their derivatives are undefined, and NaN or
+infinite.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from meshwright.ops.linalg.matrices import (
 
 @dataclass(frozen=True)
 class Eigh(Factorization, Composite):
-    """Orthonormal eigenvectors, in columns, and ascending eigenvalues; only the lower triangle is read."""
+    """Orthonormal eigenvectors, as columns, and ascending eigenvalues; only the lower triangle is read."""
 
     name: ClassVar[str] = "eigh"
     multiple_results: ClassVar[bool] = True
@@ -73,7 +74,7 @@ def eigh(a: Any, *, symmetrize_input: bool = True) -> list[Any]:
     """``[vectors, values]`` of Hermitian matrices, shape (..., n, n); eigenvalues ascend.
 
     Args:
-      symmetrize_input: use ``(a + a^H) / 2``, so that derivatives are symmetric; else the lower triangle alone.
+      symmetrize_input: use ``(a + a^H) / 2``, so that derivatives are symmetric; if false, only the lower triangle.
 
     Example:
       >>> vectors, values = lax.linalg.eigh(mnp.array([[2.0, 1.0], [1.0, 2.0]]))

@@ -1,8 +1,8 @@
 """Discrete Fourier transforms over up to three last dimensions: ``stablehlo.fft``.
 
-Each kind is linear. The transform's matrix is symmetric, so the complex ones are their own transposes. A real one is
-the complex one on half of a spectrum, whose other half mirrors it: a term of the spectrum that has a mirror image
-counts twice in the inverse, which is where the weights of the transposes come from.
+Each kind is linear. The matrix of the complex transforms is symmetric, so they are their own transposes. A real
+transform is the complex one restricted to half of the spectrum, the other half being its conjugate: in the inverse,
+terms with a conjugate count twice, which explains the weights in the transposes.
 
 The first of several transformed dimensions may be split. Its tiles are then exchanged for whole columns, which are
 transformed, and exchanged back: two all-to-alls, as in "slab decomposition" (S. Foster and D. Worley, "Parallel
@@ -38,7 +38,7 @@ FFT, IFFT, RFFT, IRFFT = KINDS = ("FFT", "IFFT", "RFFT", "IRFFT")
 
 
 class FftType(enum.Enum):
-    """The kinds, for :func:`fft`: of complex numbers, of real ones to half a spectrum, and the inverses of both."""
+    """The kinds, for :func:`fft`: complex, real to half a spectrum, and the inverses of both."""
 
     FFT = 0
     IFFT = 1
@@ -51,7 +51,7 @@ _COMPLEX: dict[np.dtype, np.dtype] = {dtypes.float32: dtypes.complex64, dtypes.f
 
 @dataclass(frozen=True)
 class Fft(Batched):
-    """``fft_lengths`` are the sizes of the transformed dimensions, of the real array for real transforms."""
+    """``fft_lengths`` are the sizes of the transformed dimensions; for real transforms, those of the real array."""
 
     fft_type: str
     fft_lengths: tuple[int, ...]
@@ -93,7 +93,7 @@ class Fft(Batched):
         return [self.bind(ct)]
 
     def _scaled(self, x: Any, factor: Any) -> Any:
-        """Each term of half a spectrum by a function of how often it counts."""
+        """Multiply each term of half a spectrum by a function of how often it counts."""
         n, aval = self.fft_lengths[-1], typeof(x)
         counts = np.full(n // 2 + 1, 2.0)
         counts[0] = 1
@@ -118,7 +118,7 @@ class Fft(Batched):
         rows, *others = self.fft_lengths
         inner = Fft(self.fft_type, tuple(others))
         along = Fft(IFFT if self.fft_type in (IFFT, IRFFT) else FFT, (rows,))
-        if self.fft_type == IRFFT:  # real in its last step only
+        if self.fft_type == IRFFT:  # only its last step is real
             return inner.bind(_over_columns(ctx, x, d, rows, along))
         return _over_columns(ctx, inner.bind(x), d, rows, along)
 
@@ -133,7 +133,7 @@ class Fft(Batched):
 
 
 def _over_columns(ctx: Localizer, x: Any, d: int, rows: int, op: Fft) -> Any:
-    """``op`` along dimension ``d``, of whose ``rows`` rows this device has a tile: of some of the columns each."""
+    """Apply ``op`` along dimension ``d``, which has ``rows`` rows and is split: each device transforms some columns."""
     axes, shape = ctx.axes(0, d), typeof(x).shape
     tiles, last = ctx.num_tiles(0, d), len(shape) - 1
     columns = shape[last]
@@ -145,7 +145,7 @@ def _over_columns(ctx: Localizer, x: Any, d: int, rows: int, op: Fft) -> Any:
 
 
 def _resized(x: Any, dim: int, size: int) -> Any:
-    """``x`` cut or filled with zeros at the end of a dimension."""
+    """``x`` truncated or zero-padded at the end of a dimension."""
     missing = size - typeof(x).shape[dim]
     config = [(0, 0, 0)] * typeof(x).ndim
     config[dim] = (0, missing, 0)
@@ -156,13 +156,13 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
     """The discrete Fourier transform of the last dimensions of ``x``.
 
     Args:
-      x: shape (..., *fft_lengths); for "IRFFT" the last size is ``fft_lengths[-1] // 2 + 1``. What is no float32 or
-        float64, nor complex, becomes that first.
+      x: shape (..., *fft_lengths); for "IRFFT" the last size is ``fft_lengths[-1] // 2 + 1``. Converted to float32,
+        float64 or complex if necessary.
       fft_type: a :class:`FftType`, or its name in any case.
       fft_lengths: one to three sizes.
 
     Raises:
-      ShapeError, DTypeError: an operand that does not fit; ArgumentError: another kind.
+      ShapeError, DTypeError: the operand does not fit. ArgumentError: an unknown kind.
 
     Example:
       >>> lax.fft(mnp.array([1.0, 0.0, 0.0, 0.0]), "RFFT", (4,)).tolist()

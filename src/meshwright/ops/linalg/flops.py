@@ -1,7 +1,7 @@
-"""Operations of algorithms on dense matrices, to the leading order; a multiply-add is two.
+"""Operation counts of algorithms on dense matrices, to leading order; a multiply-add counts as two.
 
 Source: G. Golub and C. Van Loan, "Matrix Computations" (4th edition, 2013), sections 3.1 to 3.2, 4.2, 5.2, 7.4 to 7.5,
-8.3 and 8.6. Complex numbers are counted as real ones, as in products.
+8.3 and 8.6. Complex numbers count as real ones, as in products.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Callable
 
 
 def cholesky(n: int) -> int:
-    """Of a Hermitian ``n`` by ``n`` matrix."""
+    """Cholesky decomposition of an ``n`` by ``n`` matrix."""
     return n**3 // 3
 
 
 def lu(m: int, n: int) -> int:
-    """With pivots, of ``m`` by ``n``."""
+    """LU decomposition with pivoting of an ``m`` by ``n`` matrix."""
     k = min(m, n)
     return 2 * m * n * k - (m + n) * k * k + 2 * k**3 // 3
 
 
 def qr(m: int, n: int) -> int:
-    """Of ``m`` by ``n``: ``r`` and its reflectors; as many again make ``q`` of them."""
+    """QR decomposition of an ``m`` by ``n`` matrix into ``r`` and reflectors; forming ``q`` takes as many again."""
     k = min(m, n)
     return 2 * k * k * max(m, n) - 2 * k**3 // 3
 
@@ -32,29 +32,29 @@ def reflected(m: int, n: int, k: int) -> int:
 
 
 def triangular(n: int, columns: int) -> int:
-    """Systems of ``n`` equations with as many right sides as ``columns``."""
+    """Triangular systems of ``n`` equations with ``columns`` right-hand sides."""
     return n * n * columns
 
 
 def hermitian_eigenproblem(n: int) -> int:
-    """Values and vectors, by the symmetric QR algorithm."""
+    """Eigenvalues and eigenvectors of a Hermitian matrix, by the symmetric QR algorithm."""
     return 9 * n**3
 
 
 def eigenproblem(n: int, vectors: bool) -> int:
-    """Of any matrix, by the QR algorithm."""
+    """Eigenvalues of a general matrix, by the QR algorithm."""
     return (25 if vectors else 10) * n**3
 
 
 def singular_values(m: int, n: int, vectors: bool, full: bool = False) -> int:
-    """By Golub and Reinsch's algorithm; ``full``: all the vectors of the longer side."""
+    """Singular values, by the Golub-Reinsch algorithm; ``full``: all vectors of the longer side."""
     m, n = max(m, n), min(m, n)
     if not vectors:
         return 4 * m * n * n - 4 * n**3 // 3
     return 4 * m * m * n + 8 * m * n * n + 9 * n**3 if full else 14 * m * n * n + 8 * n**3
 
 
-#: by LAPACK's names, of the sizes of the operands
+#: by LAPACK's names; functions of the operand sizes
 KERNELS: dict[str, Callable[..., int]] = {
     "gees": lambda a: eigenproblem(a[0], True),
     "geev": lambda a: eigenproblem(a[0], True),
@@ -70,5 +70,5 @@ KERNELS: dict[str, Callable[..., int]] = {
     "potrf": lambda a: cholesky(a[0]),
     "syevd": lambda a: hermitian_eigenproblem(a[0]),
     "sytrd": lambda a: 4 * a[0] ** 3 // 3,
-    "trsm": lambda a, b: a[0] * b[0] * b[1],  # on whichever side
+    "trsm": lambda a, b: a[0] * b[0] * b[1],  # for either side
 }

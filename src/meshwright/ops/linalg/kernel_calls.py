@@ -1,6 +1,6 @@
-"""Calls of kernels on matrices in column-major order, as LAPACK, cuSOLVER and their like want them.
+"""Calls of kernels on column-major matrices, as LAPACK, cuSOLVER and similar libraries need them.
 
-Source for operands, results and attributes: the LAPACK Users' Guide, and the text of programs that ``jax`` lowers.
+Operands, results and attributes follow the LAPACK Users' Guide and the text of programs lowered by ``jax``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from meshwright.ir.op import Builder
 
 
 class Word(str):
-    """An attribute that is a string; others of one letter are a byte."""
+    """A string attribute; other one-letter strings are a byte."""
 
 
 #: a letter (an unsigned byte for the kernel), a :class:`Word`, a bool or an integer
 Flag = str | bool | int
-#: the operands that kernels write their first results over, where that is not the first one alone
+#: the operands that kernels overwrite with their first results, if it is not only the first operand
 OVERWRITTEN = {"gtsv": (0, 1, 2, 3), "trsm": (1,), "ormqr": (2,), "geqp3": (0, 1), "geev": ()}
 
 
@@ -26,10 +26,11 @@ def kernel_call(
     b: Builder, target: str, operands: Sequence[Any], avals: Sequence[ShapedArray], results: Sequence[ShapedArray], *,
     lead: int, flags: Mapping[str, Flag], over: Sequence[int] = (0,), rows_first: bool = False,
 ) -> list[Any]:  # fmt: skip
-    """Results of the kernel ``target`` of the typed FFI, for operands of types ``avals`` with ``lead`` leading sizes.
+    """The results of the kernel ``target`` of the typed FFI, for operands of types ``avals`` with ``lead`` leading
+    dimensions.
 
-    Result ``i`` is in the memory of operand ``over[i]``: else kernels copy the operand there. With ``rows_first``,
-    matrices are in row-major order, which is that of their transposes.
+    Result ``i`` aliases operand ``over[i]``; otherwise, kernels copy the operand there. With ``rows_first``, matrices
+    are row-major, which is the layout of their transposes.
     """
     config = ", ".join(f"{name} = {_flag_text(value)}" for name, value in flags.items())
     return b.op(
@@ -54,7 +55,7 @@ def _layouts(avals: Sequence[ShapedArray], lead: int, rows_first: bool) -> str:
 
 
 def column_major(ndim: int, lead: int, rows_first: bool = False) -> list[int]:
-    """Dimensions from the fastest to the slowest: those of a matrix exchanged."""
+    """Dimensions from the fastest to the slowest, with the two of a matrix swapped."""
     order = list(range(ndim))[::-1]
     if ndim - lead == 2 and not rows_first:
         order[:2] = order[1::-1]

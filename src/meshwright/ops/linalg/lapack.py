@@ -1,8 +1,8 @@
 """The LAPACK kernels that ``jaxlib`` registers with XLA, as custom calls of the typed FFI.
 
-One op for all of them: a kernel works on matrices in the last dimensions of its operands, in column-major order, and
-goes through any number of leading dimensions itself. Decompositions (``lu``, ``qr``, …) are ops of their own that are
-written with this one, and have derivatives; a program from elsewhere has the kernels themselves.
+There is one op for all: a kernel works on column-major matrices in the last dimensions of its operands, and loops over
+any number of leading dimensions itself. Decompositions (``lu``, ``qr``, ...) are separate ops, defined with this one,
+and have derivatives; imported programs contain the kernels themselves.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KERNELS = (
     "gees", "geev", "gehrd", "geqp3", "geqrf", "gesdd", "gesvd", "getrf", "gtsv", "orgqr", "ormqr", "potrf", "syevd",
     "sytrd", "trsm",
 )  # fmt: skip
-#: the rank of a problem's first operand, where that is not a matrix
+#: the rank of a problem's first operand, if it is not a matrix
 _FIRST_RANK = {"gtsv": 1}
 
 
@@ -44,7 +44,7 @@ def require_lapack_dtype(name: str, aval: ShapedArray) -> None:
     """Raise unless there are kernels for the dtype.
 
     Raises:
-      DTypeError: names the dtypes that there are.
+      DTypeError: there are none; names the supported dtypes.
     """
     if aval.dtype not in _PREFIX:
         raise DTypeError(
@@ -54,7 +54,7 @@ def require_lapack_dtype(name: str, aval: ShapedArray) -> None:
 
 @dataclass(frozen=True)
 class Lapack(Factorization):
-    """``kernel`` without its letter for the dtype; ``operand_ranks`` and ``results`` are those of one problem."""
+    """``kernel`` without its letter for the dtype; ``operand_ranks`` and ``results`` describe one problem."""
 
     kernel: str
     operand_ranks: tuple[int, ...]
@@ -100,9 +100,10 @@ class Lapack(Factorization):
 def lapack(
     kernel: str, operands: Sequence[Any], results: Sequence[tuple[Sequence[int], np.dtype]], **flags: Flag
 ) -> list[Any]:
-    """Run ``kernel``; the core of operands is what they have beyond the leading sizes of the first, a matrix mostly.
+    """Run ``kernel``. The core of an operand is what follows the leading dimensions of the first operand, usually a
+    matrix.
 
-    ``results`` are shape and dtype for one problem. Problems without elements are not for LAPACK: they give identity
+    ``results`` are shape and dtype for one problem. For empty problems, LAPACK is not called: they give identity
     matrices and zeros.
     """
     avals = [typeof(x) for x in operands]
@@ -125,9 +126,9 @@ def _trivial(lead: tuple[int, ...], shape: tuple[int, ...], dtype: np.dtype) -> 
 
 
 def nan_where_failed(info: Any, x: Any, positive_fails: bool = True) -> Any:
-    """``x``, or NaN for problems whose ``info`` says that the kernel failed.
+    """``x``, or NaN for problems whose ``info`` reports failure.
 
-    A positive ``info`` is a failure of the algorithm (but of LU, which says so of singular matrices).
+    A positive ``info`` means that the algorithm failed, except for LU, where it reports a singular matrix.
     """
     aval, zero = typeof(x), np.zeros((), np.int32)
     fine = eq(info, zero) if positive_fails else ge(info, zero)
@@ -137,7 +138,7 @@ def nan_where_failed(info: Any, x: Any, positive_fails: bool = True) -> Any:
 
 
 # --- reading ------------------------------------------------------------------------------------------------
-#: flags that are numbers and not letters
+#: flags that are numbers rather than letters
 _NUMBERS = ("low", "high")
 
 
@@ -159,7 +160,7 @@ def leading_dims(r: Reader, kernel: str) -> int:
     """The number of leading dimensions of a kernel's operands.
 
     Raises:
-      Unreadable: the kernel is not to see its matrices in column-major order.
+      Unreadable: the kernel's matrices are not column-major.
     """
     lead = r.in_avals[0].ndim - _FIRST_RANK.get(kernel, 2)
     for name, avals in (("operand_layouts", r.in_avals), ("result_layouts", r.out_avals)):

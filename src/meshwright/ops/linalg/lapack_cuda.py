@@ -1,7 +1,7 @@
-"""LAPACK's kernels on NVIDIA's GPUs: calls of cuSOLVER and cuSPARSE, and of LAPACK on the host where those have none.
+"""LAPACK's kernels on NVIDIA GPUs: calls of cuSOLVER and cuSPARSE, or of LAPACK on the host where these have none.
 
-The calls are in ``jax-cuda13-plugin``. Their operands and results are LAPACK's, but for what is said beside each.
-Kernels that are missing here (Hessenberg and Schur forms) are on no GPU in the field's libraries either.
+The calls are provided by ``jax-cuda13-plugin``. Operands and results are LAPACK's, except where noted. Kernels missing
+here (Hessenberg and Schur forms) are not available on GPUs in other libraries either.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.ops.shape.slice_pad import pad, slice_
 
 Flags = Mapping[str, Any]
-#: the fewest rows of a system with three diagonals
+#: the minimum number of rows of a tridiagonal system
 _ROWS = 3
 
 
-#: ``partial``, equal of equal functions and arguments: what has been traced is found again
+#: ``partial``, where equal arguments give the same object, so that its traces are found again
 _bound = lru_cache(maxsize=1024)(partial)
 
 
@@ -46,14 +46,14 @@ def _cusolver(b: Builder, kernel: str, flags: Mapping[str, Flag], operands: Sequ
 
 
 def _host(b: Builder, name: str, over: Sequence[int], operands: Sequence[Emitted], **flags: Flag) -> list[Emitted]:
-    """A kernel of LAPACK's on the host, or of MAGMA's where that is installed; JAX has no other either."""
+    """A LAPACK kernel on the host, or of MAGMA if that is installed, as in JAX."""
     flags = {**flags, "magma": Word("auto")}
     return kernel_call(b, f"cuhybrid_{name}", operands, b.in_avals, b.out_avals, lead=_lead(b), flags=flags, over=over)
 
 
 def _failed(b: Builder, info: Emitted, x: Emitted, lower: Any = None) -> Any:
-    """An ``info`` that is not 0 for matrices with NaN or infinities (in a triangle), of which some kernels make
-    numbers."""
+    """An ``info`` that is nonzero also for matrices with NaN or infinities (in a triangle), for which some kernels
+    return numbers."""
     return b.call("failed", traced(_bound(_info_of, lower), "failed", (b.in_avals[0], b.out_avals[-1])), [x, info])[0]
 
 
@@ -67,7 +67,7 @@ def _info_of(lower: bool | None, x: Any, info: Any) -> list[Any]:
 
 
 def _syevd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
-    lower = _lower(flags)  # algorithm 0: the library's choice
+    lower = _lower(flags)  # algorithm 0: chosen by the library
     *outs, info = _cusolver(b, "syevd", {"algorithm": chr(0), **lower}, operands)
     return [*outs, _failed(b, info, operands[0], lower["lower"])]
 
@@ -80,7 +80,7 @@ def _geev(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted
 
 # --- singular values ----------------------------------------------------------------------------------------
 def _gesdd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
-    """The results, of which vectors that are not wanted are zeros; kernels are asked as JAX asks them."""
+    """The results, with zeros for vectors not requested; kernels are called as by JAX."""
     with_vectors, is_full = flags["mode"] != "N", flags["mode"] != "S"
     m, n = b.in_avals[0].shape[-2:]
     wanted = {"compute_uv": with_vectors, "full_matrices": is_full}
@@ -92,8 +92,8 @@ def _gesdd(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitte
 
 
 def _by_qr(b: Builder, flags: Flags, operands: Sequence[Emitted], transposed: bool) -> list[Emitted]:
-    """Of matrices with at least as many rows as columns; others are given as their transposes, whose ``u`` is in the
-    memory of ``vh``. There is a number in place of vectors that are not wanted."""
+    """SVD of matrices with at least as many rows as columns; others are passed as their transposes, whose ``u`` is in
+    the memory of ``vh``. Vectors not requested are replaced by a number."""
     a, s, u, vh, info = b.out_avals
     if not flags["compute_uv"]:
         u = vh = u.update(shape=a.shape[:-2])
@@ -105,7 +105,7 @@ def _by_qr(b: Builder, flags: Flags, operands: Sequence[Emitted], transposed: bo
 
 
 def _jacobi(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted]:
-    """``v`` is not transposed; small matrices have all their vectors."""
+    """SVD by Jacobi's method. ``v`` is not transposed; small matrices return all their vectors."""
     a, s, u, vh, info = b.out_avals
     *lead, m, n = a.shape
     is_full = flags["full_matrices"] or max(m, n) <= SMALL
@@ -138,7 +138,7 @@ def _gtsv(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Emitted
 
 
 def _longer(dl: Any, d: Any, du: Any, x: Any) -> list[Any]:
-    """Three rows at least, and zeros where LAPACK does not read: what cuSPARSE wants."""
+    """Pad to at least three rows, with zeros where LAPACK does not read, as cuSPARSE requires."""
     *lead, n = typeof(d).shape
     more, zero, one = max(0, _ROWS - n), *(np.array(v, typeof(d).dtype) for v in (0, 1))
     still = [(0, 0, 0)] * len(lead)

@@ -1,8 +1,8 @@
-"""LAPACK's kernels where there is no LAPACK: what compilers for hardware have in their place.
+"""Replacements of LAPACK kernels on hardware without LAPACK.
 
-XLA writes QR decompositions (Householder), Hermitian eigenproblems (Jacobi) and Cholesky decompositions out itself, for
-all its backends; LU decompositions are a call of libtpu's. On NVIDIA's GPUs all are calls of libraries
-(``lapack_cuda``). Kernels without a form are refused by name.
+For all backends, XLA expands QR decompositions (Householder), Hermitian eigenproblems (Jacobi) and Cholesky
+decompositions itself; LU decomposition is a custom call of libtpu. On NVIDIA GPUs, all are library calls
+(``lapack_cuda``). Kernels without a replacement are refused by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from meshwright.ops.linalg import lapack_cuda
 Flags = Mapping[str, Any]
 Form = Callable[[Builder, Flags, Sequence[Any]], list[Any]]
 _I32 = np.dtype(np.int32)
-#: sweeps that Jacobi's method may take, and the part of the norm that may be left off the diagonal
+#: the maximum number of sweeps of Jacobi's method, and the fraction of the norm that may remain off the diagonal
 _SWEEPS = 100
 _TOLERANCE = {4: "1e-6", 8: "1e-12"}
 _INSTEAD = {
@@ -36,7 +36,7 @@ _INSTEAD = {
 
 
 def _fine(b: Builder, aval: ShapedArray) -> Any:
-    """An ``info`` of zeros: where these forms fail, their results are NaN."""
+    """An ``info`` of zeros: these forms return NaN if they fail."""
     return b.constant(np.zeros((), _I32), aval)
 
 
@@ -83,9 +83,9 @@ def _getrf_tpu(b: Builder, flags: Flags, operands: Sequence[Emitted]) -> list[Em
     return [lu, b.op("stablehlo.add", [exchanged, one], [pivots])[0], _fine(b, info)]
 
 
-#: for every target
+#: for all targets
 FORMS: dict[str, Form] = {"potrf": _potrf, "geqrf": _geqrf, "orgqr": _orgqr, "syevd": _syevd, "trsm": _trsm}
-#: for one, before those
+#: for one platform; these take precedence
 _OF_PLATFORM: dict[str, dict[str, Form]] = {"tpu": {"getrf": _getrf_tpu}, "cuda": lapack_cuda.FORMS}
 
 
@@ -93,7 +93,7 @@ def emit_form(b: Builder, kernel: str, flags: Flags, operands: Sequence[Emitted]
     """The results of ``kernel`` on the builder's platform.
 
     Raises:
-      RuleError: there is no form of it; says what to do instead.
+      RuleError: there is no replacement; names an alternative.
     """
     form = _OF_PLATFORM.get(b.platform, {}).get(kernel) or FORMS.get(kernel)
     if form is None:

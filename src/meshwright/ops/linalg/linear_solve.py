@@ -1,6 +1,6 @@
-"""The solution of a linear system by a function of the user's, differentiated without looking into that function.
+"""The solution of a linear system by a user's function, differentiated without differentiating that function.
 
-Of ``A x = b`` follows ``A dx = db - dA x``: the derivative is another solve, and its transpose one with ``A^T``.
+``A x = b`` implies ``A dx = db - dA x``: the derivative is another solve, and its transpose a solve with ``A^T``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from meshwright.ops.elementwise.table import materialize, sub
 
 @dataclass(frozen=True)
 class LinearSolve(CallOp):
-    """``solve`` of values that all four jaxprs close over, and of a right-hand side.
+    """``solve`` takes the values that all four jaxprs close over, and a right-hand side.
 
-    ``matvec`` and ``vecmat`` are the products with the matrix and with its transpose, ``transpose_solve`` solves with
-    the latter; what a solve returns beyond the solution is no part of derivatives.
+    ``matvec`` and ``vecmat`` are products with the matrix and with its transpose; ``transpose_solve`` solves with the
+    transpose. Additional outputs of a solve have no derivatives.
     """
 
     fun_name: str
@@ -53,7 +53,7 @@ class LinearSolve(CallOp):
 
     @property
     def size(self) -> int:
-        """How many arrays the solution consists of."""
+        """The number of arrays that make up the solution."""
         return len(self.matvec.out_avals)
 
     def jvp_call(self, t: Any, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
@@ -63,7 +63,7 @@ class LinearSolve(CallOp):
         right = tangents[n:]
         moving = tuple(not isinstance(x, Zero) for x in tangents[:n])
         if any(moving):
-            # The product's derivative by the matrix, at the solution.
+            # The derivative of the product with respect to the matrix, at the solution.
             jaxpr, _ = t.jvp(self.matvec, (*moving, *(False,) * self.size), (True,) * self.size)
             given = [x for x, m in zip(tangents, moving) if m]
             products = eval_jaxpr(jaxpr, jaxpr.consts, *primals[:n], *solution, *given)[self.size :]

@@ -1,8 +1,8 @@
 """LU decomposition with partial pivoting, by LAPACK's ``getrf``.
 
-Derivative: the strictly lower part of ``L^-1 P da U^-1`` belongs to ``L``, the rest to ``U`` (T. Robinson's and
-M. Seeger's derivations agree, see Seeger et al., "Auto-Differentiating Linear Algebra", 2017); of matrices that are not
-square, the smaller factor is made square with an identity.
+Derivative: the strictly lower part of ``L^-1 P da U^-1`` belongs to ``L``, the rest to ``U`` (the derivations of T.
+Robinson and M. Seeger agree, see Seeger et al., "Auto-Differentiating Linear Algebra", 2017). For matrices that are not
+square, the smaller factor is extended to a square one by an identity.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _I32 = np.dtype(np.int32)
 
 @dataclass(frozen=True)
 class Lu(Factorization, Composite):
-    """``L`` (below the diagonal, its own being 1) and ``U`` in one matrix, the row that each row was exchanged with,
-    and the permutation: ``a[permutation] = L U``."""
+    """``L`` (below the diagonal; its own diagonal is 1) and ``U`` in one matrix, the row with which each row was
+    exchanged, and the permutation: ``a[permutation] = L U``."""
 
     name: ClassVar[str] = "lu"
     multiple_results: ClassVar[bool] = True
@@ -73,7 +73,7 @@ class Lu(Factorization, Composite):
         *_, m, n = typeof(t).shape
         k = min(m, n)
         moved = permuted(t, permutation)
-        # Both factors square: L has the unit diagonal of its own, U an identity below.
+        # Make both factors square: L lacks its unit diagonal, U gets an identity below.
         left = padded(tril(corner(factors, m, k), -1), m, m)
         right = padded(triu(corner(factors, k, n)), n, n)
         unit = broadcast_in_dim(eye(n, n, typeof(t).dtype), typeof(right).shape, _last(right))
@@ -92,7 +92,7 @@ def _last(x: Any) -> tuple[int, int]:
 
 
 def permuted(x: Any, permutation: Any) -> Any:
-    """Rows of matrices in another order."""
+    """The rows of matrices, permuted."""
     aval = typeof(x)
     return gather_along(x, along_columns(permutation, aval.shape[-1]), aval.ndim - 2) if aval.size else x
 
@@ -103,7 +103,7 @@ def _rank(x: Any) -> int:
 
 @dataclass(frozen=True)
 class PivotsToPermutation(Batched, Composite):
-    """What exchanging row ``i`` with row ``pivots[i]``, one after the other, does to ``size`` rows."""
+    """The permutation of ``size`` rows by exchanging row ``i`` with row ``pivots[i]``, one after the other."""
 
     size: int
     name: ClassVar[str] = "lu_pivots_to_permutation"
@@ -144,7 +144,7 @@ def _exchanges(k: int, pivots: ShapedArray, order: ShapedArray) -> Op:
 
 
 def lu_solve(factors: Any, permutation: Any, b: Any, how: str = PLAIN) -> Any:
-    """``a^-1 b`` from what :class:`Lu` gives for square ``a``, or the same of its (conjugate) transpose."""
+    """``a^-1 b``, or the same with its (conjugate) transpose, from the results of :class:`Lu` for square ``a``."""
     lower = TriangularSolve(left_side=True, lower=True, transpose_a=how, unit_diagonal=True)
     upper = TriangularSolve(left_side=True, lower=False, transpose_a=how)
     if how == PLAIN:
@@ -166,10 +166,10 @@ def lu(a: Any) -> list[Any]:
 
 
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
-    """The permutation of ``permutation_size`` rows that row exchanges, shape (..., k), make.
+    """The permutation of ``permutation_size`` rows by a sequence of row exchanges, shape (..., k).
 
     Raises:
-      ShapeError: fewer rows than exchanges.
+      ShapeError: there are fewer rows than exchanges.
 
     Example:
       >>> lax.linalg.lu_pivots_to_permutation(mnp.array([2, 2]), 3).tolist()

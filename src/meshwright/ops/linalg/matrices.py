@@ -1,4 +1,4 @@
-"""Matrices in the last two dimensions of arrays, in terms of ops: what rules of linear algebra are made of."""
+"""Operations on matrices in the last two dimensions of arrays, as functions of ops, for the rules of linear algebra."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from meshwright.ops.shape.slice_pad import pad, slice_in_dim
 
 
 def transposed(x: Any) -> Any:
-    """Rows and columns exchanged."""
+    """Swap rows and columns."""
     n = typeof(x).ndim
     return transpose(x, (*range(n - 2), n - 1, n - 2))
 
@@ -30,12 +30,12 @@ def adjoint(x: Any) -> Any:
 
 
 def conjugate(x: Any) -> Any:
-    """The complex conjugate; a real array as it is."""
+    """The complex conjugate; real arrays are returned unchanged."""
     return conj(x) if dtypes.is_complex(typeof(x).dtype) else x
 
 
 def real_part(x: Any) -> Any:
-    """The real part; a real array as it is."""
+    """The real part; real arrays are returned unchanged."""
     return real(x) if dtypes.is_complex(typeof(x).dtype) else x
 
 
@@ -47,7 +47,7 @@ def matmul(x: Any, y: Any) -> Any:
 
 
 def eye(m: int, n: int, dtype: np.dtype) -> Any:
-    """The identity matrix, with more rows or columns of zeros."""
+    """The identity matrix, extended by rows or columns of zeros."""
     return convert(eq(iota(np.int32, (m, n), 0), iota(np.int32, (m, n), 1)), dtype)
 
 
@@ -67,12 +67,12 @@ def where_in_matrix(keep: Callable[[Any, Any], Any], x: Any, other: Any = 0) -> 
 
 
 def tril(x: Any, k: int = 0) -> Any:
-    """Zeros above diagonal ``k``."""
+    """``x`` with zeros above diagonal ``k``."""
     return where_in_matrix(lambda i, j: ge(add(i, np.int32(k)), j), x)
 
 
 def triu(x: Any, k: int = 0) -> Any:
-    """Zeros below diagonal ``k``."""
+    """``x`` with zeros below diagonal ``k``."""
     return where_in_matrix(lambda i, j: ge(j, add(i, np.int32(k))), x)
 
 
@@ -82,7 +82,7 @@ def on_diagonal(x: Any, other: Any = 0) -> Any:
 
 
 def off_diagonal(x: Any, other: Any = 0) -> Any:
-    """``x`` beside the diagonal, ``other`` on it."""
+    """``x`` off the diagonal, ``other`` on it."""
     return where_in_matrix(ne, x, other)
 
 
@@ -135,7 +135,7 @@ def hermitian(x: Any) -> Any:
 
 
 def from_lower(x: Any) -> Any:
-    """The Hermitian matrices that have the lower triangles of ``x``."""
+    """The Hermitian matrices whose lower triangles are those of ``x``."""
     low = tril(x, -1)
     return add(hermitian(low), on_diagonal(convert(real_part(x), typeof(x).dtype)))
 
@@ -149,7 +149,7 @@ def require_square(name: str, aval: ShapedArray) -> None:
     """Raise unless the core is a square matrix.
 
     Raises:
-      ShapeError: names the shape.
+      ShapeError: another shape.
     """
     require_matrix(name, aval)
     if aval.shape[-1] != aval.shape[-2]:
@@ -160,7 +160,7 @@ def require_matrix(name: str, aval: ShapedArray) -> None:
     """Raise unless there are two dimensions.
 
     Raises:
-      ShapeError: names the shape.
+      ShapeError: fewer dimensions.
     """
     if aval.ndim < 2:
         raise ShapeError(

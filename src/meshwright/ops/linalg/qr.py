@@ -1,8 +1,8 @@
 """QR decomposition, by LAPACK's ``geqrf`` or, with pivoting, ``geqp3``, and ``orgqr``.
 
 Derivative: J. Townsend, "Differentiating the QR decomposition" (2018), for matrices with at least as many rows as
-columns. The first columns of wider ones are such a matrix, and the others follow from it. The columns that complete a
-basis follow from the others, too: see :func:`_completing_tangent`.
+columns. The leading columns of wider matrices are such a matrix, which determines the others. The columns that complete
+a basis are determined by the others, too: see :func:`_completing_tangent`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ _I32 = np.dtype(np.int32)
 
 @dataclass(frozen=True)
 class Qr(Factorization, Composite):
-    """``q`` with orthonormal columns, ``r`` upper triangular, ``q r = a``; all columns of ``q`` with ``full_matrices``.
+    """``q`` with orthonormal columns and upper triangular ``r`` with ``q r = a``; all columns of ``q`` with
+    ``full_matrices``.
 
-    With ``pivoting`` also the order ``p`` of the columns, ``q r = a[:, p]``, that makes the diagonal of ``r`` fall.
+    With ``pivoting``, also the column order ``p``, with ``q r = a[:, p]``, for which the diagonal of ``r`` decreases.
     """
 
     full_matrices: bool = False
@@ -78,14 +79,14 @@ class Qr(Factorization, Composite):
         return [q, triu(padded(corner(packed, min(columns, m), n), columns, n)), *order]
 
     def _packed(self, a: Any) -> list[Any]:
-        """The reflectors of a matrix beside ``r``, their factors, and with ``pivoting`` the order of columns."""
+        """The reflectors of a matrix packed with ``r``, their scales, and with ``pivoting`` the order of columns."""
         *lead, m, n = typeof(a).shape
         shapes = [((m, n), typeof(a).dtype), ((min(m, n),), typeof(a).dtype)]
         if not self.pivoting:
             return lapack("geqrf", [a], shapes)
         if typeof(a).size == 0:
             return [*lapack("geqrf", [a], shapes), iota(_I32, (*lead, n), len(lead))]
-        free = broadcast_in_dim(np.zeros((), _I32), (*lead, n), ())  # no column is to be among the first
+        free = broadcast_in_dim(np.zeros((), _I32), (*lead, n), ())  # no column is fixed to the front
         packed, order, scales = lapack("geqp3", [a, free], [shapes[0], ((n,), _I32), shapes[1]])
         return [packed, scales, sub(order, match_shape(np.ones((), _I32), typeof(order)))]  # LAPACK counts from 1
 
@@ -107,16 +108,16 @@ class Qr(Factorization, Composite):
 
 
 def _columns(x: Any, order: Any) -> Any:
-    """Columns of matrices in another order."""
+    """The columns of matrices, reordered."""
     return gather_along(x, along_rows(order, typeof(x).shape[-2]), typeof(x).ndim - 1) if typeof(x).size else x
 
 
 def _completing_tangent(q: Any, dq: Any) -> Any:
-    """That of the last m - n columns of a square ``q``, from the first n and their tangent.
+    """The tangent of the last m - n columns of a square ``q``, from the first n and their tangent.
 
-    The product of reflectors along the columns of ``v`` is ``I - v t v^H`` (Schreiber and Van Loan, 1989). So the first
-    columns are ``I + g`` with ``g = -v t v1^H``, where ``v1`` are the first rows of ``v``, ``v2`` the others; and the
-    last ones ``I + g w`` with ``w = (v2 v1^-1)^H``, which is ``g1^-H g2^H``.
+    The product of reflectors with columns ``v`` is ``I - v t v^H`` (Schreiber and Van Loan, 1989). So the first columns
+    are ``I + g`` with ``g = -v t v1^H``, where ``v1`` are the first rows of ``v`` and ``v2`` the others; the last ones
+    are ``I + g w`` with ``w = (v2 v1^-1)^H``, which is ``g1^-H g2^H``.
     """
     *_, m, n = typeof(q).shape
     d = typeof(q).ndim - 2
@@ -143,10 +144,10 @@ def _tangents(q: Any, r: Any, t: Any) -> tuple[Any, Any]:
 
 
 def householder_product(a: Any, taus: Any) -> Any:
-    """The matrix with orthonormal columns that the reflectors in the lower part of ``a`` multiply to.
+    """The matrix with orthonormal columns that is the product of the reflectors in the lower part of ``a``.
 
     Args:
-      a: shape (..., m, n) with m >= n, as ``geqrf`` leaves it.
+      a: shape (..., m, n) with m >= n, as returned by ``geqrf``.
       taus: shape (..., k) with k <= n.
 
     Example:
@@ -158,9 +159,9 @@ def householder_product(a: Any, taus: Any) -> Any:
 
 
 def qr(a: Any, *, pivoting: bool = False, full_matrices: bool = True) -> list[Any]:
-    """``[q, r]`` with orthonormal columns and upper triangular, for matrices of shape (..., m, n).
+    """``[q, r]`` with orthonormal columns in ``q`` and upper triangular ``r``, for matrices of shape (..., m, n).
 
-    With ``pivoting`` also the order of columns, shape (..., n), that makes the diagonal of ``r`` fall:
+    With ``pivoting``, also the order of columns, shape (..., n), for which the diagonal of ``r`` decreases:
     ``q r = a[:, order]``.
 
     Example:

@@ -1,7 +1,7 @@
 """Singular value decomposition, by LAPACK's ``gesdd``.
 
 Derivative: J. Townsend, "Differentiating the singular value decomposition" (2016). Vectors of equal singular values are
-any basis of their space: they have no derivative, and get NaN or infinities.
+an arbitrary basis of their space: their derivatives are undefined, and NaN or infinite.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from meshwright.ops.shape.broadcast_reduce import match_shape
 
 @dataclass(frozen=True)
 class Svd(Factorization, Composite):
-    """Descending singular values ``s``; with ``compute_uv`` also ``u`` and ``vh``: ``u diag(s) vh = a``, all vectors
-    with ``full_matrices``."""
+    """Descending singular values ``s``; with ``compute_uv`` also ``u`` and ``vh``, with ``u diag(s) vh = a``; all
+    vectors with ``full_matrices``."""
 
     full_matrices: bool = False
     compute_uv: bool = True
@@ -104,7 +104,7 @@ def _vector_tangents(s: Any, u: Any, v: Any, inner: Any, t: Any) -> tuple[Any, A
     turn_v = mul(weights, hermitian(mul(convert(rows, dtype), inner)))
     inverse = _inverse(s)
     if dtypes.is_complex(dtype):
-        # Phases of pairs of vectors: v keeps its own.
+        # Fix the phase of each pair of vectors: v keeps its own.
         phase = mul(on_diagonal(antihermitian(inner)), np.array(0.5, dtype))
         turn_u = add(turn_u, mul(phase, convert(along_rows(inverse, k), dtype)))
     m, n = typeof(t).shape[-2:]
@@ -117,14 +117,14 @@ def _vector_tangents(s: Any, u: Any, v: Any, inner: Any, t: Any) -> tuple[Any, A
 
 
 def _inverse(s: Any) -> Any:
-    """``1 / s``, and 0 for 0."""
+    """``1 / s``, or 0 where ``s`` is 0."""
     zero, one = (match_shape(np.array(v, typeof(s).dtype), typeof(s)) for v in (0, 1))
     is_zero = eq(s, zero)
     return select(is_zero, zero, div(one, select(is_zero, one, s)))
 
 
 def _outside(basis: Any, moved: Any, inverse: Any) -> Any:
-    """What of ``moved`` is outside of the space of ``basis``, over the singular values."""
+    """The component of ``moved`` orthogonal to ``basis``, divided by the singular values."""
     rest = sub(moved, matmul(basis, matmul(adjoint(basis), moved)))
     return mul(rest, convert(along_rows(inverse, typeof(rest).shape[-2]), typeof(rest).dtype))
 

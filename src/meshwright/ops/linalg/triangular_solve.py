@@ -1,6 +1,6 @@
-"""Solving with triangular matrices: ``stablehlo.triangular_solve``, run by BLAS' ``trsm``.
+"""Triangular solves: ``stablehlo.triangular_solve``, run by BLAS' ``trsm``.
 
-Columns of the right-hand side are problems of their own: they may be split, and a batch of right-hand sides for one
+Columns of the right-hand side are independent problems: they may be split, and a batch of right-hand sides for one
 matrix is a wider right-hand side.
 """
 
@@ -33,7 +33,7 @@ PLAIN, TRANSPOSE, ADJOINT = "N", "T", "C"
 
 @dataclass(frozen=True)
 class TriangularSolve(Batched):
-    """``x`` with ``op(a) x = b``, or ``x op(a) = b`` unless ``left_side``; the other triangle of ``a`` is not read."""
+    """Solves ``op(a) x = b``, or ``x op(a) = b`` unless ``left_side``; the other triangle of ``a`` is not read."""
 
     left_side: bool
     lower: bool
@@ -61,7 +61,7 @@ class TriangularSolve(Batched):
 
     # --- derivatives ----------------------------------------------------------------------------------------
     def applied(self, a: Any, x: Any) -> Any:
-        """The product of which this is the inverse, for a matrix that is a tangent (a unit diagonal has none)."""
+        """The product of which this is the inverse, for a tangent of the matrix (a unit diagonal has none)."""
         k = -1 if self.unit_diagonal else 0
         a = tril(a, k) if self.lower else triu(a, -k)
         a = {PLAIN: lambda v: v, TRANSPOSE: transposed, ADJOINT: adjoint}[self.transpose_a](a)
@@ -77,7 +77,7 @@ class TriangularSolve(Batched):
         return x, self.bind(a, right)
 
     def transpose(self, ct: Any, a: Any, b: Any) -> Cotangents:
-        if self.transpose_a == ADJOINT:  # the transpose has the conjugate of the matrix
+        if self.transpose_a == ADJOINT:  # the transposed solve uses the conjugate of the matrix
             plain = dataclasses.replace(self, transpose_a=PLAIN)
             return [None, conjugate(plain.bind(a, conjugate(ct)))]
         other = TRANSPOSE if self.transpose_a == PLAIN else PLAIN
@@ -88,7 +88,7 @@ class TriangularSolve(Batched):
         (a, b), (da, db) = args, dims
         if da is not None:
             return super().batch(axis, args, dims)
-        # Beside the columns of b (its rows, from the right), as the major part of them.
+        # Merge the batch dimension into the columns of b (its rows if solved from the right), as their major part.
         place = typeof(b).ndim - (2 if self.left_side else 3)
         b = move_dim(b, db, place)  # type: ignore[arg-type]
         shape = typeof(b).shape
@@ -126,15 +126,15 @@ def triangular_solve(
     a: Any, b: Any, *, left_side: bool = False, lower: bool = False, transpose_a: bool = False,
     conjugate_a: bool = False, unit_diagonal: bool = False,
 ) -> Any:  # fmt: skip
-    """``x`` with ``op(a) x = b`` (``left_side``) or ``x op(a) = b``, for triangular matrices ``a``.
+    """Solve ``op(a) x = b`` (``left_side``) or ``x op(a) = b`` for ``x``, with triangular matrices ``a``.
 
     Args:
-      a: shape (..., n, n); only the triangle that ``lower`` names is read, without its diagonal if ``unit_diagonal``.
-      b: shape (..., n, m), from the right (..., m, n); or a vector (..., n).
-      transpose_a, conjugate_a: what ``op`` does to ``a``.
+      a: shape (..., n, n); only the triangle selected by ``lower`` is read, without its diagonal if ``unit_diagonal``.
+      b: shape (..., n, m), or (..., m, n) if solved from the right; or a vector (..., n).
+      transpose_a, conjugate_a: whether ``op`` transposes and conjugates ``a``.
 
     Raises:
-      ShapeError, DTypeError: sizes or dtypes that do not fit.
+      ShapeError, DTypeError: sizes or dtypes do not fit.
 
     Example:
       >>> float(lax.linalg.triangular_solve(mnp.array([[2.0]]), mnp.array([[6.0]]), left_side=True)[0, 0])

@@ -1,4 +1,4 @@
-"""Hessenberg, tridiagonal and Schur forms, and systems with three diagonals, by LAPACK."""
+"""Hessenberg, tridiagonal and Schur forms, and tridiagonal systems, by LAPACK."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _square(name: str, a: Any) -> tuple[int, np.dtype]:
 
 
 def hessenberg(a: Any) -> list[Any]:
-    """``[packed, scales]``: the upper Hessenberg form of square matrices, with the reflectors that make it below.
+    """``[packed, scales]``: the upper Hessenberg form of square matrices, with the reflectors packed below it.
 
     Example:
       >>> packed, scales = lax.linalg.hessenberg(mnp.eye(3))
@@ -46,7 +46,8 @@ def hessenberg(a: Any) -> list[Any]:
 
 
 def schur(a: Any, *, compute_schur_vectors: bool = True) -> list[Any]:
-    """``[t, vectors]``: (quasi) triangular ``t`` and unitary vectors with ``vectors t vectors^H = a``; or ``[t]``.
+    """``[t, vectors]`` with (quasi) triangular ``t``, unitary vectors and ``vectors t vectors^H = a``, or ``[t]``
+    alone.
 
     Example:
       >>> t, vectors = lax.linalg.schur(mnp.array([[1.0, 2.0], [0.0, 3.0]]))
@@ -61,7 +62,8 @@ def schur(a: Any, *, compute_schur_vectors: bool = True) -> list[Any]:
 
 
 def tridiagonal(a: Any, *, lower: bool = True) -> list[Any]:
-    """``[packed, diagonal, beside, scales]``: the real tridiagonal form of Hermitian matrices, with the reflectors.
+    """``[packed, diagonal, off_diagonal, scales]``: the real tridiagonal form of Hermitian matrices, with the
+    reflectors.
 
     Example:
       >>> lax.linalg.tridiagonal(mnp.array([[2.0, 1.0], [1.0, 3.0]]))[1].tolist()
@@ -75,7 +77,7 @@ def tridiagonal(a: Any, *, lower: bool = True) -> list[Any]:
 
 
 def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Any:
-    """``q c`` or ``c q`` (its adjoint with ``transpose``), for the ``q`` whose reflectors ``geqrf`` left in ``a``.
+    """``q c`` or ``c q`` (its adjoint with ``transpose``), for the ``q`` whose reflectors ``geqrf`` stored in ``a``.
 
     Example:
       >>> lax.linalg.ormqr(mnp.array([[1.0], [0.0]]), mnp.array([2.0]), mnp.eye(2)).tolist()
@@ -88,8 +90,8 @@ def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = Fal
 # --- three diagonals ----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class TridiagonalSolve(Factorization, Composite):
-    """``x`` with ``t x = b``, for matrices of three diagonals: below (its first element is not read), the main one,
-    and above (its last is not read)."""
+    """Solves ``t x = b`` for tridiagonal matrices, given by the diagonals below (its first element is not read), on and
+    above (its last element is not read) the main one."""
 
     name: ClassVar[str] = "tridiagonal_solve"
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((3,),)
@@ -131,14 +133,14 @@ class TridiagonalSolve(Factorization, Composite):
 
 
 def _rows_at(x: Any, offset: int, axis: int) -> Any:
-    """Element ``i + offset`` along an axis in place of element ``i``; zeros outside."""
+    """Shift elements by ``offset`` along an axis: element ``i + offset`` moves to ``i``; zeros outside."""
     config = [(0, 0, 0)] * typeof(x).ndim
     config[axis] = (-offset, offset, 0)
     return pad(x, np.zeros((), typeof(x).dtype), config) if offset else x
 
 
 def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Any:
-    """``x`` with ``t x = b`` for matrices of three diagonals.
+    """Solve ``t x = b`` for tridiagonal matrices.
 
     Args:
       dl, d, du: the diagonals below, on and above the main one, shape (..., n); ``dl[0]`` and ``du[n - 1]`` are not
@@ -146,7 +148,7 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Any:
       b: shape (..., n, k).
 
     Raises:
-      ShapeError, DTypeError: sizes or dtypes that do not fit.
+      ShapeError, DTypeError: sizes or dtypes do not fit.
 
     Example:
       >>> zero, two = mnp.zeros(3), mnp.full(3, 2.0)

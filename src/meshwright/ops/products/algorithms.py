@@ -1,4 +1,4 @@
-"""Algorithms of matrix products: what users give, and how products by them are emitted and read."""
+"""Algorithms of matrix products: parsing users' arguments, emission and reading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwright.ir.reading import Reader
 
 
 def as_algorithm(precision: Any) -> Algorithm | None:
-    """The algorithm that a user's ``precision`` is; None for another one."""
+    """The algorithm given by a user's ``precision``; None if it is not an algorithm."""
     if isinstance(precision, DotAlgorithm):
         return precision.algorithm
     name = precision.name if isinstance(precision, DotAlgorithmPreset) else precision
@@ -23,10 +23,10 @@ def as_algorithm(precision: Any) -> Algorithm | None:
 
 
 def check_operands(algorithm: Algorithm, lhs: ShapedArray, rhs: ShapedArray) -> None:
-    """Raise unless an algorithm is for such operands.
+    """Raise unless an algorithm supports the operands' dtypes.
 
     Raises:
-      DTypeError: it is not.
+      DTypeError: it does not.
     """
     if not algorithm.takes(lhs.dtype, rhs.dtype):
         what = "floats of 8 bits" if algorithm.of_bytes else "real floats"
@@ -37,7 +37,7 @@ def check_operands(algorithm: Algorithm, lhs: ShapedArray, rhs: ShapedArray) -> 
 
 
 def emit_by_algorithm(b: Builder, algorithm: Algorithm, x: Emitted, y: Emitted, numbers: str) -> Emitted:
-    """The product, with operands and result in memory as the algorithm has them."""
+    """The product, with operands and result converted to the types that the algorithm stores."""
     (out,), given = b.out_avals, b.in_avals
     kept = [a.update(dtype=algorithm.in_memory(a.dtype, i)) for i, a in enumerate(given)]
     x, y = (converted(b, v, a, k) for v, a, k in zip((x, y), given, kept))
@@ -59,7 +59,7 @@ def emit_by_algorithm(b: Builder, algorithm: Algorithm, x: Emitted, y: Emitted, 
 
 
 def converted(b: Builder, x: Emitted, before: ShapedArray, after: ShapedArray) -> Emitted:
-    """The same value as another type."""
+    """The value converted to another type."""
     return x if before.dtype == after.dtype else b.op("stablehlo.convert", [x], [after])[0]
 
 
@@ -67,7 +67,7 @@ _FIELD = re.compile(r"(\w+) = (\w+)")
 
 
 def read_algorithm(r: Reader) -> Algorithm | None:
-    """The algorithm of a product of a foreign program; None if it names none."""
+    """The algorithm of a product in an imported program; None if there is none."""
     text = r.attr("algorithm", None)
     if text is None:
         return None

@@ -12,7 +12,8 @@ from meshwright.ops.elementwise.table import add
 
 @dataclass(frozen=True)
 class Bilinear(Op):
-    """Base: the tangent is the op of the tangent of either operand and the other operand, added up."""
+    """Base class. The tangent is the sum of the op applied to the tangent of either operand and to the other
+    operand."""
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (x, y), (tx, ty) = primals, tangents

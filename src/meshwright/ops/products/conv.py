@@ -1,6 +1,6 @@
-"""The functions with which users convolve: defaults, padding words and dimension numbers of :mod:`.conv_op`'s op.
+"""Convolution functions for users, with defaults, padding words and dimension numbers, for the op in :mod:`.conv_op`.
 
-Names and conventions are those of ``jax.lax``.
+Names and conventions follow ``jax.lax``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = [
     "padtype_to_pads",
 ]
 
-#: what functions take as dimension numbers
+#: accepted forms of dimension numbers
 ConvGeneralDilatedDimensionNumbers = None | ConvDimensionNumbers | tuple[str, str, str]
-#: the letters that every spec has besides those of its spatial dimensions
+#: the letters of a spec other than those of its spatial dimensions
 _LETTERS = {"lhs": "NC", "rhs": "OI", "out": "NC"}
 
 
@@ -42,11 +42,11 @@ def conv_dimension_numbers(
 
     Strings name the dimensions in order: ``N`` batch and ``C`` features of ``lhs`` and the result, ``O`` output and
     ``I`` input features of ``rhs``, any other letters the spatial dimensions, in the order of ``rhs``. Example:
-    ``("NHWC", "HWIO", "NHWC")``. Of the shapes only the lengths matter.
+    ``("NHWC", "HWIO", "NHWC")``. Only the lengths of the shapes matter.
 
     Raises:
-      ArgumentError: specs that do not name each dimension once.
-      ShapeError: shapes of different lengths, or of less than two dimensions.
+      ArgumentError: a spec does not name each dimension once.
+      ShapeError: the shapes have different lengths, or fewer than two dimensions.
 
     Example:
       >>> lax.conv_dimension_numbers((2, 5, 6, 3), (3, 3, 3, 4), ("NHWC", "HWIO", "NHWC"))
@@ -106,13 +106,13 @@ def conv_general_dilated(
 
     Without ``dimension_numbers`` the shapes are ``lhs [N, C, ...]``, ``rhs [O, I, ...]``; see
     :func:`conv_dimension_numbers`. ``padding`` is ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"`` or a ``(low, high)`` pair
-    for each spatial dimension (negative ones cut). ``lhs_dilation`` puts zeros between rows of ``lhs`` (transposed
+    per spatial dimension (negative ones crop). ``lhs_dilation`` inserts zeros between rows of ``lhs`` (transposed
     convolution), ``rhs_dilation`` between rows of the kernel (dilated convolution). ``feature_group_count`` and
-    ``batch_group_count`` cut features or batch into groups that do not mix.
+    ``batch_group_count`` divide features or batch into independent groups.
 
     Raises:
-      ShapeError: operands that do not fit each other or the parameters.
-      DTypeError: operands of different dtypes.
+      ShapeError: operands do not fit each other or the parameters.
+      DTypeError: operands have different dtypes.
       ArgumentError: malformed parameters.
 
     Example:
@@ -148,7 +148,7 @@ def conv(
     lhs: Any, rhs: Any, window_strides: Sequence[int], padding: str, precision: PrecisionLike = None,
     preferred_element_type: Any = None,
 ) -> Any:  # fmt: skip
-    """Convolution of ``lhs [N, C, ...]`` with ``rhs [O, I, ...]``, with a padding word: ``"SAME"`` or ``"VALID"``.
+    """Convolution of ``lhs [N, C, ...]`` with ``rhs [O, I, ...]``, with ``"SAME"`` or ``"VALID"`` padding.
 
     Raises as :func:`conv_general_dilated`.
 
@@ -169,7 +169,7 @@ def conv_with_general_padding(
 ) -> Any:  # fmt: skip
     """Convolution of ``lhs [N, C, ...]`` with ``rhs [O, I, ...]``, with explicit padding and dilations.
 
-    ``padding`` has a ``(low, high)`` pair for each spatial dimension, or is a word; None for a dilation is 1.
+    ``padding`` is a word, or a ``(low, high)`` pair per spatial dimension; a dilation of None means 1.
 
     Raises as :func:`conv_general_dilated`.
 
@@ -186,10 +186,10 @@ def conv_with_general_padding(
 
 
 def transposed_pads(op: str, padding: Any, extents: Sequence[int], strides: Sequence[int]) -> Pads:
-    """The padding of a transposed convolution, in pairs, from a word or pairs.
+    """The padding of a transposed convolution as pairs, from a word or pairs.
 
     Raises:
-      ArgumentError: it is neither.
+      ArgumentError: ``padding`` is neither.
     """
     if not isinstance(padding, str):
         return pad_pairs(op, padding, [0] * len(extents), extents, strides)
@@ -199,7 +199,7 @@ def transposed_pads(op: str, padding: Any, extents: Sequence[int], strides: Sequ
 
 
 def _transposed_pad(extent: int, stride: int, padding: str) -> tuple[int, int]:
-    """Padding that makes ``stride * n`` rows of ``n`` (``"SAME"``), or all that ``n`` enter (``"VALID"``)."""
+    """Padding such that ``n`` rows become ``stride * n`` (``"SAME"``), or all that depend on them (``"VALID"``)."""
     if padding == "SAME":
         total = extent + stride - 2
         low = extent - 1 if stride > extent - 1 else -(-total // 2)
@@ -214,16 +214,16 @@ def conv_transpose(
     rhs_dilation: Sequence[int] | None = None, dimension_numbers: Any = None, transpose_kernel: bool = False,
     precision: PrecisionLike = None, preferred_element_type: Any = None, use_consistent_padding: bool = False,
 ) -> Any:  # fmt: skip
-    """The convolution that makes ``strides`` times as many rows of ``lhs`` ("deconvolution").
+    """Transposed convolution ("deconvolution"): the result has ``strides`` times as many rows as ``lhs``.
 
-    ``padding`` words are those of the convolution that this one undoes; pairs are of this one, or of the undone one
-    with ``use_consistent_padding``. With ``transpose_kernel`` the kernel is that of the undone convolution, so that
-    this is the transpose of its derivative. Without ``dimension_numbers``, features are last:
-    ``("NHWC", "HWIO", "NHWC")`` and its like.
+    ``padding`` words are those of the corresponding forward convolution; pairs are those of this one, or with
+    ``use_consistent_padding`` of the forward one. With ``transpose_kernel``, the kernel is that of the forward
+    convolution, and the result is its gradient with respect to its input. Without ``dimension_numbers``, features are
+    last, as in ``("NHWC", "HWIO", "NHWC")``.
 
     Raises:
-      ShapeError: operands that do not fit each other or the parameters.
-      DTypeError: operands of different dtypes.
+      ShapeError: operands do not fit each other or the parameters.
+      DTypeError: operands have different dtypes.
       ArgumentError: malformed parameters.
 
     Example:

@@ -1,8 +1,8 @@
 """conv_general_dilated: convolution with strides, padding, dilation and groups.
 
-Both derivatives and both batching rules of a convolution are convolutions again: the operand's cotangent slides the
-reversed kernel over a dilated cotangent, the kernel's cotangent slides the cotangent over the operand. Parameters and
-dimension numbers follow XLA's ConvWithGeneralPadding (https://openxla.org/xla/operation_semantics).
+Both derivatives and both batching rules of a convolution are convolutions: for the operand's cotangent, the reversed
+kernel slides over a dilated cotangent; for the kernel's cotangent, the cotangent slides over the operand. Parameters
+and dimension numbers follow XLA's ConvWithGeneralPadding (https://openxla.org/xla/operation_semantics).
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ from meshwright.sharding.window import Window
 
 Dims = tuple[int, ...]
 
-#: most separate convolutions that a batch of kernels becomes. On XLA's CPU a convolution with feature groups takes
-#: two to four times the time of separate ones (measured at 4 to 16 groups).
+#: up to this size, a batch of kernels becomes separate convolutions. On XLA's CPU a convolution with feature groups
+#: takes
+#: two to four times the time of separate ones (measured with 4 to 16 groups).
 _MOST_SEPARATE = 16
 
 
 class ConvDimensionNumbers(NamedTuple):
-    """Which dimension is what: batch, feature, then the spatial ones; of ``rhs`` output and input feature, spatial."""
+    """The batch and feature dimensions, then the spatial ones; for ``rhs``, output and input features, then spatial
+    ones."""
 
     lhs_spec: Dims
     rhs_spec: Dims
@@ -61,7 +63,7 @@ class ConvDimensionNumbers(NamedTuple):
 
 # --- moving between groups and dimensions -------------------------------------------------------------------
 def _merge(x: Any, source: int, target: int, groups: int = 1) -> Any:
-    """Dimension ``source`` put into ``target`` (numbered without it), which becomes (groups, source, rest)."""
+    """Merge dimension ``source`` into ``target`` (numbered without it), which becomes (groups, source, rest)."""
     size = typeof(x).shape[source]
     x = move_dim(x, source, target)
     shape = typeof(x).shape
@@ -72,7 +74,7 @@ def _merge(x: Any, source: int, target: int, groups: int = 1) -> Any:
 
 
 def _split(x: Any, dim: int, size: int, groups: int = 1) -> Any:
-    """Undo :func:`_merge`: dimension ``dim``, being (groups, size, rest), becomes ``size`` and (groups, rest)."""
+    """Undo :func:`_merge`: split dimension ``dim``, (groups, size, rest), into ``size`` and (groups, rest)."""
     shape = typeof(x).shape
     before, rest, after = shape[:dim], shape[dim] // size, shape[dim + 1 :]
     if groups > 1:
@@ -81,17 +83,17 @@ def _split(x: Any, dim: int, size: int, groups: int = 1) -> Any:
 
 
 def _regroup(x: Any, groups: int, source: int, target: int) -> Any:
-    """The major ``groups`` part of dimension ``source`` becomes the major part of dimension ``target``."""
+    """Move the major ``groups`` part of dimension ``source`` to the major part of dimension ``target``."""
     return x if groups == 1 else _merge(_split(x, source, groups), source, target)
 
 
 @dataclass(frozen=True)
 class ConvGeneralDilated(Bilinear):
     """``out[b, o, y] = sum over i, k of lhs[b, i, y * stride + k * rhs_dilation - low] * rhs[o, i, k]``, with ``lhs``
-    spread out by ``lhs_dilation``.
+    dilated by ``lhs_dilation``.
 
-    With feature groups, ``lhs`` features and ``rhs`` outputs are (group, rest), and a group's outputs see its features
-    only. With batch groups, ``lhs`` batch and ``rhs`` outputs are, and a group's outputs see its part of the batch.
+    With feature groups, ``lhs`` features and ``rhs`` outputs are (group, rest), and a group's outputs depend only on
+    its features. With batch groups, this holds for the ``lhs`` batch instead of features.
     """
 
     window_strides: Dims
@@ -113,7 +115,7 @@ class ConvGeneralDilated(Bilinear):
         return self.feature_group_count * self.batch_group_count
 
     def windows(self, rhs_shape: Sequence[int]) -> tuple[WindowDim, ...]:
-        """The windows, one a spatial dimension."""
+        """The windows, one per spatial dimension."""
         sizes = [rhs_shape[d] for d in self.dimension_numbers.rhs_spec[2:]]
         return make_windows(sizes, self.window_strides, self.padding, self.lhs_dilation, self.rhs_dilation)
 
@@ -203,7 +205,7 @@ class ConvGeneralDilated(Bilinear):
         lspec, rspec, ospec = self.dimension_numbers
         sizes = [lhs.shape[d] for d in lspec[2:]]
         windows = [w.adjoint(n) for w, n in zip(self.windows(typeof(rhs).shape), sizes)]
-        # The kernel's inputs and outputs change places, within each group.
+        # Swap the kernel's inputs and outputs within each group.
         kernel = rev(_regroup(rhs, self.groups, rspec[0], rspec[1]), rspec[2:])
         numbers = ConvDimensionNumbers(ospec, (rspec[1], rspec[0], *rspec[2:]), lspec)
         op = self.with_windows(
@@ -211,7 +213,7 @@ class ConvGeneralDilated(Bilinear):
             preferred_element_type=None,
         )  # fmt: skip
         out = op.bind(ct, convert(kernel, typeof(ct).dtype))
-        # A batch group's part of the batch has come out beside its features.
+        # A batch group's part of the batch is now merged with the features.
         return convert(_regroup(out, self.batch_group_count, lspec[1], lspec[0]), lhs.dtype)
 
     def _transpose_rhs(self, ct: Any, lhs: Any, rhs: ShapedArray) -> Any:
@@ -220,7 +222,8 @@ class ConvGeneralDilated(Bilinear):
         lspec, rspec, ospec = self.dimension_numbers
         sizes = [typeof(lhs).shape[d] for d in lspec[2:]]
         windows = [w.adjoint_weights(n) for w, n in zip(self.windows(rhs.shape), sizes)]
-        # What is summed over, the batch, is the feature dimension now, and features are the batch: groups swap kinds.
+        # The batch, over which is summed, is now the feature dimension, and features are the batch: groups change
+        # kinds.
         numbers = ConvDimensionNumbers(
             (lspec[1], lspec[0], *lspec[2:]), (ospec[1], ospec[0], *ospec[2:]), (rspec[1], rspec[0], *rspec[2:])
         )
@@ -247,7 +250,7 @@ class ConvGeneralDilated(Bilinear):
         grouped = self.feature_group_count > 1 and (dx, dy) == (lspec[1], rspec[0])
         if axis.size <= _MOST_SEPARATE and not grouped:
             return self._batch_separately(axis.size, x, y, dx, dy)
-        # Further groups: of the batch if there are some already, else of the features.
+        # Additional groups: of the batch if it already has some, else of the features.
         if self.batch_group_count > 1:
             op = dataclasses.replace(self, batch_group_count=self.batch_group_count * axis.size)
             x = _merge(x, dx, lspec[0])
@@ -257,7 +260,7 @@ class ConvGeneralDilated(Bilinear):
         return _split(op.bind(x, _merge(y, dy, rspec[0])), ospec[1], axis.size), ospec[1]
 
     def _batch_separately(self, size: int, x: Any, y: Any, dx: int, dy: int) -> tuple[Any, int]:
-        """One convolution for each index; the batch dimension stands beside the dimension it stood beside."""
+        """One convolution per index; the batch dimension keeps its neighbour."""
         lspec, rspec, ospec = self.dimension_numbers
         beside = {d: o for d, o in zip(lspec, ospec) if d != lspec[1]}
         out = beside.get(dx, ospec[1] if dy == rspec[0] else 0)
@@ -271,7 +274,7 @@ class ConvGeneralDilated(Bilinear):
 
     # --- sharding -------------------------------------------------------------------------------------------
     def _contracts(self, window: WindowDim, n: int) -> bool:
-        """Whether a spatial dimension is rather summed over than slid over, as in the gradient of a kernel."""
+        """Whether a spatial dimension is mostly summed over rather than slid over, as in the gradient of a kernel."""
         return window.size > window.output_size(n)
 
     def sharding_rule(self, lhs: ShapedArray, rhs: ShapedArray) -> ShardingRule:
@@ -326,7 +329,7 @@ class ConvGeneralDilated(Bilinear):
     def _localize_contracted(
         self, ctx: Localizer, x: Any, y: Any, dims: tuple[int, int], window: WindowDim
     ) -> tuple[Any, Any, WindowDim]:
-        """Each tile has rows of the kernel, and makes the terms of all result rows that they enter."""
+        """Each device has a tile of kernel rows, and computes their terms of all result rows."""
         ld, rd = dims
         rows = ctx.in_local_shapes[1][rd]
         length = (window.output_size(ctx.in_avals[0].shape[ld]) - 1) * window.stride
@@ -344,7 +347,7 @@ class ConvGeneralDilated(Bilinear):
             return self._emit_exactly(b, x, y, out)
         if not dtypes.is_complex(lhs.dtype):
             return self._emit_real(b, x, y, out, lhs.dtype)
-        # XLA has no complex convolution on every platform: four real ones.
+        # Not all platforms of XLA have complex convolutions: use four real ones.
         avals = [a.update(dtype=dtypes.real_of(a.dtype)) for a in (lhs, rhs, out)]
         (xr, xi), (yr, yi) = (
             [b.op(f"stablehlo.{part}", [v], [a])[0] for part in ("real", "imag")] for v, a in zip((x, y), avals)
@@ -356,12 +359,12 @@ class ConvGeneralDilated(Bilinear):
         return b.op("stablehlo.complex", [re, im], [out])[0]
 
     def _terms(self, rhs: ShapedArray) -> int:
-        """How many products each element of the result is a sum of."""
+        """The number of products in the sum for each result element."""
         return rhs.size // max(1, rhs.shape[self.dimension_numbers.rhs_spec[0]])
 
     def _emit_exactly(self, b: Builder, x: Emitted, y: Emitted, out: ShapedArray) -> Emitted:
-        """Sums of integers in float64, rounded (a quick algorithm may halve), of which the last bits are taken: of all
-        pairs of pieces whose products reach into these."""
+        """Integer convolution by sums in float64, rounded (a fast algorithm may produce halves), from all pairs of
+        pieces whose products affect the result's bits."""
         wide, whole = out.update(dtype=dtypes.float64), out.update(dtype=dtypes.int64)
         (xs, ys), width, added = (_pieces(b, v, a) for v, a in zip((x, y), b.in_avals)), dtypes.bit_width(out.dtype), []
         for (i, p), (j, q) in product(enumerate(xs), enumerate(ys)):
@@ -372,7 +375,7 @@ class ConvGeneralDilated(Bilinear):
         return converted(b, reduce(lambda s, t: b.op("stablehlo.add", [s, t], [whole])[0], added), whole, out)
 
     def _emit_real(self, b: Builder, x: Emitted, y: Emitted, out: ShapedArray, dtype: np.dtype) -> Emitted:
-        """Of operands that have been made of ``dtype``."""
+        """The convolution for operands that have been converted to ``dtype``."""
         if self.batch_group_count > 1:
             return self._emit_batch_groups(b, x, y, out, dtype)
         precision = ", ".join(f"#stablehlo<precision {p.upper()}>" for p in self.precision or ("default", "default"))
@@ -390,7 +393,8 @@ class ConvGeneralDilated(Bilinear):
         )[0]  # fmt: skip
 
     def _emit_batch_groups(self, b: Builder, x: Emitted, y: Emitted, out: ShapedArray, dtype: np.dtype) -> Emitted:
-        """As feature groups: XLA's CPU takes up to 250 times as long for batch groups that are not depthwise."""
+        """Emit batch groups as feature groups: XLA's CPU takes up to 250 times as long for non-depthwise batch
+        groups."""
         batch, feature = self.dimension_numbers.lhs_spec[:2]
         groups = self.batch_group_count
         split = list(b.in_avals[0].shape)
@@ -411,7 +415,7 @@ class ConvGeneralDilated(Bilinear):
 
 
 def _pieces(b: Builder, x: Emitted, aval: ShapedArray) -> list[Emitted]:
-    """Integers as numbers of :data:`PIECE` bits in float64, the lowest first; the highest has the sign."""
+    """Split integers into numbers of :data:`PIECE` bits in float64, lowest first; the highest has the sign."""
     count, pieces = max(1, dtypes.bit_width(aval.dtype) // PIECE), []
     shift = f"stablehlo.shift_right_{'arithmetic' if dtypes.is_signed(aval.dtype) else 'logical'}"
     for i in range(count):
@@ -423,7 +427,7 @@ def _pieces(b: Builder, x: Emitted, aval: ShapedArray) -> list[Emitted]:
 
 
 def _tile_of_groups(ctx: Localizer, dim: int, groups: int) -> int:
-    """How many groups a tile has of a dimension (group, rest) of the left operand, which is split by group first."""
+    """The number of groups per tile of a dimension (group, rest) of the left operand, which is split by group first."""
     return -(-groups // min(ctx.num_tiles(0, dim), groups))
 
 
@@ -475,5 +479,5 @@ def _read_convolution(r: Reader) -> Any:
 
 
 def _spec(names: Sequence[str], first: str, second: str) -> Dims:
-    """Positions of two named dimensions, then those of the spatial ones."""
+    """The positions of two named dimensions, then those of the spatial ones."""
     return (names.index(first), names.index(second), *(names.index(str(i)) for i in range(len(names) - 2)))

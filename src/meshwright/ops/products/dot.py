@@ -45,7 +45,7 @@ def _free(ndim: int, *used: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class DotGeneral(Bilinear):
-    """Result dimensions: batch, then the free ones of lhs, then those of rhs."""
+    """Result dimensions: batch, then the free dimensions of lhs, then those of rhs."""
 
     dimension_numbers: DotDimensionNumbers
     precision: str | Algorithm | None = None
@@ -117,12 +117,13 @@ class DotGeneral(Bilinear):
         if dy is not None:
             rc, rb = tuple(above(d, dy) for d in rc), tuple(above(d, dy) for d in rb)
         if dx is not None and dy is not None:
-            # A batch dimension of the product too: beside the batch dimension it stood before, else first.
+            # Batched on both sides: a batch dimension of the product too, next to the one it preceded, else first.
             place = next((i for i, d in enumerate(lb) if d == dx + 1), 0)
             lb, rb = (*lb[:place], dx, *lb[place:]), (*rb[:place], dy, *rb[place:])
             out = place
             return DotGeneral(((lc, rc), (lb, rb)), self.precision, self.preferred_element_type).bind(x, y), out
-        # One side only: a further free dimension. If it stands beside a batch dimension the result is put there.
+        # Batched on one side: an additional free dimension. If it was next to a batch dimension, the result is moved
+        # there.
         new = DotGeneral(((lc, rc), (lb, rb)), self.precision, self.preferred_element_type)
         z = new.bind(x, y)
         if dx is not None:
@@ -157,7 +158,7 @@ class DotGeneral(Bilinear):
         return make_rule([left, right], [out], sizes, kinds)
 
     def _emitted_in(self, b: Builder) -> np.dtype | None:
-        """The type that a platform is given the product in, where it is not given as it is."""
+        """The type in which the platform is given the product, if it cannot take the operands' types."""
         if b.platform != "cuda":
             return None
         lhs, rhs = b.in_avals
@@ -190,11 +191,11 @@ def precisions(name: str, precision: PrecisionLike) -> tuple[str, str] | None:
     """The precision of both operands of a product, from a user's argument or ``config.default_matmul_precision``.
 
     Raises:
-      ArgumentError: no precision; ``name`` is the function that got it.
+      ArgumentError: invalid; ``name`` is the calling function.
     """
     if precision is None:
         precision = config.default_matmul_precision
-        if precision is None or as_algorithm(precision) is not None:  # which is for matrix products alone
+        if precision is None or as_algorithm(precision) is not None:  # algorithms apply only to matrix products
             return None
     both = precision if isinstance(precision, (tuple, list)) else (precision, precision)
     words = [str(getattr(p, "name", p) or "default").lower() for p in both]
@@ -207,29 +208,29 @@ def precisions(name: str, precision: PrecisionLike) -> tuple[str, str] | None:
 
 
 def _matrix_precision(precision: PrecisionLike, operands: Sequence[ShapedArray]) -> str | Algorithm | None:
-    """How a matrix product is to be made, of a user's argument; the configuration's algorithm is for floats alone."""
+    """The precision or algorithm of a matrix product, from a user's argument; a configured algorithm applies only to
+    floats."""
     algorithm = as_algorithm(config.default_matmul_precision if precision is None else precision)
     if algorithm is not None and (precision is not None or algorithm.takes(*(a.dtype for a in operands))):
         return algorithm
     both = precisions("dot_general", precision)
-    return both and max(both)  # in order: default, high, highest
+    return both and max(both)  # alphabetical order: default, high, highest
 
 
 def dot_general(
     lhs: Any, rhs: Any, dimension_numbers: Any, precision: PrecisionLike = None, preferred_element_type: Any = None,
 ) -> Any:  # fmt: skip
-    """The product of ``lhs`` and ``rhs`` summed over paired contracting dimensions, for each paired batch index.
+    """Contract paired dimensions of ``lhs`` and ``rhs``, for each index of paired batch dimensions.
 
-    ``dimension_numbers`` is ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``, of sequences or
-    single dimensions. The result has the batch dimensions, then the remaining ones of ``lhs``, then those of ``rhs``;
-    its dtype is the promoted one of the operands unless ``preferred_element_type`` is given, in which sums are made
-    too. An algorithm as ``precision`` says in which types operands are taken and sums are made; the result has the same
-    dtype as without.
+    ``dimension_numbers`` is ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``, of sequences or single
+    dimensions. The result has the batch dimensions, then the remaining ones of ``lhs``, then those of ``rhs``. Its
+    dtype is the promoted one of the operands, or ``preferred_element_type``, which is also the accumulation type. An
+    algorithm as ``precision`` determines the types of operands and accumulation, not the dtype of the result.
 
     Raises:
-      DTypeError: operands that the algorithm is not for.
-      ShapeError: paired dimensions that do not exist or have different sizes.
-      ArgumentError: an unknown ``precision``; when it is compiled, an algorithm that CPUs do not have.
+      DTypeError: the algorithm does not support the operands.
+      ShapeError: paired dimensions are out of range or differ in size.
+      ArgumentError: an unknown ``precision``, or (when compiled) an algorithm that CPUs do not support.
 
     Example:
       >>> x, y = jnp.arange(12).reshape(2, 2, 3), jnp.arange(6).reshape(2, 3)
@@ -250,11 +251,11 @@ def dot_general(
 
 # --- reading ------------------------------------------------------------------------------------------------
 def read_precision(r: Reader) -> str | Algorithm | None:
-    """How exactly a product of a foreign program is to be computed."""
+    """The precision or algorithm of a product in an imported program."""
     if (algorithm := read_algorithm(r)) is not None:
         return algorithm
     precision = r.attr("precision_config", None) or ("DEFAULT",)
-    return None if set(precision) == {"DEFAULT"} else max(precision).lower()  # in order: DEFAULT, HIGH, HIGHEST
+    return None if set(precision) == {"DEFAULT"} else max(precision).lower()  # alphabetical: DEFAULT, HIGH, HIGHEST
 
 
 @reads("stablehlo.dot_general")

@@ -1,11 +1,10 @@
-"""Types in which XLA's compiler for NVIDIA's GPUs makes products, and those that it is given instead of others.
+"""The types of products that XLA's compiler for NVIDIA GPUs handles well, and replacements for the others.
 
-As they are given, small products of int8 were on an H200 twice what they should be (they are calls of a library); those
-of integers with sums in floats end the process, or are refused, unless they are large and of int8; of operands of two
-types one loses digits (int32 beside bfloat16, float16 beside bfloat16); and most sums of other types are refused.
-Convolutions of integers are refused but for int8, whose sums in int8 would be cuDNN's: XLA's forms for it clamp them,
-where they should wrap; those of
-integers with batch groups are clamped too (seen on an H100).
+If products are passed unchanged, small int8 products took twice the expected time on an H200 (they are library calls).
+Integer products with float sums end the process, or are refused, unless they are large and int8. Operands of two types
+lose digits (int32 with bfloat16, float16 with bfloat16), and most sums of other types are refused. Integer convolutions
+are refused except for int8; with sums in int8 they would be cuDNN's, whose forms clamp where sums should wrap. Those
+with batch groups are clamped too (seen on an H100).
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ import numpy as np
 
 from meshwright.core import dtypes
 
-#: how many multiplications of int8 in one matrix are worth a call of a library
+#: the number of int8 multiplications per matrix that justifies a library call
 WORTH_A_CALL = 1 << 16
-#: bits of integers whose products are added in float64, and of their sums: six fewer than float64 has, since cuDNN may
-#: choose an algorithm (Winograd's, or by Fourier transforms) that rounds on the way, and sums are rounded to integers
+#: bits of integers whose products are summed in float64, and of their sums: six fewer than float64 has, since cuDNN may
+#: choose an algorithm with intermediate rounding (Winograd, or Fourier transforms), and sums are rounded to integers
 PIECE, EXACT = 16, 46
-#: operands of one type, and sums of another
+#: (type of both operands, type of sums)
 _AS_GIVEN = frozenset({(dtypes.bfloat16, dtypes.float32), (dtypes.float16, dtypes.float32)})
 _AS_GIVEN_IF_LARGE = frozenset({(dtypes.int8, dtypes.int32), (dtypes.int8, dtypes.float32)})
 
 
 def computed_in(lhs: np.dtype, rhs: np.dtype, out: np.dtype, multiplications: int) -> np.dtype | None:
-    """The type that operands and sums of a product are given in; None: as they are, as those with floats of 8 bits."""
+    """The type to which operands and sums of a product are converted; None: unchanged, as with 8-bit floats."""
     both = {lhs, rhs}
     if both == {out} or any(dtypes.is_float(d) and dtypes.bit_width(d) <= 8 for d in (lhs, rhs, out)):
         return None
@@ -38,8 +37,8 @@ def computed_in(lhs: np.dtype, rhs: np.dtype, out: np.dtype, multiplications: in
 
 
 def sums_in_float64(lhs: np.dtype, rhs: np.dtype, out: np.dtype, terms: int) -> bool:
-    """Whether a convolution of integers with sums of so many products is given in float64, which is exact: of pieces of
-    :data:`PIECE` bits, where they are wider."""
+    """Whether an integer convolution with sums of ``terms`` products is exact in float64, with wider integers split
+    into pieces of :data:`PIECE` bits."""
     if any(map(dtypes.is_inexact, (lhs, rhs, out))):
         return False
     return terms << sum(min(dtypes.bit_width(d) - dtypes.is_signed(d), PIECE) for d in (lhs, rhs)) <= 1 << EXACT

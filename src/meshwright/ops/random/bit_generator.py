@@ -1,15 +1,17 @@
 """``rng_bit_generator`` of StableHLO, with its state: Philox-4x32-10 and Threefry-2x32, as XLA computes them.
 
-Both are counter-based (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): word ``i`` of the
-result is a function of the state and ``i``. So a device makes the words of its own tile, and nothing is sent. Which
-word of which counter an element is was found by trying, and is tested against XLA:
+Both are counter-based (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): word ``i`` of the result
+is a function of the state and ``i``. So every device generates its own tile, without communication. Which word of which
+counter an element is was found by experiment, and is tested against XLA:
 
-- the state is ``key, counter`` as 64-bit words, for Philox ``key, counter, upper counter`` too; without the last word,
-  the key stands for it. Programs without 64-bit types have each word as two of 32 bits, the lower one first;
-- Philox numbers elements row-major; a counter makes four words of 32 bits or two of 64;
-- Threefry makes a word of 64 bits a counter, or two of 32, which are neighbours along the first even dimension (the
+- the state is ``key, counter`` as 64-bit words; for Philox ``key, counter, upper counter`` is also possible, and if the
+last
+  word is missing, the key is used. Without 64-bit types, each word is two of 32 bits, the lower one first;
+- Philox numbers elements row-major; a counter yields four words of 32 bits or two of 64;
+- Threefry yields one 64-bit word per counter, or two of 32 bits, which are neighbours along the first even dimension
+(the
   first of the largest ones, if none is even);
-- narrower elements are the low bits of words of 32.
+- narrower elements are the low bits of 32-bit words.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from meshwright.ops.shape.rearrange import expand_dims, reshape
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule, pointwise_rule
 
-#: the most counters of an array whose tiles are numbered in 32 bits
+#: the maximum number of counters in an array whose tiles are numbered in 32 bits
 _MOST_COUNTERS = 2**32 - 1
 _PHILOX_FACTORS = (0xD2511F53, 0xCD9E8D57)
 _PHILOX_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -58,7 +60,7 @@ def _ten_rounds(k0: Any, k1: Any, *counter: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Philox4x32(Elementwise):
-    """The block cipher: two words of key and four of counter to four random words."""
+    """The block cipher: from two key words and four counter words to four random words."""
 
     name: ClassVar[str] = "philox4x32"
     multiple_results: ClassVar[bool] = True
@@ -123,7 +125,7 @@ class RngBitGenerator(Op):
 
     @property
     def words(self) -> int:
-        """How many elements a counter makes."""
+        """The number of elements per counter."""
         whole = 4 if self.algorithm == "PHILOX" else 2
         return whole // 2 if self.wide else whole
 
@@ -135,7 +137,7 @@ class RngBitGenerator(Op):
 
     @property
     def counters(self) -> int:
-        """How many counters are used up."""
+        """The number of counters consumed."""
         if self.algorithm == "PHILOX" or self.words == 1:
             return -(-math.prod(self.shape) // self.words)
         return math.prod(-(-n // 2) if d == self.paired else n for d, n in enumerate(self.shape))
@@ -165,7 +167,7 @@ class RngBitGenerator(Op):
         return [after if given == np.uint32 else bitcast(after, given), self._bits(words, counter, word)]
 
     def _places(self, rows: Sequence[Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
-        """For the elements at ``rows`` of each dimension, which counter makes them, and which of its words they are."""
+        """For the elements at ``rows`` of each dimension, the counter, and the word of it, that they are."""
         sizes, word = list(self.shape), u32(0)
         rows = list(rows)
         if self.algorithm == "THREE_FRY" and self.words == 2:
@@ -195,14 +197,14 @@ class RngBitGenerator(Op):
         return ops.convert(bits, self.dtype)
 
     def _next(self, words: Sequence[Any]) -> Any:
-        """The state after all that is generated, as words of 32 bits."""
+        """The state after the draw, as 32-bit words."""
         key, *counters = words
         halves = [*key, *_counted(counters, u32(self.counters))]
         return reshape(concatenate([expand_dims(h, [0]) for h in halves], 0), (len(words), 2))
 
 
 def _counted(counters: Sequence[Sequence[Any]], count: Any) -> list[Any]:
-    """The halves of a counter of several words, the lowest first, after ``count`` (of 32 bits) more."""
+    """The halves of a counter of several words, lowest first, after adding ``count`` (of 32 bits)."""
     lowest, *others = [half for word in counters for half in word]
     halves = [ops.add(lowest, count)]
     carry = ops.convert(ops.lt(halves[0], count), dtypes.uint32)
@@ -229,7 +231,7 @@ def _joined(low: Any, high: Any) -> Any:
 def _read_rng_bit_generator(r: Reader) -> list[Any]:
     (state,), out = r.operands, r.out_avals[1]
     algorithm = r.attr("rng_algorithm")
-    # What DEFAULT is, is XLA's choice: on CPU, where arrays of this library are, it is Philox.
+    # DEFAULT is XLA's choice: on CPU, where this library's arrays are, it is Philox.
     op = RngBitGenerator("PHILOX" if algorithm == "DEFAULT" else algorithm, out.shape, out.dtype)
     if typeof(state).dtype != np.uint64 or not dtypes.is_integer(out.dtype):
         raise Unreadable

@@ -1,8 +1,8 @@
 """Counter-based random bits: Threefry-2x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 
 The bits at an index are a pure function of the key and of the index's row-major number in the array, so every device
-makes those of its own tile without communication. Keys are raw ``uint32[2]`` arrays; bits, ``split`` and ``fold_in``
-are those of JAX with ``jax_threefry_partitionable``, its default.
+generates its own tile without communication. Keys are raw ``uint32[2]`` arrays; bits, ``split`` and ``fold_in`` agree
+with JAX with ``jax_threefry_partitionable``, its default.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def _twenty_rounds(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Threefry2x32(Elementwise):
-    """The block cipher: two words of key and two of counter (arrays, or scalars beside them) to two random words."""
+    """The block cipher: from two key words and two counter words (arrays, or scalars next to them) to two random
+    words."""
 
     name: ClassVar[str] = "threefry2x32"
     multiple_results: ClassVar[bool] = True
@@ -106,7 +107,8 @@ def threefry2x32(k0: Any, k1: Any, x0: Any, x1: Any) -> list[Any]:
 
 # --- counters -----------------------------------------------------------------------------------------------
 def wide_product(i: Any, factor: int) -> tuple[Any, Any]:
-    """``i * factor`` modulo 2**64, for uint32 ``i``, as (high, low) words: schoolbook, in 16-bit digits."""
+    """``i * factor`` modulo 2**64, for uint32 ``i``, as (high, low) words; schoolbook multiplication in 16-bit
+    digits."""
     low_factor = factor & 0xFFFFFFFF
     low = mul(i, u32(low_factor))
     a, b = low_factor >> 16, low_factor & 0xFFFF
@@ -120,7 +122,7 @@ def wide_product(i: Any, factor: int) -> tuple[Any, Any]:
 def linear_index(shape: Sequence[int], strides: Sequence[int], starts: Sequence[Any], total: int) -> tuple[Any, Any]:
     """``sum((starts[d] + i[d]) * strides[d])`` at every index ``i`` of ``shape``, as (high, low) words of uint32.
 
-    ``total`` bounds the sum: the high words of small arrays are a scalar zero.
+    ``total`` bounds the sum; for small arrays, the high words are a scalar zero.
     """
     shape = tuple(shape)
     high: Any = u32(0)
@@ -144,7 +146,7 @@ def linear_index(shape: Sequence[int], strides: Sequence[int], starts: Sequence[
 
 # --- bits ---------------------------------------------------------------------------------------------------
 def combined_words(a: Any, b: Any, bit_width: int) -> Any:
-    """One word of ``bit_width`` bits from the cipher's two."""
+    """One word of ``bit_width`` bits from the cipher's two words."""
     dtype = np.dtype(f"uint{bit_width}")
     if bit_width < 64:
         return convert(xor(a, b), dtype)
@@ -154,7 +156,7 @@ def combined_words(a: Any, b: Any, bit_width: int) -> Any:
 
 @dataclass(frozen=True)
 class RandomBits(Composite):
-    """Random words of ``bit_width`` bits, an array of ``shape`` for each key of ``uint32[..., 2]``."""
+    """Random words of ``bit_width`` bits: an array of ``shape`` for each key of ``uint32[..., 2]``."""
 
     shape: tuple[int, ...]
     bit_width: int
@@ -188,7 +190,7 @@ class RandomBits(Composite):
         return [self._words(key, self.shape, [None] * len(self.shape))]
 
     def _words(self, key: Any, shape: tuple[int, ...], starts: Sequence[Any]) -> Any:
-        """The words of a tile of ``shape`` that begins at ``starts``."""
+        """The words of a tile of ``shape`` that starts at ``starts``."""
         strides = [math.prod(self.shape[d + 1 :]) for d in range(len(shape))]
         high, low = linear_index(shape, strides, starts, math.prod(self.shape))
         lead = typeof(key).shape[:-1]
@@ -222,7 +224,7 @@ class RandomBits(Composite):
 
 
 def random_bits(key: Any, bit_width: int = 32, shape: Sequence[int] = ()) -> Any:
-    """Uniformly random unsigned integers of ``bit_width`` bits and ``shape``: those of ``jax.random.bits``."""
+    """Uniformly random unsigned integers of ``bit_width`` bits and ``shape``, equal to those of ``jax.random.bits``."""
     return RandomBits(tuple(int(s) for s in shape), bit_width).bind(key)
 
 
@@ -244,7 +246,7 @@ def _words_of(key: Any, where: str) -> list[Any]:
 
 
 def _pair(a: Any, b: Any) -> Any:
-    """Two arrays along a new last dimension."""
+    """Stack two arrays along a new last dimension."""
     ndim = typeof(a).ndim
     return concatenate([expand_dims(a, [ndim]), expand_dims(b, [ndim])], ndim)
 
@@ -258,7 +260,7 @@ def threefry_seed(seed: Any) -> Any:
     if isinstance(seed, int) and not isinstance(seed, bool):
         if not -(2**63) <= seed < 2**64:
             raise IntegerRangeError(f"a seed must be an integer of 64 bits, got {seed}; take its remainder, or a hash")
-        # Without 64-bit types only the lower half is kept, as in JAX.
+        # Without 64-bit types only the lower half is used, as in JAX.
         seed = np.array(np.uint64(seed & 0xFFFFFFFFFFFFFFFF).astype(np.int64))
         seed = seed.astype(dtypes.canonical(dtypes.int64))
     aval = typeof(seed)
@@ -271,7 +273,7 @@ def threefry_seed(seed: Any) -> Any:
 
 
 def threefry_split(key: Any, shape: Sequence[int] = (2,)) -> Any:
-    """New keys of ``shape`` from one: an array of ``uint32[*shape, 2]``."""
+    """Split a key into new keys of ``shape``: an array of ``uint32[*shape, 2]``."""
     shape = tuple(shape)
     strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     high, low = linear_index(shape, strides, [None] * len(shape), math.prod(shape))
@@ -280,7 +282,7 @@ def threefry_split(key: Any, shape: Sequence[int] = (2,)) -> Any:
 
 
 def folded_seed(data: Any) -> Any:
-    """The key of an integer that is folded in: the same in 64 bits as in 32 where these hold it.
+    """The key of an integer to fold in: the same in 64 bits as in 32 if these can represent it.
 
     Raises:
       ArgumentTypeError: not an integer scalar.
@@ -296,7 +298,7 @@ def folded_seed(data: Any) -> Any:
 
 
 def threefry_fold_in(key: Any, data: Any) -> Any:
-    """A new key from one and an integer.
+    """A new key from a key and an integer.
 
     Raises:
       ArgumentTypeError: ``data`` is not an integer scalar.

@@ -1,4 +1,4 @@
-"""From random bits to uniform and normal numbers: floats as ``jax.random`` makes them."""
+"""Uniform and normal floats from random bits, as ``jax.random`` generates them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from meshwright.ops.random.bits import random_bits
 
 
 def bits_needed(dtype: np.dtype) -> int:
-    """How many bits are drawn for a number of ``dtype``."""
+    """The number of bits drawn for a number of ``dtype``."""
     info = ml_dtypes.finfo(dtype)
     return max(info.bits, 8) if info.nmant >= 8 else 8
 
 
 def unit_of(drawn: Any, dtype: np.dtype) -> Any:
-    """Uniform in [0, 1): random bits as the mantissa of a number in [1, 2), less 1."""
+    """Uniform in [0, 1): random bits as the mantissa of a number in [1, 2), minus 1."""
     info = ml_dtypes.finfo(dtype)
     width = dtypes.bit_width(typeof(drawn).dtype)
     unsigned = np.dtype(f"uint{info.bits}")
@@ -49,13 +49,13 @@ def scaled(unit: Any, low: Any, high: Any) -> Any:
 
 
 def normal_of(drawn: Any, dtype: np.dtype) -> Any:
-    """Standard normal, by the inverse of its distribution function."""
+    """Standard normal, by the inverse distribution function."""
     low = np.nextafter(np.array(-1.0, dtype), np.array(0.0, dtype), dtype=dtype)
     return mul(np.array(np.sqrt(2), dtype), erf_inv(scaled(unit_of(drawn, dtype), low, np.array(1.0, dtype))))
 
 
 def uniform_between(key: Any, low: Any, high: Any, out: ShapedArray) -> Any:
-    """Uniform numbers in [low, high), floats or integers, of ``out``'s shape and dtype."""
+    """Uniform floats or integers in [low, high), of ``out``'s shape and dtype."""
     if dtypes.is_float(out.dtype):
         drawn = random_bits(key, bits_needed(out.dtype), out.shape)
         return scaled(unit_of(drawn, out.dtype), low, high)

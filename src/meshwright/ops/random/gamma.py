@@ -1,8 +1,8 @@
-"""Gamma variates, an element for each key and shape parameter, and their derivative by the parameter.
+"""Gamma variates, one for each key and shape parameter, and their derivative with respect to the parameter.
 
-Sampling is Marsaglia and Tsang's ("A simple method for generating gamma variables", TOMS 2000), with the order of
-draws of ``jax.random``. Each element rejects on its own, so that devices make their parts without talking. A sample
-moves with the parameter such that its quantile stays (Figurnov et al. 2018, "Implicit reparameterization gradients").
+Sampling follows Marsaglia and Tsang ("A simple method for generating gamma variables", TOMS 2000), with draws in the
+order of ``jax.random``. Each element is rejected separately, so devices need no communication. The derivative keeps the
+quantile of a sample constant (Figurnov et al. 2018, "Implicit reparameterization gradients").
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _ZERO = np.array(0, np.uint32)
 
 
 def _split(k0: Any, k1: Any, num: int) -> list[list[Any]]:
-    """``num`` new keys, as pairs of words, for each key."""
+    """Split each key into ``num`` new keys, as pairs of words."""
     return [threefry2x32(k0, k1, _ZERO, np.array(i, np.uint32)) for i in range(num)]
 
 
 def _word(key: Sequence[Any], dtype: np.dtype) -> Any:
-    """The bits that one number of ``dtype`` is made of."""
+    """The bits for one number of ``dtype``."""
     k0, k1 = key
     a, b = threefry2x32(k0, k1, _ZERO, _ZERO)
     return combined_words(a, b, bits_needed(dtype))
@@ -68,7 +68,7 @@ def _uniform(key: Sequence[Any], dtype: np.dtype) -> Any:
 
 
 def _rejected(c: Any, d: Any, k0: Any, k1: Any, x: Any, v: Any, u: Any) -> Any:
-    """Whether a proposal (the square ``x`` of a normal number, ``v`` and a uniform number) is not taken."""
+    """Whether a proposal (the square ``x`` of a normal number, ``v`` and a uniform number ``u``) is rejected."""
     one = scalar_like(1, u)
     quick = ge(u, sub(one, mul(scalar_like(0.0331, x), mul(x, x))))
     bound = add(mul(x, scalar_like(0.5, x)), mul(d, add(sub(one, v), log(v))))
@@ -92,7 +92,7 @@ def _propose(c: Any, d: Any, k0: Any, k1: Any, x: Any, v: Any, u: Any) -> list[A
 
 
 def _sample(log_space: bool, k0: Any, k1: Any, alpha: Any) -> Any:
-    """NaN for negative parameters, of which some would be rejected for ever."""
+    """A sample; NaN for negative parameters, for which rejection might never end."""
     valid = ge(alpha, scalar_like(0, alpha))
     value = _valid_sample(log_space, k0, k1, select(valid, alpha, constant(1, alpha)))
     return select(valid, value, constant(np.nan, alpha))
@@ -106,7 +106,7 @@ def _valid_sample(log_space: bool, k0: Any, k1: Any, alpha: Any) -> Any:
     d = sub(select(large, alpha, add(alpha, one)), third)
     c = div(third, sqrt(d))
     key, boost_key = _split(k0, k1, 2)
-    # The first state is one that is rejected.
+    # The initial state is one that is rejected.
     _, _, _, v, _ = loop(_rejected, _propose, [c, d], [*key, constant(0, d), constant(1, d), constant(2, d)])
     u = _uniform(boost_key, dtype)
     inverse = div(one, alpha)
@@ -119,7 +119,7 @@ def _valid_sample(log_space: bool, k0: Any, k1: Any, alpha: Any) -> Any:
 
 @dataclass(frozen=True)
 class RandomGamma(Elementwise):
-    """A Gamma(alpha, 1) variate for each key (two words) and alpha; with ``log_space`` its logarithm."""
+    """A Gamma(alpha, 1) variate for each key (two words) and alpha; with ``log_space``, its logarithm."""
 
     log_space: bool = False
     name: ClassVar[str] = "random_gamma"
@@ -144,7 +144,7 @@ class RandomGamma(Elementwise):
             return y, Zero(typeof(y))
         alpha, value = primals[2], y
         if self.log_space:
-            # exp(y) may round to 0, but the quotient below does not vanish with it.
+            # exp(y) may underflow to 0, but the quotient below does not vanish then.
             tiny = np.asarray(ml_dtypes.finfo(typeof(y).dtype).tiny, typeof(y).dtype)
             value = exp(y)
             value = select(eq(value, scalar_like(0, y)), match_shape(tiny, typeof(value)), value)

@@ -1,7 +1,7 @@
-"""Keys of random generators and the words they are made of.
+"""Random keys, and conversion between keys and their words.
 
-In jaxprs a key is one element of dtype ``key<...>``, so that ops and transformations cannot take it apart; only the two
-ops here know that there are words inside. Programs are compiled on words: :mod:`meshwright.transforms.keys`.
+In jaxprs a key is one element of dtype ``key<...>``, which ops and transformations cannot take apart; only the two ops
+here know its words. Programs are compiled on words: :mod:`meshwright.transforms.keys`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from meshwright.ops.shape.rearrange import move_dim
 
 @dataclass(frozen=True)
 class KeyOp(Op):
-    """Base of the two ops that know the words of keys."""
+    """Base class of the two ops that convert between keys and words."""
 
     key: KeyType
     takes_keys: ClassVar[bool] = True
@@ -35,17 +35,17 @@ class KeyOp(Op):
         return y, Zero(typeof(y))
 
     def of_array(self, x: Any) -> Any:
-        """The op on an array (of :mod:`meshwright.runtime.array`), whose words are its buffer."""
+        """Evaluate the op on an array (of :mod:`meshwright.runtime.array`), whose buffer holds the words."""
         raise NotImplementedError
 
     def on_words(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        """The op where keys are their words, which stand along dimension ``dim``; as ``batch`` returns it."""
+        """The op if keys are represented by words along dimension ``dim``; returns as ``batch`` does."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class RandomWrap(KeyOp):
-    """Words ``uint32[..., n]`` as keys ``key[...]``."""
+    """Converts words ``uint32[..., n]`` to keys ``key[...]``."""
 
     name: ClassVar[str] = "random_wrap"
 
@@ -70,7 +70,7 @@ class RandomWrap(KeyOp):
 
 @dataclass(frozen=True)
 class RandomUnwrap(KeyOp):
-    """The words ``uint32[..., n]`` of keys ``key[...]``."""
+    """Converts keys ``key[...]`` to words ``uint32[..., n]``."""
 
     name: ClassVar[str] = "random_unwrap"
 
@@ -89,17 +89,17 @@ class RandomUnwrap(KeyOp):
 
 
 def wrap_words(words: Any, key: KeyType) -> Any:
-    """Words as keys."""
+    """Convert words to keys."""
     return RandomWrap(key).bind(words)
 
 
 def unwrap_keys(keys: Any) -> Any:
-    """The words of keys."""
+    """Convert keys to words."""
     return RandomUnwrap(typeof(keys).dtype).bind(keys)  # type: ignore[arg-type]
 
 
 def words_aval(aval: ShapedArray) -> ShapedArray:
-    """The type of the words of an array of keys; any other as it is."""
+    """The type of the words of an array of keys; other types are returned unchanged."""
     kind: Any = aval.dtype
     return aval.update(shape=(*aval.shape, kind.words), dtype=dtypes.uint32) if is_key(kind) else aval
 
@@ -111,7 +111,7 @@ def _avals(jaxpr: Jaxpr) -> Iterator[ShapedArray]:
 
 @once_for_each
 def key_types_of(jaxpr: Jaxpr) -> frozenset[KeyType]:
-    """The dtypes of keys in a program, its inner jaxprs included."""
+    """The key dtypes in a program, including its inner jaxprs."""
     own: set[Any] = {a.dtype for a in _avals(jaxpr) if is_key(a.dtype)}
     inner = (key_types_of(j) for eqn in jaxpr.eqns if eqn.op.holds_jaxprs for j in sub_jaxprs(eqn.op))
     return frozenset(own.union(*inner))

@@ -1,1 +1,1 @@
-"""Reductions and cumulative ops, by a named op or by any function."""
+"""Reductions and cumulative ops, by named ops or by arbitrary functions."""

@@ -1,13 +1,12 @@
-"""All prefixes along one axis, combined by an associative function of scalars, and their derivative.
+"""Prefix scans along one axis with an associative function of scalars, and their derivative.
 
-On one device prefixes are a tree of pairs (Blelloch, "Prefix sums and their applications", 1990). Along a split axis a
-tile needs the totals of the tiles before it and nothing else: one element of each tile is gathered.
+On one device, prefixes are computed by a tree of pairs (Blelloch, "Prefix sums and their applications", 1990). Along a
+split axis, a tile needs only the totals of the preceding tiles: one element per tile is gathered.
 
 With ``y[i] = f(y[i - 1], x[i])`` the tangents are ``dy[i] = A[i] dy[i - 1] + B[i] dx[i]``, where A and B are the
-partial derivatives of ``f``: a linear recurrence, which is an associative scan again (of affine maps), and whose
-transpose is a linear recurrence in the other direction. So a gradient sends what the scan itself does, once more.
-(Source of the idea for gradients: Martin and Cundy, "Parallelizing linear recurrent neural nets over sequence length",
-2018.)
+partial derivatives of ``f``: a linear recurrence, which is again an associative scan (of affine maps), and whose
+transpose is a linear recurrence in the opposite direction. So a gradient communicates as much as the scan itself.
+(Gradients follow Martin and Cundy, "Parallelizing linear recurrent neural nets over sequence length", 2018.)
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
 from meshwright.sharding.rule import WINDOW, GatheredParts, ShardingRule, make_rule
 
 Combine = Callable[[list[Any], list[Any]], list[Any]]
-#: the ops by which a function of complex numbers has one derivative, that by its argument
+#: ops that make a function of complex numbers holomorphic
 _HOLOMORPHIC = frozenset({"add", "sub", "mul", "div", "neg", "exp"})
-#: the ops whose derivative is shared by operands that tie, so that it depends on the order in which they meet
+#: ops whose derivative is shared between equal operands, so that it depends on the order of combination
 _SHARING = frozenset({"max", "min"})
 
 
 # --- the tree -----------------------------------------------------------------------------------------------
 def prefixes(combine: Combine, xs: list[Any], dims: Sequence[int], reverse: bool = False) -> list[Any]:
-    """All prefixes of arrays along one dimension of each, in logarithmic depth; with ``reverse``, counted and combined
-    from the last element on."""
+    """All prefixes of arrays along one dimension of each, in logarithmic depth; ``reverse`` counts and combines from
+    the last element."""
     n = typeof(xs[0]).shape[dims[0]]
     if n < 2:
         return xs
@@ -64,7 +63,7 @@ def prefixes(combine: Combine, xs: list[Any], dims: Sequence[int], reverse: bool
             start, stop = size - start - (count - 1) * stride - 1, size - start
         return [slice_in_dim(x, start, stop, stride, axis=d) for x, d in zip(values, dims)]
 
-    # Prefixes that end at odd places, from pairs; the others are one element further.
+    # Prefixes that end at odd positions are computed from pairs; the others need one more element.
     odd = prefixes(combine, combine(part(xs, 0, n - 1, 2), part(xs, 1, n, 2)), dims, reverse)
     m = typeof(odd[0]).shape[dims[0]]
     even = part(xs, 0, 1)
@@ -95,11 +94,11 @@ _MOST_KNOWN = 1024
 
 
 class _NotElementwise(Exception):
-    """A function computes otherwise than element by element."""
+    """A function is not elementwise."""
 
 
 class _OfScalars(Interpreter[Any]):
-    """An elementwise program on scalars in place of arrays."""
+    """Interprets an elementwise program on scalars instead of arrays."""
 
     def equation(self, eqn: JaxprEqn, args: list[Any]) -> Sequence[Any]:
         if isinstance(eqn.op, BroadcastInDim) and not eqn.invars[0].aval.shape:
@@ -110,9 +109,9 @@ class _OfScalars(Interpreter[Any]):
 
 
 def body_of(combine: Combine, avals: Sequence[ShapedArray]) -> ClosedJaxpr | None:
-    """The function of scalars that ``combine`` applies to each element of arrays; None if it is none.
+    """The function of scalars that ``combine`` applies to each element of arrays; None if it is not elementwise.
 
-    Functions that do the same have one body, so that what is compiled of it is found again."""
+    Equivalent functions have the same body, so that compiled programs are reused."""
     if len({a.shape for a in avals}) > 1:
         return None
     n = len(avals)
@@ -134,8 +133,8 @@ def body_of(combine: Combine, avals: Sequence[ShapedArray]) -> ClosedJaxpr | Non
 # --- the scan -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class AssociativeScan(Composite):
-    """Operands of one shape: element ``i`` of the results combines elements ``0`` to ``i`` along ``axis``, or with
-    ``reverse`` the last ones down to ``i``; the first operands of ``computation`` are what came before."""
+    """For operands of one shape: element ``i`` of the results combines elements ``0`` to ``i`` along ``axis``, or with
+    ``reverse`` the last ones down to ``i``. The first operands of ``computation`` are the accumulated values."""
 
     computation: ClosedJaxpr
     axis: int
@@ -171,14 +170,14 @@ class AssociativeScan(Composite):
         for (p, q), coefficient in by_element.items():
             t = tangents[q]
             if not isinstance(t, Zero):
-                # The first element is its own result and no part of others: no NaN of theirs, times 0, comes to it.
+                # The first element is its own result only: a NaN in it must not reach others multiplied by 0.
                 term = mul(coefficient, t if p == q else select(first, zeros_like(t), t))
                 inputs[p] = add(inputs[p], term) if p in inputs else term
         found = recurrence(by_before, inputs, self.axis, self.reverse)
         return ys, [found.get(p, Zero(typeof(y))) for p, y in enumerate(ys)]
 
     def _is_linearized(self, operands: Sequence[Any]) -> bool:
-        """Whether the derivative is a linear recurrence of numbers of one type, and that of the tree."""
+        """Whether the derivative is a linear recurrence in one dtype that agrees with the derivative of the tree."""
         moving = {dt for dt in (typeof(x).dtype for x in operands) if dtypes.is_inexact(dt)}
         names = {e.op.name for e in self.computation.eqns}
         is_smooth = names <= _HOLOMORPHIC if any(map(dtypes.is_complex, moving)) else names.isdisjoint(_SHARING)
@@ -187,10 +186,11 @@ class AssociativeScan(Composite):
     def _partials(
         self, ys: Sequence[Any], xs: Sequence[Any]
     ) -> tuple[dict[tuple[int, int], Any], dict[tuple[int, int], Any]]:
-        """The derivatives of result ``p`` by operand ``q``, by ``(p, q)``: of what was before, and of the elements.
+        """The derivatives of result ``p`` with respect to operand ``q``, by ``(p, q)``: for accumulated values, and for
+        elements.
 
-        The first element is a result as it is. Where nothing was before it the element itself stands, a value that the
-        function is defined for."""
+        The first element is returned unchanged. Its missing predecessor is replaced by the element itself, for which
+        the function is defined."""
         n, first = len(xs), self._is_first(typeof(xs[0]).shape)
         moving = [i for i, x in enumerate(xs) if dtypes.is_inexact(typeof(x).dtype)]
         before = [select(first, x, shifted(y, self.axis, self.reverse)) for x, y in zip(xs, ys)]
@@ -227,7 +227,7 @@ class AssociativeScan(Composite):
         if not ctx.is_split(0, axis):
             return self.bind(*operands)
         scan, own = self, list(operands)
-        if self.reverse and ctx.is_uneven(0, axis):  # else the padding comes after everything else
+        if self.reverse and ctx.is_uneven(0, axis):  # otherwise the padding comes last
             exists = match_shape(np.bool_(True), typeof(operands[0]).update(dtype=dtypes.bool_))
             own.append(ctx.mask(exists, 0, axis, np.bool_(False)))
             scan = type(self)(lifted(self.computation), axis, True)
@@ -249,21 +249,21 @@ class AssociativeScan(Composite):
 
 
 def rule_along(axis: int, shape: Sequence[int], operands: int, results: int) -> ShardingRule:
-    """That of ops on arrays of one shape, whose rows along one axis belong together."""
+    """The rule of ops on arrays of one shape that combine rows along one axis."""
     names = [f"d{d}" for d in range(len(shape))]
     kinds, passes = {names[axis]: WINDOW}, {names[axis]: GatheredParts(shape[axis])}
     return make_rule([names] * operands, [names] * results, dict(zip(names, shape)), kinds, passes=passes)
 
 
 def shifted(x: Any, axis: int, reverse: bool) -> Any:
-    """What was before each element: zero before the first."""
+    """The predecessor of each element, zero for the first."""
     config = [(0, 0, 0)] * typeof(x).ndim
     config[axis] = (-1, 1, 0) if reverse else (1, -1, 0)
     return pad(x, np.zeros((), typeof(x).dtype), config)
 
 
 def cumulative(body: ClosedJaxpr, axis: int, reverse: bool, arrays: Sequence[Any], initial: Sequence[Any]) -> list[Any]:
-    """Of each element the reduction of all up to it, or with ``reverse`` of all from it on, from initial values on."""
+    """For each element, the reduction of all up to it, or with ``reverse`` from it on, starting from initial values."""
     n = len(arrays)
     turned = lambda *xs: eval_jaxpr(body, body.consts, *xs[n:], *xs[:n])  # noqa: E731
     scan = AssociativeScan(traced(turned, "turned", tuple(body.in_avals)) if reverse else body, axis, reverse)
@@ -274,7 +274,7 @@ def cumulative(body: ClosedJaxpr, axis: int, reverse: bool, arrays: Sequence[Any
 def recurrence(
     matrix: Mapping[tuple[int, int], Any], inputs: Mapping[int, Any], axis: int, reverse: bool
 ) -> dict[int, Any]:
-    """What a linear recurrence makes of inputs, by their number; those that nothing leads to are left out, being 0."""
+    """The outputs of a linear recurrence, by number; those that depend on no input are zero, and omitted."""
     reached = set(inputs)
     while more := {p for p, q in matrix if q in reached} - reached:
         reached |= more
@@ -290,9 +290,9 @@ def recurrence(
 
 @dataclass(frozen=True)
 class LinearRecurrence(Composite):
-    """``y[i] = A[i] y[i - 1] + c[i]`` along ``axis``, with ``reverse`` from the last element on, for vectors and
-    matrices of arrays: operands are the ``entries`` ``(row, column)`` of A, then c. Of A at the first element nothing
-    is used."""
+    """``y[i] = A[i] y[i - 1] + c[i]`` along ``axis``, or with ``reverse`` from the last element, for vectors and
+    matrices of arrays. Operands are the ``entries`` ``(row, column)`` of A, then c. A at the first element is not
+    used."""
 
     entries: tuple[tuple[int, int], ...]
     axis: int
@@ -314,7 +314,7 @@ class LinearRecurrence(Composite):
         return dict(zip(self.entries, operands)), list(operands[n:])
 
     def _as_scan(self, operands: Sequence[Any]) -> tuple[AssociativeScan, list[Any]]:
-        """The scan of affine maps, whose last results are this op's, and its operands."""
+        """The equivalent scan of affine maps, whose last results are this op's, and its operands."""
         matrix, inputs = self._parts(operands)
         affine = _Affine(_closure(self.entries), len(inputs))
         scalar = ShapedArray((), typeof(inputs[0]).dtype)
@@ -365,7 +365,7 @@ class LinearRecurrence(Composite):
 
 
 def _closure(entries: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The entries that any power of a matrix may have."""
+    """The entries that may be nonzero in any power of a matrix."""
     found = set(entries)
     while more := {(p, r) for p, q in found for s, r in entries if q == s} - found:
         found |= more
@@ -374,7 +374,7 @@ def _closure(entries: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True)
 class _Affine:
-    """One affine map after another: of scalars, the entries of a matrix and then those of a vector."""
+    """Composes two affine maps of scalars, given as entries of a matrix followed by those of a vector."""
 
     entries: tuple[tuple[int, int], ...]
     count: int

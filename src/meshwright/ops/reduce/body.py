@@ -1,8 +1,8 @@
-"""Reductions of one or several arrays by any associative function: ``stablehlo.reduce`` with a region of its own.
+"""Reductions of one or several arrays by an arbitrary associative function: ``stablehlo.reduce`` with any region.
 
-Nothing of the operands is gathered where a reduced dimension is split: every device reduces its own rows, the partial
-results, one element a device for each result element, are gathered and reduced again. So go (value, position) pairs,
-running moments, and whatever else has no collective.
+If a reduced dimension is split, the operands are not gathered: every device reduces its own rows, and the partial
+results, one element per device for each result element, are gathered and reduced again. This handles (value, position)
+pairs, running moments, and all else for which there is no collective.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FALSE, TRUE = np.bool_(False), np.bool_(True)
 class ReduceBody(BodyOp):
     """Operands of one shape, then an initial value for each, reduced together over ``axes`` by ``computation``.
 
-    ``computation`` takes what has been reduced, then further elements, one of each operand. The initial values count
+    ``computation`` takes the accumulated values, then one element of each operand. The initial values are included
     once.
     """
 
@@ -117,7 +117,7 @@ class ReduceBody(BodyOp):
 
 
 def _tiles_with_rows(ctx: Localizer, dims: Sequence[int]) -> np.ndarray:
-    """For the tiles of some dimensions of operand 0, the first dimension major: does any row of theirs exist?"""
+    """For each tile of some dimensions of operand 0, the first dimension major: whether it has any rows."""
     full = np.ones((1,), np.bool_)
     for d in dims:
         rows = ctx.in_local_shapes[0][d]
@@ -129,9 +129,9 @@ def _tiles_with_rows(ctx: Localizer, dims: Sequence[int]) -> np.ndarray:
 def reduce_parts(
     body: ClosedJaxpr, axes: Sequence[int], arrays: Sequence[Any], exists: Any, inits: Sequence[Any] | None
 ) -> list[Any]:
-    """``arrays`` reduced where ``exists`` (None: everywhere), starting from ``inits`` (None: from nothing).
+    """Reduce ``arrays`` where ``exists`` (None: everywhere), starting from ``inits`` (None: from nothing).
 
-    The last result says where there was anything to reduce.
+    The last result tells where there was anything to reduce.
     """
     if exists is None:
         exists = match_shape(TRUE, typeof(arrays[0]).update(dtype=dtypes.bool_))
@@ -143,7 +143,7 @@ def reduce_parts(
 
 # --- reading ------------------------------------------------------------------------------------------------
 def read_reduce_body(r: Reader) -> Any:
-    """Any ``stablehlo.reduce``."""
+    """Read any ``stablehlo.reduce``."""
     n = len(r.operands) // 2
     body = read_body(r)
     operands = [*as_body_takes(body, r.operands[:n]), *as_body_takes(body, r.operands[n:])]

@@ -1,4 +1,4 @@
-"""Reductions by a binary op that has one of its own, found by the op's name; ``stablehlo.reduce`` is read with them."""
+"""Reductions for binary ops that have one, by the op's name; also used to read ``stablehlo.reduce``."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _REDUCTIONS: dict[str, Any] = {
 
 
 def reduces_by(name: str) -> bool:
-    """Whether the binary op of this name has a reduction of its own."""
+    """Whether there is a reduction for the binary op of this name."""
     return name in _REDUCTIONS
 
 
 def reduce_by(name: str, x: Any, init: Any, axes: tuple[int, ...]) -> Any:
-    """``x`` reduced over ``axes`` by the binary op ``name``, starting from ``init``."""
+    """Reduce ``x`` over ``axes`` with the binary op ``name``, starting from ``init``."""
     if dtypes.is_bool(typeof(x).dtype):
         name = {"add": "or", "mul": "and", "max": "or", "min": "and"}.get(name, name)
     out = _REDUCTIONS[name](axes).bind(x) if axes else x
@@ -59,8 +59,8 @@ def _read_reduce(r: Reader) -> Any:
 
 
 def _read_arg_extremum(r: Reader, axes: Sequence[int]) -> list[Any]:
-    """The position of the maximum, as it is written where there is no op for it: a reduction of pairs. Empty if the
-    reduction is another one."""
+    """Read a reduction of (value, position) pairs that finds an extremum and its position. Returns an empty list for
+    other reductions."""
     if len(r.operands) != 4:
         return []
     x, positions, start, _ = r.operands
@@ -77,13 +77,14 @@ def _read_arg_extremum(r: Reader, axes: Sequence[int]) -> list[Any]:
 
 
 def _pair_reduction(jaxpr: ClosedJaxpr) -> str:
-    """``max`` or ``min`` if a jaxpr of two (value, position) pairs keeps that one, of equal ones the first."""
+    """``max`` or ``min`` if a jaxpr of two (value, position) pairs selects that, and the first of equal ones; else
+    ""."""
     args = grid([a.dtype for a in jaxpr.in_avals])
     outs = run(jaxpr, args, total_order_direction)
     if outs is None or len(outs) != 2:
         return ""
     a, i, b, j = args
-    decided = ~((a != a) & (b != b))  # of two NaN neither is right
+    decided = ~((a != a) & (b != b))  # for two NaN either result is acceptable
     for kind, better in (("max", a > b), ("min", a < b)):
         first = better | (a != a)
         place = np.where(first | ((a == b) & (i < j)), i, j)

@@ -1,7 +1,7 @@
-"""The derivative of a reduction by a function of its own.
+"""The derivative of a reduction by an arbitrary function.
 
-It is that of the same reduction written out as a tree of pairs; at each node stands the derivative of the function, op
-by op. So it is right at zeros and wherever else a closed form would divide, and can be transposed.
+It is that of the reduction unrolled into a tree of pairs, with the function's derivative, op by op, at each node. So it
+is right at zeros and wherever a closed form would divide, and can be transposed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
-#: how many rows are reduced one after the other
+#: up to this many rows are reduced sequentially
 _FEW = 32
 
-#: an array with its tangent; None for that of integers
+#: an array with its tangent, which is None for integers
 Pair = tuple[Any, Any]
 
 
 def with_tangents(values: Sequence[Any], tangents: Sequence[Any]) -> list[Pair]:
-    """Values and tangents in pairs, all tangents of inexact values made."""
+    """Pair values with tangents, with all tangents of inexact values materialized."""
     pairs = []
     for x, t in zip(values, tangents):
         inexact = dtypes.is_inexact(typeof(x).dtype)
@@ -40,24 +40,24 @@ def with_tangents(values: Sequence[Any], tangents: Sequence[Any]) -> list[Pair]:
 
 
 def without_none(pairs: Sequence[Pair]) -> tuple[list[Any], list[Any]]:
-    """Pairs as what a ``jvp`` rule returns: the values, and the tangents with :class:`Zero` for those of integers."""
+    """Pairs in the form returned by ``jvp`` rules: values, and tangents, which are :class:`Zero` for integers."""
     return [x for x, _ in pairs], [Zero(typeof(x)) if t is None else t for x, t in pairs]
 
 
 def each(fun: Callable[[Any], Any], pair: Pair) -> Pair:
-    """A linear function of a value and its tangent."""
+    """Apply a linear function to a value and its tangent."""
     value, tangent = pair
     return fun(value), None if tangent is None else fun(tangent)
 
 
 def fold_with_tangents(name: str, body: ClosedJaxpr, inits: Sequence[Pair], stacked: Sequence[Pair]) -> list[Pair]:
-    """``body`` over the leading dimension of arrays, starting from initial values; with tangents.
+    """Fold ``body`` over the leading dimension of arrays, starting from initial values, with tangents.
 
-    A few rows are taken one after the other, as XLA does; of more, neighbours are joined, in a tree. Their order stays:
+    A few rows are folded sequentially, as in XLA; of more, neighbours are combined in a tree. The order is kept, since
     bodies need not commute.
 
     Raises:
-      RuleError: the body holds ops that are not elementwise; ``name`` is the reduction.
+      RuleError: the body has ops that are not elementwise; ``name`` is the reduction.
     """
     if not is_elementwise(body):
         raise RuleError(f"{name}: no derivative, since its computation is written with ops that are not elementwise")
@@ -87,7 +87,7 @@ def _joined(x: Any, y: Any) -> Any:
 
 
 class Forward(Interpreter[Pair]):
-    """Values with their tangents."""
+    """Interprets a jaxpr on values with their tangents."""
 
     def constant(self, value: Any, aval: ShapedArray) -> Pair:
         return value, Zero(aval)
@@ -101,7 +101,7 @@ class Forward(Interpreter[Pair]):
 
 
 def _body_with_tangents(body: ClosedJaxpr, a: Sequence[Pair], b: Sequence[Pair]) -> list[Pair]:
-    """A body of elementwise ops on arrays of one shape, by the ops' own derivatives."""
+    """Apply a body of elementwise ops to arrays of one shape, with the ops' own derivatives."""
     shape = typeof(a[0][0]).shape
     args = [(x, Zero(typeof(x)) if t is None else t) for x, t in (*a, *b)]
     results = Forward().run(body, args)

@@ -1,4 +1,4 @@
-"""A user's function of two scalars, or of two trees of them, as the body of a reduction."""
+"""Reduction bodies from users' functions of two scalars, or of two trees of scalars."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class ReductionFunction:
     inits: list[Any]
     body: ClosedJaxpr
     tree: Any
-    #: whether all of them are weakly typed, and so the results
+    #: whether all operands, and so the results, are weakly typed
     weak: bool
 
     def results(self, outs: list[Any]) -> Any:
-        """The tree of what was reduced."""
+        """The results in the operands' tree."""
         return pytree.unflatten(self.tree, [convert(x, typeof(x).dtype, self.weak) for x in outs])
 
     @property
     def op_name(self) -> str:
-        """The name of the op that the function of one array's elements is; empty if it is none."""
+        """The name of the op if the body is one op on the elements of one array; otherwise empty."""
         jaxpr = self.body.jaxpr
         eqns, args = jaxpr.eqns, list(jaxpr.invars)
         if len(args) != 2 or len(eqns) != 1 or jaxpr.outvars != list(eqns[0].outvars):
@@ -52,7 +52,7 @@ def _becomes(aval: ShapedArray, dtype: np.dtype) -> bool:
 def reduction_function(
     name: str, operands: Any, init_values: Any, computation: Callable[[Any, Any], Any]
 ) -> ReductionFunction:
-    """What a reduction is asked to do: ``computation(a, b)`` of two trees like ``operands``, of scalars.
+    """Trace ``computation(a, b)``, a function of two trees of scalars, structured like ``operands``.
 
     Raises:
       ArgumentTypeError: ``computation`` is no function.

@@ -1,7 +1,7 @@
 """Reductions other than the sum: max, min, prod, and, or, xor; argmax and argmin.
 
-All but the last two and ``xor`` leave a partial result where a reduced dimension is split. The position of the maximum
-cannot be combined from positions alone: ``argmax`` exchanges the local maxima first, never the operand.
+All except ``xor``, ``argmax`` and ``argmin`` leave a partial result if a reduced dimension is split. Positions of
+extrema cannot be combined without their values: ``argmax`` first exchanges the local maxima, never the operand.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule
 
 @dataclass(frozen=True)
 class Reduction(Op):
-    """Base: a binary op of a commutative monoid, applied over ``axes``."""
+    """Base class: reduces over ``axes`` with the binary op of a commutative monoid."""
 
     axes: tuple[int, ...]
     monoid: ClassVar[Monoid]
@@ -57,7 +57,7 @@ class Reduction(Op):
         return y, self.tangent(primals[0], tangents[0], y)
 
     def tangent(self, x: Any, t: Any, y: Any) -> Any:
-        """Tangent of the result ``y`` for tangent ``t`` of ``x``."""
+        """The tangent of the result ``y`` for the tangent ``t`` of ``x``."""
         raise NotImplementedError
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
@@ -82,8 +82,8 @@ def _bits(dtype: np.dtype) -> bool:
 @dataclass(frozen=True)
 class _Extremum(Reduction):
     def tangent(self, x: Any, t: Any, y: Any) -> Any:
-        # Those that are the extremum share the derivative equally.
-        if typeof(x).size == 0:  # none is
+        # Elements equal to the extremum share the derivative equally.
+        if typeof(x).size == 0:  # there are none
             return match_shape(np.zeros((), typeof(y).dtype), typeof(y))
         kept = [d for d in range(typeof(x).ndim) if d not in self.axes]
         mine = convert(eq(x, broadcast_in_dim(y, typeof(x).shape, kept)), typeof(x).dtype)
@@ -104,15 +104,16 @@ class ReduceProd(Reduction):
     expects: ClassVar[str] = "numbers"
 
     def tangent(self, x: Any, t: Any, y: Any) -> Any:
-        # Dividing the product by each factor fails at zeros; a tree of products of two is right there too, and so are
-        # its own derivatives.
+        # Dividing the product by each factor fails at zeros. A tree of pairwise products is right there too, and so are
+        # its
+        # higher derivatives.
         for axis in self.axes:
             x, t = _tree_product(x, t, axis)
         return squeeze(t, self.axes)
 
 
 def _tree_product(x: Any, t: Any, axis: int) -> tuple[Any, Any]:
-    """Product along ``axis``, which stays with size 1, and its tangent."""
+    """The product along ``axis``, which keeps size 1, and its tangent."""
     shape = typeof(x).shape
     n = shape[axis]
     if n == 0:
@@ -143,13 +144,13 @@ ReduceOr = member(_Bitwise, OR, "ReduceOr", "reduce_or", "Bitwise or over ``axes
 
 
 def _split_axes(ctx: Localizer, axes: Sequence[int]) -> tuple[str, ...]:
-    """Mesh axes that split the reduced dimensions of operand 0."""
+    """The mesh axes that split the reduced dimensions of operand 0."""
     return tuple(a for d in axes if ctx.is_split(0, d) for a in ctx.axes(0, d))
 
 
 @dataclass(frozen=True)
 class ReduceXor(_Bitwise):
-    """Bitwise exclusive or over ``axes``. No collective reduces with it: the local results are gathered."""
+    """Bitwise exclusive or over ``axes``. No collective supports it, so the local results are gathered."""
 
     name: ClassVar[str] = "reduce_xor"
     monoid: ClassVar[Monoid] = XOR
@@ -166,7 +167,7 @@ class ReduceXor(_Bitwise):
 
 
 def _exchanging_rule(x: ShapedArray, axes: Sequence[int]) -> ShardingRule:
-    """A reduction's rule where splitting does not leave a partial result but makes ``localize`` exchange data."""
+    """The rule of a reduction for which a split needs an exchange in ``localize``, and leaves no partial result."""
     rule = reduce_rule(x, axes, "sum")
     factors = tuple(type(f)(f.name, f.size, WINDOW if f.kind == REDUCTION else f.kind) for f in rule.factors)
     return ShardingRule(factors, rule.operands, rule.results)
@@ -175,7 +176,8 @@ def _exchanging_rule(x: ShapedArray, axes: Sequence[int]) -> ShardingRule:
 # --- argmax, argmin -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _ArgExtremum(Composite):
-    """Position of the extremum along the one dimension in ``axes``: the first NaN if there is one, else the first."""
+    """Position of the extremum along the single dimension in ``axes``: the first NaN if there is one, else the
+    first."""
 
     axes: tuple[int, ...]
     index_dtype: np.dtype
@@ -197,14 +199,14 @@ class _ArgExtremum(Composite):
         return type(self)(new, self.index_dtype).bind(*args), out
 
     def expand(self, x: Value) -> list[Value]:
-        # Two plain reductions: XLA's CPU code for a reduction of (value, index) pairs is ten times slower.
+        # Two plain reductions: XLA's CPU code for reductions of (value, index) pairs is ten times slower.
         shape = typeof(x).shape
         extremum = self.reduction(self.axes).bind(x)
         positions = iota(self.index_dtype, shape, self.axes[0])
         return [self._least_position(x, extremum, positions)]
 
     def _least_position(self, x: Any, extremum: Any, positions: Any) -> Any:
-        """The least of ``positions`` where ``x`` is the extremum, or NaN."""
+        """The smallest of ``positions`` where ``x`` is the extremum, or NaN."""
         shape = typeof(x).shape
         kept = [d for d in range(len(shape)) if d not in self.axes]
         candidates = select(
@@ -215,7 +217,7 @@ class _ArgExtremum(Composite):
         return ReduceMin(self.axes).bind(candidates)
 
     def before_merging(self, x: Value, groups: Sequence[tuple[int, ...]]) -> list[Value] | None:
-        """In each row of the last of the dimensions, then among the rows, and so on."""
+        """Reduce within each row of the last dimension, then among the rows, and so on."""
         *rest, d = groups[self.axes[0]]
         value, position, size = self.reduction((d,)).bind(x), type(self)((d,), self.index_dtype).bind(x), x.shape[d]
         for d in reversed(rest):
@@ -246,14 +248,14 @@ class _ArgExtremum(Composite):
 
 
 def _is_best(x: Any, best: Any) -> Any:
-    """Where ``x`` equals the extremum, or is NaN (then the extremum is NaN and equals nothing)."""
+    """Whether ``x`` equals the extremum, or is NaN (then the extremum is NaN, which equals nothing)."""
     equal = eq(x, best)
     return or_(equal, ne(x, x)) if dtypes.is_inexact(typeof(x).dtype) else equal
 
 
 @dataclass(frozen=True)
 class ArgMax(_ArgExtremum):
-    """Position of the maximum; the lowest among equal ones."""
+    """Position of the maximum; the first of equal ones."""
 
     name: ClassVar[str] = "argmax"
     reduction: ClassVar[type[Reduction]] = ReduceMax
@@ -261,7 +263,7 @@ class ArgMax(_ArgExtremum):
 
 @dataclass(frozen=True)
 class ArgMin(_ArgExtremum):
-    """Position of the minimum; the lowest among equal ones."""
+    """Position of the minimum; the first of equal ones."""
 
     name: ClassVar[str] = "argmin"
     reduction: ClassVar[type[Reduction]] = ReduceMin

@@ -1,4 +1,4 @@
-"""broadcast_in_dim and reduce_sum, each the other's transpose; iota, whose elements are made where they are needed."""
+"""broadcast_in_dim and reduce_sum, each the other's transpose; iota, whose elements are generated where needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from meshwright.sharding.rule import REDUCTION, WINDOW, ShardingRule, make_rule
 
 @dataclass(frozen=True)
 class BroadcastInDim(Moves):
-    """Operand dimension ``i`` becomes dimension ``broadcast_dimensions[i]``; the others, and sizes 1, repeat."""
+    """Operand dimension ``i`` becomes dimension ``broadcast_dimensions[i]``; others, and those of size 1, are
+    repeated."""
 
     shape: tuple[int, ...]
     broadcast_dimensions: tuple[int, ...]
@@ -86,7 +87,7 @@ class BroadcastInDim(Moves):
 
 
 def broadcast_in_dim(x: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Any:
-    """``x`` repeated to ``shape``: its dimension ``i`` becomes dimension ``broadcast_dimensions[i]``."""
+    """Broadcast ``x`` to ``shape``: its dimension ``i`` becomes dimension ``broadcast_dimensions[i]``."""
     shape = static_indices(shape, "broadcast_in_dim")
     dims = static_indices(broadcast_dimensions, "broadcast_in_dim")
     if typeof(x).shape == shape and dims == tuple(range(len(shape))):
@@ -95,17 +96,17 @@ def broadcast_in_dim(x: Any, shape: Sequence[int], broadcast_dimensions: Sequenc
 
 
 def broadcast_in_any_order(x: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Any:
-    """:func:`broadcast_in_dim` of dimensions that need not increase: ``x`` is transposed first."""
+    """:func:`broadcast_in_dim` with dimensions in any order: ``x`` is transposed first."""
     dims, shape = static_indices(broadcast_dimensions, "broadcast_in_dim"), static_indices(shape, "broadcast_in_dim")
     order = sorted(range(len(dims)), key=dims.__getitem__)
     fits = len(dims) == typeof(x).ndim and set(dims) <= set(range(len(shape)))
-    if order == list(range(len(dims))) or not fits:  # what does not fit is refused as it was written
+    if order == list(range(len(dims))) or not fits:  # errors should show the arguments as given
         return broadcast_in_dim(x, shape, dims)
     return broadcast_in_dim(transpose(x, order), shape, sorted(dims))
 
 
 def put_batch_dim(x: Any, dim: int | None, target: int, size: int) -> Any:
-    """``x`` with its batch dimension at ``target``; repeated along it if it has none."""
+    """``x`` with its batch dimension at ``target``, broadcast along a new one if it has none."""
     if dim is not None:
         return move_dim(x, dim, target)
     shape = typeof(x).shape
@@ -114,13 +115,13 @@ def put_batch_dim(x: Any, dim: int | None, target: int, size: int) -> Any:
 
 
 def broadcast_to_rank_end(x: Any, shape: Sequence[int]) -> Any:
-    """NumPy broadcasting: trailing dimensions align."""
+    """NumPy broadcasting, which aligns trailing dimensions."""
     ndim = typeof(x).ndim
     return broadcast_in_dim(x, shape, range(len(shape) - ndim, len(shape)))
 
 
 def stretched(args: Sequence[Any]) -> Sequence[Any]:
-    """Arrays of one rank in a common shape, dimensions of size 1 repeated; others as they are."""
+    """Broadcast arrays of equal rank to a common shape, repeating dimensions of size 1; others are unchanged."""
     shapes = {getattr(x, "shape", ()) for x in args} - {()}
     if len(shapes) < 2 or len({len(s) for s in shapes}) > 1:
         return args
@@ -162,32 +163,32 @@ class ReduceSum(Linear1):
 
 
 def infer_reduce(name: str, x: ShapedArray, axes: Sequence[int]) -> ShapedArray:
-    """Aval of a reduction over ``axes``."""
+    """The aval of a reduction over ``axes``."""
     if any(not 0 <= d < x.ndim for d in axes) or len(set(axes)) != len(axes):
         raise ShapeError(f"{name}: axes {tuple(axes)} must be different dimensions of shape {x.shape}")
     return x.update(shape=tuple(s for d, s in enumerate(x.shape) if d not in axes))
 
 
 def batch_reduce_axes(axes: Sequence[int], dim: int) -> tuple[tuple[int, ...], int]:
-    """Reduced axes beside a batch dimension, and where that stands in the result."""
+    """Reduced axes after inserting a batch dimension, and the position of that in the result."""
     new = tuple(above(d, dim) for d in axes)
     return new, dim - sum(d < dim for d in new)
 
 
 def axes_before_merging(axes: Sequence[int], groups: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """All dimensions of which the reduced ones are merged."""
+    """All dimensions that are merged into the reduced ones."""
     return tuple(sorted(d for a in axes for d in groups[a]))
 
 
 def reduce_rule(x: ShapedArray, axes: Sequence[int], kind: str) -> ShardingRule:
-    """The rule of a reduction: reduced dimensions leave a partial result."""
+    """The rule of a reduction, in which split reduced dimensions leave a partial result."""
     names = [f"d{d}" for d in range(x.ndim)]
     kinds = {names[d]: REDUCTION for d in axes}
     return make_rule([names], [[n for n in names if n not in kinds]], dict(zip(names, x.shape)), kinds, kind)
 
 
 def emit_reduce(b: Builder, x: Emitted, axes: Sequence[int], region: Region, init: ArrayLike) -> Emitted:
-    """``stablehlo.reduce`` with the region of a binary op, and its identity."""
+    """``stablehlo.reduce`` with the region of a binary op and its identity."""
     scalar = ShapedArray((), b.in_avals[0].dtype)
     return b.op(
         "stablehlo.reduce",
@@ -199,7 +200,7 @@ def emit_reduce(b: Builder, x: Emitted, axes: Sequence[int], region: Region, ini
 
 
 def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
-    """Sum of ``x`` over the dimensions ``axes``, which go; negative ones count from the end."""
+    """Sum ``x`` over the dimensions ``axes``, which are removed; negative ones count from the end."""
     ndim = typeof(x).ndim
     axes = static_indices(axes, "reduce_sum")
     op = ReduceSum(tuple(d + ndim if -ndim <= d < 0 else d for d in axes))
@@ -210,19 +211,19 @@ def reduce_sum(x: Any, axes: Sequence[int]) -> Any:
 
 
 def unbroadcast(ct: Any, aval: ShapedArray) -> Any:
-    """Sum a cotangent down to the shape of an operand that was a scalar beside arrays."""
+    """Sum a cotangent over the shape that a scalar operand was broadcast to."""
     ndim = typeof(ct).ndim
     return ct if ndim == aval.ndim else reduce_sum(ct, range(ndim))
 
 
 def match_shape(x: Any, aval: ShapedArray) -> Any:
-    """A scalar, repeated to ``aval``'s shape; anything else as it is."""
+    """Broadcast a scalar to ``aval``'s shape; other values are unchanged."""
     return x if typeof(x).shape == aval.shape else broadcast_in_dim(x, aval.shape, ())
 
 
 @dataclass(frozen=True)
 class Iota(Op):
-    """Counts 0, 1, 2, … along ``dimension``."""
+    """Counts 0, 1, 2, ... along ``dimension``."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -259,7 +260,7 @@ class Iota(Op):
 
 
 def iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:
-    """Array of ``shape`` that counts along ``dimension``."""
+    """An array of ``shape`` that counts along ``dimension``."""
     sizes, along = static_shape(shape, "iota"), static_index(dimension, "iota")
     return Iota(dtypes.canonical(dtypes.as_dtype(dtype)), sizes, along).bind()
 

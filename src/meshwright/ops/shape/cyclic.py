@@ -1,8 +1,8 @@
-"""Windows of an array that goes on from its end to its start: rotations, and periodic borders.
+"""Windows of an array that wrap around at its end: rotations, and periodic borders.
 
-Programs write them as joined slices of one array (``roll``, ``pad(mode="wrap")``, stencils on a torus). Slice by
-slice, a split dimension would send every piece on its own; seen as one window, tiles stand in a ring, and each device
-sends its neighbour the rows that it lacks, once. (XLA's partitioner knows the rotation by one such window, too.)
+Programs express them as concatenated slices of one array (``roll``, ``pad(mode="wrap")``, stencils on a torus). Along a
+split dimension, each slice would be communicated separately. As one window, tiles form a ring, and each device sends
+the rows its neighbour needs, once. (XLA's partitioner also recognizes rotations as such a window.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
 
 @dataclass(frozen=True)
 class CyclicWindow(Linear1, Composite):
-    """Rows ``start, start + 1, …`` (``length`` of them, modulo the size) along ``dimension``."""
+    """Rows ``start, start + 1, ...`` (``length`` of them, modulo the size) along ``dimension``."""
 
     dimension: int
     start: int
@@ -47,7 +47,7 @@ class CyclicWindow(Linear1, Composite):
         return x.update(shape=(*x.shape[:d], self.length, *x.shape[d + 1 :]))
 
     def pieces(self, size: int) -> Iterator[tuple[int, int]]:
-        """The window as spans ``[low, high)`` of the operand's rows, one after the other."""
+        """The window as consecutive spans ``[low, high)`` of the operand's rows."""
         low, left = self.start, self.length
         while left:
             high = min(low + left, size)
@@ -83,7 +83,7 @@ class CyclicWindow(Linear1, Composite):
         size, rows = ctx.in_avals[0].shape[d], ctx.out_local_shapes[0][d]
         if not ctx.is_uneven(0, d):
             return ctx.fetch_window(x, 0, d, lambda t: first + t * rows, rows, cyclic=True)
-        # The ring is broken where the padding stands: a window for each time around, zero where it is not.
+        # Padding interrupts the ring: use one window per turn, zero where the turn does not reach.
         stop = self.start + self.length
 
         def turn(k: int) -> Any:
@@ -99,7 +99,7 @@ class CyclicWindow(Linear1, Composite):
 
 # --- recognized in programs ---------------------------------------------------------------------------------
 def cyclic_windows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with joined slices of one array, each going on where the one before ended, as one window."""
+    """Turn concatenated slices of one array, each starting where the previous one ended, into one window."""
     inner = jaxpr.jaxpr
     makers: dict[Var, JaxprEqn] = {}
     eqns: list[JaxprEqn] = []
@@ -130,7 +130,8 @@ def _as_window(eqn: JaxprEqn, makers: dict[Var, JaxprEqn]) -> JaxprEqn:
 
 
 def _span(atom: Atom, d: int, makers: dict[Var, JaxprEqn]) -> tuple[Atom, int, int]:
-    """``(array, low, high)`` of a value that is rows of an array along ``d``; of itself if of no other."""
+    """``(array, low, high)`` for a value that is rows of an array along ``d``; otherwise the value itself with all
+    rows."""
     maker = makers.get(atom) if isinstance(atom, Var) else None
     if maker is not None:
         op, (x,) = maker.op, maker.invars

@@ -1,7 +1,7 @@
-"""Values without elements are constants, whatever they are computed of.
+"""Replaces values without elements by constants.
 
-Nothing is sent for them, or computed: what each device gets is as empty, and known. XLA refuses collectives that give
-nothing, a gather along a dimension of size 0, say.
+Nothing is communicated or computed for them, since each device's part is empty, too. XLA refuses some collectives with
+empty results, for example a gather along a dimension of size 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, broadcast_in_d
 
 
 def without_empty(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with empty constants in the place of equations that give nothing; itself where there are none."""
+    """Replace equations that return only empty values by empty constants; returns the same program if there are
+    none."""
     return replaced_in_all(jaxpr, lambda _: _constants)
 
 

@@ -1,13 +1,13 @@
-"""What is computed of the interior of an array, and put back among its borders, in the array's own rows.
+"""Computes interiors of arrays in the rows of the whole array, into which they are put back among borders.
 
-Stencils are written as slices of one array, each shifted by a row, joined element by element, and padded or set into
-the array again. The interior has tiles of its own, which lie askew to the array's: along a split dimension the slices
-would send several rows, and the way back some more, or everything. In rows of the whole array each slice is a shift by
-its distance, of which a neighbour has what a tile lacks; what the border gets by it is not taken.
+Stencils are written as slices of one array, each shifted by a row, combined elementwise, and padded or written into the
+array again. The tiles of the interior are not aligned with those of the array: along a split dimension, the slices
+would communicate several rows, and writing back more rows or everything. In rows of the whole array, each slice is a
+shift, for which neighbours have the rows that a tile lacks; results at the border are discarded.
 
-Slices of padded arrays, and of windows of periodic ones, are shifts in the same way. What is joined of an interior and
-rows at its ends (borders that repeat or reflect the last rows, one-sided differences) is a choice by the number of the
-row, of values that are each computed of shifts.
+Slices of padded arrays, and of windows of periodic ones, are shifts as well. Concatenations of an interior and rows at
+its ends (borders that repeat or reflect the last rows, one-sided differences) become a selection by row number between
+values that are each computed from shifts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice, pad, slice_
 
 
 def interiors(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with interiors in rows of the whole array, and slices of padded arrays as shifts of these."""
+    """The program with interiors computed in rows of the whole array, and slices of padded arrays as shifts."""
     if not any(isinstance(e.op, (Pad, PlacedUpdate, CyclicWindow, Concatenate)) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
     makers, users = producers_of(jaxpr.jaxpr), uses_of(jaxpr.jaxpr)
@@ -41,7 +41,7 @@ def interiors(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     def rewritten(eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
         if eqn.op.holds_jaxprs:
             return in_regions(eqn, interiors)
-        if not eqn.outvars or not all(v.aval.size for v in eqn.outvars):  # no row is in any piece
+        if not eqn.outvars or not all(v.aval.size for v in eqn.outvars):  # empty values have no rows
             return eqn
         if isinstance(eqn.op, Slice):
             new = _of_padded(eqn, makers)
@@ -55,8 +55,8 @@ def interiors(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _of_padded(eqn: JaxprEqn, makers: Mapping[Var, JaxprEqn]) -> JaxprEqn | list[JaxprEqn]:
-    """A slice of a padded array as that array padded and cut, of a periodic window as another window, of a slice as
-    one slice."""
+    """Rewrite a slice of a padded array as a padded and cropped array, of a periodic window as another window, of a
+    slice as one slice."""
     maker = makers.get(eqn.invars[0])  # type: ignore[arg-type]
     op: Any = eqn.op
     if maker is None or any(s != 1 for s in op.strides):
@@ -87,7 +87,7 @@ def _of_padded(eqn: JaxprEqn, makers: Mapping[Var, JaxprEqn]) -> JaxprEqn | list
 def _of_joined(
     eqn: JaxprEqn, makers: Mapping[Var, JaxprEqn], users: Mapping[Var, list[JaxprEqn | None]]
 ) -> JaxprEqn | list[JaxprEqn]:
-    """A slice of joined rows of an array in rows of the array, if it has as many."""
+    """Rewrite a slice of concatenated rows of an array in rows of that array, if the sizes are equal."""
     maker = makers.get(eqn.invars[0])  # type: ignore[arg-type]
     op: Any = eqn.op
     if maker is None or not isinstance(maker.op, Concatenate) or any(s != 1 for s in op.strides):
@@ -100,10 +100,10 @@ def _of_joined(
 
 @dataclass(frozen=True)
 class _Interior:
-    """The rows ``start`` to ``start + size`` of an array of ``shape``, in each dimension; ``value``: what stands there,
-    ``border``: the array, or the scalar, that stands around it; without one, ``value`` is all of the array.
+    """The rows ``start`` to ``start + size`` of an array of ``shape``, in each dimension. ``value`` is the interior,
+    ``border`` the array, or the scalar, around it; without a border, ``value`` is the whole array.
 
-    With ``place``, it is the interior of a few rows only (a border that is set), which begin there in ``border``.
+    With ``place``, it is the interior of only a few rows (a border that is set), which begin there in ``border``.
     """
 
     shape: tuple[int, ...]
@@ -118,18 +118,18 @@ class _Interior:
 
     @property
     def cut(self) -> list[int]:
-        """The dimensions in which it is less than the array."""
+        """The dimensions in which it is smaller than the array."""
         return [d for d, (n, whole) in enumerate(zip(self.size, self.shape)) if n != whole]
 
     @property
     def along(self) -> list[int]:
-        """The dimensions in which an array of these rows is as large."""
+        """The dimensions in which an array with these rows has all rows of the whole array."""
         place = self.place or (0,) * len(self.shape)
         border = self.border.aval.shape if self.border is not None and self.place else self.shape
         return [d for d, (n, whole) in enumerate(zip(self.shape, border)) if n == whole and not place[d]]
 
     def joined(self, whole: _Whole) -> Any:
-        """The array, in its own rows."""
+        """The array, computed in its own rows."""
         value = whole.value(self.value, self.start)
         if self.place is not None and isinstance(self.border, Var):
             rows = tuple((at, at + n) for at, n in zip(self.start, self.size))
@@ -137,7 +137,7 @@ class _Interior:
         return value if self.border is None else select(self.inside(), value, whole.around(self.border))
 
     def inside(self) -> Any:
-        """Where the interior is."""
+        """The mask of the interior."""
 
         def along(d: int) -> Any:
             row, first = iota(np.int32, (self.shape[d],), 0), self.start[d]
@@ -148,7 +148,7 @@ class _Interior:
 
 
 def _interior(eqn: JaxprEqn) -> _Interior | None:
-    """What an equation puts among borders, if that is the larger part of the result."""
+    """The interior that an equation puts among borders, if it is the larger part of the result."""
     shape = eqn.outvars[0].aval.shape
     if isinstance(eqn.op, Concatenate):
         most = max(a.aval.shape[eqn.op.dimension] for a in eqn.invars)
@@ -174,7 +174,7 @@ def _interior(eqn: JaxprEqn) -> _Interior | None:
 
 
 def _few_rows(eqn: JaxprEqn, few: Sequence[int]) -> _Interior | None:
-    """What is set into a few rows, all of which but their ends it fills."""
+    """The interior of an update that fills a few rows except for their ends."""
     (border, value), at = eqn.invars, eqn.op.place  # type: ignore[attr-defined]
     size, whole = value.aval.shape, border.aval.shape
     shape = tuple(size[d] if d in few else n for d, n in enumerate(whole))
@@ -184,12 +184,12 @@ def _few_rows(eqn: JaxprEqn, few: Sequence[int]) -> _Interior | None:
     return _Interior(shape, start, value, border, tuple(n if d in few else 0 for d, n in enumerate(at)))
 
 
-#: an array, and where its first rows stand in the whole
+#: an array, and the position of its first rows in the whole
 _Shift = tuple[Var, tuple[int, ...]]
 
 
 class _Whole:
-    """Makes equations in the rows of an array of ``shape``."""
+    """Records equations in the rows of an array of ``shape``."""
 
     def __init__(
         self,
@@ -199,19 +199,20 @@ class _Whole:
         along: Sequence[int] | None = None,
     ) -> None:
         self.shape, self.makers, self.users = shape, makers, users
-        #: the dimensions in which arrays that it is made of have as many rows
+        #: the dimensions in which source arrays must have the same number of rows
         self.along = range(len(shape)) if along is None else along
         self.trace = JaxprTrace()
         self.leaves: dict[Var, Any] = {}
         self.values: dict[_Shift, Any] = {}
 
     def equations(self, eqn: JaxprEqn, make: Callable[[_Whole], Any]) -> JaxprEqn | list[JaxprEqn]:
-        """Those that make the result of an equation in this way; the equation itself where no array has these rows."""
+        """The equations that compute an equation's result by ``make``; the equation itself if no array has these
+        rows."""
         with set_trace(self.trace), source.at(eqn.source):
             closed = self.trace.finish([make(self)])
         if not any(self.is_of(v.aval.shape) for v in self.leaves):
             return eqn
-        if not closed.jaxpr.eqns:  # the array itself
+        if not closed.jaxpr.eqns:  # the result is the array itself
             return eqn.replace(
                 op=Slice((0,) * len(self.shape), self.shape, (1,) * len(self.shape)), invars=[*self.leaves]
             )
@@ -229,13 +230,13 @@ class _Whole:
         return len(shape) == len(self.shape) and all(shape[d] == self.shape[d] for d in self.along)
 
     def leaf(self, var: Var) -> Any:
-        """A value as it is given."""
+        """A value of the program as a parameter of the trace."""
         if var not in self.leaves:
             self.leaves[var] = self.trace.new_arg(var.aval)
         return self.leaves[var]
 
     def maker(self, atom: Var) -> JaxprEqn | None:
-        """The equation that makes a value which is made again in rows of the whole, or None of one that is placed."""
+        """The equation of a value that is recomputed in rows of the whole; None if the value is placed instead."""
         eqn = self.makers.get(atom)
         if eqn is None or len(eqn.outvars) != 1:
             return None
@@ -255,8 +256,8 @@ class _Whole:
         return None
 
     def is_made_once(self, atom: Var) -> bool:
-        """Whether a value is computed no more often in rows of the whole: one equation uses it, or small parts, which
-        may be joined to it."""
+        """Whether recomputing a value in rows of the whole does not duplicate work: one equation uses it, or only small
+        parts of it, possibly concatenated with it."""
 
         def takes_little(user: JaxprEqn | None) -> bool:
             return user is not None and isinstance(user.op, Slice) and 2 * user.outvars[0].aval.size <= atom.aval.size
@@ -266,7 +267,7 @@ class _Whole:
         return len(users) == 1 or not others or [user and type(user.op) for user in others] == [Concatenate]
 
     def value(self, atom: Atom, start: tuple[int, ...]) -> Any:
-        """A value in rows of the whole, of which ``start`` are those where its first rows stand; anything around it."""
+        """A value in rows of the whole, with its first rows at ``start``; the rows around it are arbitrary."""
         if isinstance(atom, Literal):
             return atom.val
         if (atom, start) not in self.values:
@@ -289,7 +290,7 @@ class _Whole:
             return op.bind(*[self.value(a, start) for a in eqn.invars])
 
     def placed(self, var: Var, start: tuple[int, ...]) -> Any:
-        """A value as it is given, where it stands."""
+        """A value of the program, padded or cropped to its position."""
         x, shape = self.leaf(var), var.aval.shape
         config = [(at, whole - at - n, 0) for at, n, whole in zip(start, shape, self.shape)] if shape else []
         if config and all(max(lo, hi) <= 0 for lo, hi, _ in config):
@@ -297,8 +298,8 @@ class _Whole:
         return pad(x, scalar_like(0, x), config) if any(map(any, config)) else x
 
     def chosen(self, eqn: JaxprEqn, start: tuple[int, ...]) -> Any:
-        """What is joined: in each row the piece that stands there. A few rows for which an array would have to be
-        shifted once more are taken where they are, and put in their places."""
+        """A concatenation as a selection between its pieces by row. A few rows for which an array would have to be
+        shifted once more are read where they are, and put in place."""
         d: int = eqn.op.dimension  # type: ignore[attr-defined]
         pieces = list(self.pieces(eqn, start))
         known = self.shifts(*max(pieces, key=lambda piece: piece[0].aval.shape[d]))
@@ -315,8 +316,8 @@ class _Whole:
         return value
 
     def row(self, atom: Atom, start: tuple[int, ...], d: int, known: set[_Shift]) -> Any:
-        """A piece as rows of the whole along dimension ``d``, of arrays shifted as is known; None if it is not of such,
-        or more than it would be shifted by."""
+        """A piece as rows of the whole along dimension ``d``, computed from arrays with known shifts; None if it uses
+        others, or has more rows than the shift."""
         eqn = self.maker(atom) if isinstance(atom, Var) else None
         if eqn is None:
             return None
@@ -338,7 +339,7 @@ class _Whole:
         return None if any(part is None for part in parts) else eqn.op.bind(*parts)
 
     def pieces(self, eqn: JaxprEqn, start: tuple[int, ...]) -> Iterator[tuple[Atom, tuple[int, ...]]]:
-        """The pieces of what is joined that stand in rows of the whole, and where each of them begins."""
+        """The pieces of a concatenation that overlap the rows of the whole, with the positions where they begin."""
         d: int = eqn.op.dimension  # type: ignore[attr-defined]
         at = start[d]
         for atom in eqn.invars:
@@ -348,7 +349,7 @@ class _Whole:
             at = end
 
     def shifts(self, atom: Atom, start: tuple[int, ...]) -> set[_Shift]:
-        """The arrays that a value is made of in rows of the whole, and where each stands for it."""
+        """The arrays from which a value is computed in rows of the whole, with their positions."""
         if isinstance(atom, Literal) or not atom.aval.shape:
             return set()
         eqn = self.maker(atom)
@@ -365,6 +366,6 @@ class _Whole:
         return set().union(*(self.shifts(a, start) for a in eqn.invars))
 
     def around(self, border: Atom) -> Any:
-        """An array of these rows, or of a scalar in all of them."""
+        """A border as an array with these rows; a scalar is broadcast."""
         value = self.value(border, (0,) * border.aval.ndim)
         return value if border.aval.shape else broadcast_in_dim(value, self.shape, ())

@@ -1,10 +1,10 @@
-"""Sums of arrays with zeros around them, each elsewhere: joined arrays.
+"""Turns sums of zero-padded arrays at disjoint positions into concatenations.
 
 Derivatives of slices are such sums: of a fused projection that is split into gate and up, or query, key and value, each
-cotangent is padded to the whole, and all are added. Joined, nothing is added, and along a split dimension the rows move
-in one redistribution. So are those of rotations, which are rotations again: of several, as stencils on a torus have,
-the cotangents are added one after another, and each takes its own from the sum. At most one of what is joined is not
-zero, so nothing is rounded in another way; the sign of a zero may differ: ``-0 + 0`` is ``0``.
+cotangent is padded to the full size, and all are added. As a concatenation nothing is added, and along a split
+dimension the rows move in one redistribution. This also covers derivatives of rotations, which are rotations: of
+several, as in stencils on a torus, each cotangent takes its rows from the sum. At most one term is nonzero at each
+position, so rounding does not change; only the sign of a zero may differ: ``-0 + 0`` is ``0``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from meshwright.ops.shape.slice_pad import Concatenate, Pad
 
 
 class _Rows(NamedTuple):
-    """An array that stands in rows ``[low, high)``, among zeros."""
+    """An array at rows ``[low, high)``, among zeros."""
 
     low: int
     high: int
@@ -31,14 +31,14 @@ class _Rows(NamedTuple):
 
 
 class _Padded(NamedTuple):
-    """An array padded with zeros, at the ends of ``dim``."""
+    """An array padded with zeros at the ends of ``dim``."""
 
     dim: int
     rows: _Rows
 
 
 def joined_pads(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with padded arrays of a sum that fill a dimension together as joined arrays."""
+    """Turn padded arrays in a sum that together fill a dimension into concatenations."""
     if sum(isinstance(e.op, Pad) for e in all_eqns(jaxpr.jaxpr)) < 2:
         return jaxpr
     sums, zeros = _Sums(jaxpr.jaxpr), zeros_of(jaxpr)
@@ -54,7 +54,7 @@ def joined_pads(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 class _Sums:
-    """The sums of a jaxpr, with what is padded in them."""
+    """The sums in a jaxpr, with their padded terms."""
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.users = uses_of(jaxpr)
@@ -62,7 +62,7 @@ class _Sums:
         self.padded: dict[Atom, _Padded] = {}
 
     def joined(self, eqn: JaxprEqn) -> JaxprEqn | list[JaxprEqn]:
-        """An addition; where it is the last of its sum, the sum with what fills a dimension joined."""
+        """An addition. If it is the last of its sum: the sum, with terms that fill a dimension concatenated."""
         (out,) = eqn.outvars
         user = self.users[out][0] if self._once(out) else None
         if user is not None and user.op == add:
@@ -84,7 +84,7 @@ class _Sums:
         return [*eqns[:-1], eqns[-1].replace(outvars=[out])]
 
     def _terms(self, eqn: JaxprEqn) -> list[Atom]:
-        """What is added by an addition and those that are for it alone, in order."""
+        """The terms of an addition, including those of additions used only by it, in order."""
         terms, left = [], list(eqn.invars[::-1])
         while left:
             atom = left.pop()
@@ -98,7 +98,7 @@ class _Sums:
         return isinstance(atom, Var) and len(self.users.get(atom, ())) == 1
 
     def _fillings(self, terms: Sequence[Atom]) -> list[list[Atom]]:
-        """Padded terms that fill a dimension together, each in one of the lists, by their rows."""
+        """Lists of padded terms that together fill a dimension, ordered by rows."""
         left = [t for t in dict.fromkeys(terms) if t in self.padded and self._once(t)]
         fillings = []
         for first in list(left):
@@ -117,7 +117,7 @@ class _Sums:
 
 
 def _made(at: JaxprEqn, op: Op, operands: Sequence[Atom], eqns: list[JaxprEqn]) -> Var:
-    """The result of an equation that is added to ``eqns``."""
+    """The result of a new equation, appended to ``eqns``."""
     result = Var(op.infer(*(a.aval for a in operands)))
     eqns.append(at.replace(op=op, invars=operands, outvars=[result]))
     return result
@@ -133,12 +133,12 @@ def zeros_of(jaxpr: ClosedJaxpr) -> set[Atom]:
 
 
 def is_zero(atom: Atom, zeros: Container[Atom]) -> bool:
-    """Whether a scalar is zero, and not minus zero: a literal, or one of ``zeros``."""
+    """Whether a scalar, a literal or one of ``zeros``, is positive zero."""
     return is_zero_value(atom.val) if isinstance(atom, Literal) else atom in zeros
 
 
 def is_zero_value(value: Any) -> bool:
-    """Whether a number is zero, and not minus zero; no traced value is known to be, nor one that is not here."""
+    """Whether a number is known to be positive zero; false for tracers and values on other processes."""
     array = known_values(value)
     if array is None:
         return False
@@ -146,7 +146,7 @@ def is_zero_value(value: Any) -> bool:
 
 
 def _padded(eqn: JaxprEqn, zeros: Container[Atom]) -> _Padded | None:
-    """An array padded with zeros at the ends of one dimension."""
+    """The padded array if an equation pads with zeros at the ends of one dimension."""
     x, value = eqn.invars
     changed = [d for d, config in enumerate(eqn.op.padding_config) if config != (0, 0, 0)]  # type: ignore[attr-defined]
     if len(changed) != 1 or not is_zero(value, zeros):

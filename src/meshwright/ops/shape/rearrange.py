@@ -1,4 +1,4 @@
-"""Ops that only rearrange: reshape, transpose, squeeze, expand_dims, reverse; and copies."""
+"""Ops that only rearrange elements: reshape, transpose, squeeze, expand_dims, reverse; and copies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from meshwright.sharding.rule import REPLICATED, WINDOW, SentTimes, ShardingRule
 
 
 def move_dim(x: Any, source: int, target: int) -> Any:
-    """``x`` with dimension ``source`` at position ``target``, the others in order."""
+    """Move dimension ``source`` of ``x`` to position ``target``, keeping the order of the others."""
     if source == target:
         return x
     order = [d for d in range(typeof(x).ndim) if d != source]
@@ -30,18 +30,18 @@ def move_dim(x: Any, source: int, target: int) -> Any:
 
 
 def not_last(x: Any, dim: int) -> tuple[Any, int]:
-    """``x`` and its batch dimension, which has gone before the last dimension if it was the last."""
+    """``x`` and its batch dimension, which is moved before the last dimension if it was last."""
     last = typeof(x).ndim - 1
     return (move_dim(x, last, last - 1), last - 1) if dim == last else (x, dim)
 
 
 def above(dim: int, batch_dim: int) -> int:
-    """Position of dimension ``dim`` once a batch dimension stands at ``batch_dim``."""
+    """The position of dimension ``dim`` after a batch dimension is inserted at ``batch_dim``."""
     return dim + (dim >= batch_dim)
 
 
 class Linear1(Op):
-    """Base of ops with one operand, linear in it, whose tangent goes the same way."""
+    """Base class of ops that are linear in their one operand, whose tangent is transformed in the same way."""
 
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
 
@@ -50,14 +50,14 @@ class Linear1(Op):
 
 
 class Moves(Linear1):
-    """Base of those that only move elements, be they numbers or keys."""
+    """Base class of ops that only move elements, numbers or keys."""
 
     moves_only: ClassVar[bool] = True
     takes_keys: ClassVar[bool] = True
 
 
 class Unchanged(Linear1):
-    """Base of those whose result is the operand."""
+    """Base class of ops that return the operand."""
 
     moves_only: ClassVar[bool] = True
 
@@ -73,9 +73,9 @@ class Unchanged(Linear1):
 
 # --- reshape ------------------------------------------------------------------------------------------------
 def reshape_groups(src: Sequence[int], dst: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Smallest groups of neighbouring dimensions of ``src`` and ``dst`` with equal products, in order.
+    """The smallest groups of consecutive dimensions of ``src`` and ``dst`` with equal products, in order.
 
-    Dimensions of size 1 form groups of their own, with nothing on the other side.
+    Dimensions of size 1 are groups of their own, with nothing on the other side.
     """
     groups: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     i = j = 0
@@ -106,7 +106,7 @@ def reshape_groups(src: Sequence[int], dst: Sequence[int]) -> list[tuple[tuple[i
 
 @dataclass
 class _Cutting:
-    """The dimensions of one side of a reshape group, being cut into factors from the major end."""
+    """The dimensions of one side of a reshape group, being divided into factors from the major end."""
 
     sizes: list[int]
     parts: list[list[str]]
@@ -116,7 +116,7 @@ class _Cutting:
         self.left = self.sizes[0]
 
     def cut(self, size: int, name: str) -> None:
-        """Take a factor off the present dimension; move on when nothing is left of it."""
+        """Split a factor off the current dimension; go to the next one if nothing of it is left."""
         self.parts[self.at].append(name)
         self.left //= size
 
@@ -126,16 +126,16 @@ class _Cutting:
             self.left = self.sizes[self.at]
 
     def rest(self) -> list[tuple[int, int]]:
-        """What has not been cut: (dimension, size)."""
+        """The remainder, as (dimension, size)."""
         remaining = [(self.at, self.left)] if self.left > 1 else []
         return remaining + [(i, n) for i, n in enumerate(self.sizes) if i > self.at]
 
 
 def reshape_rule(src: Sequence[int], dst: Sequence[int]) -> ShardingRule:
-    """Factors of a reshape: a dimension that splits or merges is made of several, major first.
+    """The factors of a reshape: a dimension that is split or merged consists of several factors, major first.
 
-    Where boundaries do not nest (``[6, 4]`` to ``[8, 3]``), greatest common divisors split off the major parts that do;
-    the rest are factors that cannot be split.
+    If boundaries do not nest (``[6, 4]`` to ``[8, 3]``), greatest common divisors split off the major parts that do;
+    the remainders are factors that cannot be split.
     """
     if 0 in src:
         return make_rule([[None] * len(src)], [[None] * len(dst)], {})
@@ -166,7 +166,7 @@ def reshape_rule(src: Sequence[int], dst: Sequence[int]) -> ShardingRule:
 
 @dataclass(frozen=True)
 class Reshape(Moves):
-    """Elements in row-major order under a new shape."""
+    """The elements, in row-major order, in a new shape."""
 
     new_sizes: tuple[int, ...]
     name: ClassVar[str] = "reshape"
@@ -211,8 +211,8 @@ class Reshape(Moves):
 
 @dataclass(frozen=True)
 class ReshapeRows(Reshape):
-    """A reshape that cuts one dimension into several, or joins several into one, where tiles do not match: the tiles
-    are split by rows of the first of the several, and every device fetches the elements of its own."""
+    """A reshape of one dimension into several, or several into one, whose tiles do not match: tiles are split by rows
+    of the first of the several dimensions, and every device fetches the elements of its own."""
 
     name: ClassVar[str] = "reshape_rows"
 
@@ -233,10 +233,10 @@ class ReshapeRows(Reshape):
         local = ctx.out_local_shapes[0]
         if ctx.is_split(0, d):
             rows = local[d]
-            if ins == 1:  # a row of the result is several elements
+            if ins == 1:  # a row of the result consists of several elements
                 per_row = math.prod(self.new_sizes[d + 1 : d + outs])
                 x = ctx.fetch_window(x, 0, d, lambda t: t * rows * per_row, rows * per_row)
-            else:  # an element of the result is a part of a row
+            else:  # an element of the result is part of a row
                 per_row = math.prod(ctx.in_avals[0].shape[d + 1 : d + ins])
                 tiles = range(ctx.num_tiles(0, d))
                 first = [t * rows // per_row for t in tiles]
@@ -249,7 +249,8 @@ class ReshapeRows(Reshape):
 
 
 def regrouped(src: Sequence[int], dst: Sequence[int]) -> tuple[int, int, int] | None:
-    """``(d, m, n)`` if the ``m`` dimensions from ``d`` on become ``n``, one of which is 1, and all others stay."""
+    """``(d, m, n)`` if the ``m`` dimensions from ``d`` on become ``n``, where m or n is 1, and all others stay the
+    same."""
     d = 0
     while d < min(len(src), len(dst)) and src[d] == dst[d]:
         d += 1
@@ -261,7 +262,7 @@ def regrouped(src: Sequence[int], dst: Sequence[int]) -> tuple[int, int, int] | 
 
 
 def _positions(src: Sequence[int], dst: Sequence[int], dim: int, before: int) -> list[int]:
-    """Where in ``dst`` a batch dimension that stands before ``src[dim]`` can stand without moving data."""
+    """The positions in ``dst`` to which a batch dimension before ``src[dim]`` can go without moving data."""
     fits = [q for q in range(len(dst) + 1) if math.prod(dst[:q]) == before]
     if not fits or math.prod(src) == 0:
         return []
@@ -272,16 +273,16 @@ def _positions(src: Sequence[int], dst: Sequence[int], dim: int, before: int) ->
 
 
 def reshape(x: Any, shape: Sequence[int]) -> Any:
-    """``x`` with its elements, in row-major order, under ``shape``."""
+    """Reshape ``x``, in row-major order, to ``shape``."""
     shape = static_indices(shape, "reshape")
     return x if typeof(x).shape == shape else Reshape(shape).bind(x)
 
 
 def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
-    """``array`` without its ``dimensions``, each of which must have size 1; negative ones count from the end.
+    """Remove ``dimensions``, each of which must have size 1; negative ones count from the end.
 
     Raises:
-      ShapeError: a dimension that does not exist, is named twice, or has another size.
+      ShapeError: a dimension is out of range, repeats, or has another size.
 
     Example:
       >>> lax.squeeze(jnp.array([[[3], [5]]]), (0, -1)).tolist()
@@ -301,12 +302,12 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
 
 
 def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
-    """``array`` with dimensions of size 1 put in, so that they stand at ``dimensions`` of the result.
+    """Insert dimensions of size 1 so that they are at ``dimensions`` of the result.
 
     Negative ones count from the end of the result.
 
     Raises:
-      ShapeError: dimensions that do not exist in the result, or are named twice.
+      ShapeError: a dimension is out of range for the result, or repeats.
 
     Example:
       >>> lax.expand_dims(jnp.array([[1, 2, 3], [4, 5, 6]]), (0, -1)).shape
@@ -328,7 +329,7 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
 
 @dataclass(frozen=True)
 class Squeeze(Moves):
-    """Without some dimensions of size 1."""
+    """Removes dimensions of size 1."""
 
     dimensions: tuple[int, ...]
     name: ClassVar[str] = "squeeze"
@@ -380,7 +381,7 @@ class Transpose(Moves):
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         (x,), (dim,) = args, dims
-        # The batch dimension goes where the dimension behind it goes.
+        # The batch dimension keeps its position before the dimension that follows it.
         out = self.permutation.index(dim) if dim < len(self.permutation) else len(self.permutation)  # type: ignore
         new = [above(d, dim) for d in self.permutation]  # type: ignore[arg-type]
         new.insert(out, dim)  # type: ignore[arg-type]
@@ -398,7 +399,7 @@ class Transpose(Moves):
 
 
 def transpose(operand: Any, permutation: Sequence[int]) -> Any:
-    """``operand`` with its dimensions in another order: dimension ``i`` of the result is its ``permutation[i]``.
+    """Permute the dimensions of ``operand``: dimension ``i`` of the result is its dimension ``permutation[i]``.
 
     Raises:
       ShapeError: ``permutation`` does not name each dimension once.
@@ -414,13 +415,13 @@ def transpose(operand: Any, permutation: Sequence[int]) -> Any:
 
 # --- reverse ------------------------------------------------------------------------------------------------
 def _from_the_end(size: int, rows: int) -> Callable[[int], int]:
-    """Tile t of a reversed array holds the reverse of rows [size - (t + 1) rows, size - t rows): where these start."""
+    """The start of tile t of a reversed array, which holds the reverse of rows [size - (t + 1) rows, size - t rows)."""
     return lambda tile: size - (tile + 1) * rows
 
 
 @dataclass(frozen=True)
 class Rev(Linear1):
-    """Reversed along ``dimensions``."""
+    """Reverses the elements along ``dimensions``."""
 
     dimensions: tuple[int, ...]
     name: ClassVar[str] = "rev"
@@ -460,10 +461,10 @@ class Rev(Linear1):
 
 
 def rev(operand: Any, dimensions: Sequence[int]) -> Any:
-    """``operand`` with the order of its elements reversed along ``dimensions``.
+    """Reverse the order of elements of ``operand`` along ``dimensions``.
 
     Raises:
-      ShapeError: a dimension that does not exist, or is named twice.
+      ShapeError: a dimension is out of range, or repeats.
 
     Example:
       >>> lax.rev(jnp.array([[1, 2, 3], [4, 5, 6]]), (1,)).tolist()

@@ -1,7 +1,7 @@
-"""Rows of arrays put together anew along one dimension.
+"""Arrays assembled from rows of other arrays along one dimension.
 
-That is what siblings and chains of slices, concatenations, paddings and rotations are together. Programs do not write
-it. The partitioner puts it in where a dimension is in tiles and one plan for the whole map sends less than one for each
+This is what trees of slices, concatenations, paddings and rotations compute together. Programs do not contain the op.
+The partitioner inserts it where a dimension is split and one plan for the whole map communicates less than one per
 equation (:mod:`meshwright.spmd.partition.moves`).
 """
 
@@ -28,7 +28,7 @@ from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
 
 @dataclass(frozen=True)
 class RowMoves(Composite):
-    """``map`` applied along ``dimension``: each result is rows of the operands, and zeros."""
+    """``map`` applied along ``dimension``: each result consists of rows of the operands, and zeros."""
 
     dimension: int
     map: RowMap

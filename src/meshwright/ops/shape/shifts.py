@@ -1,9 +1,9 @@
-"""Shifts of one array in several dimensions, as one exchange.
+"""Several shifts of one array, in several dimensions, as one exchange.
 
-A stencil with corners (nine points of a plane) takes what lies next to a tile along both dimensions; one of higher
-order takes several rows. Shift by shift, each would fetch rows of its own, and then columns of each of these. Together
-they are windows of a tile with a rim: rows are fetched first, then columns of the tile with these rows, so that corners
-come along with the columns. Programs do not write it; it is made of paddings that shift an array.
+A stencil with corners (nine points of a plane) reads elements next to a tile along both dimensions; one of higher order
+reads several rows. Separately, each shift would fetch rows, and then columns of the result. Together they are windows
+of a tile with a halo: rows are fetched first, then columns of the tile with these rows, so that the columns include the
+corners. Programs do not contain the op; it replaces paddings that shift an array.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from meshwright.ops.shape.rearrange import Linear1
 from meshwright.ops.shape.slice_pad import Pad, pad, slice_in_dim
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
 
-#: rows down along each dimension
+#: number of rows down along each dimension
 Shift = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Shifts(Linear1, Composite):
-    """The operand shifted by each of ``shifts``; what comes in at its ends is zero."""
+    """The operand shifted by each of ``shifts``, filled with zeros."""
 
     shifts: tuple[Shift, ...]
     name: ClassVar[str] = "shifts"
@@ -78,7 +78,7 @@ class Shifts(Linear1, Composite):
         return results
 
     def _above(self, dim: int) -> int:
-        """How many rows above a tile are seen in it."""
+        """The number of rows above a tile that are needed."""
         return max(0, *(s[dim] for s in self.shifts))
 
 
@@ -92,7 +92,7 @@ def _shifted(x: Any, shift: Sequence[int]) -> Any:
 
 # --- recognized in programs ---------------------------------------------------------------------------------
 def joined_shifts(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with shifts of one array as one, where they see the same rows."""
+    """Combine shifts of one array that need the same rows."""
     if not any(isinstance(e.op, Pad) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
     zeros = zeros_of(jaxpr)
@@ -119,7 +119,7 @@ def joined_shifts(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _overlap(shifts: Sequence[Shift]) -> bool:
-    """Whether some are along several dimensions, or by several distances the same way."""
+    """Whether some shift is along several dimensions, or several shifts are in the same direction."""
     ways = {(d, by > 0, by) for shift in shifts for d, by in enumerate(shift) if by}
     return any(sum(map(bool, s)) > 1 for s in shifts) or len({(d, down) for d, down, _ in ways}) < len(ways)
 
@@ -129,7 +129,7 @@ def _of(eqn: JaxprEqn) -> Shift:
 
 
 def _shift(eqn: JaxprEqn, zeros: Container[Atom]) -> Shift | None:
-    """By how much an equation shifts an array, if that is all it does."""
+    """The distances by which an equation shifts an array, if it does nothing else."""
     if not isinstance(eqn.op, Pad) or not isinstance(eqn.invars[0], Var) or not is_zero(eqn.invars[1], zeros):
         return None
     config = zip(eqn.op.padding_config, eqn.invars[0].aval.shape)

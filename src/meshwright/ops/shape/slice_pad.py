@@ -1,4 +1,4 @@
-"""slice and pad, each the other's transpose; concatenate, whose transpose slices."""
+"""slice and pad, each the other's transpose; concatenate, whose transpose is slices."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _insert(values: Sequence[Any], dim: int, value: Any) -> tuple[Any, ...]:
 
 
 def _shown(size: int, start: int, limit: int, stride: int) -> Shown:
-    """What a slice shows of a dimension."""
+    """The part of a dimension in a slice."""
     return Shown(size, -(-(limit - start) // stride), -start, stride)
 
 
 @dataclass(frozen=True)
 class Slice(Moves):
-    """Elements ``start, start + stride, … < limit`` of each dimension."""
+    """Elements ``start, start + stride, ... < limit`` of each dimension."""
 
     start_indices: tuple[int, ...]
     limit_indices: tuple[int, ...]
@@ -77,7 +77,7 @@ class Slice(Moves):
         triples = zip(self.start_indices, self.limit_indices, self.strides)
         for name, size, rows, (a, b, s) in zip(names, x.shape, out.shape, triples):
             one = size > 1 and rows == 1
-            # One row is not worth splitting: the device that has it gives it to all, as a masked sum.
+            # A single row is not worth splitting: the device that has it sends it to all, as a masked sum.
             outs.append(None if one else name)
             if (a, b, s) != (0, size, 1):
                 kinds[name] = REDUCTION if one else WINDOW
@@ -100,7 +100,7 @@ class Slice(Moves):
             else:
                 windows.append((d, _shown(size, a, limit[d], s)))
                 start[d], limit[d], strides[d] = 0, rows, 1
-        # What is not wanted is not sent.
+        # Crop first, so that unused rows are not sent.
         x = slice_(x, start, limit, strides)
         for d, shown in windows:
             x = ctx.fetch_shown(x, 0, d, shown)
@@ -121,13 +121,13 @@ class Slice(Moves):
 def slice_(
     operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None
 ) -> Any:
-    """The elements ``start, start + stride, ... < limit`` of each dimension of ``operand``.
+    """Elements ``start, start + stride, ... < limit`` of each dimension of ``operand``.
 
-    The three sequences have one entry a dimension; all strides are 1 unless they are given. Nothing is moved inside:
-    the window must lie in the operand.
+    The three sequences have one entry per dimension; strides default to 1. Positions are not clamped: the window must
+    be inside the operand.
 
     Raises:
-      ShapeError: sequences of other lengths, windows that are not inside the operand, or strides that are not positive.
+      ShapeError: sequences have other lengths, the window is not inside the operand, or strides are not positive.
 
     Example:
       >>> lax.slice(jnp.arange(12).reshape(3, 4), (1, 0), (3, 4), (1, 2)).tolist()
@@ -142,10 +142,10 @@ def slice_(
 
 
 def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0) -> Any:
-    """``operand[start_index:limit_index:stride]`` along ``axis``; None is an end, negative indices count from it.
+    """``operand[start_index:limit_index:stride]`` along ``axis``; None means the end, negative indices count from it.
 
     Raises:
-      ShapeError: an axis that does not exist, indices that are not inside it, or a stride that is not positive.
+      ShapeError: the axis or indices are out of range, or the stride is not positive.
 
     Example:
       >>> lax.slice_in_dim(jnp.arange(12).reshape(3, 4), -2, None, axis=1).tolist()
@@ -189,8 +189,9 @@ class Pad(Op):
 
     def transpose(self, ct: Any, x: Any, value: Any) -> Cotangents:
         aval = x.aval if isinstance(x, Linear) else typeof(x)
-        # What of the result came from the operand: every step-th row from its first. Where padding has cut, zeros are
-        # put back, and what it added is cut, before.
+        # The rows of the result that come from the operand are every step-th row from its first. Where padding cropped,
+        # zeros are
+        # restored; what it added is cropped first.
         cuts = [min(lo, hi) < 0 for lo, hi, _ in self.padding_config]
         undone = [(-lo, -hi, 0) if cut else (0, 0, 0) for (lo, hi, _), cut in zip(self.padding_config, cuts)]
         first = [0 if cut else lo for (lo, *_), cut in zip(self.padding_config, cuts)]
@@ -207,7 +208,7 @@ class Pad(Op):
         (x, value), (dx, dv) = args, dims
         if dv is None:
             return Pad(_insert(self.padding_config, dx, (0, 0, 0))).bind(x, value), dx  # type: ignore[arg-type]
-        # Different padding values: pad with a mask and choose.
+        # Different padding values: pad with a mask and select.
         if dx is None:
             x, dx = broadcast_in_dim(x, (axis.size, *typeof(x).shape), range(1, typeof(x).ndim + 1)), 0
         config = _insert(self.padding_config, dx, (0, 0, 0))
@@ -219,7 +220,7 @@ class Pad(Op):
     def sharding_rule(self, x: ShapedArray, value: ShapedArray) -> ShardingRule:
         names = [f"d{d}" for d in range(x.ndim)]
         padded = {n: sum(map(abs, config)) > 0 for n, config in zip(names, self.padding_config)}
-        # One row is not worth splitting: every device has it, and puts it in its tile where it belongs there.
+        # A single row is not worth splitting: it is replicated, and the device whose tile it belongs to writes it.
         ins = [None if padded[n] and size == 1 else n for n, size in zip(names, x.shape)]
         out = self.infer(x, x.update(shape=()))
         kinds = {n: WINDOW for n in names if padded[n]}
@@ -232,7 +233,7 @@ class Pad(Op):
         return make_rule([ins, []], [names], dict(zip(names, map(max, x.shape, out.shape))), kinds, passes=passes)
 
     def _shown(self, dim: int, x: ShapedArray, out: ShapedArray) -> Shown:
-        """What it shows of a dimension: row r of the result shows row (r - low) / step where that is whole."""
+        """The part of a dimension in the result: row r shows row (r - low) / step if that is an integer."""
         low, _, inner = self.padding_config[dim]
         return Shown(x.shape[dim], out.shape[dim], low, step=inner + 1)
 
@@ -242,7 +243,7 @@ class Pad(Op):
             kept = ctx.in_avals[0].shape[d] + min(lo, 0) + min(hi, 0)
             if not inner and kept >= 0 and not ctx.is_split_result(0, d):
                 cut[d], config[d] = (min(lo, 0), min(hi, 0), 0), (max(lo, 0), max(hi, 0), 0)
-        x = pad(x, value, cut)  # what is not wanted is not sent
+        x = pad(x, value, cut)  # crop first, so that unused rows are not sent
         for d, (lo, _, inner) in enumerate(self.padding_config):
             if not ctx.is_split_result(0, d) or config[d] == (0, 0, 0):
                 continue
@@ -257,7 +258,7 @@ class Pad(Op):
             if step == 1:
                 config[d] = (0, 0, 0)
                 continue
-            # Spread the rows, as many before the first as any tile has there, then cut at this tile's phase.
+            # Dilate the rows, with the maximum offset of any tile before the first, then crop at this tile's offset.
             phase = [(-(t * n - lo)) % step for t in range(ctx.num_tiles(0, d))]
             spread = [(0, 0, 0)] * typeof(x).ndim
             spread[d] = (max(phase), 0, inner)
@@ -276,7 +277,7 @@ class Pad(Op):
 
     def emit(self, b: Builder, x: Emitted, value: Emitted) -> Emitted | Sequence[Emitted]:
         low, high, interior = (tuple(c) for c in zip(*self.padding_config)) if self.padding_config else ((), (), ())
-        # Nothing goes between fewer than two rows; where it is said, XLA joins a pad that cuts with a window's.
+        # Interior padding has no effect on fewer than two rows, but XLA would merge a cropping pad with a window's.
         interior = tuple(inner if n > 1 else 0 for inner, n in zip(interior, b.in_avals[0].shape))
         return b.op(
             "stablehlo.pad", [x, value], b.out_avals,
@@ -285,16 +286,16 @@ class Pad(Op):
 
 
 def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
-    """``operand`` with the scalar ``padding_value`` around and between its elements.
+    """Pad ``operand`` with the scalar ``padding_value`` around and between its elements.
 
-    ``padding_config`` has ``(low, high, interior)`` for each dimension: how many go before, behind, and between
-    neighbours. Negative ``low`` and ``high`` cut.
+    ``padding_config`` has ``(low, high, interior)`` for each dimension: the number of elements added before, after, and
+    between neighbours. Negative ``low`` and ``high`` crop.
 
     Raises:
-      ArgumentTypeError: entries that are no integers.
-      ShapeError: another number of entries, a negative ``interior``, more cut than there is, or a ``padding_value``
-        that is no scalar.
-      DTypeError: a ``padding_value`` of another dtype.
+      ArgumentTypeError: entries are not integers.
+      ShapeError: another number of entries, a negative ``interior``, more is cropped than there is, or
+        ``padding_value`` is not a scalar.
+      DTypeError: ``padding_value`` has another dtype.
 
     Example:
       >>> lax.pad(jnp.array([[1, 2, 3]]), 0, [(1, 0, 0), (-1, 2, 1)]).tolist()
@@ -310,7 +311,7 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
 
 @dataclass(frozen=True)
 class Concatenate(Op):
-    """Operands one after the other along ``dimension``."""
+    """Concatenates operands along ``dimension``."""
 
     dimension: int
     name: ClassVar[str] = "concatenate"
@@ -363,13 +364,13 @@ class Concatenate(Op):
         sizes = dict(zip(names, avals[0].shape))
         joined = names[self.dimension]
         sizes[joined] = sum(a.shape[self.dimension] for a in avals)
-        one = [None if n == joined else n for n in names]  # as in pad, one row is not worth splitting
+        one = [None if n == joined else n for n in names]  # as in pad, a single row is not worth splitting
         ins = [one if a.shape[self.dimension] == 1 else names for a in avals]
         shown = tuple(s for s in self._shown(avals) if s.size > 1)
         return make_rule(ins, [names], sizes, {joined: WINDOW}, passes={joined: SentWindows(shown)})
 
     def _shown(self, avals: Sequence[ShapedArray]) -> list[Shown]:
-        """What it shows of each operand."""
+        """The part of each operand in the result."""
         sizes = [a.shape[self.dimension] for a in avals]
         return [Shown(n, sum(sizes), sum(sizes[:i])) for i, n in enumerate(sizes)]
 
@@ -380,7 +381,7 @@ class Concatenate(Op):
         fill = nothing(ctx.in_avals[0].dtype)
         total, tiles = None, ctx.mesh.sizes(ctx.result_axes(0, d))
         for i, (x, shown) in enumerate(zip(operands, self._shown(ctx.in_avals))):
-            # Each operand's rows land in a window of the result; outside it the window is nothing.
+            # Each operand's rows are a window of the result; the window is zero elsewhere.
             if shown.size == 1:
                 part = ctx.place_row(x, d, shown.before, fill)
             else:
@@ -398,12 +399,12 @@ class Concatenate(Op):
 
 
 def concatenate(operands: Sequence[Any], dimension: int) -> Any:
-    """``operands`` one after the other along ``dimension``; their other dimensions are equal.
+    """Concatenate ``operands`` along ``dimension``; their other dimensions must be equal.
 
     Raises:
-      ArgumentError: there are none.
-      ShapeError: a dimension that does not exist, or shapes that differ elsewhere.
-      DTypeError: dtypes that differ.
+      ArgumentError: there are no operands.
+      ShapeError: the dimension is out of range, or shapes differ in others.
+      DTypeError: dtypes differ.
 
     Example:
       >>> lax.concatenate([jnp.array([[1], [2]]), jnp.array([[3, 4], [5, 6]])], 1).tolist()

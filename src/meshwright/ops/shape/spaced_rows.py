@@ -1,7 +1,7 @@
-"""Every so many rows of an array, some from beyond its ends: what gradients of paddings that cut and spread read.
+"""Strided rows of an array, some beyond its ends, as in gradients of paddings that crop and dilate.
 
-They are written as a padding with zeros, of which a slice takes every second row, say. Along a split dimension each of
-the two would bring its rows into tiles of its own; seen as one, rows are fetched once.
+They are written as zero padding followed by a strided slice. Along a split dimension, each of the two would move rows
+to tiles of its own; combined, rows are fetched once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from meshwright.sharding.window import SentWindows, Shown
 
 @dataclass(frozen=True)
 class SpacedRows(Linear1, Composite):
-    """Rows ``start, start + stride, …`` (``length`` of them) along ``dimension``; zeros, where there are none."""
+    """Rows ``start, start + stride, ...`` (``length`` of them) along ``dimension``; zeros outside the array."""
 
     dimension: int
     start: int
@@ -64,7 +64,7 @@ class SpacedRows(Linear1, Composite):
         return SpacedRows(above(self.dimension, dim), self.start, self.stride, self.length).bind(x), dim  # type: ignore[arg-type]
 
     def shown(self, size: int) -> Shown:
-        """What it shows of a dimension of so many rows."""
+        """The part of a dimension of the given size in the result."""
         return Shown(size, self.length, -self.start, self.stride)
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
@@ -87,7 +87,7 @@ class SpacedRows(Linear1, Composite):
 
 # --- recognized in programs ---------------------------------------------------------------------------------
 def spaced_rows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with every so many rows of arrays with zeros around them read at once."""
+    """Combine zero padding and strided slices of the result."""
     zeros, pads = zeros_of(jaxpr), dict[Var, JaxprEqn]()
 
     def rewritten(eqn: JaxprEqn) -> Replacement:
@@ -102,7 +102,7 @@ def spaced_rows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _spaced(eqn: JaxprEqn, padded: JaxprEqn) -> list[JaxprEqn]:
-    """What stands for a slice of a padding, dimension by dimension; nothing, if that is not what it is."""
+    """The replacement of a strided slice of a padding, dimension by dimension; empty if it does not apply."""
     config, x = padded.op.padding_config, padded.invars[0]  # type: ignore[attr-defined]
     starts, strides = eqn.op.start_indices, eqn.op.strides  # type: ignore[attr-defined]
     spaced = any(stride > 1 and (low or high) for (low, high, _), stride in zip(config, strides))
@@ -113,7 +113,7 @@ def _spaced(eqn: JaxprEqn, padded: JaxprEqn) -> list[JaxprEqn]:
         op = SpacedRows(d, starts[d] - config[d][0], strides[d], length)
         if (op.start, op.stride, length) == (0, 1, size):
             continue
-        if min(length, size) < 2:  # one row is not worth splitting
+        if min(length, size) < 2:  # a single row is not worth splitting
             return []
         out = Var(op.infer(x.aval))
         eqns.append(eqn.replace(op=op, invars=[x], outvars=[out]))

@@ -1,9 +1,9 @@
-"""Reshapes and transposes that are undone after what is computed element by element.
+"""Removes reshapes and transposes that are undone after elementwise computations.
 
-The derivative of a function of a reshaped array brings its result back to the array's shape. Element by element nothing
-depends on the shape in between: computed of the array as it was, nothing is reshaped, and along a split dimension,
-whose tiles may be none of the reshaped array, nothing is sent. Only what nothing else needs in that shape is computed
-so.
+The derivative of a function of a reshaped array reshapes its result back. Elementwise ops in between do not depend on
+the shape: computed on the original array, no reshape is needed, and nothing is communicated along a split dimension,
+whose tiles may not be tiles of the reshaped array. This applies only to values that nothing else needs in the
+intermediate shape.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.ops.shape.rearrange import Reshape, Squeeze, Transpose
 
-#: how many values between reshapes are looked at for each equation of a program, and how often, at most: where more
-#: belong together the time would grow with their square, and the program stays as it is
+#: the maximum number of values between reshapes that are examined per equation of a program, and of passes over it: the
+#: time could grow quadratically, so beyond it the program is left unchanged
 _MOST = 32
 
-#: reshapes and transposes one after the other, each with the shape that it is of
+#: consecutive reshapes and transposes, each with the shape of its operand
 Steps = tuple[tuple[Op, tuple[int, ...]], ...]
 
 
 class _Reshaped(NamedTuple):
-    """A value: the elements of ``root``, in the shape from which ``steps`` begin, after these."""
+    """A value that has the elements of ``root``, in the shape at the start of ``steps``, after applying these."""
 
     root: Atom
     steps: Steps
@@ -44,7 +44,7 @@ def undone(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _reshapes(eqn: JaxprEqn) -> Op | None:
-    """The reshape or transpose that an equation is, if it is one."""
+    """The reshape or transpose that an equation is equivalent to, if any."""
     if type(eqn.op) in (Reshape, Transpose):
         return eqn.op
     op: Any = eqn.op
@@ -55,7 +55,7 @@ def _reshapes(eqn: JaxprEqn) -> Op | None:
 
 
 def _then(steps: Steps, op: Op, shape: tuple[int, ...]) -> Steps:
-    """These steps and one more, of an array of ``shape``: two of a kind are one, or none."""
+    """Append a step applied to an array of ``shape``; consecutive steps of the same kind are combined, or cancel."""
     last, before = steps[-1] if steps else (None, shape)
     if isinstance(op, Reshape) and isinstance(last, Reshape):
         return steps[:-1] if op.new_sizes == before else (*steps[:-1], (op, before))
@@ -67,12 +67,12 @@ def _then(steps: Steps, op: Op, shape: tuple[int, ...]) -> Steps:
 
 @dataclass(eq=False)
 class _Shapes:
-    """The values of a jaxpr in shapes in which they were not made."""
+    """Rewrites a jaxpr so that values are computed in their original shapes."""
 
     jaxpr: Jaxpr
 
     def rewritten(self) -> Jaxpr:
-        """The jaxpr with what is computed between reshapes that undo each other computed without them."""
+        """The jaxpr with values between reshapes that undo each other computed without these."""
         self.makers = producers_of(self.jaxpr)
         self.forms: dict[Var, _Reshaped] = {}
         undone = [eqn for eqn in self.jaxpr.eqns if self._is_undone(eqn)]
@@ -83,7 +83,7 @@ class _Shapes:
             left -= len(found) + len(given)
             if left < 0:
                 return self.jaxpr
-        # What is needed in its own shape as well would be computed twice.
+        # Values that are also needed in their own shape would be computed twice.
         for _ in range(_MOST):
             live = self._live({id(e): between[id(e)][1] for e in undone})
             kept = [e for e in undone if live.isdisjoint(between[id(e)][0]) and not live.isdisjoint(e.outvars)]
@@ -112,7 +112,7 @@ class _Shapes:
         return self.forms.get(atom, _Reshaped(atom, ())) if isinstance(atom, Var) else _Reshaped(atom, ())
 
     def _is_undone(self, eqn: JaxprEqn) -> bool:
-        """Note what the result of an equation is of, and say whether it has the shape in which all began."""
+        """Record the form of an equation's result; returns whether it has the original shape again."""
         op = _reshapes(eqn)
         if op is not None and not self._repeats(eqn.outvars[0]):
             root, steps = self._form(eqn.invars[0])
@@ -127,19 +127,19 @@ class _Shapes:
         return False
 
     def _repeats(self, atom: Atom) -> bool:
-        """Whether a value is one number, or an array of that."""
+        """Whether a value is a scalar or a broadcast scalar."""
         maker = self.makers.get(atom) if isinstance(atom, Var) else None
         return not atom.aval.shape or (
             maker is not None and isinstance(maker.op, BroadcastInDim) and not maker.invars[0].aval.shape
         )
 
     def _is_computed(self, root: Atom) -> bool:
-        """Whether a root is an elementwise result that has been reshaped before."""
+        """Whether a root is an elementwise result of reshaped operands."""
         return isinstance(root, Var) and bool(self._form(root).steps)
 
     def _between(self, eqn: JaxprEqn) -> tuple[set[Atom], set[Atom]]:
-        """The values that are computed element by element between the reshapes that an equation ends, and those that
-        they are made of."""
+        """The values computed elementwise before the reshape that undoes the others, and the values from which they are
+        computed."""
         found: set[Atom] = set()
         given: set[Atom] = set()
         left = [self._form(eqn.invars[0]).root]
@@ -157,7 +157,7 @@ class _Shapes:
         return found, given
 
     def _live(self, undone: Mapping[int, set[Atom]]) -> set[Atom]:
-        """The values that something needs, where results of equations ``undone`` are made of these values."""
+        """The values that are needed if the results of the equations ``undone`` are computed from the given values."""
         live: set[Atom] = set(self.jaxpr.outvars)
         for eqn in reversed(self.jaxpr.eqns):
             if eqn.op.has_effects or not live.isdisjoint(eqn.outvars):
@@ -165,7 +165,7 @@ class _Shapes:
         return live
 
     def _compute(self, eqn: JaxprEqn) -> None:
-        """Add an elementwise equation in the shape in which all began; nothing needs its result in another."""
+        """Add an elementwise equation in the original shape; nothing needs its result in another."""
         (out,) = eqn.outvars
         shape = self._form(out).steps[0][1]
         roots = [self._form(a).root for a in eqn.invars]
@@ -176,7 +176,7 @@ class _Shapes:
         self.eqns.append(eqn.replace(invars=invars, outvars=[new]))
 
     def _one_number(self, atom: Atom, shape: tuple[int, ...]) -> Atom:
-        """A number that is repeated, in another shape."""
+        """A broadcast scalar in another shape."""
         if not atom.aval.shape:
             return self.names.get(atom, atom)
         eqn = self.makers[atom]  # type: ignore[index]

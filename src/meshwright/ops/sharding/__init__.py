@@ -1,1 +1,1 @@
-"""Ops about sharding: regions written for one device, constraints, marks for propagation."""
+"""Ops about sharding: manual regions, constraints, marks for propagation."""

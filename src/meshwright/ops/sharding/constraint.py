@@ -1,4 +1,4 @@
-"""with_sharding_constraint: an identity that fixes how its value lies on the mesh."""
+"""with_sharding_constraint: an identity that fixes the sharding of its value."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
 @dataclass(frozen=True)
 class Leeway:
-    """What a constraint says besides the axes of each dimension, as Shardy's annotations can.
+    """Properties of a constraint other than the axes of each dimension, as in Shardy's annotations.
 
-    open: dimensions that may be split by further axes.
-    priorities: of each dimension (none given: all 0); those of priority 0 spread first, then those of 1, ...
-    replicated: axes that may not split the value.
-    unreduced: axes over which the value may stay a sum that is still to be made.
-    manual: axes that are manual where it stands; said where programs are written.
+    open: dimensions that further axes may split.
+    priorities: one per dimension (default: all 0); those with priority 0 are propagated first, then those with 1, ...
+    replicated: axes that must not split the value.
+    unreduced: axes over which the value may remain a pending sum.
+    manual: axes that are manual around it; part of emitted programs.
     """
 
     open: tuple[int, ...] = ()
@@ -47,19 +47,19 @@ class Leeway:
     manual: tuple[str, ...] = ()
 
     def with_dim(self, dim: int) -> Leeway:
-        """The same with a dimension more at ``dim``."""
+        """The same with an additional dimension at ``dim``."""
         moved = tuple(d + (d >= dim) for d in self.open)
         priorities = (*self.priorities[:dim], 0, *self.priorities[dim:]) if self.priorities else ()
         return dataclasses.replace(self, open=moved, priorities=priorities)
 
 
-#: a constraint that says all
+#: a constraint without any freedom
 STRICT = Leeway()
 
 
 @dataclass(frozen=True)
 class ShardingConstraint(Moves):
-    """The operand, laid out as ``sharding`` says; ``UNCONSTRAINED`` dimensions are left to the partitioner."""
+    """The operand with the given sharding; ``UNCONSTRAINED`` dimensions are left to the partitioner."""
 
     sharding: NamedSharding
     leeway: Leeway = STRICT
@@ -104,24 +104,24 @@ class ShardingConstraint(Moves):
         return b.op("stablehlo.custom_call", [x], b.out_avals, call_target_name='"Sharding"', **attributes)[0]
 
 
-#: moves an array to another sharding
+#: reshards an array
 RESHARD: Slot[Callable[[Reshard, Any], Any]] = Slot("the move of arrays", "meshwright.api.placement")
 
 
 @dataclass(frozen=True)
 class Reshard(ShardingConstraint):
-    """The operand with another sharding in its type: the one place where types of explicit axes change.
+    """The operand with another sharding in its type; only this op changes the types of explicit axes.
 
-    Over unreduced axes of the operand a sum is made; over those of the result it is left to be made.
+    Over unreduced axes of the operand, the sum is reduced; over those of the result, it stays pending.
     """
 
     name: ClassVar[str] = "reshard"
-    #: the type of the result says it
+    #: shown in the type of the result
     hidden_params: ClassVar[tuple[str, ...]] = ("sharding", "leeway")
     in_python: ClassVar[bool] = True
 
     def perform(self, x: Any) -> Any:
-        """Move an array."""
+        """Reshard an array."""
         return RESHARD.value(self, x)
 
     def infer(self, x: ShapedArray) -> ShapedArray:
@@ -143,7 +143,7 @@ class Reshard(ShardingConstraint):
         return Reshard(sharding, self.leeway.with_dim(dim)).bind(x), dim  # type: ignore[arg-type]
 
     def as_constraint(self, ndim: int) -> ShardingConstraint:
-        """What the partitioner is told: automatic axes are free, and an unreduced sum need not be made."""
+        """The constraint for the partitioner: automatic axes are free, and an unreduced sum need not be reduced."""
         mesh, spec = self.sharding.mesh, self.sharding.spec
         is_open = len(mesh.abstract_mesh.of_type(AxisType.Explicit)) < len(mesh.axis_names)
         leeway = Leeway(tuple(range(ndim)) if is_open else (), unreduced=tuple(sorted(spec.unreduced)))
@@ -161,7 +161,7 @@ def with_type(x: Any, aval: ShapedArray, mesh: Any = None) -> Any:
 
 
 def without_constraints(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """``jaxpr`` with identities in the place of constraints, in its regions too."""
+    """``jaxpr`` with constraints replaced by identities, also in its regions."""
 
     def free(eqn: JaxprEqn) -> JaxprEqn:
         return eqn.replace(op=copy) if isinstance(eqn.op, ShardingConstraint) else in_regions(eqn, without_constraints)
@@ -172,9 +172,9 @@ def without_constraints(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 def constrain(
     jaxpr: ClosedJaxpr, in_shardings: Sequence[Any] | None = None, out_shardings: Sequence[Any] | None = None
 ) -> ClosedJaxpr:
-    """``jaxpr`` with constraints on its inputs and outputs, and on those of its constants that lie on a mesh.
+    """``jaxpr`` with constraints on its inputs and outputs, and on constants that are on a mesh.
 
-    This is what the shardings of a jitted function mean where it is called by another.
+    These are the shardings of a jitted function when another one calls it.
     """
     inner = jaxpr.jaxpr
     shardings = list(zip(inner.constvars, map(_placed, jaxpr.consts)))

@@ -1,9 +1,9 @@
-"""A function that its user partitions: which layouts go with which, and what a device then does.
+"""A function with user-defined partitioning: consistent layouts of operands and results, and the per-device function.
 
-Propagation and the partitioner ask the user's functions (:class:`Partitioning`); wherever nothing is split the op is
-the call of its jaxpr, which says what it computes.
+Propagation and the partitioner call the user's functions (:class:`Partitioning`); if nothing is split, the op is a call
+of its jaxpr.
 
-Source: ``jax.experimental.custom_partitioning``.
+The interface follows ``jax.experimental.custom_partitioning``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ AnyMesh = Mesh | AbstractMesh
 Placed = Sequence[tuple[ShapedArray, NamedSharding]]
 
 
-#: the frontend attribute of its call in a text, which holds no functions of Python
+#: the frontend attribute of its call in module text, which cannot contain Python functions
 PARTITIONED_BY_USER = "meshwright.partitioned_by_user"
 
 
 class Local(NamedTuple):
-    """What a device does: a function of its parts of the operands, how these are split, and its results."""
+    """The per-device function, the shardings of its operands, and those of its results."""
 
     function: Callable[..., Sequence[Any]]
     ins: Sequence[NamedSharding]
@@ -41,32 +41,32 @@ class Local(NamedTuple):
 
 
 class Partitioning(Protocol):
-    """What a user says of how a function is partitioned, on flat values; all shardings are over the mesh given."""
+    """The user-defined partitioning of a function, on flat values; all shardings are over the given mesh."""
 
     def inferred(self, mesh: AnyMesh, ins: Placed, outs: Sequence[ShapedArray]) -> Sequence[NamedSharding] | None:
-        """The shardings of the results for operands that lie so; None: nothing is said."""
+        """The shardings of the results for operands with these shardings; None: unknown."""
         ...
 
     def suggested(self, mesh: AnyMesh, outs: Placed) -> Sequence[NamedSharding]:
-        """How results should lie that are wanted so."""
+        """The preferred shardings of results whose users want the given ones."""
         ...
 
     def local(self, mesh: AnyMesh, ins: Placed, outs: Placed) -> Local:
-        """What a device does where operands and results lie so; it may say that they lie otherwise."""
+        """The per-device function for these shardings of operands and results; it may return other shardings."""
         ...
 
 
 @dataclass(frozen=True)
 class CustomPartitioning(RegionOp):
-    """``jaxpr``, partitioned as its user says; the last ``num_consts`` operands are values that it closes over, of
-    which the user's functions know nothing. ``rule``, where there is one, says all that propagation asks."""
+    """``jaxpr`` with user-defined partitioning. The last ``num_consts`` operands are values that it closes over, which
+    are not passed to the user's functions. ``rule``, if there is one, is all that propagation needs."""
 
     fun_name: str
     jaxpr: ClosedJaxpr
     partitioning: Partitioning
     rule: ShardingRule | None = None
     num_consts: int = 0
-    #: the mesh of the program, once that is known
+    #: the mesh of the program, once it is known
     mesh: AnyMesh | None = None
     name: ClassVar[str] = "custom_partitioning"
     hidden_params: ClassVar[tuple[str, ...]] = ("partitioning", "num_consts", "mesh")
@@ -127,7 +127,7 @@ class CustomPartitioning(RegionOp):
 
 
 def on_mesh(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
-    """The program with its mesh told to the functions that users partition."""
+    """Set the program's mesh in the functions with user-defined partitioning."""
     if not any(isinstance(e.op, CustomPartitioning) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
 

@@ -1,6 +1,6 @@
-"""inspect_sharding: an effect without results that reports how a value was laid out.
+"""inspect_sharding: an effect without results that reports the sharding chosen for a value.
 
-The partitioner records the layout that it chose in the per-device program, where the program's owner finds it.
+The partitioner records the chosen layout in the per-device program, where the caller finds it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
 @dataclass(frozen=True)
 class InspectSharding(Op):
-    """Calls ``callback`` with the sharding of the operand when a program is compiled; ``layout`` is what was chosen."""
+    """Calls ``callback`` with the sharding of the operand when a program is compiled; ``layout`` is the chosen one."""
 
     callback: Callable[[Any], None]
     layout: Layout | None = None
@@ -30,7 +30,7 @@ class InspectSharding(Op):
     hidden_params: ClassVar[tuple[str, ...]] = ("callback",)
 
     def perform(self, x: Any) -> list[Any]:
-        """The effect on a concrete array."""
+        """Call the callback for a concrete array."""
         self.callback(x.sharding)
         return []
 

@@ -1,16 +1,16 @@
-"""``shard_map``: a region of the program that is written for one device already.
+"""``shard_map``: a region of the program that is a per-device program.
 
-The op holds the per-device jaxpr, whose collectives name mesh axes, and says how global operands are cut into what each
-device gets. The partitioner brings the operands to these layouts and puts the equations in.
+The op holds the per-device jaxpr, whose collectives name mesh axes, and the specs by which global operands are split.
+The partitioner reshards the operands to these layouts and inlines the equations.
 
-With ``check_vma``, the types in the jaxpr say over which manual axes each value varies (:mod:`meshwright.ir.varying`):
-an operand over the axes that its spec names, and so a result. Its transpose is then the transpose of the jaxpr, the
-specs changing sides. Without, the transpose is JAX's for that case: cotangents of results that are equal on several
-devices are shared out among them, those of operands that several devices had are summed.
+With ``check_vma``, types in the jaxpr tell over which manual axes each value varies (:mod:`meshwright.ir.varying`); an
+operand or result varies over the axes that its spec names. The transpose is then the transpose of the jaxpr, with in
+and out specs swapped. Without, the transpose is JAX's for that case: cotangents of results replicated on several
+devices are divided among them, and those of replicated operands are summed.
 
-Of the mesh's axes some may be *manual* and the others *automatic*: then the jaxpr is written for one position along
-the manual axes, and is itself partitioned over the others (``sdy.manual_computation`` of Shardy, ``shard_map`` with
-``axis_names`` of JAX). Its values have the shapes that they have at such a position.
+Some axes of the mesh may be *manual* and the others *automatic*. The jaxpr is then written for one position along the
+manual axes, and is itself partitioned over the others (``sdy.manual_computation`` of Shardy, ``shard_map`` with
+``axis_names`` of JAX). Its values have the shapes at such a position.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ Specs = tuple[PartitionSpec, ...]
 
 @dataclass(frozen=True)
 class ShardMap(RegionOp):
-    """``jaxpr`` on every device of ``mesh``, on parts of the operands."""
+    """Runs ``jaxpr`` on every device of ``mesh``, on parts of the operands."""
 
     in_specs: Specs
     jaxpr: ClosedJaxpr
     mesh: Mesh | AbstractMesh
     out_specs: Specs
-    #: the manual axes; none named: all
+    #: the manual axes; empty means all
     axis_names: tuple[str, ...] = ()
-    #: types say what varies over which of the manual axes
+    #: whether types tell which values vary over which manual axes
     check_vma: bool = False
-    #: axes that are manual where it stands; said where programs are written
+    #: axes that are manual around it; part of emitted programs
     around: tuple[str, ...] = ()
     name: ClassVar[str] = "shard_map"
 
@@ -106,7 +106,7 @@ class ShardMap(RegionOp):
         return tuple(a.update(vma=a.vma.difference(self.manual), explicit=self._typed(i, s)) for a, i, s in outs)
 
     def _typed(self, inside: ShapedArray, spec: PartitionSpec) -> TypeSharding | None:
-        """How explicit axes split a result: manual ones as its spec says, others as its type does inside."""
+        """How explicit axes split a result: manual ones according to its spec, others according to its type inside."""
         explicit = self.mesh.abstract_mesh.of_type(AxisType.Explicit)
         if not explicit:
             return None
@@ -120,7 +120,7 @@ class ShardMap(RegionOp):
                 raise ShardingError(f"shard_map: {what} {i} is {aval} inside, which is not what {spec} says")
 
     def named(self, spec: PartitionSpec) -> Axes:
-        """The axes over which a value of this spec varies, where that is checked."""
+        """The axes over which a value with this spec varies; empty if that is not checked."""
         return frozenset(a for d in range(len(spec)) for a in spec.axes(d)) if self.check_vma else frozenset()
 
     def _scaled(self, aval: ShapedArray, spec: PartitionSpec, scale: Callable[[int, int], int]) -> ShapedArray:
@@ -129,7 +129,7 @@ class ShardMap(RegionOp):
         return aval.update(shape=shape)
 
     def layouts(self, specs: Specs, avals: Sequence[ShapedArray]) -> list[Layout]:
-        """The layouts that specs stand for."""
+        """The layouts for specs."""
         return [Layout.from_spec(s, a.ndim, self.mesh.abstract_mesh) for s, a in zip(specs, avals)]
 
     def regions(self) -> tuple[ClosedJaxpr, ...]:
@@ -148,13 +148,13 @@ class ShardMap(RegionOp):
         return extend_axis_env(self.manual, self.check_vma)
 
     def with_cast_results(self) -> ShardMap:
-        """This op with results that vary over all axes that their specs name."""
+        """This op with results cast to vary over all axes that their specs name."""
         outs = joined(out_axes(self.jaxpr), map(self.named, self.out_specs))
         with self.scope():
             return self.with_regions([retyped(self.jaxpr, in_axes(self.jaxpr), outs)])
 
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
-        """In a region: along the axes that are manual around it, operands vary as they do there."""
+        """In a region: along axes that are manual around it, operands vary inside as they do outside."""
         with self.scope():
             jaxpr = retyped(self.jaxpr, list(map(axes_of, args)))
         return self.with_regions([jaxpr]), cast_each(args, [a.difference(self.manual) for a in in_axes(jaxpr)])
@@ -249,10 +249,10 @@ class ShardMap(RegionOp):
         return self._over(jaxpr, in_specs, out_specs).bind(*args), list(out_dims)
 
     def _check_free(self, axes: Sequence[str]) -> None:
-        """Raise if the region does something with axes that are to split what is mapped.
+        """Raise if the region itself uses axes that should split a mapped dimension.
 
         Raises:
-          ShardingError: a spec names one, or a collective, which would then mix what is mapped.
+          ShardingError: a spec names one, or a collective, which would combine entries of the mapped dimension.
         """
         named = {a for spec in (*self.in_specs, *self.out_specs) for d in range(len(spec)) for a in spec.axes(d)}
         used = named.union(*(op.axes for op in collectives_in(self.jaxpr.jaxpr))).intersection(axes)
@@ -270,8 +270,8 @@ class ShardMap(RegionOp):
         return ShardingConstraint(NamedSharding(self.mesh, PartitionSpec(*entries))).bind(x)
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
-        """A manual region as GSPMD writes it: what its operands are cut into, a call, and what its results make up.
-        Along automatic axes its values have shardings of their own, or leave them open."""
+        """Emit a manual region in GSPMD's form: splitting of operands, a call, and assembly of results. Along automatic
+        axes, its values have shardings of their own, or leave them open."""
         if self.automatic:
             return self._emit_in_part(b, operands)
         whole_ins, whole_outs = b.in_avals, b.out_avals
@@ -299,7 +299,7 @@ class ShardMap(RegionOp):
             op = eqn.op
             if isinstance(op, ShardingConstraint):
                 return eqn.replace(op=dataclasses.replace(op, leeway=dataclasses.replace(op.leeway, manual=names)))
-            if isinstance(op, ShardMap):  # it notes its own constraints
+            if isinstance(op, ShardMap):  # it records its own constraints
                 return eqn.replace(op=dataclasses.replace(op, around=names))
             return in_jaxprs(eqn, lambda j: replaced(j, noted))
 
@@ -330,7 +330,7 @@ def _marked(b: Builder, x: Emitted, aval: ShapedArray, sharding: HloSharding, fr
 def _custom(
     b: Builder, x: Emitted, aval: ShapedArray, target: str, sharding: HloSharding, free: Sequence[int] = ()
 ) -> Emitted:
-    """A custom call with a sharding, which leaves the ``free`` dimensions open."""
+    """A custom call with a sharding that leaves the ``free`` dimensions open."""
     attributes: dict[str, Any] = {"mhlo.sharding": f'"{sharding}"'}
     if free:
         attributes["backend_config"] = f'"unspecified_dims=[{",".join(map(str, free))}]"'
@@ -345,13 +345,13 @@ def _reshaped(
     layout: Layout | None = None,
     mesh: AbstractMesh | None = None,
 ) -> Emitted:
-    """``x`` where a region begins or ends: as the other side of its border sees it."""
+    """``x`` at the border of a region, with the type on the other side."""
     sharding = HloSharding("manual") if layout is None or mesh is None else layout_to_hlo(layout, mesh)
     return _custom(b, x, aval, target, sharding)
 
 
 def _with_dim(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...] = ()) -> PartitionSpec:
-    """``spec`` with a dimension more at ``dim``, split by ``axes``."""
+    """``spec`` with an additional dimension at ``dim``, split by ``axes``."""
     if dim is None or (dim >= len(spec) and not axes):
         return spec
     full = (*spec, *[None] * max(0, dim - len(spec)))
@@ -361,8 +361,8 @@ def _with_dim(spec: PartitionSpec, dim: int | None, axes: tuple[str, ...] = ()) 
 @dataclass(frozen=True)
 class _Parts:
     """A body split in two. ``known`` returns known results and residuals; ``unknown`` takes these, the ``forwarded``
-    known operands as they are, and the unknown operands. ``kept`` are the axes over which each residual varies: it has
-    a leading dimension of 1 then, one index for each device along them."""
+    known operands unchanged, and the unknown operands. ``kept`` are the axes over which each residual varies; if there
+    are any, it has a leading dimension of 1, one index per device along them."""
 
     known: ClosedJaxpr
     unknown: ClosedJaxpr
@@ -403,7 +403,7 @@ def _split(t: Any, jaxpr: ClosedJaxpr, known: tuple[bool, ...], manual: tuple[st
 
 
 def _before_casts(jaxpr: Jaxpr, atoms: Sequence[Atom]) -> list[Atom]:
-    """Values, or what they are casts of: that is kept once, and not for each device."""
+    """For values that are casts, the values before the cast, which are stored once instead of per device."""
     casts = {e.outvars[0]: e.invars[0] for e in jaxpr.eqns if isinstance(e.op, PVary)}
     sources = []
     for atom in atoms:

@@ -1,7 +1,7 @@
-"""``memory_put``: a value in another memory of its devices, such as the host's.
+"""``memory_put``: places a value in another memory of its devices, such as the host's.
 
-XLA's CPU devices have one memory, so nothing moves there: types, shardings and reports say where a value is. For other
-devices it becomes the annotation that XLA's host offloading reads (``annotate_device_placement``).
+XLA's CPU devices have one memory, so there nothing moves: types, shardings and reports only record the memory. For
+other devices it becomes the annotation for XLA's host offloading (``annotate_device_placement``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MemoryPut(Linear1):
     in_python: ClassVar[bool] = True
 
     def perform(self, x: Any) -> Any:
-        """The same array, said to be in that memory."""
+        """The same array, marked as being in that memory."""
         if not hasattr(x, "buffer"):
             return x
         return type(x)(x.aval, x.buffer, x.sharding.with_memory_kind(self.kind), x.committed)
@@ -64,7 +64,7 @@ class MemoryPut(Linear1):
 
 
 def in_memories(jaxpr: ClosedJaxpr, shardings: Sequence[Any]) -> ClosedJaxpr:
-    """``jaxpr`` with results in the memory that their shardings name, where there are some."""
+    """``jaxpr`` with results in the memory that their shardings name, if any."""
     outs, eqns = list(jaxpr.jaxpr.outvars), []
     for i, (atom, sharding) in enumerate(zip(outs, shardings)):
         if sharding is not None and sharding.host_kind != atom.aval.memory:

@@ -1,4 +1,4 @@
-"""``mesh_cast``: the same value where axes of the mesh have other types, on the borders of ``auto_axes``."""
+"""``mesh_cast``: the same value for a mesh with other axis types, at the borders of ``auto_axes``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, AxisType
 from meshwright.sharding.typed import type_over
 
-#: says of an array that it is over a mesh with other types
+#: casts an array to a mesh with other axis types
 CAST_ARRAY: Slot[Callable[[AbstractMesh, Any], Any]] = Slot("the cast of arrays", "meshwright.api.placement")
 
 
 @dataclass(frozen=True)
 class MeshCast(PropagationMark):
-    """The operand, of whose type that stays which the explicit axes of ``mesh`` say."""
+    """The operand, with only the explicit axes of ``mesh`` kept in its type."""
 
     mesh: AbstractMesh
     name: ClassVar[str] = "mesh_cast"

@@ -1,6 +1,7 @@
-"""Identities that speak to propagation alone: values that belong together, and places that axes do not cross.
+"""Identities with an effect on propagation only: groups of values with equal shardings, and barriers for axes.
 
-Source: GSPMD's ``shard_as`` and ``shard_like``, Shardy's ``sdy.sharding_group`` and ``sdy.propagation_barrier``.
+They follow GSPMD's ``shard_as`` and ``shard_like``, and Shardy's ``sdy.sharding_group`` and
+``sdy.propagation_barrier``.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents
 from meshwright.ops.shape.rearrange import Unchanged
 
-#: in the order in which Shardy numbers them
+#: in the order of Shardy's enumeration
 DIRECTIONS = ("NONE", "FORWARD", "BACKWARD")
 
 
 @dataclass(frozen=True)
 class PropagationMark(Unchanged):
-    """Base: the operand, unchanged."""
+    """Base class: returns the operand unchanged."""
 
     @property
     def exact_group(self) -> str | None:
-        """The group whose values must lie alike."""
+        """The group whose values must have equal shardings."""
         return None
 
     def crosses(self, backward: bool) -> bool:
-        """Whether axes spread to the operand, or else to the result."""
+        """Whether axes propagate to the operand (``backward``), or to the result."""
         return True
 
     def transpose(self, ct: Any, x: Any) -> Cotangents:
@@ -36,12 +37,12 @@ class PropagationMark(Unchanged):
 
 @dataclass(frozen=True)
 class ShardingGroup(PropagationMark):
-    """Values of one ``group`` are sharded alike: all of them if it is ``exact``, else as a hint."""
+    """Values of one ``group`` get equal shardings: strictly if ``exact``, else as a hint."""
 
     group: str
     exact: bool = True
     name: ClassVar[str] = "sharding_group"
-    #: a group counts even where only another of its values is used
+    #: a member counts even if its result is unused
     has_effects: ClassVar[bool] = True
 
     @property
@@ -62,7 +63,7 @@ class ShardingGroup(PropagationMark):
 
 @dataclass(frozen=True)
 class PropagationBarrier(PropagationMark):
-    """Axes cross it only in the ``direction``, one of :data:`DIRECTIONS`."""
+    """Axes propagate across it only in the ``direction``, one of :data:`DIRECTIONS`."""
 
     direction: str = "NONE"
     name: ClassVar[str] = "propagation_barrier"

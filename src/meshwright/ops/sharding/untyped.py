@@ -1,4 +1,4 @@
-"""Programs without the axes over which values vary: what is partitioned is past the checks that these are for."""
+"""Removes varying and explicit axes from types: partitioning comes after the checks that need them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from meshwright.sharding import AxisType
 
 
 def without_types(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """``jaxpr`` with regions in which nothing is checked: no casts, and collectives that are told apart by types alone
-    are one. Explicit shardings become constraints."""
+    """``jaxpr`` with unchecked regions: casts are removed, and collectives that differ only by types are unified.
+    Explicit shardings become constraints."""
     inner = jaxpr.jaxpr
     values = (*inner.invars, *inner.constvars, *(v for e in inner.eqns for v in e.outvars))
     if any(v.aval.explicit is not None for v in values):
@@ -39,7 +39,7 @@ def without_types(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def without_axes(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """``jaxpr``, of values with types that say over which axes they vary, with types that do not."""
+    """``jaxpr`` with types that do not mention varying axes."""
     inner = jaxpr.jaxpr
     env: dict[Atom, Atom] = {}
 
@@ -65,7 +65,7 @@ def without_axes(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _automatic(value: Any) -> Any:
-    """A constant over a mesh with automatic axes alone, so that its type says nothing of them."""
+    """A constant over a mesh with only automatic axes, so that its type does not mention them."""
     explicit = typeof(value).explicit
     if explicit is None:
         return value

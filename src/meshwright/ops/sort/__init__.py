@@ -1,1 +1,1 @@
-"""Sorting, and the largest elements."""
+"""Sorting, and finding the largest elements."""

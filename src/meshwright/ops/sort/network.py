@@ -1,10 +1,10 @@
-"""Sorting along a split dimension: a sorting network whose lines are tiles.
+"""Sorting along a split dimension, by a sorting network whose lines are tiles.
 
-A network that sorts single values sorts sorted blocks of one size too, if each comparator becomes a *merge-split*: both
-devices see both blocks, the first keeps the lower half of their merge and the second the upper one (Knuth, The Art of
-Computer Programming 3, 5.3.4, exercise 38). The network is Batcher's merge exchange (ibid. 5.2.2, algorithm M), which
-takes any number of tiles: ``t (t + 1) / 2`` rounds for ``2**t`` of them, and in each a device sends at most its tile,
-and sorts one. Nobody ever holds more than two tiles.
+A network that sorts single values also sorts sorted blocks of equal size, if each comparator becomes a *merge-split*:
+both devices get both blocks; the first keeps the lower half of their merge and the second the upper half (Knuth, The
+Art of Computer Programming 3, 5.3.4, exercise 38). The network is Batcher's merge exchange (ibid. 5.2.2, algorithm M),
+for any number of tiles: ``t (t + 1) / 2`` rounds for ``2**t`` of them. In each round, a device sends at most its tile,
+and sorts one. No device ever holds more than two tiles.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from meshwright.ops.elementwise.table import eq, ne, select
 from meshwright.ops.shape.broadcast_reduce import match_shape
 from meshwright.ops.shape.rearrange import rev
 
-#: elements of a row that a kernel of XLA's for GPUs sorts on the chip
+#: the number of elements of a row that a kernel of XLA for GPUs sorts on chip
 _TILE = 4096
-#: the tiles that one round compares: pairs (low, high) with low < high, no tile twice
+#: the tiles compared in one round: pairs (low, high) with low < high, each tile at most once
 Round = tuple[tuple[int, int], ...]
 
 
@@ -47,7 +47,7 @@ def merge_exchange(tiles: int) -> tuple[Round, ...]:
 
 @dataclass(frozen=True)
 class NetworkPasses:
-    """The :data:`~meshwright.sharding.rule.Passes` of the network, every operand byte growing by ``growth``."""
+    """The :data:`~meshwright.sharding.rule.Passes` of the network, with operand bytes multiplied by ``growth``."""
 
     growth: float = 1.0
 
@@ -56,15 +56,15 @@ class NetworkPasses:
 
 
 def merges(rows: int) -> int:
-    """Sweeps over a row until it is in order: ever longer runs are merged two by two (Knuth, The Art of Computer
+    """The number of passes over a row until it is sorted, merging runs of doubling length (Knuth, The Art of Computer
     Programming 3, 5.2.4)."""
     return max(1, (rows - 1).bit_length())
 
 
 def bitonic(rows: int) -> tuple[int, int]:
-    """Kernels of a sort on a GPU by K. Batcher's bitonic network ("Sorting networks and their applications", 1968), and
-    the steps that they do on the chip: those between elements of one tile, all that follow each other in one kernel.
-    The others are a kernel each."""
+    """The kernels of a sort on a GPU by K. Batcher's bitonic network ("Sorting networks and their applications", 1968),
+    and the number of steps done on chip. Consecutive steps within a tile are one kernel; the others are one kernel
+    each."""
     levels, within = merges(rows), merges(min(rows, _TILE))
     above = levels - within
     return 1 + above + above * (above + 1) // 2, within * (within + 1) // 2 + above * within
@@ -72,8 +72,8 @@ def bitonic(rows: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class NetworkSorts:
-    """How many times a device sorts its tile of a row of ``size``, each counted by the merges of a tile to those of the
-    row."""
+    """How many times a device sorts its tile of a row of ``size``, each time weighted by the ratio of the merges of a
+    tile to those of the row."""
 
     size: int
 
@@ -88,10 +88,9 @@ def sort_tiles(
     sort: Callable[[Sequence[Any]], list[Any]],
     before: Callable[[Sequence[Any], Sequence[Any]], Any],
 ) -> list[Any]:
-    """Tiles of ``arrays`` in the order that ``sort``, which sorts local arrays, gives the whole dimension.
+    """Sort tiles of ``arrays`` into the global order along the dimension, given ``sort``, which sorts local arrays.
 
-    ``sort`` must put padding last; ``before`` says, for the elements of two lists of arrays, whether the first come
-    before the others in its order.
+    ``sort`` must put padding last; ``before`` compares two lists of arrays elementwise by the same order.
     """
     axes, tiles = ctx.axes(0, dim), ctx.num_tiles(0, dim)
     mine = sort(arrays)
@@ -113,18 +112,18 @@ def _halves(
     before: Callable[[Sequence[Any], Sequence[Any]], Any],
     idle: bool,
 ) -> list[Any]:
-    """What two blocks in order have that belongs into the first of them for role 1, into the second for role 2, in some
-    order; this device's own block for 0.
+    """For role 1, the elements of two sorted blocks that belong into the first; for role 2, those for the second, in
+    any order. For role 0, this device's own block.
 
-    The elements of one, and those of the other from its end, are compared one by one: none of the smaller ones comes
-    behind any of the larger ones (Batcher's bitonic merge, ibid. 5.3.4).
+    The elements of one block are compared with those of the other in reverse: then no smaller one is after any larger
+    one (Batcher's bitonic merge, ibid. 5.3.4).
     """
     first = eq(role, np.int32(1))
-    # Both devices compare the very same pairs, so that equal elements are not lost between them.
+    # Both devices compare the same pairs, so that equal elements are not lost.
     low = [select(first, x, y) for x, y in zip(mine, theirs)]
     high = [rev(select(first, y, x), (dim,)) for x, y in zip(mine, theirs)]
     swapped = before(high, low)
-    # The second is given those that the first does not take.
+    # The second gets those that the first does not take.
     taken = eq(swapped, match_shape(first, typeof(swapped)))
     halves = [select(taken, y, x) for x, y in zip(low, high)]
     return [select(ne(role, np.int32(0)), new, old) for new, old in zip(halves, mine)] if idle else halves

@@ -1,7 +1,7 @@
 """sort by several keys or by any comparator, and argsort.
 
-The order is total: -0.0 equals 0.0 (a sort of one array alone puts it first), NaN comes last, complex numbers go by
-real part and then by imaginary part.
+The order is total: -0.0 equals 0.0 (in a sort of a single array, it comes first), NaN is last, and complex numbers are
+ordered by real part, then by imaginary part.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from meshwright.ops.shape.rearrange import above
 from meshwright.ops.sort.network import NetworkPasses, NetworkSorts, bitonic, merges, sort_tiles
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
 
-#: floats whose order is that of their bits as integers, once those of negative numbers are reversed
+#: floats that are ordered like their bits as integers, once those of negative numbers are reversed
 _ORDERED_BITS = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 
 
@@ -67,12 +67,13 @@ def _parts(x: Any) -> list[Any]:
 def _less(a: Any, b: Any) -> Any:
     if not dtypes.is_float(typeof(a).dtype):
         return lt(a, b)
-    return or_(lt(a, b), and_(ne(b, b), eq(a, a)))  # NaN comes last
+    return or_(lt(a, b), and_(ne(b, b), eq(a, a)))  # NaN is last
 
 
 @dataclass(frozen=True)
 class _Comparator:
-    """``pairs`` are an element of each operand, then its counterpart: is the first before the second?"""
+    """For ``pairs`` of an element of each operand and its counterpart: whether the first elements come before the
+    second."""
 
     num_keys: int
 
@@ -104,7 +105,7 @@ def _flip_negative(bits: Any) -> Any:
 
 
 def _last(dtype: np.dtype) -> np.ndarray:
-    """A value that no other comes behind."""
+    """A value that sorts after all others."""
     if dtypes.is_complex(dtype):
         return np.array(complex(np.nan, np.nan), dtype)
     return np.array(np.nan).astype(dtype) if dtypes.is_float(dtype) else dtypes.max_value(dtype)
@@ -112,8 +113,8 @@ def _last(dtype: np.dtype) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Positioned:
-    """A comparator that also gets, last, positions: equal elements come in their order, what is not below ``size``
-    (padding) after all others."""
+    """A comparator that takes positions as a last pair: equal elements keep their order, and positions from ``size`` on
+    (padding) sort last."""
 
     comparator: ClosedJaxpr
     size: int
@@ -129,7 +130,7 @@ class _Positioned:
 
 @dataclass(frozen=True)
 class _Ignoring:
-    """A comparator of one operand more, at which it does not look."""
+    """A comparator with an additional operand that it ignores."""
 
     comparator: ClosedJaxpr
 
@@ -140,7 +141,7 @@ class _Ignoring:
 # --- sort ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Sorting(Op):
-    """What sorts have in common: shapes, batching, and how they work on a split dimension."""
+    """Base class of sorts: shapes, batching, and sorting along a split dimension."""
 
     dimension: int
     multiple_results: ClassVar[bool] = True
@@ -170,21 +171,21 @@ class _Sorting(Op):
         ]
 
     def with_positions(self) -> _Sorting:
-        """This sort of one operand more, which does not decide about the order."""
+        """This sort with an additional operand that does not affect the order."""
         return self
 
     # --- on a split dimension -------------------------------------------------------------------------------
     def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
-        """Whether positions have to be sorted along, to tell equal elements, or padding, apart."""
+        """Whether positions must be sorted as well, to distinguish equal elements, or padding."""
         raise NotImplementedError
 
     def on_tiles(self, ctx: Localizer, arrays: Sequence[Any], positions: Any | None) -> tuple[_Sorting, list[Any], int]:
-        """A sort for tiles, its operands (with ``positions`` after the others of the last key), and how many of them
-        come before the positions."""
+        """A sort for tiles, its operands (with ``positions`` after the other keys), and the number of them that come
+        before the positions."""
         raise NotImplementedError
 
     def before(self, xs: Sequence[Any], ys: Sequence[Any]) -> Any:
-        """Which elements of ``xs``, of arrays that are sorted together, come before those of ``ys``."""
+        """Whether elements of ``xs``, arrays that are sorted together, come before those of ``ys``."""
         raise NotImplementedError
 
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
@@ -201,7 +202,7 @@ class _Sorting(Op):
     def kernels(self, *avals: ShapedArray) -> Kernels:
         given = sum(a.nbytes for a in avals)
         starts, steps = bitonic(avals[0].shape[self.dimension])
-        taken = given + 4 * avals[0].size  # positions go along
+        taken = given + 4 * avals[0].size  # including positions
         return Kernels(starts, starts * taken / max(given, 1), 2 * steps * taken)
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
@@ -218,7 +219,7 @@ class _Sorting(Op):
 
 @dataclass(frozen=True)
 class Sort(_Sorting):
-    """The operands, of one shape, rearranged along ``dimension`` so that the first ``num_keys`` are in ascending
+    """The operands, of one shape, permuted along ``dimension`` so that the first ``num_keys`` are in ascending
     lexicographic order."""
 
     num_keys: int = 1
@@ -232,7 +233,7 @@ class Sort(_Sorting):
         return avals
 
     def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
-        # Equal elements are the same ones, but for complex NaN and, where they must keep their order, 0 and -0.
+        # Equal elements are indistinguishable, except complex NaN and, if they must keep their order, 0 and -0.
         by_bits = dtypes.is_float(avals[0].dtype) and not self.is_stable
         alone = len(avals) == 1 and (by_bits or not dtypes.is_inexact(avals[0].dtype))
         return not alone and (self.is_stable or uneven)
@@ -260,8 +261,8 @@ class Sort(_Sorting):
         return [BitcastConvert(dtype).bind(_flip_negative(ordered))]
 
     def _by_counting(self, ctx: Localizer, place: int, operands: Sequence[Any]) -> list[Any]:
-        """The sort of tiles of which the operand at ``place`` counts rows: as the last key it tells equal elements, and
-        padding, apart, as positions would."""
+        """Sort tiles where the operand at ``place`` counts rows: as the last key, it distinguishes equal elements, and
+        padding, as positions would."""
         d, keys = self.dimension, [*range(self.num_keys), *([place] if place >= self.num_keys else [])]
         order = [*keys, *(i for i in range(len(operands)) if i not in keys)]
         masked = {i: ctx.mask(operands[i], i, d, _last(typeof(operands[i]).dtype)) for i in keys}
@@ -293,19 +294,19 @@ class Sort(_Sorting):
         return outs
 
     def _by_comparison(self, x: Any) -> list[Any]:
-        """For zeros of both signs, which are equal and keep their order."""
+        """Used for zeros of either sign, which are equal and keep their order."""
         return [self.bind(x, iota(np.int32, typeof(x).shape, self.dimension))[0]]
 
     def _by_bits(self, x: Any) -> list[Any]:
-        # XLA's CPU sort is five times faster for a plain comparison of integers than for any order that knows NaN.
+        # XLA's CPU sort is five times faster for plain integer comparison than for any order that handles NaN.
         (ordered,) = self.bind(_float_to_ordered(x))
         return [BitcastConvert(typeof(x).dtype).bind(_flip_negative(ordered))]
 
 
 @dataclass(frozen=True)
 class SortBody(_Sorting):
-    """The operands, of one shape, rearranged along ``dimension`` by a comparator: of an element of each operand, and
-    another one of each, do the first come before the others?"""
+    """The operands, of one shape, permuted along ``dimension`` by a comparator, which tells for one element of each
+    operand and another one of each whether the first come before the others."""
 
     computation: ClosedJaxpr
     is_stable: bool = True
@@ -349,14 +350,14 @@ class SortBody(_Sorting):
 
 
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
-    """``operand`` in ascending order along ``dimension``; NaN comes last.
+    """Sort ``operand`` in ascending order along ``dimension``; NaN is last.
 
-    A tuple of arrays of one shape is sorted together, by its first ``num_keys`` members (the first counts most), and
-    gives a tuple. With ``is_stable`` what is equal stays in its order: zeros of both signs, too, for which a split
-    dimension of floats has positions sorted along; without, it sends half as much.
+    A tuple of arrays of one shape is sorted together, by its first ``num_keys`` members (the first is the primary key),
+    and returns a tuple. With ``is_stable``, equal elements keep their order, including zeros of different sign; for
+    those, floats along a split dimension are sorted with positions, which doubles the communication.
 
     Raises:
-      ShapeError: different shapes, or a dimension that does not exist.
+      ShapeError: shapes differ, or the dimension is out of range.
       ArgumentError: more keys than operands.
 
     Example:
@@ -376,7 +377,7 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
 
 
 def argsort(operand: Any, dimension: int = -1, is_stable: bool = True, index_dtype: Any = np.int32) -> Any:
-    """The positions that put ``operand`` in ascending order along ``dimension``; NaN comes last."""
+    """The positions that sort ``operand`` in ascending order along ``dimension``; NaN is last."""
     shape, dimension = typeof(operand).shape, static_index(dimension, "argsort", "a dimension")
     if not -len(shape) <= dimension < len(shape):
         raise ShapeError(f"argsort: dimension {dimension} does not exist in shape {shape}")

@@ -1,7 +1,7 @@
 """The largest elements along the last dimension.
 
-Where that is split nothing but candidates travel: each device finds the ``k`` largest of its own, and these are merged
-along one mesh axis after the other, so that a device receives ``k (n - 1)`` elements for an axis of size ``n``.
+If it is split, only candidates are communicated: each device finds the ``k`` largest of its tile, and these are merged
+along one mesh axis after the other; a device receives ``k (n - 1)`` elements for an axis of size ``n``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TopK(Op):
         return make_rule([names], [out, out], sizes, {last: WINDOW}, passes=passes)
 
     def before_merging(self, x: Value, groups: Sequence[tuple[int, ...]]) -> list[Value] | None:
-        """The largest of each row of the last of the dimensions; then those of these."""
+        """Find the largest of each row of the last dimension, then the largest of those."""
         (*rest, row) = groups[-1]
         shape, size = [math.prod(x.shape[d] for d in group) for group in groups], x.shape[row]
         if row != x.ndim - 1 or self.k == 0:
@@ -82,11 +82,11 @@ class TopK(Op):
         if not ctx.is_split(0, last) or self.k == 0:
             return self.bind(x)
         axes, rows = ctx.axes(0, last), ctx.in_local_shapes[0][last]
-        # Nothing is less than padding, and of equal elements the first are taken.
+        # Padding is the least value, and of equal elements the first are taken.
         x = ctx.mask(x, 0, last, _least(typeof(x).dtype))
         values, positions = TopK(min(self.k, rows)).bind(x)
         positions = ctx.number_rows(positions, 0, last)
-        for axis in reversed(axes):  # minor first: neighbouring tiles stay in order
+        for axis in reversed(axes):  # minor first, so that neighbouring tiles stay in order
             values, positions = (ctx.all_gather(y, (axis,), last) for y in (values, positions))
             values, order = TopK(min(self.k, typeof(values).shape[last])).bind(values)
             positions = gather_along(positions, order, last)
@@ -97,7 +97,7 @@ class TopK(Op):
 
 
 def _least(dtype: np.dtype) -> np.ndarray:
-    """The least value: of floats, whose order is total here, the NaN with all bits set."""
+    """The least value; for floats, whose order is total here, the NaN with all bits set."""
     if not dtypes.is_float(dtype):
         return dtypes.min_value(dtype)
     return np.array(-1, np.int8 if dtype.itemsize == 1 else dtypes.signed_bits(dtype)).view(dtype)
@@ -106,11 +106,11 @@ def _least(dtype: np.dtype) -> np.ndarray:
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     """The ``k`` largest elements along ``axis``, in descending order, and their positions as int32.
 
-    Of equal elements the first come first; NaN counts as larger than all numbers.
+    Equal elements keep their order; NaN is larger than all numbers.
 
     Raises:
-      ShapeError: an axis that does not exist, or ``k`` that is negative or larger than its size.
-      DTypeError: complex numbers.
+      ShapeError: the axis is out of range, or ``k`` is negative or larger than its size.
+      DTypeError: complex operands.
 
     Example:
       >>> values, positions = lax.top_k(jnp.array([[3, 9, 5], [8, 2, 7]]), 2)

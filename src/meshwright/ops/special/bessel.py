@@ -1,8 +1,8 @@
-"""Modified Bessel functions of integer order, as Chebyshev sums of what they are times ``exp(-|x|)``.
+"""Modified Bessel functions of integer order, as Chebyshev series of their values times ``exp(-|x|)``.
 
-These are smooth in ``x`` up to 8, and beyond, times ``sqrt(x)``, in ``1/x`` (DLMF 10.40.1): there polynomials of degree
-30 are exact to the last digit. Their coefficients are computed, once, from SciPy's values at many more Chebyshev points
-than there are coefficients: rounding of the values, which adds up at the ends of a range, cancels.
+These are smooth in ``x`` up to 8, and beyond, times ``sqrt(x)``, in ``1/x`` (DLMF 10.40.1); polynomials of degree 30
+are then exact to the last digit. The coefficients are computed once from SciPy's values at many more Chebyshev points
+than there are coefficients, so that rounding errors of the values, which add up at the ends of a range, cancel.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from meshwright.ops.elementwise.table import (
 special = LateModule("scipy.special")
 
 
-#: Chebyshev points
+#: number of Chebyshev points
 POINTS = 400
 
 
 @cache
 def _near(order: int) -> np.ndarray:
-    """Coefficients of ``ive(order, x) / x**order``, which has no zero, so that small values keep their digits, in
-    ``x/4 - 1``."""
+    """Coefficients of ``ive(order, x) / x**order`` in ``x/4 - 1``; this has no zero, so small values keep their
+    digits."""
     return chebinterpolate(lambda t: special.ive(order, 4 * (t + 1)) / (4 * (t + 1)) ** order, POINTS)[:31]
 
 
@@ -69,7 +69,7 @@ def _above(order: int, size: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Scaled(Expanded):
-    """Base: ``exp(-abs(x)) I_n(x)`` of order ``n``."""
+    """Base class: ``exp(-abs(x)) I_n(x)`` of order ``n``."""
 
     accepts: ClassVar[tuple[str, ...]] = ("f",)
     order: ClassVar[int]
@@ -83,7 +83,7 @@ class _Scaled(Expanded):
         size, odd = abs_(x), self.order % 2
         near, far = mul(integer_pow(x, self.order), _below(self.order, size)), _above(self.order, size)
         if not self.order:
-            near = min_(near, scalar_like(1, x))  # which it is at 0, but for rounding: functions may end there
+            near = min_(near, scalar_like(1, x))  # its value at 0, which rounding must not exceed
         return select(le(size, scalar_like(8, x)), near, mul(sign(x), far) if odd else far)
 
 
@@ -105,7 +105,7 @@ BesselI1e = _of_order(1, "BesselI1e", 0.2079)
 
 @dataclass(frozen=True)
 class BesselIe(_Scaled):
-    """Modified Bessel function of any order, times ``exp(-abs(x))``: derivatives of the others need them."""
+    """Modified Bessel function of any order, times ``exp(-abs(x))``, needed for derivatives of the others."""
 
     order: int  # type: ignore[misc]
     name: ClassVar[str] = "bessel_ie"
@@ -129,13 +129,13 @@ class BesselI(Expanded):
         return self.bind(x), mul(t, _slope(BesselI, self.order, x))
 
     def expand(self, x: Value) -> Value:
-        half = exp(mul(abs_(x), scalar_like(0.5, x)))  # the whole is infinite where the product is not yet
+        half = exp(mul(abs_(x), scalar_like(0.5, x)))  # exp(abs(x)) overflows before the product does
         return mul(half, mul(half, scaled_bessel(self.order).expand(x)))
 
 
 def _slope(of_order: Callable[[int], Expanded], order: int, x: Any) -> Any:
-    """The derivative of ``I_n``, by DLMF 10.29.1, in which nothing is divided by ``x``; with factors that are constant
-    here."""
+    """The derivative of ``I_n`` by DLMF 10.29.1, which does not divide by ``x``; factors that are constant here are
+    included."""
     above = of_order(order + 1)(x)
     return mul(add(of_order(order - 1)(x), above), scalar_like(0.5, x)) if order else above
 

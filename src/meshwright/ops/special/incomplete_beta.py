@@ -1,9 +1,9 @@
 """The regularized incomplete beta function, by the continued fraction of DLMF 8.17.22.
 
-It is evaluated forwards by Lentz and Thompson's method (Thompson and Barnett 1986, "Coulomb and Bessel functions of
-complex arguments and order"), on the side of the mean where it converges quickly: ``I_x(a, b) = 1 - I_{1-x}(b, a)``.
-The factor ``x^a (1 - x)^b / B(a, b)`` before it is computed without cancellation (Loader 2000, "Fast and accurate
-computation of binomial probabilities").
+The fraction is evaluated forwards by the method of Lentz and Thompson (Thompson and Barnett 1986, "Coulomb and Bessel
+functions of complex arguments and order"), on the side of the mean where it converges quickly:
+``I_x(a, b) = 1 - I_{1-x}(b, a)``. Its factor ``x^a (1 - x)^b / B(a, b)`` is computed without cancellation (Loader 2000,
+"Fast and accurate computation of binomial probabilities").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from meshwright.ops.elementwise.expanded import Expanded, constant, loop
 from meshwright.ops.elementwise.table import abs_, exp, is_finite, lgamma, log, log1p, max_, min_, select, sqrt
 from meshwright.ops.special.incomplete_gamma import LARGE, minus_log, stirling_error
 
-#: pairs of terms after which the fraction is taken as it is; it takes some sqrt(max(a, b)) of them
+#: maximum number of pairs of terms of the fraction, which needs about sqrt(max(a, b)) of them
 _MOST_STEPS = 20_000
 
 
@@ -32,12 +32,12 @@ def _factor(a: Any, b: Any, x: Any, rest: Any) -> Any:
     floor = constant(LARGE, a)
     safe, other = max_(large, floor), max_(small, floor)
     total = safe + other
-    # Both are large: how far x is from the mean, which is a / (a + b).
+    # Both are large: the distance of x from the mean, a / (a + b).
     u, v = (of_large * total - safe) / safe, (of_small * total - other) / other
     fall = safe * minus_log(u, 1 + u) + other * minus_log(v, of_small * total / other)
     error = stirling_error(total) - stirling_error(safe) - stirling_error(other)
     both = exp(error - fall) * sqrt(safe / total * other / (2 * np.pi))
-    # One is large: log Gamma(small + large) - log Gamma(large) by the two of Stirling's series.
+    # One is large: log Gamma(small + large) - log Gamma(large) by their Stirling series.
     total = safe + small
     grown = (safe - 0.5) * log1p(small / safe) - small + stirling_error(total) - stirling_error(safe)
     one = exp(small * log(of_small * total) + safe * _log_of(of_large, of_small) + grown - lgamma(small))
@@ -47,7 +47,7 @@ def _factor(a: Any, b: Any, x: Any, rest: Any) -> Any:
 
 
 def _log_of(x: Any, rest: Any) -> Any:
-    """``log(x)``, of which ``1 - x`` is known too."""
+    """``log(x)``, given also ``1 - x``."""
     return select(x < 0.5, log(x), log1p(-rest))
 
 
@@ -90,9 +90,9 @@ def _density(a: Any, b: Any, x: Any) -> Any:
 
 @dataclass(frozen=True)
 class Betainc(Expanded):
-    """The regularized incomplete beta function I_x(a, b), of arrays of one shape.
+    """The regularized incomplete beta function I_x(a, b), for arrays of one shape.
 
-    NaN for negative a or b, and x outside of [0, 1]; differentiable by ``x`` alone.
+    NaN for negative a or b, and x outside [0, 1]; differentiable only with respect to ``x``.
 
     Example:
       >>> round(float(lax.betainc(np.float32(1), np.float32(2), np.float32(0.5))), 4)
@@ -129,11 +129,11 @@ betainc = Betainc()
 
 
 def log_beta(a: Any, b: Any) -> Any:
-    """The logarithm of ``Gamma(a) Gamma(b) / Gamma(a + b)``, for a large parameter without cancellation."""
-    # No maximum and minimum: their derivatives are halves at equal arguments, and second ones then wrong.
+    """The logarithm of ``Gamma(a) Gamma(b) / Gamma(a + b)``, without cancellation for a large parameter."""
+    # Not maximum and minimum: their derivatives at equal arguments are 1/2, which makes second derivatives wrong.
     large, small = select(a >= b, a, b), select(a >= b, b, a)
     is_large = large >= LARGE
-    safe = select(is_large, large, constant(LARGE, large))  # whose slope is whole at LARGE, too
+    safe = select(is_large, large, constant(LARGE, large))  # so that the slope is 1 also at LARGE
     total = safe + small
     grown = (safe - 0.5) * log1p(small / safe) + small * (log(total) - 1)
     near = lgamma(small) - grown - stirling_error(total) + stirling_error(safe)

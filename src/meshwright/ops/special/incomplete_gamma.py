@@ -1,14 +1,16 @@
 """The incomplete gamma functions and their derivatives, by a series or by quadrature of a tail.
 
-With ``D = x^a e^-x / Gamma(a + 1)``, all of them are D times something of moderate size, which one core computes:
+With ``D = x^a e^-x / Gamma(a + 1)``, each of them is D times a moderate factor, which one core function computes:
 
 - where ``x < a`` or ``x < 1``, ``P = D S`` by the power series of DLMF 8.7.1, whose terms are all positive;
-- else, and where ``a`` is large, the smaller of ``P`` and ``Q = 1 - P`` is a tail of the density, cut where it has
-  fallen below the dtype's precision, by Gauss and Legendre's quadrature. The idea is from Numerical Recipes (3rd
-  edition, 6.2), who use it for large ``a`` alone; cut by the density itself, it serves everywhere.
+- otherwise, and for large ``a``, the smaller of ``P`` and ``Q = 1 - P`` is a tail of the density, truncated where it
+falls
+  below the dtype's precision, by Gauss-Legendre quadrature. The idea is from Numerical Recipes (3rd edition, 6.2),
+  which
+  uses it only for large ``a``; truncated according to the density itself, it works everywhere.
 
-The derivative by ``a`` is that of the terms of the series, or ``log t - digamma(a)`` under the integral. D is computed
-without cancellation (Loader 2000, "Fast and accurate computation of binomial probabilities").
+The derivative with respect to ``a`` is that of the terms of the series, or ``log t - digamma(a)`` under the integral. D
+is computed without cancellation (Loader 2000, "Fast and accurate computation of binomial probabilities").
 """
 
 from __future__ import annotations
@@ -29,27 +31,27 @@ from meshwright.ops.elementwise.table import abs_, digamma, exp, is_finite, lgam
 from meshwright.ops.indexing.dynamic_slice import dynamic_index_in_dim
 from meshwright.ops.reduce.reductions import reduce_or
 
-#: from here on, Stirling's series is exact
+#: from here on, Stirling's series is accurate to working precision
 LARGE = 10.0
-#: from here on, the lower tail is integrated: the series would need more than a hundred terms
+#: from here on, the lower tail is integrated, since the series would need more than a hundred terms
 _MANY_TERMS = 100.0
 #: Stirling's series for log Gamma (DLMF 5.11.1): the coefficients of 1/a, 1/a^3, ...
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
 
 
 def stirling_error(a: Any) -> Any:
-    """``log Gamma(a) - ((a - 1/2) log a - a + log(2 pi) / 2)`` for ``a`` of ten or more."""
+    """``log Gamma(a) - ((a - 1/2) log a - a + log(2 pi) / 2)`` for ``a`` of at least ten."""
     return polynomial(_STIRLING, 1 / (a * a)) / a
 
 
 def log_minus_digamma(a: Any) -> Any:
-    """``log a - digamma(a)`` for ``a`` of ten or more (DLMF 5.11.2)."""
+    """``log a - digamma(a)`` for ``a`` of at least ten (DLMF 5.11.2)."""
     square = 1 / (a * a)
     return 0.5 / a + square * polynomial([(2 * n + 1) * c for n, c in enumerate(_STIRLING)], square)
 
 
 def minus_log(u: Any, ratio: Any) -> Any:
-    """``u - log(ratio)``, where ``ratio`` is ``1 + u``, exact where ``u`` is small."""
+    """``u - log(ratio)``, where ``ratio`` is ``1 + u``, without cancellation for small ``u``."""
     # log(1 + u) = 2 atanh(r) for r = u / (2 + u), and u - 2 r = u r.
     r = u / (2 + u)
     square = r * r
@@ -75,7 +77,7 @@ def _shift(a: Any, x: Any) -> Any:
 
 # --- the series ---------------------------------------------------------------------------------------------
 def _unfinished(a: Any, x: Any, n: Any, term: Any, harmonic: Any, total: Any, slope: Any) -> Any:
-    """Whether the series need more terms. While these grow (``a + n < x``) no end is near, however small they are."""
+    """Whether the series need more terms. While terms grow (``a + n < x``), they do, however small the terms are."""
     eps = float(ml_dtypes.finfo(typeof(x).dtype).eps)
     large = (term > eps * total) | (term * harmonic > -eps * slope)
     return ((x > a + n) & is_finite(x)) | large
@@ -89,8 +91,8 @@ def _next_term(a: Any, x: Any, n: Any, term: Any, harmonic: Any, total: Any, slo
 
 
 def _series(a: Any, x: Any) -> tuple[Any, Any]:
-    """``P / D``, the sum of terms ``x^n / ((a + 1) ... (a + n))``, and ``dP/da / D``: the slope of a term is minus the
-    term times ``1 / (a + 1) + ... + 1 / (a + n)``."""
+    """``P / D``, the sum of terms ``x^n / ((a + 1) ... (a + n))``, and ``dP/da / D``: the derivative of a term is minus
+    the term times ``1 / (a + 1) + ... + 1 / (a + n)``."""
     zero, one = constant(0, x), constant(1, x)
     *_, total, slope = loop(_unfinished, _next_term, [a, x], [zero, one, zero, one, zero])
     return total, slope + total * _shift(a, x)
@@ -99,16 +101,16 @@ def _series(a: Any, x: Any) -> tuple[Any, Any]:
 # --- the tails ----------------------------------------------------------------------------------------------
 @cache
 def _nodes(dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, float]:
-    """Places and weights on [0, 1], and how far the exponent falls until the tail is cut."""
+    """Nodes and weights on [0, 1], and the decrease of the exponent at which the tail is truncated."""
     wide = dtype == np.float64
     x, w = np.polynomial.legendre.leggauss(64 if wide else 28)
     return ((x + 1) / 2).astype(dtype), (w / 2).astype(dtype), 38.0 if wide else 18.0
 
 
 def _above(b: Any, x: Any, fall: float) -> Any:
-    """The share of ``x`` beyond which ``t^b e^-t`` has fallen by ``exp(-fall)``, or more.
+    """The fraction of ``x`` beyond which ``t^b e^-t`` has decreased at least by the factor ``exp(-fall)``.
 
-    From ``log(1 + u) <= u - u^2 / (2 (1 + u))``, a quadratic equation for u.
+    By ``log(1 + u) <= u - u^2 / (2 (1 + u))``, it is the solution of a quadratic equation for u.
     """
     b = max_(b, constant(0, b))
     first, second = x - b / 2, x - b - fall
@@ -117,15 +119,15 @@ def _above(b: Any, x: Any, fall: float) -> Any:
 
 
 def _below(b: Any, x: Any, fall: float) -> Any:
-    """The share of ``x`` that the lower tail takes, as a negative number: ``-log(1 - v) >= v + v^2 / 2``."""
+    """The fraction of ``x`` in the lower tail, as a negative number, by ``-log(1 - v) >= v + v^2 / 2``."""
     root = sqrt((b - x) * (b - x) + 2 * fall * max_(b, constant(1, b)))
     return -min_(2 * fall / (b - x + root), constant(1, b))
 
 
 def _tail(a: Any, x: Any, upper: Any, mask: Any) -> tuple[Any, Any]:
-    """The tail from ``x`` up or down, and its derivative, both over D."""
+    """The tail above or below ``x``, and its derivative, both divided by D."""
     places, weights, fall = _nodes(typeof(x).dtype)
-    # Where the mask is false, the numbers are to be harmless; where it holds nowhere, the loop does not begin.
+    # Where the mask is false, use harmless numbers; if it is false everywhere, the loop does not run.
     a, x = select(mask, a, constant(1, a)), select(mask, x, constant(1, x))
     share = select(upper, _above(a - 1, x, fall), _below(a - 1, x, fall))
     shift = _shift(a, x) + 1 / a
@@ -154,8 +156,9 @@ def _tail(a: Any, x: Any, upper: Any, mask: Any) -> tuple[Any, Any]:
 
 # --- all of them --------------------------------------------------------------------------------------------
 def _core(a: Any, x: Any) -> tuple[Any, Any, Any]:
-    """Whether what follows is of P, not Q; its value; and its derivative by ``a``; both over D."""
-    # Outside of the domain the series need not end, and the tails not be finite; what is computed there is not used.
+    """Whether the following is for P rather than Q, its value, and its derivative with respect to ``a``, both divided
+    by D."""
+    # Outside the domain the series may not end, nor the tails be finite; results there are not used.
     inside = _defined(a, x) & is_finite(a) & is_finite(x)
     a, x = select(inside, a, constant(1, a)), select(inside, x, constant(1, x))
     lower = (x < a) | (x < 1)
@@ -167,12 +170,12 @@ def _core(a: Any, x: Any) -> tuple[Any, Any, Any]:
 
 
 def _defined(a: Any, x: Any) -> Any:
-    """Neither negative, NaN, nor both zero or infinite."""
+    """Whether neither is negative or NaN, and not both are zero or infinite."""
     return (a >= 0) & (x >= 0) & ((a > 0) | (x > 0)) & (is_finite(a) | is_finite(x))
 
 
 def _chosen(a: Any, x: Any, value: Any, at_zero: float, at_infinity: float) -> Any:
-    """``value``, with its limits for ``x`` (the same, exchanged, for ``a``), and NaN where nothing is defined."""
+    """``value``, with its limits for ``x`` (those for ``a`` are swapped), and NaN outside the domain."""
     nan, zero, infinity = (constant(v, x) for v in (np.nan, at_zero, at_infinity))
     value = select((x == 0) | (a == np.inf), zero, value)
     value = select((x == np.inf) | (a == 0), infinity, value)
@@ -180,7 +183,7 @@ def _chosen(a: Any, x: Any, value: Any, at_zero: float, at_infinity: float) -> A
 
 
 def _slope_of_x(t: Any, y: Any, a: Any, x: Any) -> Any:
-    """The density, by x, of P."""
+    """The derivative of P with respect to x is the density."""
     return t * gamma_density(a, x)
 
 
@@ -203,9 +206,9 @@ class GammaDensity(Expanded):
 
 @dataclass(frozen=True)
 class Igamma(Expanded):
-    """The regularized lower incomplete gamma function P(a, x), of arrays of one shape.
+    """The regularized lower incomplete gamma function P(a, x), for arrays of one shape.
 
-    NaN for negative numbers.
+    NaN for negative operands.
 
     Example:
       >>> round(float(lax.igamma(np.float32(1), np.float32(2))), 5)
@@ -224,7 +227,7 @@ class Igamma(Expanded):
 
 @dataclass(frozen=True)
 class Igammac(Expanded):
-    """The regularized upper incomplete gamma function Q(a, x) = 1 - P(a, x), of arrays of one shape.
+    """The regularized upper incomplete gamma function Q(a, x) = 1 - P(a, x), for arrays of one shape.
 
     Example:
       >>> round(float(lax.igammac(np.float32(1), np.float32(2))), 5)
@@ -246,7 +249,7 @@ class Igammac(Expanded):
 
 @dataclass(frozen=True)
 class IgammaGradA(Expanded):
-    """The derivative of P(a, x) by ``a``, of arrays of one shape.
+    """The derivative of P(a, x) with respect to ``a``, for arrays of one shape.
 
     Example:
       >>> round(float(lax.igamma_grad_a(np.float32(1), np.float32(2))), 4)
@@ -267,8 +270,8 @@ class IgammaGradA(Expanded):
 
 @dataclass(frozen=True)
 class RandomGammaGrad(Expanded):
-    """How fast a Gamma(a, 1) variate of value ``x`` moves with ``a`` at a fixed quantile: ``-(dP/da) / (dP/dx)``
-    (Figurnov et al. 2018, "Implicit reparameterization gradients").
+    """The derivative of a Gamma(a, 1) variate of value ``x`` with respect to ``a`` at a fixed quantile: ``-(dP/da) /
+    (dP/dx)`` (Figurnov et al. 2018, "Implicit reparameterization gradients").
 
     Example:
       >>> round(float(lax.random_gamma_grad(np.float32(1), np.float32(2))), 4)

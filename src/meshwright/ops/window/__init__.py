@@ -1,1 +1,1 @@
-"""Ops that slide a window: pooling and its derivatives."""
+"""Sliding-window ops: pooling and its derivatives."""

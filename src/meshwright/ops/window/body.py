@@ -1,8 +1,8 @@
-"""Windows with functions of their own: ``reduce_window`` and ``select_and_scatter`` with any regions.
+"""Windows with arbitrary functions: ``reduce_window`` and ``select_and_scatter`` with any regions.
 
-Along a split dimension a window fetches the rows that it sees; what lies outside is the initial value, which is what
-StableHLO pads with. Cumulative reductions, which StableHLO spells as windows that are as long as the dimension, are
-read as what they are (:mod:`meshwright.ops.reduce.associative`).
+Along a split dimension, devices fetch the rows in their windows; rows outside the array are the initial value, with
+which StableHLO pads. Cumulative reductions, which StableHLO expresses as windows as long as the dimension, are
+recognized (:mod:`meshwright.ops.reduce.associative`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from meshwright.sharding.rule import REPLICATED, ShardingRule, make_rule
 
 @dataclass(frozen=True)
 class _BodyWindow(WindowOp):
-    """Base: operands of one shape with windows of one kind over them."""
+    """Base class: operands of one shape, with the same windows over all of them."""
 
     multiple_results: ClassVar[bool] = True
     holds_jaxprs: ClassVar[bool] = True
@@ -109,8 +109,8 @@ class ReduceWindowBody(_BodyWindow, BodyOp):
 # --- select_and_scatter -------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class SelectAndScatterBody(_BodyWindow):
-    """``operand``, ``source`` and an initial value: each window selects, by ``choice``, an element of the operand, and
-    the window's element of the source joins, by ``computation``, what is there in the result."""
+    """For ``operand``, ``source`` and an initial value: each window selects an element of the operand by ``choice``,
+    and the window's element of the source is combined into the result there by ``computation``."""
 
     choice: ClosedJaxpr
     computation: ClosedJaxpr
@@ -154,7 +154,7 @@ class SelectAndScatterBody(_BodyWindow):
 
 # --- reading ------------------------------------------------------------------------------------------------
 def cumulative_axis(window: dict[str, Any], shape: Sequence[int]) -> tuple[int, bool] | None:
-    """The axis and direction of a cumulative reduction that is spelled as windows; None if they are others."""
+    """The axis and direction of a cumulative reduction expressed as windows; None for other windows."""
     sizes, pads = window["window_dimensions"], window["padding"]
     plain = all(set(window[k]) <= {1} for k in ("window_strides", "base_dilation", "window_dilation"))
     axes = [d for d, (k, pad) in enumerate(zip(sizes, pads)) if k != 1 or pad != (0, 0)]
@@ -168,7 +168,7 @@ def cumulative_axis(window: dict[str, Any], shape: Sequence[int]) -> tuple[int, 
 
 
 def read_reduce_window_body(r: Reader, window: dict[str, Any]) -> Any:
-    """Any ``stablehlo.reduce_window``."""
+    """Read any ``stablehlo.reduce_window``."""
     n = len(r.operands) // 2
     body = read_body(r)
     operands = [*as_body_takes(body, r.operands[:n]), *as_body_takes(body, r.operands[n:])]
@@ -179,5 +179,5 @@ def read_reduce_window_body(r: Reader, window: dict[str, Any]) -> Any:
 
 
 def read_select_and_scatter_body(r: Reader, window: dict[str, Any]) -> Any:
-    """Any ``stablehlo.select_and_scatter``."""
+    """Read any ``stablehlo.select_and_scatter``."""
     return SelectAndScatterBody(**window, choice=read_body(r, 0), computation=read_body(r, 1)).bind(*r.operands)

@@ -1,7 +1,7 @@
-"""The arithmetic of a window that slides along one dimension; convolution and pooling are made of it.
+"""The arithmetic of a window that slides along one dimension, for convolution and pooling.
 
 Result row ``o`` sees, for ``k`` in ``range(size)``, row ``o * stride + k * window_dilation - low`` of the operand
-spread out by ``base_dilation``. Terms follow XLA's ``Window`` (https://openxla.org/xla/operation_semantics).
+dilated by ``base_dilation``. Terms follow XLA's ``Window`` (https://openxla.org/xla/operation_semantics).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Pads = tuple[tuple[int, int], ...]
 
 
 def dilate(size: int, dilation: int) -> int:
-    """Rows of ``size`` rows with ``dilation - 1`` others between neighbours."""
+    """The number of rows when ``size`` rows have ``dilation - 1`` others between neighbours."""
     return (size - 1) * dilation + 1 if size else 0
 
 
 @dataclass(frozen=True)
 class WindowDim:
-    """A window along one dimension. ``low`` and ``high`` are rows of padding; negative ones cut."""
+    """A window along one dimension. ``low`` and ``high`` are rows of padding; negative ones crop."""
 
     size: int
     stride: int = 1
@@ -39,44 +39,45 @@ class WindowDim:
 
     @property
     def extent(self) -> int:
-        """Rows from the first to the last that a window sees."""
+        """The number of rows from the first to the last in a window."""
         return dilate(self.size, self.window_dilation)
 
     @property
     def is_trivial(self) -> bool:
-        """Whether the window changes nothing: each result row sees the operand row of its number."""
+        """Whether the window is an identity: each result row sees the operand row with its number."""
         return (self.size, self.stride, self.low, self.high, self.base_dilation) == (1, 1, 0, 0, 1)
 
     def padded_size(self, n: int) -> int:
-        """Rows of an operand of ``n`` rows, dilated and padded."""
+        """The size of an operand of ``n`` rows after dilation and padding."""
         return dilate(n, self.base_dilation) + self.low + self.high
 
     def output_size(self, n: int) -> int:
-        """Rows of the result for an operand of ``n`` rows."""
+        """The number of result rows for an operand of ``n`` rows."""
         room = self.padded_size(n) - self.extent
         return room // self.stride + 1 if room >= 0 else 0
 
     def covers(self, n: int) -> bool:
-        """Whether there is one window, and it sees each of the operand's ``n`` rows."""
+        """Whether there is a single window that contains all ``n`` rows of the operand."""
         plain = self.base_dilation == self.window_dilation == 1
         return plain and self.output_size(n) == 1 and self.low >= 0 and self.size >= n + self.low
 
     def seen(self, n: int, rows: int) -> Window:
-        """What each tile of ``rows`` result rows sees of an operand of ``n`` rows, once that is dilated."""
+        """The window of a dilated operand of ``n`` rows that each tile of ``rows`` result rows sees."""
         length, last = (rows - 1) * self.stride + self.extent, (self.output_size(n) - 1) * self.stride
         return Window(lambda tile: tile * rows * self.stride - self.low, length, last + self.extent - self.low)
 
     def adjoint(self, n: int) -> WindowDim:
-        """The window that carries a cotangent of the result back to the operand's ``n`` rows.
+        """The window that maps a cotangent of the result to one of the operand's ``n`` rows.
 
-        The weight that ``k`` had now stands at ``size - 1 - k``.
+        Weight ``k`` is then at ``size - 1 - k``.
         """
         low = self.extent - 1 - self.low
         high = dilate(n, self.base_dilation) + self.low - dilate(self.output_size(n), self.stride)
         return WindowDim(self.size, self.base_dilation, low, high, self.stride, self.window_dilation)
 
     def adjoint_weights(self, n: int) -> WindowDim:
-        """The window, made of a cotangent of the result, that slid over the operand gives the weights' cotangent."""
+        """The window of a result cotangent, used as weights, that slides over the operand to give the weights'
+        cotangent."""
         m = self.output_size(n)
         high = self.extent - 1 + dilate(m, self.stride) - dilate(n, self.base_dilation) - self.low
         return WindowDim(m, self.window_dilation, self.low, high, self.base_dilation, self.stride)
@@ -85,7 +86,7 @@ class WindowDim:
         """Raise unless the window fits a dimension of ``n`` rows.
 
         Raises:
-          ShapeError: a size, stride or dilation below 1, or padding that cuts more than there is.
+          ShapeError: a size, stride or dilation is below 1, or padding crops more than there is.
         """
         values = {"window size": self.size, "stride": self.stride, "base (lhs) dilation": self.base_dilation,
                   "window (rhs) dilation": self.window_dilation}  # fmt: skip
@@ -101,7 +102,8 @@ class WindowDim:
 
 @dataclass(frozen=True)
 class SentHalos:
-    """The :data:`~meshwright.sharding.rule.Passes` of an op that fetches what its window sees of ``size`` rows."""
+    """The :data:`~meshwright.sharding.rule.Passes` of an op that fetches the windows of its tiles from ``size``
+    rows."""
 
     window: WindowDim
     size: int
@@ -116,7 +118,7 @@ class SentHalos:
 def make_windows(
     sizes: Sequence[int], strides: Sequence[int], padding: Pads, base: Sequence[int], window: Sequence[int]
 ) -> tuple[WindowDim, ...]:
-    """Windows from the parameters of an op, one entry a dimension."""
+    """Windows from the parameters of an op, one entry per dimension."""
     return tuple(WindowDim(k, s, lo, hi, b, w) for k, s, (lo, hi), b, w in zip(sizes, strides, padding, base, window))
 
 
@@ -124,10 +126,10 @@ def make_windows(
 def padtype_to_pads(
     in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int], padding: str
 ) -> Pads:
-    """The ``(low, high)`` pairs that ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"`` mean.
+    """The ``(low, high)`` pairs for ``"SAME"``, ``"SAME_LOWER"`` or ``"VALID"``.
 
-    ``"SAME"`` gives results of ``ceil(size / stride)`` rows; of an odd amount of padding the larger part comes after
-    (with ``"SAME_LOWER"``, before).
+    ``"SAME"`` gives results of ``ceil(size / stride)`` rows; if the padding is odd, the larger part comes after (with
+    ``"SAME_LOWER"``, before).
 
     Raises:
       ArgumentError: another word. ShapeError: a stride below 1.
@@ -152,10 +154,10 @@ def padtype_to_pads(
 
 
 def int_tuple(op: str, what: str, value: Any, rank: int, default: int | None = None) -> tuple[int, ...]:
-    """``value`` as ``rank`` ints; ``None`` is ``default`` everywhere.
+    """``value`` as ``rank`` ints; ``None`` means ``default`` everywhere.
 
     Raises:
-      ArgumentTypeError: not ints. ArgumentError: another number of them.
+      ArgumentTypeError: not ints. ArgumentError: not ``rank`` of them.
     """
     if value is None and default is not None:
         return (default,) * rank
@@ -188,8 +190,8 @@ def pad_pairs(op: str, padding: Any, in_shape: Sequence[int], windows: Sequence[
 
 # --- on split dimensions ------------------------------------------------------------------------------------
 def _undilated(window: Window, dilation: int, tiles: int) -> tuple[Window, list[int]]:
-    """The rows of an operand in windows of what it is when it is dilated; and for each tile, how many rows of nothing
-    stand before the first."""
+    """The window of an operand in terms of its rows before dilation, and for each tile the number of dilation zeros
+    before the first of these rows."""
 
     def first(tile: int) -> int:
         return -(-window.start(tile) // dilation)
@@ -203,10 +205,10 @@ def _undilated(window: Window, dilation: int, tiles: int) -> tuple[Window, list[
 def fetch_dilated(
     ctx: Localizer, x: Any, operand: int, dim: int, window: Window, dilation: int, fill: Any = None
 ) -> tuple[Any, tuple[int, int], int]:
-    """What tiles need of an operand's dimension after it has been dilated.
+    """Fetch the rows of an operand's dimension that tiles need after it is dilated.
 
-    Returns ``(rows, (low, high), dilation)``: they still have to be dilated and padded like that. Where the tiles begin
-    at different phases of the dilation, that has been done.
+    Returns ``(rows, (low, high), dilation)``: the rows must still be dilated and padded accordingly. If tiles begin at
+    different offsets within the dilation, this has been done already.
     """
     rows, phases = _undilated(window, dilation, ctx.num_tiles(operand, dim))
     x = ctx.fetch_window(x, operand, dim, rows.start, rows.length, fill, rows.stop)
@@ -224,7 +226,7 @@ def fetch_dilated(
 def fetch_for_result(
     ctx: Localizer, x: Any, operand: int, dim: int, window: WindowDim, rows: int, fill: Any = None
 ) -> tuple[Any, WindowDim]:
-    """What ``rows`` result rows on each tile see, and the window to slide over it."""
+    """Fetch the rows that ``rows`` result rows of each tile see; returns them and the window to slide over them."""
     seen = window.seen(ctx.in_avals[operand].shape[dim], rows)
     x, pads, dilation = fetch_dilated(ctx, x, operand, dim, seen, window.base_dilation, fill)
     return x, dataclasses.replace(window, low=pads[0], high=pads[1], base_dilation=dilation)

@@ -1,4 +1,4 @@
-"""What ops that slide a window over every dimension share: parameters, shapes, batching and sharding rules."""
+"""The common base of sliding-window ops: parameters, shapes, batching and sharding rules."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Dims = tuple[int, ...]
 
 @dataclass(frozen=True)
 class WindowOp(Op):
-    """Base: a window over each dimension, batch and feature dimensions having windows of one element."""
+    """Base class: a window over each dimension; batch and feature dimensions have windows of one element."""
 
     window_dimensions: Dims
     window_strides: Dims
     padding: Pads
     base_dilation: Dims
     window_dilation: Dims
-    #: what joins the parts of a split dimension that one window sees whole; none if it may not be split so
+    #: combines the parts of a split dimension that one window covers; None if it may not be split so
     monoid: ClassVar[Monoid | None] = None
 
     @property
     def windows(self) -> tuple[WindowDim, ...]:
-        """One window a dimension."""
+        """The windows, one per dimension."""
         return make_windows(
             self.window_dimensions, self.window_strides, self.padding, self.base_dilation, self.window_dilation
         )
@@ -56,7 +56,7 @@ class WindowOp(Op):
         """The number of windows in each dimension.
 
         Raises:
-          ShapeError: parameters that do not fit the operand.
+          ShapeError: the parameters do not fit the operand.
         """
         for field in ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation"):
             value = getattr(self, field)
@@ -117,7 +117,7 @@ class WindowOp(Op):
         outs: Sequence[ShapedArray],
         region: Region,
     ) -> list[Emitted]:
-        """``stablehlo.reduce_window`` of operands of ``outs``' dtypes, with initial values."""
+        """Emit ``stablehlo.reduce_window`` of operands of ``outs``' dtypes, with initial values."""
         padding, base = self.padding, self.base_dilation
         if any(min(pair) < 0 for pair in padding) or any(d != 1 for d in base):
             # XLA's simplifier fails on some of these (a CHECK of equal shapes for windows of one element).
@@ -145,7 +145,7 @@ def emit_pad(
     padding: Sequence[tuple[int, int]],
     dilation: Sequence[int],
 ) -> Emitted:
-    """``stablehlo.pad`` to ``aval`` with ``dilation - 1`` rows between rows."""
+    """Emit ``stablehlo.pad`` to ``aval`` with ``dilation - 1`` rows between rows."""
     return b.op(
         "stablehlo.pad", [x, value], [aval],
         edge_padding_low=tuple(lo for lo, _ in padding), edge_padding_high=tuple(hi for _, hi in padding),
@@ -165,5 +165,5 @@ def window_params(windows: Sequence[WindowDim]) -> dict[str, Any]:
 
 
 def pads_array(padding: Pads) -> np.ndarray:
-    """Padding as StableHLO has it: one ``[low, high]`` row a dimension."""
+    """Padding in StableHLO's form: one ``[low, high]`` row per dimension."""
     return np.array(padding, np.int64).reshape(len(padding), 2)

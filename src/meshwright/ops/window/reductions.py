@@ -1,7 +1,7 @@
-"""Window reductions: sums, extremes and products of what a window sees; pooling.
+"""Window reductions: sums, extrema and products over windows; pooling.
 
-A sum's transpose is a sum over windows that slide the other way; an extreme's derivative selects (see
-:mod:`.select`). Names and conventions are those of ``jax.lax``.
+The transpose of a sum is a sum over windows that slide the other way; the derivative of an extremum selects elements
+(see :mod:`.select`). Names and conventions follow ``jax.lax``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from meshwright.sharding.rule import REDUCTION, WINDOW
 
 @dataclass(frozen=True)
 class ReduceWindow(WindowOp):
-    """Base: what each window sees, combined by a binary op; padding is that op's identity."""
+    """Base class: each window reduced by a binary op; padding is that op's identity."""
 
     monoid: ClassVar[Monoid]
 
@@ -64,7 +64,7 @@ class ReduceWindow(WindowOp):
 
 @dataclass(frozen=True)
 class ReduceWindowSum(ReduceWindow, Linear1):
-    """Sums."""
+    """The sum of each window."""
 
     name: ClassVar[str] = "reduce_window_sum"
     monoid: ClassVar[Monoid] = SUM
@@ -80,7 +80,7 @@ class ReduceWindowSum(ReduceWindow, Linear1):
 
 
 class _Extreme(ReduceWindow):
-    """Base of maxima and minima."""
+    """Base class of maxima and minima."""
 
     selects: ClassVar[str] = ""
 
@@ -90,7 +90,7 @@ class _Extreme(ReduceWindow):
 
 @dataclass(frozen=True)
 class ReduceWindowMax(_Extreme):
-    """Maxima."""
+    """The maximum of each window."""
 
     name: ClassVar[str] = "reduce_window_max"
     monoid: ClassVar[Monoid] = MAX
@@ -99,7 +99,7 @@ class ReduceWindowMax(_Extreme):
 
 @dataclass(frozen=True)
 class ReduceWindowMin(_Extreme):
-    """Minima."""
+    """The minimum of each window."""
 
     name: ClassVar[str] = "reduce_window_min"
     monoid: ClassVar[Monoid] = MIN
@@ -108,7 +108,7 @@ class ReduceWindowMin(_Extreme):
 
 @dataclass(frozen=True)
 class ReduceWindowProd(ReduceWindow):
-    """Products."""
+    """The product of each window."""
 
     name: ClassVar[str] = "reduce_window_prod"
     monoid: ClassVar[Monoid] = PROD
@@ -119,7 +119,7 @@ class ReduceWindowProd(ReduceWindow):
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (x,), (t,) = primals, tangents
-        # Each element's factor is the product of all others; no division, so that zeros do no harm.
+        # The derivative with respect to an element is the product of all others, without division because of zeros.
         seen = window_slices(x, self.windows, scalar_like(1, x))
         moved = window_slices(t, self.windows, scalar_like(0, t))
         if len(seen) > 1:
@@ -158,7 +158,7 @@ reduce_window_prod = _windowed(ReduceWindowProd)
 def window_dims(
     op: str, shape: Sequence[int], sizes: Any, strides: Any, padding: Any, base: Any, window: Any
 ) -> tuple[WindowDim, ...]:
-    """The window over each dimension, from what a user gives; ``op`` is the function that got it."""
+    """The window over each dimension, from a user's arguments; ``op`` is the calling function."""
     rank = len(shape)
     sizes = int_tuple(op, "window_dimensions", sizes, rank)
     strides = int_tuple(op, "window_strides", strides, rank, default=1)
@@ -168,7 +168,7 @@ def window_dims(
     return make_windows(sizes, strides, pad_pairs(op, padding, shape, extents, strides), base, window)
 
 
-#: the window reductions by the name of the binary op
+#: the window reductions, by the name of the binary op
 _REDUCTIONS: dict[str, type[ReduceWindow]] = {
     cls.monoid.name: cls for cls in (ReduceWindowSum, ReduceWindowMax, ReduceWindowMin, ReduceWindowProd)
 }
@@ -180,7 +180,7 @@ _BOOL_SYNONYMS = {"or": "max", "logical_or": "max", "bitwise_or": "max",
 
 
 def _op_name(computation: Any) -> str:
-    """The op that a name, a NumPy ufunc or one of our ops means; empty for a function."""
+    """The name of the op for a name, a NumPy ufunc or one of our ops; empty for a function."""
     if isinstance(computation, str):
         return computation
     if isinstance(computation, np.ufunc):
@@ -189,7 +189,7 @@ def _op_name(computation: Any) -> str:
 
 
 def _reduction(name: str, dtype: np.dtype) -> type[ReduceWindow] | None:
-    """The window reduction of a name; None if it has none of its own."""
+    """The window reduction of a name; None if there is none."""
     name = _SYNONYMS.get(name, name)
     return _REDUCTIONS.get(_BOOL_SYNONYMS.get(name, name) if dtypes.is_bool(dtype) else name)
 
@@ -204,18 +204,18 @@ def reduce_window(
     base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
 ) -> Any:
-    """``computation`` of ``init_value`` and all that a window sees, for each position of a window that slides.
+    """Reduce each position of a sliding window by ``computation``, starting from ``init_value``.
 
-    ``computation(a, b)`` is an associative function of two scalars, of which ``init_value`` is an identity; an op or
-    its name will do. ``operand`` may be a tree of arrays of one shape, with a tree of initial values; then
-    ``computation`` takes and returns such trees. Everything else has one entry a dimension of ``operand`` (1 where
-    there is no window); ``padding`` is ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"`` or ``(low, high)`` pairs, of elements
-    that take no part in the result. ``base_dilation`` spreads the operand, ``window_dilation`` the window.
+    ``computation(a, b)`` is an associative function of two scalars with identity ``init_value``, an op, or its name.
+    ``operand`` may be a tree of arrays of one shape, with a tree of initial values; ``computation`` then takes and
+    returns such trees. Other arguments have one entry per dimension of ``operand`` (1 for dimensions without a window).
+    ``padding`` is ``"SAME"``, ``"SAME_LOWER"``, ``"VALID"`` or ``(low, high)`` pairs; padding does not affect the
+    result. ``base_dilation`` dilates the operand, ``window_dilation`` the window.
 
     Raises:
       ArgumentError: malformed parameters, or trees that differ.
-      ShapeError: parameters that do not fit the operand, an ``init_value`` that is not a scalar.
-      DTypeError: an ``init_value`` of another dtype, or a dtype that the computation does not take.
+      ShapeError: parameters do not fit the operand, or ``init_value`` is not a scalar.
+      DTypeError: ``init_value`` has another dtype, or the computation does not support the dtype.
 
     Example:
       >>> x = jnp.array([3, 1, 4, 1, 5])
@@ -251,7 +251,7 @@ def reduce_window(
 
 # --- reading ------------------------------------------------------------------------------------------------
 def read_windows(r: Reader) -> dict[str, Any]:
-    """The parameters of a window op: those of :func:`reduce_window`."""
+    """Read the parameters of a window op, in the form of :func:`reduce_window`."""
     sizes = r.attr("window_dimensions")
     ones = (1,) * len(sizes)
     padding = r.attr("padding", np.zeros((len(sizes), 2), np.int64))

@@ -1,8 +1,8 @@
 """select_and_gather_add and select_and_scatter_add, each the other's transpose: the derivatives of max and min windows.
 
-Each window selects one element of ``operand`` (the largest or smallest; of equal ones the first). Gathering takes a
-tangent from where it stood, scattering adds a cotangent to there. The selection is piecewise constant, so that
-derivatives of every order are these two ops again.
+Each window selects one element of ``operand`` (the largest or smallest; the first of equal ones). Gathering reads a
+tangent at its position, scattering adds a cotangent there. The selection is piecewise constant, so derivatives of every
+order consist of these two ops.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ _COMPARE = {"ge": ge, "le": le}
 
 
 def worst(selects: str, dtype: np.dtype) -> np.ndarray:
-    """The value that is never selected beside others."""
+    """The value that is selected only if there is no other."""
     return dtypes.min_value(dtype) if selects == "ge" else dtypes.max_value(dtype)
 
 
 def _stays(selects: str, best: Any, value: Any) -> Any:
-    """Whether ``best`` is still selected when ``value`` is seen: beside what stands for padding NaN is, too."""
+    """Whether ``best`` remains selected over ``value``. Even NaN does if ``value`` is that of padding."""
     filler = match_shape(worst(selects, typeof(value).dtype), typeof(value))
     return or_(_COMPARE[selects](best, value), eq(value, filler))
 
 
 @dataclass(frozen=True)
 class _Select(WindowOp):
-    """Base of the pair: linear in operand 0, constant in operand 1, by which it selects with ``ge`` or ``le``."""
+    """Base class of the pair: linear in operand 0, constant in operand 1, by which it selects with ``ge`` or ``le``."""
 
     selects: str
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
     constant_in: ClassVar[frozenset[int]] = frozenset({1})
 
     def check_operand(self, x: ShapedArray) -> None:
-        """Raise where the extreme of a window is not differentiated."""
+        """Raise if the extremum has no derivative."""
         if dtypes.is_complex(x.dtype):
             raise DTypeError(f"{self.name}: extremes of {x.dtype} windows have no derivative; take real parts")
 
@@ -72,7 +72,7 @@ class _Select(WindowOp):
 
 @dataclass(frozen=True)
 class SelectAndGatherAdd(_Select):
-    """For each window, the element of ``tangents`` where that of ``operand`` is selected."""
+    """For each window, the element of ``tangents`` at the position selected in ``operand``."""
 
     name: ClassVar[str] = "select_and_gather_add"
 
@@ -109,7 +109,7 @@ class SelectAndGatherAdd(_Select):
 
 @dataclass(frozen=True)
 class SelectAndScatterAdd(_Select):
-    """Zeros of ``operand``'s shape, to which each window's element of ``source`` is added where it selects."""
+    """Zeros of ``operand``'s shape, to which each window's element of ``source`` is added at the selected position."""
 
     name: ClassVar[str] = "select_and_scatter_add"
 
@@ -138,7 +138,7 @@ class SelectAndScatterAdd(_Select):
         offsets = int(np.prod(self.window_dimensions))
         if self.is_dilated or offsets <= _MOST_OFFSETS or 0 in source.shape:
             return self._emit_offsets(b, *operands)
-        # Padding of its own, since ``select_and_scatter`` may select what it pads with.
+        # Pad explicitly, since ``select_and_scatter`` may select its own padding.
         ones = (1,) * operand.ndim
         padded = operand.update(shape=tuple(w.padded_size(n) for w, n in zip(self.windows, operand.shape)))
         scalar, zero = ShapedArray((), source.dtype), b.constant(0, ShapedArray((), source.dtype))
@@ -153,10 +153,11 @@ class SelectAndScatterAdd(_Select):
         return emit_pad(b, out, zero, b.out_avals[0], [(-lo, -hi) for lo, hi in self.padding], ones)
 
     def _emit_offsets(self, b: Builder, source: Emitted, operand: Emitted) -> Emitted:
-        """Offset by offset: the one that is selected gets its window's cotangent.
+        """Emit one term per offset: the selected offset gets its window's cotangent.
 
-        Where windows overlap, XLA's CPU compiler would find out for each offset, and again for each user of the result,
-        what is selected; so this and the result are made apart: four to six times as fast for windows of 3x3.
+        Where windows overlap, XLA's CPU compiler would recompute the selection for each offset and each user of the
+        result. So the selection and the result are compiled separately, which is four to six times as fast for 3x3
+        windows.
         """
         apart = b.platform == "cpu" and any(w.extent > w.stride for w in self.windows)
         chosen = b.call("chosen", _chosen_jaxpr(self, b.in_avals[1]), [operand], apart=apart)
@@ -165,19 +166,20 @@ class SelectAndScatterAdd(_Select):
 
 
 class _LocalScatter:
-    """``select_and_scatter_add`` on tiles: each makes its rows of the result from all windows that overlap them."""
+    """``select_and_scatter_add`` on tiles: each device computes its rows of the result from all windows that overlap
+    them."""
 
     def __init__(self, ctx: Localizer, op: SelectAndScatterAdd, source: Any, operand: Any) -> None:
         self.ctx, self.op, self.source, self.operand = ctx, op, source, operand
         self.windows = list(op.windows)
-        #: for each split dimension: first row of the tile in the local result, and steps between its rows
+        #: for each split dimension: the first row of each tile in the local result, and the step between its rows
         self.cuts: list[tuple[int, list[int], int]] = []
 
     def fetch(self, d: int, window: WindowDim) -> None:
-        """Bring the windows of dimension ``d`` that overlap this tile, and all that they see."""
+        """Fetch the windows of dimension ``d`` that overlap this tile, and all rows in them."""
         ctx = self.ctx
         tiles, rows = range(ctx.num_tiles(1, d)), ctx.in_local_shapes[1][d]
-        # Tile t holds rows [t*rows, (t+1)*rows), spread out by the base dilation. Windows are numbered by stride.
+        # Tile t holds rows [t*rows, (t+1)*rows), dilated by the base dilation. Windows are numbered by stride.
         first = [-(-(t * rows * window.base_dilation + window.low + 1 - window.extent) // window.stride) for t in tiles]
         last = [(((t + 1) * rows - 1) * window.base_dilation + window.low) // window.stride for t in tiles]
         count = max(1, *(b - a + 1 for a, b in zip(first, last)))
@@ -192,7 +194,7 @@ class _LocalScatter:
         self.cuts.append((d, [t * rows * step - -(-a // dilation) for t, a in zip(tiles, starts)], step))
 
     def result(self) -> Any:
-        """The local op, and of it this tile's rows."""
+        """Run the local op, and return this tile's rows of its result."""
         out = self.op.with_windows(self.windows).bind(self.source, self.operand)
         for d, starts, step in self.cuts:
             rows = self.ctx.out_local_shapes[0][d]
@@ -211,7 +213,7 @@ def _comparison(selects: str, dtype: np.dtype) -> ClosedJaxpr:
 
 @lru_cache(maxsize=256)
 def _keep_selected(selects: str, key: np.dtype, value: np.dtype) -> ClosedJaxpr:
-    """Of two (key, value) pairs the selected one."""
+    """The selected one of two (key, value) pairs."""
 
     def keep(a: Any, x: Any, b: Any, y: Any) -> list[Any]:
         first = _stays(selects, a, b)
@@ -223,7 +225,7 @@ def _keep_selected(selects: str, key: np.dtype, value: np.dtype) -> ClosedJaxpr:
 
 @lru_cache(maxsize=256)
 def _chosen_jaxpr(op: SelectAndScatterAdd, operand: ShapedArray) -> ClosedJaxpr:
-    """The offset that each window selects, by its number."""
+    """The number of the offset selected by each window."""
 
     def choose(x: Any) -> list[Any]:
         return [_chosen(op.selects, window_slices(x, op.windows, worst(op.selects, operand.dtype)))]
@@ -233,7 +235,7 @@ def _chosen_jaxpr(op: SelectAndScatterAdd, operand: ShapedArray) -> ClosedJaxpr:
 
 @lru_cache(maxsize=256)
 def _scatter_jaxpr(op: SelectAndScatterAdd, source: ShapedArray, operand: ShapedArray) -> ClosedJaxpr:
-    """``select_and_scatter_add``, from the offset that each window selects."""
+    """``select_and_scatter_add``, given the offset selected by each window."""
 
     def scatter(source: Any, chosen: Any) -> list[Any]:
         nothing = match_shape(scalar_like(0, source), typeof(source))
@@ -245,7 +247,7 @@ def _scatter_jaxpr(op: SelectAndScatterAdd, source: ShapedArray, operand: Shaped
 
 
 def _chosen(selects: str, values: Sequence[Any]) -> Any:
-    """Which of some arrays is selected, elementwise: as in gathering, whatever stands beside NaN."""
+    """The number of the array that is selected, elementwise; as in gathering, NaN does not win over other values."""
     aval = typeof(values[0])
     best, place = values[0], match_shape(np.int32(0), ShapedArray(aval.shape, np.dtype(np.int32)))
     for i, value in enumerate(values[1:], 1):

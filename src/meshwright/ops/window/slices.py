@@ -1,4 +1,4 @@
-"""What windows see as slices: one strided slice for each position in a window, and the sum that transposes them."""
+"""Windows as slices: one strided slice per position in a window, and the sum that is their transpose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwright.ops.window.geometry import WindowDim
 
 
 def window_slices(x: Any, windows: Sequence[WindowDim], fill: Any) -> list[Any]:
-    """For each position in the window, row-major, what the windows see there."""
+    """For each position in the window, row-major, the operand's elements at that position of all windows."""
     shape = typeof(x).shape
     rows = [w.output_size(n) for w, n in zip(windows, shape)]
     x = pad(x, fill, [(w.low, w.high, w.base_dilation - 1) for w in windows])
@@ -28,7 +28,7 @@ def window_slices(x: Any, windows: Sequence[WindowDim], fill: Any) -> list[Any]:
 
 
 def window_unslice(parts: Sequence[Any], windows: Sequence[WindowDim], shape: Sequence[int]) -> Any:
-    """The transpose of :func:`window_slices`: the sum of what each position gives back."""
+    """The transpose of :func:`window_slices`: the sum of the contributions of all positions."""
     zero = scalar_like(0, parts[0])
     terms = []
     for part, offset in zip(parts, window_offsets(windows)):

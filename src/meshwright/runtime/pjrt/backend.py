@@ -30,7 +30,7 @@ from meshwright.errors import (
 from meshwright.runtime.pjrt.client import SAFE, compile_options, execute, wait, xc
 from meshwright.runtime.pjrt.shielded import shielded
 
-#: XLA's classes by the names that people import them by
+#: XLA's classes by their public names
 XLA_CLASSES = {
     "CompileOptions": xc.CompileOptions,
     "DeviceAssignment": xc.DeviceAssignment,
@@ -45,7 +45,7 @@ XLA_CLASSES = {
 
 @contextmanager
 def _threads(devices: int) -> Any:
-    """Lets a client that is made in the ``with`` block have two threads for every device."""
+    """Give a client that is made in the ``with`` block two threads per device."""
     before = os.environ.get("NPROC")
     os.environ["NPROC"] = str(max(2 * devices, os.cpu_count() or 1))
     try:
@@ -59,14 +59,14 @@ def _threads(devices: int) -> Any:
 
 @cache
 def client_of(devices: int) -> Any:
-    """The client with so many CPU devices."""
+    """A client with ``devices`` CPU devices."""
     with _threads(devices):
         return xc.make_cpu_client(num_devices=devices)
 
 
 @dataclass(frozen=True)
 class Type:
-    """Shape and dtype of a buffer."""
+    """The shape and dtype of a buffer."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -93,15 +93,15 @@ class Buffer:
         return self.type.dtype
 
     def device(self) -> Any:
-        """The device that it is on."""
+        """The device that holds it."""
         return self._device
 
     def xla_shape(self) -> Any:
-        """Its type as XLA says it."""
+        """Its type as an XLA shape."""
         return _hlo.Shape.array_shape(self.dtype, self.shape)
 
     def to_py(self) -> np.ndarray:
-        """Its values; waits for them."""
+        """Its values as a NumPy array; waits until they are computed."""
         wait(self._pjrt)
         return self._pjrt._single_device_array_to_np_array_did_copy()[0]
 
@@ -109,16 +109,16 @@ class Buffer:
         return np.array(self.to_py(), dtype, copy=copy is not False)
 
     def block_until_ready(self) -> Buffer:
-        """Itself, once its values are there."""
+        """Wait until its values are computed; returns the buffer itself."""
         wait(self._pjrt)
         return self
 
     def is_deleted(self) -> bool:
-        """Whether its memory was given back."""
+        """Whether its memory was freed."""
         return self._pjrt.is_deleted()
 
     def delete(self) -> None:
-        """Give its memory back."""
+        """Free its memory."""
         self._pjrt.delete()
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class Buffer:
 
 
 class LoadedExecutable:
-    """A compiled computation and the devices that it runs on, replica by replica and in each partition by partition."""
+    """A compiled computation with its devices, ordered by replica, then by partition."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class LoadedExecutable:
         return self._assignment
 
     def local_devices(self) -> list[Any]:
-        """The devices, in the order in which buffers are given and come."""
+        """The devices, in the order of the buffers of arguments and results."""
         return list(self._devices)
 
     def hlo_modules(self) -> list[Any]:
@@ -167,7 +167,7 @@ class LoadedExecutable:
         return self._loaded.hlo_modules()
 
     def cost_analysis(self) -> dict[str, float]:
-        """XLA's cost estimates of one device by name."""
+        """XLA's cost estimates for one device, by name."""
         return self._loaded.cost_analysis()
 
     def get_compiled_memory_stats(self) -> Any:
@@ -175,7 +175,7 @@ class LoadedExecutable:
         return self._loaded.get_compiled_memory_stats()
 
     def serialize(self) -> bytes:
-        """The executable for another process with the same jaxlib."""
+        """The serialized executable, for another process with the same jaxlib."""
         return self._loaded.serialize()
 
     def size_of_generated_code_in_bytes(self) -> int:
@@ -183,10 +183,11 @@ class LoadedExecutable:
         return self._loaded.size_of_generated_code_in_bytes()
 
     def execute(self, arguments: Sequence[Any]) -> list[Buffer]:
-        """The results on the one device that it was compiled for; what is no buffer is copied to it.
+        """Run on the single device that it was compiled for. Arguments that are not buffers are copied to it.
 
         Raises:
-          ArgumentError: it was compiled for several; ShapeError: arguments of other types.
+          ArgumentError: it was compiled for several devices.
+          ShapeError: arguments have other types.
         """
         if len(self._devices) != 1:
             raise ArgumentError(
@@ -196,12 +197,13 @@ class LoadedExecutable:
         return [outs[0] for outs in self.execute_sharded_on_local_devices([[a] for a in arguments])]
 
     def execute_sharded_on_local_devices(self, arguments: Sequence[Sequence[Any]]) -> list[list[Buffer]]:
-        """The results, for each a list of its buffers on :meth:`local_devices`; so are the arguments, of which what is
-        no buffer is copied to its device.
+        """Run on all devices. Arguments and results are lists of buffers, one per device in :meth:`local_devices`.
+
+        Arguments that are not buffers are copied to their devices.
 
         Raises:
-          ArgumentError: another number of arguments or of buffers, or buffers on other devices, or of several shapes.
-          ShapeError: arguments of other types than it was compiled for.
+          ArgumentError: the number of arguments or buffers is wrong, or buffers are on other devices.
+          ShapeError: an argument has another type than the one compiled for.
         """
         given = [self._buffers(shards) for shards in arguments]
         self._check(given)
@@ -214,7 +216,7 @@ class LoadedExecutable:
         return [[Buffer(b, d, t) for b, d in zip(outs, self._devices)] for outs, t in zip(results, types, strict=True)]
 
     def _buffers(self, shards: Sequence[Any]) -> list[Buffer]:
-        """An argument's buffers, one a device as far as there are devices."""
+        """An argument's buffers, one per device; the check rejects any beyond these."""
         where = [*self._devices, *[None] * (len(shards) - len(self._devices))]
         return [x if isinstance(x, Buffer) else self._put(x, d) for x, d in zip(shards, where)]
 
@@ -245,20 +247,20 @@ class LoadedExecutable:
 
     @cached_property
     def _types(self) -> tuple[list[Type], list[Type]]:
-        """Those of what it takes and gives."""
+        """The types of the parameters and of the results."""
         module = self._loaded.hlo_modules()[0]
         shape = _hlo.XlaComputation(module.as_serialized_hlo_module_proto()).program_shape()
         return _flat(shape.parameter_shapes()), _flat([shape.result_shape()])
 
 
 def _flat(shapes: Sequence[Any]) -> list[Type]:
-    """The types in XLA's shapes, tuples written out."""
+    """The types in XLA's shapes, with tuples flattened."""
     flat = [s for shape in shapes for s in (shape.tuple_shapes() if shape.is_tuple() else [shape])]
     return [Type(tuple(s.dimensions()), np.dtype(s.numpy_dtype())) for s in flat]
 
 
 class PjrtBackend:
-    """Compiles for, and puts buffers on, the devices ``devices``, of which each is one CPU device of XLA."""
+    """Compiles for ``devices``, each of which is one CPU device of XLA, and puts buffers on them."""
 
     def __init__(self, devices: Sequence[Any]) -> None:
         self._devices = list(devices)
@@ -280,19 +282,19 @@ class PjrtBackend:
     local_devices = devices
 
     def device_count(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return len(self._devices)
 
     local_device_count = device_count
 
     def process_index(self) -> int:
-        """This process's number."""
+        """The index of this process."""
         return 0
 
     host_id = process_index
 
     def get_default_device_assignment(self, num_replicas: int, num_partitions: int = 1) -> list[list[Any]]:
-        """The first devices: for each replica a list of those of its partitions."""
+        """The first devices, as one list of partitions per replica."""
         ids = self._checked(np.arange(num_replicas * num_partitions).reshape(num_replicas, num_partitions))
         return [[self._devices[i] for i in row] for row in ids]
 
@@ -307,10 +309,11 @@ class PjrtBackend:
         return assignment
 
     def buffer_from_pyval(self, value: Any, device: Any = None) -> Buffer:
-        """A copy of an array or number on a device (the first, if none is said), in its own dtype.
+        """Copy an array or number to a device (by default the first), keeping its dtype.
 
         Raises:
-          ArgumentError: a device that there is not. ArgumentTypeError: no array.
+          ArgumentError: there is no such device.
+          ArgumentTypeError: not an array or number.
         """
         where = self._devices[0] if device is None else device
         if where not in self._pjrt:
@@ -325,11 +328,12 @@ class PjrtBackend:
     def compile(self, computation: Any, compile_options: Any = None) -> LoadedExecutable:
         """Compile an ``XlaComputation``, StableHLO (text, bytecode or a module) or HLO text.
 
-        ``compile_options`` say how many replicas and partitions there are, and on which devices; more than one
-        partition are made by XLA's own partitioner, after the computation's shardings.
+        ``compile_options`` has the numbers of replicas and partitions, and their devices. If there is more than one
+        partition, XLA's own partitioner splits the computation by its shardings.
 
         Raises:
-          CompileError: XLA refused it. DeviceError: it needs more devices than there are.
+          CompileError: XLA rejected it.
+          DeviceError: it needs more devices than there are.
         """
         options = _default_options(computation) if compile_options is None else _copy(compile_options)
         shape = options.num_replicas, options.num_partitions
@@ -361,7 +365,7 @@ def _copy(options: Any) -> Any:
 
 
 def _default_options(computation: Any) -> Any:
-    """For as many replicas as a module says that it is for."""
+    """Options for as many replicas as the module is made for."""
     operation = getattr(computation, "operation", None)
     attributes = operation.attributes if operation is not None else {}
     replicas = attributes["mhlo.num_replicas"].value if "mhlo.num_replicas" in attributes else 1
@@ -369,7 +373,7 @@ def _default_options(computation: Any) -> Any:
 
 
 def _numbers(assignment: Any, shape: tuple[int, int]) -> np.ndarray:
-    """Device numbers by replica and partition, of an assignment (which tells them as text only) or of nested lists."""
+    """Device numbers by replica and partition, from an assignment (which only prints them) or nested lists."""
     if isinstance(assignment, xc.DeviceAssignment):
         partitions = re.findall(r"Computation\d+\{([\d ]*)\}", repr(assignment))
         return np.array([[int(n) for n in replicas.split()] for replicas in partitions]).T.reshape(shape)
@@ -377,7 +381,7 @@ def _numbers(assignment: Any, shape: tuple[int, int]) -> np.ndarray:
 
 
 def _module(computation: Any) -> Any:
-    """What the compiler takes."""
+    """The computation in a form that the compiler takes."""
     if isinstance(computation, _hlo.XlaComputation):
         return _jax.mlir.xla_computation_to_mlir_module(computation)
     if isinstance(computation, str) and computation.lstrip().startswith("HloModule"):
@@ -386,22 +390,22 @@ def _module(computation: Any) -> Any:
 
 
 def module_of(text: str) -> Any:
-    """XLA's module of HLO text.
+    """XLA's module for HLO text.
 
     Raises:
-      ImportProgramError: text that is no HLO.
+      ImportProgramError: the text is not HLO.
     """
     try:
         return _hlo.hlo_module_from_text(text)
-    except RuntimeError as error:  # XLA's error derives from it
+    except RuntimeError as error:  # the base class of XLA's error
         raise ImportProgramError(f"hlo_module_from_text: expected the text of an HLO module: {error}") from None
 
 
 def graph_of(module: Any) -> str:
-    """A module as a graph in the language of ``dot``."""
+    """A module as a graph in the DOT language."""
     return _hlo.hlo_module_to_dot_graph(module)
 
 
 def computation_from_stablehlo(text: str) -> Any:
-    """The ``XlaComputation`` of a StableHLO module's text."""
+    """The ``XlaComputation`` for a StableHLO module's text."""
     return _jax.mlir.mlir_module_to_xla_computation(text.encode(), use_tuple_args=False, return_tuple=False)

@@ -163,9 +163,9 @@ def is_local(real: int) -> bool:
     return real_devices()[real].process_index == client().process_index()
 
 
-#: for programs of others: without XLA's experimental library of kernels, whose compiler ends the process on some
+#: for imported programs: not XLA's experimental library of kernels, whose compiler crashes on some of them
 SAFE = [("xla_cpu_experimental_ynn_fusion_type", "")]
-#: for ours: its convolutions, each by itself; those that it computes wrong have another form (lowering/convolutions.py)
+#: for our own: its convolutions, one by one. Those that it computes wrong are rewritten (lowering/convolutions.py)
 OURS = [("xla_cpu_experimental_ynn_fusion_type", "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION")]
 
 #: plain code: no MLIR-based fusion emitters and no LLVM optimisation, which take most of the time of a small program
@@ -176,11 +176,11 @@ _QUICK = [
 ]
 
 
-#: what they replaced lacks a few functions of complex numbers
+#: the MLIR-based fusion emitters; the older ones do not support a few functions of complex numbers
 _COMPLETE = [("xla_cpu_use_fusion_emitters", "True")]
 
 
-#: each process looks for fast kernels itself
+#: each process autotunes kernels by itself
 _ALONE = ("xla_gpu_shard_autotuning", "False")
 
 
@@ -192,7 +192,7 @@ def _compile_options(
 
 
 def _compile_together(devices: Iterable[Any]) -> bool:
-    """Whether all processes compile a program at the same time, and may share out the search for fast kernels.
+    """Whether all processes compile a program at the same time, so that they can share autotuning.
 
     They do not if the program runs in some processes only, or if one process compiles it for all (disk cache).
     """
@@ -205,7 +205,7 @@ def _options_for(reals: tuple[int, ...], quick: bool, complete: bool, overrides:
     ids = np.array([[real_devices()[r].id] for r in reals])
     options.device_assignment = xc.DeviceAssignment.create(ids)
     if platforms.is_plugin():
-        options.env_option_overrides = []  # those below are the CPU's
+        options.env_option_overrides = []  # the ones below are for the CPU
     elif quick or complete:
         options.env_option_overrides = [*OURS, *(_COMPLETE if complete else _QUICK)]
     if overrides:
@@ -232,10 +232,10 @@ def load(
     text: Callable[[], str] | None = None,
     reals: Sequence[int] | None = None,
 ) -> Any:
-    """Compile ``module`` with ``options`` for the client's devices, or those of our client by their numbers, ``reals``;
-    ``what`` begins the message of an error.
+    """Compile ``module`` for the devices of ``client``, or for the real devices ``reals`` of our own client.
 
-    With its ``text``, the disk cache is used; never for programs with callbacks.
+    ``what`` is the beginning of error messages. With its ``text``, the disk cache is used, except for programs with
+    callbacks.
 
     Raises:
       CompileError: XLA rejected the program; includes its message.
@@ -290,7 +290,7 @@ def recalled(mark: bytes, overrides: tuple[tuple[str, Any], ...], reals: tuple[i
 def remember(
     mark: bytes, text: str, facts: Any, overrides: tuple[tuple[str, Any], ...], reals: tuple[int, ...] | None
 ) -> None:
-    """Note ``facts`` of a program, which had this fingerprint before it was lowered, if the cache on disk has it."""
+    """Note ``facts`` about a program under its fingerprint before lowering, if the disk cache has the program."""
     reals = (first_local(),) if reals is None else reals
     noted = [calls_lapack(text), facts]
     disk_cache.remember(mark, text, noted, client(), _compile_options(reals, False, overrides=overrides))
@@ -305,11 +305,10 @@ def compile_module(
     overrides: tuple[tuple[str, Any], ...] = (),
     reals: tuple[int, ...] | None = None,
 ) -> Any:
-    """Compile StableHLO bytecode, or a module that calls the Python functions ``callbacks`` by number: for the first
-    real device, or with one replica per real device in ``reals``.
+    """Compile StableHLO bytecode, or a module that calls the Python functions ``callbacks`` by number.
 
-    ``quick`` prefers a short compile time over fast code; ``text()`` is the program's text, for the key of the disk
-    cache.
+    There is one replica per real device in ``reals``, by default this process's first. ``quick`` prefers a short
+    compile time over fast code. ``text()`` is the program's text, for the disk cache.
 
     Raises:
       CompileError: XLA rejected the program; includes its message. DeviceError: it calls Python on an accelerator.
@@ -344,8 +343,10 @@ def execute(executable: Any, buffers: Sequence[Any], wait: bool = False) -> list
 def runner(
     executable: Any, types: Sequence[tuple[tuple[int, ...], Any]], maker: Any = None
 ) -> Callable[[list[Any]], list[Any]]:
-    """:func:`execute` of a program whose results have these shapes and dtypes (on each device, if it has several, of
-    which they are then :func:`joined`), in half the time: what makes their buffers, JAX's extension looks up once."""
+    """A function like :func:`execute` (for several devices, with :func:`joined` operands and results), twice as fast.
+
+    The handlers for results of these shapes and dtypes are made only once.
+    """
     where = _on(tuple(executable.local_devices()))
     makers = [_jax.array_result_handler(_Aval(*t), where, committed=True, _skip_checks=True) for t in types]
     start, is_shared = executable.execute_sharded, bool(getattr(maker, "ranks", ()))
@@ -389,7 +390,7 @@ def execute_on_all(executable: Any, arrays: Sequence[Any], wait: bool = False, m
 
 
 class _Aval:
-    """The attributes that PJRT's arrays need of their type."""
+    """The attributes of a type that PJRT's arrays need."""
 
     __slots__ = ("dtype", "shape", "weak_type")
 
@@ -409,12 +410,11 @@ def joined(buffers: Sequence[Any], shape: tuple[int, ...], dtype: Any, reals: tu
 
 
 def buffer_from_numpy(value: np.ndarray, real: int, copy: bool) -> Any:
-    """A device buffer of a contiguous array. Without ``copy``, it shares the memory if this is aligned, except on
-    accelerators.
+    """A device buffer of a contiguous array. Without ``copy``, aligned memory is shared, except on accelerators.
 
-    XLA lets go of memory where a run ends that uses it: on a thread of its own, where it may not ask for Python's lock,
-    as the interpreter may be at its end. So it takes NumPy's memory not by DLPack, whose deleter asks for it, but as it
-    takes arguments, and gives it back when Python calls it next.
+    XLA releases memory at the end of the last run that uses it, on a thread that must not take the GIL, as the
+    interpreter may be shutting down. A DLPack deleter would take it. So NumPy's memory is passed like an argument
+    instead, and is released when Python next calls XLA.
     """
     require_own_process()
     return _put(real, value, copy or platforms.is_plugin())

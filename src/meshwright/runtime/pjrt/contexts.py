@@ -14,7 +14,7 @@ from jaxlib.mlir import ir
 
 from meshwright.stablehlo.dialects import new_context
 
-#: of programs that a context reads; a larger one gets, from XLA, a context of its own
+#: the total bytes of programs that a context parses; XLA parses larger programs in a context of their own
 BYTES = 1 << 22
 LARGE = 1 << 16
 
@@ -24,15 +24,14 @@ _free: list[tuple[ir.Context, int]] = []
 
 
 def with_module(source: Any, use: Callable[[Any], T]) -> T:
-    """``use`` of a program's bytecode as a module of a context; of anything else, and of what is large or cannot be
-    read, as it is."""
+    """Call ``use`` with bytecode parsed in a reused context; large programs and other sources are passed as is."""
     if not isinstance(source, bytes) or len(source) > LARGE:
         return use(source)
     try:
         context, seen = _free.pop()
     except IndexError:
         context, seen = new_context(), 0
-    result = use(_read(source, context))  # an error would hold the module, and so its context
+    result = use(_read(source, context))  # on errors the context is dropped, as the traceback keeps the module alive
     if (seen := seen + len(source)) < BYTES:
         _free.append((context, seen))
     return result
@@ -41,5 +40,5 @@ def with_module(source: Any, use: Callable[[Any], T]) -> T:
 def _read(source: bytes, context: ir.Context) -> Any:
     try:
         return ir.Module.parse(source, context)
-    except ir.MLIRError:  # XLA says the same, where its errors are explained
+    except ir.MLIRError:  # XLA raises the same error, which is reported there
         return source

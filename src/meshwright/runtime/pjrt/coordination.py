@@ -22,19 +22,19 @@ from meshwright.core.addresses import family_of, host_and_port
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt.world import WORLD
 
-#: seconds without a sign of life after which XLA ends processes: a month, as ours (``processes.signs``,
-#: ``processes.meeting``) come first, and can be caught
+#: seconds without a heartbeat after which XLA kills processes: a month, as our own heartbeats (``processes.signs``,
+#: ``processes.meeting``) come first and raise errors that can be caught
 _HEARTBEAT = 30 * 86_400
-#: seconds after which who waits for an answer looks whether anybody is there
+#: seconds between checks, while waiting for an answer, of whether the coordinator is alive
 _PERIOD = 0.2
-#: seconds by which we wait less than XLA, which ends processes that wait in vain
+#: seconds by which our timeout is shorter than XLA's, which kills the waiting process
 _MARGIN = 60
 
 T = TypeVar("T")
 
 
 def address_towards(address: str) -> str:
-    """The address of this machine on the way to another's ``host:port``: where others reach it."""
+    """The address of this machine as seen from another one's ``host:port``."""
     host, port = host_and_port(address)
     with socket.socket(family_of(host), socket.SOCK_DGRAM) as s:
         s.connect((host, port))  # sends nothing
@@ -42,10 +42,10 @@ def address_towards(address: str) -> str:
 
 
 def serve(address: str, count: int, wait: float) -> Any:
-    """Start the service for ``count`` processes, which have ``wait`` seconds to come; keep what is returned.
+    """Start the service for ``count`` processes, which have ``wait`` seconds to arrive. Keep the returned object alive.
 
     Raises:
-      DistributedError: it cannot listen there.
+      DistributedError: it cannot listen at the address.
     """
     host, port = host_and_port(address)
     try:
@@ -64,10 +64,10 @@ def serve(address: str, count: int, wait: float) -> Any:
 
 
 def connect(address: str, rank: int, wait: float) -> Any:
-    """The connection of process ``rank`` to the service, which must be there: XLA ends a process that finds none.
+    """Connect process ``rank`` to the service, which must be running: XLA kills a process that does not find it.
 
     Raises:
-      DistributedError: not all processes come in ``wait`` seconds, or one goes meanwhile.
+      DistributedError: not all processes arrive within ``wait`` seconds, or one ends before that.
     """
     service = _jax.get_distributed_runtime_client(
         address, rank, init_timeout=int(wait) + _MARGIN, heartbeat_timeout=_HEARTBEAT, shutdown_timeout=5,
@@ -92,10 +92,11 @@ def connect(address: str, rank: int, wait: float) -> Any:
 
 
 def _unless_lost(call: Callable[[], T], check: Callable[[], None] = lambda: None) -> T:
-    """``call()``, made in a thread of its own: XLA waits for ever for the answer of a coordinator that is lost.
+    """Return ``call()``, which runs in a thread of its own, as XLA waits forever for a lost coordinator.
 
     Raises:
-      DistributedError: it is lost, or ``check()`` raises. RuntimeError: XLA's.
+      DistributedError: the coordinator is lost, or ``check()`` raises it.
+      RuntimeError: XLA's error.
     """
     done: Future[T] = Future()
 
@@ -114,7 +115,7 @@ def _unless_lost(call: Callable[[], T], check: Callable[[], None] = lambda: None
 
 
 class Table:
-    """Keys and values that all processes see. Failures are DistributedError."""
+    """A key-value store shared by all processes. Failures raise DistributedError."""
 
     def __init__(self, service: Any) -> None:
         self.service = service
@@ -127,12 +128,12 @@ class Table:
             raise DistributedError(f"the coordinator does not answer: {error}") from None
 
     def remove(self, key: str) -> None:
-        """Forget a key, if it is there. That it cannot be done is no failure: it only takes memory."""
+        """Delete a key, if it exists. Failures are ignored, as they only cost memory."""
         with suppress(JaxRuntimeError, DistributedError):
             _unless_lost(lambda: self.service.key_value_delete(key))
 
     def get(self, key: str, seconds: float) -> bytes | None:
-        """The value, for which this waits; None if it does not come in ``seconds``."""
+        """Wait for a value; None if it does not arrive within ``seconds``."""
         end = time.monotonic() + seconds
         while True:
             WORLD.check()

@@ -1,7 +1,7 @@
-"""Waits for other processes that end after ``config.collective_timeout`` if one of these is the cause.
+"""Waits for other processes, which end after ``config.collective_timeout`` if one of these is the cause.
 
-XLA's collectives between CPUs have a timeout of their own. Those of accelerators have none. Neither have the start of
-devices and the compilation of programs, in which processes share out the search for fast kernels.
+XLA's collectives between CPUs have a timeout. Those of accelerators do not, nor does the start of devices, or
+compilation when processes share autotuning.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from meshwright.runtime.pjrt.world import WORLD
 
 T = TypeVar("T")
 
-#: a result of the last program that ran in several processes, as long as it is in use
+#: a result of the last program that ran in several processes, while it is alive
 _latest: weakref.ref[Any] | None = None
 
 
 def limited(function: Callable[[], T], what: str, maker: Any) -> T:
-    """``function()``, in another thread. ``what`` is the case while it runs, in words, for the message.
+    """Return ``function()``, which runs in another thread.
 
-    ``maker`` is the program that runs, or describes it.
+    ``what`` describes the wait for the message, as in "it is not computed". ``maker`` is the program that runs, or a
+    description.
 
     Raises:
       DistributedError: it has not ended after the timeout, and another process is the cause; names that process.
@@ -36,20 +37,20 @@ def _late(what: str, maker: Any) -> None:
     late = TimeoutError(f"nothing; {what} after {config.collective_timeout:g} s")
     if (error := WORLD.behind(late, maker)) is not None:
         if platforms.is_plugin():
-            shielded.leave_behind()  # XLA never ends this call
+            shielded.leave_behind()  # in XLA this call never returns
         raise error
 
 
 def note_run(result: Any) -> None:
-    """Note a result of a program that runs in several processes from now on."""
+    """Record a result of a program that now starts in several processes."""
     global _latest
     _latest = weakref.ref(result)
 
 
 def may_last(buffer: Any, maker: Any) -> bool:
-    """Whether ``buffer`` waits for a collective without a timeout, or may wait behind one on its device.
+    """Whether ``buffer`` waits for a collective without a timeout, or may be queued behind one on its device.
 
-    A program of this process alone may take as long as it likes, whatever becomes of the others.
+    A program of this process alone has no time limit.
     """
     if WORLD.count == 1 or not platforms.is_plugin() or buffer.is_ready():
         return False

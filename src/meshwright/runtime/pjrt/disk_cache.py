@@ -37,12 +37,12 @@ from meshwright.runtime.pjrt.world import WORLD
 
 _MAGIC = b"meshwright executable 1\n"
 _SUFFIX, _NOTE, _UNFINISHED = ".xla", ".note", "tmp"
-#: seconds after which nobody writes to an unfinished file any more
+#: seconds after which an unfinished file is taken to be abandoned
 _ABANDONED = 3600.0
 
 
 def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, compile: Callable[[], Any]) -> Any:
-    """What ``compile()`` gives for the program with this ``text``, from the cache if there is one and it is there."""
+    """The executable of the program with this ``text``, from the cache if it is used and has it, or ``compile()``."""
     if not is_used():
         return compile()
     content = text()
@@ -52,14 +52,14 @@ def compiled(text: Callable[[], str], client: Any, devices: Any, options: Any, c
         _wait_for_first(done, devices)
     if (loaded := _loaded(path, client, devices, options, _warn)) is None:
         loaded = _kept(path, compile)
-    if WORLD.service is not None and _compiles_first(devices):  # also where others do not see what it has loaded
-        with suppress(RuntimeError):  # that they did not hear it costs them time, no more
+    if WORLD.service is not None and _compiles_first(devices):  # even if other machines do not see the file
+        with suppress(RuntimeError):  # without this message the others only lose time
             WORLD.service.key_value_set(done, "1", allow_overwrite=True)
     return loaded
 
 
 def _kept(path: Path, compile: Callable[[], Any]) -> Any:
-    """What ``compile()`` gives; it is kept in a file, if it took long enough and is large enough."""
+    """Return ``compile()``, and store it in a file if it took long enough and is large enough."""
     started = time.perf_counter()
     loaded = compile()
     if time.perf_counter() - started >= config.persistent_cache_min_compile_time_secs:
@@ -70,47 +70,46 @@ def _kept(path: Path, compile: Callable[[], Any]) -> Any:
 
 
 def is_used() -> bool:
-    """Whether compiled programs are looked for and kept."""
+    """Whether compiled programs are looked up and stored."""
     return bool(config.compilation_cache_dir) and config.enable_compilation_cache
 
 
 def _folder() -> Path:
     folder = Path(config.compilation_cache_dir or "")
-    with suppress(RuntimeError):  # nobody has a home
+    with suppress(RuntimeError):  # there is no home directory
         folder = folder.expanduser()
     return folder
 
 
 def _loaded(path: Path, client: Any, devices: Any, options: Any, say: Callable[[str], None]) -> Any:
-    """XLA's executable in a file; None if it has none, and why not is said."""
+    """XLA's executable from a file; None if it is missing or cannot be loaded (reported by ``say``)."""
     try:
         return None if (blob := _read(path, say)) is None else client.deserialize_executable(blob, devices, options)
     except Exception as error:  # XLA's own errors, of a type that is not public
         say(f"{path} could not be loaded ({error}); the program is compiled again")
 
 
-# --- programs that are not lowered --------------------------------------------------------------------------
+# --- notes --------------------------------------------------------------------------------------------------
 def noted(mark: bytes, client: Any, options: Any) -> tuple[str, Any] | None:
-    """What :func:`remember` was told of a program with this fingerprint: the name of its entry, and facts."""
+    """The key of the executable and the facts that :func:`remember` noted for a fingerprint, or None."""
     content = _read(_note(mark, client, options), _silent)
     return None if content is None else tuple(json.loads(content))
 
 
 def loaded(key: str, client: Any, devices: Any, options: Any) -> Any:
-    """The program in an entry that a note names; None if it cannot be had."""
+    """The executable with the key of a note; None if it is missing or cannot be loaded."""
     return _loaded(_folder() / (key + _SUFFIX), client, devices, options, _silent)
 
 
 def remember(mark: bytes, text: str, facts: Any, client: Any, options: Any) -> None:
-    """Note that the program with this fingerprint becomes that with this ``text``, if that is kept, and ``facts`` (what
-    JSON can hold) of it."""
+    """Note that the program with this fingerprint is lowered to ``text``, if that is stored, and JSON ``facts``."""
     key = _key(text, client, options)
     if (_folder() / (key + _SUFFIX)).exists():
         _write(_note(mark, client, options), json.dumps([key, facts]).encode())
 
 
 def note_name(mark: bytes, client: Any, options: Any) -> str:
-    """The hash of a fingerprint, and of all else that decides what becomes of the program."""
+    """The hash of a fingerprint and of everything else that determines the executable."""
     return _key(f"{mark.hex()} {_settings()} {_sources()}", client, options)
 
 
@@ -119,20 +118,20 @@ def _note(mark: bytes, client: Any, options: Any) -> Path:
 
 
 def _settings() -> list[tuple[str, str]]:
-    """All options, but where and when programs are kept."""
+    """All options except those of the cache itself."""
     cached = ("compilation_cache", "persistent_cache", "enable_compilation_cache")
     return [(name, repr(getattr(config, name))) for name in (*OPTIONS, "wide_types") if not name.startswith(cached)]
 
 
 @cache
 def _sources() -> str:
-    """What lowers programs: this package, as the names, sizes and times of its files tell, and what it stands on."""
+    """What lowering depends on: this package, by the paths, sizes and times of its files, and its dependencies."""
     state = sorted(_states(Path(__file__).parents[2]))
     return f"{sys.version} {np.__version__} {ml_dtypes.__version__} {state}"
 
 
 def _states(folder: str | Path) -> Iterator[tuple[str, int, int]]:
-    """Path, size and time of each Python file below a folder."""
+    """The path, size and time of each Python file below a folder."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
@@ -148,13 +147,14 @@ def _ranks(devices: Any) -> set[int]:
 
 
 def _compiles_first(devices: Any) -> bool:
-    """Whether, of the processes that run a program together, this is the one that compiles it."""
+    """Whether this process is the one that compiles, among those that run the program."""
     return WORLD.service is None or min(_ranks(devices)) == WORLD.rank
 
 
 def _wait_for_first(done: str, devices: Any) -> None:
-    """Wait until the first process has compiled the program, which ``done`` says; not for ever, as it may have it
-    compiled already.
+    """Wait until the first process has compiled the program, which sets the key ``done``.
+
+    Gives up after a timeout, as the first process may have had the program compiled already.
 
     Raises:
       DistributedError: another process has failed.
@@ -172,12 +172,12 @@ def _wait_for_first(done: str, devices: Any) -> None:
 
 # --- the key ------------------------------------------------------------------------------------------------
 def _key(text: str, client: Any, options: Any) -> str:
-    flags = os.environ.get("XLA_FLAGS", ""), str(config.reproducible_sums)  # which stands for a flag at the start
+    flags = os.environ.get("XLA_FLAGS", ""), str(config.reproducible_sums)  # the latter sets a flag at startup
     return _digest(text, options, machine(client), *flags)
 
 
 def _digest(text: str, options: Any, *more: str) -> str:
-    """The hash of a program and its options: without more, the same on processors that differ."""
+    """The hash of a program and its options; without ``more``, it does not depend on the processor."""
     digest = hashlib.sha256()
     for part in (text, options.SerializeAsString().hex(), *more):
         digest.update(f"{len(part)}:{part}".encode())
@@ -186,8 +186,8 @@ def _digest(text: str, options: Any, *more: str) -> str:
 
 @cache
 def machine(client: Any) -> str:
-    """What compiles, and for what."""
-    # Of several processes each has its own; what they share, the options' devices, is in the key anyway.
+    """Identifies the compiler and the machine that it compiles for."""
+    # Processes of a job have different local devices; the shared ones are part of the options, and so of the key.
     alone = WORLD.count == 1
     topology = xc.get_topology_for_devices(client.local_devices()).fingerprint() if alone else WORLD.count
     info = Path("/proc/cpuinfo")
@@ -196,7 +196,7 @@ def machine(client: Any) -> str:
 
 
 def forget() -> None:
-    """Find out anew what lowers and compiles programs."""
+    """Clear the cached facts about the sources and the machine."""
     _sources.cache_clear()
     machine.cache_clear()
 
@@ -207,17 +207,17 @@ def _warn(text: str) -> None:
 
 
 def _silent(text: str) -> None:
-    """Where what is wrong is said later, when the program is compiled."""
+    """Ignore a problem that is reported later, when the program is compiled."""
 
 
 def _read(path: Path, say: Callable[[str], None] = _warn) -> bytes | None:
-    """The program in a file; None if there is none that can be trusted, and why not is said."""
+    """The content of a file; None if it is missing, or cannot be trusted (reported by ``say``)."""
     try:
         if not _is_private(path.parent) or not _is_private(path):
             say(f"{path} can be written to by other users and is not read; chmod go-w it and its folder")
             return None
         content = path.read_bytes()
-        with suppress(OSError):  # another user's, or of a disk that is only read: who may write to it sees when it goes
+        with suppress(OSError):  # the file is another user's, or read-only; whoever can write to it evicts it
             os.utime(path)
     except FileNotFoundError:
         return None
@@ -240,7 +240,7 @@ def _is_private(path: Path) -> bool:
 
 
 def _write(path: Path, blob: bytes) -> None:
-    """Put a program into the cache."""
+    """Store a program in the cache, then evict old ones."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _put(path, _MAGIC + hashlib.sha256(blob).digest() + blob)
@@ -250,7 +250,7 @@ def _write(path: Path, blob: bytes) -> None:
 
 
 def _put(path: Path, content: bytes) -> None:
-    """Write a file: whole or not at all, whoever else writes it at the same time."""
+    """Write a file atomically, even if other processes write it at the same time."""
     handle, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -262,7 +262,7 @@ def _put(path: Path, content: bytes) -> None:
 
 
 def _sizes(folder: Path, pattern: str) -> Iterator[tuple[float, int, Path]]:
-    """Time, size and path of files; without those that another process removes meanwhile."""
+    """The time, size and path of files, without those that another process removes meanwhile."""
     for path in folder.glob(pattern):
         with suppress(FileNotFoundError):
             status = path.stat()
@@ -270,7 +270,7 @@ def _sizes(folder: Path, pattern: str) -> Iterator[tuple[float, int, Path]]:
 
 
 def _evict(folder: Path) -> None:
-    """Remove the entries that were not used for longest, until the rest fits ``compilation_cache_max_size``."""
+    """Remove the least recently used entries beyond ``compilation_cache_max_size``, abandoned files and stale notes."""
     if config.compilation_cache_max_size < 0:
         return
     total = 0

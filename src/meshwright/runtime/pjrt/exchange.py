@@ -14,27 +14,27 @@ from meshwright.errors import DLPackError, DTypeError
 from meshwright.runtime.pjrt import platforms
 from meshwright.runtime.pjrt.client import buffer_from_numpy, dlpack_capsule, real_devices, require_own_process
 
-#: DLPack's numbers of memory that is the host's: also that of it which CUDA's and ROCm's devices read. Not memory that
-#: CUDA moves to where it is used (13): the host can read it, and may do so before a kernel has written it.
+#: DLPack device types of host memory, including pinned memory of CUDA and ROCm. CUDA's managed memory (13) is excluded:
+#: the host can read it, but might do so before a kernel has written it.
 _HOST_MEMORY = (1, 3, 11)
 
 
 def is_host_memory(exporter: Any) -> bool:
-    """Whether what an exporter has is in the host's memory."""
+    """Whether an exporter's data is in host memory."""
     return exporter.__dlpack_device__()[0] in _HOST_MEMORY
 
 
 def has_dlpack_type(dtype: Any) -> bool:
-    """Whether arrays of a dtype can be handed to other libraries by DLPack.
+    """Whether arrays of a dtype can be exported through DLPack.
 
     Raises:
-      DTypeError: what is no dtype, ``None`` too.
+      DTypeError: not a dtype; this includes ``None``.
 
     Example:
       >>> mw.dlpack.is_supported_dtype("bfloat16"), mw.dlpack.is_supported_dtype("int4")
       (True, False)
     """
-    if dtype is None:  # which NumPy takes for float64
+    if dtype is None:  # NumPy would take it for float64
         raise DTypeError("is_supported_dtype: expected a dtype (such as 'float32'), got None")
     return as_dtype(dtype).name not in ("int2", "int4", "uint2", "uint4")
 
@@ -51,11 +51,10 @@ def capsule(buffer: Any) -> Any:
 
 
 def buffer_from_dlpack(exporter: Any, real: int) -> Any:
-    """A device buffer that shares the exporter's memory; one that holds a copy, if that is main memory and the device
-    an accelerator.
+    """A device buffer that shares the exporter's memory, or a copy from host memory to an accelerator.
 
     Raises:
-      DLPackError: it is the memory of another device.
+      DLPackError: the memory is that of another device.
     """
     require_own_process()
     device, (kind, number) = real_devices()[real], exporter.__dlpack_device__()
@@ -78,7 +77,7 @@ def _host_client() -> Any:
 
 
 def _on_host(exporter: Any) -> np.ndarray:
-    """The value of a tensor in main memory."""
+    """The value of a tensor in host memory."""
     device = _host_client().local_devices()[0]
     buffer = _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device, None)
     return buffer._single_device_array_to_np_array_did_copy()[0]

@@ -11,27 +11,27 @@ from typing import Any
 
 from jaxlib import xla_client as xc
 
-#: what XLA looks for in a capsule
+#: the capsule name that XLA expects
 _CAPSULE = b"xla._CUSTOM_CALL_TARGET"
 
 
 def register_target(name: str, kernel: Any, platform: str, api_version: int, traits: int) -> None:
-    """Let programs for ``platform`` call ``kernel``, a capsule or one for each stage, as ``name``."""
+    """Register ``kernel``, a capsule or one per stage, so that programs for ``platform`` can call it as ``name``."""
     xc.register_custom_call_target(name, kernel, platform, api_version, xc.CustomCallTargetTraits(traits))
 
 
 def register_type(name: str, registration: Any, platform: str) -> None:
-    """Make the type of what kernels keep between their calls known."""
+    """Register the type of the state that kernels keep between calls."""
     xc.register_custom_type(name, registration, platform=platform)
 
 
 def capsule(function: Any) -> Any:
-    """The address of a function of a library that is loaded, as XLA takes it."""
+    """The address of a function of a loaded library as a capsule for XLA."""
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
     return make(ctypes.cast(function, ctypes.c_void_p), _CAPSULE, None)
 
 
 def include_dir() -> str:
-    """Where the headers of XLA's interface for kernels (``xla/ffi/api/ffi.h``) are."""
+    """The folder with the headers of XLA's FFI (``xla/ffi/api/ffi.h``)."""
     return str(files("jaxlib") / "include")

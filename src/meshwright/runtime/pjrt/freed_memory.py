@@ -14,18 +14,18 @@ import sys
 
 # parameters of mallopt(3), by their numbers in malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-#: the most that glibc takes for blocks of memory that are to be kept; larger ones are the system's, as always
+#: the largest block that glibc may keep after it is freed, the most that it allows; larger ones are always returned
 _LARGEST_BLOCK = 32 << 20
-#: free memory at the end of a heap that is kept
+#: the most free memory at the end of the heap that is kept
 _KEPT = 128 << 20
 _USERS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def keep() -> None:
-    """Let this process keep up to 128 MiB that were freed, unless its environment sets glibc's thresholds."""
+    """Let this process keep up to 128 MiB of freed memory, unless its environment sets glibc's thresholds."""
     if sys.platform != "linux" or any(name in os.environ for name in _USERS):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # other C libraries have none
+    if mallopt is not None:  # not in other C libraries
         mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
         mallopt(_TRIM_THRESHOLD, _KEPT)

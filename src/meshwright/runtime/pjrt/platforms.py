@@ -28,19 +28,20 @@ from meshwright.runtime.pjrt import freed_memory, plugins
 from meshwright.runtime.pjrt.plugins import Plugin
 from meshwright.runtime.pjrt.world import WORLD
 
-#: the vendor's number on the PCI bus
+#: Google's vendor ID on the PCI bus
 _GOOGLE = "0x1ae0"
-#: how many devices a plugin is taken to have before it says so; one for CPUs wants threads for each, too
+#: the assumed number of a plugin's devices before it has started (a plugin for CPUs needs threads for each)
 _DEVICES_OF_A_PLUGIN = 8
-#: the kinds of devices that DLPack numbers; memory of others is the host's to it
+#: DLPack's device types by platform; the memory of other platforms counts as the host's
 _DLPACK_TYPES = {"cuda": 2, "gpu": 2, "rocm": 10}
 
 
 def make_client(platform: str, devices: int) -> Any:
-    """A client with ``devices`` real devices in this process; 0 stands for one processor, or all of a plugin's.
+    """A client with ``devices`` real devices in this process; 0 stands for one CPU, or for all devices of a plugin.
 
     Raises:
-      DeviceError: there is no such platform here, or it has fewer devices. MissingExtraError: it is not installed.
+      DeviceError: the platform does not exist here, or has fewer devices.
+      MissingExtraError: it is not installed.
     """
     if platform != "cpu":
         return _plugin_client(plugins.runtime(platform), devices)
@@ -57,7 +58,7 @@ def make_client(platform: str, devices: int) -> Any:
 
 
 def is_plugin() -> bool:
-    """Whether devices are a plugin's, whose memory is not shared with the host."""
+    """Whether the devices are those of a plugin, which do not share memory with the host."""
     return config.platform != "cpu"
 
 
@@ -94,7 +95,7 @@ def _plugin_client(plugin: Plugin, devices: int) -> Any:
 
 
 def _has_tpus() -> bool:
-    """Whether there are TPUs, for which libtpu would ask Google's servers for minutes where there are none."""
+    """Whether this machine has TPUs. Without any, libtpu would query Google's servers for minutes."""
     return any(f.read_text().strip() == _GOOGLE for f in Path("/sys/bus/pci/devices").glob("*/vendor"))
 
 
@@ -108,18 +109,18 @@ def _client_options(platform: str) -> Mapping[str, Any]:
 
 
 def _load_nvidia_libraries() -> None:
-    """Load what NVIDIA's packages bring, so that the plugin finds it by name; without them, it is the system's."""
+    """Load the libraries of NVIDIA's packages, so that the plugin finds them by name; others are the system's."""
     with suppress(ImportError):
         folders = [Path(p) for p in importlib.import_module("nvidia").__path__]
         libraries = sorted(file for folder in folders for file in folder.glob("*/lib/lib*.so.*"))
         while rest := [file for file in libraries if not _loads(file)]:
-            if len(rest) == len(libraries):  # what these want is not here: the plugin says so, if it wants them
+            if len(rest) == len(libraries):  # their dependencies are missing; the plugin reports it if it needs them
                 return
             libraries = rest
 
 
 def _loads(library: Path) -> bool:
-    """Whether a library could be loaded, which takes those that it depends on."""
+    """Whether a library can be loaded, which requires that its dependencies are."""
     with suppress(OSError):
         ctypes.CDLL(str(library))
         return True
@@ -127,19 +128,19 @@ def _loads(library: Path) -> bool:
 
 
 def _register_kernels(plugin: Plugin, api: Any) -> None:
-    """Give the plugin the library calls (cuSOLVER, …) of its companion package."""
+    """Register the library calls (cuSOLVER, …) of the plugin's companion package."""
     if not plugin.kernels:
         return
     extension = importlib.import_module(plugin.kernels[0].rpartition(".")[0] + ".cuda_plugin_extension")
     for module in plugin.kernels:
-        with suppress(ImportError):  # one that needs a library that is not here
+        with suppress(ImportError):  # a module may need a library that is missing here
             for name, kernel in importlib.import_module(module).registrations().items():
                 extension.register_custom_call_target(api, name, kernel, "CUDA", 1)
-    xc.register_custom_call_handler("CUDA", partial(extension.register_custom_call_target, api))  # those of users
+    xc.register_custom_call_handler("CUDA", partial(extension.register_custom_call_target, api))  # for users' kernels
 
 
 def load_lapack() -> None:
-    """Let kernels of GPUs that compute on the host find SciPy's LAPACK."""
+    """Let GPU kernels that compute on the host use SciPy's LAPACK."""
     for name in plugins.runtime(config.platform).kernels if config.platform == "cuda" else ():
         with suppress(ImportError):
             if initialize := getattr(importlib.import_module(name), "initialize", None):
@@ -147,17 +148,17 @@ def load_lapack() -> None:
 
 
 def dlpack_device(device: Any) -> tuple[int, int]:
-    """Type and number of a real device, as DLPack has them."""
+    """The DLPack type and number of a real device."""
     kind = _DLPACK_TYPES.get(device.platform, 1)
     return kind, device.local_hardware_id if kind != 1 else 0
 
 
 @contextmanager
 def _threads_for(devices: int) -> Iterator[None]:
-    """XLA's settings while its client starts, which reads them from the environment.
+    """Set the environment variables from which XLA's client reads its settings at startup.
 
-    Each device's part of a run waits in a thread for the others': with as many threads as devices, two runs in flight
-    can hold them all and wait for ever. Twice as many cannot be held so.
+    In a run, each device occupies a thread that waits for the others. With as many threads as devices, two concurrent
+    runs could occupy all of them and deadlock. Twice as many are enough.
     """
     before = {name: os.environ.get(name) for name in ("NPROC", "XLA_FLAGS")}
     if devices > 1 or WORLD.count > 1:
@@ -175,10 +176,10 @@ def _threads_for(devices: int) -> Iterator[None]:
 
 
 def _flags() -> list[str]:
-    """XLA's flags that our options stand for.
+    """The XLA flags for our own options.
 
-    Products that are added become one instruction, which rounds once, or two, as XLA fuses them: differently on a
-    virtual mesh. For sums that are the same everywhere, code is made for processors without that instruction.
+    XLA may contract a product and a sum into one FMA instruction, which rounds once instead of twice, and fuses
+    differently on a virtual mesh. For reproducible sums, code is generated for processors without FMA.
     """
     flags = []
     if WORLD.count > 1:

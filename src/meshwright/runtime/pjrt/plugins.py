@@ -30,33 +30,34 @@ _CUDA_KERNELS = ("_solver", "_linalg", "_prng", "_sparse", "_hybrid")
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plugin's library, the modules with its kernels, and the environment that it wants to compile in."""
+    """A plugin's library, the modules with its kernels, and the environment variables for compiling."""
 
     platform: str
     library: Path
     folder: Path
     kernels: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    #: XLA's flags, by name
+    #: XLA flags by name
     flags: tuple[tuple[str, object], ...] = ()
 
 
 def compiler(platform: str, name: str) -> Plugin:
-    """The compiler for ``platform``, for the target called ``name``.
+    """The plugin that compiles for ``platform``, for the target called ``name``.
 
     Raises:
-      MissingExtraError: it is not installed, or in a version that does not go with the installed ``jaxlib``.
+      MissingExtraError: it is not installed, or its version does not match the installed ``jaxlib``.
     """
     plugin = _BY_PLATFORM[platform](f"compiling for {name}")
-    # Without autotuning, for which it takes a GPU, Triton's products have tiny tiles.
+    # Without autotuning, which needs a GPU, Triton's matrix products would use tiny tiles.
     return replace(plugin, flags=(("xla_gpu_enable_triton_gemm", False),)) if platform == "cuda" else plugin
 
 
 def runtime(platform: str) -> Plugin:
-    """What runs programs on ``platform``: a kind of hardware, or a name that the environment gives a library.
+    """The plugin that runs programs on ``platform``, a kind of hardware or a name defined in the environment.
 
     Raises:
-      MissingExtraError: as for :func:`compiler`. DeviceError: nothing has that name, or its library is not there.
+      MissingExtraError: as for :func:`compiler`.
+      DeviceError: there is no plugin of that name, or its library does not exist.
     """
     if platform in _BY_PLATFORM:
         return replace(_BY_PLATFORM[platform](f"running on {platform}"), environment={})
@@ -73,10 +74,10 @@ def runtime(platform: str) -> Plugin:
 
 
 def named_libraries() -> dict[str, Path]:
-    """The plugins that the environment names.
+    """The plugins defined in the environment.
 
     Raises:
-      DeviceError: an entry without a name or a path.
+      DeviceError: an entry has no name or no path.
     """
     named = {}
     for entry in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")):
@@ -95,13 +96,13 @@ def _tpu(purpose: str) -> Plugin:
     )
     dist = _installed("libtpu", "0.0.42.", what, remedy)
     environment = {
-        # Else it asks a server that only Google's machines have, half a minute for each question.
+        # Otherwise it queries a server that exists only on Google's machines, with a timeout of half a minute each.
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_ACCELERATOR_TYPE": "v5litepod-4",
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
         "TPU_LOG_DIR": "disabled",
-        # Else the second process that compiles ends over a lock file.
+        # Otherwise a second process that compiles fails because of a lock file.
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     }
     return Plugin("tpu", *_file(dist, "libtpu/libtpu.so"), environment=environment)
@@ -146,7 +147,7 @@ def _installed(package: str, version: str, what: str, remedy: str) -> metadata.D
 
 
 def _file(package: metadata.Distribution, name: str) -> tuple[Path, Path]:
-    """A file of a package, and the folder that packages are in."""
+    """The path of a package's file, and the folder of installed packages."""
     path = Path(str(package.locate_file(name)))
     if not path.exists():
         raise MissingExtraError(

@@ -12,17 +12,17 @@ from jaxlib import _profile_data, _profiler
 from meshwright.core.records import dataclass
 from meshwright.runtime.pjrt.client import client
 
-#: a mark on the time line, as a context manager with metadata
+#: an annotation on the timeline, as a context manager with metadata
 TraceMe = _profiler.TraceMe
 ProfileOptions = _profiler.ProfileOptions
-#: what a recorded profile holds
+#: the contents of a recorded profile
 ProfileData = _profile_data.ProfileData
 ProfilePlane, ProfileEvent = _profile_data.ProfilePlane, _profile_data.ProfileEvent
 
 
 def session(options: Any = None) -> Any:
-    """A running session of the profiler; ``stop()`` gives what it recorded."""
-    client()  # what is not there yet when recording begins is not recorded
+    """Start a profiler session; its ``stop()`` returns the recorded profile."""
+    client()  # devices that do not exist when recording starts are not recorded
     if options is None:
         options = ProfileOptions()
         options.host_tracer_level, options.python_tracer_level = 2, 0
@@ -30,24 +30,24 @@ def session(options: Any = None) -> Any:
 
 
 def server(port: int) -> Any:
-    """What lets TensorBoard capture profiles, as long as it is referred to."""
+    """A server through which TensorBoard captures profiles, as long as the returned object is alive."""
     client()
     return _profiler.start_server(port)
 
 
 def heap_profile() -> bytes:
-    """The device's buffers with the Python stack that made each, in pprof's format, compressed."""
+    """The device's buffers and the Python stacks that created them, in compressed pprof format."""
     return client().heap_profile()
 
 
-#: what GPUs run as one: a graph of kernels, whose events have the names of these
+#: prefix of CUDA graphs, whose kernels are recorded with their own names as the event names
 _GRAPH = "command_buffer"
 _NUMBER_OF_DEVICE = re.compile(r"/device:\w+:(\d+)")
 
 
 @dataclass(frozen=True)
 class Event:
-    """An op of a program on a device, or a kernel: when it began, and how long it took, in ns."""
+    """An op or kernel of a program on a device, with its start and duration in ns."""
 
     module: str
     op: str
@@ -57,7 +57,7 @@ class Event:
 
 
 def events(path: Path) -> Iterator[Event]:
-    """The ops that a recorded profile (``.xplane.pb``) holds."""
+    """The ops in a recorded profile (``.xplane.pb``)."""
     for plane in ProfileData.from_file(str(path)).planes:
         found = _NUMBER_OF_DEVICE.fullmatch(plane.name)
         for line in plane.lines:

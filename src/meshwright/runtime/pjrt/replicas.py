@@ -12,14 +12,14 @@ import jaxlib
 from meshwright.core.records import dataclass
 from meshwright.runtime.pjrt.client import OURS, compile_options, load, xc
 
-#: the program that compiles for targets (see :mod:`meshwright.targets.child`), and the folder that jaxlib is in
+#: the program that compiles for targets (see :mod:`meshwright.targets.child`), and the folder that contains jaxlib
 CHILD = Path(__file__).with_name("target_child.py")
 JAXLIB = str(Path(jaxlib.__path__[0]).parent)
 
 
 @dataclass(frozen=True)
 class CompiledMemory:
-    """XLA's figures for one device, in bytes; ``alias_bytes`` are results in donated arguments' memory."""
+    """XLA's memory statistics of one device, in bytes; ``alias_bytes`` are results in memory of donated arguments."""
 
     argument_bytes: int
     output_bytes: int
@@ -28,7 +28,7 @@ class CompiledMemory:
 
     @classmethod
     def of(cls, executable: Any) -> CompiledMemory:
-        """The figures of a loaded executable."""
+        """The statistics of a loaded executable."""
         stats = executable.get_compiled_memory_stats()
         return cls(
             stats.argument_size_in_bytes,
@@ -49,7 +49,7 @@ def _client(devices: int) -> Any:
 
 def _compiled(module: Any, replicas: int, overrides: Sequence[tuple[str, Any]], callbacks: Sequence[Any] = ()) -> Any:
     options = compile_options(replicas, 1)
-    # XLA's defaults, whatever XLA_FLAGS say: they decide how scatters are computed, and so which buffers there are.
+    # XLA's default regardless of XLA_FLAGS, as it determines how scatters are computed, and so the buffers.
     options.env_option_overrides = [("xla_cpu_use_fusion_emitters", True), *overrides]
     return load(_client(replicas), module, options, "XLA could not compile the per-device program", callbacks)
 
@@ -57,19 +57,20 @@ def _compiled(module: Any, replicas: int, overrides: Sequence[tuple[str, Any]], 
 def compiled_for_replicas(
     module: Any, replicas: int, overrides: Sequence[tuple[str, Any]] = (), callbacks: Sequence[Any] = ()
 ) -> Any:
-    """XLA's executable of a per-device StableHLO module (text, bytecode, or one that calls ``callbacks`` by number), as
-    ``replicas`` CPU devices would run it; nothing runs.
+    """XLA's executable of a per-device StableHLO module, compiled for ``replicas`` CPU devices but not run.
+
+    The module is text, bytecode, or one that calls ``callbacks`` by number.
 
     Raises:
-      CompileError: XLA refused the program.
+      CompileError: XLA rejected the program.
     """
     return _compiled(module, replicas, [*OURS, *overrides], callbacks)
 
 
 def compiled_memory(module: str | bytes, replicas: int) -> CompiledMemory:
-    """What a per-device StableHLO module (text or bytecode), compiled with XLA's defaults, holds on one device.
+    """The memory of a per-device StableHLO module (text or bytecode) on one device, compiled with XLA's defaults.
 
     Raises:
-      CompileError: XLA refused the program.
+      CompileError: XLA rejected the program.
     """
     return CompiledMemory.of(_compiled(module, replicas, ()))

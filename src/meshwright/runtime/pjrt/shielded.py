@@ -20,23 +20,23 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-#: seconds that a process which ends by Ctrl-C waits for XLA
+#: seconds that a process that is ending because of Ctrl-C waits for XLA
 GRACE = 0.5
 
 
 class _Ticket:
-    """Stands for a call while a worker may hold anything of it."""
+    """Represents a call for as long as a worker may hold references of it."""
 
     def __init__(self) -> None:
         self._unclaimed = threading.Lock()
 
     def claim(self) -> bool:
-        """Whether the call is the claimant's: a worker's, to make it, or the process's, to see that nobody does."""
+        """Try to claim the call: a worker does, to make it, and the exiting process, to see that no worker will."""
         return self._unclaimed.acquire(blocking=False)
 
 
 class _Call(Generic[T]):
-    """A call, and what became of it."""
+    """A call with its result or error."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self.function: Callable[[], T] | None = function
@@ -46,7 +46,7 @@ class _Call(Generic[T]):
         self.ticket = _Ticket()
 
     def make(self) -> None:
-        """Make the call. What it used is let go before it counts as done: the process may end right after."""
+        """Make the call. Its closure is released before it counts as done, as the process may exit right after."""
         assert self.function is not None, "a call is made once"
         try:
             self.value = self.function()
@@ -56,18 +56,18 @@ class _Call(Generic[T]):
         self.done.set()
 
     def result(self) -> T:
-        """What the call gave, which it no longer holds."""
+        """Return or raise the outcome of the call, and release it."""
         value, error, self.value, self.error = self.value, self.error, None, None
         if error is None:
             return value
         try:
             raise error
         finally:
-            del error  # whose traceback holds this frame
+            del error  # its traceback refers to this frame
 
 
 class _Worker:
-    """A thread that makes calls, one after another."""
+    """A thread that makes calls one after another."""
 
     def __init__(self) -> None:
         self.call: _Call[Any] | None = None
@@ -86,20 +86,20 @@ class _Worker:
             ticket = call.ticket
             if ticket.claim():
                 call.make()
-            del call  # with a result that nobody waits for any more: XLA frees it before the process may end
+            del call  # with an abandoned result, which XLA must free before the process exits
             _tickets.discard(ticket)
             _idle.append(self)
 
 
 _idle: list[_Worker] = []
 _tickets: set[_Ticket] = set()
-#: a result of the program that was started last, while somebody holds it
+#: a result of the program that was started last, while it is alive
 _latest: weakref.ref[Any] | None = None
 _endless = False
 
 
 def shielded(function: Callable[[], T]) -> T:
-    """``function()``, made where no signal reaches it. The wait for it can be interrupted."""
+    """Return ``function()``, which runs in a thread without signals. The wait for it can be interrupted."""
     if threading.current_thread() is not threading.main_thread():
         return function()
     call = _given(function)
@@ -108,8 +108,10 @@ def shielded(function: Callable[[], T]) -> T:
 
 
 def watched(function: Callable[[], T], seconds: float, late: Callable[[], None]) -> T:
-    """``function()``, made in another thread; ``late()`` is called once it has taken so many seconds, and each second
-    from then on. What that raises leaves the wait; the call goes on behind it."""
+    """Return ``function()``, which runs in another thread, calling ``late()`` after ``seconds`` and then every second.
+
+    An exception of ``late()`` ends the wait, while the call continues in its thread.
+    """
     call = _given(function)
     patience = seconds
     while not call.done.wait(patience):
@@ -119,13 +121,13 @@ def watched(function: Callable[[], T], seconds: float, late: Callable[[], None])
 
 
 def leave_behind() -> None:
-    """Note that a call is left which may never end: the process then ends without it, and fails."""
+    """Record that an abandoned call may never end; the process then exits without it, with an error status."""
     global _endless
     _endless = True
 
 
 def _given(function: Callable[[], T]) -> _Call[T]:
-    """A call that another thread makes."""
+    """Hand a call to another thread."""
     call = _Call(function)
     _tickets.add(call.ticket)
     worker = _idle.pop() if _idle else _Worker()
@@ -134,18 +136,18 @@ def _given(function: Callable[[], T]) -> _Call[T]:
 
 
 def started(result: Any) -> None:
-    """Note the result of a program that runs from now on."""
+    """Record a result of a program that now starts."""
     global _latest
     _latest = weakref.ref(result)
 
 
-# --- the end of the process ---------------------------------------------------------------------------------
+# --- process exit -------------------------------------------------------------------------------------------
 @atexit.register
 def _finish() -> None:
-    """Let the calls end that exceptions have left behind: what they use goes with the interpreter.
+    """Wait at exit for abandoned calls, whose data is freed together with the interpreter.
 
-    A process that ends by Ctrl-C does not wait long for them, or for what it computes, nor does one that gets Ctrl-C
-    while it waits here: it ends as Python would end it, by the signal.
+    A process that ends because of Ctrl-C, or gets one while it waits here, waits only briefly for calls and for running
+    programs. It then ends by the signal, as Python would.
     """
     by_interrupt = getattr(sys, "last_type", None) is KeyboardInterrupt
     end = time.monotonic() + GRACE
@@ -166,7 +168,7 @@ def _finish() -> None:
 
 def _is_calling() -> bool:
     for ticket in list(_tickets):
-        if ticket.claim():  # a worker never got the call
+        if ticket.claim():  # no worker ever got the call
             _tickets.discard(ticket)
     return bool(_tickets)
 

@@ -11,17 +11,17 @@ from meshwright.runtime.pjrt import client, disk_cache
 
 
 def machine() -> str:
-    """What compiles here, and for what: code that it made runs where this is the same."""
+    """The compiler and the machine that it compiles for. Code runs wherever this string is the same."""
     return disk_cache.machine(client.client())
 
 
 def calls_lapack(loaded: Any) -> bool:
-    """Whether an executable calls SciPy's LAPACK, which is to be found before it is loaded."""
+    """Whether an executable calls SciPy's LAPACK, which must be registered before it is loaded."""
     return any(client.calls_lapack(module.to_string()) for module in loaded.hlo_modules())
 
 
 def deserialized(code: bytes, with_lapack: bool) -> Any:
-    """An executable as XLA serialized it.
+    """Load an executable that XLA serialized.
 
     Raises:
       CompileError: XLA cannot load it.

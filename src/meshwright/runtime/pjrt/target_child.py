@@ -24,7 +24,7 @@ from jaxlib import xla_client as xc
 from jaxlib.cpu import _lapack
 from jaxlib.mlir import ir
 
-#: figures of ``CompiledMemoryStats`` that are handed back, without ``_in_bytes``
+#: the fields of ``CompiledMemoryStats`` that are returned, without ``_in_bytes``
 SIZES = ("argument_size", "output_size", "alias_size", "temp_size", "generated_code_size", "peak_memory",
          "host_argument_size", "host_output_size", "host_alias_size", "host_temp_size")  # fmt: skip
 
@@ -32,7 +32,7 @@ new_context = runpy.run_path(str(Path(__file__).parents[2] / "stablehlo" / "dial
 
 
 def topology():
-    """The topology that the request names; of a plugin, which is loaded here."""
+    """The requested topology, after loading its plugin."""
     api = xc.load_pjrt_plugin_dynamically(REQUEST["platform"], REQUEST["library"])
     xc.initialize_pjrt_plugin(REQUEST["platform"])
     for name, capsule in custom_calls():
@@ -41,11 +41,11 @@ def topology():
 
 
 def custom_calls():
-    """What the plugin's companion brings in library calls (cuSOLVER, cuFFT, …), by name."""
+    """The library calls (cuSOLVER, cuFFT, …) of the plugin's companion package, by name."""
     for module in REQUEST["kernels"]:
         try:
             yield from importlib.import_module(module).registrations().items()
-        except ImportError:  # one that needs a library that only machines with a GPU have
+        except ImportError:  # a module may need a library that only machines with a GPU have
             continue
 
 
@@ -68,7 +68,7 @@ def options(ids):
 
 
 def compiled(module):
-    """The executable, and the devices it is for."""
+    """The executable and its devices."""
     ids = REQUEST["device_ids"]
     if REQUEST["platform"] == "cpu":
         for name, kernel in _lapack.registrations().items():
@@ -89,7 +89,7 @@ def described(device):
 
 def answer():
     start = time.perf_counter()
-    if REQUEST["module"] is None:  # which devices are there?
+    if REQUEST["module"] is None:  # the request is for the devices of the topology
         return {"devices": [described(d) for d in topology()._make_compile_only_devices()]}
     module = ir.Module.parse((FOLDER / REQUEST["module"]).read_bytes(), new_context())
     executable, devices = compiled(module)
@@ -114,4 +114,4 @@ except Exception as error:
 (FOLDER / "answer.tmp").write_text(json.dumps(reply))
 os.replace(FOLDER / "answer.tmp", FOLDER / "answer.json")
 sys.stderr.flush()
-os._exit(0)  # plugins have threads that do not end
+os._exit(0)  # plugins have threads that never end

@@ -12,45 +12,47 @@ from meshwright.errors import DistributedError
 
 @dataclass
 class World:
-    """The processes that compute together.
+    """The processes of a job.
 
-    ``service`` is the connection to the coordinator: a table of keys and values.
+    ``service`` is the connection to the coordinator, a key-value store.
     """
 
     rank: int = 0
     count: int = 1
     host: str = "127.0.0.1"
     service: Any = None
-    #: the numbers, on this machine, of the accelerator's devices that are this process's; None for all
+    #: the numbers of this process's accelerators on this machine; None for all
     own_devices: tuple[int, ...] | None = None
-    #: what else lives as long as the job: the service itself, where this process holds it
+    #: objects to keep alive for as long as the job, such as the service itself if it is in this process
     keep: Any = None
-    #: what passes on what XLA and the coordinator say, and what sees the coordinator end
+    #: the proxy for the connection to the coordinator, and the thread that watches the coordinator
     proxy: Any = None
     watch: Any = None
-    #: processes that the coordinator says have ended, or are silent
+    #: processes that have ended or are silent, according to the coordinator
     gone: set[int] = field(default_factory=set)
-    #: what has become of the coordinator; empty while it is there
+    #: what happened to the coordinator, in words; empty while it is alive
     lost: str = ""
-    #: notes what this process starts that others take part in; ``runtime.processes`` does
+    #: records that this process starts something in which others take part; set by ``runtime.processes``
     note_run: Callable[[str], None] | None = None
-    #: what a failed run means, if another process is behind it; ``runtime.processes`` knows
+    #: the cause of a failed run, if it is another process; set by ``runtime.processes``
     explain: Callable[[Exception, Any], Exception | None] | None = None
 
     def check(self) -> None:
         """Raise if the coordinator is lost.
 
         Raises:
-          DistributedError
+          DistributedError: says what happened to it.
         """
         if self.lost:
             raise DistributedError(self.lost)
 
     def behind(self, error: Exception, maker: Any) -> Exception | None:
-        """What another process did that is behind an error of ``maker`` (a program, or what it was, in words); None if
-        none is."""
+        """The error of another process that caused ``error``, or None.
+
+        ``maker`` is the program that failed, or a description of it.
+        """
         return None if self.explain is None else self.explain(error, maker)
 
 
-#: there is one
+#: the only instance
 WORLD = World()

@@ -26,9 +26,9 @@ from meshwright.runtime.pjrt.client import calls_lapack, compile_options, load, 
 from meshwright.runtime.pjrt.replicas import CompiledMemory
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 
-#: what of a compiler's last words is shown
+#: the number of lines shown of a crashed compiler's output
 _LINES = 5
-#: the pass before which the partitioned module is written down
+#: the pass before which the partitioned module is dumped
 _BEFORE = "layout-assignment"
 #: the file of the optimized module
 _COMPILED = "compiled.txt"
@@ -36,10 +36,10 @@ _COMPILED = "compiled.txt"
 
 @dataclass(frozen=True)
 class XlaPartition:
-    """What XLA makes of a program: what a device runs as HLO, memory, seconds.
+    """XLA's result for a program: what a device runs as HLO, its memory, and the compile time in seconds.
 
-    ``compiled`` is the optimized module, ``text`` is neither fused nor laid out. ``peak_bytes`` are arguments, results
-    that are not in donated arguments' memory, and temporaries.
+    ``compiled`` is the optimized module; ``text`` is the one before fusion and layout assignment. ``peak_bytes`` counts
+    arguments, results that are not in memory of donated arguments, and temporaries.
     """
 
     compiled: str
@@ -53,11 +53,11 @@ def xla_partition(
 ) -> XlaPartition:
     """Partition and compile StableHLO (text or bytecode) with XLA.
 
-    ``free_results`` says for each result whether XLA may choose its layout, as jax does where none is given. What is
-    ``partitioned`` already, for devices that are replicas, is only compiled.
+    ``free_results`` says for each result whether XLA may choose its sharding, as jax lets it if none is given. A module
+    that is already ``partitioned``, with a replica per device, is only compiled.
 
     Raises:
-      CompileError: XLA refused the program, took longer than ``config.target_seconds``, or ended its process.
+      CompileError: XLA rejected the program, took longer than ``config.target_seconds``, or crashed.
     """
     with tempfile.TemporaryDirectory(prefix="meshwright_compare_") as name:
         folder = Path(name)
@@ -70,17 +70,17 @@ def xla_partition(
 
 
 def survive(module: str | bytes, replicas: int, what: str) -> None:
-    """Compile what ``replicas`` devices run, to see whether the compiler comes back: by what it refuses, too.
+    """Compile a program for ``replicas`` devices to see whether the compiler survives; it may reject the program.
 
     Raises:
-      CompileError: it ended its process, or took longer than ``config.target_seconds``; ``what`` begins the message.
+      CompileError: it crashed, or took longer than ``config.target_seconds``; ``what`` begins the message.
     """
     with tempfile.TemporaryDirectory(prefix="meshwright_tried_") as name:
         _asked(Path(name), module, {"devices": replicas, "free": [], "partitioned": True}, what)
 
 
 def _asked(folder: Path, module: str | bytes, request: dict[str, object], what: str) -> dict[str, Any]:
-    """What a child says that compiles the module."""
+    """The answer of a child process that compiles the module."""
     is_text = isinstance(module, str)
     (folder / "module").write_bytes(module.encode() if is_text else module)  # type: ignore[union-attr, arg-type]
     (folder / "request.json").write_text(json.dumps({**request, "text": is_text}))
@@ -90,16 +90,16 @@ def _asked(folder: Path, module: str | bytes, request: dict[str, object], what: 
 
 
 def _written(folder: Path, pattern: str) -> str:
-    """The one module that was written down in ``folder`` under such a name."""
+    """The only file in ``folder`` that matches ``pattern``, a dumped module."""
     (file,) = folder.glob(pattern)
     return with_listed_groups(file.read_text())
 
 
 def _run(folder: Path, what: str) -> None:
-    """Compile what is in ``folder`` in a child, which leaves its answer there.
+    """Compile the request in ``folder`` in a child process, which writes its answer there.
 
     Raises:
-      CompileError: it left none.
+      CompileError: it did not write an answer.
     """
     home = str(Path(__file__).parents[3])
     paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -118,7 +118,7 @@ def _run(folder: Path, what: str) -> None:
 
 
 def _answer(folder: Path) -> dict[str, object]:
-    """What the child says."""
+    """Compute the child's answer to the request."""
     request = json.loads((folder / "request.json").read_text())
     data = (folder / "module").read_bytes()
     try:
@@ -132,8 +132,10 @@ def _answer(folder: Path) -> dict[str, object]:
 def _partition(
     module: str | bytes, num_devices: int, free_results: Sequence[bool] | None, folder: Path
 ) -> dict[str, object]:
-    """:func:`xla_partition`, in this process: peak and seconds; the modules are written into ``folder``. With ``None``
-    for the free results it is what a device runs already."""
+    """As :func:`xla_partition`, in this process: returns peak and seconds, and writes the modules to ``folder``.
+
+    If ``free_results`` is None, the module is already partitioned.
+    """
     if calls_lapack(module):
         load_lapack()
     client = xc.make_cpu_client(num_devices=num_devices)

@@ -24,9 +24,9 @@ from meshwright.ops.collective.base import Collective
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import signs
 
-#: how many programs each group of processes has begun
+#: the number of programs that each group of processes has begun
 _begun: Counter[tuple[int, ...]] = Counter()
-#: how often each group of processes has exchanged what they say
+#: the number of exchanges of each group of processes
 _said_before: Counter[tuple[int, ...]] = Counter()
 
 
@@ -35,12 +35,12 @@ def agree(
 ) -> bool:
     """Wait until the processes ``ranks`` are about to run ``program()``, called ``name``.
 
-    Processes that say the same ``mark``, in which all stands that shapes their program, need not look into it. Whether
-    they do, and all are ready (have it compiled), is returned.
+    Processes with the same ``mark``, a hash of everything that determines the program, need not compare equations.
+    Returns whether that is the case and all processes are ready (have the program compiled).
 
     Raises:
-      ProgramMismatchError: one is about to run another; names it, and the first equation that differs.
-      DistributedError: one does not come in ``config.collective_timeout`` seconds.
+      ProgramMismatchError: a process is about to run another program; names it, and the first equation that differs.
+      DistributedError: a process does not arrive within ``config.collective_timeout`` seconds.
     """
     table = signs.LIVING.table
     if table is None or len(ranks) < 2:
@@ -51,7 +51,7 @@ def agree(
     said = _by_all(f"{mark} {is_ready}" if mark else _hash_of(lines), key, "hash", ranks, name)
     if mark and len({text.partition(" ")[0] for text in said.values()}) == 1:
         return all(text.endswith(" True") for text in said.values())
-    if any(" " in text for text in said.values()):  # marks may differ where programs do not
+    if any(" " in text for text in said.values()):  # marks may differ although the programs are equal
         lines = lines or _lines(program())
         said = _by_all(_hash_of(lines), key, "lines' hash", ranks, name)
     if len(set(said.values())) > 1:
@@ -61,7 +61,7 @@ def agree(
 
 
 def _by_all(text: str, key: str, what: str, ranks: tuple[int, ...], name: str) -> dict[int, str]:
-    """What each process says under ``what``, of a program, where this one says ``text``."""
+    """Publish ``text`` under ``what`` for a program, and collect the texts of all processes."""
     table = signs.LIVING.table
     if table is not None:
         table.put(f"{key}/{WORLD.rank}/{what}", text.encode())
@@ -74,10 +74,10 @@ def _hash_of(lines: Sequence[tuple[str, str]]) -> str:
 
 
 def agree_on_value(x: Any) -> None:
-    """Wait until all processes have the value of ``x``, an array of this process.
+    """Wait until all processes have published the value of ``x``, and check that it is the same.
 
     Raises:
-      DistributedError: one has another, or does not come in ``config.collective_timeout`` seconds.
+      DistributedError: a process has another value, or does not arrive within ``config.collective_timeout`` seconds.
     """
     mine = _said(x)
     for rank, theirs in exchanged(mine, tuple(range(WORLD.count)), "device_put").items():
@@ -90,10 +90,10 @@ def agree_on_value(x: Any) -> None:
 
 
 def exchanged(text: str, ranks: tuple[int, ...], what: str) -> dict[int, str]:
-    """What the processes ``ranks``, of which this is one, say where all of them are at the same place, ``what``.
+    """Exchange texts between the processes ``ranks``, which include this one, at the same point (``what``) in all.
 
     Raises:
-      DistributedError: one does not come in ``config.collective_timeout`` seconds.
+      DistributedError: a process does not arrive within ``config.collective_timeout`` seconds.
     """
     table = signs.LIVING.table
     if table is None:
@@ -102,12 +102,12 @@ def exchanged(text: str, ranks: tuple[int, ...], what: str) -> dict[int, str]:
     _said_before[ranks] += 1
     table.put(f"{key}/{number}/{WORLD.rank}", text.encode())
     said = {rank: _wait_for(f"{key}/{number}/{rank}", rank, what).decode() for rank in ranks}
-    table.remove(f"{key}/{number - 1}/{WORLD.rank}")  # who says something again has heard all of that
+    table.remove(f"{key}/{number - 1}/{WORLD.rank}")  # all have read it, as they have published again
     return said
 
 
 def _lines(program: DeviceProgram) -> list[tuple[str, str]]:
-    """Each equation as text, with its source line: what must be the same, and what need not."""
+    """Each equation as text, which must be equal in all processes, with its source line, which need not be."""
     target = program.target
     head = [(f"the mesh {target.mesh!r} on devices {[d.id for d in target.assignment]}", "")]
     head += [(f"argument {i} of type {a}", "") for i, a in enumerate(program.in_avals)]
@@ -130,7 +130,7 @@ def _lines(program: DeviceProgram) -> list[tuple[str, str]]:
 
 
 def _said(constant: Any) -> str:
-    """Type and values of an array; of one that lies on several processes the type, as each has its part."""
+    """The type and a hash of the values of an array; without values if other processes hold parts of it."""
     if not getattr(constant, "is_fully_addressable", True):
         return f"{constant.dtype.name}{list(constant.shape)} on {constant.sharding!r}"
     value = np.asarray(constant.words() if is_key(constant.dtype) else constant)
@@ -150,10 +150,10 @@ def _wait_for(key: str, rank: int, what: str) -> bytes:
 
 
 def _differ(name: str, key: str, hashes: dict[int, str], lines: list[tuple[str, str]]) -> None:
-    """Raise, naming the processes that are in the minority (with two, the later one).
+    """Raise, naming the processes in the minority (of two processes, the later one).
 
     Raises:
-      ProgramMismatchError
+      ProgramMismatchError: names the processes, and the first line that differs.
     """
     usual = Counter(hashes[r] for r in sorted(hashes)).most_common(1)[0][0]
     odd = sorted(r for r, h in hashes.items() if h != usual)
@@ -187,9 +187,9 @@ def blamed(what: str, suspects: dict[int, str]) -> DistributedError:
 
 # --- failed runs --------------------------------------------------------------------------------------------
 def explain(error: Exception, maker: Any) -> DistributedError | None:
-    """What a failed run means where it is another process that failed; None if none did.
+    """The error for a failed run if another process is the cause; None if not.
 
-    ``maker`` is the program that failed, if it is known, or says in words what did.
+    ``maker`` is the program that failed, if known, or a description of it.
     """
     try:
         suspects = signs.suspects()
@@ -216,7 +216,7 @@ def _waited_in(maker: Any, message: str) -> str:
 
 
 def collectives(program: DeviceProgram) -> Sequence[tuple[str, str, str]]:
-    """Kind, name and source line of each collective between devices, in program order."""
+    """The kind, name and source line of each collective between devices, in program order."""
     eqns = [e for e in all_eqns(program.jaxpr.jaxpr) if isinstance(e.op, Collective) and e.op.kind]
     return [(type(e.op).kind, e.op.name, str(e.source)) for e in eqns]  # type: ignore[attr-defined]
 

@@ -9,16 +9,16 @@ from meshwright.core.addresses import address_of, host_and_port
 from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
 
-#: where a coordinator listens if nothing says so: the same in all processes of a job, different between jobs
+#: range of the coordinator's default port, which is the same in all processes of a job and differs between jobs
 _FIRST_PORT, _PORTS = 61_000, 4_000
 
 
 @dataclass(frozen=True)
 class Job:
-    """A process's place: its number, how many there are, and the address (``host:port``) of their coordinator.
+    """The rank of a process, the number of processes, and the address (``host:port``) of their coordinator.
 
-    ``launcher`` is what said so; under ours, which holds the coordinator, ``is_served`` is true. ``local_rank`` is its
-    number among those of this machine, if that is known.
+    ``launcher`` is what provided these. Under our own launcher, which runs the coordinator, ``is_served`` is true.
+    ``local_rank`` is the rank among the processes of this machine, if known.
     """
 
     rank: int
@@ -43,12 +43,12 @@ class Job:
 
 
 def find_job(env: Mapping[str, str]) -> Job | None:
-    """The job that the environment tells of; None if it tells of none.
+    """The job described by environment variables; None if there are none.
 
     Raises:
-      DistributedError: variables that do not fit together.
+      DistributedError: the variables are inconsistent.
     """
-    for find in (_ours, _torch, _open_mpi, _slurm, _job_set):  # SLURM's may be of what starts Open MPI's
+    for find in (_ours, _torch, _open_mpi, _slurm, _job_set):  # SLURM may have started Open MPI
         job = find(env)
         if job is not None:
             return job
@@ -57,10 +57,10 @@ def find_job(env: Mapping[str, str]) -> Job | None:
 
 
 def _refuse_half(env: Mapping[str, str]) -> None:
-    """Raise for processes of several that would each stay alone, as nothing says where the others are.
+    """Refuse incomplete variables, with which each of several processes would run alone.
 
     Raises:
-      DistributedError: as said.
+      DistributedError: names the missing variables.
     """
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in env]
     if "RANK" in env and env.get("WORLD_SIZE", "1") != "1" and missing:
@@ -93,8 +93,10 @@ def _ours(env: Mapping[str, str]) -> Job | None:
 
 
 def _torch(env: Mapping[str, str]) -> Job | None:
-    """The variables of torchrun, which other launchers set too. Its own store listens at ``MASTER_PORT``: ours, next to
-    it."""
+    """The variables of torchrun, which other launchers also set.
+
+    Torchrun's own store listens at ``MASTER_PORT``, so the coordinator uses the next port.
+    """
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys():
         return None
     address = address_of(env["MASTER_ADDR"], _number(env, "MASTER_PORT") + 1)
@@ -106,7 +108,7 @@ def _slurm(env: Mapping[str, str]) -> Job | None:
     if not {"SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS"} <= env.keys():
         return None
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "localhost"
-    steps = 1009 * _number(env, "SLURM_STEP_ID") if env.get("SLURM_STEP_ID") else 0  # of one job run side by side
+    steps = 1009 * _number(env, "SLURM_STEP_ID") if env.get("SLURM_STEP_ID") else 0  # which may run in parallel
     port = _FIRST_PORT + (_number(env, "SLURM_JOB_ID") + steps) % _PORTS
     rank, count = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS")
     return Job(rank, count, f"{first_node(nodes)}:{port}", "SLURM", local_rank=_local_rank(env, "SLURM_LOCALID"))
@@ -135,8 +137,10 @@ def _open_mpi(env: Mapping[str, str]) -> Job | None:
 
 
 def _job_set(env: Mapping[str, str]) -> Job | None:
-    """A JobSet of Kubernetes: completion indices, and a headless service for names. The number of processes is not in
-    the environment unless the manifest puts it there."""
+    """A JobSet of Kubernetes: completion indices, and a headless service for host names.
+
+    The number of processes is only in the environment if the manifest puts it there.
+    """
     if "JOBSET_NAME" not in env or "JOB_COMPLETION_INDEX" not in env:
         return None
     per_job = _number(env, "PROCESSES_PER_JOB") if "PROCESSES_PER_JOB" in env else None

@@ -26,17 +26,16 @@ from meshwright.runtime.processes.meeting import attend, own_token, watch
 from meshwright.runtime.processes.proxy import Proxy
 from meshwright.runtime.processes.service import Service
 
-#: letters of an error that the other processes hear
+#: the most characters of an error message that other processes see
 _WORDS = 200
 
 
 def join(job: Job, wait: float) -> None:
-    """Make this process the one of ``job`` that it is, with the GPUs of its place on this machine unless others are
-    chosen.
+    """Join ``job`` as the process that it describes. GPUs are assigned by local rank, unless the user chose others.
 
     Raises:
-      DistributedError: the coordinator or other processes do not come in ``wait`` seconds, or have other devices.
-      ConfigError: devices are in use already.
+      DistributedError: the coordinator or a process does not arrive within ``wait`` seconds, or devices differ.
+      ConfigError: devices are already in use.
     """
     if WORLD.service is not None:
         raise DistributedError("distributed.initialize was called before; call it once, when the program begins")
@@ -52,7 +51,7 @@ def join(job: Job, wait: float) -> None:
     WORLD.proxy = Proxy(job.coordinator)
     try:
         service = coordination.connect(WORLD.proxy.address, job.rank, wait)
-    except DistributedError:  # whoever goes on does so alone
+    except DistributedError:  # the caller may continue alone
         WORLD.watch.end()
         WORLD.proxy.end()
         raise
@@ -67,8 +66,10 @@ def join(job: Job, wait: float) -> None:
 
 
 def _by_place(job: Job, visible: str | None) -> tuple[int, ...] | None:
-    """The GPUs of one of several processes on a machine, next to each other, in the order of their ranks; None for all
-    that there are, where the launcher has shown this process no more (``visible``) or does not number processes."""
+    """The GPUs of a process on a machine with several: consecutive ones, in the order of the local ranks.
+
+    None means all visible ones, if the launcher already restricts them (``visible``) or does not number the processes.
+    """
     count = config.real_devices or 1
     if job.local_rank is None or (visible is not None and len(visible.split(",")) <= count):
         return None
@@ -76,10 +77,10 @@ def _by_place(job: Job, visible: str | None) -> tuple[int, ...] | None:
 
 
 def _check_devices(table: Any, wait: float) -> None:
-    """Raise unless all processes have as many devices.
+    """Check that all processes have equally many devices.
 
     Raises:
-      DistributedError: naming one that has others, or that did not say.
+      DistributedError: names a process that has another number, or did not report it.
     """
     real = f", {config.real_devices} of them real," if config.real_devices else ""
     mine = f"{counted(config.num_devices, 'device')}{real} on {config.platform}"
@@ -98,10 +99,10 @@ def _check_devices(table: Any, wait: float) -> None:
 
 
 def _heard(table: Any, key: str, rank: int, wait: float) -> bytes | None:
-    """What process ``rank`` says, if it does within ``wait`` seconds.
+    """The value that process ``rank`` publishes within ``wait`` seconds, or None.
 
     Raises:
-      DistributedError: it has failed.
+      DistributedError: the process has failed.
     """
     end = time.monotonic() + wait
     while time.monotonic() < end:
@@ -113,8 +114,10 @@ def _heard(table: Any, key: str, rank: int, wait: float) -> bytes | None:
 
 
 def _end_at_once(hook: Any, kind: Any, value: Any, trace: Any) -> None:
-    """End a process that an exception ends without waiting for the others, which XLA would do at its exit; first what
-    the user's own hook does."""
+    """End a process after an uncaught exception, after the user's own hook.
+
+    XLA would wait for the other processes at exit.
+    """
     try:
         hook(kind, value, trace)
     except Exception:
@@ -127,7 +130,7 @@ def _end_at_once(hook: Any, kind: Any, value: Any, trace: Any) -> None:
 
 
 def leave() -> None:
-    """Leave the job: what runs is finished first, and the other processes are waited for, a few seconds long."""
+    """Leave the job. Waits for running programs, and a few seconds for the other processes."""
     if WORLD.service is None:
         return
     signs.end("has left the job, by the end of its program or by shutdown()")
@@ -135,7 +138,7 @@ def leave() -> None:
         WORLD.watch.end()
     service, WORLD.service = WORLD.service, None
     if not WORLD.lost:
-        with suppress(RuntimeError):  # of processes that failed: they have said so themselves
+        with suppress(RuntimeError):  # another process failed, which it reports itself
             service.shutdown()
     WORLD.proxy.end()
     if WORLD.keep is not None:

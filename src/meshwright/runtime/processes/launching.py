@@ -26,17 +26,17 @@ from meshwright.runtime.processes.meeting import TOKEN, Meeting
 from meshwright.runtime.processes.stopping import Terminated, held, stop
 
 _PR_SET_PDEATHSIG = 1
-#: seconds that the processes of a job have to come
+#: seconds that the processes of a job have to arrive
 _COME = 600
 
 
 @dataclass
 class Launch:
-    """What to start: ``command`` ``count`` times, each with ``env`` and its place in the job.
+    """A launch of ``command`` in ``count`` processes, each with ``env`` and its rank in the job.
 
-    After the first process that fails, the others have ``grace`` seconds to end by themselves. ``write`` gets the
-    lines that they print, with a stream's name and the rank; if it raises OSError, nobody reads what the process prints
-    any more, which then fails as it would if it ran alone.
+    After the first failure of a process, the others have ``grace`` seconds to end by themselves. ``write`` is called
+    with the stream name, rank and text of each line that they print. If it raises OSError, the stream is closed, so
+    that the process fails as it would without a launcher.
     """
 
     command: Sequence[str]
@@ -45,17 +45,20 @@ class Launch:
     write: Callable[[str, int, str], None]
     grace: float = 90.0
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
-    #: when each process was seen to have ended
+    #: when each process was observed to have ended
     _ended: dict[int, float] = field(default_factory=dict)
     _coordinator: _Coordinator = field(init=False)
 
     def run(self, attempt: int) -> dict[int, int]:
-        """Exit statuses by rank of the processes that ended, in the order in which they left the job: one that is
-        about to end first leaves, and only then the others fail. Those that still ran at the end are ended, and not
-        among them; those that nobody else tells of have the negative number of a signal.
+        """Run the job. Returns exit statuses by rank, in the order in which processes left the job.
+
+        A process that fails leaves first, and only then do the others fail. Processes that still run at the end are
+        killed and not included, except that stopped ones, which nothing else would report, have the status
+        ``-SIGSTOP``.
 
         Raises:
-          DistributedError: no port could be had. KeyboardInterrupt: the user ended the job.
+          DistributedError: there was no free port.
+          KeyboardInterrupt: the user ended the job.
         """
         token = secrets.token_hex(16)
         with _Coordinator(self.count, token) as self._coordinator:
@@ -64,9 +67,9 @@ class Launch:
     def _run(self, attempt: int, token: str) -> dict[int, int]:
         self.processes = []
         readers: list[_Reader] = []
-        try:  # an interrupt comes at any time, and ends what has been started by then
+        try:  # an interrupt can arrive at any time, and must end what has been started by then
             for rank in range(self.count):
-                with held() as signals:  # one within Popen would leave a process that is not ours yet
+                with held() as signals:  # an interrupt within Popen would leave a process without an owner
                     self.processes.append(self._started(rank, attempt, token))
                 stop(signals)
             for rank, name in itertools.product(range(self.count), ("stdout", "stderr")):
@@ -86,7 +89,7 @@ class Launch:
             _join(readers)
 
     def _end_rest(self) -> None:
-        """End what processes that failed have left."""
+        """End the remaining processes if one has failed."""
         if any(p.poll() != 0 for p in self.processes):
             self._end(signal.SIGTERM, 3)
 
@@ -122,14 +125,14 @@ class Launch:
         return {**{r: s for r in order if (s := states[r]) is not None}, **dict.fromkeys(stopped, -signal.SIGSTOP)}
 
     def _stopped(self, states: Sequence[int | None]) -> list[int]:
-        """The processes that are left where others have ended, if all of these are stopped: nobody else would tell."""
+        """The remaining processes if others have ended and all of these are stopped, as nothing else reports that."""
         left = [rank for rank, state in enumerate(states) if state is None]
         if len(left) in (0, len(states)):
             return []
         return left if all(_is_stopped(self.processes[rank].pid) for rank in left) else []
 
     def _end(self, number: int, seconds: float) -> None:
-        """End what still runs, with what it started: kindly first, unless a further signal comes meanwhile."""
+        """End the running processes and their children by a signal, then, or at a further signal, by SIGKILL."""
         with held() as signals:
             self._end_in(number, seconds, signals)
             self._end_in(signal.SIGKILL, 5, ())
@@ -142,13 +145,13 @@ class Launch:
 
 
 def _send(process: subprocess.Popen[str], signum: int) -> bool:
-    """Send a signal to a process and those that it started, whose leader it is; whether one of them is there."""
+    """Send a signal to the process group of a process; whether the group still exists."""
     process.poll()
     try:
         os.killpg(process.pid, signum)
         if signum not in (0, signal.SIGKILL):
-            os.killpg(process.pid, signal.SIGCONT)  # one that is stopped takes no other
-    except (ProcessLookupError, PermissionError):  # the latter: nobody but who has ended, on some systems
+            os.killpg(process.pid, signal.SIGCONT)  # stopped processes do not handle other signals
+    except (ProcessLookupError, PermissionError):  # on some systems, the latter means that all have ended
         return False
     return True
 
@@ -157,13 +160,13 @@ _libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _end_with_parent() -> None:
-    """In the new process: ends with the launcher, however that ends."""
+    """Runs in the new process: makes the kernel kill it when the launcher ends."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class _Reader(threading.Thread):
-    """Passes on the lines of a process's stream to ``write``."""
+    """Forwards the lines of a process's stream to ``write``."""
 
     def __init__(self, stream: TextIO, write: Callable[[str], None]) -> None:
         super().__init__(daemon=True)
@@ -176,14 +179,16 @@ class _Reader(threading.Thread):
                 self.is_writing = True
                 self.write(line)
                 self.lines, self.is_writing = self.lines + 1, False
-        except OSError:  # nobody reads it: the process is to see that
+        except OSError:  # nobody reads the output; closing the stream lets the process notice
             self.is_writing = False
             self.stream.close()
 
 
 def _finish(readers: list[_Reader]) -> None:
-    """Wait until all is passed on, however slowly it is taken; not for streams that are silent: a process that was left
-    behind may hold them. The list is empty then."""
+    """Wait until everything is forwarded, however slowly it is read, then clear the list.
+
+    Streams without new output are not waited for, as orphaned processes may hold them open.
+    """
     before: list[int] = []
     while (alive := [r for r in readers if r.is_alive()]) and (
         any(r.is_writing for r in alive) or before != [r.lines for r in readers]
@@ -194,14 +199,14 @@ def _finish(readers: list[_Reader]) -> None:
 
 
 def _join(readers: Sequence[_Reader]) -> None:
-    """Give the readers two seconds to end."""
+    """Wait at most two seconds for the readers to end."""
     end = time.monotonic() + 2
     for reader in readers:
         reader.join(max(end - time.monotonic(), 0))
 
 
 class _Coordinator:
-    """The coordination service of a job on a free port of loopback, held for as long as this is entered."""
+    """A job's coordination service on a free loopback port, as a context manager."""
 
     def __init__(self, count: int, token: str) -> None:
         self.meeting = Meeting("127.0.0.1:0", count, token)
@@ -220,12 +225,12 @@ class _Coordinator:
         self.service = None
 
     def _gather(self, count: int) -> None:
-        with suppress(DistributedError):  # which the processes say
+        with suppress(DistributedError):  # the processes report it
             self.service = self.meeting.gather(_COME, lambda: coordination.serve(self.address, count, _COME), _COME)
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal; False where the system does not say."""
+    """Whether a process is stopped by a signal; False if the system does not provide it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
     except (OSError, IndexError):
@@ -242,6 +247,6 @@ def described(status: int) -> str:
 
 
 def environment(devices: int | None, real_devices: int | None, timeout: float | None) -> dict[str, str]:
-    """This process's environment with what the command line says."""
+    """This process's environment with the command line's options added."""
     options = {"NUM_DEVICES": devices, "REAL_DEVICES": real_devices, "COLLECTIVE_TIMEOUT": timeout}
     return {**os.environ, **{f"MESHWRIGHT_{k}": str(v) for k, v in options.items() if v is not None}}

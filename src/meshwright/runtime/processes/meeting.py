@@ -36,17 +36,17 @@ from meshwright.runtime.pjrt.world import WORLD
 
 TOKEN = "MESHWRIGHT_TOKEN"
 _GREETING = "meshwright coordinator"
-#: seconds in which one side answers the other, and by which a process outwaits the coordinator
+#: seconds to wait for an answer, and by which a process waits longer than the coordinator
 _ANSWER, _MARGIN = 10.0, 5.0
-#: seconds in which a coordinator that has found something wrong still tells those who come
+#: seconds for which a coordinator that has found an error still reports it to arriving processes
 _LINGER = 1.0
 _LONGEST = 1 << 16
-#: what a process and the coordinator say to each other from then on, seconds between, and of silence that mean the end
+#: the heartbeat, the seconds between two of them, and the seconds of silence after which a side counts as dead
 _SIGN, _PERIOD, SILENCE = b".", 0.2, 10.0
 
 
 def version() -> str:
-    """What must be the same in all processes: what is compiled in one may be loaded in another."""
+    """The versions, which must be equal in all processes, as one may load what another has compiled."""
     return f"meshwright {__version__}, jaxlib {JAXLIB_VERSION}"
 
 
@@ -55,7 +55,7 @@ def _proof(token: str, nonce: str, place: str) -> str:
 
 
 def _has_gone(connection: socket.socket) -> bool:
-    """Whether the other side has closed the connection, as the end of a process does."""
+    """Whether the other side has closed the connection, as happens when a process ends."""
     connection.setblocking(False)
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""
@@ -68,14 +68,14 @@ def _has_gone(connection: socket.socket) -> bool:
 
 
 def _received(connection: socket.socket) -> bytes:
-    """What comes; nothing if the other side has gone."""
+    """The next data; empty if the other side is gone."""
     with suppress(OSError):
         return connection.recv(_LONGEST)
     return b""
 
 
 def _answered(connection: socket.socket) -> bool:
-    """Whether what comes could be sent back; not if the other side has gone, or goes meanwhile."""
+    """Send the next data back; whether that worked, which it does not if the other side is gone."""
     data = _received(connection)
     with suppress(OSError):
         connection.sendall(data)
@@ -84,7 +84,7 @@ def _answered(connection: socket.socket) -> bool:
 
 
 def _number(value: Any) -> float:
-    """Seconds that the other side says; for ever, if it says none."""
+    """The seconds in a message; infinity if there are none."""
     return value if isinstance(value, (int, float)) else math.inf
 
 
@@ -93,7 +93,7 @@ def _say(connection: socket.socket, **words: Any) -> None:
 
 
 def _hear(connection: socket.socket, seconds: float) -> dict[str, Any]:
-    """A line of the other side's; empty if it says none, or none that is ours."""
+    """The next line as JSON; empty if none arrives, or if it is not of this protocol."""
     end, text = time.monotonic() + seconds, b""
     try:
         while not text.endswith(b"\n") and len(text) < _LONGEST:
@@ -109,11 +109,10 @@ def _hear(connection: socket.socket, seconds: float) -> dict[str, Any]:
 
 
 class Meeting:
-    """The coordinator's side: listens at ``address`` (``host:port``) until :meth:`gather` has everybody; port 0 is any
-    that is free.
+    """The coordinator's side: listens at ``address`` (``host:port``, port 0 for a free one) until :meth:`gather`.
 
     Raises:
-      DistributedError: it cannot listen there.
+      DistributedError: it cannot listen at the address.
     """
 
     def __init__(self, address: str, count: int, token: str) -> None:
@@ -127,7 +126,7 @@ class Meeting:
                 "the port, or the host be another machine: choose another address"
             ) from None
         self.address = address_of(host, self.listener.getsockname()[1])
-        #: when each process left that had come, by a clock that only grows
+        #: the monotonic time at which each process left
         self.left: dict[int, float] = {}
         self._changed = threading.Condition()
         self._until = math.inf
@@ -135,17 +134,18 @@ class Meeting:
         self._wrong, self._strangers, self._refusals, self._closed = "", 0, 0, False
 
     def give_up(self, why: str) -> None:
-        """Tell all who have come, and who come, that there will be no job."""
+        """Tell all processes, present and arriving, that there will be no job."""
         with self._changed:
             self._wrong = self._wrong or why
             self._changed.notify_all()
 
     def gather(self, wait: float, serve: Callable[[], Any], linger: float = _LINGER) -> Any:
-        """Wait for all, free the port, ``serve()`` there, and tell them; returns what that does. If there is no job,
-        those who come for ``linger`` seconds more, until :meth:`close`, are told, too.
+        """Wait for all processes, free the port, call ``serve()``, and notify them; returns its result.
+
+        If there is no job, processes that arrive within another ``linger`` seconds, until :meth:`close`, are told too.
 
         Raises:
-          DistributedError: not all came in ``wait`` seconds, or :meth:`give_up`, or they do not fit together.
+          DistributedError: not all arrived within ``wait`` seconds, versions differ, or :meth:`give_up` was called.
         """
         threading.Thread(target=self._accept, daemon=True).start()
         with self._changed:
@@ -171,7 +171,7 @@ class Meeting:
                 threading.Thread(target=self._live, daemon=True).start()
 
     def _wait_for_all(self, wait: float) -> float:
-        """Wait for all, ``wait`` seconds or until one that has come waits no longer; returns how long that was."""
+        """Wait for all, up to ``wait`` seconds or the deadline of a process that has arrived; returns the time."""
         began = time.monotonic()
         self._until = min(self._until, began + wait)
         while not self._wrong and len(self._come) < self.count and time.monotonic() < self._until:
@@ -179,9 +179,9 @@ class Meeting:
         return time.monotonic() - began
 
     def _live(self) -> None:
-        """Answer each process's signs of life, note when it goes, and tell the others."""
+        """Answer heartbeats, record when each process leaves, and tell the others."""
         last = dict.fromkeys(self._come, time.monotonic())
-        with suppress(OSError, ValueError), selectors.DefaultSelector() as selector:  # ``end`` closes them
+        with suppress(OSError, ValueError), selectors.DefaultSelector() as selector:  # ``end`` closes the connections
             for rank, connection in self._come.items():
                 selector.register(connection, selectors.EVENT_READ, rank)
             while selector.get_map():
@@ -202,7 +202,7 @@ class Meeting:
                 self._come[other].sendall(f"{rank}\n".encode())
 
     def end(self) -> None:
-        """Let the processes go; until then they see by their connections that the coordinator lives."""
+        """Close the connections, by which the processes see that the coordinator is alive."""
         for connection in self._come.values():
             connection.close()
 
@@ -217,20 +217,20 @@ class Meeting:
         )
 
     def _refuse_late(self, seconds: float) -> None:
-        """Tell those who come a moment later that something is wrong, which :meth:`_receive` does."""
+        """Keep the listener open for a while, so that :meth:`_receive` reports the error to late processes."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._come) + self._refusals >= self.count, seconds)
         self._close()
 
     def close(self) -> None:
-        """Nobody will come any more."""
+        """No longer expect processes."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def _close(self) -> None:
         with suppress(OSError):
-            self.listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there
+            self.listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in ``accept``
         self.listener.close()
 
     def _accept(self) -> None:
@@ -240,7 +240,7 @@ class Meeting:
                 threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
 
     def _receive(self, connection: socket.socket) -> None:
-        """Let a process in, or tell it why not."""
+        """Admit a process, or tell it why not."""
         nonce = secrets.token_hex(16)
         with suppress(OSError):
             _say(connection, hello=_GREETING, nonce=nonce)
@@ -273,11 +273,10 @@ class Meeting:
 
 
 def attend(address: str, rank: int, count: int, token: str, wait: float) -> socket.socket:
-    """A process's side: come to ``address``, and wait until all have; returns the connection, which ends with the
-    coordinator.
+    """A process's side: connect to ``address`` and wait for all. The connection lasts as long as the coordinator.
 
     Raises:
-      DistributedError: nobody is there, something else is, or what the coordinator says is wrong.
+      DistributedError: nothing listens there, it is not a coordinator, or it reports an error.
     """
     end = time.monotonic() + wait
     connection = _reached(address, rank, end, wait)
@@ -290,10 +289,10 @@ def attend(address: str, rank: int, count: int, token: str, wait: float) -> sock
 
 
 def _attend(connection: socket.socket, address: str, rank: int, count: int, token: str, end: float) -> None:
-    """Say who this is, and hear whether there is a job.
+    """Identify this process, and wait for the answer.
 
     Raises:
-      DistributedError: there is none.
+      DistributedError: there is no job.
     """
     hello = _hear(connection, min(_ANSWER, max(end - time.monotonic(), 1.0)))
     if hello.get("hello") != _GREETING:
@@ -315,10 +314,10 @@ def _attend(connection: socket.socket, address: str, rank: int, count: int, toke
 
 
 def _reached(address: str, rank: int, end: float, wait: float) -> socket.socket:
-    """A connection, as soon as somebody listens.
+    """Connect, retrying until something listens.
 
     Raises:
-      DistributedError: nobody does in time.
+      DistributedError: nothing does in time.
     """
     while True:
         try:
@@ -333,9 +332,11 @@ def _reached(address: str, rank: int, end: float, wait: float) -> socket.socket:
 
 
 def watch(connection: socket.socket, address: str, rank: int, stop: threading.Event) -> None:
-    """See the coordinator end, or say nothing for a while, before ``stop``, which ends the connection: this process
-    leaves. What needs a coordinator that is lost raises from then on; a process that is still there after
-    ``config.collective_timeout`` ends, with the same words."""
+    """Watch for the end or silence of the coordinator until ``stop`` is set, which closes the connection.
+
+    If the coordinator is lost, operations that need it raise from then on. A process that still runs after
+    ``config.collective_timeout`` is ended with the same message.
+    """
     with connection:
         how = _fate(connection, stop, WORLD.gone)
     if not how:
@@ -349,8 +350,10 @@ def watch(connection: socket.socket, address: str, rank: int, stop: threading.Ev
 
 
 def _fate(connection: socket.socket, stop: threading.Event, gone: set[int]) -> str:
-    """What becomes of the coordinator; empty if ``stop`` comes first. It is asked for a sign of life, and again as soon
-    as it has given one. ``gone`` gets the processes that it says have ended, or are silent."""
+    """What happened to the coordinator; empty if ``stop`` is set first.
+
+    Heartbeats are sent one at a time. Processes that the coordinator reports as ended or silent are added to ``gone``.
+    """
     text = b""
     while not stop.is_set():
         try:
@@ -373,5 +376,5 @@ def _fate(connection: socket.socket, stop: threading.Event, gone: set[int]) -> s
 
 
 def own_token() -> str:
-    """The job's token, which those who start its processes give them."""
+    """The job's token, which is passed in the environment."""
     return os.environ.get(TOKEN, "")

@@ -17,12 +17,12 @@ from meshwright.core.addresses import host_and_port
 from meshwright.core.background import Background
 
 _BLOCK = 1 << 16
-#: seconds after which the thread looks whether it is to end
+#: seconds between checks of whether the thread is to end
 _PERIOD = 0.2
 
 
 class Proxy:
-    """Passes on what one connection to :attr:`address` says to ``coordinator``, and what that answers."""
+    """Forwards one connection to :attr:`address` to ``coordinator``, in both directions."""
 
     def __init__(self, coordinator: str) -> None:
         self.coordinator = coordinator
@@ -31,7 +31,7 @@ class Proxy:
         self.thread = Background(self._work, "meshwright-proxy")
 
     def end(self) -> None:
-        """Pass on nothing any more; XLA's side stays open for as long as the process lives."""
+        """Stop forwarding. XLA's side of the connection stays open until the process ends."""
         self.thread.end()
 
     def _work(self, stop: threading.Event) -> None:
@@ -39,7 +39,7 @@ class Proxy:
             while not select.select([self.listener], [], [], _PERIOD)[0]:
                 if stop.is_set():
                     return
-            inside = self.listener.accept()[0].detach()  # so that nothing closes it
+            inside = self.listener.accept()[0].detach()  # so that it is never closed
         with suppress(OSError), socket.create_connection(host_and_port(self.coordinator)) as outside:
             for connection in (inside, outside.fileno()):
                 _send_at_once(connection)
@@ -52,7 +52,7 @@ def _send_at_once(connection: int) -> None:
 
 
 def _pass_on(inside: int, outside: int, stop: threading.Event) -> None:
-    """Until one side says nothing more."""
+    """Forward until one side closes."""
     while not stop.is_set():
         for source in select.select([inside, outside], [], [], _PERIOD)[0]:
             data = os.read(source, _BLOCK)

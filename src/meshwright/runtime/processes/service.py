@@ -13,13 +13,13 @@ from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt import coordination
 from meshwright.runtime.processes.meeting import Meeting, own_token
 
-#: seconds that the service stays when its starter has died, for the others to find out
+#: seconds for which the service outlives its starter, so that the other processes can find out what happened
 LINGER = 120.0
 _READY, _DONE = "ready\n", "done\n"
 
 
 class Service:
-    """The service, while this is held; ``stop()`` ends it."""
+    """The service, kept alive as long as this object; ``stop()`` ends it."""
 
     def __init__(self, address: str, count: int, wait: float) -> None:
         program = f"import sys; from {__name__} import main; main(*sys.argv[1:])"
@@ -34,14 +34,16 @@ class Service:
             raise DistributedError(line.strip() or f"the coordinator could not be started at {address}")
 
     def stop(self) -> None:
-        """End it: all processes have left."""
+        """End the service, once all processes have left."""
         if self._process.poll() is None:
             self._process.communicate(_DONE, timeout=10)
 
 
 def main(address: str, count: str, wait: str) -> None:
-    """Serve ``count`` processes, which have ``wait`` seconds to come, until the starter says that all is done, or has
-    been gone for a while."""
+    """Serve ``count`` processes, which have ``wait`` seconds to arrive.
+
+    Ends when the starter says so, or some time after it has ended.
+    """
     try:
         meeting = Meeting(address, int(count), own_token())
     except DistributedError as error:
@@ -52,7 +54,7 @@ def main(address: str, count: str, wait: str) -> None:
     try:
         service = meeting.gather(float(wait), lambda: coordination.serve(address, int(count), float(wait)))
     except DistributedError:
-        raise SystemExit(1) from None  # the processes say it
+        raise SystemExit(1) from None  # the processes report it
     if sys.stdin.readline() != _DONE:
         time.sleep(LINGER)
     meeting.end()

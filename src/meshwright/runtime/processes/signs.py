@@ -23,27 +23,29 @@ from meshwright.runtime.pjrt.coordination import Table
 from meshwright.runtime.pjrt.world import WORLD
 
 PERIOD = 0.5
-#: seconds for which one that others wait for, though nothing has failed, may give no sign: a machine can be busy
+#: seconds without a heartbeat after which a process that is waited for counts as gone; machines can be busy
 SILENCE = 10.0
-#: seconds in which the coordinator tells what is there: if it does not, it is slow or lost
+#: seconds to wait for the coordinator's answer, after which it is slow or lost
 _ANSWER = 10.0
-#: seconds that the last sign may take
+#: seconds that sending the last heartbeat may take
 _LAST = 5.0
 
 
 @dataclass
 class Sign:
-    """What a process says of itself: ``number`` grows as long as it lives, ``runs`` with each program on all processes
-    that it starts; ``last`` is the latest of these."""
+    """A heartbeat. ``number`` increases as long as the process lives, ``runs`` with each program of several processes.
+
+    ``last`` is the name of the last such program that was started.
+    """
 
     number: int = 0
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
     runs: int = 0
     last: str = "nothing"
-    #: how this process left the others, in words; empty while it is with them
+    #: how this process left the job, in words; empty while it takes part
     left: str = ""
-    #: processes whose failure makes this one fail
+    #: processes whose failure caused that of this one
     blames: list[int] = field(default_factory=list)
 
 
@@ -58,7 +60,7 @@ LIVING = _Living()
 
 
 def begin(service: Any) -> Table:
-    """Begin to give signs of life."""
+    """Start publishing heartbeats."""
     LIVING.sign, LIVING.table = Sign(), Table(service)
     _give()
     LIVING.thread = Background(_keep_giving, "meshwright-signs")
@@ -66,7 +68,7 @@ def begin(service: Any) -> Table:
 
 
 def end(how: str) -> None:
-    """Give none any more; the last says ``how`` this process leaves."""
+    """Stop publishing heartbeats; the last one says ``how`` this process leaves."""
     if LIVING.thread is not None:
         LIVING.thread.end(_LAST)
     LIVING.sign.left = how
@@ -76,7 +78,7 @@ def end(how: str) -> None:
 
 
 def note_run(what: str) -> None:
-    """Note that a program is started which other processes take part in.
+    """Record the start of a program in which other processes take part.
 
     Raises:
       DistributedError: the coordinator is lost.
@@ -90,7 +92,7 @@ WORLD.note_run = note_run
 
 
 def note_blame(ranks: tuple[int, ...]) -> None:
-    """Say which processes make this one fail, so that others do not blame this one."""
+    """Publish which processes caused the failure of this one, so that others do not blame it."""
     LIVING.sign.blames = list(ranks)
     with suppress(DistributedError):
         _give()
@@ -104,13 +106,13 @@ def _give() -> None:
 
 def _keep_giving(stop: threading.Event) -> None:
     while not stop.wait(PERIOD):
-        with suppress(DistributedError):  # without a coordinator, which is found elsewhere
+        with suppress(DistributedError):  # the coordinator is lost, which is detected elsewhere
             _give()
 
 
-# --- who failed ---------------------------------------------------------------------------------------------
+# --- diagnosis ----------------------------------------------------------------------------------------------
 def read_signs(ranks: tuple[int, ...]) -> dict[int, Sign]:
-    """What the processes said last."""
+    """The last heartbeats of the processes."""
     table, signs = LIVING.table, {}
     for rank in ranks if table is not None else ():
         value = table.get(f"meshwright/sign/{rank}", _ANSWER)  # type: ignore[union-attr]
@@ -120,8 +122,7 @@ def read_signs(ranks: tuple[int, ...]) -> dict[int, Sign]:
 
 
 def are_gone(ranks: tuple[int, ...]) -> dict[int, str]:
-    """Which of the processes are not there any more, and what is the matter with each: they are waited for, but nothing
-    has failed."""
+    """The processes that are gone, with the reason for each. Used while waiting, when nothing has failed yet."""
     before = read_signs(ranks)
     end = time.monotonic() + SILENCE
     while time.monotonic() < end:
@@ -135,7 +136,7 @@ def are_gone(ranks: tuple[int, ...]) -> dict[int, str]:
 
 
 def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
-    """Which other processes are behind a failure, and what is the matter with each, in words."""
+    """The other processes that caused a failure, with the reason for each in words."""
     others = tuple(r for r in (range(WORLD.count) if ranks is None else ranks) if r != WORLD.rank)
     before, after = _signs_twice(others)
     states: dict[int, str] = {}
@@ -153,7 +154,7 @@ def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
 
 
 def _late(others: dict[int, Sign]) -> dict[int, str]:
-    """Which of the living have not begun what this process has."""
+    """The live processes that have not started what this process has."""
     mine = LIVING.sign
     return {
         r: f"on host {s.host}, is late: it lives, but has started {s.last} last (run {s.runs}, this process is at run "
@@ -164,8 +165,10 @@ def _late(others: dict[int, Sign]) -> dict[int, str]:
 
 
 def _signs_twice(ranks: tuple[int, ...]) -> tuple[dict[int, Sign], dict[int, Sign]]:
-    """What the processes said last, and what they say when each has spoken again or is seen to have ended; who does
-    neither has had time for two signs."""
+    """The last heartbeats of the processes, twice.
+
+    The second time is when each has sent another one or is known to have ended, or after the time for two.
+    """
     before = read_signs(ranks)
     end = time.monotonic() + 2.5 * PERIOD
     while True:
@@ -185,7 +188,7 @@ def _silence(sign: Sign) -> str:
 
 
 def _state(sign: Sign) -> str:
-    """What is the matter with a process that gives no sign any more."""
+    """What happened to a process that no longer sends heartbeats."""
     if sign.left:
         return sign.left
     if sign.host == socket.gethostname() and Path("/proc/self").exists():

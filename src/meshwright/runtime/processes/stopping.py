@@ -1,4 +1,4 @@
-"""Signals that end a launcher; they are deferred while it starts processes, so that none is left behind."""
+"""Signals that end a launcher; they are deferred while it starts processes, so that none is orphaned."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import Any
 
 
 class Terminated(KeyboardInterrupt):
-    """The launcher is told to end, by the signal ``signum``, as schedulers do before they end a job."""
+    """The launcher was told to end by the signal ``signum``, as schedulers do before they end a job."""
 
     def __init__(self, signum: int) -> None:
         super().__init__()
         self.signum = signum
 
 
-#: those that have come, while they are held back
+#: the deferred signals; None if signals are not deferred
 _held: list[int] | None = None
 
 
 def heed_signals() -> None:
-    """Let Ctrl-C raise ``KeyboardInterrupt``, and the signals by which schedulers and terminals end a program
-    :class:`Terminated`; not where they are :func:`held`. A signal that this process ignores stays ignored."""
+    """Make Ctrl-C raise ``KeyboardInterrupt``, and SIGTERM and SIGHUP raise :class:`Terminated`.
+
+    They are deferred within :func:`held`. Signals that this process ignores or handles otherwise are left alone.
+    """
     usual: dict[signal.Signals, Any]
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
     for signum, handler in usual.items():
@@ -38,14 +40,14 @@ def _heed(signum: int, _: Any) -> None:
 
 
 def stop(signums: Sequence[int]) -> None:
-    """Raise what the first of these signals raises, if there is one."""
+    """Raise the exception for the first of these signals, if there is any."""
     if signums:
         raise KeyboardInterrupt if signums[0] == signal.SIGINT else Terminated(signums[0])
 
 
 @contextmanager
 def held() -> Iterator[list[int]]:
-    """Where no signal is heeded; gives the list of those that come."""
+    """Defer signals; yields the list to which arriving ones are added."""
     global _held
     came: list[int] = []
     _held = came

@@ -66,7 +66,7 @@ def loggamma(x: Any) -> Any:
     >>> round(loggamma(5.0).item(), 4)
     3.1781
     """
-    return where(x > 0, gammaln(x), np.nan * x)  # so that the derivative is NaN too
+    return gammaln(x) * where(x > 0, 1.0, np.nan)  # a factor, so that the derivative is NaN too
 
 
 def factorial(n: Any, exact: bool = False) -> Any:

@@ -99,7 +99,7 @@ def exp1(x: Any) -> Any:
     >>> round(exp1(1.0).item(), 4)
     0.2194
     """
-    return where(x < 0, np.nan * x, -_expi(-x))  # so that the derivative is NaN too
+    return -_expi(-x) * where(x < 0, np.nan, 1.0)  # a factor, so that the derivative is NaN too
 
 
 def _more_of_series(n: Any, x: Any, k: Any, term: Any, total: Any) -> Any:

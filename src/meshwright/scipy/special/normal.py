@@ -52,9 +52,11 @@ def _scaled_tail_slope(t: np.ndarray) -> np.ndarray:
 
 
 def _erfcx_slope(x: Any) -> Any:
-    """The derivative. It is ``2 x erfcx(x) - 2 / sqrt(pi)`` too, but these nearly cancel."""
+    """The derivative. It is ``2 x erfcx(x) - 2 / sqrt(pi)`` too, but these nearly cancel.
+
+    (What is fitted goes beyond what is asked for, so that there is a slope at the end.)"""
     size = where(abs_(x) == np.inf, 0.0, abs_(x))
-    slope = fitted(_scaled_tail_slope, 0.0, 1.0, 30, 4 / (4 + size)) / (1 + 2 * size) / (1 + 2 * size)
+    slope = fitted(_scaled_tail_slope, 0.0, 1.05, 30, 4 / (4 + size)) / (1 + 2 * size) / (1 + 2 * size)
     below = where(x < 0, x, 0.0)
     return where(x == np.inf, 0.0, where(x < 0, 4 * below * exp(below * below), 0.0) + slope)
 
@@ -103,7 +105,7 @@ def _dawsn_slope(y: Any, x: Any) -> Any:
     """The derivative. It is ``1 - 2 x F(x)`` too, but far out these nearly cancel."""
     size = abs_(x)
     large = where(size < 5, 5.0, size)
-    far = fitted(_dawson_far_slope, 0.0, 0.04, 40, 1 / (large * large)) / large / large
+    far = fitted(_dawson_far_slope, 0.0, 0.042, 40, 1 / (large * large)) / large / large
     return where(size < 5, 1 - 2 * where(size < 5, x * y, 0.0), far)
 
 

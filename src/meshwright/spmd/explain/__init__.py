@@ -1,1 +1,1 @@
-"""Explanations for people: each collective with its causes, and the annotation that would remove it."""
+"""Explanations: each collective with its causes, and the annotation that would remove it."""

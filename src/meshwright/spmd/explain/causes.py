@@ -1,4 +1,4 @@
-"""Which annotations a collective goes back to."""
+"""Traces collectives back to the annotations that caused them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshwright.spmd.report import Collective
 
 
 def origin_of(reason: Reason, axis: str, origins: Origins) -> Annotation | None:
-    """The annotation that brought an axis to the value that a collective is about, or to the equation that needs it."""
+    """The annotation that brought an axis to the value that was resharded, or to the equation that needs it."""
     atoms = [reason.value] if reason.value is not None else []
     if reason.user is not None:
         atoms += [*reason.user.invars, *reason.user.outvars]
@@ -19,7 +19,7 @@ def origin_of(reason: Reason, axis: str, origins: Origins) -> Annotation | None:
 
 
 def causes(collective: Collective, origins: Origins, mesh: AbstractMesh, names: Sequence[str]) -> tuple[str, ...]:
-    """For the axes of a collective, the annotations that they come from, in words."""
+    """The annotations that the axes of a collective come from, in words."""
     lines: dict[str, None] = {}
     for reason in collective.reasons:
         grouped: dict[Annotation | None, list[str]] = {}
@@ -32,7 +32,7 @@ def causes(collective: Collective, origins: Origins, mesh: AbstractMesh, names: 
 
 
 def _axes(collective: Collective, mesh: AbstractMesh) -> Iterator[str]:
-    """The collective's axes as atoms, those that a program brought itself aside."""
+    """The collective's axes as atoms, without axes that are not the mesh's (from the program's own regions)."""
     for axis in collective.axes:
         if axis in mesh.shape or ":" in axis:
             yield from mesh.atoms_of(axis)

@@ -1,4 +1,4 @@
-"""The explanation of a per-device program: a text, and the rows it was made of."""
+"""The explanation of a per-device program: a text, and the entries from which it is made."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from meshwright.spmd.work import Work
 
 @dataclass(frozen=True)
 class Entry:
-    """Equal collectives (those of repeated layers) with their causes, the bytes of all of them, the seconds that they
-    keep the links busy, and the remedy."""
+    """Equal collectives (as in repeated layers) with their total bytes, link time, causes, and remedy.
+
+    ``share`` is the fraction of all bytes sent, and ``seconds`` the time for which they keep the links busy.
+    """
 
     collective: Collective
     repeats: int
@@ -36,7 +38,7 @@ class Entry:
     seconds: float = 0.0
 
     def lines(self, advised: Mapping[Suggestion, int]) -> list[str]:
-        """What, why, where and what to do; ``advised`` are the numbers of entries with the same advice."""
+        """What, why, where, and the remedy; ``advised`` maps suggestions to the entries that already print them."""
         times = f"{self.repeats} × " if self.repeats > 1 else ""
         most = "at most " if self.collective.is_bound else ""
         took = f", {human_seconds(self.seconds)}" if self.seconds else ""
@@ -51,7 +53,7 @@ class Entry:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """The entry as plain values, for tables and JSON."""
+        """The entry as a dictionary of plain values, for tables and JSON."""
         c = self.collective
         advice = self.suggestion
         return {
@@ -78,7 +80,7 @@ class Entry:
 def entries(
     collectives: Sequence[Collective], origins: Origins, mesh: AbstractMesh, names: Sequence[str]
 ) -> list[Entry]:
-    """The collectives, those that take longest first, equal ones together."""
+    """The collectives, with equal ones grouped, by decreasing time."""
     total = sum(c.bytes_sent for c in collectives)
     groups: dict[tuple[str, str, str], list[Collective]] = {}
     for c in collectives:
@@ -93,7 +95,7 @@ def entries(
 
 
 def _seconds(c: Collective, mesh: AbstractMesh) -> float:
-    """Seconds of a collective; 0 over axes that a program has brought itself."""
+    """The predicted seconds of a collective; 0 if it is over axes that are not the mesh's."""
     if not all(axis in mesh.shape or ":" in axis for axis in c.axes):
         return 0.0
     return mesh.collective_seconds(c.kind, c.axes, c.operand.nbytes, c.result.nbytes)
@@ -102,7 +104,7 @@ def _seconds(c: Collective, mesh: AbstractMesh) -> float:
 def advised(
     entries: Sequence[Entry], advisor: Advisor, progress: Progress | None = None
 ) -> tuple[list[Entry], list[str]]:
-    """The entries with the annotations that would remove them, as far as there was time, and notes of what was not."""
+    """The entries with suggestions, as far as the time allows, and notes about what was tried and left out."""
     after = list(entries)
     for number, entry in enumerate(entries):
         if advisor.is_spent:
@@ -117,7 +119,7 @@ def advised(
 
 
 def quicker_alone(program: ClosedJaxpr, mesh: AbstractMesh, seconds: float) -> list[str]:
-    """Where one device of the mesh's machine would be quicker by itself, in words."""
+    """A note if a single device of the mesh's machine would be faster than all of them."""
     if mesh.machine is None or any(eqn.op.name in HELD for eqn in program.jaxpr.eqns):
         return []
     alone = step_time(program.jaxpr, mesh).seconds
@@ -129,10 +131,10 @@ def quicker_alone(program: ClosedJaxpr, mesh: AbstractMesh, seconds: float) -> l
 
 
 class Explanation(str):
-    """What ``explain`` returns: text, with its rows in ``entries`` (collectives) and ``repeated`` (arithmetic).
+    """The result of ``explain``: a text, with its data in ``entries`` (collectives) and ``repeated`` (arithmetic).
 
-    It is a string, so that it can be printed, searched and written to a file; ``rows()`` gives plain dictionaries, and
-    a notebook shows a table.
+    It is a string, to be printed, searched, or written to a file. ``rows()`` returns plain dictionaries, and notebooks
+    show a table.
     """
 
     head: str
@@ -164,7 +166,7 @@ class Explanation(str):
         return str(self)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The entries as dictionaries."""
+        """All entries as dictionaries."""
         return [*(entry.to_dict() for entry in self.entries), *(entry.to_dict() for entry in self.repeated)]
 
     def _repr_html_(self) -> str:
@@ -190,7 +192,7 @@ def _row(entry: Entry) -> str:
 
 
 def headline(collectives: Sequence[Collective], mesh: AbstractMesh, peak: int, work: Work, time: Time) -> str:
-    """How many collectives there are, what a device sends, holds and does, and how long a run takes."""
+    """One sentence: the number of collectives, bytes sent, peak memory, redundant work, and time of a run."""
     total = sum(c.bytes_sent for c in collectives)
     axes = " × ".join(f"{n}={s}" for n, s in mesh.shape.items())
     sent = ("at most " if any(c.is_bound for c in collectives) else "") + human_bytes(total)

@@ -1,4 +1,4 @@
-"""Arithmetic that devices repeat: which axes are idle at an equation, because of what, and how it could be shared."""
+"""Redundant arithmetic: which axes are idle at an equation, why, and how they could share its work."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.steptime.report import human_seconds
 from meshwright.spmd.work import Repeated, Work, precision_of
 
-#: how many are explained, those with the largest excess
+#: the most entries, those with the largest excess
 MOST = 5
 
 
 @dataclass(frozen=True)
 class RepeatedEntry:
-    """An equation whose arithmetic is done more than once, the seconds that its excess takes, the axes that are idle
-    there, the annotations that bring these axes to its operands, and the remedy."""
+    """An equation whose arithmetic several devices repeat, with the time that this costs and the remedy.
+
+    ``idle`` are the axes along which it is repeated; ``causes`` are the annotations that bring these axes to its
+    operands.
+    """
 
     repeated: Repeated
     seconds: float
@@ -30,7 +33,7 @@ class RepeatedEntry:
     suggestion: Suggestion | None = None
 
     def lines(self) -> list[str]:
-        """What, why, and what to do."""
+        """What, why, and the remedy."""
         lines = [f"{self.repeated}: {human_seconds(self.seconds)} of a run"]
         if self.idle:
             splits = "splits" if len(self.idle) == 1 else "split"
@@ -41,7 +44,7 @@ class RepeatedEntry:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """The entry as plain values, for tables and JSON."""
+        """The entry as a dictionary of plain values, for tables and JSON."""
         r, advice = self.repeated, self.suggestion
         return {
             "kind": "repeated arithmetic", "op": r.op, "times": r.times, "share": r.share, "seconds": self.seconds,
@@ -52,7 +55,7 @@ class RepeatedEntry:
 
 
 def repeated_entries(work: Work, part: Partition, names: Sequence[str]) -> list[RepeatedEntry]:
-    """What devices repeat, the longest first."""
+    """The largest repetitions of arithmetic, by decreasing time."""
     machine = part.mesh.fabric.machine
     entries = []
     for r in work.repeated[:MOST]:
@@ -66,7 +69,7 @@ def repeated_entries(work: Work, part: Partition, names: Sequence[str]) -> list[
 
 
 def advised_to_share(entries: Sequence[RepeatedEntry], part: Partition, advisor: Advisor) -> list[RepeatedEntry]:
-    """The entries with the annotations that would share the arithmetic, as far as there was time."""
+    """The entries with suggestions that would share the arithmetic, as far as the time allows."""
     advised = []
     for entry in entries:
         eqn = _equation(entry.repeated, part)
@@ -76,12 +79,12 @@ def advised_to_share(entries: Sequence[RepeatedEntry], part: Partition, advisor:
 
 
 def _equation(r: Repeated, part: Partition) -> JaxprEqn | None:
-    """The equation of the program, outside of loops and branches."""
+    """The equation in the program before partitioning; None if it is inside a loop or branch."""
     return next((e for e in part.source.eqns if e.op.name == r.op and str(e.source) == r.source), None)
 
 
 def _idle(eqn: JaxprEqn, part: Partition) -> list[str]:
-    """The atoms of the mesh that split no dimension of the results, and over which they are no partial sums."""
+    """The atoms of the mesh that neither split a dimension of the results nor have partial results over them."""
     used: set[str] = set()
     for whole, layout in part.stands_for.values():
         if whole in eqn.outvars:
@@ -90,7 +93,7 @@ def _idle(eqn: JaxprEqn, part: Partition) -> list[str]:
 
 
 def _causes(eqn: JaxprEqn, idle: Sequence[str], part: Partition, names: Sequence[str]) -> tuple[str, ...]:
-    """The annotations that split operands by axes that are idle all the same: where they conflict with others."""
+    """The annotations that split operands by axes that are idle nevertheless, because they conflict with others."""
     grouped: dict[tuple[int, Annotation], list[str]] = {}
     for number, axis, origin in _split_operands(eqn, idle, part):
         grouped.setdefault((number, origin), []).append(axis)
@@ -102,7 +105,7 @@ def _causes(eqn: JaxprEqn, idle: Sequence[str], part: Partition, names: Sequence
 
 
 def _split_operands(eqn: JaxprEqn, idle: Sequence[str], part: Partition) -> Iterator[tuple[int, str, Annotation]]:
-    """Operands, and the idle axes that split them where they come from."""
+    """Operands with the idle axes that split them where they are produced, and the annotations these come from."""
     origins = part.propagation.origins
     for number, atom in enumerate(eqn.invars):
         split = part.propagation.layout(atom).axes_used

@@ -1,11 +1,11 @@
-"""The annotation that would remove a collective or share repeated arithmetic, found by partitioning again.
+"""Finds the annotation that would remove a collective or share repeated arithmetic, by partitioning again.
 
-Candidates are one sharding on one value near the collective: the value in the layout that it is needed in, or kept in
-the one it has; the other operands and the results of the equation that needs it, split alike; the annotations that the
-layouts go back to without the axes in question. For repeated arithmetic they are the other assignments of the idle
-axes: to each dimension of an operand that can be split. Outcomes are ranked by the time of a step, as in the search for
-the order in which annotations spread. What makes devices repeat each other's arithmetic is no advice: giving up data
-parallelism saves its all-reduces, but that is not what was asked.
+A candidate is one sharding for one value near the collective: the value itself in the layout it is needed in or has;
+the other operands and the results of the equation that needs it, split to match; or an annotation that caused the
+layouts, without the axes in question. For repeated arithmetic, candidates put the idle axes on each dimension of an
+operand that can be split. Outcomes are ranked by step time, as in the search over orders of propagation. Outcomes with
+more redundant arithmetic are not suggested: giving up data parallelism saves its all-reduces, but is not what was
+asked.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ from meshwright.spmd.report import Collective, collectives, human_bytes
 from meshwright.spmd.steptime.report import human_seconds
 from meshwright.spmd.work import operations_of
 
-#: how many times the arithmetic of a device an annotation may make it do
+#: the most arithmetic that a suggestion may cause, relative to the current one
 MOST_WORK = 1.1
 
-#: told how many collectives of how many are done, and how often the program was partitioned again
+#: called with the number of collectives done, the number of all of them, and the number of annotations tried
 Progress = Callable[[int, int, int], None]
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """An annotation in words, the bytes of a run that it saves (and of how many), the seconds, and what it adds to the
-    peak and to the arithmetic of a device (as a share of it)."""
+    """An annotation in words, with its effect on a run.
+
+    ``bytes_saved`` is out of ``bytes_before``. ``peak_added`` is in bytes, ``work_added`` a fraction of a device's
+    arithmetic.
+    """
 
     text: str
     bytes_saved: int
@@ -70,7 +73,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout for an ``input`` or ``output`` (by number) or for a ``value`` in between."""
+    """A layout for an ``input`` or ``output``, given by number, or for a ``value`` in between."""
 
     kind: str
     number: int
@@ -80,8 +83,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a candidate leads to: the bytes, the arithmetic and the seconds of a run, how many collectives of each sort,
-    and the program."""
+    """The result of partitioning with a candidate: bytes, operations and seconds of a run, and the program.
+
+    ``sorts`` counts the collectives of each sort (see :func:`_sorts`).
+    """
 
     bytes_sent: int
     work: int
@@ -97,12 +102,12 @@ class _Outcome:
 
 
 def _sorts(c: Collective) -> tuple[object, object]:
-    """What stays equal when a collective stays, and what when it moves."""
+    """Two keys of a collective: one that is kept when its operand changes, and one when its source line does."""
     return (c.kind, str(c.source)), (c.kind, c.axes, c.operand)
 
 
 class Advisor:
-    """Tries candidates for one partitioned program, each once, for at most so many ``seconds`` and ``tries``."""
+    """Tries candidates for one partitioned program, each once, with at most ``tries`` of them in ``seconds``."""
 
     def __init__(self, part: Partition, names: Sequence[str], seconds: float, tries: int) -> None:
         self.part = part
@@ -121,23 +126,23 @@ class Advisor:
         return len(self.tried) >= self.tries or time.monotonic() > self.until
 
     def advise(self, collective: Collective) -> Suggestion | None:
-        """The annotation that removes a collective and saves most, of those that there was time for."""
+        """The annotation that removes a collective and saves the most time, among those tried."""
 
-        def removes(outcome: _Outcome) -> bool:  # and does not only move it
+        def removes(outcome: _Outcome) -> bool:  # and does not just move it
             gone = all(outcome.sorts[sort] < self.before.sorts[sort] for sort in _sorts(collective))
             return gone and outcome.bytes_sent < self.before.bytes_sent
 
         return self._best(self._candidates(collective), removes)
 
     def share(self, eqn: JaxprEqn, axes: Sequence[str]) -> Suggestion | None:
-        """The annotation that makes ``axes``, idle at an equation, share its arithmetic, and saves most."""
+        """The annotation by which ``axes``, idle at an equation, share its arithmetic, and that saves the most time."""
         candidates = self._sharing(eqn, axes)
         return self._best(
             candidates, lambda outcome: outcome.work < self.before.work and outcome.seconds < self.before.seconds
         )
 
     def _best(self, candidates: Iterable[Candidate], helps: Callable[[_Outcome], bool]) -> Suggestion | None:
-        """What the quickest of the outcomes that help says; of equally quick ones, that which sends and holds least."""
+        """The suggestion for the fastest helpful outcome; ties are decided by the bytes sent, then held."""
         best: tuple[tuple[float, int, int], Candidate, _Outcome] | None = None
         for candidate in candidates:
             if candidate not in self.tried:
@@ -162,13 +167,13 @@ class Advisor:
         )  # fmt: skip
 
     def _held(self, candidate: Candidate) -> int:
-        """Elements of a device's part of the value that a candidate is about."""
+        """The number of elements on a device of the value that a candidate is about."""
         source, number = self.part.source, candidate.number
         avals = {"input": source.in_avals, "output": source.out_avals}.get(candidate.kind, [])
         aval = candidate.value.aval if candidate.value is not None else avals[number]
         return math.prod(candidate.layout.local_shape(aval.shape, self.mesh))
 
-    # --- trying --------------------------------------------------------------------------------------------
+    # --- evaluation ----------------------------------------------------------------------------------------
     def _try(self, candidate: Candidate) -> _Outcome:
         ins, outs = (list(layouts) for layouts in self.part.asked)
         source = self.part.source
@@ -196,7 +201,7 @@ class Advisor:
                     yield from self._of_user(reason.user, reason.value, layout)
 
     def _sharing(self, eqn: JaxprEqn, axes: Sequence[str]) -> Iterator[Candidate]:
-        """The operands of an equation, split by these axes along each dimension that they divide, the largest first."""
+        """The operands of an equation with ``axes`` on each dimension that they divide, largest dimensions first."""
         rule = eqn_rule(eqn)
         for f in sorted(range(len(rule.factors)), key=lambda f: -rule.factors[f].size):
             factor = rule.factors[f]
@@ -207,7 +212,7 @@ class Advisor:
                         yield from self._on(atom, _split_too(self.part.propagation.layout(atom), dim, axes))
 
     def _of_origins(self, reason: Reason, collective: Collective) -> Iterator[Candidate]:
-        """The annotations that the axes come from, without these axes."""
+        """The annotations that the collective's axes come from, without these axes."""
         axes = [a for name in collective.axes for a in self.mesh.atoms_of(name)]
         for axis in axes:
             origin = origin_of(reason, axis, self.part.propagation.origins)
@@ -218,7 +223,7 @@ class Advisor:
             yield Candidate(origin.kind, origin.number, None, Layout(without))
 
     def _of_user(self, user: JaxprEqn, value: Atom, layout: Layout) -> Iterator[Candidate]:
-        """The other operands and the results of an equation, split along the factors that ``layout`` splits."""
+        """The other operands and the results of an equation, split along the same factors as ``layout``."""
         if user.op.holds_jaxprs:
             return
         rule = eqn_rule(user)
@@ -235,7 +240,7 @@ class Advisor:
                 yield from self._on(atom, Layout(tuple(dims for dims, _ in joined)))
 
     def _on(self, atom: Atom, layout: Layout) -> Iterator[Candidate]:
-        """A layout on a value outside of loops and branches, if it does not have it already."""
+        """A candidate with this layout for a value outside of loops and branches; none if an input has it already."""
         if not isinstance(atom, Var):
             return
         if atom in self.inputs:
@@ -245,7 +250,7 @@ class Advisor:
         elif atom in self.producers:
             yield Candidate("value", 0, atom, layout)
 
-    # --- words ---------------------------------------------------------------------------------------------
+    # --- text ----------------------------------------------------------------------------------------------
     def _text(self, candidate: Candidate) -> str:
         spec = candidate.layout.to_spec(self.mesh)
         text = "P(" + ", ".join(map(repr, spec)) + ")"
@@ -258,14 +263,14 @@ class Advisor:
 
 
 def _split_too(layout: Layout, dim: int, axes: Sequence[str]) -> Layout:
-    """A layout with a dimension split by ``axes`` as well, which then split no other."""
+    """A layout with ``axes`` moved to, or added to, dimension ``dim``."""
     kept = [tuple(a for a in there if a not in axes) for there in layout.dims]
     kept[dim] += tuple(axes)
     return Layout(tuple(kept))
 
 
 def _constrained(jaxpr: ClosedJaxpr, candidate: Candidate, mesh: AbstractMesh) -> ClosedJaxpr:
-    """The program with a sharding constraint behind a value, which all that use it get."""
+    """The program with a sharding constraint on a value, seen by all of its readers."""
     value = candidate.value
     if value is None:
         return jaxpr

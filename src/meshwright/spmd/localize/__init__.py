@@ -1,1 +1,1 @@
-"""Ops on local shapes: what their ``localize`` works with, and the windows of rows that devices exchange."""
+"""Localization: ops on local shapes, with the context that their ``localize`` uses."""

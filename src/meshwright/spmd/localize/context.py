@@ -1,4 +1,4 @@
-"""What an op's ``localize`` works with: shapes, layouts, and the exchanges it may need."""
+"""The context passed to an op's ``localize``: shapes, layouts, and the exchanges that it may need."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from meshwright.spmd.reshard.emit import dynamic_slice, is_marked, lookup, named
 
 @dataclass(frozen=True)
 class LocalContext:
-    """One equation being localized: global avals, the layouts chosen, and the mesh.
+    """One equation being localized: its global avals, its chosen layouts, and the mesh.
 
-    ``counting``: the dimension along which an operand is known to be 0, 1, 2, …; none where it is not.
+    ``counting`` is, for each operand, the dimension along which its elements are known to be 0, 1, 2, …, or None.
     """
 
     mesh: AbstractMesh
@@ -54,11 +54,11 @@ class LocalContext:
         return tuple(lo.local_shape(a.shape, self.mesh) for lo, a in zip(self.out_layouts, self.out_avals))
 
     def axes(self, operand: int, dim: int) -> tuple[str, ...]:
-        """Atoms that split an operand's dimension."""
+        """The atoms that split an operand's dimension."""
         return self.in_layouts[operand].dims[dim]
 
     def result_axes(self, result: int, dim: int) -> tuple[str, ...]:
-        """Atoms that split a result's dimension."""
+        """The atoms that split a result's dimension."""
         return self.out_layouts[result].dims[dim]
 
     def is_split(self, operand: int, dim: int) -> bool:
@@ -71,16 +71,16 @@ class LocalContext:
         return self.in_layouts[operand].num_tiles(dim, self.mesh)
 
     def is_uneven(self, operand: int, dim: int) -> bool:
-        """Whether the operand's dimension has padding on some device."""
+        """Whether the operand's dimension is padded on some device."""
         return self.in_avals[operand].shape[dim] % self.num_tiles(operand, dim) != 0
 
     # --- positions ------------------------------------------------------------------------------------------
     def tile_index(self, axes: Sequence[str]) -> Any:
-        """This device's position along atoms: an int32 scalar."""
+        """This device's position along atoms, an int32 scalar."""
         return tile_index(axes, self.mesh)
 
     def add_tile_offset(self, x: Any, dim: int, result: int = 0) -> Any:
-        """``x`` plus the global number of this tile's first row along a result's dimension."""
+        """``x`` plus the global index of this tile's first row along a result's dimension."""
         axes = self.result_axes(result, dim)
         if not axes:
             return x
@@ -88,21 +88,21 @@ class LocalContext:
         return add(x, convert(offset, typeof(x).dtype))
 
     def counts_rows(self, operand: int, dim: int) -> bool:
-        """Whether an operand is known to hold the row numbers of a dimension, all different."""
+        """Whether an operand is known to hold the row numbers along a dimension."""
         return bool(self.counting) and self.counting[operand] == dim
 
     def number_rows(self, x: Any, operand: int, dim: int) -> Any:
-        """Row numbers in a tile of an operand's dimension as those in the whole dimension."""
+        """Convert row numbers within a tile of an operand's dimension to those within the whole dimension."""
         first = mul(self.tile_index(self.axes(operand, dim)), np.int32(self.in_local_shapes[operand][dim]))
         return add(x, convert(first, typeof(x).dtype))
 
     def lookup(self, table: Sequence[int], axes: Sequence[str]) -> Any:
-        """``table[position along axes]``: an int32 scalar."""
+        """``table[position along axes]``, an int32 scalar."""
         return lookup(table, axes, self.mesh)
 
     # --- the default localization ---------------------------------------------------------------------------
     def default(self, op: Op, *operands: Any) -> Any:
-        """``op.localized`` on operands whose padding, where it would be reduced over, is masked."""
+        """Bind ``op.localized`` to the operands, with padding masked where it would be reduced."""
         if any(f.kind == REDUCTION for f in self.rule.factors):
             operands = tuple(self._mask_reduced(x, i) for i, x in enumerate(operands))
         return op.localized(self).bind(*operands)
@@ -114,7 +114,7 @@ class LocalContext:
         return x
 
     def mask(self, x: Any, operand: int, dim: int, fill: Any) -> Any:
-        """Padding rows of an operand's dimension replaced by ``fill``."""
+        """Replace the padding rows of an operand's dimension by ``fill``."""
         if not self.is_split(operand, dim) or not self.is_uneven(operand, dim):
             return x
         rows = typeof(x).shape[dim]
@@ -122,7 +122,7 @@ class LocalContext:
         return self._keep(x, dim, first, self.in_avals[operand].shape[dim], fill)
 
     def _keep(self, x: Any, dim: int, first: Any, size: int, fill: Any) -> Any:
-        """Rows whose global number, counted from ``first``, is in ``[0, size)``; the others are ``fill``."""
+        """Keep the rows whose global index, counted from ``first``, is in ``[0, size)``; the others become ``fill``."""
         aval = typeof(x)
         number = add(iota(np.int32, (aval.shape[dim],), 0), first)
         inside = and_(lt(number, np.int32(size)), ge(number, np.int32(0)))
@@ -130,12 +130,12 @@ class LocalContext:
         return select(inside, x, match_shape(fill, aval))
 
     def only_on(self, x: Any, axes: Sequence[str], tile: int) -> Any:
-        """``x`` on the devices at position ``tile`` along atoms, :func:`nothing` on the others."""
+        """``x`` on the devices at position ``tile`` along atoms, and :func:`nothing` on the others."""
         here = eq(self.tile_index(axes), np.int32(tile))
         return select(here, x, match_shape(nothing(typeof(x).dtype), typeof(x)))
 
     def place_row(self, x: Any, dim: int, position: int, fill: Any) -> Any:
-        """This tile of a result that is ``fill`` but for the row ``x`` (of size 1 along ``dim``) at ``position``."""
+        """This device's tile of a result that is ``fill`` except for the row ``x`` (of size 1 along ``dim``)."""
         aval = typeof(x)
         tile = aval.update(shape=(*aval.shape[:dim], self.out_local_shapes[0][dim], *aval.shape[dim + 1 :]))
         number = self.add_tile_offset(iota(np.int32, (tile.shape[dim],), 0), dim)
@@ -144,24 +144,26 @@ class LocalContext:
 
     # --- exchanges ------------------------------------------------------------------------------------------
     def all_gather(self, x: Any, axes: Sequence[str], dim: int) -> Any:
-        """Tiles along atoms joined at ``dim``."""
+        """Gather tiles along atoms at ``dim``."""
         return AllGather(*named_axes(axes, self.mesh), dim).bind(x) if axes else x
 
     def all_to_all(self, x: Any, axes: Sequence[str], split: int, concat: int) -> Any:
-        """Tile ``j`` along ``split`` to device ``j`` of those along atoms; what arrives is joined at ``concat``."""
+        """Send part ``j`` of ``split`` to device ``j`` along atoms, and concatenate what arrives at ``concat``."""
         return AllToAll(*named_axes(axes, self.mesh), split, concat).bind(x) if axes else x
 
     def all_reduce(self, x: Any, axes: Sequence[str], kind: str) -> Any:
-        """Combined over atoms."""
+        """Reduce over atoms with a reduction of this kind."""
         return ALL_REDUCE[kind](*named_axes(axes, self.mesh)).bind(x) if axes else x
 
     def permute(self, x: Any, axes: Sequence[str], perm: Sequence[tuple[int, int]]) -> Any:
-        """``x`` of another tile along atoms, by pairs (source, target); zeros for who is no target."""
+        """Permute tiles along atoms, by pairs (source, target). Devices that are not a target get zeros."""
         return Ppermute(*named_axes(axes, self.mesh), tuple(perm)).bind(x)
 
     def fetch_shown(self, x: Any, operand: int, dim: int, shown: Shown) -> Any:
-        """The rows of an operand's dimension that each tile of the result shows, zero where there are none: of the rows
-        between them nothing is sent, where tiles have as many each."""
+        """The rows of an operand's dimension that each tile of the result shows; zero where there are none.
+
+        If tiles show equally many rows each, only these are sent, without the rows between them.
+        """
         picked = shown.picked(self.num_tiles(operand, dim))
         if picked is not None:
             x = slice_in_dim(x, shown.first, None, shown.stride, dim)
@@ -182,12 +184,12 @@ class LocalContext:
         cyclic: bool = False,
         size: int | None = None,
     ) -> Any:
-        """Global rows ``[start(t), start(t) + length)`` of an operand's dimension, ``t`` being this tile's number.
+        """Global rows ``[start(t), start(t) + length)`` of an operand's dimension, where ``t`` is this tile's index.
 
-        Rows outside the dimension are ``fill`` (zero if None); rows from ``stop`` on may be anything, because they
-        end in the padding of the result. With ``cyclic``, for tiles without padding, rows count on from the start
-        behind the end. ``size``: rows of the dimension, where tiles are of a part of them.
-        See :mod:`meshwright.sharding.window`.
+        Rows outside of the dimension are ``fill`` (zero if None). Rows from ``stop`` on are arbitrary, because they end
+        up in the padding of the result. With ``cyclic``, which requires tiles without padding, rows wrap around at the
+        end. ``size`` is the number of rows, if the tiles hold only a part of the dimension. See
+        :mod:`meshwright.sharding.window`.
         """
         size = self.in_avals[operand].shape[dim] if size is None else size
         axes = self.axes(operand, dim)
@@ -208,7 +210,7 @@ class LocalContext:
         return self._keep(x, dim, first, size, zero)
 
     def _assemble(self, x: Any, dim: int, axes: Sequence[str], plan: WindowPlan, fill: Any) -> Any:
-        """A plan's pieces with its gaps. Where only rows that do not exist are not sent, these are ``fill``."""
+        """The pieces and gaps of a plan, concatenated. If only existing rows are sent, the others are ``fill``."""
         parts = []
         for piece, gap in zip(plan.pieces, plan.gaps):
             part = slice_in_dim(x, piece.low, piece.high, axis=dim)
@@ -220,7 +222,7 @@ class LocalContext:
         return concatenate(parts, dim)
 
     def _received(self, x: Any, axes: Sequence[str], perm: Sequence[tuple[int, int]], fill: Any) -> Any:
-        """What a permute brings, ``fill`` for who is no target."""
+        """The result of a permute, with ``fill`` on devices that are not a target."""
         targets = {target for _, target in perm}
         marks = [tile in targets for tile in range(self.mesh.sizes(axes))]
         return select(is_marked(marks, axes, self.mesh), x, match_shape(fill, typeof(x)))
@@ -240,7 +242,7 @@ class LocalContext:
         return dynamic_slice(x, begin, sizes)
 
     def move_rows(self, xs: Sequence[Any], dim: int, axes: Sequence[str], m: RowMap) -> Iterator[Any]:
-        """This tile of each target of a map of rows along ``dim``, which ``axes`` split."""
+        """This device's tile of each target of a row map along ``dim``, which ``axes`` split."""
         plan = m.plan(self.mesh.sizes(axes))
         if plan.gather:
             have = [self.all_gather(x, axes, dim) for x in xs]
@@ -255,7 +257,7 @@ class LocalContext:
             yield self._placed(have, dim, axes, slots, -(-size // self.mesh.sizes(axes)))
 
     def _placed(self, have: Sequence[Any], dim: int, axes: Sequence[str], slots: Sequence[Slot], rows: int) -> Any:
-        """Rows of arrays that are one after the other, where slots say."""
+        """Rows of the concatenation of arrays, in the places given by slots."""
         if all(len(set(slot.at)) == 1 for slot in slots):
             ends = [slot.at[0] for slot in slots[1:]] + [rows]
             return concatenate(
@@ -272,8 +274,7 @@ class LocalContext:
         return placed
 
     def _part(self, have: Sequence[Any], dim: int, axes: Sequence[str], starts: Sequence[int], rows: int) -> Any:
-        """Rows ``[starts[t], starts[t] + rows)`` of arrays that are one after the other, of which only
-        those are joined that hold some."""
+        """Rows ``[starts[t], starts[t] + rows)`` of concatenated arrays. Arrays without such rows are left out."""
         ends = list(itertools.accumulate(typeof(x).shape[dim] for x in have))
         first = min(bisect_right(ends, max(min(starts), 0)), len(have) - 1)
         last = min(bisect_right(ends, max(starts) + rows - 1), len(have) - 1)
@@ -281,12 +282,12 @@ class LocalContext:
         return self._cut(concatenate(have[first : last + 1], dim), dim, axes, [s - before for s in starts], rows)
 
     def cut(self, x: Any, operand: int, dim: int, starts: Sequence[int], length: int, fill: Any = None) -> Any:
-        """This tile's rows ``[starts[t], starts[t] + length)`` of a local array; missing rows are ``fill``."""
+        """Rows ``[starts[t], starts[t] + length)`` of this tile; missing rows are ``fill``."""
         return self._cut(x, dim, self.axes(operand, dim), starts, length, fill)
 
 
 def _padded(x: Any, dim: int, low: int, high: int, fill: Any = None) -> Any:
-    """``x`` with so many rows of ``fill`` (zero if None) before and behind it."""
+    """``x`` with ``low`` rows of ``fill`` (zero if None) before it and ``high`` after it."""
     if not (low or high):
         return x
     config = [(0, 0, 0)] * typeof(x).ndim
@@ -295,6 +296,6 @@ def _padded(x: Any, dim: int, low: int, high: int, fill: Any = None) -> Any:
 
 
 def _rows(x: Any, dim: int, count: int) -> ShapedArray:
-    """The type of so many rows like those of ``x``."""
+    """The type of ``x`` with ``count`` rows along ``dim``."""
     aval = typeof(x)
     return aval.update(shape=(*aval.shape[:dim], count, *aval.shape[dim + 1 :]))

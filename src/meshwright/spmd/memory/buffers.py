@@ -180,6 +180,8 @@ def overwrites(kernel: Kernel, source: Kernel) -> bool:
         return False  # a copy needs a second buffer
     if kernel.root.op == "dynamic_update_slice":
         return source.root is kernel.root.operands[0]  # it may also read the region that it replaces
+    if "of_largest" in kernel.root.attributes and any(node.op == "matmul" for node in source.members):
+        return False  # XLA numbers the elements as it sorts them, and does not write over what comes with a workspace
     if kernel.root.op in ("scatter", "sort"):
         return use is Use.MOVED
     return use is Use.INPLACE and (kernel.loop or kernel.library)

@@ -22,7 +22,10 @@ class Compiler:
     ``in_parts``: an all-to-all has one operand and result per device. ``calls``: calls marked as such stay calls.
     ``windows``: large reductions are first done in windows. ``without_products``: outer and inner products are computed
     elementwise. ``copies_transposed``: results computed in another layout are copied if there are several.
+    ``sums_vectors``: products with vectors are computed elementwise, and summed up.
     ``tables``: several results have a table of addresses.
+    ``workspace``: bytes that a library needs for each matrix product while it runs.
+    ``selects``: the largest elements of rows are found by sorting if they are more than that many; 0: never.
     ``tiles``: arrays are tiled and padded, and kernels choose the tiled dimensions.
     ``on_chip``: bytes of vector memory, where values are kept while in use; with ``two_cores``, each core has its own.
     ``intensity``: the arithmetic operations of products that take as long as moving a byte of main memory.
@@ -39,7 +42,10 @@ class Compiler:
     windows: bool = False
     without_products: bool = False
     copies_transposed: bool = False
+    sums_vectors: bool = False
     tables: bool = False
+    workspace: int = 0
+    selects: int = 0
     tiles: bool = False
     on_chip: int = 0
     two_cores: bool = False
@@ -49,7 +55,9 @@ class Compiler:
 CPU = Compiler(
     swaps=True, in_parts=True, calls=True, windows=True, without_products=True, copies_transposed=True, tables=True
 )
-CUDA = Compiler(narrow=True, by_bytes=True, depth_first=True, in_place=True)
+CUDA = Compiler(
+    narrow=True, by_bytes=True, depth_first=True, in_place=True, sums_vectors=True, workspace=4 * 2**20, selects=16
+)
 TPU = Compiler(narrow=True, by_bytes=True, into_products=True, depth_first=True, swaps=True, in_place=True)
 #: MiB of vector memory that a device of a TPU has, and that kernels keep for themselves (``scoped_vmem_limit_kib``)
 _VECTOR_MEMORY = {"v4": (32, 16), "v5e": (128, 16), "v5p": (64, 16), "v6e": (128, 32), "tpu7x": (64, 32)}

@@ -49,6 +49,70 @@ def _convert_invariants(body: Graph) -> None:
                 user.operands = tuple(half if operand is x else operand for operand in user.operands)
 
 
+def halve_stacks(graph: Graph) -> None:
+    """Let loops stack in bfloat16 what only products read later, in place: the conversion moves into the loop."""
+    users = _users(graph)
+    rounded = _rounded(graph, users)
+    kept = {*graph.results, *graph.effects}
+    for node in graph.post_order():
+        for region in node.regions:
+            halve_stacks(region)
+        if node.op != "while":
+            continue
+        taken = [user for user in users[node] if user.op == "get"]
+        for i in _stacked(node):
+            values = [user for user in taken if user.attributes["index"] == i]
+            readers = [user for value in values for user in users[value] if not _passes(user, value)]
+            if readers and not kept & {*values} and all(_halves(user) or _rounds(user, rounded) for user in readers):
+                _stack_halves(node, i, values, readers)
+
+
+def _stacked(loop: Node) -> list[int]:
+    """The float32 arrays, empty at first, that a loop does nothing to but write a part of."""
+    condition, body = loop.regions
+    users, outer = _users(body), _users(condition)
+    found = zip(body.parameters, body.results, condition.parameters, loop.operands)
+    return [
+        i
+        for i, (x, after, seen, start) in enumerate(found)
+        if after.op == "dynamic_update_slice" and after.operands[0] is x and users[x] == [after] and not users[after]
+        if x.avals[0].dtype == dtypes.float32 and not outer[seen] and start.is_splat()
+        if body.results.count(after) == 1
+    ]
+
+
+def _stack_halves(loop: Node, i: int, values: Sequence[Node], readers: Sequence[Node]) -> None:
+    condition, body = loop.regions
+    half = body.parameters[i].avals[0].update(dtype=dtypes.bfloat16)
+    written = body.results[i]
+    part = written.operands[1]
+    rounded = Node("convert", (part,), (part.avals[0].update(dtype=dtypes.bfloat16),), {}, part.source)
+    written.operands = (written.operands[0], rounded, *written.operands[2:])
+    start = loop.operands[i]
+    empty = Node(start.op, start.operands, (half,), start.attributes, start.source)
+    loop.operands = (*loop.operands[:i], empty, *loop.operands[i + 1 :])
+    loop.avals = (*loop.avals[:i], half, *loop.avals[i + 1 :])
+    for node in (body.parameters[i], condition.parameters[i], written, *values):
+        node.avals = (half,)
+    for node in filter(_halves, readers):
+        node.op, node.attributes = "reshape", {}
+
+
+def _passes(loop: Node, value: Node) -> bool:
+    """Whether a loop carries a value without using it, as one does whose body reads the converted value."""
+    if loop.op != "while":
+        return False
+    condition, body = loop.regions
+    used = {x for region in (condition, body) for node in region.post_order() for x in node.operands}
+    places = [i for i, x in enumerate(loop.operands) if x is value]
+    idle = ((condition.parameters[i], body.parameters[i], body.results[i]) for i in places)
+    return all(seen not in used and x not in used and x is after for seen, x, after in idle)
+
+
+def _halves(node: Node) -> bool:
+    return node.op == "convert" and node.avals[0].dtype == dtypes.bfloat16
+
+
 def _users(graph: Graph) -> dict[Node, list[Node]]:
     users: dict[Node, list[Node]] = defaultdict(list)
     for node in graph.post_order():

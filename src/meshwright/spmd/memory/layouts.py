@@ -12,12 +12,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from meshwright.spmd.memory.graph import Graph, Node
+from meshwright.core.avals import ShapedArray
+from meshwright.spmd.memory.graph import COLLECTIVES, Graph, Node
 from meshwright.spmd.memory.tiles import tiled, tiled_bytes
 
 _LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
 #: dimensions of a table of which a place says all
 _SINGLE = ("collapsed_slice_dims", "operand_batching_dims", "inserted_window_dims", "input_batching_dims")
+#: what is in a layout of its own, and is copied into others
+_FIXED = COLLECTIVES | {
+    "parameter",
+    "get",
+    "gather",
+    "scatter",
+    "sort",
+    "while",
+    "custom_call",
+    "matmul",
+    "convolution",
+}
 #: elements along the lanes of tiles, and along their rows
 Tiles = tuple[int, int]
 
@@ -100,11 +113,24 @@ def _wanted(node: Node) -> Sequence[tuple[int, Tiles]]:
         minor = table.shape[row[0]]
         also = [(2, _rows(added, minor))] if node.op == "scatter" and minor in added.shape else []
         return [(0, _rows(table, minor)), *also]
+    if is_batched(node):
+        return [(i, matrix_tiles(x.avals[0])) for i, x in enumerate(node.operands) if x.op in _FIXED]
     if node.op == "convolution":
         *_, summed, features = node.operands[1].shape
         if 1 < summed and int(node.attributes.get("feature_group_count", 1)) == features:
             return [(0, (summed, 1)), (1, (summed, 1))]
     return ()
+
+
+def is_batched(node: Node) -> bool:
+    """Whether a node is a product of several pairs of matrices, whose tiles are along matrices' dimensions."""
+    return node.op == "matmul" and len(node.shape) > 2
+
+
+def matrix_tiles(aval: ShapedArray) -> Tiles:
+    """The tiles of matrices that pad them less: along rows, or along columns."""
+    *_, rows, columns = aval.shape
+    return min((columns, rows), (rows, columns), key=lambda pair: tiled(aval, *pair))
 
 
 def _rows(node: Node, minor: int) -> Tiles:

@@ -39,6 +39,9 @@ _OVERLAP = 2
 #: copies of the whole vector memory that a value may wait there (``msa_max_overlap_to_mem_size_async_copy_ratio``)
 _WAIT = 8
 
+#: what writes a part of its first operand
+UPDATES = ("dynamic_update_slice", "scatter")
+
 Slots = tuple[int, ...]
 
 
@@ -165,7 +168,13 @@ class VectorMemory:
 
     def _writes(self, buffer: Buffer) -> bool:
         """Whether a value is written to vector memory."""
-        return buffer.kind != "argument" and (buffer.kernel.loop or not self.compiler.two_cores)
+        if buffer.kind == "argument" or self._in_argument(buffer):
+            return False
+        return buffer.kernel.loop or not self.compiler.two_cores
+
+    def _in_argument(self, buffer: Buffer) -> bool:
+        """Whether only a part of a value is written, in the place of an argument, which is in main memory."""
+        return buffer.kernel.root.op in UPDATES and any(other.kind == "argument" for other in buffer.over)
 
     def _saved(self, run: Slots, buffer: Buffer) -> float:
         """What a stay saves where main memory is what kernels wait for; large values are in the way of many."""
@@ -201,7 +210,7 @@ class VectorMemory:
             if buffer.kind == "result" and alone:
                 continue  # the one kernel of a program writes main memory
             slots = [self._at(buffer.start)] * self._writes(buffer) + self._reads.get(buffer, [])
-            slots += [self._slot[-1]] * (buffer.kind == "result")
+            slots += [self._slot[-1]] * (buffer.kind == "result" and not self._in_argument(buffer))
             cuts = [i for i, (a, b) in enumerate(pairwise(slots), 1) if self._time[b] - self._time[a + 1] > longest]
             runs[buffer] = [tuple(slots[i:j]) for i, j in pairwise([0, *cuts, len(slots)]) if j]
         return runs

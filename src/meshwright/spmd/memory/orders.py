@@ -122,6 +122,8 @@ def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
     simple = _without_product(make, operands, aval, (lb, rb, lc, rc))
     if simple is not None and compiler.without_products:
         return simple
+    if compiler.sums_vectors and (summed := _vector_product(make, operands, aval, (lb, rb, lc, rc))):
+        return summed
     lf = [d for d in range(len(lhs.shape)) if d not in (*lb, *lc)]
     rf = [d for d in range(len(rhs.shape)) if d not in (*rb, *rc)]
     free = tuple(_size(x, dims) for x, dims in ((lhs, lf), (rhs, rf)) if dims)
@@ -152,6 +154,40 @@ def _without_product(
         product = make("multiply", operands, lhs.avals[0], {})
         zero = make("constant", (), ShapedArray((), aval.dtype), {"value": 0})
         return make("reduce", (product, zero), aval, {"dimensions": lc, "reducer": "stablehlo.add"})
+    return None
+
+
+def _vector_product(
+    make: Make, operands: Sequence[Node], aval: ShapedArray, dims: Sequence[tuple[int, ...]]
+) -> Node | None:
+    """A product with a vector is multiplied elementwise, then summed up."""
+    lb, rb, lc, rc = dims
+    for (vector, batch, summed), (x, along, gone) in (
+        ((operands[0], lb, lc), (operands[1], rb, rc)),
+        ((operands[1], rb, rc), (operands[0], lb, lc)),
+    ):
+        if _size(vector, range(len(vector.shape))) != _size(vector, (*batch, *summed)):
+            continue
+        kept = [d for d in range(len(vector.shape)) if d in batch or d in summed]
+        at = tuple(along[batch.index(d)] if d in batch else gone[summed.index(d)] for d in kept)
+        flat = make("reshape", (vector,), vector.avals[0].update(shape=tuple(vector.shape[d] for d in kept)), {})
+        order = sorted(range(len(at)), key=at.__getitem__)
+        factor = make(
+            "broadcast_in_dim", (_permuted(make, flat, order),), x.avals[0], {"broadcast_dimensions": tuple(sorted(at))}
+        )
+        products = make("multiply", (x, factor), x.avals[0], {})
+        left = [d for d in range(len(x.shape)) if d not in gone]
+        zero = make("constant", (), ShapedArray((), x.avals[0].dtype), {"value": 0})
+        given = {"dimensions": tuple(gone), "reducer": "stablehlo.add"}
+        sums = make("reduce", (products, zero), x.avals[0].update(shape=tuple(x.shape[d] for d in left)), given)
+        first = [*along, *(d for d in left if d not in along)]
+        whole = make(
+            "reshape",
+            (_permuted(make, sums, [left.index(d) for d in first]),),
+            sums.avals[0].update(shape=aval.shape),
+            {},
+        )
+        return _converted(make, whole, aval.dtype)
     return None
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.kernels import Kernel
-from meshwright.spmd.memory.layouts import laid_out
+from meshwright.spmd.memory.layouts import is_batched, laid_out, matrix_tiles
 from meshwright.spmd.memory.stacks import used_in_parts
-from meshwright.spmd.memory.tiles import alike, convolution_bytes, stacked_bytes, tiled_bytes
+from meshwright.spmd.memory.tiles import alike, convolution_bytes, stacked_bytes, tiled, tiled_bytes
 
 #: allocation granularity in bytes
 _UNIT = 512
@@ -35,6 +35,9 @@ def _bytes(buffer: Buffer, convolved: set[tuple[int, ...]]) -> int:
         return convolution_bytes(buffer.aval)
     if _cut(buffer):
         return alike(buffer.aval, buffer.kernel.root.operands[0].avals[0])
+    matrices = next((n.avals[0] for n in buffer.kernel.members if is_batched(n)), None)
+    if matrices is not None and matrices.size == buffer.aval.size:
+        return tiled(matrices.update(dtype=buffer.aval.dtype), *matrix_tiles(matrices))
     return tiled_bytes(buffer.aval.update(shape=_shape(buffer)))
 
 

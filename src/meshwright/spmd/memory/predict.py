@@ -27,13 +27,13 @@ from meshwright.spmd.memory.copies import (
 )
 from meshwright.spmd.memory.fusion import fuse
 from meshwright.spmd.memory.graph import Graph
-from meshwright.spmd.memory.halves import halve, halve_invariants
+from meshwright.spmd.memory.halves import halve, halve_invariants, halve_stacks
 from meshwright.spmd.memory.held import LiveBuffer, Memory
 from meshwright.spmd.memory.invariants import hoist
 from meshwright.spmd.memory.kernels import Kernel, kernels_of
 from meshwright.spmd.memory.layouts import lay_out
 from meshwright.spmd.memory.library import fuse_reductions
-from meshwright.spmd.memory.on_chip import VectorMemory
+from meshwright.spmd.memory.on_chip import UPDATES, VectorMemory
 from meshwright.spmd.memory.packing import highest, joined, packed
 from meshwright.spmd.memory.padding import pad
 from meshwright.spmd.memory.priority import fuse_by_bytes
@@ -41,6 +41,7 @@ from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.schedule import breadth_first, freeing, kernel_post_order
 from meshwright.spmd.memory.simplify import scatter_in_place
+from meshwright.spmd.memory.workspaces import workspaces
 
 #: bytes per entry of the table of result addresses
 _ADDRESS = 8
@@ -65,6 +66,8 @@ def predict(
         lay_out(graph)
         halve_invariants(graph)
     hoist(graph)
+    if compiler.tiles:
+        halve_stacks(graph)
     memory = _Plan(graph, donated, known=known, names=names, compiler=compiler).memory
     return replace(memory, host_bytes=_in_host_memory(jaxpr))
 
@@ -88,8 +91,9 @@ class _Plan:
         names: Sequence[str] = (),
         compiler: Compiler = CPU,
         branch: bool = False,
+        inside: bool = False,
     ) -> None:
-        self.known, self.compiler, self._branch = known, compiler, branch
+        self.known, self.compiler, self._branch, self._inside = known, compiler, branch, inside
         self._regions: dict[Graph, Sequence[int]] = {}
         self.names = names
         prune(graph)
@@ -151,7 +155,7 @@ class _Plan:
             self._regions.update({branch: plan.temporaries for branch, plan in plans.items()})
 
     def _region(self, region: Graph, aliases: dict[int, int], branch: bool = False) -> _Plan:
-        return _Plan(region, aliases=aliases, compiler=replace(self.compiler, on_chip=0), branch=branch)
+        return _Plan(region, aliases=aliases, compiler=self.compiler, branch=branch, inside=True)
 
     def _inner(self, region: Graph, loop: bool) -> Sequence[int]:
         """The sizes of a region's temporaries at its peak; results of loop bodies alias their parameters."""
@@ -188,6 +192,7 @@ class _Plan:
         live = liveness(self.order, self.results, self._inner)
         if self.compiler.tiles:
             pad(live.buffers, self.order)
+        live.buffers += workspaces(self.order, self.compiler)
         self._arguments = [live.of[p][0] for p in self.parameters]
         results = [live.of[r][0] for r in self.results]
         self._donated = {
@@ -199,11 +204,19 @@ class _Plan:
             for argument in self._donated.values():
                 argument.end = len(self.order)
         kept = [r for r in results if r is not None and r.kind == "result"]
-        near = VectorMemory(live, self.order, self.compiler) if self.compiler.on_chip else None
+        near = VectorMemory(live, self.order, self.compiler) if self.compiler.on_chip and not self._inside else None
         if near:
             near.shorten()
         self._written, self._rest = place(live, kept, self._donated, near.only_here if near else ())
         self._spans, moments = joined(self._rest)
+        if self._inside and self.compiler.on_chip:
+            # A body that fits into vector memory has a place there for each value, also where one is written over:
+            # what the loop carries has two while it changes, unless a part of it is written.
+            apart = [(b.nbytes, b.start, b.end) for b in self._rest]
+            changed = (b for b, old in self._donated.items() if b is not old and b.kernel.root.op not in UPDATES)
+            apart += [(b.nbytes, b.start, b.start) for b in changed]
+            if highest(apart)[0] < self.compiler.on_chip:
+                self._spans = moments = apart
         _, self._peak = highest(self._spans)
         self._temp_bytes = max(packed(moments), near.peak_bytes if near else 0)
 

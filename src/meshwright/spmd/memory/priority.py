@@ -23,6 +23,8 @@ _MEMBERS, _INPUTS = 400, 60
 #: operations that its code has at most (XLA's ``kMaxIRSize``)
 _EMITTED = 10_000
 _PRODUCTS = ("matmul", "convolution")
+#: expensive as they read much, not as they compute
+_READS = ("reduce", "gather")
 #: what reads of its operand no more than it has elements
 _PARTS = ("slice", "dynamic_slice")
 
@@ -70,6 +72,9 @@ def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
     uses = [(u, profile(u)) for u in users]
     if any(inside.emitted * p.times[producer.root] + p.emitted > _EMITTED for _, p in uses):
         return 0.0
+    if compiler.into_products and _is_expensive(producer):
+        if any(p.shares[producer.root] > 1 and not is_product(u) for u, p in uses):
+            return 0.0  # what is expensive is not computed again for each element that it is repeated to
     unfused = size + sum(_read(producer, s) for s in producer.inputs) + sum(_read(u, producer) for u in users)
     fused = sum(_read(u, s) for u in users for s in producer.inputs if s not in u.inputs)
     again = inside.work * (sum(max(1.0, p.shares[producer.root]) for _, p in uses) - 1)
@@ -140,6 +145,10 @@ def _reads_one(producer: Kernel) -> bool:
     return sum(_given_bytes(s.root) for s in producer.inputs) <= 1.5 * size
 
 
+def _is_expensive(kernel: Kernel) -> bool:
+    return any(node.expensive and node.op not in _READS for node in kernel.members)
+
+
 def _given_bytes(node: Node) -> int:
     """Bytes in the type that the program gives."""
     return node.avals[0].nbytes * (2 if "halved" in node.attributes else 1)
@@ -148,6 +157,8 @@ def _given_bytes(node: Node) -> int:
 def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
     if is_product(producer):
         return _has_epilogue(producer, compiler)
+    if compiler.into_products and producer.root.op == "concatenate" and all(map(is_product, producer.users)):
+        return True
     apart = ("reduce", "parameter", "constant", *(("gather",) if compiler.into_products else ()))
     return producer.loop and producer.root.op not in apart and not (compiler.into_products and _spreads(producer))
 

@@ -39,11 +39,10 @@ def record(jaxpr: ClosedJaxpr, mesh: AbstractMesh, compiler: Compiler = CPU) -> 
 class Recorder(Interpreter[Node]):
     """Implements :class:`meshwright.ir.op.Builder` with nodes as values."""
 
-    #: memory is predicted for what LAPACK does itself
-    platform = "cpu"
-
     def __init__(self, mesh: AbstractMesh, compiler: Compiler = CPU) -> None:
         self.mesh, self.compiler = mesh, compiler
+        # On GPUs, libraries do what LAPACK does, with as much memory.
+        self.platform = "tpu" if compiler.tiles else "cpu"
         self.in_avals: Sequence[ShapedArray] = ()
         self.out_avals: Sequence[ShapedArray] = ()
         self._source = UNKNOWN
@@ -66,12 +65,16 @@ class Recorder(Interpreter[Node]):
             attributes["reducer"] = names[0]
         graphs = tuple(r for r in regions if isinstance(r, Graph)) if short in ("while", *CHOICES) else ()
         effect = short in _EFFECTS or str(attributes.get("has_side_effect", False)).lower() == "true"
+        if "annotate_device_placement" in str(attributes.get("call_target_name", "")):
+            return list(operands)
         in_parts = short == "all_to_all" and self.compiler.in_parts and attributes["split_count"] > 1
         plain = short != "custom_call" and not in_parts
         if dialect == "stablehlo" and len(out_avals) == 1 and not graphs and not effect and plain:
             return [self._make(short, operands, out_avals[0], attributes)]
         if in_parts:
             return [self._exchanged(operands[0], out_avals[0], attributes)]
+        if short == "top_k" and 0 < self.compiler.selects < attributes["k"]:
+            return self._sorted(operands[0], out_avals)
         operands = in_orders(self._make, operands, attributes.get("operand_layouts", ""))
         inputs = (*operands, *dict.fromkeys(n for g in graphs for n in _captured(g)))
         special = dialect == "chlo" and len(out_avals) == 1
@@ -109,6 +112,14 @@ class Recorder(Interpreter[Node]):
         moved = part.update(shape=tuple(apart[d] for d in order))
         exchanged = self._make("transpose", (exchanged,), moved, {"permutation": tuple(order)})
         return self._make("reshape", (exchanged,), aval, {})
+
+    def _sorted(self, x: Node, avals: Sequence[ShapedArray]) -> list[Node]:
+        """The first elements of sorted rows, and their numbers."""
+        whole = x.avals[0]
+        numbers = self._make("iota", (), whole.update(dtype=dtypes.int32), {"iota_dimension": whole.ndim - 1})
+        node = Node("sort", (x, numbers), (whole, numbers.avals[0]), {"of_largest": True}, self._source)
+        pairs = [Node("get", (node,), (a,), {"index": i}, self._source) for i, a in enumerate(node.avals)]
+        return [sliced(self._make, part, [0] * aval.ndim, aval.shape) for part, aval in zip(pairs, avals)]
 
     def constant(self, value: Any, aval: ShapedArray) -> Node:
         if np.ndim(value) or (value := known_values(value)) is None:

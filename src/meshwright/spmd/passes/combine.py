@@ -1,11 +1,11 @@
-"""Combines small collectives of one kind: they are flattened, concatenated, sent as one, and split again.
+"""Combines small collectives of one kind: their operands are flattened, concatenated, sent as one, and split again.
 
-Starting a collective costs microseconds regardless of its size, so that a hundred gradients of biases are better sent
-together (the gradient buckets of Li et al. 2020, "PyTorch Distributed"). All-reduces and all-gathers of one dtype over
-the same axes are collected in buckets of up to ``limit`` bytes, and equations that need a result wait for its bucket.
+Starting a collective takes microseconds whatever its size, so a hundred bias gradients are better sent together (the
+gradient buckets of Li et al. 2020, "PyTorch Distributed"). All-reduces and all-gathers of one type over the same axes,
+and the readers of their results, wait until up to ``limit`` bytes are collected.
 
-This pays on separate devices. On a virtual mesh, collectives are free and copies are not, so the pass is off by default
-(``partition(combine_bytes=...)`` enables it).
+This pays between separate devices. On a virtual mesh collectives are free but copies are not, so the pass is off by
+default (``partition(combine_bytes=...)``).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from meshwright.spmd.passes.rewrite import merged_note
 
 
 def combine_collectives(jaxpr: Jaxpr, limit: int) -> Jaxpr:
-    """The jaxpr with all-reduces and all-gathers combined in buckets of at most ``limit`` bytes."""
+    """Combine all-reduces and all-gathers in buckets of at most ``limit`` bytes."""
     buckets = _buckets(jaxpr, limit)
     return jaxpr.replace(eqns=_in_order(jaxpr.eqns, buckets)) if buckets else jaxpr
 
 
 def _buckets(jaxpr: Jaxpr, limit: int) -> list[list[int]]:
-    """The equations of each bucket, by number: at least two of a kind, none of which depends on another."""
+    """The indices of equations to combine: at least two of one kind, none of which depends on another."""
     open_: dict[Hashable, list[int]] = {}
     held: dict[Hashable, int] = {}
     buckets: list[list[int]] = []
@@ -53,10 +53,10 @@ def _buckets(jaxpr: Jaxpr, limit: int) -> list[list[int]]:
 
 
 def _heights(jaxpr: Jaxpr) -> list[int]:
-    """For each equation, the maximum number of collectives on a path from it to the end, including itself.
+    """For each equation, the largest number of collectives on a path from it to the end, including itself.
 
-    Two equations of one height cannot depend on each other. The reductions of all gradients, which only the optimizer
-    follows, have one height.
+    Two collectives of equal height cannot depend on each other. All gradient reductions that only the optimizer follows
+    have the same height.
     """
     below: dict[Var, int] = {}
     heights = []
@@ -70,7 +70,7 @@ def _heights(jaxpr: Jaxpr) -> list[int]:
 
 
 def _in_order(eqns: Sequence[JaxprEqn], buckets: Sequence[Sequence[int]]) -> list[JaxprEqn]:
-    """The equations with each bucket at the position of its last member, before all users of its results."""
+    """The equations in order of dependence, with each bucket at the earliest at the place of its last member."""
     place = {number: bucket[-1] for bucket in buckets for number in bucket}
     members = {bucket[-1]: [eqns[n] for n in bucket] for bucket in buckets}
     maker = {v: place.get(n, n) for n, eqn in enumerate(eqns) for v in eqn.outvars}
@@ -100,7 +100,7 @@ def _in_order(eqns: Sequence[JaxprEqn], buckets: Sequence[Sequence[int]]) -> lis
 
 
 def _key(eqn: JaxprEqn) -> Hashable:
-    """A key that is equal for collectives that may be combined; None for other equations."""
+    """What collectives must have in common to be combined; None for equations that are not."""
     op = eqn.op
     if isinstance(op, (AllReduce, AllGather)):
         return type(op), op.axes, eqn.invars[0].aval.dtype
@@ -108,7 +108,7 @@ def _key(eqn: JaxprEqn) -> Hashable:
 
 
 def _together(bucket: Sequence[JaxprEqn]) -> list[JaxprEqn]:
-    """The equations that replace a bucket by one collective."""
+    """Equations that compute the results of a bucket with one collective."""
     ops: list[Any] = [e.op for e in bucket]
     carry = _reduced if isinstance(ops[0], AllReduce) else _gathered
     with source.at(bucket[0].source):

@@ -1,7 +1,7 @@
 """Common subexpression elimination for collectives.
 
 Value numbering (Alpern, Wegman and Zadeck 1988) covers all equations, so that collectives of equal values are found
-even if these were computed separately. Only collectives are replaced, since XLA eliminates other repeated equations.
+even if their operands were computed separately. Only collectives are replaced; XLA does the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshwright.spmd.varying import Variance
 
 
 def common_collectives(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
-    """The jaxpr without collectives and slices by position that repeat an earlier one."""
+    """Remove collectives, including slices by position, that repeat an earlier one."""
     if sum(isinstance(e.op, Collective) for e in jaxpr.eqns) < 2:
         return jaxpr
     names: dict[Var, Atom] = {}
@@ -36,7 +36,7 @@ def common_collectives(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
 
 
 def _with_first(jaxpr: Jaxpr) -> Iterator[tuple[JaxprEqn, int | None]]:
-    """Each equation with the number of the first one that computes the same; None if it is the first itself."""
+    """Each equation, with the index of an earlier one that computes the same, or None."""
     numbers: dict[Var, int] = {v: i for i, v in enumerate((*jaxpr.constvars, *jaxpr.invars))}
     count = len(numbers)
     places: dict[Hashable, int] = {}

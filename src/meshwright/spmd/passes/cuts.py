@@ -1,14 +1,15 @@
-"""Places the all-gathers of values with several uses where least is sent.
+"""Places all-gathers of values with several uses where the fewest bytes are sent.
 
-A gathered value with two uses has no single position after them, so it is not part of the trees of
-:mod:`~meshwright.spmd.passes.sink`. Here the values that may be held in tiles form a graph, from the operands of
-gathers to the equations that need whole operands. A device can obtain a whole value by gathering it, or by computing it
-from whole operands. The gathers that are needed are therefore a vertex cut of the graph, and the cheapest ones a
-minimum cut (Ford and Fulkerson 1956). The price of a cut is in bytes and includes the cost of repeated work: before the
-cut each device computes its tiles, as in :func:`~meshwright.spmd.passes.gathers.on_tiles`, and after it every device
-computes whole values. Ties are broken by the number of gathers, then in favour of the last cut. A slice that selects a
-device's tile of a gathered value needs no gather. A sum over tiles ends a path; its price is that of completing the
-sum.
+There is no single place after all uses of a gathered value, so it is not part of the trees of
+:mod:`~meshwright.spmd.passes.sink`. Here the values that can be computed in tiles form a graph, from the operands of
+gathers to the equations that need whole operands. Devices get a whole value by gathering it or by computing it from
+whole operands, so the gathers that are needed form a vertex cut of the graph, and the cheapest ones a minimum cut (Ford
+and Fulkerson 1956).
+
+The price is in bytes and includes redundant work: values before the cut are computed in tiles, a share on each device
+(:func:`~meshwright.spmd.passes.gathers.on_tiles`); values after it on every device. Ties are decided by the number of
+gathers, then in favour of the last cut. A slice that takes the device's own tile of a gathered value needs no gather. A
+sum over tiles ends its path; its price is that of completing the sum.
 """
 
 from __future__ import annotations
@@ -35,21 +36,18 @@ from meshwright.spmd.passes.rewrite import merged_note
 from meshwright.spmd.passes.sink import Moved, is_simple, plain_price
 from meshwright.spmd.varying import Variance
 
-#: the price of one gather, small enough that bytes decide first
+#: the weight of a byte against one gather: bytes come first, the number of gathers decides ties
 _UNIT = 1 << 20
-#: the approximate share of the operands and results of elementwise equations that passes through memory after fusion
+#: the rough share of an elementwise equation's operands and results that goes through memory, given fusion
 _FUSED = 0.25
-#: the maximum number of replaced gathers that a gather names as its reasons
+#: the most reasons that a gather takes over from those it replaces
 _NAMED = 3
-#: the maximum number of values in a graph
+#: the most values of a graph; larger ones are left as they are
 _MOST = 4_000
 
 
 def cut_gathers(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
-    """The jaxpr with gathers at the last of the cheapest cuts.
-
-    Values that are gathered along several axes, one after the other, are treated once per axis.
-    """
+    """Place gathers at the last of the cheapest cuts. Repeated for values gathered along several axes in turn."""
     for _ in mesh.axis_names:
         if not any(isinstance(e.op, AllGather) for e in jaxpr.eqns):
             return jaxpr
@@ -63,15 +61,11 @@ def cut_gathers(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
 
 @dataclass(eq=False)
 class _Graph:
-    """The values of a jaxpr that may be held in tiles.
+    """The values of a jaxpr that can be computed in tiles.
 
-    Attributes:
-      tiled: how each value is tiled.
-      eqns: the equations that compute them.
-      whole: the values that some equation needs whole.
-      taken: slices that select a device's tile of a value.
-      cut: the values to be gathered. They include sums over tiles, whose tiles are the partial sums; users always see
-        these sums whole.
+    ``tiled`` says how and ``eqns`` which equation computes them. ``whole`` are those with a reader that needs them
+    whole, ``taken`` maps slices to the value of which they are the tile, and ``cut`` are those to gather. Sums over
+    tiles are included, with partial sums as their tiles; their readers always get them whole.
     """
 
     jaxpr: Jaxpr
@@ -88,7 +82,7 @@ class _Graph:
         return producers_of(self.jaxpr)
 
     def moves(self) -> bool:
-        """Find the cut. Returns whether it moves any gather."""
+        """Compute the cut; whether it places any gather elsewhere than now."""
         for eqn in self.jaxpr.eqns:
             self._enter(eqn)
         starts = {v for v, m in self.tiled.items() if m.local is None}
@@ -123,18 +117,18 @@ class _Graph:
             self.tiled[out], self.eqns[out] = moved, eqn
 
     def _is_tiled(self, atom: Atom) -> TypeGuard[Var]:
-        """Whether an operand may be held in tiles; a sum may not."""
+        """Whether an operand is available in tiles, which sums are not."""
         return isinstance(atom, Var) and atom in self.tiled and isinstance(self.tiled[atom].collective, AllGather)
 
     def _by_tiles(self, eqn: JaxprEqn) -> bool:
-        """Whether an equation accepts operands in tiles."""
+        """Whether an equation can take its operands in tiles."""
         if len(eqn.outvars) != 1:
             return False
         moved = self.tiled.get(eqn.outvars[0])
         return eqn.outvars[0] in self.taken if moved is None else moved.local is not None
 
     def operands(self, var: Var) -> Iterator[Var]:
-        """The operands of a value's equation that may be held in tiles."""
+        """The values whose tiles a value's tile is computed from."""
         if self.tiled[var].local is not None:
             yield from (a for a in dict.fromkeys(self.eqns[var].invars) if self._is_tiled(a))
 
@@ -143,7 +137,7 @@ class _Graph:
         return plain_price(moved.collective, moved.value, None) * _UNIT + 1
 
     def repeated(self, var: Var) -> int:
-        """The price of the repeated work if every device computes a value whole."""
+        """The price of the redundant work if every device computes the whole value."""
         moved, eqn = self.tiled[var], self.eqns[var]
         if moved.local is None or eqn.op.moves_only:
             return 0
@@ -154,7 +148,7 @@ class _Graph:
 
     # --- the new program ------------------------------------------------------------------------------------
     def rewritten(self) -> Jaxpr:
-        """The jaxpr with the gathers of the cut; everything before them is computed in tiles."""
+        """The jaxpr with gathers at the cut, and everything before them computed in tiles."""
         whole, local = self._needed()
         names: dict[Atom, Atom] = {}
         eqns: list[JaxprEqn] = []
@@ -191,7 +185,7 @@ class _Graph:
         return whole, local
 
     def _local(self, eqn: JaxprEqn, names: dict[Atom, Atom], eqns: list[JaxprEqn]) -> Atom:
-        """The tile of a value; the equations that compute it are appended to ``eqns``."""
+        """The tile of a value; appends the equations that compute it."""
         (out,) = eqn.outvars
         moved = self.tiled[out]
         if moved.local is None:
@@ -205,7 +199,7 @@ class _Graph:
         return value
 
     def _slice(self, eqn: JaxprEqn) -> JaxprEqn:
-        """The equation that takes a tile of a whole value, or broadcasts a scalar to the tile directly."""
+        """The equation for the tile of a whole value. A broadcast value is broadcast to the tile's shape directly."""
         (whole,) = eqn.invars
         made = self.makers.get(whole)  # type: ignore[arg-type]
         if made is None or not isinstance(made.op, BroadcastInDim):
@@ -215,7 +209,7 @@ class _Graph:
         return made.replace(op=replace(made.op, shape=eqn.outvars[0].aval.shape), outvars=eqn.outvars)
 
     def _leaves(self, var: Var) -> Iterator[JaxprEqn]:
-        """The gathers that a value depends on, the nearest first."""
+        """The gathers on which a value depends, nearest first."""
         seen, left = {var}, deque([var])
         while left:
             v = left.popleft()
@@ -230,16 +224,15 @@ def _undoes(op: AllSlice, gather: Any) -> bool:
     return (op.axes, op.dimension) == (gather.axes, gather.dimension)
 
 
-#: source and sink of the flow. Every value is a pair of nodes joined by an edge whose capacity is its price. The
-#: capacity of the edge into the first node is the price of the work that is repeated if the value is not computed in
-#: tiles.
+#: source and sink of the flow network. Each value is an edge between two nodes, with its price as capacity; the
+#: capacity from the source to its first node is the price of the redundant work if it is not computed in tiles
 _SOURCE, _SINK = "source", "sink"
 
 
 def _cut(graph: _Graph) -> set[Var]:
-    """The values of the minimum cut that is nearest to the values that must be whole."""
+    """The minimum cut nearest to the values that must be whole."""
     starts = {v for v, moved in graph.tiled.items() if moved.local is None}
-    begins = starts - graph.whole  # the others are gathered in any case
+    begins = starts - graph.whole  # the others are gathered whatever the cut
     if not begins:
         return starts
     network = Network()
@@ -248,7 +241,7 @@ def _cut(graph: _Graph) -> set[Var]:
         network.edge(_SOURCE, (var, 0), math.inf if var in begins else graph.repeated(var))
         for operand in graph.operands(var):
             network.edge((operand, 1), (var, 0), math.inf)
-            network.edge((var, 0), (operand, 0), math.inf)  # tiles are computed from tiles
+            network.edge((var, 0), (operand, 0), math.inf)  # a tile is computed from tiles
         if var in graph.whole:
             network.edge((var, 1), _SINK, math.inf)
     behind = network.behind(_SOURCE, _SINK)

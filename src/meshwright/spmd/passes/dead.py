@@ -1,7 +1,7 @@
-"""Removes dead code, including code in the bodies of control flow.
+"""Dead code elimination, including the bodies of control flow.
 
-Unused results are removed from their loop or branches, as are carried values that only compute themselves. The
-equations that computed them are then dead code.
+Unused results are removed from loops and branches, and so are carries that only their own update reads. What computed
+them in the bodies is then dead code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Flags = Sequence[bool]
 
 
 def drop_dead(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program without unused equations, results and carried values, also inside control flow."""
+    """Remove unused values, including those inside control flow."""
     jaxpr = dead_code(jaxpr)
     inner = jaxpr.jaxpr
     if not any(isinstance(e.op, ControlOp) for e in inner.eqns):
@@ -38,14 +38,14 @@ def drop_dead(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _only(jaxpr: ClosedJaxpr, outs: Flags) -> ClosedJaxpr:
-    """The jaxpr with only the flagged results and the equations that they need."""
+    """The jaxpr with only the flagged results and what they depend on."""
     if all(outs):
         return drop_dead(jaxpr)
     return drop_dead(arranged(jaxpr, jaxpr.jaxpr.invars, pick(jaxpr.jaxpr.outvars, outs)))
 
 
 def _prune(eqn: JaxprEqn, op: ControlOp, live: Flags) -> JaxprEqn:
-    """The equation with only its live results. A carried value is kept if a result, a step or a test needs it."""
+    """The equation with only its live results; a carry stays if a result, a step or a test needs it."""
     numbers, bodies = op.numbers(), op.bodies()
     k = len(numbers.carry)
     carry, outs = list(live[:k]), live[k:]

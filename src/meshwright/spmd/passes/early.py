@@ -1,9 +1,9 @@
-"""Starts all-reduces early: before arithmetic that they commute with, if that sends no more.
+"""Starts all-reduces before arithmetic that commutes with them, if no more bytes are sent.
 
-The partitioner completes a partial sum where a user needs it whole, so that scaling comes before the all-reduce. If the
-all-reduce comes first, it starts sooner, and the scaling is fused with the users of the sum: XLA's compiler for TPUs
-gives a lone subtraction a worse tiling (1.36 times the cycles) than one with a multiplication. Ops that only move
-elements stay in place, because compilers make them part of the preceding product.
+The partitioner completes a partial sum where it is needed whole, that is, after any scaling. Started before it, the sum
+arrives earlier, and the scaling is fused with the reader of the sum: XLA's compiler for TPUs gives a lone subtraction a
+worse tiling (1.36 times the cycles) than one that contains a product. Ops that only move elements are not crossed, as
+compilers make them part of the product before them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from meshwright.spmd.varying import Variance
 
 
 class _Step(NamedTuple):
-    """An equation that an all-reduce moves before, and the number of the operand that is reduced instead."""
+    """An equation that an all-reduce moves before, and the operand that is reduced instead of the result."""
 
     eqn: JaxprEqn
     operand: int
 
 
 def start_early(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
-    """The jaxpr with all-reduces moved before arithmetic that they commute with."""
+    """Move all-reduces before the arithmetic that they commute with."""
     uses, producers = use_counts(jaxpr.eqns, jaxpr.outvars), producers_of(jaxpr)
     replaced: dict[int, list[JaxprEqn]] = {}
     for eqn in jaxpr.eqns:
@@ -40,7 +40,7 @@ def start_early(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
 def _steps(
     eqn: JaxprEqn, op: AllReduce, uses: Mapping[Var, int], producers: Mapping[Var, JaxprEqn], variance: Variance
 ) -> list[_Step]:
-    """The equations that an all-reduce can move before, the nearest first."""
+    """The equations that an all-reduce can move before, nearest first."""
     steps: list[_Step] = []
     value = eqn.invars[0]
     while isinstance(value, Var) and uses[value] == 1 and value in producers:
@@ -67,7 +67,7 @@ def _step(maker: JaxprEqn, collective: AllReduce, variance: Variance) -> _Step |
 
 
 def _before(eqn: JaxprEqn, steps: list[_Step]) -> dict[int, list[JaxprEqn]]:
-    """The equations that replace the all-reduce and those that it moves before, by number."""
+    """The equations that replace the all-reduce and the equations that it moves before, by ``id``."""
     first = steps[-1]
     whole = Var(first.eqn.invars[first.operand].aval)
     replaced = {id(eqn): list[JaxprEqn]()}

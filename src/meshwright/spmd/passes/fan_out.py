@@ -1,8 +1,8 @@
-"""Copies a collective with several uses, once per use, if the copies send less in total.
+"""Copies collectives whose values have several uses, so that one moves behind each use, if that sends less in total.
 
-If, for example, each half of a sum is reduced separately (the backward pass of a concatenation), the sum itself need
-not be complete before. Each use gets its own collective, and the copies move down like any other. The original is kept
-wherever the copies together would send as much.
+A sum of which two halves are further summed on their own (the backward pass of a concatenation) need not be completed
+first: each use gets its own collective, which sinks like any other. A single collective is kept if its copies together
+would send as much.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from meshwright.spmd.passes.sink import Node, Sinking, is_simple
 
 
 def sunk(jaxpr: Jaxpr, sinking: Callable[[Jaxpr], Sinking]) -> Jaxpr:
-    """The jaxpr with collectives at the positions where they send least, also after several uses."""
+    """Sink collectives to where they send least, also behind several uses."""
     plain = sinking(jaxpr)
     moved = plain.run()
     shared = [node for node in plain.nodes.values() if _may_be_copied(node, plain)]
@@ -34,7 +34,7 @@ def sunk(jaxpr: Jaxpr, sinking: Callable[[Jaxpr], Sinking]) -> Jaxpr:
 
 
 def _may_be_copied(node: Node, sinking: Sinking) -> bool:
-    """Whether the value of a collective has several uses, each of which could take the local value instead."""
+    """Whether the value of a collective has several uses, each of which could use the local value instead."""
     var = node.eqn.outvars[0]
     users = sinking.uses.get(var, [])
     if node.children or len(users) < 2 or len({id(e) for e in users}) < len(users):
@@ -52,7 +52,7 @@ def _pending_in(eqn: JaxprEqn, var: Var, node: Node, sinking: Sinking) -> bool:
 
 @dataclass(frozen=True)
 class _Copied:
-    """A jaxpr with one copy of a collective per use; ``origins`` maps the copies' values to the original's."""
+    """A jaxpr with one copy of each collective per use; ``origins`` maps copies' values to the originals'."""
 
     jaxpr: Jaxpr
     origins: dict[Var, Var]
@@ -75,7 +75,7 @@ class _Copied:
         return cls(jaxpr.replace(eqns=[new for eqn in jaxpr.eqns for new in written(eqn)]), origins)
 
     def sends_less(self, node: Node, sinking: Sinking) -> bool:
-        """Whether all copies of a collective have moved, and together send less than the original."""
+        """Whether all copies of a collective have moved and together send less than the original did."""
         var, sent = node.eqn.outvars[0], 0
         left = {copy for copy, origin in self.origins.items() if origin is var}
         for move in sinking.moves.values():

@@ -1,7 +1,7 @@
-"""Moves all-gathers after equations that shrink their result: conversions to narrower types, slices, reductions.
+"""Moves all-gathers after ops that shrink their result: conversions to narrower types, slices, reductions.
 
-The sharding rule of an equation says whether it can run on tiles instead of the gathered value: the gathered dimension
-must be a factor that can be split. If the result has the factor, the result is gathered; if the op sums over it, the
+The equation's sharding rule says what can be computed on tiles instead of the gathered value: the gathered dimension
+must be a factor that can be split. If the factor is in the result, the result is gathered; if the op sums over it, the
 partial sums are reduced.
 """
 
@@ -28,7 +28,7 @@ from meshwright.spmd.varying import Variance
 
 
 def sink_gathers(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
-    """The jaxpr with all-gathers at the positions where they send least."""
+    """Move all-gathers to where they send least."""
 
     def rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance) -> Moved | None:
         kinds = {type(m.collective) for m in pending.values()}
@@ -40,7 +40,7 @@ def sink_gathers(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
 
 
 def on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, mesh: AbstractMesh) -> Moved | None:
-    """The equation applied to tiles of its gathered operands, or None if that is not possible."""
+    """The equation on the tiles of its gathered operands; None if it cannot be computed on tiles."""
     gather: Any = next(iter(pending.values())).collective
     if any(m.collective.axes != gather.axes for m in pending.values()) or meets(eqn.op, gather, variance):
         return None
@@ -70,7 +70,7 @@ def on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, me
 
 
 def _local_op(op: Op, ctx: LocalContext, avals: Sequence[ShapedArray]) -> Op | None:
-    """The op that computes ``op`` on tiles; None if that takes several ops (masks, offsets) or exchanges data."""
+    """The single op that computes ``op`` on tiles; None if it takes several (masks, offsets) or exchanges data."""
     if type(op).localize is Op.localize:
         return op.localized(ctx)
     local = trace_to_jaxpr(lambda *xs: [op.localize(ctx, *xs)], avals).jaxpr
@@ -80,7 +80,7 @@ def _local_op(op: Op, ctx: LocalContext, avals: Sequence[ShapedArray]) -> Op | N
 
 
 def _factor(rule: ShardingRule, gathered: Mapping[int, int]) -> int | None:
-    """The one factor of all gathered dimensions, if it can be split; else None."""
+    """The factor of all gathered dimensions, if it is the same and can be split."""
     candidates = {rule.operands[i][d] for i, d in gathered.items()}
     factors = candidates.pop()
     if candidates or len(factors) != 1:
@@ -92,7 +92,7 @@ def _factor(rule: ShardingRule, gathered: Mapping[int, int]) -> int | None:
 
 
 def _layout(dims: Sequence[Sequence[int]], factor: int, atoms: tuple[str, ...]) -> Layout | None:
-    """The layout with ``factor`` split; None if it shares a dimension, or occurs in several."""
+    """The layout that splits the factor; None if it is one of several factors of a dimension, or in several."""
     where = [d for d, factors in enumerate(dims) if factor in factors]
     if len(where) > 1 or any(len(dims[d]) > 1 for d in where):
         return None
@@ -104,7 +104,7 @@ def _gathered_only_there(layouts: Sequence[Layout | None], pending: Mapping[int,
 
 
 def _even(eqn: JaxprEqn, layouts: Sequence[Layout], devices: int) -> bool:
-    """Whether all split dimensions have the same size, and the number of devices divides it."""
+    """Whether all split dimensions have one size, which the number of devices divides."""
     values = [*eqn.invars, *eqn.outvars]
     sizes = {n for v, lo in zip(values, layouts) for n, axes in zip(v.aval.shape, lo.dims) if axes}
     return len(sizes) == 1 and sizes.pop() % devices == 0
@@ -113,7 +113,7 @@ def _even(eqn: JaxprEqn, layouts: Sequence[Layout], devices: int) -> bool:
 def _sliced(
     invars: Sequence[Atom], layouts: Sequence[Layout], pending: Mapping[int, Moved], gather: AllGather
 ) -> tuple[list[Atom], tuple[JaxprEqn, ...]]:
-    """The operands, with those that all devices hold whole cut to tiles by the returned equations."""
+    """The operands, where replicated ones that must be split are sliced, and the equations that slice them."""
     operands: list[Atom] = []
     before: list[JaxprEqn] = []
     for i, (atom, layout) in enumerate(zip(invars, layouts)):

@@ -1,8 +1,8 @@
-"""Hoists loop-invariant collectives.
+"""Moves collectives of loop-invariant values out of their loops.
 
-Values that depend only on a loop's constants, and on values that it carries unchanged, are the same in every iteration.
-Collectives of such values move before the loop, together with the equations they need; their results become constants
-of the loop.
+A value that depends only on a loop's constants and unchanged carries is the same in every iteration. Collectives of
+such values move in front of the loop together with what they are computed from, and the loop gets their results as
+constants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshwright.spmd.varying import Variance
 
 
 def hoist_invariants(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
-    """The jaxpr with collectives of loop-invariant values moved out of loops."""
+    """Move collectives of loop-invariant values out of the bodies of loops."""
     eqns: list[JaxprEqn] = []
     for eqn in jaxpr.eqns:
         op = eqn.op
@@ -28,7 +28,7 @@ def hoist_invariants(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
 
 
 def _hoisted(eqn: JaxprEqn, op: ControlOp) -> list[JaxprEqn]:
-    """The hoisted equations, followed by the loop without them."""
+    """The equations that are moved out, followed by the loop without them."""
     operands, bodies = op.parts(eqn.invars), list(op.bodies())
     ((number, step),) = op.working()
     body = step.jaxpr.jaxpr
@@ -55,7 +55,7 @@ def _hoisted(eqn: JaxprEqn, op: ControlOp) -> list[JaxprEqn]:
 
 
 def _invariants(step: Body, consts: Sequence[Atom], carry: Sequence[Atom]) -> dict[Var, Atom]:
-    """The parameters of the body that are equal in every iteration, mapped to their values outside the loop."""
+    """The loop-invariant parameters of the body, with their values outside of the loop."""
     body = step.jaxpr.jaxpr
     fixed, carried, _ = step.split(body.invars)
     unchanged = ((v, a) for v, a, out in zip(carried, carry, body.outvars) if v is out)
@@ -63,7 +63,7 @@ def _invariants(step: Body, consts: Sequence[Atom], carry: Sequence[Atom]) -> di
 
 
 def _moving(body: Jaxpr, outside: Mapping[Var, Atom]) -> list[JaxprEqn]:
-    """The collectives of invariant values and the equations that they need, in order."""
+    """The collectives of invariant values and the equations that they depend on, in order."""
     invariant = set(outside)
     invariant_eqns: list[JaxprEqn] = []
     for eqn in body.eqns:

@@ -1,11 +1,11 @@
-"""Replaces the sum of a value that one device holds and one device reads by a message, or by nothing.
+"""Replaces masked sums of which only one device reads the result by a message, or by nothing.
 
-A row of a split dimension is sent to all devices by one masked sum, since each might need it. If everything computed
-from it ends in a select by position (a row written to its place, such as a boundary that is set from its neighbour),
-only the device at that position reads it.
+A row of a split dimension is sent to all devices in one masked sum, as each may need it. But if all results computed
+from it end in a select by position (a boundary row that is set from its neighbour), only the device at that position
+uses it.
 
-Two facts are propagated through local operations: on which device a value may be nonzero (forwards, from selects whose
-other operand is zero), and on which device it is read (backwards, from the results).
+Two facts are propagated through local operations: forwards, the *home* of a value, outside of which it is masked (from
+selects whose other side is constant); and backwards from all results, where a value is *read*.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from meshwright.ops.collective.exchange import Ppermute
 from meshwright.ops.elementwise.table import SelectN, add, and_, eq, mul
 from meshwright.spmd.varying import Variance
 
-#: positions along axes; a device is at the place if all of them match
+#: positions along axes; it contains the devices that have all of these positions
 Place = frozenset[tuple[tuple[str, ...], int]]
 EVERYWHERE: Place = frozenset()
 
 
 def send_to_one_reader(jaxpr: Jaxpr, _: Variance) -> Jaxpr:
-    """The jaxpr with masked sums from one device to one reader as messages, or removed if both are the same device."""
+    """Turn masked sums with one home and one reader into messages; drop those for which both are the same device."""
     sums = {id(e) for e in jaxpr.eqns if isinstance(e.op, PsumMasked)}
     tests = _tests(jaxpr) if sums else {}
     if not tests:
@@ -53,14 +53,14 @@ def send_to_one_reader(jaxpr: Jaxpr, _: Variance) -> Jaxpr:
 def _source_and_target(
     eqn: JaxprEqn, homes: Mapping[Atom, Place], readers: Mapping[Atom, Place]
 ) -> tuple[int, int] | None:
-    """The positions along the axes of a sum: of the device that holds its operand, and of its reader."""
+    """The positions along a sum's axes of the device that has the summand and of the device that reads the sum."""
     source = _along(eqn.op, homes.get(eqn.invars[0], EVERYWHERE))
     target = _along(eqn.op, readers[eqn.outvars[0]])
     return None if source is None or target is None else (source, target)
 
 
 def _along(op: Any, place: Place) -> int | None:
-    """The position of a place along an op's axes; None if it is not fixed along all of them."""
+    """The position along an op's axes of the devices at a place; None if the place does not fix it."""
     known = dict(place)
     if op.axes in known:
         return known[op.axes]
@@ -69,7 +69,7 @@ def _along(op: Any, place: Place) -> int | None:
 
 
 def _tests(jaxpr: Jaxpr) -> dict[Atom, Place]:
-    """The booleans that hold at one place only: comparisons of positions with numbers, and conjunctions with them."""
+    """The booleans that are true only at a place: a position compared with a number, and conjunctions of these."""
     tests: dict[Atom, Place] = {}
     positions = _positions(jaxpr)
     for eqn in jaxpr.eqns:
@@ -84,10 +84,10 @@ def _tests(jaxpr: Jaxpr) -> dict[Atom, Place]:
 
 
 def _positions(jaxpr: Jaxpr) -> dict[Atom | None, tuple[tuple[str, ...], int]]:
-    """The values that are positions along axes, with these axes and the number of positions.
+    """The values that are positions along axes, with the axes and the number of positions.
 
-    The position along major axes, times the number of positions along minor axes, plus the position along the minor
-    axes is a position along both.
+    A position along major axes, times the number of positions along minor axes, plus the position along these, is one
+    along both.
     """
     positions: dict[Atom | None, tuple[tuple[str, ...], int]] = {}
     scaled: dict[Atom | None, tuple[tuple[str, ...], int, int]] = {}
@@ -104,7 +104,7 @@ def _positions(jaxpr: Jaxpr) -> dict[Atom | None, tuple[tuple[str, ...], int]]:
 
 
 def _homes(jaxpr: Jaxpr, tests: Mapping[Atom, Place]) -> dict[Atom, Place]:
-    """The place of each value that is zero everywhere else."""
+    """The homes of values that are masked everywhere else."""
     constants = {e.outvars[0] for e in jaxpr.eqns if e.op.moves_only and isinstance(e.invars[0], Literal)}
     homes: dict[Atom, Place] = {}
     for eqn in jaxpr.eqns:
@@ -121,7 +121,7 @@ def _homes(jaxpr: Jaxpr, tests: Mapping[Atom, Place]) -> dict[Atom, Place]:
 
 
 def _readers(jaxpr: Jaxpr, tests: Mapping[Atom, Place]) -> dict[Atom, Place]:
-    """The place of each value that is read at one place only."""
+    """The places where values are read."""
     read: dict[Atom, Place] = dict.fromkeys(jaxpr.outvars, EVERYWHERE)
 
     def note(atom: Atom, place: Place) -> None:
@@ -138,10 +138,10 @@ def _readers(jaxpr: Jaxpr, tests: Mapping[Atom, Place]) -> dict[Atom, Place]:
 
 
 def _chosen(eqn: JaxprEqn, tests: Mapping[Atom, Place]) -> Place | None:
-    """The place at which an equation selects its last operand, if there is exactly one."""
+    """The place at which an equation selects its last operand, if it selects by position."""
     return tests.get(eqn.invars[0]) if isinstance(eqn.op, SelectN) else None
 
 
 def _is_local(eqn: JaxprEqn) -> bool:
-    """Whether a device computes an equation from local values only."""
+    """Whether a device computes an equation from its own operands alone, without effects or regions."""
     return not (isinstance(eqn.op, Collective) or eqn.op.has_effects or eqn.op.holds_jaxprs)

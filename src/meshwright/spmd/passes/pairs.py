@@ -1,4 +1,4 @@
-"""Replaces pairs of consecutive collectives by one cheaper collective, or by none.
+"""Merges neighbouring collectives that together are one cheaper collective, or none.
 
 ==================================================  ========================================================
 ``all_slice(all_reduce(x))``                        ``reduce_scatter(x)``; the tile is then reduced over the
@@ -12,7 +12,7 @@
 ``move(convert(x))``, ``x`` being narrower          ``convert(move(x))``
 ==================================================  ========================================================
 
-The first collective of a pair must have no other use, unless ``x`` itself replaces both.
+The first collective of a pair must have no other use, unless ``x`` itself replaces the pair.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from meshwright.spmd.varying import Variance
 
 
 def merge_pairs(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
-    """The jaxpr with the pairs of the table replaced."""
+    """Replace the pairs in the left column of the table by the right column."""
     firsts = {e.outvars[0] for e in jaxpr.eqns if isinstance(e.op, (Collective, ConvertElementType))}
     if not any(isinstance(e.op, Collective) and e.invars and e.invars[0] in firsts for e in jaxpr.eqns):
         return jaxpr
@@ -44,7 +44,7 @@ def merge_pairs(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
 
 @dataclass(frozen=True)
 class _Pair:
-    """``second(first(x))``; ``same(axes)`` says whether ``x`` is equal on all devices along these axes."""
+    """``second(first(x))``; ``same`` tells whether ``x`` is the same on all devices along some axes."""
 
     first: Any
     second: Any
@@ -56,12 +56,12 @@ class _Pair:
         return not set(self.mesh.expand(self.first.axes)) & set(self.mesh.expand(self.second.axes))
 
 
-#: the ops that replace a pair, in order; None to keep the pair
+#: the ops that replace a pair, in order; None if the pair stays
 Replacement = tuple[Op, ...] | None
 
 
 def _alone(pair: _Pair) -> bool:
-    """Whether a pair is the identity, so that ``x`` can replace it even if the first result has other uses."""
+    """Whether a pair is the identity, so that ``x`` replaces it whatever else uses the first result."""
     first, second = pair.first, pair.second
     match first, second:
         case AllGather(), AllSlice():
@@ -132,7 +132,7 @@ class _Pairs:
         return rebuilt(self.jaxpr, [e for e in eqns if id(e) not in self.gone], self.names) if changed else self.jaxpr
 
     def _merged(self, second: JaxprEqn) -> list[JaxprEqn] | None:
-        """The equations that replace an equation that forms a pair with its producer; None if there is no pair."""
+        """The equations that replace ``second`` and its producer if they form a pair; None if they stay."""
         between = second.invars[0]
         first = self.producers.get(between) if isinstance(between, Var) else None
         if first is None or not isinstance(between, Var) or not self._is_first(first):

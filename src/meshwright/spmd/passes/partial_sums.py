@@ -1,9 +1,8 @@
-"""Reassociates all-reduces: ``psum(a) + psum(b)`` becomes ``psum(a + b)``.
+"""Moves all-reduces past ops that they commute with: ``psum(a) + psum(b)`` becomes ``psum(a + b)``.
 
-More generally, an all-reduce may move after ops that it commutes with: those that are linear in its operand (if their
-other operands are equal on all devices), that only move elements, or that combine elements in the same way. It moves if
-that sends fewer bytes: where several all-reduces meet, after a slice or a reduction, or to an ``all_slice``, with which
-it forms a reduce-scatter.
+An all-reduce commutes with ops that are linear in its operand (if their other operands are the same on all devices),
+that only move elements, or that combine as it does. It is done where fewer bytes are sent: after several reduced values
+are combined, after a slice or a reduction, or before an ``all_slice``, with which it forms a reduce-scatter.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from meshwright.spmd.varying import Variance
 
 
 def reassociate(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
-    """The jaxpr with all-reduces at the positions where they send least."""
+    """Move all-reduces to where they send the fewest bytes."""
     return sunk(jaxpr, lambda j: Sinking(j, variance, (AllReduce,), reduce_rule, _price))
 
 
 def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance) -> Moved | None:
-    """The equation applied to partial values, if all its pending operands are partial in the same way; else None."""
+    """The equation on partial values, if all its pending operands have the same partial axes and the op commutes."""
     first = _joined([m.collective for m in pending.values()])
     if first is None:
         return None
@@ -51,7 +50,7 @@ def reduce_rule(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance)
 
 
 def _joined(collectives: Sequence[Any]) -> AllReduce | None:
-    """One all-reduce for several, if they differ only in whether their sums are masked; else None."""
+    """One all-reduce for several that differ at most in whether their sums are masked; None if they differ more."""
     first, *others = collectives
     if not isinstance(first, AllReduce):
         return None
@@ -64,16 +63,16 @@ def _joined(collectives: Sequence[Any]) -> AllReduce | None:
 
 
 def meets(op: Op, collective: Collective, variance: Variance) -> bool:
-    """Whether an op is a collective that shares axes with another."""
+    """Whether an op is a collective over some of the same axes as ``collective``."""
     return isinstance(op, Collective) and bool(set(variance.units(op.axes)) & set(variance.units(collective.axes)))
 
 
 def commutes(
     eqn: JaxprEqn, pending: frozenset[int], collective: AllReduce, zeros: frozenset[int] = frozenset()
 ) -> bool:
-    """Whether an all-reduce of the ``pending`` operands may be replaced by one of the result.
+    """Whether an all-reduce of the ``pending`` operands can be done on the result instead.
 
-    For the operands ``zeros``, the sum over devices equals the value on each device.
+    ``zeros`` are operands known to be zero: reducing them changes nothing.
     """
     op = eqn.op
     if op.moves_only and pending == {0}:
@@ -89,7 +88,7 @@ def commutes(
 
 
 def _price(collective: Collective, value: ShapedArray, user: JaxprEqn | None) -> int:
-    """The bytes of an all-reduce, or of the reduce-scatter that it forms with a following slice."""
+    """The bytes of an all-reduce, or of the reduce-scatter that it forms with a slice after it."""
     if user is not None and isinstance(user.op, AllSlice) and user.op.axes == collective.axes:
         return wire_bytes("reduce_scatter", collective.group_size, value, user.outvars[0].aval)
     return plain_price(collective, value, user)

@@ -1,7 +1,7 @@
-"""Replaces results of control flow that are unchanged operands by the operands.
+"""Lets values that control flow returns unchanged bypass it.
 
-Otherwise a state that all branches return unchanged, or that a loop only carries, would be laid out like the loop or
-the branches, and its users would wait for them. A loop that never runs changes nothing.
+A value that all branches return unchanged, or that a loop only carries, would otherwise get the layout that the loop or
+branches want, and wait for them. A loop with 0 trips returns all of its carries unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from meshwright.ops.control.flow import ControlOp
 
 
 def passed_on(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program in which users of unchanged results read the operands instead, also inside control flow."""
+    """Read values that control flow returns unchanged from before it, also inside other control flow."""
     names: dict[Var, Atom] = {}
     eqns = [_renamed(eqn, names) for eqn in jaxpr.jaxpr.eqns]
     if all(new is old for new, old in zip(eqns, jaxpr.jaxpr.eqns)) and names.keys().isdisjoint(jaxpr.jaxpr.outvars):
@@ -31,7 +31,7 @@ def _renamed(eqn: JaxprEqn, names: dict[Var, Atom]) -> JaxprEqn:
 
 
 def _passed(eqn: JaxprEqn, op: ControlOp) -> Iterator[tuple[Var, Atom]]:
-    """The results that are operands, with these operands."""
+    """The results that equal operands, with these operands."""
     numbers, working = op.numbers(), op.working()
     never = not op.chooses and op.trips(eqn.invars) == 0
     for result, out in enumerate(eqn.outvars):
@@ -49,12 +49,12 @@ def _passed(eqn: JaxprEqn, op: ControlOp) -> Iterator[tuple[Var, Atom]]:
 
 
 def _operand(result: int, body: Body, numbers: list[int]) -> int | None:
-    """The number of the operand that a body returns as this result; None if it is not an operand."""
+    """The number of the operand that a body returns as a result, or None."""
     inner = body.jaxpr.jaxpr
     return next((n for n, v in zip(numbers, inner.invars) if v is inner.outvars[result]), None)
 
 
 def _carries(result: int, body: Body) -> bool:
-    """Whether a body returns a carried value unchanged."""
+    """Whether a body returns a carry unchanged."""
     inner = body.jaxpr.jaxpr
     return inner.outvars[result] is inner.invars[body.num_consts + result]

@@ -1,4 +1,4 @@
-"""The list of communication passes, and the record of what each changed."""
+"""The list of communication passes, and a record of what each changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from meshwright.spmd.report import human_bytes, totals
 
 @dataclass(frozen=True)
 class Change:
-    """The effect of a pass: the number of collectives, and the bytes that a device sends, before and after."""
+    """The effect of a pass: the number of collectives and the bytes that a device sends, before and after."""
 
     name: str
     collectives: tuple[int, int]
@@ -43,7 +43,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Passes in order. Prints as a numbered list with one sentence per pass."""
+    """Passes in order. Prints as a numbered list with a sentence for each."""
 
     passes: tuple[Pass, ...]
 
@@ -51,12 +51,12 @@ class Pipeline:
         return "\n".join(f"{n:2}. {step.name:<36} {step.about}".rstrip() for n, step in enumerate(self.passes, 1))
 
     def run(self, jaxpr: ClosedJaxpr, seen: set[Any] | None = None) -> tuple[ClosedJaxpr, list[Change]]:
-        """The jaxpr after all passes, and the changes.
+        """Run all passes. Returns the jaxpr, and the changes made by those that changed what is sent.
 
-        The jaxpr is verified after each pass that changes it, except for equations in ``seen``.
+        The jaxpr is verified after each pass that changed it, without the equations in ``seen``.
 
         Raises:
-          VerifierError: a pass returned a malformed jaxpr.
+          VerifierError: a pass produced a malformed jaxpr.
         """
         changes: list[Change] = []
 
@@ -75,7 +75,7 @@ class Pipeline:
         return jaxpr, changes
 
 
-#: the pass that places the gathers of scattered sums
+#: the pass that scattered sums rely on
 _CUTS = "gather where least is sent"
 
 
@@ -86,7 +86,7 @@ def _axes_of(layouts: Sequence[Layout]) -> list[frozenset[str]]:
 def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:
     """The passes for a per-device program on ``mesh`` whose inputs have these layouts.
 
-    ``combine_bytes`` is the size of the buckets in which small collectives are combined; 0 disables this.
+    ``combine_bytes`` is the bucket size for combining small collectives; 0 leaves each on its own.
     """
     inputs = _axes_of(in_layouts)
 
@@ -139,7 +139,7 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
 
 
 def tiling_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:
-    """The pass that keeps sums in tiles, followed by the communication passes. The bytes sent stay about the same."""
+    """The pass that scatters sums, and the communication passes from the cuts on. The bytes sent hardly change."""
     inputs = _axes_of(in_layouts)
     scattered = Pass(
         "scatter sums", lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, scatter_sums),

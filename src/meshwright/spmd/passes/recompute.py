@@ -1,8 +1,8 @@
-"""Recomputes the residuals of loops in their backward loops, which trades arithmetic for memory.
+"""Recomputes residuals of forward loops in their backward loops: more arithmetic for less memory.
 
-The derivative of a scan is a reversed scan over the residuals of the first, stacked over its steps. If these do not fit
-into memory, the backward loop takes the carry with which a step began and runs the step again. Elementwise arithmetic
-is recomputed first, products and collectives only if that does not suffice.
+The derivative of a scan is a reverse scan over the stacked residuals of the forward steps. If these do not fit in
+memory, the backward loop gets the carry with which each forward step began, and repeats the step first. Elementwise
+residuals are recomputed first; products and collectives only if that does not suffice.
 
 Source: Griewank and Walther, "Revolve" (2000); Chen et al., "Training deep nets with sublinear memory cost" (2016).
 """
@@ -23,7 +23,7 @@ from meshwright.spmd.flatten import eqn_rule
 
 
 def recompute(closed: ClosedJaxpr, products: bool = False) -> ClosedJaxpr:
-    """The program whose backward loops recompute residuals: elementwise ones, or with ``products`` all of them."""
+    """Recompute residuals in backward loops: elementwise ones, or with ``products`` all of them."""
     eqns = list(closed.jaxpr.eqns)
     uses = use_counts(eqns, closed.jaxpr.outvars)
     for number, eqn in enumerate(eqns):
@@ -38,7 +38,7 @@ def recompute(closed: ClosedJaxpr, products: bool = False) -> ClosedJaxpr:
 
 
 class _Parts(NamedTuple):
-    """Values of a scan by their role."""
+    """The values of a scan by their role."""
 
     consts: list[Var]
     carry: list[Var]
@@ -52,15 +52,15 @@ class _Parts(NamedTuple):
 
 @dataclass
 class _Pair:
-    """A loop and its backward loop; ``dropped`` are the numbers of the stacked outputs that are recomputed."""
+    """A loop and a later one over its outputs. ``dropped`` are the numbers of the outputs that are recomputed."""
 
     first: JaxprEqn
     second: JaxprEqn
     dropped: list[int]
-    #: the values of the first loop's step that a step of the second starts from, and the equations that it then runs
+    #: the values of a step of the first loop that a step of the second gets, and the equations that it then repeats
     needed: list[Var] = field(default_factory=list)
     again: list[JaxprEqn] = field(default_factory=list)
-    #: for each carry that is needed, its stacked counterpart
+    #: for each carry among the needed values, the variable of its stack
     stacks: dict[Var, Var] = field(default_factory=dict)
 
     @classmethod
@@ -104,7 +104,7 @@ class _Pair:
         self.stacks = {v: Var(v.aval.with_dim(0, length)) for v in self.needed if v in carry and v not in kept}
 
     def forward(self) -> JaxprEqn:
-        """The first loop without the dropped outputs, but with the carries that are needed."""
+        """The first loop without the dropped outputs, and with the needed carries as outputs."""
         op: Scan = self.first.op  # type: ignore[assignment]
         k, outs = op.num_carry, self.body.outvars
         results = [*outs[:k], *(outs[k + i] for i in self.kept), *self.stacks]
@@ -113,7 +113,7 @@ class _Pair:
         return self.first.replace(op=op.with_body(body, op.num_consts, k), outvars=stacked)
 
     def backward(self) -> JaxprEqn:
-        """The second loop, whose steps first recompute the values of the first loop that they need."""
+        """The second loop, with steps that first recompute the dropped outputs."""
         op: Scan = self.second.op  # type: ignore[assignment]
         inner = op.jaxpr.jaxpr
         given, inside = _Parts.of(op, self.second.invars), _Parts.of(op, inner.invars)
@@ -143,7 +143,7 @@ class _Pair:
         return self.second.replace(op=changed, invars=operands)
 
     def named(self, given: _Parts, inside: _Parts) -> Iterator[tuple[Var, Var]]:
-        """The needed values with their counterparts in a step of the second loop, added as parameters if necessary."""
+        """The name of each needed value in a step of the second loop. Adds a parameter for those without one."""
         op: Scan = self.first.op  # type: ignore[assignment]
         mine, parts = _Parts.of(op, self.first.invars), _Parts.of(op, self.body.invars)
         consts = dict(zip(parts.consts, mine.consts))
@@ -165,7 +165,7 @@ class _Pair:
 
 
 def _made_again(body: Jaxpr, products: bool) -> set[Atom]:
-    """The values of a step that may be recomputed: by cheap equations, from available or kept values."""
+    """The values of a step that can be recomputed: by cheap equations, from parameters, kept or recomputed values."""
     there: set[Atom] = set(body.invars)
     made: set[Atom] = set()
     kept = {a for a in body.outvars if isinstance(a, Var)}

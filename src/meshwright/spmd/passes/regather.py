@@ -1,8 +1,9 @@
-"""Frees gathered values between distant uses and gathers them again, which trades communication for memory.
+"""Frees gathered values between distant uses and gathers them again: more communication for less memory.
 
-The weights of a fully sharded program are gathered for the forward pass and used again in the backward pass. Kept in
-between, the weights of all layers are held at once. The second gather follows a barrier with a value that is computed
-late, so that compilers neither merge it with the first nor schedule it early.
+A fully sharded program gathers its weights for the forward pass and uses them again in the backward pass. If they were
+kept in between, the weights of all layers would be in memory at once. The second gather depends, through an
+optimization barrier, on a value that is computed late, so that compilers neither merge it with the first gather nor
+start it early.
 
 Source: resharding after forward, in ZeRO stage 3 (Rajbhandari et al. 2020) and PyTorch's FSDP (Zhao et al. 2023).
 """
@@ -16,12 +17,12 @@ from meshwright.ir.rewrite import renamed
 from meshwright.ops.collective.tiles import AllGather
 from meshwright.ops.control.markers import OptimizationBarrier
 
-#: the number of equations between two uses from which a gathered value is freed
+#: the number of equations between two uses from which on a gathered value is freed
 FAR = 16
 
 
 def gather_again(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with another all-gather before each use that is far from the previous one."""
+    """Repeat all-gathers before uses that are far behind the previous use."""
     jaxpr = closed.jaxpr
     produced_at = {v: n for n, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
     before: dict[int, list[JaxprEqn]] = {}
@@ -44,7 +45,7 @@ def gather_again(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _far_uses(jaxpr: Jaxpr, gathered: Var) -> Iterator[tuple[int, list[int]]]:
-    """The groups of uses of a value after each long gap: the number of the first equation, and those of all."""
+    """The uses of a value after each long gap: the index of the first equation, and of all up to the next gap."""
     uses = [number for number, eqn in enumerate(jaxpr.eqns) if gathered in eqn.invars]
     groups: list[list[int]] = []
     for number in uses:
@@ -57,13 +58,13 @@ def _far_uses(jaxpr: Jaxpr, gathered: Var) -> Iterator[tuple[int, list[int]]]:
 
 
 def _late(jaxpr: Jaxpr, first: int, produced_at: dict[Var, int], gathered: Var) -> Var | None:
-    """The operand of an equation, other than the gathered value, that is computed last."""
+    """The operand of an equation that is computed last, apart from the gathered value."""
     others = [a for a in jaxpr.eqns[first].invars if isinstance(a, Var) and a is not gathered and a in produced_at]
     return max(others, key=produced_at.__getitem__, default=None)
 
 
 def _again(eqn: JaxprEqn, late: Var) -> list[JaxprEqn]:
-    """The same gather, which waits for ``late``."""
+    """The barrier and the repeated gather, which cannot start before ``late`` is computed."""
     (shard,) = eqn.invars
     held = [Var(shard.aval), Var(late.aval)]
     barrier = eqn.replace(op=OptimizationBarrier(), invars=[shard, late], outvars=held)

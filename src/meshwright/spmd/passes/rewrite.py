@@ -1,4 +1,4 @@
-"""Shared by the communication passes: rewriting regions, and merging the notes of collectives."""
+"""Shared by the communication passes: applying a rewrite to regions, and merging the notes of collectives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshwright.ir.rewrite import in_regions
 from meshwright.spmd.reason import Merged, Part, Reason
 from meshwright.spmd.varying import Units, Variance, region_inputs
 
-#: a rewrite of one jaxpr without its regions, which may query where values differ between devices
+#: a rewrite of one jaxpr, without its regions, given where its values differ between devices
 Rewrite = Callable[[Jaxpr, Variance], Jaxpr]
 
 
@@ -33,7 +33,7 @@ def _in_regions(eqn: JaxprEqn, variance: Variance, rewrite: Rewrite) -> JaxprEqn
 
 
 def merged_note(eqns: Sequence[JaxprEqn]) -> Reason | Merged | None:
-    """The note of a collective that replaces several: all of their reasons, each once."""
+    """The note for a collective that replaces those of several equations: all distinct reasons."""
     parts: dict[Part, None] = {}
     for eqn in eqns:
         for part in eqn.note.parts if isinstance(eqn.note, Merged) else ((eqn.note, eqn.source),):

@@ -1,10 +1,11 @@
-"""Keeps sums over devices in tiles until an equation needs them whole.
+"""Splits all-reduces of large sums so that the sums stay scattered until they are needed whole.
 
-Devices often continue with a sum in the same way: in a transformer that is split over heads and hidden units, each
-repeats the residual stream and its norms. An all-reduce is a reduce-scatter followed by an all-gather. If the gather
-moves down to the next product, everything in between is computed and held in tiles, for the same bytes (sequence
-parallelism, Korthikanti et al. 2022). This pass splits every large all-reduce into the two.
-:func:`~meshwright.spmd.passes.cuts.cut_gathers` then places the gathers, and pairs that stay together are merged again.
+After a sum over devices, all of them often repeat the same computation: in a transformer that is split over heads and
+hidden units, the residual stream and its norms. An all-reduce is a reduce-scatter and an all-gather. If the gather is
+done later, just before the next product, what is between is computed and stored in tiles, for the same bytes (sequence
+parallelism, Korthikanti et al. 2022). This pass splits every large all-reduce;
+:func:`~meshwright.spmd.passes.cuts.cut_gathers` then places the gathers, and pairs that are still adjacent are merged
+again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from meshwright.ops.collective.all_reduce import AllReduce
 from meshwright.ops.collective.tiles import AllGather, ReduceScatter
 from meshwright.spmd.varying import Variance
 
-#: the minimum size in bytes of a sum that is worth a second collective
+#: the least size in bytes of a sum that is worth a second collective
 LARGE = 1 << 16
 
 
@@ -44,9 +45,9 @@ def _scattered(eqn: JaxprEqn) -> Iterator[JaxprEqn]:
 
 
 def _dimension(eqn: JaxprEqn) -> int | None:
-    """The dimension along which to scatter a sum; None if there is none.
+    """The dimension along which to scatter a sum, or None: the first one that divides evenly, except the last.
 
-    It is the first that has enough rows for all tiles. The feature dimension, which norms need whole, comes last.
+    The last dimension holds features, which norms need whole.
     """
     op = eqn.op
     if not isinstance(op, AllReduce) or op.reduction != "sum" or len(eqn.outvars) != 1:

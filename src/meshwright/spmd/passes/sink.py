@@ -1,10 +1,10 @@
-"""Moves collectives down to the positions where they send least.
+"""Moves collectives to later equations where that sends less.
 
-A value is *pending* if it is a collective of a local value. Ops that commute with the collective may be applied to the
-local values instead, with the collective after them: a sum of two all-reduced values needs one all-reduce, and an op
-that shrinks a gathered value (a slice, a reduction, a conversion to a narrower type) is better applied before the
-gather. Pending values with one use form trees. For every node, the bytes of a collective there are compared with those
-of the cheapest collectives above it (dynamic programming, leaves first). Nothing moves unless fewer bytes are sent, or
+A value is *pending* if it is a collective of something local. An op that commutes with the collective may be done on
+the local values, with the collective after it: a sum of two all-reduced values needs one all-reduce, and ops that
+shrink a gathered value (slices, reductions, conversions to narrower types) are better done before the gather. Pending
+values with a single use form trees. For every node, the bytes of a collective there are compared with those of the
+cheapest collectives above it (dynamic programming, leaves first). A collective moves only if fewer bytes are sent, or
 as many by fewer collectives.
 """
 
@@ -22,17 +22,17 @@ from meshwright.spmd.passes.rewrite import merged_note
 from meshwright.spmd.report import wire_bytes
 from meshwright.spmd.varying import Variance
 
-#: bytes, then number of collectives; smaller is better
+#: bytes and number of collectives, compared in this order
 Price = tuple[int, int]
-#: the maximum number of equations that a collective moves across
+#: the most equations that a collective moves across
 _DEPTH = 100
 
 
 @dataclass(frozen=True)
 class Moved:
-    """An equation on local values, with the collective that turns its local result into the original result.
+    """An equation on local values, and the collective that turns its ``value`` into the original equation's result.
 
-    Before the equation come slices of its other operands. At the start of a path there is no equation yet.
+    ``before`` are slices of its other operands. At the original collective, ``local`` is None.
     """
 
     local: JaxprEqn | None
@@ -54,16 +54,16 @@ class Node:
 
     @property
     def leaves(self) -> Iterator[Node]:
-        """The collectives at the leaves of the tree."""
+        """The original collectives of its tree."""
         if not self.children:
             yield self
         for child in self.children.values():
             yield from child.leaves
 
 
-#: returns an equation rewritten for pending operands (by number), or None if it needs them complete
+#: the form of an equation whose operands (by number) are pending; None if it needs them complete
 Rule = Callable[[JaxprEqn, Mapping[int, Moved], Variance], Moved | None]
-#: returns the bytes of a pending value's collective, given its only user, if there is one
+#: the bytes of a pending value's collective, given its reader if there is exactly one
 Pricing = Callable[[Collective, ShapedArray, JaxprEqn | None], int]
 
 
@@ -77,13 +77,13 @@ def _total(children: Mapping[int, Node]) -> Price:
 
 
 def is_simple(eqn: JaxprEqn) -> bool:
-    """Whether an equation may run on local values at all: it has one result, no inner jaxprs and no effects."""
+    """Whether an equation may be computed from local values: one result, no regions, no effects."""
     return not (eqn.op.multiple_results or eqn.op.has_effects or eqn.op.holds_jaxprs)
 
 
 @dataclass(eq=False)
 class Sinking:
-    """The pending values of one jaxpr, and the decisions about them; ``starts`` are the collectives that may move."""
+    """The pending values of one jaxpr, and where to do their collectives. Those of types ``starts`` may move."""
 
     jaxpr: Jaxpr
     variance: Variance
@@ -93,11 +93,11 @@ class Sinking:
     uses: dict[Var, list[JaxprEqn | None]] = field(default_factory=dict, init=False)
     nodes: dict[Var, Node] = field(default_factory=dict, init=False)
     moves: dict[int, Node] = field(default_factory=dict, init=False)
-    #: the total bytes of these collectives at the best positions
+    #: the bytes of all these collectives at their best places
     price_of_all: int = field(default=0, init=False)
 
     def run(self) -> Jaxpr:
-        """The jaxpr with collectives at the positions where they send least."""
+        """The jaxpr with each collective where the fewest bytes are sent."""
         if not any(isinstance(e.op, self.starts) for e in self.jaxpr.eqns):
             return self.jaxpr
         self.uses = uses_of(self.jaxpr)
@@ -140,7 +140,7 @@ class Sinking:
 
     # --- what moves --------------------------------------------------------------------------------------------
     def _settle(self, node: Node) -> None:
-        """Record where collectives are placed; from the leaves to these nodes, everything runs on local values."""
+        """Record the nodes at which to do a collective; everything below them is done on local values."""
         if not node.children:
             return
         if node.here < _total(node.children):
@@ -161,7 +161,7 @@ class Sinking:
         return self.jaxpr.replace(eqns=eqns)
 
     def _local(self, node: Node, replaced: dict[int, list[JaxprEqn]]) -> Atom:
-        """The local value of a node, whose equations replace those of the node."""
+        """The local value of a node. Puts its equations in place of the node's."""
         eqn = node.moved.local
         if eqn is None:
             replaced[id(node.eqn)] = []

@@ -1,10 +1,10 @@
-"""Computes sums of partial values from a completed version of these values.
+"""Computes sums of partial values from a completed form of these values, where another use has one.
 
-If ``v`` holds partial sums, one user often completes it (``reduce_scatter(v)``, which leaves each device a tile, or
-``all_reduce(v)``), while another continues with the partial sums and completes its own, smaller result. An example are
-the gradients of a layer's input and of its bias. This pass lets the second user start from the tile: it computes on a
-tile, its all-reduce is over fewer axes, an all-gather of the result follows if the tiled dimension remains, and ``v``
-is freed sooner.
+If ``v`` holds partial sums, one use often completes it (``reduce_scatter(v)``, which leaves each device a tile, or
+``all_reduce(v)``), while another computes with the partial sums and completes its own, smaller result, such as the
+gradient of a layer's input and that of its bias. The second use then starts from the completed tile instead: its
+arithmetic is on a tile, its all-reduce is over fewer axes, an all-gather of the result is added if it still has the
+tiled dimension, and ``v`` is freed earlier.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMPLETE = ("all_reduce", "reduce_scatter")
 
 @dataclass(frozen=True)
 class _Way:
-    """A path from a partial value, which ``complete`` completes, through ``eqns`` to the all-reduce ``last``."""
+    """A chain ``eqns`` from a partial value, which ``complete`` completes elsewhere, to the all-reduce ``last``."""
 
     complete: JaxprEqn
     eqns: tuple[JaxprEqn, ...]
@@ -40,7 +40,7 @@ class _Way:
 
 
 def sum_tiles(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
-    """The jaxpr with sums computed from completed values instead of partial ones, where there are any."""
+    """Replace partial sums by sums of completed values wherever these exist and no more bytes are sent."""
     if sum(_completes(e) for e in jaxpr.eqns) < 2:
         return jaxpr
     gone: set[int] = set()
@@ -80,7 +80,7 @@ def _ways(jaxpr: Jaxpr) -> Iterator[_Way]:
 
 
 def _from_complete(way: _Way, variance: Variance, mesh: AbstractMesh) -> list[JaxprEqn] | None:
-    """The equations that replace a path and the all-reduce at its end; None if an op does not commute with the sum."""
+    """The equations that replace a chain and its all-reduce; None if some op does not commute with the sum."""
     done: Any = way.complete.op
     ends = _without(way.last.op, done, mesh)
     if ends is None:
@@ -98,7 +98,7 @@ def _from_complete(way: _Way, variance: Variance, mesh: AbstractMesh) -> list[Ja
         if alike is None or step is None or step.local is None:
             return None
         if tile is not None and step.collective.kind == "all_reduce":
-            tile, ends = None, [way.last.op]  # the tiles themselves are summed
+            tile, ends = None, [way.last.op]  # the tiles have been summed over
         elif tile is not None:
             tile = cast(AllGather, step.collective)
         invars = [new if n == i else a for n, a in enumerate(step.local.invars)]
@@ -108,7 +108,7 @@ def _from_complete(way: _Way, variance: Variance, mesh: AbstractMesh) -> list[Ja
 
 
 def _without(last: Any, done: Any, mesh: AbstractMesh) -> list[Op] | None:
-    """The all-reduce over the remaining axes, if any; None if it is a different sum."""
+    """The all-reduce over the remaining axes, or no op; None if ``last`` does not reduce the same sum."""
     own, over = mesh.expand(done.axes), mesh.expand(last.axes)
     if not set(own) <= set(over) or (last.reduction, done.reduction) != ("sum", "sum"):
         return None
@@ -117,7 +117,7 @@ def _without(last: Any, done: Any, mesh: AbstractMesh) -> list[Op] | None:
 
 
 def _ended(eqns: list[JaxprEqn], ops: Sequence[Op], last: JaxprEqn) -> list[JaxprEqn]:
-    """``eqns`` followed by ``ops`` in sequence, with the notes and the result of ``last``."""
+    """Append ``ops`` in order; they keep the notes of ``last``, and the final one has its result."""
     for op in ops:
         (value,) = eqns[-1].outvars
         eqns = [*eqns, last.replace(op=op, invars=[value], outvars=[Var(op.infer(value.aval))])]

@@ -1,1 +1,1 @@
-"""Shardings chosen for a program: which dimensions of its arguments to split by which mesh axes."""
+"""The search for a program's shardings: which dimensions of its arguments to split by which mesh axes."""

@@ -1,10 +1,10 @@
-"""The dimensions that a program has: batch, features, heads, …, found and not named.
+"""Finds the logical dimensions of a program, such as batch, features, or heads, without their names.
 
-Dimensions of values that an op needs laid out alike are one (the factors of sharding rules, as in einsum letters), all
-through the program. Repeated layers have dimensions of their own that play the same part, those of arguments of the
-same types; they are one *kind*, and are decided once.
+Dimensions that some op needs laid out alike (those with a common factor in a sharding rule, like equal letters in
+einsum) are one throughout the program. The dimensions of repeated layers are different but play the same part: they
+belong to arguments of the same types. They form one *kind*, for which the decision is made once.
 
-Source: named dimensions found so are those of Automap (Schaarschmidt et al. 2021).
+Source: inferring named dimensions in this way is from Automap (Schaarschmidt et al. 2021).
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from meshwright.ir.jaxpr import Atom, Jaxpr, Var
 from meshwright.sharding.rule import PARALLEL, REDUCTION, WINDOW, DimFactors, ShardingRule
 from meshwright.spmd.flatten import flatten
 
-#: a dimension of a value
+#: a value and the number of one of its dimensions
 Dim = tuple[Var, int]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Dimensions of one size that play one part: those of arguments, by number, and how many bytes have one of them."""
+    """Dimensions of one size that play the same part.
+
+    ``arguments`` are the arguments that have them, as pairs (argument, dimension). ``weight`` is the total bytes of
+    operands and results of equations that have such a dimension.
+    """
 
     size: int
     arguments: tuple[tuple[int, int], ...]
@@ -31,7 +35,7 @@ class Kind:
 
 
 def kinds(jaxpr: Jaxpr) -> list[Kind]:
-    """The kinds of dimensions of a program's arguments, those of most bytes first."""
+    """The kinds of dimensions of a program's arguments, by decreasing weight."""
     union = _Union()
     flat = flatten(jaxpr)
     for eqn, rule in zip(flat.eqns, flat.rules):
@@ -60,7 +64,7 @@ def kinds(jaxpr: Jaxpr) -> list[Kind]:
 
 
 def _joined(ins: Sequence[Atom], outs: Sequence[Atom], whole: ShardingRule) -> Iterator[list[Dim]]:
-    """For each factor of an equation, the dimensions that are made of it, or of it and minor ones."""
+    """For each factor of an equation, the dimensions of which it is the major factor."""
     for part in whole.parts:
         rule = part.rule
         atoms = [*(ins[i] for i in part.operands), *(outs[i] for i in part.results)]

@@ -1,14 +1,14 @@
-"""The search for shardings: for every mesh axis one kind of dimension, judged by whole partitioned programs.
+"""The search for shardings: each mesh axis splits one kind of dimension, and whole partitioned programs are compared.
 
-A *design* says for each axis which kind of dimension it splits, if any, and whether arguments that it does not split
-that way (parameters, where the kind is the batch) are split by it along some other dimension, to be gathered where they
-are used: data parallel, tensor parallel and fully sharded programs are such designs, and so are their combinations.
-Designs are tried axis by axis, the most promising kinds first, and those of several axes are made of the best of
-single ones. The step time of the partitioned program decides among those whose peak fits the memory.
+A *design* says for each axis which kind of dimension it splits, if any, and whether it also splits the other arguments
+(the parameters, if the kind is the batch) along some dimension, so that they are gathered where they are used. Data
+parallelism, tensor parallelism, fully sharded data parallelism and their combinations are such designs. They are tried
+for single axes first, with the most promising kinds first; those of several axes combine the best single ones. The
+predicted step time decides among those whose peak fits in memory.
 
-Annotations of the user stay as they are; results that are of an argument's type are laid out like it.
+The user's annotations are kept. Results with the type of an argument are laid out like that argument.
 
-Source: designs like these are what GSPMD's users write (Xu et al. 2021) and Alpa searches for (Zheng et al. 2022).
+Source: designs like these are what GSPMD's users write (Xu et al. 2021) and what Alpa searches for (Zheng et al. 2022).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from meshwright.spmd.partition.record import Partition
 from meshwright.spmd.plan.dimensions import Kind, kinds
 from meshwright.spmd.strategy import Strategy
 
-#: kinds of dimensions that are tried for one axis, and for one of several; seconds after which no more are tried
+#: the kinds tried for a single axis, and for each of several; seconds after which no more designs are tried
 KINDS, COMBINED, SECONDS = 8, 3, 20.0
-#: how much slower a simpler design may be
+#: by which factor a simpler design may be slower
 SIMPLER = 1.03
-#: the share of all arguments' bytes below which it does not pay to split one only to save memory
+#: the share of all arguments' bytes below which an argument is not split just to save memory
 SMALL = 1e-3
 
 Layouts = list[Layout | None]
@@ -45,8 +45,7 @@ Layouts = list[Layout | None]
 
 @dataclass(frozen=True)
 class AxisUse:
-    """What one mesh axis is for: the kind of dimension that it splits (its number, None: none), and whether other
-    arguments are split by it, too."""
+    """The use of a mesh axis: the number of the kind that it splits, if any, and if it splits other arguments too."""
 
     kind: int | None
     shards_rest: bool = False
@@ -54,20 +53,20 @@ class AxisUse:
 
 @dataclass(frozen=True)
 class Design:
-    """A mesh, and what each of its axes is for."""
+    """A mesh with a use for each of its axes."""
 
     mesh: AbstractMesh
     uses: tuple[AxisUse, ...]
 
     @property
     def complexity(self) -> tuple[int, int]:
-        """How many axes there are, and by how many of them the rest is split."""
+        """The number of axes, and the number of axes that also split the other arguments."""
         return len(self.uses), sum(use.shards_rest for use in self.uses)
 
 
 @dataclass
 class Tried:
-    """A design, its partition (a walk without looking ahead), and its price in seconds."""
+    """A design, its partition (without lookahead), and its price in seconds."""
 
     design: Design
     part: Partition
@@ -78,7 +77,7 @@ class Tried:
 
 @dataclass
 class Request:
-    """What is planned: a program, what the user said, and what to keep to."""
+    """A planning problem: the program, the user's annotations, and the limits."""
 
     jaxpr: ClosedJaxpr
     in_layouts: Callable[[AbstractMesh], Layouts]
@@ -87,13 +86,13 @@ class Request:
     memory_limit: float | None
     donated: Sequence[int] = ()
     seconds: float = SECONDS
-    #: which arguments are to be chosen; all others that nobody laid out are left to the partitioner
+    #: the arguments to choose layouts for; the others, unless annotated, are left to the partitioner. None: all
     auto: frozenset[int] | None = None
 
 
 @dataclass
 class SearchResult:
-    """The design chosen, and all that were tried."""
+    """The chosen design, and all designs that were tried."""
 
     best: Tried
     tried: list[Tried] = field(default_factory=list)
@@ -101,10 +100,10 @@ class SearchResult:
 
 
 def search(request: Request) -> SearchResult:
-    """The quickest design that fits.
+    """Find the fastest design that fits.
 
     Raises:
-      MemoryLimitError: none fits; says how much the best needs, and what is largest in it.
+      MemoryLimitError: none fits. Says how much the best one needs, and the largest contributions to that.
     """
     return _Search(request).run()
 
@@ -127,7 +126,7 @@ class _Search:
 
     # --- designs --------------------------------------------------------------------------------------------
     def designs(self) -> Iterator[Design]:
-        """Those of one axis, then of more made of the best kinds so far, with and without splitting the rest."""
+        """All designs of one axis, then those of several that combine the best kinds so far."""
         for mesh in sorted(self.request.meshes, key=lambda mesh: len(mesh.axis_names)):
             count = len(mesh.axis_names)
             choices = self.promising() if count > 1 else [None, *range(len(self.kinds))]
@@ -139,7 +138,7 @@ class _Search:
                     yield Design(mesh, tuple(map(AxisUse, picked, rest)))
 
     def promising(self) -> list[int | None]:
-        """The kinds that made the quickest programs when tried, first; if none was, those of most bytes."""
+        """The kinds with the fastest programs so far, best first; if none was tried, those of the largest weight."""
         ranked: dict[int | None, float] = {}
         for tried in self.tried.values():
             for use in tried.design.uses:
@@ -151,13 +150,13 @@ class _Search:
         return kind is None or self.kinds[kind].size % size == 0
 
     def sharding_the_rest(self, picked: Sequence[int | None]) -> Iterator[tuple[bool, ...]]:
-        """Of which axes the rest is split: of none; of the first; of all."""
+        """Which axes also split the other arguments: none, the first, or all."""
         count = len(picked)
         yield from dict.fromkeys([(False,) * count, (True, *[False] * (count - 1)), (True,) * count])
 
     # --- layouts --------------------------------------------------------------------------------------------
     def layouts(self, design: Design) -> tuple[Layouts, Layouts]:
-        """The layouts of arguments and results that a design means."""
+        """The layouts of arguments and results in a design."""
         mesh = design.mesh
         given, out_layouts = self.request.in_layouts(mesh), self.request.out_layouts(mesh)
         avals = self.flat.in_avals
@@ -183,7 +182,7 @@ class _Search:
         ]
         return ins, _like_arguments(out_layouts, self.flat, ins)
 
-    # --- trying ---------------------------------------------------------------------------------------------
+    # --- evaluation -----------------------------------------------------------------------------------------
     def attempt(self, design: Design) -> Tried:
         layouts = self.layouts(design)
         same = next((t for t in self.tried.values() if t.layouts == layouts and t.design.mesh == design.mesh), None)
@@ -199,7 +198,7 @@ class _Search:
         return tried.memory.peak_bytes
 
     def first_that_fits(self) -> Tried:
-        """The quickest whose peak is within the limit, or a simpler one that is hardly slower."""
+        """The fastest design whose peak is within the limit, or a simpler one that is hardly slower."""
         quickest: Tried | None = None
         order = sorted(self.tried.values(), key=lambda t: t.seconds)
         fitting = []
@@ -223,12 +222,12 @@ class _Search:
 
 
 def _held(part: Partition) -> int:
-    """Bytes of a device's arguments, which is the least that it holds."""
+    """The bytes of a device's arguments, a lower bound of its peak."""
     return sum(v.aval.nbytes for v in part.jaxpr.jaxpr.invars)
 
 
 def _split_too(dims: list[tuple[str, ...]], aval: ShapedArray, axis: str, mesh: AbstractMesh) -> None:
-    """Split the largest dimension by an axis that splits none yet, if one can be evenly."""
+    """Split the largest dimension that divides evenly by an axis that does not split the value yet."""
     atoms = mesh.atoms_of(axis)
     if any(a in axes for axes in dims for a in atoms):
         return
@@ -240,7 +239,7 @@ def _split_too(dims: list[tuple[str, ...]], aval: ShapedArray, axis: str, mesh: 
 
 
 def _like_arguments(out_layouts: Layouts, jaxpr: ClosedJaxpr, ins: Layouts) -> Layouts:
-    """Results that nobody laid out, like the arguments of their types, in order: parameters, gradients, states."""
+    """Lay out results without annotation like the arguments of the same type, in order (parameters, states)."""
     places: dict[tuple[tuple[int, ...], object], list[Layout | None]] = {}
     for aval, layout in zip(jaxpr.in_avals, ins):
         places.setdefault((aval.shape, aval.dtype), []).append(layout)

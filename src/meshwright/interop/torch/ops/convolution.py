@@ -64,6 +64,13 @@ def conv(
     return forward(input, weight, bias, stride, padding, dilation, groups)
 
 
+@register("aten.conv_tbc")
+def conv_of_time_first(self: Any, weight: Any, bias: Any, pad: int = 0) -> Any:
+    """Over time, which is dimension 0 of the input and of the kernel, ``[window, in, out]``."""
+    out = forward(mnp.moveaxis(self, 0, 2), weight.transpose(2, 1, 0), bias, 1, pad, 1, 1)
+    return mnp.moveaxis(out, 2, 0)
+
+
 @register(*(f"aten.conv_transpose{kind}" for kind in ("1d", "2d.input", "3d.input")))
 def conv_transpose(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,

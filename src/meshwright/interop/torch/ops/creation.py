@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -88,6 +90,18 @@ def arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Any:
     return mnp.asarray(np.arange(start, end, step)).astype(dtype_of(0 if whole else 0.0, dtype))
 
 
+@register("aten.range")
+def closed_range(start: Any, end: Any, dtype: Any = None) -> Any:
+    return closed_range_step(start, end, 1, dtype)
+
+
+@register("aten.range.step")
+def closed_range_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Any:
+    """With its end, where a step reaches that; floats, unless a dtype is given."""
+    count = math.floor((end - start) / step) + 1
+    return mnp.asarray(start + step * np.arange(count)).astype(dtype_of(0.0, dtype))
+
+
 @register("aten.linspace")
 def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Any:
     return mnp.linspace(start, end, steps, dtype=dtype_of(0.0, dtype))
@@ -111,6 +125,38 @@ def _triangle_indices(function: Any) -> Any:
 
 register("aten.tril_indices")(_triangle_indices(np.tril_indices))
 register("aten.triu_indices")(_triangle_indices(np.triu_indices))
+
+
+def _window(window_length: int, periodic: bool, dtype: Any, function: Callable[[np.ndarray], np.ndarray]) -> Any:
+    """A function of x = 0 … 2π, without its last value where the window is periodic."""
+    x = 2 * math.pi * np.arange(window_length) / max(window_length - (not periodic), 1)
+    values = function(x) if window_length != 1 else np.ones(1)
+    return mnp.asarray(values).astype(dtype_of(0.0, dtype))
+
+
+@register("aten.hamming_window")
+def hamming_window(
+    window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, dtype: Any = None
+) -> Any:
+    return _window(window_length, periodic, dtype, lambda x: alpha - beta * np.cos(x))
+
+
+@register("aten.blackman_window")
+def blackman_window(window_length: int, periodic: bool = True, dtype: Any = None) -> Any:
+    return _window(window_length, periodic, dtype, lambda x: 0.42 - 0.5 * np.cos(x) + 0.08 * np.cos(2 * x))
+
+
+@register("aten.bartlett_window")
+def bartlett_window(window_length: int, periodic: bool = True, dtype: Any = None) -> Any:
+    return _window(window_length, periodic, dtype, lambda x: 1 - np.abs(x / math.pi - 1))
+
+
+@register("aten.kaiser_window")
+def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, dtype: Any = None) -> Any:
+    def shape(x: np.ndarray) -> np.ndarray:
+        return np.asarray(np.i0(beta * np.sqrt(1 - (x / math.pi - 1) ** 2)) / np.i0(beta))
+
+    return _window(window_length, periodic, dtype, shape)
 
 
 @register("aten.one_hot")

@@ -25,6 +25,12 @@ def of_bytes(self: Any, mat2: Any, scales: Any) -> Any:
     return linear(self, mat2.astype(self.dtype)) * scales
 
 
+@register("aten._int_mm")
+def int_mm(self: Any, mat2: Any) -> Any:
+    """A product of bytes, summed in 32 bits."""
+    return lax.dot_general(self, mat2, (((1,), (0,)), ((), ())), preferred_element_type=mnp.int32)
+
+
 rows(
     {
         "matmul linalg_matmul": lambda self, other: mnp.matmul(self, other),

@@ -159,6 +159,12 @@ def randint_low(low: int, high: int, size: Sequence[int], draw: Draw, dtype: Any
     return random.randint(draw(), tuple(size), low, high, array_dtype(dtype or torch.int64))
 
 
+@register("aten.randint_like", random=True)
+def randint_like(self: Any, high: Any, draw: Draw, low: Any = 0, dtype: Any = None) -> Any:
+    whole = self.dtype if mnp.issubdtype(self.dtype, mnp.integer) else array_dtype(torch.int64)
+    return cast(random.randint(draw(), self.shape, low, high, whole), array_dtype(dtype) if dtype else self.dtype)
+
+
 @register("aten.randperm", random=True)
 def randperm(n: int, draw: Draw, dtype: Any = None) -> Any:
     return cast(random.permutation(draw(), n), array_dtype(dtype or torch.int64))

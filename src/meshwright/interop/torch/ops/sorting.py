@@ -41,6 +41,12 @@ def argsort(self: Any, dim: int = -1, descending: bool = False, stable: bool | N
 register("aten.msort")(lambda self: _sorted(self, 0, False)[0])
 
 
+@register("aten.nonzero_static")
+def nonzero_static(self: Any, size: int, fill_value: int = -1) -> Any:
+    """The positions of the first ``size`` elements that are not 0, a row each; rows that are left are filled."""
+    return _index(mnp.stack(mnp.nonzero(self, size=size, fill_value=fill_value), -1))
+
+
 @register("aten.topk")
 def topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:
     if self.ndim == 0:

@@ -1,0 +1,104 @@
+"""What kernels need besides what they read and write, while they run.
+
+On GPUs, XLA gives cuBLAS a workspace for every matrix product. TPUs have neither complex numbers nor LAPACK: XLA writes
+Fourier transforms and decompositions as loops of products. Their intermediate arrays are counted here, without the
+operands and results, which the graph has. Derived from the vector memory of programs compiled by libtpu 0.0.42.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.spmd.memory.buffers import Buffer
+from meshwright.spmd.memory.compilers import Compiler
+from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.kernels import Kernel
+from meshwright.spmd.memory.tiles import tiled_bytes
+
+#: bytes of an element's number
+_NUMBER = 4
+#: rows of the blocks that decompositions go by, and the longest transform that is one product
+_BLOCK, _WHOLE = 128, 128
+#: arrays of real numbers that are alive in a Fourier transform: products of sums (three of them instead of four) take
+#: an operand, the sum and a product, and give two or three; transforms in two stages combine three
+_ONE_STAGE, _TWO_STAGES = 5, 6
+
+
+def workspaces(order: Sequence[Kernel], compiler: Compiler) -> Iterator[Buffer]:
+    """The workspaces of kernels that run in this order."""
+    for step, kernel in enumerate(order):
+        if nbytes := _bytes(kernel, compiler):
+            yield Buffer(kernel.root.avals[0], nbytes, kernel, step, step)
+
+
+def _bytes(kernel: Kernel, compiler: Compiler) -> int:
+    if compiler.workspace:
+        return _of_libraries(kernel, compiler.workspace)
+    if not compiler.tiles:
+        return 0
+    root = kernel.root
+    inside = _inside(root) if root.op != "fft" else _transform(kernel)
+    if not inside:
+        return 0
+    given = sum(tiled_bytes(k.root.avals[0]) for k in kernel.operands if k.root.op != "parameter")
+    return max(inside - given - sum(map(tiled_bytes, root.avals)), 0)
+
+
+def _of_libraries(kernel: Kernel, product: int) -> int:
+    """Of a product by cuBLAS; of a stable sort of several arrays the elements' numbers, which decide between equals.
+
+    They take the place of a result that nothing uses, which XLA removes. (Of one array, they take as much as the model
+    gives too much: XLA writes a number over another type of the same size.)
+    """
+    if any(node.op == "matmul" for node in kernel.members):
+        return product
+    root = kernel.root
+    if root.op != "sort" or len(root.avals) == 1 or not root.attributes.get("is_stable"):
+        return 0
+    used = {0, *(user.root.attributes["index"] for user in kernel.users)}
+    return root.avals[0].size * _NUMBER if len(used) == len(root.avals) else 0
+
+
+def _inside(node: Node) -> int:
+    """Bytes that are alive at the peak of an operation that is written out, operands and results included."""
+    whole = node.operands[0].avals[0] if node.operands else None
+    target = str(node.attributes.get("call_target_name", "")).strip('"')
+    if whole is None or whole.ndim < 1:
+        return 0
+    if node.op == "cholesky":
+        # what is left to do, the factor before and after a block of columns, and this block's
+        return 3 * tiled_bytes(whole) + 2 * _blocks(whole)
+    if node.op == "triangular_solve":
+        # the matrix with its blocks along the diagonal apart, their inverses, and solutions before and after a block
+        return tiled_bytes(whole) + _blocks(whole) + 2 * tiled_bytes(node.avals[0])
+    if target == "Eigh":
+        # Jacobi's rotations go over quarters of the matrix and of its vectors
+        half = (*whole.shape[:-2], -(-whole.shape[-2] // 2), -(-whole.shape[-1] // 2))
+        return 8 * tiled_bytes(whole.update(shape=half))
+    return 0
+
+
+def _transform(kernel: Kernel) -> int:
+    """Bytes that are alive in a Fourier transform, whose dimensions are transformed one after the other."""
+    node = kernel.root
+    longest = max(node.operands[0].avals[0], node.avals[0], key=lambda aval: aval.size)
+    x = longest.update(dtype=dtypes.real_of(longest.dtype))
+    readers = (reader for user in kernel.users for reader in user.members if node in reader.operands)
+    arrays = _TWO_STAGES - all(reader.op == "real" for reader in readers)
+    return max(_along(x, d, arrays) for d in range(x.ndim - len(node.attributes["fft_length"]), x.ndim))
+
+
+def _along(x: ShapedArray, d: int, arrays: int) -> int:
+    """Bytes of so many arrays, where a dimension is transformed in a stage for each of two factors."""
+    n = x.shape[d]
+    factor = min(n & -n, _WHOLE)
+    shape = (*x.shape[:d], *x.shape[d + 1 :], factor, n // factor)
+    return (_ONE_STAGE if factor == n else arrays) * tiled_bytes(x.update(shape=shape))
+
+
+def _blocks(matrices: ShapedArray) -> int:
+    """A block of columns of each matrix."""
+    shape = (*matrices.shape[:-1], min(_BLOCK, matrices.shape[-1]))
+    return tiled_bytes(matrices.update(shape=shape))
