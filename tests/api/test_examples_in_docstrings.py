@@ -23,7 +23,7 @@ MODULES = [
     "experimental.compute_on", "experimental.layout", "experimental.pjit", "interpreters.sharded_jit", "core.caches",
     "core.options", "core.precision", "core.pytree", "core.pytree_classes", "core.pytree_keys", "inspect.debug",
     "inspect.manual_code", "inspect.picture", "ops.special.bessel", "ops.elementwise.chlo",
-    "ops.linalg.cholesky", "ops.linalg.eig",
+    "ops.primitive", "ops.linalg.cholesky", "ops.linalg.eig",
     "ops.linalg.eigh", "ops.linalg.fft", "ops.special.incomplete_beta", "ops.special.incomplete_gamma",
     "ops.linalg.lu", "ops.linalg.qr", "ops.linalg.svd", "ops.linalg.triangular_solve", "ops.linalg.tridiagonal",
     "monitoring", "runtime.devices", "runtime.pjrt.exchange", "sharding.mesh",

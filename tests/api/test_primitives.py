@@ -1,11 +1,13 @@
 """Primitives with tables of rules: one source for JAX and for us, what a mesh makes of them, and what is refused."""
 
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+from jaxlib.mlir.dialects import stablehlo as hlo
 
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -331,13 +333,11 @@ def test_a_primitive_is_partitioned_as_what_it_means(program, specs):
 
 
 def test_a_rule_of_mlir_is_partitioned_too():
-    (p,) = (scope := {}) or [Primitive("squares")]
+    p = mw.core.Primitive("squares")
     p.def_abstract_eval(lambda x: ShapedArray(x.shape[1:], x.dtype))
-    exec(re.sub(r"\bjax\b", "meshwright", IMPORTS), scope)
 
     def rule(ctx, x):
-        total = mlir.lower_fun(lambda x: (x * x).sum(0), multiple_results=False)(ctx, x)
-        return scope["hlo"].NegOp(*total)
+        return hlo.NegOp(*mlir.lower_fun(lambda x: (x * x).sum(0), multiple_results=False)(ctx, x))
 
     mlir.register_lowering(p, rule)
     part = mw.jit(p.bind, in_shardings=on("x")).lower(X).partition()
@@ -488,6 +488,71 @@ def test_batching_of_operands_without_a_common_place_is_refused(refuses):
     batching.defbroadcasting(p)
     with refuses(errors.RuleError, "joined: operands of ranks 2, 1", "primitive_batchers"):
         mw.jit(mw.vmap(p.bind))(mnp.ones((2, 3, 4)), mnp.ones((2, 4)))
+
+
+def test_functions_that_rules_of_mlir_call_are_kept_as_they_are():
+    def calls(f):
+        p = bare(typed=lambda x: ShapedArray(x.shape, x.dtype))
+        mlir.register_lowering(p, lambda ctx, x: mlir.lower_fun(f, multiple_results=False)(ctx, x))
+        return p.bind
+
+    def drawn(x):
+        return x + mw.random.normal(mw.random.key(3), x.shape)
+
+    np.testing.assert_array_equal(mw.jit(calls(drawn))(X), mw.jit(drawn)(X))
+    called = calls(lambda x: mw.pure_callback(lambda v: 2 * v, x, x))
+    np.testing.assert_array_equal(mw.jit(called)(X), 2 * X)
+    region = mw.shard_map(lambda x: lax.psum(x, "x"), mesh=MESH, in_specs=P("x"), out_specs=P())
+    np.testing.assert_allclose(mw.jit(calls(lambda x: x + region(x)[0, 0]))(X), X + X[::2, 0].sum(), rtol=1e-6)
+    inside = mw.shard_map(calls(lambda x: lax.psum(x, "x")), mesh=MESH, in_specs=P("x"), out_specs=P("x"))
+    np.testing.assert_allclose(mw.jit(inside)(X), np.tile(X.reshape(4, 2, 4).sum(0), (4, 1)), rtol=1e-6)
+
+
+def test_keys_effects_and_primitives_without_operands():
+    drawn = bare(
+        "drawn", typed=lambda key: ShapedArray((3,), np.dtype("float32")), f=lambda k: mw.random.normal(k, (3,))
+    )
+    key = mw.random.key(1)
+    for f in (drawn.bind, mw.jit(drawn.bind)):
+        np.testing.assert_array_equal(f(key), mw.random.normal(key, (3,)))
+    told = []
+    telling = bare("telling", f=lambda x: (mw.debug.callback(told.append, x), x + 1)[1])
+    assert mw.jit(telling.bind)(1.0) == telling.bind(1.0) == 2
+    mw.effects_barrier()
+    assert told == [1.0, 1.0]
+    filled = bare("filled", typed=lambda *, n: ShapedArray((n,), np.dtype("float32")), f=lambda *, n: mnp.ones(n))
+    f = lambda x: (x * filled.bind(n=2)).sum()  # noqa: E731
+    assert f(mnp.ones(2)) == 2 and mw.jit(mw.vmap(mw.grad(f)))(mnp.zeros((1, 2))).tolist() == [[1, 1]]
+
+
+def test_values_over_explicit_axes_are_typed_by_what_the_primitive_means():
+    mesh = mw.make_mesh((4,), ("x",), axis_types=(mw.sharding.AxisType.Explicit,))
+    with mw.set_mesh(mesh):
+        x = mw.device_put(X, mw.NamedSharding(mesh, P("x", None)))
+        out = mw.jit(lambda x: DOT.bind(x, W, scale=2.0))(x)
+        assert str(mw.typeof(out)) == str(mw.typeof(DOT.bind(x, W, scale=2.0))) == "f32[8@x,3]"
+    np.testing.assert_allclose(out, scaled_dot(X, W, scale=2.0), rtol=1e-6)
+
+
+def test_integers_have_no_tangents():
+    counted = Primitive("counted")
+    counted.multiple_results = True
+    counted.def_abstract_eval(lambda x, n: [x, n])
+    mlir.register_lowering(counted, mlir.lower_fun(lambda x, n: [x * n, n + 1]))
+    zeros = []
+
+    def jvp(primals, tangents):
+        (x, n), (t, zero) = primals, tangents
+        zeros.append(type(zero) is ad.Zero)
+        out, m = counted.bind(x, n)
+        return [out, m], [counted.bind(t, n)[0], ad.Zero(m.aval.to_tangent_aval())]
+
+    ad.primitive_jvps[counted] = jvp
+    ad.primitive_transposes[counted] = lambda cts, x, n: [counted.bind(cts[0], n)[0], None]
+    f = lambda x, n: counted.bind(counted.bind(x, n)[0], n + 1)[0]  # noqa: E731
+    for run in (f, mw.jit(f)):
+        assert mw.grad(run)(3.0, 2) == 6 and mw.jvp(partial(run, n=2), (3.0,), (1.0,))[1] == 6
+    assert zeros and all(zeros)
 
 
 def test_a_derivative_that_the_rule_says_is_zero():

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.core.dtypes import short_name
+from meshwright.core.dtypes import float0, is_inexact, short_name
 from meshwright.core.key_types import is_key
 from meshwright.core.memory_space import Space
 from meshwright.core.slots import Slot
@@ -142,6 +142,12 @@ class ShapedArray:
     def cotangent(self) -> ShapedArray:
         """The type of cotangents, in which unreduced and reduced axes are swapped."""
         return self if self.explicit is None else self.update(explicit=self.explicit.cotangent())
+
+    def to_tangent_aval(self) -> ShapedArray:
+        """The type of tangents."""
+        return self if is_inexact(self.dtype) else self.update(dtype=float0)
+
+    to_ct_aval = to_cotangent_aval = cotangent
 
     def strong(self) -> ShapedArray:
         """This aval without weak type."""

@@ -73,7 +73,7 @@ def register_lowering(
     writes operations of StableHLO and returns their values.
 
     Args:
-      platform: where it means that; None: on all platforms for which nothing else is registered.
+      platform: the ``config.platform`` with which it means that; None: with all for which nothing else is registered.
       inline, cacheable: change nothing.
 
     Raises:

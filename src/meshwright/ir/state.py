@@ -59,6 +59,17 @@ def extend_axis_env(axes: Mapping[str, int], checked: bool = False) -> Iterator[
         STATE.axis_env, STATE.checked = old
 
 
+@contextmanager
+def outside() -> Iterator[None]:
+    """No named axes are in scope, and types track none: for what is a program by itself."""
+    old = STATE.axis_env, STATE.checked
+    STATE.axis_env, STATE.checked = {}, NOWHERE
+    try:
+        yield
+    finally:
+        STATE.axis_env, STATE.checked = old
+
+
 def scope() -> tuple[Any, ...]:
     """A cache key for what is traced with the axes now in scope."""
     return tuple(STATE.axis_env.items()), STATE.checked, STATE.nest

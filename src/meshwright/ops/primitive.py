@@ -13,15 +13,16 @@ from typing import Any, NoReturn, Protocol
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
-from meshwright.core.dtypes import canonical, is_inexact
+from meshwright.core.dtypes import is_inexact
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentTypeError, RuleError
+from meshwright.ir.explicit import is_explicit
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
 from meshwright.ir.op import BatchAxis, BatchedResults, Cotangents, Dual, Linear, Op, Tangent, Zero
 from meshwright.ir.rewrite import in_jaxprs, replaced
 from meshwright.ir.state import scope, set_trace
-from meshwright.ir.tracing import EVAL, eval_jaxpr, infer_cached, trace_to_jaxpr, typeof
+from meshwright.ir.tracing import EVAL, eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.varying import cast
 from meshwright.ops.control.call import Jit
 from meshwright.ops.elementwise.conversion import convert
@@ -127,6 +128,7 @@ class PrimitiveCall(Op):
     #: parameters may be jaxprs, and rules change: nothing is remembered by the op
     holds_jaxprs = True
     in_python = True
+    takes_keys = True
 
     @property
     def name(self) -> str:
@@ -163,18 +165,15 @@ class PrimitiveCall(Op):
                     f"{self.name}: parameter {name} is {value!r}, which is not hashable; pass a tuple or number instead"
                 ) from None
         outs = self._listed(self.primitive.abstract_eval(*avals, **self.params), "abstract evaluation rule")
-        typed = tuple(map(self._typed, outs))
-        return typed if self.multiple_results else typed[0]
+        if not all(isinstance(a, ShapedArray) for a in outs):
+            raise RuleError(f"{self.name}: its abstract evaluation rule gives {outs[0]!r}, expected a ShapedArray")
+        return tuple(outs) if self.multiple_results else outs[0]
 
-    def _typed(self, out: Any) -> ShapedArray:
-        if isinstance(out, ShapedArray):
-            return out
-        if not hasattr(out, "shape") or not hasattr(out, "dtype"):
-            raise RuleError(
-                f"{self.name}: its abstract evaluation rule gives {out!r}, expected a ShapedArray"
-                f"{'' if self.multiple_results else ' (or multiple_results set)'}"
-            )
-        return ShapedArray(tuple(out.shape), canonical(out.dtype))
+    def typed(self, *avals: ShapedArray) -> Any:
+        if not is_explicit(avals):
+            return super().typed(*avals)
+        outs = self.expansion(avals).out_avals  # which says how results are split
+        return tuple(outs) if self.multiple_results else outs[0]
 
     def perform(self, *operands: Any) -> Any:
         with set_trace(EVAL):
@@ -189,8 +188,7 @@ class PrimitiveCall(Op):
         outs, given = rule(primals, tangents, **self.params)
         listed = self._listed(outs, "jvp rule")
         touts = self._listed(given, "jvp rule", len(listed))
-        for y, t in zip(listed, touts):
-            self._same(t, typeof(y), "jvp rule", "tangent")
+        touts = [self._fitting(t, typeof(y), "jvp rule", "tangent") for y, t in zip(listed, touts)]
         if all(isinstance(t, Zero) for t in touts):  # the rule's word, which other ops may not give
             touts = [materialize(t) if is_inexact(t.aval.dtype) else t for t in touts]
         return (listed, touts) if self.multiple_results else (listed[0], touts[0])
@@ -204,16 +202,19 @@ class PrimitiveCall(Op):
                 f"{self.name}: its transpose rule is to give {counted(len(args), 'cotangent')}, one for each operand "
                 f"(None for those that are not linear), not {results!r}"
             )
-        linear = [isinstance(x, Linear) for x in args]
-        for x, ct, lin in zip(args, results, linear):
-            if lin and ct is not None:
-                self._same(ct, x.aval, "transpose rule", "cotangent")
-        return [(Zero(x.aval) if ct is None else ct) if lin else None for x, ct, lin in zip(args, results, linear)]
+        return [
+            self._fitting(ct, x.aval, "transpose rule", "cotangent") if isinstance(x, Linear) else None
+            for x, ct in zip(args, results)
+        ]
 
-    def _same(self, x: Any, aval: ShapedArray, rule: str, what: str) -> None:
-        same = isinstance(x, Zero) or typeof(x).shape == aval.shape
-        if not same or (is_inexact(aval.dtype) and typeof(x).dtype != aval.dtype):
-            raise RuleError(f"{self.name}: its {rule} gives a {what} of type {typeof(x)} for a value of type {aval}")
+    def _fitting(self, x: Any, aval: ShapedArray, rule: str, what: str) -> Any:
+        """A tangent or cotangent that a rule gives for a value of type ``aval``; None is zero."""
+        if x is None or isinstance(x, Zero):
+            return Zero(aval)
+        got = typeof(x)
+        if got.shape != aval.shape or (is_inexact(aval.dtype) and got.dtype != aval.dtype):
+            raise RuleError(f"{self.name}: its {rule} gives a {what} of type {got} for a value of type {aval}")
+        return x
 
     def batch(self, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
         if (on_axis := AXIS_BATCHERS.get(self.primitive)) is not None:
@@ -250,8 +251,8 @@ class PrimitiveCall(Op):
                 f"with mlir.register_lowering(p, mlir.lower_fun(f, multiple_results={self.multiple_results})), where f "
                 "is written with meshwright.numpy and lax, or, outside of compiled programs, use p.def_impl(f)"
             )
-        inferred = infer_cached(self, tuple(avals))
-        wanted = list(inferred) if self.multiple_results else [inferred]
+        declared = super().typed(*(a.update(explicit=None) for a in avals))
+        wanted = list(declared) if self.multiple_results else [declared]
 
         def results(*operands: Any) -> list[Any]:
             outs = list(lowering.expand(self, operands, wanted))

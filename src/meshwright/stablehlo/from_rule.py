@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,19 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
 from meshwright.core.dtypes import as_dtype, canonical
 from meshwright.errors import ImportProgramError, RuleError
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
+from meshwright.ir.rewrite import replaced_in_all
+from meshwright.ir.state import outside
 from meshwright.ir.tracing import trace_to_jaxpr
+from meshwright.ops.control.call import Jit
 from meshwright.stablehlo.context import constant_attribute, context, element_type, tensor_type
-from meshwright.stablehlo.emit import LoweringOptions, ModuleBuilder
 from meshwright.stablehlo.sources import read_module
+
+#: the custom calls of functions of arrays
+_FUNCTION = "meshwright.function."
 
 
 def aval_to_ir_type(*ctx_and_aval: Any) -> ir.Type:
@@ -41,34 +48,41 @@ def ir_constant(val: Any, *, const_lowering: None = None, aval: ShapedArray | No
 class LoweringRuleContext:
     """What a rule is told: the ``primitive``, the types of its operands and results, and the ``platforms``."""
 
-    def __init__(self, builder: ModuleBuilder, primitive: Any, ins: Sequence[ShapedArray], outs: Any) -> None:
-        self._builder = builder
+    def __init__(self, primitive: Any, ins: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> None:
         self.primitive = primitive
         self.avals_in, self.avals_out = ins, outs
-        self.platforms = (builder.platform,)
+        self.platforms = (config.platform,)
         self.module_context = self
-
-    @property
-    def module(self) -> ir.Module:
-        """The module that the rule writes to."""
-        return self._builder.module
-
-    @property
-    def context(self) -> ir.Context:
-        """The context of its types and attributes."""
-        return context()
+        self.context = context()
+        #: what the rule calls, by the numbers in the names of its calls
+        self.functions: list[ClosedJaxpr] = []
 
     def replace(self, **changes: Any) -> LoweringRuleContext:
         """A copy with other members."""
-        new = LoweringRuleContext(self._builder, self.primitive, self.avals_in, self.avals_out)
+        new = copy(self)
         vars(new).update(changes)
         return new
 
     def call(self, fun: Callable[..., list[Any]], values: Sequence[ir.Value], params: Mapping[str, Any]) -> list[Any]:
         """The results of a function of arrays of the types ``avals_in``, called with values of MLIR."""
-        jaxpr = trace_to_jaxpr(lambda *args: fun(*args, **params), self.avals_in, getattr(fun, "__name__", "fun"))
-        self._builder.ip = ir.InsertionPoint.current
-        return self._builder.call(jaxpr.jaxpr.debug_name, jaxpr, values)
+        jaxpr = trace_to_jaxpr(lambda *args: fun(*args, **params), self.avals_in, f"{self.primitive}")
+        self.functions.append(jaxpr)
+        name = ir.StringAttr.get(f"{_FUNCTION}{len(self.functions) - 1}")
+        types = [tensor_type(a) for a in jaxpr.out_avals]
+        attributes = {"call_target_name": name}
+        return list(ir.Operation.create("stablehlo.custom_call", types, list(values), attributes).results)
+
+    def with_functions(self, jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+        """What has been read, with calls of the functions in the place of custom calls."""
+
+        def rule(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
+            prefix, found, number = eqn.op.unknown_call.strip('"').partition(_FUNCTION)
+            if prefix or not found:
+                return ()
+            called = self.functions[int(number)]
+            return [eqn.replace(op=Jit(called.jaxpr.debug_name, called))]
+
+        return replaced_in_all(jaxpr, lambda _: rule) if self.functions else jaxpr
 
 
 def jaxpr_of_rule(
@@ -83,14 +97,14 @@ def jaxpr_of_rule(
     Raises:
       RuleError: what it writes is not well-formed, or returns something else than values.
     """
-    builder = ModuleBuilder(LoweringOptions())
+    ctx = LoweringRuleContext(primitive, ins, outs)
     with context(), ir.Location.unknown():
-        module = builder.module = ir.Module.create()
+        module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             types = [tensor_type(a) for a in ins], [tensor_type(a) for a in outs]
             block = func_dialect.FuncOp("main", types).add_entry_block()
         with ir.InsertionPoint(block):
-            results = rule(LoweringRuleContext(builder, primitive, ins, outs), *block.arguments, **params)
+            results = rule(ctx, *block.arguments, **params)
             values = list(_values(results))
             if not all(isinstance(v, ir.Value) for v in values):
                 raise RuleError(
@@ -100,20 +114,21 @@ def jaxpr_of_rule(
             func_dialect.ReturnOp(values)
         try:
             module.operation.verify()
-            program = read_module(module, f"<lowering of {primitive}>")
+            with outside():
+                program = read_module(module, f"<lowering of {primitive}>")
         except (ir.MLIRError, ImportProgramError) as error:
             raise RuleError(f"{primitive}: what its lowering rule writes cannot be used: {error}") from None
-        if program.is_stacked:
-            raise RuleError(
-                f"{primitive}: its lowering rule writes collectives, over axes that are not known; use lax.psum and "
-                "others in mlir.lower_fun"
-            )
-        return program.jaxpr
+    if program.is_stacked:
+        raise RuleError(
+            f"{primitive}: its lowering rule writes collectives, over axes that are not known; use lax.psum and "
+            "others in mlir.lower_fun"
+        )
+    return ctx.with_functions(program.jaxpr)
 
 
 def _values(results: Any) -> Any:
     """A rule may return values, operations with results, and sequences of these."""
-    if isinstance(results, (list, tuple)):
+    if isinstance(results, (list, tuple, ir.OpResultList)):
         for each in results:
             yield from _values(each)
     elif isinstance(results, (ir.OpView, ir.Operation)):
