@@ -51,14 +51,16 @@ def _convert_invariants(body: Graph) -> None:
 
 def halve_stacks(graph: Graph) -> None:
     """Let loops stack in bfloat16 what only products read later, in place: the conversion moves into the loop."""
+    nodes = [node for node in graph.post_order() if node.regions]
+    loops = [node for node in nodes if node.op == "while"]
+    for region in (region for node in nodes for region in node.regions):
+        halve_stacks(region)
+    if not loops:
+        return
     users = _users(graph)
     rounded = _rounded(graph, users)
     kept = {*graph.results, *graph.effects}
-    for node in graph.post_order():
-        for region in node.regions:
-            halve_stacks(region)
-        if node.op != "while":
-            continue
+    for node in loops:
         taken = [user for user in users[node] if user.op == "get"]
         for i in _stacked(node):
             values = [user for user in taken if user.attributes["index"] == i]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.kernels import Kernel
 from meshwright.spmd.memory.layouts import is_batched, laid_out, matrix_tiles
+from meshwright.spmd.memory.priority import is_product
 from meshwright.spmd.memory.stacks import used_in_parts
 from meshwright.spmd.memory.tiles import alike, convolution_bytes, stacked_bytes, tiled, tiled_bytes
 
@@ -35,10 +37,17 @@ def _bytes(buffer: Buffer, convolved: set[tuple[int, ...]]) -> int:
         return convolution_bytes(buffer.aval)
     if _cut(buffer):
         return alike(buffer.aval, buffer.kernel.root.operands[0].avals[0])
-    matrices = next((n.avals[0] for n in buffer.kernel.members if is_batched(n)), None)
+    matrices = _matrices(buffer.kernel)
     if matrices is not None and matrices.size == buffer.aval.size:
         return tiled(matrices.update(dtype=buffer.aval.dtype), *matrix_tiles(matrices))
     return tiled_bytes(buffer.aval.update(shape=_shape(buffer)))
+
+
+def _matrices(kernel: Kernel) -> ShapedArray | None:
+    """The pairs' products, where a kernel multiplies pairs of matrices."""
+    if not is_product(kernel):
+        return None
+    return next((node.avals[0] for node in kernel.members if is_batched(node)), None)
 
 
 def _cut(buffer: Buffer) -> bool:

@@ -72,7 +72,7 @@ def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
     uses = [(u, profile(u)) for u in users]
     if any(inside.emitted * p.times[producer.root] + p.emitted > _EMITTED for _, p in uses):
         return 0.0
-    if compiler.into_products and _is_expensive(producer):
+    if compiler.into_products and inside.expensive:
         if any(p.shares[producer.root] > 1 and not is_product(u) for u, p in uses):
             return 0.0  # what is expensive is not computed again for each element that it is repeated to
     unfused = size + sum(_read(producer, s) for s in producer.inputs) + sum(_read(u, producer) for u in users)
@@ -97,6 +97,8 @@ class Profile:
     emitted: int
     shares: dict[Node, float]
     times: dict[Node, int]
+    #: whether anything that it computes is
+    expensive: bool
 
 
 def profile(kernel: Kernel) -> Profile:
@@ -127,7 +129,8 @@ def _profiled(kernel: Kernel) -> Profile:
             places.setdefault(operand, {})[operand] = None
             shares[operand] = shares.get(operand, 0.0) + share * _share(node, operand)
             times[operand] = times.get(operand, 0) + count
-    return Profile(work, emitted, *read)
+    expensive = any(node.expensive and node.op not in _READS for node in kernel.members)
+    return Profile(work, emitted, *read, expensive)
 
 
 def _share(node: Node, operand: Node) -> float:
@@ -143,10 +146,6 @@ def _reads_one(producer: Kernel) -> bool:
     if producer.root.op in _PARTS and len(producer.members) == 1:
         return True
     return sum(_given_bytes(s.root) for s in producer.inputs) <= 1.5 * size
-
-
-def _is_expensive(kernel: Kernel) -> bool:
-    return any(node.expensive and node.op not in _READS for node in kernel.members)
 
 
 def _given_bytes(node: Node) -> int:

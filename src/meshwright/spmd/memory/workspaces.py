@@ -15,6 +15,7 @@ from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel
+from meshwright.spmd.memory.priority import is_product
 from meshwright.spmd.memory.tiles import tiled_bytes
 
 #: bytes of an element's number
@@ -52,9 +53,9 @@ def _of_libraries(kernel: Kernel, product: int) -> int:
     They take the place of a result that nothing uses, which XLA removes. (Of one array, they take as much as the model
     gives too much: XLA writes a number over another type of the same size.)
     """
-    if any(node.op == "matmul" for node in kernel.members):
-        return product
     root = kernel.root
+    if is_product(kernel) and any(node.op == "matmul" for node in kernel.members):
+        return product
     if root.op != "sort" or len(root.avals) == 1 or not root.attributes.get("is_stable"):
         return 0
     used = {0, *(user.root.attributes["index"] for user in kernel.users)}
