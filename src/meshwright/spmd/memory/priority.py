@@ -72,8 +72,8 @@ def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
     uses = [(u, profile(u)) for u in users]
     if any(inside.emitted * p.times[producer.root] + p.emitted > _EMITTED for _, p in uses):
         return 0.0
-    if compiler.into_products and inside.expensive:
-        if any(p.shares[producer.root] > 1 and not is_product(u) for u, p in uses):
+    if compiler.into_products and any(p.shares[producer.root] > 1 and not is_product(u) for u, p in uses):
+        if any(node.expensive and node.op not in _READS for node in producer.members):
             return 0.0  # what is expensive is not computed again for each element that it is repeated to
     unfused = size + sum(_read(producer, s) for s in producer.inputs) + sum(_read(u, producer) for u in users)
     fused = sum(_read(u, s) for u in users for s in producer.inputs if s not in u.inputs)
@@ -97,8 +97,6 @@ class Profile:
     emitted: int
     shares: dict[Node, float]
     times: dict[Node, int]
-    #: whether anything that it computes is
-    expensive: bool
 
 
 def profile(kernel: Kernel) -> Profile:
@@ -129,8 +127,7 @@ def _profiled(kernel: Kernel) -> Profile:
             places.setdefault(operand, {})[operand] = None
             shares[operand] = shares.get(operand, 0.0) + share * _share(node, operand)
             times[operand] = times.get(operand, 0) + count
-    expensive = any(node.expensive and node.op not in _READS for node in kernel.members)
-    return Profile(work, emitted, *read, expensive)
+    return Profile(work, emitted, *read)
 
 
 def _share(node: Node, operand: Node) -> float:
