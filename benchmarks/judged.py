@@ -6,9 +6,9 @@ compiled modules: estimated cycles of kernels (XLA estimates none for GPUs), ope
 sent, and bytes of collectives that do not overlap with anything.
 
 Needs ``meshwright[tpu,cuda]``, each for its own target, but no hardware. The table is written to ``docs/targets.md``.
-Figures are kept in ``docs/judged.json``, ours with a digest of the module: what has been compiled once is not compiled
-again (remove an entry to measure it anew). ``MESHWRIGHT_ONLY`` restricts compilation to programs or targets that
-contain one of its words, and leaves the page unchanged.
+Figures are kept in ``docs/judged.json``, ours with a digest of the module, XLA's with one of the program: what has been
+compiled once is not compiled again (remove an entry to measure it anew). ``MESHWRIGHT_ONLY`` restricts compilation to
+programs or targets that contain one of its words, and leaves the page unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import meshwright as mw
 from benchmarks import mlp, optima
 from benchmarks.common import console, ratio
-from benchmarks.targets import DOCS, MODELS, Subject, emitted, model
+from benchmarks.targets import DOCS, MODELS, Subject, emitted, lowered_subject, model
 from meshwright.errors import CompileError, MissingExtraError
 from meshwright.runtime.pjrt.plugins import compiler
 from meshwright.spmd.report import human_bytes
@@ -42,17 +42,13 @@ TARGETS = ("v5e:2x4", "h100:8")
 #: the functions that build the programs, by name
 MADE = {
     **{name: lambda name=name: model(name) for name in MODELS},
-    "MLP step": lambda: _of(mlp.lowered(mlp.SIZES[-1])),
-    "fused gate-up": lambda: _of(optima.fused(4096, 1024, 4096)),
+    "MLP step": lambda: lowered_subject(mlp.lowered(mlp.SIZES[-1])),
+    "fused gate-up": lambda: lowered_subject(optima.fused(4096, 1024, 4096)),
 }
 #: figures that are judged, and figures that are only reported
 JUDGED, TOLD = ("cycles", "flops", "peak"), ("sent", "exposed")
 
 Figures = dict[str, Any]
-
-
-def _of(lowered: Any) -> Subject:
-    return Subject(lowered.partition(), lambda: module_bytecode(lowered.compiler_ir()))
 
 
 @cache
@@ -147,8 +143,8 @@ def main() -> None:
         try:
             if found.get("module") != (module := subject(name).digest(where)):
                 found.update(module=module, ours=measured(name, where, ours=True))
-            if "xla" not in found:
-                found["xla"] = measured(name, where, ours=False)
+            if found.get("program") != (program := subject(name).program):
+                found.update(program=program, xla=measured(name, where, ours=False))
         except MissingExtraError as error:
             missing[where] = error
             console.print(f"{where}: {error}", markup=False)

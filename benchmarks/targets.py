@@ -1,9 +1,9 @@
 """Programs compiled for TPU pods and GPU nodes: predictions against XLA's results.
 
-Writes ``docs/targets.md``. XLA's figures are kept in ``docs/targets.json``, with a digest of the module: what has been
-compiled once is not compiled again (remove an entry to measure it anew). Needs ``meshwright[tpu,cuda]``; a target
-without its compiler keeps its figures. ``MESHWRIGHT_ONLY`` restricts it to programs or targets that contain one of its
-words.
+Writes ``docs/targets.md``. XLA's figures are kept in ``docs/targets.json``, with digests of our module and of the
+program: what has been compiled once is not compiled again (remove an entry to measure it anew). Needs
+``meshwright[tpu,cuda]``; a target without its compiler keeps its figures. ``MESHWRIGHT_ONLY`` restricts it to programs
+or targets that contain one of its words.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +48,26 @@ MODELS = ("bert_fwd", "resnet_fwd", "vit_train", "gpt2_train", "clip_train")
 
 @dataclass(frozen=True)
 class Subject:
-    """A program: our partition of it for a target, and the module for XLA's own partitioner."""
+    """A program: our partition of it for a target, and the module for XLA's own partitioner, also as text."""
 
     part: Any
     whole: Callable[[], bytes]
+    text: Callable[[], str]
     #: the shardings of results are not given
     is_free: bool = False
 
     def digest(self, where: str) -> str:
-        """The digest of our module for a target, to which figures belong."""
-        return hashlib.sha256(module_text(emitted(self.part, mw.target(where).platform)).encode()).hexdigest()[:16]
+        """The digest of our module for a target, to which figures of our partition belong."""
+        return _digest(module_text(emitted(self.part, mw.target(where).platform)))
+
+    @cached_property
+    def program(self) -> str:
+        """The digest of the whole program, to which figures of XLA's partition belong."""
+        return _digest(self.text())
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache
@@ -81,12 +91,12 @@ def gpt(devices: int) -> Subject:
         out_shardings=(None, weights, weights, weights),
         donate_argnums=(0, 1, 2),
     )
-    return _lowered(step.lower(params, params, params, tokens, tokens, mw.ShapeDtypeStruct((), np.float32)))
+    return lowered_subject(step.lower(params, params, params, tokens, tokens, mw.ShapeDtypeStruct((), np.float32)))
 
 
 def llama(devices: int) -> Subject:
     """Loss and gradients of one layer like LLaMA's, for 8 × 2048 tokens."""
-    return _lowered(llama_step(mw.AbstractMesh((devices // 4, 4), ("data", "model")), 1, 8))
+    return lowered_subject(llama_step(mw.AbstractMesh((devices // 4, 4), ("data", "model")), 1, 8))
 
 
 def llama_step(mesh: mw.AbstractMesh, layers: int, batch: int) -> Any:
@@ -132,14 +142,16 @@ def _rotated(x: Any) -> Any:
     return mnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
-def _lowered(lowered: Any) -> Subject:
-    return Subject(lowered.partition(), lambda: module_bytecode(lowered.compiler_ir()))
+def lowered_subject(lowered: Any) -> Subject:
+    """A program that was traced here."""
+    module = lowered.compiler_ir
+    return Subject(lowered.partition(), lambda: module_bytecode(module()), lambda: module_text(module()))
 
 
 def model(name: str) -> Subject:
     """A training step or forward pass of a ``transformers`` model, lowered by JAX for 8 devices."""
     file = FOLDER / f"{name}.mlir"
-    return Subject(mw.load(file).partition(), file.read_bytes, is_free=name.endswith("_fwd"))
+    return Subject(mw.load(file).partition(), file.read_bytes, file.read_text, is_free=name.endswith("_fwd"))
 
 
 @cache
@@ -226,12 +238,14 @@ def main() -> None:
     kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     for name, where in cases():
         start, found = time.perf_counter(), kept.get(f"{name} {where}", {})
-        module = subject(name, mw.target(where).size).digest(where)
-        if found.get("module") == module:
+        made = subject(name, mw.target(where).size)
+        module, program = made.digest(where), made.program
+        if found.get("module") == module and found.get("program") == program:
             continue
         try:
-            whole = found["xla_cycles"] if "xla_cycles" in found else xla_cycles(name, where)
-            kept[f"{name} {where}"] = {"module": module, "xla_cycles": whole, **measured(name, where)}
+            whole = found["xla_cycles"] if found.get("program") == program else xla_cycles(name, where)
+            of = {"module": module, "program": program, "xla_cycles": whole}
+            kept[f"{name} {where}"] = of | measured(name, where)
         except (MissingExtraError, CompileError) as error:
             print(f"{name} for {where}: {error}", flush=True)
             continue
