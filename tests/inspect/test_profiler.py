@@ -30,6 +30,9 @@ def recorded(tmp_path_factory):
     alone = mw.jit(lambda v: mnp.cumsum(v * 3))
     v = np.ones(4096, np.float32)
     step(x, w), alone(v)
+    #: programs of the same name with ops of the same names, for one device and for eight
+    others = [mw.jit(lambda x, w: mnp.cos(x @ w) / 2), mw.jit(lambda v: mnp.cumsum(v * 5), out_shardings=w.sharding)]
+    others[0](np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)), others[1](np.ones((64, 64), np.float32))
     folder = tmp_path_factory.mktemp("profile")
     with profiler.trace(folder, create_perfetto_trace=True):
         for number in range(3000):
@@ -37,6 +40,7 @@ def recorded(tmp_path_factory):
                 x = step(x, w)
         profiler.annotate_function(lambda: alone(v), name="on one device")().block_until_ready()
         x.block_until_ready()
+    del others
     return folder
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from meshwright.core.weak import WeakKeys
+from meshwright.runtime.pjrt.profiling import numbered
 
 #: all live programs
 PROGRAMS: WeakKeys[Any, None] = WeakKeys()
@@ -46,19 +47,29 @@ def ops_of(text: str) -> dict[str, dict[str, str]]:
 
 
 def described(modules: Iterable[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The ops of live programs with these names, as :func:`ops_of`.
+    """The ops of live programs with these names and numbers (:func:`.pjrt.profiling.numbered`), as :func:`ops_of`.
 
-    Each also has the number of virtual ``devices`` whose results it computes. If several programs of one name have the
-    op, only the fields on which they agree are filled in.
+    Each also has the number of virtual ``devices`` whose results it computes. Where no live program has the number, all
+    those of the name are taken, and if several have an op, only the fields on which they agree are filled in.
     """
-    names = set(modules)
-    by_module: dict[str, dict[str, dict[str, Any]]] = {}
+    live: dict[str, list[Any]] = {}
     for program in [p for p in PROGRAMS if p.loaded is not None]:
-        module = program.loaded.hlo_modules()[0]
-        if module.name in names:
-            devices = max((s.num_devices for s in program.out_shardings), default=1) if program.is_virtual else 1
-            ops = by_module.setdefault(module.name, {})
-            for op, description in ops_of(module.to_string()).items():
-                known = ops.setdefault(op, {**description, "devices": devices})
-                ops[op] = {k: v if {**description, "devices": devices}[k] == v else "" for k, v in known.items()}
-    return by_module
+        live.setdefault(program.loaded.hlo_modules()[0].name, []).append(program)
+    found = {}
+    for module in set(modules):
+        candidates = live.get(module.rpartition("(")[0] or module, [])
+        exact = [p for p in candidates if numbered(p.loaded.hlo_modules()[0]) == module]
+        if chosen := exact or candidates:
+            found[module] = _agreed(chosen)
+    return found
+
+
+def _agreed(programs: Iterable[Any]) -> dict[str, dict[str, Any]]:
+    """What programs agree on of their ops."""
+    agreed: dict[str, dict[str, Any]] = {}
+    for program in programs:
+        devices = max((s.num_devices for s in program.out_shardings), default=1) if program.is_virtual else 1
+        for op, description in ops_of(program.loaded.hlo_modules()[0].to_string()).items():
+            new = {**description, "devices": devices}
+            agreed[op] = {k: v if new[k] == v else "" for k, v in agreed.get(op, new).items()}
+    return agreed
