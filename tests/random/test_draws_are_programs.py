@@ -10,7 +10,7 @@ import pytest
 
 import meshwright as mw
 import meshwright.random as mr
-from meshwright import errors
+from meshwright import NamedSharding, PartitionSpec, errors
 from meshwright.core.config import config
 from meshwright.random import drawing
 from meshwright.runtime import eager
@@ -94,6 +94,41 @@ def test_a_repeated_draw_runs_one_program(name: str, monkeypatch: pytest.MonkeyP
     DRAWS[name](mr, key)
     after = drawing._program.cache_info()
     assert after.misses == before.misses and after.hits > before.hits and not evaluated
+
+
+@pytest.mark.parametrize("name", ["categorical", "choice", "gamma", "normal", "permutation", "randint", "split"])
+def test_keys_on_a_mesh_draw_in_one_program_too(name: str) -> None:
+    want, mesh = np.asarray(DRAWS[name](mr, mr.key(7))), mw.make_mesh((4, 2), ("x", "y"))
+    key = mw.device_put(mr.key(7), NamedSharding(mesh, PartitionSpec()))
+    placed = DRAWS[name](mr, key)
+    with mw.set_mesh(mesh):
+        both = DRAWS[name](mr, key)
+    assert placed.sharding.mesh == both.sharding.mesh == mesh and placed.committed
+    for ours in (placed, both):
+        np.testing.assert_allclose(ours, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ball", "beta", "fold_in", "permutation", "randint"])
+def test_batches_of_split_keys_draw_what_each_draws(name: str) -> None:
+    """Not refused, as were keys that were made of words on a mesh: their shardings had an entry for the words."""
+    keys, mesh = mr.split(mr.key(7), 8), mw.make_mesh((4, 2), ("x", "y"))
+    placed = mw.device_put(keys, NamedSharding(mesh, PartitionSpec("x")))
+    draws = mw.vmap(lambda k: DRAWS[name](mr, k))
+    np.testing.assert_allclose(draws(placed), draws(keys), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("name", ["beta", "chisquare", "dirichlet", "gamma", "loggamma", "t"])
+def test_gamma_variates_of_other_generators_are_those_of_jax(name: str, impl: str) -> None:
+    ours, theirs = DRAWS[name](mr, mr.key(7, impl=impl)), DRAWS[name](jax.random, jax.random.key(7, impl=impl))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_gamma_variates_of_other_generators_have_slopes() -> None:
+    def slope(m, r):  # type: ignore[no-untyped-def]
+        return m.grad(lambda a: r.gamma(r.key(7, impl="rbg"), a, (5,)).sum())(np.float32(1.5))
+
+    np.testing.assert_allclose(slope(mw, mr), slope(jax, jax.random), rtol=1e-6)
 
 
 def test_numbers_are_arguments_of_one_program() -> None:

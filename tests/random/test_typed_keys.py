@@ -274,3 +274,13 @@ def test_in_a_manual_region():
     )
     np.testing.assert_allclose(draw(keys), mw.vmap(mw.random.uniform)(keys))
     np.testing.assert_allclose(mw.jit(draw)(keys), mw.vmap(mw.random.uniform)(keys))
+
+
+def test_words_of_a_key_stay_together_on_a_mesh():
+    mesh = mw.make_mesh((4, 2), ("x", "y"))
+    words = mw.random.key_data(mw.random.split(mw.random.key(3), 8))
+    split = mw.device_put(words, NamedSharding(mesh, P("x", "y")))
+    for wrap in (mw.random.wrap_key_data, mw.jit(lambda w: mw.random.wrap_key_data(w + np.uint32(0)))):
+        keys = wrap(split)
+        assert keys.sharding.spec == P("x") and {s.data.shape for s in keys.addressable_shards} == {(2,)}
+        np.testing.assert_array_equal(mw.random.key_data(mw.jit(lambda k: k)(keys)), words)

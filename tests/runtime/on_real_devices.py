@@ -335,3 +335,15 @@ def test_arrays_without_elements_are_exchanged(shape):
         lambda a: mw.lax.psum_scatter(a, "x", tiled=True), mesh=MESH, in_specs=P(), out_specs=P("x"), check_vma=False
     )
     assert scattered(x).shape == shape
+
+
+def test_no_device_has_part_of_a_key():
+    """Words that are split between devices are gathered where they become keys, eagerly and by programs."""
+    words = mw.random.key_data(mw.random.split(mw.random.key(3), 8))
+    split = mw.device_put(words, at("x", "y"))
+    for wrap in (mw.random.wrap_key_data, mw.jit(lambda w: mw.random.wrap_key_data(w + np.uint32(0)))):
+        keys = wrap(split)
+        assert {s.data.words().shape for s in keys.addressable_shards} == {(2, 2)}
+        np.testing.assert_array_equal(mw.random.key_data(keys), words)
+        drawn = mw.jit(mw.vmap(lambda k: mw.random.uniform(k)))(keys)
+        np.testing.assert_array_equal(drawn, mw.vmap(mw.random.uniform)(mw.random.wrap_key_data(words)))

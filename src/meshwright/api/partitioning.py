@@ -10,12 +10,14 @@ from meshwright.api.partitioned import PartitionedProgram
 from meshwright.api.shardings import over_mesh
 from meshwright.core.avals import ShapedArray
 from meshwright.core.expected import as_number
+from meshwright.core.key_types import is_key
 from meshwright.errors import MemoryLimitError, MeshError
-from meshwright.ir.jaxpr import all_eqns
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var, all_eqns
 from meshwright.ir.program import Program
+from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.custom import on_mesh
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
-from meshwright.sharding import Layout, NamedSharding
+from meshwright.sharding import UNCONSTRAINED, AnyMesh, Layout, NamedSharding, PartitionSpec
 from meshwright.spmd.driver import partition
 from meshwright.spmd.memory.limits import does_not_fit, require_limit
 from meshwright.spmd.passes.holding_less import holding_less
@@ -48,7 +50,7 @@ def partition_program(
         return [s.layout(a.ndim) if isinstance(s, NamedSharding) else None for s, a in zip(over, avals)]
 
     with program.precision():
-        jaxpr = on_mesh(on_words(program.jaxpr), mesh)
+        jaxpr = _with_whole_keys(on_mesh(on_words(program.jaxpr), mesh), program.out_avals, mesh)
         ins = layouts((a.sharding for a in program.arguments), jaxpr.in_avals)
         outs = layouts(program.out_shardings, jaxpr.out_avals)
 
@@ -63,6 +65,20 @@ def partition_program(
         if isinstance(eqn.op, InspectSharding) and eqn.op.layout is not None:
             eqn.op.callback(NamedSharding.from_layout(mesh, eqn.op.layout))
     return found
+
+
+def _with_whole_keys(jaxpr: ClosedJaxpr, out_avals: Sequence[ShapedArray], mesh: AnyMesh) -> ClosedJaxpr:
+    """The program on words, where a device has all words of a key or none for results that are keys."""
+    keys = [i for i, aval in enumerate(out_avals) if is_key(aval.dtype)]
+    if not keys:
+        return jaxpr
+    eqns, outs = list(jaxpr.jaxpr.eqns), list(jaxpr.jaxpr.outvars)
+    for i in keys:
+        words, result = outs[i], Var(outs[i].aval)
+        spec = PartitionSpec(*[UNCONSTRAINED] * (result.aval.ndim - 1), None)
+        eqns.append(JaxprEqn(ShardingConstraint(NamedSharding(mesh, spec)), [words], [result]))
+        outs[i] = result
+    return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=eqns, outvars=outs))
 
 
 def _within(

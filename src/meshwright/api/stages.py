@@ -217,7 +217,8 @@ class Lowered(Stage):
     def _compiled(self) -> Compiled:
         program = self.program
         taken = program.aliases
-        partitioned.warn_of_donations(program.name, [program.arguments[i] for i in program.donated if i not in taken])
+        if unused := [program.arguments[i] for i in program.donated if i not in taken]:
+            partitioned.warn_of_donations(program.name, unused)  # which needs the partitioner's modules
         if program.mesh is not None:
             return self._compiled_on_mesh()
         single = single_device(program)

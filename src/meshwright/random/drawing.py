@@ -20,7 +20,6 @@ from meshwright.errors import MeshwrightError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL
 from meshwright.runtime.array import Array
-from meshwright.sharding import SingleDeviceSharding, get_mesh
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: the maximum number of draws, by function and static arguments, whose programs are kept
@@ -33,8 +32,7 @@ def drawn(function: F) -> F:
     Parameters annotated ``Any``, except ``dtype``, are arrays or numbers; the others (shapes, modes, axes) are static.
     So are integers for parameters annotated ``int | Any``, which are numbers of elements in the place of an array.
 
-    Draws from a key on a mesh, or under a current mesh, are evaluated op by op; so are invalid arguments, which are
-    then reported as they were given and not as tracers.
+    Invalid arguments are evaluated op by op, so that errors show them as they were given and not as tracers.
     """
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
@@ -43,7 +41,7 @@ def drawn(function: F) -> F:
 
     @functools.wraps(function)
     def draw(*args: Any, **kwargs: Any) -> Any:
-        if STATE.trace is not EVAL or get_mesh() is not None:
+        if STATE.trace is not EVAL:
             return function(*args, **kwargs)
         given = dict(zip(names, args)) | kwargs
         arrays = {
@@ -77,14 +75,13 @@ def _program(function: Callable[..., Any], names: Sequence[str], fixed: Sequence
 
 def _fixed(x: Any) -> tuple[Any, type]:
     """A static argument, hashable if possible, and its type: ``unroll=True`` is not ``unroll=1``."""
-    return (tuple(x) if isinstance(x, list) else x), type(x)
+    return (tuple(x) if isinstance(x, list) or (isinstance(x, np.ndarray) and x.ndim) else x), type(x)
 
 
 def _is_plain(x: Any) -> bool:
-    """Whether ``x`` is an array on one device, or numbers that an argument of a program holds: it wraps integers."""
+    """Whether ``x`` is an array, or numbers that an argument of a program holds: it wraps integers."""
     if isinstance(x, Array):
-        is_on_one = not x.committed or type(x.sharding) is SingleDeviceSharding
-        return is_on_one and x.aval.explicit is None and not x.is_deleted()
+        return not x.is_deleted()
     if not isinstance(x, (np.ndarray, np.generic, int, float)):
         return False
     values = np.asarray(x)

@@ -2,32 +2,64 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from meshwright.api.control_flow import scan
 from meshwright.errors import ArgumentError
+from meshwright.ir.tracing import typeof
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import exp
 from meshwright.numpy.indexing import take
+from meshwright.numpy.joining import stack
+from meshwright.numpy.manipulation import reshape
 from meshwright.numpy.out_sharding import placed
 from meshwright.numpy.promotion import aval_of, converted, promotes_freely, scalar_like
 from meshwright.numpy.reductions import max
 from meshwright.ops.elementwise import table as ops
-from meshwright.ops.random.gamma import random_gamma
+from meshwright.ops.random.gamma import Source, gamma_sample, gamma_slope, random_gamma
 from meshwright.random.continuous import exponential, normal, rademacher
 from meshwright.random.drawing import drawn
+from meshwright.random.generators import GENERATORS, Generator
 from meshwright.random.keys import key_data, key_impl, split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter
+from meshwright.transforms.custom_jvp import custom_jvp
 
 
 def _draw(key: Any, a: Any, sizes: tuple[int, ...], dtype: Any, log_space: bool) -> Any:
-    if key_impl(key) != "threefry2x32":
-        raise ArgumentError(
-            f"gamma variates are drawn with keys of threefry2x32, not of {key_impl(key)}: each makes as many draws as "
-            "it needs; give random.key(seed, impl='threefry2x32')"
-        )
-    keys = key_data(split(key, sizes))
-    first, second = (take(keys, i, -1, mode="promise_in_bounds") for i in (0, 1))
-    return random_gamma(first, second, parameter(a, dtype, sizes), log_space)
+    impl, words = key_impl(key), key_data(split(key, sizes))
+    alpha = parameter(a, dtype, sizes)
+    if impl == "threefry2x32":
+        first, second = (take(words, i, -1, mode="promise_in_bounds") for i in (0, 1))
+        return random_gamma(first, second, alpha, log_space)
+    flat = reshape(words, (-1, typeof(words).shape[-1])), reshape(alpha, (-1,))
+    return reshape(_one_by_one(impl, log_space, *flat), sizes)
+
+
+@partial(custom_jvp, nondiff_argnums=(0, 1))
+def _one_by_one(impl: str, log_space: bool, keys: Any, alpha: Any) -> Any:
+    """Samples for keys ``uint32[n, words]`` and ``alpha[n]``, one after the other, as XLA's generator has one key."""
+    source = _source(GENERATORS[impl])
+
+    def step(_: Any, given: Any) -> Any:
+        key, a = given
+        return None, gamma_sample(source, log_space, list(key), a)
+
+    return scan(step, None, (keys, alpha))[1]
+
+
+@_one_by_one.defjvp
+def _(impl: str, log_space: bool, primals: Any, tangents: Any) -> Any:
+    y = _one_by_one(impl, log_space, *primals)
+    return y, tangents[1] * gamma_slope(log_space, primals[1], y)
+
+
+def _source(generator: Generator) -> Source:
+    """A generator as what draws one sample, with keys that are lists of scalars."""
+    return Source(
+        lambda key, num: [list(k) for k in generator.split(stack(key), (num,))],
+        lambda key, width: generator.bits(stack(key), width, ()),
+    )
 
 
 @placed

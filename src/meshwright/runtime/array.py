@@ -30,7 +30,7 @@ from meshwright.runtime.parts import Parts, assembled, cut, is_whole_here, real_
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt import exchange
 from meshwright.runtime.transfers import check_transfer, level_of
-from meshwright.sharding import Sharding, SingleDeviceSharding, typed_by
+from meshwright.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, typed_by
 from meshwright.sharding.format import Format, row_major
 
 
@@ -229,8 +229,17 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
         return Array(aval, self.buffer, self.sharding, self.committed)
 
     def keys(self, dtype: Any) -> Array:
-        """The random keys made of these words, sharing their buffer; the inverse of :meth:`words`."""
-        return Array(ShapedArray(self.shape[:-1], dtype), self.buffer, self.sharding, self.committed)
+        """The random keys made of these words, the inverse of :meth:`words`.
+
+        They share the words' buffer, except that words split between devices are gathered: no device has part of a key.
+        """
+        rank, sharding = self.ndim - 1, self.sharding.to_named()
+        if isinstance(sharding, NamedSharding):
+            sharding = sharding.update(spec=PartitionSpec(*sharding.spec[:rank]))
+        buffer = self.buffer
+        if self.sharding.tile_counts(self.ndim)[-1] > 1:
+            buffer = CONVERSIONS.value.resharded(self, sharding)
+        return Array(ShapedArray(self.shape[:-1], dtype), buffer, sharding, self.committed)
 
     # --- values ---------------------------------------------------------------------------------------------
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -397,11 +406,12 @@ def _carrier(dtype: np.dtype) -> np.dtype | None:
 
 @dataclass(frozen=True)
 class Conversions:
-    """Conversions that need compiled programs: to and from a dtype that NumPy has, and copying a buffer."""
+    """Conversions that need compiled programs: to and from a dtype that NumPy has, copying and moving a buffer."""
 
     to_carrier: Callable[[Array, np.dtype], Array]
     from_carrier: Callable[[Array, ShapedArray, Sharding, bool], Array]
     copy: Callable[[Array], Any]
+    resharded: Callable[[Array, Sharding], Any]
 
 
 CONVERSIONS: Slot[Conversions] = Slot("the conversion of arrays", "meshwright.runtime.eager")

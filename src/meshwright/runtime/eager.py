@@ -239,4 +239,8 @@ def _copy(x: Array) -> Any:
     return evaluate(copy, [x]).buffer
 
 
-CONVERSIONS.fill(Conversions(_to_carrier, _from_carrier, _copy))
+def _resharded(x: Array, sharding: Sharding) -> Any:
+    return moving.buffer_with(x, sharding)
+
+
+CONVERSIONS.fill(Conversions(_to_carrier, _from_carrier, _copy, _resharded))

@@ -7,7 +7,7 @@ quantile of a sample constant (Figurnov et al. 2018, "Implicit reparameterizatio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import ml_dtypes
@@ -51,70 +51,91 @@ from meshwright.ops.special.incomplete_gamma import random_gamma_grad
 _ZERO = np.array(0, np.uint32)
 
 
-def _split(k0: Any, k1: Any, num: int) -> list[list[Any]]:
-    """Split each key into ``num`` new keys, as pairs of words."""
+@dataclass(frozen=True)
+class Source:
+    """How a generator's keys, here lists of words of which each is an array, become others and bits."""
+
+    #: ``split(key, number of keys)``
+    split: Callable[[Sequence[Any], int], list[list[Any]]]
+    #: ``bits(key, width)``: one word for each key
+    bits: Callable[[Sequence[Any], int], Any]
+
+
+def _threefry_split(key: Sequence[Any], num: int) -> list[list[Any]]:
+    k0, k1 = key
     return [threefry2x32(k0, k1, _ZERO, np.array(i, np.uint32)) for i in range(num)]
 
 
-def _word(key: Sequence[Any], dtype: np.dtype) -> Any:
-    """The bits for one number of ``dtype``."""
+def _threefry_bits(key: Sequence[Any], width: int) -> Any:
     k0, k1 = key
-    a, b = threefry2x32(k0, k1, _ZERO, _ZERO)
-    return combined_words(a, b, bits_needed(dtype))
+    high, low = threefry2x32(k0, k1, _ZERO, _ZERO)
+    return combined_words(high, low, width)
 
 
-def _uniform(key: Sequence[Any], dtype: np.dtype) -> Any:
-    return unit_of(_word(key, dtype), dtype)
+_THREEFRY = Source(_threefry_split, _threefry_bits)
 
 
-def _rejected(c: Any, d: Any, k0: Any, k1: Any, x: Any, v: Any, u: Any) -> Any:
-    """Whether a proposal (the square ``x`` of a normal number, ``v`` and a uniform number ``u``) is rejected."""
-    one = scalar_like(1, u)
-    quick = ge(u, sub(one, mul(scalar_like(0.0331, x), mul(x, x))))
-    bound = add(mul(x, scalar_like(0.5, x)), mul(d, add(sub(one, v), log(v))))
-    return and_(quick, ge(log(u), bound))
-
-
-def _propose(c: Any, d: Any, k0: Any, k1: Any, x: Any, v: Any, u: Any) -> list[Any]:
-    key, x_key, u_key = _split(k0, k1, 3)
-    dtype = typeof(c).dtype
-
-    def negative(c: Any, k0: Any, k1: Any, x: Any, v: Any) -> Any:
-        return le(v, scalar_like(0, v))
-
-    def draw(c: Any, k0: Any, k1: Any, x: Any, v: Any) -> list[Any]:
-        key, subkey = _split(k0, k1, 2)
-        x = normal_of(_word(subkey, dtype), dtype)
-        return [*key, x, add(scalar_like(1, x), mul(x, c))]
-
-    _, _, x, v = loop(negative, draw, [c], [*x_key, constant(0, c), constant(-1, c)])
-    return [*key, mul(x, x), mul(mul(v, v), v), _uniform(u_key, dtype)]
-
-
-def _sample(log_space: bool, k0: Any, k1: Any, alpha: Any) -> Any:
-    """A sample; NaN for negative parameters, for which rejection might never end."""
+def gamma_sample(source: Source, log_space: bool, key: Sequence[Any], alpha: Any) -> Any:
+    """A sample for each key and ``alpha``; NaN for negative parameters, for which rejection might never end."""
     valid = ge(alpha, scalar_like(0, alpha))
-    value = _valid_sample(log_space, k0, k1, select(valid, alpha, constant(1, alpha)))
+    value = _valid_sample(source, log_space, key, select(valid, alpha, constant(1, alpha)))
     return select(valid, value, constant(np.nan, alpha))
 
 
-def _valid_sample(log_space: bool, k0: Any, k1: Any, alpha: Any) -> Any:
-    dtype = typeof(alpha).dtype
+def _valid_sample(source: Source, log_space: bool, key: Sequence[Any], alpha: Any) -> Any:
+    dtype, words = typeof(alpha).dtype, len(key)
+
+    def uniform(key: Sequence[Any]) -> Any:
+        return unit_of(source.bits(key, bits_needed(dtype)), dtype)
+
+    def rejected(c: Any, d: Any, *carry: Any) -> Any:
+        """Whether a proposal (the square ``x`` of a normal number, ``v`` and a uniform number ``u``) is rejected."""
+        x, v, u = carry[words:]
+        one = scalar_like(1, u)
+        quick = ge(u, sub(one, mul(scalar_like(0.0331, x), mul(x, x))))
+        bound = add(mul(x, scalar_like(0.5, x)), mul(d, add(sub(one, v), log(v))))
+        return and_(quick, ge(log(u), bound))
+
+    def propose(c: Any, d: Any, *carry: Any) -> list[Any]:
+        key, x_key, u_key = source.split(carry[:words], 3)
+
+        def negative(c: Any, *carry: Any) -> Any:
+            return le(carry[-1], scalar_like(0, carry[-1]))
+
+        def draw(c: Any, *carry: Any) -> list[Any]:
+            key, subkey = source.split(carry[:words], 2)
+            x = normal_of(source.bits(subkey, bits_needed(dtype)), dtype)
+            return [*key, x, add(scalar_like(1, x), mul(x, c))]
+
+        x, v = loop(negative, draw, [c], [*x_key, constant(0, c), constant(-1, c)])[words:]
+        return [*key, mul(x, x), mul(mul(v, v), v), uniform(u_key)]
+
     one, third = scalar_like(1, alpha), scalar_like(1 / 3, alpha)
     # Below 1, Gamma(alpha) is Gamma(alpha + 1) times a power of a uniform number.
     large = ge(alpha, one)
     d = sub(select(large, alpha, add(alpha, one)), third)
     c = div(third, sqrt(d))
-    key, boost_key = _split(k0, k1, 2)
+    key, boost_key = source.split(key, 2)
     # The initial state is one that is rejected.
-    _, _, _, v, _ = loop(_rejected, _propose, [c, d], [*key, constant(0, d), constant(1, d), constant(2, d)])
-    u = _uniform(boost_key, dtype)
+    v = loop(rejected, propose, [c, d], [*key, constant(0, d), constant(1, d), constant(2, d)])[words + 1]
+    u = uniform(boost_key)
     inverse = div(one, alpha)
     if not log_space:
         return mul(mul(d, v), select(large, constant(1, d), pow_(sub(one, u), inverse)))
     logs = log1p(neg(u))
     boost = select(or_(large, eq(logs, scalar_like(0, logs))), zeros_like(logs), mul(logs, inverse))
     return add(add(log(d), log(v)), boost)
+
+
+def gamma_slope(log_space: bool, alpha: Any, y: Any) -> Any:
+    """The derivative by ``alpha`` of the sample ``y``."""
+    if not log_space:
+        return random_gamma_grad(alpha, y)
+    # exp(y) may underflow to 0, but the quotient below does not vanish then.
+    tiny = np.asarray(ml_dtypes.finfo(typeof(y).dtype).tiny, typeof(y).dtype)
+    value = exp(y)
+    value = select(eq(value, scalar_like(0, y)), match_shape(tiny, typeof(value)), value)
+    return div(random_gamma_grad(alpha, value), value)
 
 
 @dataclass(frozen=True)
@@ -142,22 +163,15 @@ class RandomGamma(Elementwise):
         y = self.bind(*primals)
         if isinstance(tangents[2], Zero):
             return y, Zero(typeof(y))
-        alpha, value = primals[2], y
-        if self.log_space:
-            # exp(y) may underflow to 0, but the quotient below does not vanish then.
-            tiny = np.asarray(ml_dtypes.finfo(typeof(y).dtype).tiny, typeof(y).dtype)
-            value = exp(y)
-            value = select(eq(value, scalar_like(0, y)), match_shape(tiny, typeof(value)), value)
-        slope = random_gamma_grad(alpha, value)
-        slope = div(slope, value) if self.log_space else slope
-        return y, mul(match_shape(tangents[2], typeof(y)), slope)
+        return y, mul(match_shape(tangents[2], typeof(y)), gamma_slope(self.log_space, primals[2], y))
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         return emit_traced(b, self._expand, self.name, *operands)[0]
 
     def _expand(self, k0: Any, k1: Any, alpha: Any) -> list[Any]:
         shape = max((typeof(x).shape for x in (k0, k1, alpha)), key=len)
-        return [_sample(self.log_space, *(match_shape(x, typeof(x).update(shape=shape)) for x in (k0, k1, alpha)))]
+        *key, alpha = (match_shape(x, typeof(x).update(shape=shape)) for x in (k0, k1, alpha))
+        return [gamma_sample(_THREEFRY, self.log_space, key, alpha)]
 
 
 def random_gamma(k0: Any, k1: Any, alpha: Any, log_space: bool) -> Any:
