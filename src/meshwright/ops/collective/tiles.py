@@ -40,12 +40,12 @@ from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
 
 def _along_first(b: Builder, x: Emitted, dim: int, emit: Callable[[Emitted, ShapedArray, int], Emitted]) -> Emitted:
-    """Emit a collective along ``dim`` without the dimensions before it if they are of size 1.
+    """Emit a collective along ``dim``, on CPUs without the dimensions before it if they are of size 1.
 
-    XLA moves the dimension to the front, and undoes that by a copy even where nothing was before it but ones.
+    XLA's compiler for CPUs moves the dimension to the front, and undoes that by a copy even if only ones came before.
     """
     (given,), (out,) = b.in_avals, b.out_avals
-    if not dim or any(n != 1 for n in given.shape[:dim]):
+    if not dim or b.platform != "cpu" or any(n != 1 for n in given.shape[:dim]):
         return emit(x, out, dim)
     (x,) = b.op("stablehlo.reshape", [x], [given.update(shape=given.shape[dim:])])
     return b.op("stablehlo.reshape", [emit(x, out.update(shape=out.shape[dim:]), 0)], [out])[0]
