@@ -30,9 +30,9 @@ from meshwright.sharding.rule import PARALLEL
 from meshwright.spmd.custom import custom_region
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.masked import masked_groups, number_of
-from meshwright.spmd.partition.choose import prices
 from meshwright.spmd.partition.keep_partial import KeepPartial
 from meshwright.spmd.partition.record import Replicated
+from meshwright.spmd.prices import prices
 from meshwright.spmd.reshard.plan import reshard_cost
 
 if TYPE_CHECKING:
