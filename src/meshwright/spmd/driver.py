@@ -24,7 +24,7 @@ from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.partition.lookahead import Candidate, look_ahead
 from meshwright.spmd.partition.planner import Planner
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.passes.dead import drop_dead
 from meshwright.spmd.passes.passed_on import passed_on
 from meshwright.spmd.strategy import Strategy

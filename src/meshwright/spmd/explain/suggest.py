@@ -27,7 +27,7 @@ from meshwright.spmd.factors import factor_axes_of, join_axes
 from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.partition.lookahead import price
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.report import Collective, collectives, human_bytes
 from meshwright.spmd.steptime.report import human_seconds

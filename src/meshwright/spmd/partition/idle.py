@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding.rule import PARALLEL, ShardingRule
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.strategy import Share
 from meshwright.spmd.work import Work, work_of

@@ -34,7 +34,7 @@ from meshwright.spmd.origin import Sort
 from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
 from meshwright.spmd.partition.planner import Planner
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation, scanned
 from meshwright.spmd.report import collectives, starts, totals

@@ -12,7 +12,7 @@ from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.passes import dump
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.partition.partitioner import Partitioner
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.passes.pipeline import communication_passes, tiling_passes
 from meshwright.spmd.propagate import Propagation, propagate
 from meshwright.spmd.strategy import Strategy

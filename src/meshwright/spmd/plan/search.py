@@ -29,7 +29,7 @@ from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.memory.limits import does_not_fit
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.partition.lookahead import price
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.plan.dimensions import Kind, kinds
 from meshwright.spmd.strategy import Strategy
 
