@@ -16,8 +16,8 @@ from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import uses_of
 from meshwright.ops.control.regions import split
 from meshwright.sharding.rule import PARALLEL
-from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.masked import masked_groups, number_of
+from meshwright.spmd.rules import eqn_rule
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, ShardingRule
-from meshwright.spmd.flatten import eqn_rule, rule_of
 from meshwright.spmd.masked import masked_groups
 from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
 from meshwright.spmd.partition.control import partition_control
@@ -34,6 +33,7 @@ from meshwright.spmd.partition.result import Diagnostics, Partition, Replicated,
 from meshwright.spmd.partition.summands import summands
 from meshwright.spmd.partition.values import LocalProgram, PartitionedValue, Recipe, Use
 from meshwright.spmd.propagate import Propagation, placement_of
+from meshwright.spmd.rules import eqn_rule, rule_of
 
 
 def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue]) -> bool:

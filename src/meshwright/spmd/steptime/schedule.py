@@ -24,7 +24,7 @@ from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.callback import Callback
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
-from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.rules import eqn_rule
 from meshwright.spmd.steptime.kernels import Launched, moved_by_kernels
 from meshwright.spmd.steptime.traffic import traffic
 from meshwright.spmd.work import operations, precision_of
