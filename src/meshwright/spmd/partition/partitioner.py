@@ -24,10 +24,11 @@ from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, ShardingRule
 from meshwright.spmd.masked import masked_groups
-from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
+from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.control import partition_control
 from meshwright.spmd.partition.layout_passes import layout_passes
 from meshwright.spmd.partition.manual import partition_manual
+from meshwright.spmd.partition.question import Choice, Operand, Question
 from meshwright.spmd.partition.regions import KeepPartial, Wanted
 from meshwright.spmd.partition.result import Diagnostics, Partition, Replicated, gathered_dims
 from meshwright.spmd.partition.summands import summands

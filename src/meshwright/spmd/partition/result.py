@@ -10,7 +10,7 @@ from meshwright.core.records import dataclass
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.partition.choose import Question
+from meshwright.spmd.partition.question import Question
 from meshwright.spmd.passes.pipeline import Change
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.strategy import Strategy
