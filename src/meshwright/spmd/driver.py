@@ -22,7 +22,8 @@ from meshwright.ops.shape.spaced_rows import spaced_rows
 from meshwright.ops.shape.undone import undone
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.partition.lookahead import Candidate, look_ahead
+from meshwright.spmd.partition.attempt import Attempt
+from meshwright.spmd.partition.lookahead import look_ahead
 from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.passes.dead import drop_dead
@@ -98,12 +99,12 @@ def _variant(planner: Planner, strategy: Strategy) -> Planner:
     return planner if jaxpr is planner.jaxpr else replace(planner, jaxpr=jaxpr)
 
 
-def _planned(planner: Planner, strategy: Strategy) -> Candidate:
+def _planned(planner: Planner, strategy: Strategy) -> Attempt:
     planner = _variant(planner, strategy)
-    return Candidate(planner.partition(planner.propagate(strategy)), strategy)
+    return Attempt(planner.partition(planner.propagate(strategy)), strategy)
 
 
-def _looked_ahead(planner: Planner) -> Candidate:
+def _looked_ahead(planner: Planner) -> Attempt:
     """The best plan for the program, including its alternative forms if it has any."""
     found = look_ahead(planner)
     for form in (Strategy(whole=True), Strategy(blocks=True)):
@@ -112,5 +113,5 @@ def _looked_ahead(planner: Planner) -> Candidate:
             other = look_ahead(variant)
             # Peak estimates do not see what loops write in place.
             if other.is_better(found) and (form.whole or other.price * other.peak < found.price * found.peak):
-                found = Candidate(other.part, replace(other.strategy, whole=form.whole, blocks=form.blocks))
+                found = Attempt(other.part, replace(other.strategy, whole=form.whole, blocks=form.blocks))
     return found

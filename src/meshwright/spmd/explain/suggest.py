@@ -25,7 +25,7 @@ from meshwright.spmd.driver import partition
 from meshwright.spmd.explain.causes import origin_of
 from meshwright.spmd.factors import factor_axes_of, layouts_of
 from meshwright.spmd.memory.predict import predict
-from meshwright.spmd.partition.lookahead import price
+from meshwright.spmd.partition.attempt import price
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.report import Collective, collectives, human_bytes

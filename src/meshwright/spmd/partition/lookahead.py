@@ -22,23 +22,21 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.rule import REPLICATED, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of
-from meshwright.spmd.memory.estimate import estimate
-from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.origin import Sort
+from meshwright.spmd.partition.attempt import GAIN, Attempt
 from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
 from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation, scanned
-from meshwright.spmd.report import collectives, starts, totals
-from meshwright.spmd.steptime.schedule import step_time
+from meshwright.spmd.report import collectives, totals
 from meshwright.spmd.strategy import FIRST, LARGEST, Share, Strategy
 
 #: budget of equations to partition again per program; the least and the greatest number of strategies to try
@@ -51,67 +49,11 @@ TILED = 10_000
 SHARINGS, SHARED_BYTES = 6, 2.0
 #: how many sorts are tried at a time, and the least fraction of all bytes that must be sent at their conflicts
 WIDTH, SHARE = 3, 0.02
-#: the cost of a new strategy must be below this fraction of the best one's
-GAIN = 0.97
 #: the factor by which sums in tiles may increase the bytes sent: allows for the gradients of norm weights
 MORE_BYTES = 1.01
-#: the ratio of two estimates differs from the ratio of the predicted peaks by at most about this factor
-ROUGH = 1.6
-#: fraction of the links' busy time that is added to the price even if hidden, because schedules are not perfect
-HIDDEN = 0.5
 
 
-class Candidate:
-    """A program partitioned with a strategy, with cached figures for the comparisons."""
-
-    def __init__(self, part: Partition, strategy: Strategy) -> None:
-        self.part, self.strategy = part, strategy
-
-    @cached_property
-    def sent(self) -> tuple[int, int]:
-        """The number of collectives, and the bytes that they send."""
-        return totals(self.part.jaxpr.jaxpr)
-
-    @cached_property
-    def starts(self) -> int:
-        return starts(self.part.jaxpr.jaxpr)
-
-    @cached_property
-    def price(self) -> float:
-        return price(self.part)
-
-    @cached_property
-    def peak(self) -> int:
-        return max(1, _peak(self.part))
-
-    @cached_property
-    def estimate(self) -> int:
-        return max(1, estimate(self.part.jaxpr.jaxpr))
-
-    @cached_property
-    def ends(self) -> int:
-        """The bytes of arguments and results: a lower bound of the peak."""
-        inner = self.part.jaxpr.jaxpr
-        return sum(a.aval.nbytes for a in (*inner.invars, *inner.outvars))
-
-    def is_better(self, than: Candidate, more_bytes: float = 1.0) -> bool:
-        """Whether it sends at most ``more_bytes`` times the bytes of ``than``, and its product of time, bytes and peak
-        memory is less (by ``GAIN``).
-
-        A percent of one thus counts as much as a percent of another. Time includes starting collectives. Peaks are only
-        predicted if estimates do not decide: for large programs, a prediction takes as long as partitioning.
-        """
-        sent, new_sent = than.sent[1], self.sent[1]
-        if new_sent > more_bytes * sent:
-            return False
-        new = (self.price + (self.starts - than.starts) * self.part.mesh.fabric.start) * new_sent
-        old = GAIN * than.price * sent
-        if new * self.estimate * ROUGH < old * than.estimate:
-            return True
-        return new * self.ends < old * than.peak and new * self.peak < old * than.peak
-
-
-def look_ahead(planner: Planner) -> Candidate:
+def look_ahead(planner: Planner) -> Attempt:
     """The program partitioned with the best strategy that the search finds."""
     return _Search(planner).run()
 
@@ -121,10 +63,10 @@ class _Search:
         self.planner = planner
         outcome = planner.propagate(Strategy())
         self.seen = {_signature(outcome)}
-        self.best = Candidate(planner.partition(outcome), Strategy())
+        self.best = Attempt(planner.partition(outcome), Strategy())
         self.tries = min(MOST, max(FEWEST, EQUATIONS // max(1, len(outcome.origins.eqns))))
 
-    def run(self) -> Candidate:
+    def run(self) -> Attempt:
         while self.tries > 0 and self.improve():
             pass
         self.exchange()
@@ -139,7 +81,7 @@ class _Search:
             return
         strategy = replace(self.best.strategy, exchanges=True)
         # Propagation does not depend on ``exchanges``, so its result is reused.
-        other = Candidate(self.planner.partition(replace(part.propagation, strategy=strategy)), strategy)
+        other = Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)), strategy)
         if other.is_better(self.best):
             self.best = other
 
@@ -152,7 +94,7 @@ class _Search:
             if not ways:
                 return
             asked.add(ways[0].rule)
-            tried = [self.candidate(outcome, strategy) for outcome, strategy in self.shared(ways[:left])]
+            tried = [self.attempt(outcome, strategy) for outcome, strategy in self.shared(ways[:left])]
             left -= len(tried)
             better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best, SHARED_BYTES)]
             self.best = min(better, key=lambda c: c.price, default=self.best)
@@ -171,17 +113,17 @@ class _Search:
         best, part = self.best, self.best.part
         if len(part.propagation.rules) > TILED or not has_large_sums(part.jaxpr.jaxpr):
             return
-        other = Candidate(self.planner.in_tiles(part), replace(best.strategy, tiles=True))
+        other = Attempt(self.planner.in_tiles(part), replace(best.strategy, tiles=True))
         # The memory estimate is accurate enough for the differences between these two programs.
         if other.price * other.estimate < GAIN * best.price * best.estimate and other.is_better(best, MORE_BYTES):
             self.best = other
 
-    def candidate(self, outcome: Propagation, strategy: Strategy) -> Candidate:
-        return Candidate(self.planner.partition(outcome), strategy)
+    def attempt(self, outcome: Propagation, strategy: Strategy) -> Attempt:
+        return Attempt(self.planner.partition(outcome), strategy)
 
     def improve(self) -> bool:
         """Move to the best neighbour of the current strategy that is cheaper; False if there is none."""
-        better: Candidate | None = None
+        better: Attempt | None = None
         for strategy in neighbours(self.best.part, self.best.strategy):
             outcome = self.planner.propagate(strategy)
             signature = _signature(outcome)
@@ -191,7 +133,7 @@ class _Search:
                 break
             self.seen.add(signature)
             self.tries -= 1
-            other = self.candidate(outcome, strategy)
+            other = self.attempt(outcome, strategy)
             if other.price < (better.price if better else GAIN * self.best.price):
                 better = other
         if better is None:
@@ -204,16 +146,6 @@ def _exchanged(part: Partition) -> bool:
     """Whether ``exchanges`` would change how any product is computed."""
     asked = dict.fromkeys(part.products)
     return any(choose(question) != choose(question._replace(exchanges=True)) for question in asked)
-
-
-def price(part: Partition) -> float:
-    """The predicted seconds of a step, plus a fraction (``HIDDEN``) of the seconds in which the links are busy."""
-    time = step_time(part.jaxpr.jaxpr, part.mesh)
-    return time.seconds + HIDDEN * time.links
-
-
-def _peak(part: Partition) -> int:
-    return predict(part.jaxpr, part.mesh).peak_bytes
 
 
 def _signature(propagation: Propagation) -> int:
