@@ -13,7 +13,7 @@ from meshwright.ops.collective.inside import collectives_in
 from meshwright.ops.shape.empty import without_empty
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.passes.combine import combine_collectives
-from meshwright.spmd.passes.common import common_collectives
+from meshwright.spmd.passes.cse import common_collectives
 from meshwright.spmd.passes.cuts import cut_gathers
 from meshwright.spmd.passes.dead import drop_dead
 from meshwright.spmd.passes.early import start_early
@@ -24,7 +24,7 @@ from meshwright.spmd.passes.pairs import merge_pairs
 from meshwright.spmd.passes.partial_sums import reassociate
 from meshwright.spmd.passes.rewrite import Rewrite, with_regions
 from meshwright.spmd.passes.scattered_sums import scatter_sums
-from meshwright.spmd.passes.tiles import sum_tiles
+from meshwright.spmd.passes.sum_tiles import sum_tiles
 from meshwright.spmd.report import human_bytes, totals
 
 
