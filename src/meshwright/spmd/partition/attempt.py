@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from meshwright.core.records import dataclass
 from meshwright.spmd.memory.estimate import estimate
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.partition.result import Partition
@@ -19,11 +20,15 @@ ROUGH = 1.6
 HIDDEN = 0.5
 
 
+@dataclass(frozen=True)
 class Attempt:
     """A program partitioned with a strategy, with cached figures for the comparisons."""
 
-    def __init__(self, part: Partition, strategy: Strategy) -> None:
-        self.part, self.strategy = part, strategy
+    part: Partition
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.part.strategy
 
     @cached_property
     def sent(self) -> tuple[int, int]:

@@ -63,7 +63,7 @@ class _Search:
         self.planner = planner
         outcome = planner.propagate(Strategy())
         self.seen = {_signature(outcome)}
-        self.best = Attempt(planner.partition(outcome), Strategy())
+        self.best = Attempt(planner.partition(outcome))
         self.tries = min(MOST, max(FEWEST, EQUATIONS // max(1, len(outcome.origins.eqns))))
 
     def run(self) -> Attempt:
@@ -81,7 +81,7 @@ class _Search:
             return
         strategy = replace(self.best.strategy, exchanges=True)
         # Propagation does not depend on ``exchanges``, so its result is reused.
-        other = Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)), strategy)
+        other = Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)))
         if other.is_better(self.best):
             self.best = other
 
@@ -94,37 +94,34 @@ class _Search:
             if not ways:
                 return
             asked.add(ways[0].rule)
-            tried = [self.attempt(outcome, strategy) for outcome, strategy in self.shared(ways[:left])]
+            tried = [Attempt(self.planner.partition(outcome)) for outcome in self.shared(ways[:left])]
             left -= len(tried)
             better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best, SHARED_BYTES)]
             self.best = min(better, key=lambda c: c.price, default=self.best)
 
-    def shared(self, ways: Sequence[Share]) -> Iterator[tuple[Propagation, Strategy]]:
-        """The propagation result and strategy for each share, without results seen before."""
+    def shared(self, ways: Sequence[Share]) -> Iterator[Propagation]:
+        """The propagation result for each share, without results seen before."""
         for share in ways:
             strategy = replace(self.best.strategy, shares=(*self.best.strategy.shares, share))
             outcome = self.planner.propagate(strategy)
             if (signature := _signature(outcome)) not in self.seen:
                 self.seen.add(signature)
-                yield outcome, strategy
+                yield outcome
 
     def keep_tiles(self) -> None:
         """Keep sums in tiles until a use needs them whole, if that is better."""
         best, part = self.best, self.best.part
         if len(part.propagation.rules) > TILED or not has_large_sums(part.jaxpr.jaxpr):
             return
-        other = Attempt(self.planner.in_tiles(part), replace(best.strategy, tiles=True))
+        other = Attempt(self.planner.in_tiles(part))
         # The memory estimate is accurate enough for the differences between these two programs.
         if other.price * other.estimate < GAIN * best.price * best.estimate and other.is_better(best, MORE_BYTES):
             self.best = other
 
-    def attempt(self, outcome: Propagation, strategy: Strategy) -> Attempt:
-        return Attempt(self.planner.partition(outcome), strategy)
-
     def improve(self) -> bool:
         """Move to the best neighbour of the current strategy that is cheaper; False if there is none."""
         better: Attempt | None = None
-        for strategy in neighbours(self.best.part, self.best.strategy):
+        for strategy in neighbours(self.best.part):
             outcome = self.planner.propagate(strategy)
             signature = _signature(outcome)
             if signature in self.seen:
@@ -133,7 +130,7 @@ class _Search:
                 break
             self.seen.add(signature)
             self.tries -= 1
-            other = self.attempt(outcome, strategy)
+            other = Attempt(self.planner.partition(outcome))
             if other.price < (better.price if better else GAIN * self.best.price):
                 better = other
         if better is None:
@@ -153,11 +150,12 @@ def _signature(propagation: Propagation) -> int:
 
 
 # --- contests -----------------------------------------------------------------------------------------------
-def neighbours(part: Partition, strategy: Strategy) -> list[Strategy]:
-    """Strategies that differ in one respect: a sort of annotations propagates later or earlier (those with the most
-    bytes sent at their conflicts first), slices of loops are split along another dimension, or a sort propagates first.
+def neighbours(part: Partition) -> list[Strategy]:
+    """Strategies that differ in one respect from that of ``part``: a sort of annotations propagates later or earlier
+    (those with the most bytes sent at their conflicts first), slices of loops are split along another dimension, or a
+    sort propagates first.
     """
-    sent = contests(part)
+    strategy, sent = part.strategy, contests(part)
     total = totals(part.jaxpr.jaxpr)[1]
     sorts = [sort for sort, there in sent.most_common(WIDTH) if there > SHARE * total]
     toggled = [replace(strategy, later=strategy.later ^ {sort}) for sort in sorts]

@@ -118,6 +118,7 @@ class Partitioner:
             found.replicated,
             stands_for=found.stands_for,
             products=found.products,
+            strategy=self.propagation.strategy,
         )
 
     # --- equations ------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class Diagnostics:
     stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Partition:
     """The per-device program and the layouts of its inputs and outputs."""
 
