@@ -26,7 +26,7 @@ from meshwright.runtime.executable import buffer_of, compile_jaxpr
 from meshwright.runtime.pjrt import client as pjrt
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.driver import partition
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.report import collectives
 from meshwright.stablehlo.context import new_context
 from meshwright.stablehlo.hlo import module_bytecode

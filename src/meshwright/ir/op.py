@@ -221,6 +221,8 @@ class Op:
     plain_call: ClassVar[bool] = False
     #: the call is not inlined before partitioning; :mod:`meshwright.spmd.custom` partitions it
     kept_whole: ClassVar[bool] = False
+    #: the program says what each device computes: a manual region, or a function that its user partitions
+    is_manual: ClassVar[bool] = False
     #: results are operands in another shape or order; compilers read the operands instead of storing the results
     is_view: ClassVar[bool] = False
     #: the operand that overwrites a part of operand 0 (which can be updated in place)

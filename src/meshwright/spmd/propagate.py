@@ -125,23 +125,23 @@ def _propagated(
     strategy: Strategy,
     seeds: Sequence[Seed],
 ) -> Propagation:
-    worker = _Worker(jaxpr, mesh, strategy)
+    propagator = _Propagator(jaxpr, mesh, strategy)
     for number, (var, layout) in enumerate(zip(jaxpr.invars, in_layouts)):
         if layout is not None:
-            worker.place(var, layout, "input", number)
+            propagator.place(var, layout, "input", number)
     for number, (atom, layout) in enumerate(zip(jaxpr.outvars, out_layouts)):
-        if layout is not None and isinstance(atom, Var) and atom not in worker.result.placements:
+        if layout is not None and isinstance(atom, Var) and atom not in propagator.result.placements:
             # An output's sharding does not fix the value: its other uses may prefer another layout.
-            worker.place(atom, layout, "output", number)
-    worker.run(seeds)
+            propagator.place(atom, layout, "output", number)
+    propagator.run(seeds)
     for atom, layout in zip(jaxpr.outvars, out_layouts):
         if layout is not None and isinstance(atom, Var):
-            worker.result.pinned.setdefault(atom, layout)
-    worker.pin()
-    return worker.result
+            propagator.result.pinned.setdefault(atom, layout)
+    propagator.pin()
+    return propagator.result
 
 
-class _Worker:
+class _Propagator:
     def __init__(self, jaxpr: Jaxpr, mesh: AbstractMesh, strategy: Strategy) -> None:
         self.mesh = mesh
         self.strategy = strategy

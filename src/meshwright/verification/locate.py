@@ -30,7 +30,7 @@ from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.sharding import Layout
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.transforms.batching import BatchTrace
 from meshwright.verification.compare import Difference, compare
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.core import dtypes
 from meshwright.ir.jaxpr import JaxprEqn, all_eqns
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 
 #: a conversion (from type, to type), or an op that rounds with its parameters
 _Rounding = tuple[str, str]

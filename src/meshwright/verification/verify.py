@@ -33,8 +33,8 @@ from meshwright.runtime.array import Array, default_sharding, from_numpy
 from meshwright.runtime.executable import Executable, compile_jaxpr
 from meshwright.runtime.pjrt import platforms
 from meshwright.sharding.rule import WINDOW
-from meshwright.spmd.flatten import eqn_rule
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
+from meshwright.spmd.rules import eqn_rule
 from meshwright.spmd.work import operations
 from meshwright.verification.compare import Difference, compare
 from meshwright.verification.domains import input_domains

@@ -137,7 +137,7 @@ class PlacedUpdate(Composite):
                 begin[d] = np.int32(0)
                 if k != size:
                     window = Shown(k, size, at).window(ctx.num_tiles(0, d))
-                    update = ctx.fetch_window(update, 1, d, window.start, window.length, stop=window.stop)
+                    update = ctx.fetch_window(update, 1, d, window)
                 if (at + low, at + high) != (0, size):
                     number = ctx.add_tile_offset(iota(np.int32, (ctx.in_local_shapes[0][d],), 0), d)
                     inside.rows(d, number, at + low, at + high)

@@ -254,7 +254,7 @@ class Pad(Op):
                 continue
             step = inner + 1
             window = self._shown(d, ctx.in_avals[0], ctx.out_avals[0]).window(ctx.num_tiles(0, d))
-            x = ctx.fetch_window(x, 0, d, window.start, window.length, fill=value, stop=window.stop)
+            x = ctx.fetch_window(x, 0, d, window, value)
             if step == 1:
                 config[d] = (0, 0, 0)
                 continue
@@ -385,8 +385,7 @@ class Concatenate(Op):
             if shown.size == 1:
                 part = ctx.place_row(x, d, shown.before, fill)
             else:
-                window = shown.window(tiles)
-                part = ctx.fetch_window(x, i, d, window.start, window.length, fill=fill)
+                part = ctx.fetch_window(x, i, d, shown.window(tiles)._replace(stop=None), fill)
             total = part if total is None else add(total, part)  # for bools, ``add`` is ``or``
         assert total is not None, "there is an operand"
         return total

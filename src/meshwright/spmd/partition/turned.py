@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding.rule import PARALLEL, ShardingRule
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation, reached
 from meshwright.spmd.report import collectives
 from meshwright.spmd.strategy import Turn

@@ -139,17 +139,17 @@ def plan_overlaps(
         return None
     axes = moving_axes(before, after, mesh)
     held, goal = (list(map(tuple, tiling.spans(axes, mesh)[0].tolist())) for tiling in (before, after))
+    ends = _Ends(held, goal, before.rows(mesh), after.rows(mesh))
     kept = [Sent(p.target, p) for p in found.kept().pieces()]
     groups = [(kept, False)] * bool(kept) + [(group, True) for group in exchanged]
-    have, want = before.rows(mesh), after.rows(mesh)
-    cuts = [_cut(group, held, goal, have, want) for group, _ in groups]
+    cuts = [_cut(group, ends) for group, _ in groups]
     margin = tuple(
-        (max([0, *(h[d] - b[d] for c in cuts for h, b in c.edges(held))]),
-         max([0, *(b[d] + c.chunk[d] - h[d] - have[d] for c in cuts for h, b in c.edges(held))]))
+        (max([0, *(h[d] - b[d] for c in cuts for h, b in c.edges(ends.held))]),
+         max([0, *(b[d] + c.chunk[d] - h[d] - ends.have[d] for c in cuts for h, b in c.edges(ends.held))]))
         for d in range(len(size))
     )  # fmt: skip
-    rounds = (_round(group, sent, c, margin, held, goal, have) for (group, sent), c in zip(groups, cuts))
-    return Overlaps(axes, want, margin, tuple(rounds))
+    rounds = (_round(group, sent, c, margin, ends) for (group, sent), c in zip(groups, cuts))
+    return Overlaps(axes, ends.want, margin, tuple(rounds))
 
 
 @lru_cache(maxsize=4096)
@@ -225,6 +225,15 @@ def _shared(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: Abstract
 
 
 # --- rounds -------------------------------------------------------------------------------------------------
+class _Ends(NamedTuple):
+    """Where the old and the new tile of each device begin, and the shapes of the buffers that devices have and want."""
+
+    held: Sequence[Box]
+    goal: Sequence[Box]
+    have: Box
+    want: Box
+
+
 class _Cut(NamedTuple):
     """A round's chunk, where in the array that of each sender begins, and which senders relay."""
 
@@ -237,7 +246,8 @@ class _Cut(NamedTuple):
         return ((held[source], begin) for source, begin in self.begins.items() if source not in self.relays)
 
 
-def _cut(group: Sequence[Sent], held: Sequence[Box], goal: Sequence[Box], have: Box, want: Box) -> _Cut:
+def _cut(group: Sequence[Sent], ends: _Ends) -> _Cut:
+    held, goal, have, want = ends
     chunk = chunk_of(group)
     begins = {
         source: tuple(
@@ -255,15 +265,8 @@ def _begin(low: int, high: int, chunk: int, held: int, have: int, goal: int, wan
     return min(max(first, min(max(first, held), held + have - chunk)), last)
 
 
-def _round(
-    group: Sequence[Sent],
-    sent: bool,
-    cut: _Cut,
-    margin: Sequence[tuple[int, int]],
-    held: Sequence[Box],
-    goal: Sequence[Box],
-    have: Box,
-) -> Round:
+def _round(group: Sequence[Sent], sent: bool, cut: _Cut, margin: Sequence[tuple[int, int]], ends: _Ends) -> Round:
+    held, goal, have, _ = ends
     number, count = range(len(cut.chunk)), len(held)
     takes, puts, lows, highs = ([[0] * count for _ in number] for _ in range(4))
     for source, piece in group:
