@@ -189,7 +189,7 @@ class _Plan:
         return [*sizes, self._temp_bytes - sum(sizes)] if self._temp_bytes > sum(sizes) else sizes
 
     def _place(self) -> None:
-        live = liveness(self.order, self.results, self._inner)
+        live = liveness(self.order, self.results, self._inner, self.compiler.tupled)
         if self.compiler.tiles:
             pad(live.buffers, self.order)
         live.buffers += workspaces(self.order, self.compiler)
