@@ -14,6 +14,7 @@ import numpy as np
 
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import WAVES, Node, post_order
+from meshwright.spmd.memory.kernel_times import Reads, cycles, saved
 from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: bytes that could be moved while a kernel is launched, while one elementwise operation runs, and while a function does
@@ -34,17 +35,17 @@ def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compil
     if compiler.into_products:
         kept = kept | _joined(kernels)
     gone: set[Kernel] = set()
-    queue = [(-saved, k.number, k) for k in kernels if (saved := _saved(k, kept, compiler)) > 0]
+    queue = [(-gain, k.number, k) for k in kernels if (gain := _saved(k, kept, compiler)) > 0]
     heapq.heapify(queue)
     while queue:
         negative, _, producer = heapq.heappop(queue)
         if producer in gone:
             continue
-        saved = _saved(producer, kept, compiler)
-        if saved <= 0:
+        gain = _saved(producer, kept, compiler)
+        if gain <= 0:
             continue
-        if saved < -negative:
-            heapq.heappush(queue, (-saved, producer.number, producer))
+        if gain < -negative:
+            heapq.heappush(queue, (-gain, producer.number, producer))
             continue
         near = {*producer.inputs, *producer.users}
         for user in list(producer.users):
@@ -52,9 +53,9 @@ def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compil
             user.library = user.library or is_product(producer)
         gone.add(producer)
         for kernel in near:
-            saved = _saved(kernel, kept, compiler)
-            if saved > 0:
-                heapq.heappush(queue, (-saved, kernel.number, kernel))
+            gain = _saved(kernel, kept, compiler)
+            if gain > 0:
+                heapq.heappush(queue, (-gain, kernel.number, kernel))
     return [k for k in kernels if k not in gone]
 
 
@@ -72,7 +73,9 @@ def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
     uses = [(u, profile(u)) for u in users]
     if any(inside.emitted * p.times[producer.root] + p.emitted > _EMITTED for _, p in uses):
         return 0.0
-    if compiler.into_products and any(p.shares[producer.root] > 1 and not is_product(u) for u, p in uses):
+    if not compiler.into_products:
+        return saved(producer, inside.reads, {u: p.reads for u, p in uses})
+    if any(p.shares[producer.root] > 1 and not is_product(u) for u, p in uses):
         if any(node.expensive and node.op not in _READS for node in producer.members):
             return 0.0  # what is expensive is not computed again for each element that it is repeated to
     unfused = size + sum(_read(producer, s) for s in producer.inputs) + sum(_read(u, producer) for u in users)
@@ -97,6 +100,7 @@ class Profile:
     emitted: int
     shares: dict[Node, float]
     times: dict[Node, int]
+    reads: Reads
 
 
 def profile(kernel: Kernel) -> Profile:
@@ -109,7 +113,7 @@ def profile(kernel: Kernel) -> Profile:
 def _profiled(kernel: Kernel) -> Profile:
     """From the root to the operands. What is read in the same place of the same value is computed once: elementwise
     operations hand on where they are read, others read anew (XLA's ``GpuHloCostAnalysis``)."""
-    root, work, emitted = kernel.root, 0.0, 0
+    root, work, emitted, clock = kernel.root, 0.0, 0, 0.0
     shares, times, places = {root: 1.0}, {root: 1}, {root: {root: None}}
     read: tuple[dict[Node, float], dict[Node, int]] = {}, {}
     for node in reversed(post_order((root,), lambda n: n.operands if n in kernel.members else ())):
@@ -119,6 +123,7 @@ def _profiled(kernel: Kernel) -> Profile:
             read[0][node], read[1][node] = share, count
             continue
         work += share * node.avals[0].size * _cost(node)
+        clock += share * cycles(node)
         emitted += count
         for operand in node.operands:
             if node.elementwise and operand.shape == node.shape:
@@ -127,7 +132,7 @@ def _profiled(kernel: Kernel) -> Profile:
             places.setdefault(operand, {})[operand] = None
             shares[operand] = shares.get(operand, 0.0) + share * _share(node, operand)
             times[operand] = times.get(operand, 0) + count
-    return Profile(work, emitted, *read)
+    return Profile(work, emitted, *read, Reads(clock, read[0], places, shares))
 
 
 def _share(node: Node, operand: Node) -> float:
@@ -190,7 +195,7 @@ def _has_epilogue(product: Kernel, compiler: Compiler) -> bool:
     if user.library or not user.loop or user.root.op == "reduce":
         return False
     if user.root.op == "reshape":
-        return True
+        return compiler.into_products or user.view
     if compiler.into_products:
         return user.inputs[product] is Use.INPLACE
     others = [x for x in user.root.operands if x not in product.members]
