@@ -161,7 +161,7 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
     if compiler.into_products and producer.root.op == "concatenate" and all(map(is_product, producer.users)):
         return True
     apart = ("reduce", "parameter", "constant", *(("gather",) if compiler.into_products else ()))
-    return producer.loop and producer.root.op not in apart and not (compiler.into_products and _spreads(producer))
+    return _loops(producer, compiler) and producer.root.op not in apart and not (compiler.into_products and _spreads(producer))
 
 
 def _spreads(kernel: Kernel) -> bool:
@@ -177,7 +177,19 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
         return compiler.into_products
     if compiler.into_products and _spreads(user):
         return False
-    return user.loop or (compiler.into_products and user.root.op == "scatter" and producer.root.is_splat())
+    if user.root.op == "scatter":
+        return producer.root.is_splat() if compiler.into_products else _reads_in_place(user, producer)
+    return _loops(user, compiler)
+
+
+def _loops(kernel: Kernel, compiler: Compiler) -> bool:
+    """Whether a kernel computes its result element by element; on GPUs sums of windows, too."""
+    return kernel.loop or (kernel.root.op == "reduce_window" and not compiler.into_products)
+
+
+def _reads_in_place(scatter: Kernel, producer: Kernel) -> bool:
+    """Whether a value is a scatter's places or updates; what these go into has been copied before."""
+    return scatter.operands[0] is not producer and producer.root not in scatter.root.operands[:1]
 
 
 def is_product(kernel: Kernel) -> bool:
