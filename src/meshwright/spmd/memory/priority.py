@@ -7,6 +7,7 @@ the producer's operands and computes it again. Source: XLA's ``PriorityFusion`` 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,10 @@ _EMITTED = 10_000
 _PRODUCTS = ("matmul", "convolution")
 #: expensive as they read much, not as they compute
 _READS = ("reduce", "gather")
+#: threads of a warp; how many times as many rows are summed by one thread each, where there are few columns
+_WARP, _COLUMNS = 32, ((8, 3), (4, 8), (2, 32))
+#: elements that a reduction sums up for each of its result, from which a kernel has but one of them
+_MANY = 16
 #: what reads of its operand no more than it has elements
 _PARTS = ("slice", "dynamic_slice")
 
@@ -160,8 +165,36 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
         return _has_epilogue(producer, compiler)
     if compiler.into_products and producer.root.op == "concatenate" and all(map(is_product, producer.users)):
         return True
+    if producer.root.op == "reduce" and not compiler.into_products:
+        return not _sums_many(producer.root) or _sums_few(producer.root)
     apart = ("reduce", "parameter", "constant", *(("gather",) if compiler.into_products else ()))
     return _loops(producer, compiler) and producer.root.op not in apart and not (compiler.into_products and _spreads(producer))
+
+
+def _sums_once(user: Kernel, producer: Kernel) -> bool:
+    """Whether a kernel of both has one reduction of many elements at most, and is not a loop around one of its own."""
+    if producer.root.op == "reduce" and user.root.op != "reduce" and not _sums_few(producer.root):
+        return False
+    return not all(any(node.op == "reduce" and _sums_many(node) for node in kernel.members) for kernel in (user, producer))
+
+
+def _sums_many(reduction: Node) -> bool:
+    """Of so many elements that no other reduction is computed along with it."""
+    return reduction.operands[0].avals[0].size >= _MANY * reduction.avals[0].size
+
+
+def _sums_few(reduction: Node) -> bool:
+    """Whether a reduction is so small that each element of its result is computed at once, by one thread.
+
+    Source: XLA's ``IsUnnestedReductionFasterThanElemental``.
+    """
+    shape, dims = reduction.operands[0].shape, reduction.attributes["dimensions"]
+    summed = math.prod(shape[d] for d in dims)
+    if len(shape) - 1 in dims:
+        return summed < _WARP and bool(summed and _WARP % summed)
+    kept = math.prod(shape[d] for d in range(max(dims, default=-1) + 1, len(shape)))
+    most = next((times for times, below in _COLUMNS if kept < below), 1)
+    return summed < most * _WARP
 
 
 def _spreads(kernel: Kernel) -> bool:
@@ -176,6 +209,8 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
     if is_product(user):
         return compiler.into_products
     if compiler.into_products and _spreads(user):
+        return False
+    if not compiler.into_products and not _sums_once(user, producer):
         return False
     if user.root.op == "scatter":
         return producer.root.is_splat() if compiler.into_products else _reads_in_place(user, producer)
