@@ -64,7 +64,7 @@ def ordered(
     if op == "reduce_window":
         return _cumulative(make, operands, aval, given)
     if op == "scatter" and len(operands) == 3 and "batched" not in given and (n := _batches(given)):
-        places = _with_numbers(make, operands[1], n)
+        places = _with_numbers(make, operands[1], n, compiler.tiles)
         return make(op, (operands[0], places, operands[2]), aval, {**given, "batched": True})
     if op == "scatter" and len(operands) == 3 and "ordered" not in given and _is_copied(operands[2], given):
         updates = make("reorder", operands[2:], operands[2].avals[0], {"major": 0})
@@ -97,10 +97,12 @@ def _dimensions(given: Mapping[str, Any], key: str) -> list[int]:
     return [int(d) for d in lists.get(key, "").split(",") if d.strip()]
 
 
-def _with_numbers(make: Make, indices: Node, batches: int) -> Node:
-    """Places as numbers along every dimension, those that the scatter goes along included."""
+def _with_numbers(make: Make, indices: Node, batches: int, flat: bool) -> Node:
+    """Places as numbers along every dimension, those that the scatter goes along included; ``flat``: as one number."""
     aval = indices.avals[0]
     numbers = make("iota", (), aval, {"along": "batches"})
+    if flat:
+        return make("add", (numbers, indices), aval, {})
     joined = aval.update(shape=(*aval.shape[:-1], aval.shape[-1] * (batches + 1)))
     return make("concatenate", (*[numbers] * batches, indices), joined, {"dimension": aval.ndim - 1})
 

@@ -236,7 +236,7 @@ def _has_epilogue(product: Kernel, compiler: Compiler) -> bool:
     """Whether the one user of a product can be computed where its result is written: on GPUs, a bias that is added."""
     if len(product.users) != 1:
         return False
-    if product.library and not (compiler.into_products and product.root.op == "reshape"):
+    if product.library and not compiler.into_products:
         return False
     (user,) = product.users
     if user.library or not user.loop or user.root.op == "reduce":
