@@ -60,8 +60,15 @@ CPU = Compiler(
     swaps=True, in_parts=True, calls=True, windows=True, without_products=True, copies_transposed=True, tables=True
 )
 CUDA = Compiler(
-    narrow=True, by_bytes=True, depth_first=True, in_place=True, sums_vectors=True, workspace=4 * 2**20, tupled=True,
-    library_convolutions=True, selects=16,
+    narrow=True,
+    by_bytes=True,
+    depth_first=True,
+    in_place=True,
+    sums_vectors=True,
+    workspace=4 * 2**20,
+    tupled=True,
+    library_convolutions=True,
+    selects=16,
 )
 TPU = Compiler(narrow=True, by_bytes=True, into_products=True, depth_first=True, swaps=True, in_place=True)
 #: MiB of vector memory that a device of a TPU has, and that kernels keep for themselves (``scoped_vmem_limit_kib``)

@@ -35,7 +35,7 @@ _CYCLES = {
 _OTHERS, _SPECIAL = 3, 100
 #: joining is comparisons and branches; where parts do not fill warps, XLA makes it dear
 _JOINED, _JOINED_APART, _WARP = 6, 400, 32
-#: bytes of main memory per cycle of a unit, per launch of a kernel, and the share of the shorter of two times that remains
+#: bytes of main memory per cycle of a unit and per launch of a kernel, and what remains of the shorter of two times
 _CYCLE, _LAUNCH, _BESIDE = 0.05, 3.35e6, 0.05
 #: sizes of arrays that caches hold, and how many times as fast they are as main memory
 _CACHES = (33 * 2**20, 20.0), (50 * 2**20, 2.5)

@@ -72,7 +72,7 @@ def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
     if not all(_can_hold(u, producer, compiler) for u in users):
         return 0.0
     size = producer.root.avals[0].nbytes
-    if compiler.into_products and len(users) > 1 and not _reads_one(producer):
+    if compiler.into_products and len(users) > 1 and not _reads_little(producer):
         return 0.0
     inside = profile(producer)
     uses = [(u, profile(u)) for u in users]
@@ -147,12 +147,13 @@ def _share(node: Node, operand: Node) -> float:
     return 1.0
 
 
-def _reads_one(producer: Kernel) -> bool:
-    """At most one operand that is not small: to compute it again reads no more than to read it."""
-    size = _given_bytes(producer.root)
+def _reads_little(producer: Kernel) -> bool:
+    """Whether users that compute a value again read no more for it than they would of it, but what is small: on
+    average at most one operand that they do not read anyway."""
     if producer.root.op in _PARTS and len(producer.members) == 1:
         return True
-    return sum(_given_bytes(s.root) for s in producer.inputs) <= 1.5 * size
+    more = (_given_bytes(s.root) for u in producer.users for s in producer.inputs if s not in u.inputs)
+    return sum(more) <= 1.5 * _given_bytes(producer.root) * len(producer.users)
 
 
 def _given_bytes(node: Node) -> int:
@@ -168,19 +169,25 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
     if producer.root.op == "reduce" and not compiler.into_products:
         return not _sums_many(producer.root) or _sums_few(producer.root)
     apart = ("reduce", "parameter", "constant", *(("gather",) if compiler.into_products else ()))
-    return _loops(producer, compiler) and producer.root.op not in apart and not (compiler.into_products and _spreads(producer))
+    return (
+        _loops(producer, compiler)
+        and producer.root.op not in apart
+        and not (compiler.into_products and _spreads(producer))
+    )
 
 
 def _sums_once(user: Kernel, producer: Kernel) -> bool:
     """Whether a kernel of both has one reduction of many elements at most, and is not a loop around one of its own."""
     if producer.root.op == "reduce" and user.root.op != "reduce" and not _sums_few(producer.root):
         return False
-    return not all(any(node.op == "reduce" and _sums_many(node) for node in kernel.members) for kernel in (user, producer))
+    return not all(
+        any(node.op == "reduce" and _sums_many(node) for node in kernel.members) for kernel in (user, producer)
+    )
 
 
 def _sums_many(reduction: Node) -> bool:
-    """Of so many elements that no other reduction is computed along with it."""
-    return reduction.operands[0].avals[0].size >= _MANY * reduction.avals[0].size
+    """Whether a node is a reduction of so many elements that no other is computed along with it."""
+    return reduction.op == "reduce" and reduction.operands[0].avals[0].size >= _MANY * reduction.avals[0].size
 
 
 def _sums_few(reduction: Node) -> bool:
@@ -191,10 +198,10 @@ def _sums_few(reduction: Node) -> bool:
     shape, dims = reduction.operands[0].shape, reduction.attributes["dimensions"]
     summed = math.prod(shape[d] for d in dims)
     if len(shape) - 1 in dims:
-        return summed < _WARP and bool(summed and _WARP % summed)
+        return bool(0 < summed < _WARP and _WARP % summed)
     kept = math.prod(shape[d] for d in range(max(dims, default=-1) + 1, len(shape)))
     most = next((times for times, below in _COLUMNS if kept < below), 1)
-    return summed < most * _WARP
+    return bool(summed < most * _WARP)
 
 
 def _spreads(kernel: Kernel) -> bool:
