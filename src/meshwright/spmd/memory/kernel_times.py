@@ -6,7 +6,7 @@ Source: XLA's ``GpuPerformanceModel`` and its profile of an H100.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.spmd.memory.graph import Node
@@ -46,13 +46,27 @@ class Reads:
     """What a kernel computes and reads: cycles, and how often each element of an operand is read on average.
 
     Elementwise operations hand on where they are read: ``places`` are the operations at whose indices each operand is
-    read, and ``shares`` how often these are computed.
+    read, and ``shares`` how often these are computed. ``alone`` is the kernel's time, ``moved`` what it reads in it.
     """
 
     cycles: float
     times: Mapping[Node, float]
     places: Mapping[Node, Mapping[Node, None]]
     shares: Mapping[Node, float]
+    moved: float
+    alone: float
+
+
+def reads_of(
+    root: Node,
+    cycles: float,
+    times: Mapping[Node, float],
+    places: Mapping[Node, Mapping[Node, None]],
+    shares: Mapping[Node, float],
+) -> Reads:
+    """With the time of a kernel that writes ``root``."""
+    moved = sum(_from(_size(node), time) for node, time in times.items())
+    return Reads(cycles, times, places, shares, moved, _time(cycles, moved + _size(root)))
 
 
 def cycles(node: Node) -> float:
@@ -73,49 +87,40 @@ def cycles(node: Node) -> float:
 
 def saved(producer: Kernel, inside: Reads, users: Mapping[Kernel, Reads]) -> float:
     """What is gained by fusing a producer into all of its users."""
-    alone = _LAUNCH + _time(inside.cycles, sum(_read(producer, inside)) + _size(producer))
-    return alone + sum(_alone(user, reads) - _fused(producer, inside, user, reads) for user, reads in users.items())
-
-
-def _alone(kernel: Kernel, reads: Reads) -> float:
-    return _time(reads.cycles, sum(_read(kernel, reads)) + _size(kernel))
+    gained = sum(reads.alone - _fused(producer, inside, user, reads) for user, reads in users.items())
+    return _LAUNCH + inside.alone + gained
 
 
 def _fused(producer: Kernel, inside: Reads, user: Kernel, reads: Reads) -> float:
     """The time of a user that computes what the producer does."""
     root = producer.root
     times, places = reads.times[root], reads.places[root]
-    moved = _size(user)
-    for source in {**producer.inputs, **user.inputs}:
-        if source is producer:
-            continue
-        node, size, total = source.root, _size(source), 0.0
-        if source in producer.inputs:
-            total += inside.times[node] * times
+    moved = _size(user.root) + reads.moved - _from(_size(root), times)
+    for source in producer.inputs:
+        node, total = source.root, inside.times[source.root] * times
+        size = _size(node)
         if source in user.inputs:
-            total += reads.times[node]
-            if source in producer.inputs and root in inside.places[node]:
+            before = reads.times[node]
+            total += before
+            if root in inside.places[node]:
                 total -= sum(reads.shares[place] for place in reads.places[node] if place in places)
-        moved += _from(size, size * total)
+            moved -= _from(size, before)
+        moved += _from(size, total)
     return _time(inside.cycles * times + reads.cycles, moved)
 
 
-def _read(kernel: Kernel, reads: Reads) -> Iterator[float]:
-    for source in kernel.inputs:
-        size = _size(source)
-        yield _from(size, size * reads.times[source.root])
+def _from(size: float, times: float) -> float:
+    """The time of reading an array of so many bytes so many times."""
+    if times <= 1:
+        return size * times
+    for most, speed in _CACHES:
+        if size < most:
+            return size + size * (times - 1) / speed
+    return size * times
 
 
-def _from(size: float, total: float) -> float:
-    """The time of reading so many bytes of an array of a size."""
-    if total <= size:
-        return total
-    faster = next((speed for most, speed in _CACHES if size < most), 1.0)
-    return size + (total - size) / faster
-
-
-def _size(kernel: Kernel) -> float:
-    return kernel.root.avals[0].nbytes
+def _size(node: Node) -> int:
+    return node.avals[0].nbytes
 
 
 def _time(work: float, moved: float) -> float:

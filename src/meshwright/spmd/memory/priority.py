@@ -10,12 +10,13 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import WAVES, Node, post_order
-from meshwright.spmd.memory.kernel_times import Reads, cycles, saved
+from meshwright.spmd.memory.kernel_times import Reads, cycles, reads_of, saved
 from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: bytes that could be moved while a kernel is launched, while one elementwise operation runs, and while a function does
@@ -97,15 +98,28 @@ def _joined(kernels: Sequence[Kernel]) -> set[Kernel]:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a kernel computes, over and over where its operands are read in several orders: ``work`` in bytes, the
-    operations ``emitted``; of each operand the ``shares`` of its elements that are read together, and how many
-    ``times`` the code that reads it is written."""
+    """What a kernel computes, over and over where its operands are read in several orders: the operations ``emitted``,
+    and how often ``each`` is computed; of each operand the ``shares`` of its elements that are read together, and how
+    many ``times`` the code that reads it is written; ``places`` and ``computed`` as in :class:`Reads`."""
 
-    work: float
+    root: Node
     emitted: int
+    each: Sequence[tuple[Node, float]]
     shares: dict[Node, float]
     times: dict[Node, int]
-    reads: Reads
+    places: dict[Node, dict[Node, None]]
+    computed: dict[Node, float]
+
+    @cached_property
+    def work(self) -> float:
+        """On TPUs, in bytes."""
+        return sum(share * node.avals[0].size * _cost(node) for node, share in self.each)
+
+    @cached_property
+    def reads(self) -> Reads:
+        """As GPUs' times are told by."""
+        clock = sum(share * cycles(node) for node, share in self.each)
+        return reads_of(self.root, clock, self.shares, self.places, self.computed)
 
 
 def profile(kernel: Kernel) -> Profile:
@@ -118,7 +132,7 @@ def profile(kernel: Kernel) -> Profile:
 def _profiled(kernel: Kernel) -> Profile:
     """From the root to the operands. What is read in the same place of the same value is computed once: elementwise
     operations hand on where they are read, others read anew (XLA's ``GpuHloCostAnalysis``)."""
-    root, work, emitted, clock = kernel.root, 0.0, 0, 0.0
+    root, emitted, each = kernel.root, 0, list[tuple[Node, float]]()
     shares, times, places = {root: 1.0}, {root: 1}, {root: {root: None}}
     read: tuple[dict[Node, float], dict[Node, int]] = {}, {}
     for node in reversed(post_order((root,), lambda n: n.operands if n in kernel.members else ())):
@@ -127,8 +141,7 @@ def _profiled(kernel: Kernel) -> Profile:
         if node not in kernel.members:
             read[0][node], read[1][node] = share, count
             continue
-        work += share * node.avals[0].size * _cost(node)
-        clock += share * cycles(node)
+        each.append((node, share))
         emitted += count
         for operand in node.operands:
             if node.elementwise and operand.shape == node.shape:
@@ -137,7 +150,7 @@ def _profiled(kernel: Kernel) -> Profile:
             places.setdefault(operand, {})[operand] = None
             shares[operand] = shares.get(operand, 0.0) + share * _share(node, operand)
             times[operand] = times.get(operand, 0) + count
-    return Profile(work, emitted, *read, Reads(clock, read[0], places, shares))
+    return Profile(root, emitted, each, *read, places, shares)
 
 
 def _share(node: Node, operand: Node) -> float:
