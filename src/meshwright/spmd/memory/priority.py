@@ -111,6 +111,11 @@ class Profile:
     computed: dict[Node, float]
 
     @cached_property
+    def sums_many(self) -> bool:
+        """Whether a reduction of many elements is among it."""
+        return any(_sums_many(node) for node, _ in self.each)
+
+    @cached_property
     def work(self) -> float:
         """On TPUs, in bytes."""
         return sum(share * node.avals[0].size * _cost(node) for node, share in self.each)
@@ -165,8 +170,11 @@ def _reads_little(producer: Kernel) -> bool:
     average at most one operand that they do not read anyway."""
     if producer.root.op in _PARTS and len(producer.members) == 1:
         return True
-    more = (_given_bytes(s.root) for u in producer.users for s in producer.inputs if s not in u.inputs)
-    return sum(more) <= 1.5 * _given_bytes(producer.root) * len(producer.users)
+    most = 1.5 * _given_bytes(producer.root)
+    given = {s: _given_bytes(s.root) for s in producer.inputs}
+    if sum(given.values()) <= most:
+        return True
+    return sum(n for u in producer.users for s, n in given.items() if s not in u.inputs) <= most * len(producer.users)
 
 
 def _given_bytes(node: Node) -> int:
