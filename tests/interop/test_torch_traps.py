@@ -57,6 +57,50 @@ def test_threads_that_convert_at_once():
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+class Casting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.out = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x, *, scale=1.0):
+        with torch.autocast("cpu", enabled=False):
+            y = self.linear(x)
+        return scale * self.out(y.relu()), y
+
+
+def test_a_module_that_is_converted_where_torch_casts_is_one_that_casts():
+    module, x = Casting(), torch.randn(5, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model = mw.from_torch(module, (x,), {"scale": 2.0})
+        want = module(x, scale=2.0)
+        assert torch.is_autocast_enabled("cpu")
+    got = mw.jit(lambda p, x: model(p, x, scale=2.0))(model.params, x.numpy())
+    assert [str(y.dtype) for y in got] == ["bfloat16", "float32"]
+    close(got[0], want[0], 0.02)
+    close(got[1], want[1])
+    assert "forward" not in vars(module)
+    close(mw.from_torch(module, (x,))(model.params, x.numpy())[0], module(x)[0])
+
+
+class Asks(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        return y if y.sum() > 0 else y + 1
+
+
+class Misfits(nn.Module):
+    def forward(self, x):
+        return x.nonzero().float() @ x.new_ones(5, 3)
+
+
+@pytest.mark.parametrize("module", [Asks(), Misfits()])
+def test_torch_prints_nothing_of_what_is_refused(module, capfd, caplog):
+    with pytest.raises(errors.ImportProgramError, match="forward"):
+        mw.from_torch(module, (torch.ones(4),))
+    assert capfd.readouterr() == ("", "")
+    assert not [r for r in caplog.records if r.levelno > 10]
+
+
 class Sines(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

@@ -26,12 +26,13 @@ from meshwright.interop.torch.flexible import ATTENTION, derivatives_of_attentio
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
 from meshwright.interop.torch.mixing import refuse_mixed
-from meshwright.interop.torch.modes import cast_as_recorded, gradients_stopped, write_casts
+from meshwright.interop.torch.modes import cast_as_recorded, casts_begun, gradients_stopped, write_casts
 from meshwright.interop.torch.norms import cumulative_averages
 from meshwright.interop.torch.ops.numbers import is_number
 from meshwright.interop.torch.ops.strided import in_memory_order
 from meshwright.interop.torch.overrides import Overridden
 from meshwright.interop.torch.passes import drop_packed, sink_views
+from meshwright.interop.torch.quiet import quiet
 from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured
 from meshwright.interop.torch.unchecked import values_not_asked_for
@@ -55,7 +56,7 @@ def export(
         if isinstance(part, fx.GraphModule):  # of torch.compile
             part.meta.setdefault("_checkpoint_context_fn", lambda: (_Unchanged(), _Unchanged()))
             cast_as_recorded(part)
-    with EXPORTING, warnings.catch_warnings(), _as_before():
+    with EXPORTING, warnings.catch_warnings(), quiet(), _as_before(), casts_begun(module):
         warnings.simplefilter("ignore")
         try:
             program, functions = _exported(module, args, kwargs, dynamic)
