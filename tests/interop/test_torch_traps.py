@@ -1,5 +1,6 @@
 """What an import of PyTorch's programs can get wrong without a word, one test each."""
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -80,6 +81,73 @@ def test_a_module_that_is_converted_where_torch_casts_is_one_that_casts():
     close(got[1], want[1])
     assert "forward" not in vars(module)
     close(mw.from_torch(module, (x,))(model.params, x.numpy())[0], module(x)[0])
+
+
+class Holding(nn.Module):
+    """Has its tensors in an object, and a list, too."""
+
+    class Cache:
+        pass
+
+    def __init__(self, forward):
+        super().__init__()
+        self.register_buffer("count", torch.tensor(0))
+        self.register_buffer("rows", torch.zeros(4, 3))
+        self.linear = nn.Linear(3, 3)
+        self.cache, self.weights = self.Cache(), [self.linear.weight]
+        self.cache.count, self.cache.rows, self.cache.row = self.count, self.rows, self.rows[1]
+        self.last, self.old = None, torch.zeros(3)
+        self.function = forward
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def stepping(self, x):
+    at = self.cache.count + torch.arange(1)
+    self.cache.count.add_(1)
+    with torch.no_grad():
+        self.cache.rows.index_copy_(0, at, x)
+    return F.linear(self.rows, self.weights[0]).sum(0) + self.count
+
+
+def test_buffers_and_parameters_are_these_wherever_a_module_has_them():
+    """Their values are those of the call, and converting a module leaves its own."""
+    module = Holding(stepping)
+    theirs, x = copy.deepcopy(module), torch.randn(1, 3)
+    model = mw.from_torch(module, (x,))
+    assert module.count == 0 and set(model.buffers) == {"count", "rows"}
+    step = mw.jit(model.apply)
+    buffers = model.buffers
+    for i in range(3):
+        out, buffers = step(model.params, buffers, x.numpy() + i)
+        close(out, theirs(x + i))
+    close(buffers["rows"], theirs.rows)
+    assert buffers["count"] == 3
+    grads = mw.grad(lambda p: step(p, buffers, x.numpy())[0].sum())(model.params)
+    theirs(x).sum().backward()
+    close(grads["linear.weight"], theirs.linear.weight.grad)
+
+
+def accumulating(self, x):
+    self.old = self.old + x
+    return self.old * 2
+
+
+def remembering(self, x):
+    self.last = x * 2
+    return self.last + 1
+
+
+def test_state_that_is_no_buffer_is_refused_or_told(refuses):
+    x = torch.randn(1, 3)
+    with refuses(errors.ImportProgramError, "self.old", "register_buffer"):
+        mw.from_torch(Holding(accumulating), (x,))
+    with refuses(errors.ImportProgramError, "view of rows", "in the forward"):
+        mw.from_torch(Holding(lambda self, x: x + self.cache.row), (x,))
+    with pytest.warns(errors.MutationWarning, match=r"self\.last"):
+        model = mw.from_torch(Holding(remembering), (x,))
+    close(model(model.params, x.numpy()), x * 2 + 1)
 
 
 class Asks(nn.Module):

@@ -131,7 +131,7 @@ def searchsorted(
 ) -> Any:  # fmt: skip
     if sorter is not None:
         sorted_sequence = mnp.take_along_axis(sorted_sequence, sorter, -1)
-    find = partial(mnp.searchsorted, side=side or ("right" if right else "left"))
+    find: Callable[..., Any] = partial(mnp.searchsorted, side=side or ("right" if right else "left"))
     for _ in sorted_sequence.shape[:-1]:  # each row has its own values
         find = vmap(find)
     positions = find(sorted_sequence, self)
