@@ -16,7 +16,7 @@ import meshwright.numpy as mnp
 from meshwright.errors import CompilationCacheWarning, DistributedError
 from meshwright.experimental.serialize_executable import deserialize_and_load, serialize
 from meshwright.runtime import warm
-from meshwright.runtime.pjrt import client, disk_cache, stored
+from meshwright.runtime.pjrt import disk_cache, shielded, stored
 from meshwright.runtime.pjrt.world import WORLD
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -36,8 +36,8 @@ def folder(tmp_path):
 def compiles(monkeypatch):
     """The programs that XLA compiled."""
     made = []
-    real = client.shielded.shielded
-    monkeypatch.setattr(client.shielded, "shielded", lambda f: (made.append(f), real(f))[1])
+    real = shielded.shielded
+    monkeypatch.setattr(shielded, "shielded", lambda f: (made.append(f), real(f))[1])
     return made
 
 

@@ -56,7 +56,7 @@ from meshwright.ops.sharding.memory_put import in_memories
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import Device, require_backend
 from meshwright.runtime.eager import check_finite
-from meshwright.runtime.executable import as_array
+from meshwright.runtime.values import as_array
 from meshwright.sharding import SingleDeviceSharding, get_mesh, typed_by
 from meshwright.sharding.auto import AUTO
 from meshwright.transforms.autodiff import lift_constants

@@ -40,8 +40,9 @@ from meshwright.lowering.batched import described, on_target, virtual_program
 from meshwright.lowering.lower import FAST_FORMS, DeviceProgram, lower
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import without_constraints
+from meshwright.runtime.compiling import one_device
 from meshwright.runtime.eager import check_finite
-from meshwright.runtime.executable import Executable, Results, one_device
+from meshwright.runtime.executable import Executable, Results
 from meshwright.runtime.pjrt.replicas import compiled_for_replicas
 from meshwright.runtime.scratch import in_blocks
 from meshwright.runtime.spread import compile_spread, needs_spread

@@ -29,11 +29,11 @@ from meshwright.ops.elementwise.table import copy
 from meshwright.ops.sharding.constraint import RESHARD, Reshard, ShardingConstraint
 from meshwright.ops.sharding.memory_put import MemoryPut
 from meshwright.ops.sharding.mesh_cast import CAST_ARRAY
-from meshwright.runtime.array import Array, from_numpy
+from meshwright.runtime.array import CONVERSIONS, Array, from_numpy
 from meshwright.runtime.devices import Device, device_count
 from meshwright.runtime.eager import SHARDED, single_op_jaxpr
-from meshwright.runtime.executable import check_move
 from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.values import check_move
 from meshwright.sharding import (
     AbstractMesh,
     AxisType,
@@ -49,9 +49,9 @@ from meshwright.sharding import (
 )
 
 if TYPE_CHECKING:
-    from meshwright.runtime import moving
+    from meshwright.runtime.processes import agreement
 else:
-    moving = LateModule("meshwright.runtime.moving")
+    agreement = LateModule("meshwright.runtime.processes.agreement")
 
 
 def _as_sharding(target: Any) -> Any:
@@ -107,8 +107,8 @@ def _put(x: Any, sharding: Sharding | Space | None, copied: bool = False) -> Any
     if array is x:
         check_move(array, sharding, True)
     if WORLD.count > 1 and not array.committed:
-        moving.require_same(array, sharding)
-    return Array(array.aval, moving.buffer_with(array, sharding), sharding, committed=True)
+        agreement.agree_on_value(array, sharding)
+    return Array(array.aval, CONVERSIONS.value.resharded(array, sharding), sharding, committed=True)
 
 
 def _given(x: Any) -> Array:

@@ -31,7 +31,8 @@ from meshwright.lowering.target import Target
 from meshwright.ops.primitive import written_out
 from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
-from meshwright.runtime.executable import Results, one_device
+from meshwright.runtime.compiling import one_device
+from meshwright.runtime.executable import Results
 from meshwright.runtime.scratch import in_blocks
 from meshwright.runtime.warm import compile_lowered
 from meshwright.sharding import AbstractMesh, AnyMesh, Mesh, NamedSharding, Sharding, named_to_hlo

@@ -25,9 +25,9 @@ from meshwright.core.key_types import is_key
 from meshwright.core.static import static_index
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, DTypeError
 from meshwright.runtime.array import Array, refuse_masked
-from meshwright.runtime.executable import as_array
 from meshwright.runtime.parts import Parts
 from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.values import as_array
 
 #: leaves that are no arrays
 HOST_VALUES = (bool, int, float, complex, np.ndarray, np.generic)

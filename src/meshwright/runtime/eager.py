@@ -23,17 +23,20 @@ from meshwright.ops.elementwise.table import BitcastConvert, convert, copy
 from meshwright.ops.primitive import written_out
 from meshwright.ops.random.keys import KeyOp
 from meshwright.runtime.array import CONVERSIONS, Array, Conversions, default_sharding, from_numpy
-from meshwright.runtime.executable import Executable, as_array, compile_jaxpr, one_device
+from meshwright.runtime.compiling import compile_jaxpr, one_device
+from meshwright.runtime.executable import Executable
 from meshwright.runtime.parts import spread_of
-from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt import platforms
+from meshwright.runtime.pjrt.buffers import host_value
+from meshwright.runtime.pjrt.client import has_many
+from meshwright.runtime.values import as_array
 from meshwright.sharding import Mesh, Sharding, SingleDeviceSharding
 
 if TYPE_CHECKING:
-    from meshwright.runtime import moving
+    from meshwright.runtime import resharding
     from meshwright.runtime.processes import agreement
 else:
-    moving = LateModule("meshwright.runtime.moving")
+    resharding = LateModule("meshwright.runtime.resharding")
     agreement = LateModule("meshwright.runtime.processes.agreement")
 
 _cache: dict[Any, Executable] = {}
@@ -95,7 +98,7 @@ def _performed(op: Op, args: Sequence[Any]) -> Any:
         check_alive(x)
     outs = op.perform(*args)
     if op.moves_only and platforms.is_plugin() and type(outs) is Array and outs.aval.memory != typeof(args[0]).memory:
-        return Array(outs.aval, moving.buffer_with(args[0], outs.sharding), outs.sharding, outs.committed)
+        return Array(outs.aval, resharding.buffer_with(args[0], outs.sharding), outs.sharding, outs.committed)
     return [as_array(x) if isinstance(x, np.ndarray) else x for x in outs] if op.multiple_results else outs
 
 
@@ -113,7 +116,7 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
     if (run := _stated(op)) is not None:
         return check_finite(op.name, run.value(op, arrays))
     committed = [x for x in arrays if x.committed]
-    many = pjrt.has_many()
+    many = has_many()
     place: Sharding | None = None
     if committed:
         place = _common_place(op, committed)
@@ -186,7 +189,7 @@ def _moved(op: Op, arrays: Sequence[Array], place: Sharding | None) -> Array | N
         return None
     if out.dtype not in dtypes.NUMPY_DTYPES:
         return None
-    value = op.moved(*[pjrt.host_value(x.buffer) for x in arrays])  # type: ignore[misc]
+    value = op.moved(*[host_value(x.buffer) for x in arrays])  # type: ignore[misc]
     return from_numpy(value, out.dtype, place, weak_type=out.weak_type, transfer="none")
 
 
@@ -240,7 +243,7 @@ def _copy(x: Array) -> Any:
 
 
 def _resharded(x: Array, sharding: Sharding) -> Any:
-    return moving.buffer_with(x, sharding)
+    return resharding.buffer_with(x, sharding)
 
 
 CONVERSIONS.fill(Conversions(_to_carrier, _from_carrier, _copy, _resharded))

@@ -30,7 +30,8 @@ from meshwright.ir.names import NUMBERS, Names
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.runtime.array import Array, default_sharding, from_numpy
-from meshwright.runtime.executable import Executable, compile_jaxpr
+from meshwright.runtime.compiling import compile_jaxpr
+from meshwright.runtime.executable import Executable
 from meshwright.runtime.pjrt import platforms
 from meshwright.sharding.rule import WINDOW
 from meshwright.spmd.flatten import eqn_rule
@@ -201,7 +202,7 @@ def _wrong(outputs: Sequence[OutputDifference], differences: Sequence[Difference
 def _compiled(jaxpr: ClosedJaxpr, name: str) -> Executable:
     """Compile with a short compile time rather than fast code, as the program runs only a few times."""
     flags = () if platforms.is_plugin() else (*_PLAIN, *(_LOOPS if _is_convolved(jaxpr) else ()))
-    return compile_jaxpr(jaxpr, name, [default_sharding()] * len(jaxpr.out_avals), quick=True, options=flags)
+    return compile_jaxpr(jaxpr, name, [default_sharding()] * len(jaxpr.out_avals), quick=True, flags=flags)
 
 
 def _is_convolved(jaxpr: ClosedJaxpr) -> bool:

@@ -16,8 +16,8 @@ from meshwright.core.config import config
 from meshwright.core.words import counted
 from meshwright.errors import ConfigError, DistributedError
 from meshwright.runtime import devices
-from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt import coordination
+from meshwright.runtime.pjrt.client import is_started
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import signs
 from meshwright.runtime.processes.agreement import blamed
@@ -39,7 +39,7 @@ def join(job: Job, wait: float) -> None:
     """
     if WORLD.service is not None:
         raise DistributedError("distributed.initialize was called before; call it once, when the program begins")
-    if pjrt.is_started() or devices.are_listed():
+    if is_started() or devices.are_listed():
         raise ConfigError(
             "distributed.initialize: the devices are already in use; call it before anything that makes an array or "
             "asks for devices"
