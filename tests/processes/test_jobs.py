@@ -491,7 +491,7 @@ from types import SimpleNamespace
 import numpy as np
 import meshwright as mw
 from meshwright.runtime.pjrt.world import WORLD
-from meshwright.runtime.processes import meeting
+from meshwright.runtime.processes import joining, meeting
 mw.distributed.initialize()
 mesh = mw.make_mesh((mw.device_count(),), ("x",))
 total = mw.jit(lambda x: x.sum(), in_shardings=mw.NamedSharding(mesh, mw.PartitionSpec("x")))
@@ -502,7 +502,7 @@ try:
     mw.experimental.multihost_utils.sync_global_devices("all is well")
     time.sleep(0.5)  # all have heard it
     meeting.config = SimpleNamespace(collective_timeout=3)
-    WORLD.keep and WORLD.keep._process.kill()
+    joining.HELD.service and joining.HELD.service._process.kill()
     if mw.process_index() == 3:
         time.sleep(60)  # never asks
     while time.monotonic() < started + 60:

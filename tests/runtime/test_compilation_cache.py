@@ -182,7 +182,7 @@ def test_a_compilation_that_another_process_is_to_make(monkeypatch, dead):
         raise RuntimeError("DEADLINE_EXCEEDED")
 
     monkeypatch.setattr(WORLD, "service", SimpleNamespace(blocking_key_value_get=never))
-    monkeypatch.setattr(WORLD, "explain", lambda error, maker: explained)
+    monkeypatch.setattr(disk_cache, "CAUSE", SimpleNamespace(value=lambda error, maker: explained))
     with pytest.raises(DistributedError, match="rank 0 is dead") if dead else nullcontext():
         disk_cache._wait_for_first("key", [SimpleNamespace(process_index=r) for r in range(2)])
 

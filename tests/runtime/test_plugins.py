@@ -85,8 +85,9 @@ def asked(monkeypatch):
     """As rank 0 of two on GPUs, of which rank 1 is dead when that is asked for the second time."""
     asked, gone = [], errors.DistributedError("rank 1 is dead")
     explain = lambda error, maker: asked.append((str(error), maker)) or (gone if len(asked) > 1 else None)  # noqa: E731
-    for name, value in {"count": 2, "service": object(), "explain": explain}.items():
+    for name, value in {"count": 2, "service": object()}.items():
         monkeypatch.setattr(WORLD, name, value)
+    monkeypatch.setattr(deadlines, "CAUSE", SimpleNamespace(value=explain))
     monkeypatch.setattr(platforms, "is_plugin", lambda: True)
     monkeypatch.setattr(deadlines, "config", SimpleNamespace(collective_timeout=0.05))
     monkeypatch.setattr(deadlines.shielded, "leave_behind", lambda: asked.append("left"))

@@ -15,7 +15,7 @@ from meshwright.core.config import config
 from meshwright.errors import DeviceError
 from meshwright.runtime.pjrt import deadlines, platforms
 from meshwright.runtime.pjrt.failures import raise_failure
-from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.pjrt.world import NOTE_RUN, WORLD
 
 _starting = threading.Lock()
 _STARTING = "the start of the devices, which all processes make together"
@@ -24,9 +24,9 @@ _STARTING = "the start of the devices, which all processes make together"
 @cache
 def _start() -> Any:
     make = partial(platforms.make_client, config.platform, config.real_devices)
-    if WORLD.note_run is None or WORLD.count == 1:
+    if WORLD.count == 1:
         return make()
-    WORLD.note_run("the start of its devices")  # all processes wait for each other here
+    NOTE_RUN.value("the start of its devices")  # all processes wait for each other here
     try:
         return deadlines.limited(make, "not all devices are there", _STARTING)
     except RuntimeError as error:

@@ -33,7 +33,7 @@ from jaxlib import xla_client as xc
 from meshwright.core.config import OPTIONS, config
 from meshwright.core.source import warn
 from meshwright.errors import CompilationCacheWarning
-from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.pjrt.world import CAUSE, WORLD
 
 _MAGIC = b"meshwright executable 1\n"
 _SUFFIX, _NOTE, _UNFINISHED = ".xla", ".note", "tmp"
@@ -166,7 +166,7 @@ def _wait_for_first(done: str, devices: Any) -> None:
         WORLD.service.blocking_key_value_get(done, int(1000 * seconds))
     except RuntimeError:
         late = TimeoutError(f"nothing; no other process has compiled the program in {seconds:g} s")
-        if (error := WORLD.behind(late, "the compilation by another process")) is not None:
+        if (error := CAUSE.value(late, "the compilation by another process")) is not None:
             raise error from None
 
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from meshwright.errors import DeletedArrayError, DeviceError, MeshwrightError
 from meshwright.ops.control.callback import failure_in
-from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.pjrt.world import CAUSE, WORLD
 
 
 def is_xla_error(error: Exception) -> bool:
@@ -21,7 +21,7 @@ def raise_failure(error: Exception, what: str, maker: Any = None) -> NoReturn:
     of_callback = failure_in(str(error))
     if of_callback is not None:
         raise of_callback from of_callback.__cause__
-    of_others = WORLD.behind(error, maker) if WORLD.service is not None else None
+    of_others = CAUSE.value(error, maker) if WORLD.service is not None else None
     if of_others is not None:
         raise of_others from None
     raise _failure(error, what) from None

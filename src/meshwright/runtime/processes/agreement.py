@@ -21,7 +21,7 @@ from meshwright.errors import DistributedError, ProgramMismatchError
 from meshwright.ir.jaxpr import all_eqns
 from meshwright.lowering.lower import DeviceProgram
 from meshwright.ops.collective.base import Collective
-from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.pjrt.world import CAUSE, WORLD
 from meshwright.runtime.processes import signs
 
 #: the number of programs that each group of processes has begun
@@ -226,4 +226,4 @@ def collectives(program: DeviceProgram) -> Sequence[tuple[str, str, str]]:
     return [(type(e.op).kind, e.op.name, str(e.source)) for e in eqns]  # type: ignore[attr-defined]
 
 
-WORLD.explain = explain
+CAUSE.fill(explain)

@@ -13,6 +13,7 @@ from typing import Any
 
 from meshwright.core.background import Background
 from meshwright.core.config import config
+from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import ConfigError, DistributedError
 from meshwright.runtime import devices
@@ -26,6 +27,19 @@ from meshwright.runtime.processes.meeting import attend, own_token, watch
 from meshwright.runtime.processes.proxy import Proxy
 from meshwright.runtime.processes.service import Service
 
+
+@dataclass
+class _Held:
+    """What this process holds for as long as it is in a job."""
+
+    #: the coordinator's service, if this process started it
+    service: Service | None = None
+    #: the proxy for XLA's connection to the coordinator, and the thread that watches the coordinator
+    proxy: Any = None
+    watch: Any = None
+
+
+HELD = _Held()
 #: the most characters of an error message that other processes see
 _WORDS = 200
 
@@ -45,15 +59,15 @@ def join(job: Job, wait: float) -> None:
             "asks for devices"
         )
     if not job.is_served and job.rank == 0:
-        WORLD.keep = Service(job.coordinator, job.count, wait)
+        HELD.service = Service(job.coordinator, job.count, wait)
     connection = attend(job.coordinator, job.rank, job.count, own_token(), wait)
-    WORLD.watch = Background(partial(watch, connection, job.coordinator, job.rank), "meshwright-coordinator")
-    WORLD.proxy = Proxy(job.coordinator)
+    HELD.watch = Background(partial(watch, connection, job.coordinator, job.rank), "meshwright-coordinator")
+    HELD.proxy = Proxy(job.coordinator)
     try:
-        service = coordination.connect(WORLD.proxy.address, job.rank, wait)
+        service = coordination.connect(HELD.proxy.address, job.rank, wait)
     except DistributedError:  # the caller may continue alone
-        WORLD.watch.end()
-        WORLD.proxy.end()
+        HELD.watch.end()
+        HELD.proxy.end()
         raise
     WORLD.rank, WORLD.count, WORLD.service = job.rank, job.count, service
     WORLD.own_devices = WORLD.own_devices or _by_place(job, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -134,13 +148,12 @@ def leave() -> None:
     if WORLD.service is None:
         return
     signs.end("has left the job, by the end of its program or by shutdown()")
-    if WORLD.watch is not None:
-        WORLD.watch.end()
+    HELD.watch.end()
     service, WORLD.service = WORLD.service, None
     if not WORLD.lost:
         with suppress(RuntimeError):  # another process failed, which it reports itself
             service.shutdown()
-    WORLD.proxy.end()
-    if WORLD.keep is not None:
-        WORLD.keep.stop()
-        WORLD.keep = None
+    HELD.proxy.end()
+    if HELD.service is not None:
+        HELD.service.stop()
+        HELD.service = None

@@ -20,11 +20,11 @@ from meshwright.core.background import Background
 from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt.coordination import Table
-from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.pjrt.world import NOTE_RUN, WORLD
+from meshwright.runtime.processes.meeting import SILENCE
 
+#: seconds between two heartbeats
 PERIOD = 0.5
-#: seconds without a heartbeat after which a process that is waited for counts as gone; machines can be busy
-SILENCE = 10.0
 #: seconds to wait for the coordinator's answer, after which it is slow or lost
 _ANSWER = 10.0
 #: seconds that sending the last heartbeat may take
@@ -88,7 +88,7 @@ def note_run(what: str) -> None:
     LIVING.sign.last = what
 
 
-WORLD.note_run = note_run
+NOTE_RUN.fill(note_run)
 
 
 def note_blame(ranks: tuple[int, ...]) -> None:
