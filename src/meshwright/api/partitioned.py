@@ -63,8 +63,9 @@ from meshwright.spmd.work import Work, work_of
 from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
 from meshwright.stablehlo.hlo import hlo_text, module_bytecode, module_text
 from meshwright.verification.progress import Report, on_terminal
+from meshwright.verification.request import Request
 from meshwright.verification.result import Verification
-from meshwright.verification.verify import Request, verify
+from meshwright.verification.verify import verify
 
 if TYPE_CHECKING:
     from meshwright.targets import CompileTarget, TargetReport
