@@ -37,7 +37,7 @@ from meshwright.runtime.scratch import in_blocks
 from meshwright.runtime.warm import compile_lowered
 from meshwright.sharding import AbstractMesh, AnyMesh, Mesh, NamedSharding, Sharding, named_to_hlo
 from meshwright.sharding.asked import mesh_asked
-from meshwright.sharding.mesh import get_mesh
+from meshwright.sharding.current_mesh import get_mesh
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text, to_hlo
 from meshwright.transforms.keys import on_words

@@ -17,11 +17,12 @@ import numpy as np
 from meshwright.core.expected import refused
 from meshwright.errors import ArgumentTypeError, ShardingError
 from meshwright.sharding import tiles
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding, check_rank
 from meshwright.sharding.layout import Layout
 from meshwright.sharding.memory_kind import checked_kind, kind_text
-from meshwright.sharding.mesh import AbstractMesh, AnyMesh, DeviceLike, Mesh
+from meshwright.sharding.mesh import AnyMesh, DeviceLike, Mesh
 from meshwright.sharding.spec import PartitionSpec
 
 
