@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshwright.core import dtypes, source
-from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.late import LateModule
 from meshwright.core.slots import Slot
@@ -25,6 +23,7 @@ from meshwright.ops.random.keys import KeyOp
 from meshwright.runtime.array import CONVERSIONS, Array, Conversions, default_sharding, from_numpy
 from meshwright.runtime.compiling import compile_jaxpr, one_device
 from meshwright.runtime.executable import Executable
+from meshwright.runtime.op_programs import OpPrograms
 from meshwright.runtime.parts import spread_of
 from meshwright.runtime.pjrt import platforms
 from meshwright.runtime.pjrt.buffers import host_value
@@ -39,11 +38,7 @@ else:
     resharding = LateModule("meshwright.runtime.resharding")
     agreement = LateModule("meshwright.runtime.processes.agreement")
 
-_cache: dict[Any, Executable] = {}
-#: cache keys of ops that hold jaxprs, oldest first; bounds the memory used if a function is recreated at each call
-_with_jaxprs: deque[Any] = deque()
-_MOST_WITH_JAXPRS = 256
-on_clear(_cache.clear)
+_PROGRAMS = OpPrograms()
 #: the largest result that is computed with NumPy
 _MOST_HOST_BYTES = 1 << 16
 #: up to this total size of operands and results, compile time matters more than the speed of the code
@@ -125,7 +120,7 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
     elif many:
         place = default_sharding()
     key = (config.tracing, op, *(x.aval for x in arrays), spread_of(place) if many and place else None)
-    executable = _cache.get(key)
+    executable = _PROGRAMS.get(key)
     if executable is None:
         if op.moved is not None and (out := _moved(op, arrays, place)) is not None:
             out.committed = bool(committed)
@@ -172,12 +167,7 @@ def _compiled(op: Op, arrays: Sequence[Array], key: Hashable, home: Sharding) ->
     quick = not op.holds_jaxprs and sum(a.nbytes for a in (*jaxpr.in_avals, *jaxpr.out_avals)) <= _MOST_QUICK_BYTES
     homes = [home] * len(jaxpr.out_avals)
     place = one_device(home, [home] * len(arrays))
-    executable = _cache[key] = compile_jaxpr(jaxpr, op.name, homes, quick=quick, place=place)
-    if op.holds_jaxprs:
-        _with_jaxprs.append(key)
-        if len(_with_jaxprs) > _MOST_WITH_JAXPRS:
-            _cache.pop(_with_jaxprs.popleft(), None)
-    return executable
+    return _PROGRAMS.keep(key, op, compile_jaxpr(jaxpr, op.name, homes, quick=quick, place=place))
 
 
 def _moved(op: Op, arrays: Sequence[Array], place: Sharding | None) -> Array | None:
