@@ -13,9 +13,10 @@ import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
+from meshwright.api import partitioned, stages
 from meshwright.errors import CompilationCacheWarning, DistributedError
 from meshwright.experimental.serialize_executable import deserialize_and_load, serialize
-from meshwright.runtime import warm
+from meshwright.lowering.lower import lower
 from meshwright.runtime.pjrt import disk_cache, shielded, stored
 from meshwright.runtime.pjrt.world import WORLD
 
@@ -191,8 +192,9 @@ def test_a_compilation_that_another_process_is_to_make(monkeypatch, dead):
 @pytest.fixture
 def lowered(monkeypatch):
     """The names of the programs that were lowered."""
-    made, real = [], warm.lower
-    monkeypatch.setattr(warm, "lower", lambda *a, **k: (made.append(a[1]), real(*a, **k))[1])
+    made, real = [], lower
+    for module in (stages, partitioned):
+        monkeypatch.setattr(module, "lower", lambda *a, **k: (made.append(a[1]), real(*a, **k))[1])
     return made
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshwright.core.records import dataclass
 from meshwright.ir.fingerprint import fingerprint
-from meshwright.ir.jaxpr import ClosedJaxpr
-from meshwright.lowering.lower import DeviceProgram, lower
+from meshwright.lowering.lower import DeviceProgram
 from meshwright.runtime.compiling import Place, build_of, compile_program, log_level, without_forwarded
 from meshwright.runtime.executable import Executable, Results
 from meshwright.runtime.pjrt import compiler
@@ -74,17 +73,20 @@ class Known:
 
 
 def compile_lowered(
-    name: str, source: Any, jaxpr: Callable[[], ClosedJaxpr], results: Results, donated: Mapping[int, int | None],
-    arg_names: Sequence[str], flags: Flags = (), place: Place | None = None,
-) -> Executable:  # fmt: skip
-    """Lower ``jaxpr()`` and compile it as :func:`compile_program` does, unless the disk cache has the executable.
+    source: tuple[Any, ...],
+    lowered: Callable[[], DeviceProgram],
+    results: Results,
+    place: Place | None = None,
+    flags: Flags = (),
+) -> Executable:
+    """Compile ``lowered()`` as :func:`compile_program` does, unless the disk cache has the executable.
 
-    ``source`` is a tree of everything that determines the program.
+    ``source`` is a tuple of everything that determines the program, starting with its name.
     """
-    known = Known.of((name, source, donated, arg_names), flags, place)
+    known = Known.of(source, flags, place)
     if (found := known.recalled(results)) is not None:
         return found[0]
-    program = lower(jaxpr(), name, donated=donated, arg_names=arg_names)
+    program = lowered()
     executable = known.compiled(program, results)
     known.remember(executable, program)
     return executable
