@@ -11,8 +11,8 @@ from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbe
 from meshwright.api.calls import misplaced, together
 from meshwright.api.carried_references import call_with_references
 from meshwright.api.compiled import Compiled
+from meshwright.api.jit_caches import CACHES, Ready
 from meshwright.api.jit_options import JitOptions, Static
-from meshwright.api.ready import CACHES, Ready
 from meshwright.api.shape_dtype import ShapeDtypeStruct, shape_of
 from meshwright.api.shardings import (
     UNSPECIFIED,

@@ -28,6 +28,7 @@ from meshwright.runtime.parts import spread_of
 from meshwright.runtime.pjrt import platforms
 from meshwright.runtime.pjrt.buffers import host_value
 from meshwright.runtime.pjrt.client import has_many
+from meshwright.runtime.pjrt.world import ranks_of
 from meshwright.runtime.values import as_array
 from meshwright.sharding import Mesh, Sharding, SingleDeviceSharding
 
@@ -188,7 +189,7 @@ def _holds(x: Array, test: Callable[[np.ndarray], Any]) -> bool:
         return False
     if not x.is_fully_addressable:  # the following must be done by all processes or by none
         mine = any(_holds(shard.data, test) for shard in x.addressable_shards)
-        ranks = tuple(sorted({d.process_index for d in x.sharding.devices}))
+        ranks = ranks_of(x.sharding.devices)
         return str(True) in agreement.exchanged(str(mine), ranks, "the check of results").values()
     value = np.asarray(x)
     return bool(test(value if x.dtype in dtypes.NUMPY_DTYPES else value.astype(np.float32)).any())

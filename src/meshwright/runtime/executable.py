@@ -14,7 +14,7 @@ from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ConcretizationTypeError
 from meshwright.ir.tracing import Tracer
-from meshwright.runtime import programs
+from meshwright.runtime import live_programs
 from meshwright.runtime.array import Array
 from meshwright.runtime.pjrt.buffers import execute, runner
 from meshwright.runtime.transfers import level_of
@@ -106,7 +106,7 @@ class Executable:
     is_virtual: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        programs.note(self)
+        live_programs.note(self)
 
     def run(self, buffers: list[Any]) -> list[Array]:
         """Run on the buffers of the arguments. Asynchronous, unless the program calls Python."""

@@ -26,8 +26,9 @@ from meshwright.runtime.pjrt.buffers import execute_on_all, runner
 from meshwright.runtime.pjrt.compiler import Flags
 from meshwright.runtime.pjrt.deadlines import limited
 from meshwright.runtime.pjrt.platforms import is_plugin
+from meshwright.runtime.pjrt.world import ranks_of
 from meshwright.runtime.processes.agreement import agree
-from meshwright.runtime.processes.signs import note_run
+from meshwright.runtime.processes.heartbeats import note_run
 from meshwright.runtime.warm import Known
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
 
@@ -121,7 +122,7 @@ def compile_spread(
       CompileError: XLA rejected the program.
     """
     name, place = source[0], Place(NamedSharding(mesh, PartitionSpec()), in_shardings)
-    ranks = tuple(sorted({d.process_index for d in place.sharding.devices}))
+    ranks = ranks_of(place.sharding.devices)
     # Processes that compile together wait for each other, so they must agree on the program before that.
     together = config.compilation_cache_dir is not None or is_plugin()
     lowered, shares = cache(lowered), len(ranks) > 1 and together

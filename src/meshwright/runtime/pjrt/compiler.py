@@ -21,7 +21,7 @@ from meshwright.runtime.pjrt import deadlines, platforms, shielded
 from meshwright.runtime.pjrt.client import client, first_local, real_devices
 from meshwright.runtime.pjrt.contexts import with_module
 from meshwright.runtime.pjrt.failures import is_xla_error
-from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.pjrt.world import WORLD, ranks_of
 
 if TYPE_CHECKING:
     from meshwright.runtime.pjrt import disk_cache
@@ -99,7 +99,7 @@ def _compile_together(devices: Iterable[Any]) -> bool:
 
     They do not if the program runs in some processes only, or if one process compiles it for all (disk cache).
     """
-    return len({d.process_index for d in devices}) == WORLD.count and not disk_cache.is_used()
+    return len(ranks_of(devices)) == WORLD.count and not disk_cache.is_used()
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import Any
 
@@ -42,8 +42,14 @@ class World:
 #: the only instance
 WORLD = World()
 
+
+def ranks_of(devices: Iterable[Any]) -> tuple[int, ...]:
+    """The processes that have some of the devices, in ascending order."""
+    return tuple(sorted({d.process_index for d in devices}))
+
+
 #: records, in a job of several processes, that this one starts something in which others take part
-NOTE_RUN: Slot[Callable[[str], None]] = Slot("the record of common runs", "meshwright.runtime.processes.signs")
+NOTE_RUN: Slot[Callable[[str], None]] = Slot("the record of common runs", "meshwright.runtime.processes.heartbeats")
 #: the error of another process that caused an error here, or None, given the program that failed or its description
 CAUSE: Slot[Callable[[Exception, Any], Exception | None]] = Slot(
     "the search for the process that failed", "meshwright.runtime.processes.agreement"

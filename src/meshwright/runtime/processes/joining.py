@@ -20,11 +20,11 @@ from meshwright.runtime import devices
 from meshwright.runtime.pjrt import coordination
 from meshwright.runtime.pjrt.client import is_started
 from meshwright.runtime.pjrt.world import WORLD
-from meshwright.runtime.processes import signs
+from meshwright.runtime.processes import heartbeats
 from meshwright.runtime.processes.agreement import blamed
 from meshwright.runtime.processes.jobs import Job
-from meshwright.runtime.processes.meeting import attend, own_token, watch
 from meshwright.runtime.processes.proxy import Proxy
+from meshwright.runtime.processes.rendezvous import attend, own_token, watch
 from meshwright.runtime.processes.service import Service
 
 
@@ -73,7 +73,7 @@ def join(job: Job, wait: float) -> None:
     WORLD.own_devices = WORLD.own_devices or _by_place(job, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not job.coordinator.startswith(("127.", "localhost:", "[::1]:")):
         WORLD.host = os.environ.get("MESHWRIGHT_HOST") or coordination.address_towards(job.coordinator)
-    table = signs.begin(service)
+    table = heartbeats.begin(service)
     _check_devices(table, wait)
     sys.excepthook = partial(_end_at_once, sys.excepthook)
     atexit.register(leave)
@@ -122,7 +122,7 @@ def _heard(table: Any, key: str, rank: int, wait: float) -> bytes | None:
     while time.monotonic() < end:
         if (value := table.get(key, min(2.0, wait))) is not None:
             return value
-        if gone := signs.are_gone((rank,)):
+        if gone := heartbeats.are_gone((rank,)):
             raise blamed(f"process {WORLD.rank} cannot join the job", gone)
     return None
 
@@ -137,7 +137,9 @@ def _end_at_once(hook: Any, kind: Any, value: Any, trace: Any) -> None:
     except Exception:
         traceback.print_exc()
         traceback.print_exception(kind, value, trace)
-    signs.end(f"ended with {''.join(traceback.format_exception_only(kind, value)).strip().splitlines()[0][:_WORDS]}")
+    heartbeats.end(
+        f"ended with {''.join(traceback.format_exception_only(kind, value)).strip().splitlines()[0][:_WORDS]}"
+    )
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
@@ -147,7 +149,7 @@ def leave() -> None:
     """Leave the job. Waits for running programs, and a few seconds for the other processes."""
     if WORLD.service is None:
         return
-    signs.end("has left the job, by the end of its program or by shutdown()")
+    heartbeats.end("has left the job, by the end of its program or by shutdown()")
     HELD.watch.end()
     service, WORLD.service = WORLD.service, None
     if not WORLD.lost:

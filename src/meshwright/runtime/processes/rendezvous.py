@@ -110,7 +110,7 @@ def _hear(connection: socket.socket, seconds: float) -> dict[str, Any]:
     return message if isinstance(message, dict) else {}
 
 
-class Meeting:
+class Rendezvous:
     """The coordinator's side: listens at ``address`` (``host:port``, port 0 for a free one) until :meth:`gather`.
 
     Raises:
