@@ -27,8 +27,8 @@ from meshwright.lowering.narrow_bits import BELOW_A_BYTE
 from meshwright.ops.elementwise import table as E
 from meshwright.ops.elementwise.chlo import mulhi
 from meshwright.runtime.array import default_sharding
+from meshwright.runtime.compiling import compile_jaxpr
 from meshwright.runtime.eager import single_op_jaxpr
-from meshwright.runtime.executable import compile_jaxpr
 
 ALL = list(dtypes._SHORT)
 NARROW = [d for d in ALL if computed_in(d) != d]

@@ -21,7 +21,7 @@ from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.runtime.array import default_sharding
-from meshwright.runtime.executable import compile_jaxpr
+from meshwright.runtime.compiling import compile_jaxpr
 
 MESH = mw.AbstractMesh((2, 2), ("x", "y"))
 F32 = np.float32

@@ -20,10 +20,10 @@ from meshwright.errors import CallbackError, VerificationError
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import copy
-from meshwright.verification.compare import compare
+from meshwright.verification.difference import compare
 from meshwright.verification.domains import input_domains
 from meshwright.verification.draw import draw_inputs
-from meshwright.verification.verify import _is_convolved
+from meshwright.verification.programs import _is_convolved
 from meshwright.verification.widen import widened
 
 MESH = mw.AbstractMesh((4,), ("x",))

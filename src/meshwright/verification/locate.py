@@ -32,7 +32,7 @@ from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.sharding import Layout
 from meshwright.spmd.partition.result import Partition
 from meshwright.transforms.batching import BatchTrace
-from meshwright.verification.compare import Difference, compare
+from meshwright.verification.difference import Difference, compare
 
 #: the most iterations of a loop that are entered
 _MOST_ROUNDS = 100
