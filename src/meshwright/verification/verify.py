@@ -186,7 +186,7 @@ def _compared(
         wrong = _wrong(outputs, differences)
         note = "" if wrong else _said_of([d for d in outputs if d.output in before])
     if wrong:
-        raise _differs(request, wide, values, wrong)
+        raise _differs(request, wide, values, outputs, wrong)
     poor = [d for d in outputs if d.finite < request.finite]
     if poor:
         raise VerificationError(_not_finite(request, wide, values, poor, drawn))
@@ -382,8 +382,9 @@ def _result(runs: Sequence[_Run], wide: _Wide, seconds: float) -> Verification:
 
 
 def _differs(
-    request: Request, wide: _Wide, values: Sequence[Array], wrong: Sequence[OutputDifference]
-) -> VerificationError:
+    request: Request, wide: _Wide, values: Sequence[Array], outputs: Sequence[OutputDifference],
+    wrong: Sequence[OutputDifference],
+) -> VerificationError:  # fmt: skip
     """The error for outputs that differ, with the first difference inside the program."""
     worst = max(wrong, key=lambda d: d.relative)
     more = f", and {len(wrong) - 1} more outputs differ" if len(wrong) > 1 else ""
@@ -393,13 +394,33 @@ def _differs(
         wide.part, args, request.rtol, request.atol,
         lambda done, total: request.progress("looking for the first difference", done, total),
     )  # fmt: skip
-    where = first or "every value inside agrees, so that the layouts of the outputs must be wrong"
+    where = first or f"every value inside agrees, {_at_the_end(wide.part, outputs.index(worst))}"
     error = VerificationError(
         f"{worst.output} of {request.name!r} ({worst.aval}) differs from the unpartitioned program by "
         f"{worst.absolute:.3g} ({worst.relative:.3g} relative; allowed: {most}){more}; {where}"
     )
     error.first = first
     return error
+
+
+def _at_the_end(part: Partition, number: int) -> str:
+    """How output ``number`` is wrong although every value inside is right: it is another value, or split otherwise."""
+    got, want = part.jaxpr.jaxpr.outvars[number], part.source.jaxpr.outvars[number]
+    if isinstance(got, Var) and isinstance(want, Var) and got in part.stands_for:
+        meant, layout = part.stands_for[got]
+        if meant is not want:
+            return f"but devices return {_made(part.source, meant)}, and the program {_made(part.source, want)}"
+        if layout != (said := part.out_layouts[number]):
+            laid, read = (each.format(part.mesh) for each in (layout, said))
+            return f"but devices return it laid out as {laid}, and it is read as {read}"
+    return "so that the layouts of the outputs must be wrong"
+
+
+def _made(jaxpr: ClosedJaxpr, var: Var) -> str:
+    if var in jaxpr.jaxpr.invars:
+        return f"input {jaxpr.jaxpr.invars.index(var)}"
+    maker = next((e for e in jaxpr.eqns if var in e.outvars), None)
+    return f"the result of {maker.op.name} at {maker.source}" if maker else "a constant"
 
 
 def _not_finite(
