@@ -207,7 +207,7 @@ def test_sums_in_types_that_the_program_has_elsewhere(refuses):
     early = [i for i in sums if eqns[i + 1].op.name == "convert_element_type"]
     assert early
     for place in early:
-        with refuses(VerificationError, "sums over devices after what rounds float32 to bfloat16, not before"):
+        with refuses(VerificationError, "sums after what rounds float32 to bfloat16, not before"):
             _in_place(part, place, summed_after(eqns[place], eqns[place + 1]), dropped=1).verify()
     place = next(i for i, e in enumerate(eqns) if e.op.name == "dot_general")
     product = Var(eqns[place].outvars[0].aval.update(dtype=np.dtype(narrow)))

@@ -213,6 +213,8 @@ class Op:
     draws: ClassVar[bool] = False
     #: the op only rounds to lower precision
     rounds: ClassVar[bool] = False
+    #: the op only converts its operand to another type
+    converts: ClassVar[bool] = False
     #: the result is non-negative if both operands are equal
     even: ClassVar[bool] = False
     #: the op has jaxprs among its parameters

@@ -10,9 +10,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import JaxprEqn, Var, all_eqns
-from meshwright.ops.collective.all_reduce import AllReduce
-from meshwright.ops.collective.tiles import ReduceScatter
-from meshwright.ops.elementwise.table import ConvertElementType
+from meshwright.ops.elementwise.monoid import SUM
 from meshwright.spmd.partition.record import Partition
 
 
@@ -60,9 +58,9 @@ def _other_change(part: Partition, eqn: JaxprEqn, makers: dict[Var, JaxprEqn], m
     maker = next((makers[v] for v in meant if v in makers), None)
     change, wanted = _change(eqn), maker and _change(maker)
     if change is None:
-        sums = isinstance(eqn.op, AllReduce | ReduceScatter) and eqn.op.reduction == "sum"
-        return f"sums over devices after what {wanted}, not before" if sums and wanted and wanted.loses else None
-    if maker is not None and isinstance(eqn.op, ConvertElementType):
+        sums = getattr(eqn.op, "monoid", None) is SUM
+        return f"sums after what {wanted}, not before" if sums and wanted and wanted.loses else None
+    if maker is not None and eqn.op.converts:
         return None if change == wanted else f"{change}, as {maker.op.name} of the program at {maker.source} does not"
     of_program = dtypes.is_inexact(eqn.invars[0].aval.dtype) or any(a in part.stands_for for a in eqn.invars)
     return f"{change}, as no op of the program does" if change.loses and of_program and change not in made else None
@@ -72,7 +70,7 @@ def _change(eqn: JaxprEqn) -> _Change | None:
     """How an equation changes the type of numbers; None if it does not, or only gives them more room."""
     if eqn.op.rounds:
         return _Change(eqn.op.name, str(dict(eqn.op.params)), loses=True)
-    if isinstance(eqn.op, ConvertElementType):
+    if eqn.op.converts:
         return _conversion(eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype)
     floats = [
         [dtypes.real_of(a.aval.dtype) for a in atoms if dtypes.is_inexact(a.aval.dtype)]
