@@ -100,6 +100,26 @@ def first_not_finite(jaxpr: ClosedJaxpr, args: Sequence[Any]) -> JaxprEqn | None
     return infinite
 
 
+def misplaced(part: Partition, number: int) -> str:
+    """How output ``number`` is wrong although every value inside is right: it is another value, or split otherwise."""
+    got, want = part.jaxpr.jaxpr.outvars[number], part.source.jaxpr.outvars[number]
+    if isinstance(got, Var) and isinstance(want, Var) and got in part.stands_for:
+        meant, layout = part.stands_for[got]
+        if meant is not want:
+            return f"but devices return {_made(part.source, meant)}, and the program {_made(part.source, want)}"
+        if layout != (said := part.out_layouts[number]):
+            laid, read = (each.format(part.mesh) for each in (layout, said))
+            return f"but devices return it laid out as {laid}, and it is read as {read}"
+    return "so that the layouts of the outputs must be wrong"
+
+
+def _made(jaxpr: ClosedJaxpr, var: Var) -> str:
+    if var in jaxpr.jaxpr.invars:
+        return f"input {jaxpr.jaxpr.invars.index(var)}"
+    maker = next((e for e in jaxpr.eqns if var in e.outvars), None)
+    return f"the result of {maker.op.name} at {maker.source}" if maker else "a constant"
+
+
 @dataclass
 class _Side:
     """One of the two programs during evaluation, with the values that are still needed."""
