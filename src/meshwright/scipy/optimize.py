@@ -93,7 +93,8 @@ def _step(evaluate: Callable[[Any], Any], state: _State) -> _State:
     """A step along the quasi-Newton direction.
 
     If no step is found, the curvature is reset, and the next step is along the steepest descent, with an initial length
-    of one. The new inverse Hessian is scaled accordingly (Nocedal and Wright, 6.20)."""
+    of one. The new inverse Hessian is scaled accordingly (Nocedal and Wright, 6.20).
+    """
     size = abs(state.slope).max()
     unit = eye(state.x.shape[0], dtype=state.x.dtype)
     direction = where(state.known > 0, -(state.inverse @ state.slope), -state.slope / where(size > 0, size, 1.0))

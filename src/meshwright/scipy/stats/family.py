@@ -1,6 +1,7 @@
 """Families of distributions, defined by a standard distribution that is shifted by ``loc`` and scaled by ``scale``.
 
-Functions of a distribution are NaN outside the domain of its parameters, as in SciPy."""
+Functions of a distribution are NaN outside the domain of its parameters, as in SciPy.
+"""
 
 from __future__ import annotations
 
