@@ -7,9 +7,10 @@ of equal type and layout (as in repeated layers) are one sort, and one decision.
 programs, after the communication passes, are compared. No annotation is overridden: only the order of propagation
 changes.
 
-The search then tries three more changes whose cost also shows only in the whole program: splitting products along
-dimensions that nothing else is split along (two all-to-alls instead of a gather), splitting them over axes that they
-do not use yet, and keeping sums in tiles.
+The search then tries four more changes whose cost also shows only in the whole program: splitting values that one
+annotation reaches along several dimensions along another one of them, splitting products along dimensions that nothing
+else is split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, and
+keeping sums in tiles.
 
 The search is a greedy descent. Strategies that propagate to the same layouts count as one. Sorts whose conflicts cause
 almost no communication are skipped. A budget of equations limits how often large programs are partitioned, so that
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
@@ -35,11 +36,12 @@ from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
 from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.turned import turns
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation, scanned
 from meshwright.spmd.report import collectives, starts, totals
 from meshwright.spmd.steptime.schedule import step_time
-from meshwright.spmd.strategy import FIRST, LARGEST, Share, Strategy
+from meshwright.spmd.strategy import FIRST, LARGEST, Strategy
 
 #: budget of equations to partition again per program; the least and the greatest number of strategies to try
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24
@@ -49,6 +51,8 @@ EXCHANGED = 2_500
 TILED = 10_000
 #: the greatest number of attempts to share products, and the factor by which they may increase the bytes sent
 SHARINGS, SHARED_BYTES = 6, 2.0
+#: the greatest number of attempts to split values along another dimension that an axis reaches
+TURNINGS = 6
 #: how many sorts are tried at a time, and the least fraction of all bytes that must be sent at their conflicts
 WIDTH, SHARE = 3, 0.02
 #: the cost of a new strategy must be below this fraction of the best one's
@@ -80,6 +84,11 @@ class Candidate:
     def price(self) -> float:
         return price(self.part)
 
+    @property
+    def price_with_starts(self) -> float:
+        """The price, and the seconds of starting collectives."""
+        return self.price + self.starts * self.part.mesh.fabric.start
+
     @cached_property
     def peak(self) -> int:
         return max(1, _peak(self.part))
@@ -104,7 +113,7 @@ class Candidate:
         sent, new_sent = than.sent[1], self.sent[1]
         if new_sent > more_bytes * sent:
             return False
-        new = (self.price + (self.starts - than.starts) * self.part.mesh.fabric.start) * new_sent
+        new = (self.price_with_starts - than.starts * self.part.mesh.fabric.start) * new_sent
         old = GAIN * than.price * sent
         if new * self.estimate * ROUGH < old * than.estimate:
             return True
@@ -127,10 +136,23 @@ class _Search:
     def run(self) -> Candidate:
         while self.tries > 0 and self.improve():
             pass
+        self.turn()
         self.exchange()
         self.share()
         self.keep_tiles()
         return self.best
+
+    def turn(self) -> None:
+        """Split values that one annotation reaches along several dimensions along another one, if that is better."""
+        left = TURNINGS
+        while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= EXCHANGED:
+            ways = (replace(self.best.strategy, turns=(*self.best.strategy.turns, t)) for t in turns(self.best.part))
+            tried = [self.candidate(*way) for way in itertools.islice(self.unseen(ways), left)]
+            left -= len(tried)
+            better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best)]
+            if not better:
+                return
+            self.best = min(better, key=lambda c: c.price_with_starts)
 
     def exchange(self) -> None:
         """Share products along other dimensions too, if that is better."""
@@ -152,15 +174,15 @@ class _Search:
             if not ways:
                 return
             asked.add(ways[0].rule)
-            tried = [self.candidate(outcome, strategy) for outcome, strategy in self.shared(ways[:left])]
+            strategies = (replace(self.best.strategy, shares=(*self.best.strategy.shares, way)) for way in ways[:left])
+            tried = [self.candidate(*way) for way in self.unseen(strategies)]
             left -= len(tried)
             better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best, SHARED_BYTES)]
             self.best = min(better, key=lambda c: c.price, default=self.best)
 
-    def shared(self, ways: Sequence[Share]) -> Iterator[tuple[Propagation, Strategy]]:
-        """The propagation result and strategy for each share, without results seen before."""
-        for share in ways:
-            strategy = replace(self.best.strategy, shares=(*self.best.strategy.shares, share))
+    def unseen(self, strategies: Iterable[Strategy]) -> Iterator[tuple[Propagation, Strategy]]:
+        """The propagation result and strategy of each, without results seen before."""
+        for strategy in strategies:
             outcome = self.planner.propagate(strategy)
             if (signature := _signature(outcome)) not in self.seen:
                 self.seen.add(signature)
