@@ -176,6 +176,28 @@ def test_slices_that_a_loop_needs_whole_are_gathered_once():
     part.verify(*args)
 
 
+def test_a_conflict_counts_by_what_it_causes_later():
+    """Of a lattice of states, transitions stay where they are, and scores are gathered, for 512 bytes a step.
+
+    Where the scores meet the transitions nothing is sent in any case: the conflict costs two reductions after it.
+    """
+    mesh = mw.AbstractMesh((2, 2), ("batch", "states"))
+
+    def best(scores, transitions):
+        def step(a, score):
+            paths = a[:, :, None] + transitions[None]
+            return paths.max(1) + score, paths.argmax(1)
+
+        return lax.scan(step, scores[0], scores[1:])
+
+    ins = NamedSharding(mesh, P(None, "batch", "states")), NamedSharding(mesh, P(None, "states"))
+    rng = np.random.default_rng(0)
+    args = rng.normal(size=(10, 8, 64)).astype(np.float32), rng.normal(size=(64, 64)).astype(np.float32)
+    part = mw.jit(best, in_shardings=ins).lower(*args).partition()
+    assert [(c.kind, c.count, c.bytes_sent) for c in part.collectives] == [("all_gather", 9, 9 * 512)]
+    part.verify(*args)
+
+
 # --- values that one annotation reaches along several dimensions --------------------------------------------
 def forces(x, order):
     """Of bodies on each other; the dimension that is summed over comes first or second."""

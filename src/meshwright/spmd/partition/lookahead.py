@@ -47,6 +47,8 @@ from meshwright.spmd.strategy import FIRST, LARGEST, Strategy
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24
 #: programs with more equations are not partitioned again to split products along other dimensions
 EXCHANGED = 2_500
+#: in programs with more equations, only what is sent at conflicts counts, and not what they cause elsewhere
+CAUSED = 1_000
 #: programs with more equations do not keep sums in tiles
 TILED = 10_000
 #: the greatest number of attempts to share products, and the factor by which they may increase the bytes sent
@@ -250,6 +252,10 @@ def neighbours(part: Partition, strategy: Strategy) -> list[Strategy]:
     sent = contests(part)
     total = totals(part.jaxpr.jaxpr)[1]
     sorts = [sort for sort, there in sent.most_common(WIDTH) if there > SHARE * total]
+    if len(sorts) < WIDTH and len(sent) > len(sorts) and len(part.propagation.rules) <= CAUSED:
+        because = caused(part)
+        others = sorted((s for s in sent if s not in sorts and because[s] > SHARE * total), key=lambda s: -because[s])
+        sorts += others[: WIDTH - len(sorts)]
     toggled = [replace(strategy, later=strategy.later ^ {sort}) for sort in sorts]
     if scanned(part.propagation) or strategy.across:
         toggled += [replace(strategy, across=way) for way in ("", LARGEST, FIRST) if way != strategy.across]
@@ -272,6 +278,18 @@ def contests(part: Partition) -> Counter[Sort]:
             met |= sorts if len(sorts) > 1 else set()
         for sort in met:
             bytes_by_sort[sort] += sent[id(eqn)]
+    return bytes_by_sort
+
+
+def caused(part: Partition) -> Counter[Sort]:
+    """For each sort of annotations, the bytes sent because of axes that it brought to a value."""
+    bytes_by_sort: Counter[Sort] = Counter()
+    origins = part.propagation.origins
+    for c in collectives(part.jaxpr.jaxpr):
+        values = {id(r.value): r.value for r in c.reasons if r.value is not None}.values()
+        causes = (origins.of(value, axis) for value in values for axis in c.axes)
+        for sort in {cause.sort for cause in causes if cause is not None and cause.sort is not None}:
+            bytes_by_sort[sort] += c.bytes_sent
     return bytes_by_sort
 
 
