@@ -226,7 +226,7 @@ class _Checker:
                 self.add(eqn, "index", check, starts)
             if "div" in self.errors and op.name in ("div", "rem"):
                 self.add(eqn, "div", Check(f"division by zero {where}"), ())
-            # Ops on keys only move elements: their only NaN is the fill value for an index out of bounds.
+            # What only moves elements makes no NaN, but that which stands for an index out of bounds.
             makes = not op.takes_keys and any(dtypes.is_inexact(v.aval.dtype) for v in eqn.outvars)
             if "nan" in self.errors and makes and not _threaded_regions(op):
                 self.add(eqn, "nan", Check(f"nan made by {op.name} {where}"), ())

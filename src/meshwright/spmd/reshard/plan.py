@@ -356,7 +356,7 @@ def _finish(shape: tuple[int, ...], itemsize: int, src: Layout, way: Way, mesh: 
 
 
 def _step_price(done: _Done, sent: Sequence[float], mesh: AbstractMesh) -> float:
-    """The price of a step. ``sent`` is the bytes it sends; for a step of several permutes, those of each permute."""
+    """The price of a step that sends so many bytes; of one that is several permutes, in each."""
     whole = sum(sent)
     if not whole or math.isinf(whole) or not mesh.fabric.is_given:
         return whole
