@@ -32,7 +32,7 @@ def traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, .
 
 @lru_cache(maxsize=1024)
 def _traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, ...], setting: Setting) -> ClosedJaxpr:
-    with source.at(source.UNKNOWN):  # its lines are those of its callers
+    with source.at(source.UNKNOWN):  # its equations get the lines of its callers
         return trace_to_jaxpr(fun, avals, name)
 
 

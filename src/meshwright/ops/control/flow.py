@@ -177,7 +177,7 @@ class ControlOp(RegionOp):
         same = all(j is b.jaxpr for b, j in zip(bodies, jaxprs))
         return self if same else self.with_regions(jaxprs), cast_each(args, ins)
 
-    # --- what holds for the carry is what holds after a step ------------------------------------------------
+    # --- fixed points over the carry ------------------------------------------------------------------------
     def _settled(
         self, parts: Operands[T], outs: Sequence[T], after: After[T], join: Callable[[Sequence[T]], T]
     ) -> tuple[Operands[T], tuple[T, ...], list[T]]:
@@ -319,8 +319,10 @@ class ControlOp(RegionOp):
     def _tested_in_body(
         self, parts: Operands[Any], state: list[Any], types: Sequence[ShapedArray], run: Run
     ) -> tuple[list[Any], list[Any]]:
-        """A loop whose test changes the state, which a test cannot return: it is made before the loop and at the end of
-        each step, and what it says is carried."""
+        """:meth:`threaded` for a loop whose test changes the state, which a test cannot return.
+
+        The test is evaluated before the loop and at the end of each step, and its result is carried.
+        """
         test, body = self.bodies()
         (again,), state = run(test.jaxpr, [*parts.consts[0], *parts.carry], state)
         jaxprs = tested_in_body(test, body, types, run)

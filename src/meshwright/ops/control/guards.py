@@ -1,7 +1,7 @@
-"""Checks that count only where a body runs.
+"""Guards for checks in batched control flow.
 
-A ``vmap`` runs a body for batch entries that do not take it: all branches of a choice, and further steps of a loop in
-which they are done. What is computed there is not selected, and what is checked there must not fail.
+Under ``vmap`` a body also runs for batch entries that do not take it: every branch of a ``cond``, and the further steps
+of a loop for entries that are done. Their results are discarded, and their checks must not fail.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from meshwright.ops.elementwise.table import not_, or_
 
 
 def has_checks(jaxpr: ClosedJaxpr) -> bool:
-    """Whether there is a check in the jaxpr, or in the bodies in it."""
+    """Whether a jaxpr or one of its inner jaxprs has a check."""
     return has_effects(jaxpr.jaxpr) and any(isinstance(e.op, Check) for e in all_eqns(jaxpr.jaxpr))
 
 
@@ -60,8 +60,11 @@ def refuse_automatic_checks(body: ClosedJaxpr) -> None:
 def guarded(
     jaxpr: ClosedJaxpr, more: Sequence[ShapedArray], runs: Callable[..., tuple[Any, Sequence[Any]]]
 ) -> ClosedJaxpr:
-    """The jaxpr with parameters of the types ``more`` in front, and with checks that hold where it is not to run;
-    ``runs`` makes of all parameters whether it does, and the jaxpr's own."""
+    """The jaxpr with additional parameters, of the types ``more``, in front, and with its checks guarded.
+
+    ``runs`` is called with all parameters. It returns the guard, a bool that tells whether the jaxpr is to run, and the
+    jaxpr's own parameters. Checks hold where the guard is False.
+    """
 
     def fun(*args: Any) -> list[Any]:
         guard, given = runs(*args)
@@ -75,7 +78,7 @@ def _run(jaxpr: ClosedJaxpr, args: Sequence[Any], state: list[Any]) -> tuple[lis
 
 
 class _Guarding(Interpreter[Any]):
-    """Applies the equations, checks only where ``guard`` is True."""
+    """Evaluates a jaxpr with checks that hold wherever ``guard`` is False."""
 
     def __init__(self, guard: Any) -> None:
         self.guard = guard

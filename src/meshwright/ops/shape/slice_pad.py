@@ -189,9 +189,8 @@ class Pad(Op):
 
     def transpose(self, ct: Any, x: Any, value: Any) -> Cotangents:
         aval = x.aval if isinstance(x, Linear) else typeof(x)
-        # The rows of the result that come from the operand are every step-th row from its first. Where padding cropped,
-        # zeros are
-        # restored; what it added is cropped first.
+        # The operand's rows are at every step-th row of the result. Where padding cropped, zeros are restored; rows
+        # that it added are cropped first.
         cuts = [min(lo, hi) < 0 for lo, hi, _ in self.padding_config]
         undone = [(-lo, -hi, 0) if cut else (0, 0, 0) for (lo, hi, _), cut in zip(self.padding_config, cuts)]
         first = [0 if cut else lo for (lo, *_), cut in zip(self.padding_config, cuts)]

@@ -108,13 +108,14 @@ def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
 
 
 def _combine_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    """The cost when the tiles stay as they are: of one all-reduce, if of anything."""
+    """The cost if tiles do not move: the bytes sent by one all-reduce, or 0 if nothing is reduced."""
     gone = tuple(atom for atom in src.partial if not (_stays(src, dst) and atom in dst.partial))
     return AllReduce(gone, src.reduction).bytes_sent(shape, itemsize, src, mesh) if gone else 0
 
 
 def _stays(src: Layout, dst: Layout) -> bool:
-    """Whether what is partial in one layout is in the other as it is: any sum may be taken to be a masked one."""
+    """Whether partial values of ``src`` are also valid partial values of ``dst`` without communication: the reductions
+    are the same, or combine to that of ``dst``."""
     return joined_reduction(src.reduction, dst.reduction) == dst.reduction
 
 
@@ -368,7 +369,7 @@ def _merged(first: Step, second: Step) -> Step | None:
 
 
 def _leading_last(steps: Sequence[Step]) -> list[Step]:
-    """The steps with neighbouring gathers in such an order that the last, and largest, is of the first dimension: then
-    what arrives is the result, and need not be copied to where it belongs."""
+    """The steps, with adjacent gathers ordered so that the last and largest gathers the first dimension: its output is
+    then contiguous and needs no copy."""
     runs = itertools.groupby(steps, lambda step: isinstance(step, AllGather))
     return [step for _, run in runs for step in sorted(run, key=lambda s: -s.dim if isinstance(s, AllGather) else 0)]
