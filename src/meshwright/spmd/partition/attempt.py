@@ -43,6 +43,11 @@ class Attempt:
     def price(self) -> float:
         return price(self.part)
 
+    @property
+    def price_with_starts(self) -> float:
+        """The price, and the seconds of starting collectives."""
+        return self.price + self.starts * self.part.mesh.fabric.start
+
     @cached_property
     def peak(self) -> int:
         return max(1, predict(self.part.jaxpr, self.part.mesh).peak_bytes)
@@ -67,7 +72,7 @@ class Attempt:
         sent, new_sent = than.sent[1], self.sent[1]
         if new_sent > more_bytes * sent:
             return False
-        new = (self.price + (self.starts - than.starts) * self.part.mesh.fabric.start) * new_sent
+        new = (self.price_with_starts - than.starts * self.part.mesh.fabric.start) * new_sent
         old = GAIN * than.price * sent
         if new * self.estimate * ROUGH < old * than.estimate:
             return True

@@ -7,9 +7,10 @@ of equal type and layout (as in repeated layers) are one sort, and one decision.
 programs, after the communication passes, are compared. No annotation is overridden: only the order of propagation
 changes.
 
-The search then tries three more changes whose cost also shows only in the whole program: splitting products along
-dimensions that nothing else is split along (two all-to-alls instead of a gather), splitting them over axes that they
-do not use yet, and keeping sums in tiles.
+The search then tries four more changes whose cost also shows only in the whole program: splitting values that one
+annotation reaches along several dimensions along another one of them, splitting products along dimensions that nothing
+else is split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, and
+keeping sums in tiles.
 
 The search is a greedy descent. Strategies that propagate to the same layouts count as one. Sorts whose conflicts cause
 almost no communication are skipped. A budget of equations limits how often large programs are partitioned, so that
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -34,19 +35,24 @@ from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
 from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.result import Partition
+from meshwright.spmd.partition.turned import turns
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation, scanned
-from meshwright.spmd.report import collectives, totals
-from meshwright.spmd.strategy import FIRST, LARGEST, Share, Strategy
+from meshwright.spmd.report import collectives, sent_for_equations, totals
+from meshwright.spmd.strategy import FIRST, LARGEST, Strategy
 
 #: budget of equations to partition again per program; the least and the greatest number of strategies to try
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24
 #: programs with more equations are not partitioned again to split products along other dimensions
 EXCHANGED = 2_500
+#: in programs with more equations, only what is sent at conflicts counts, and not what they cause elsewhere
+CAUSED = 1_000
 #: programs with more equations do not keep sums in tiles
 TILED = 10_000
 #: the greatest number of attempts to share products, and the factor by which they may increase the bytes sent
 SHARINGS, SHARED_BYTES = 6, 2.0
+#: the greatest number of attempts to split values along another dimension that an axis reaches
+TURNINGS = 6
 #: how many sorts are tried at a time, and the least fraction of all bytes that must be sent at their conflicts
 WIDTH, SHARE = 3, 0.02
 #: the factor by which sums in tiles may increase the bytes sent: allows for the gradients of norm weights
@@ -69,10 +75,23 @@ class _Search:
     def run(self) -> Attempt:
         while self.tries > 0 and self.improve():
             pass
+        self.turn()
         self.exchange()
         self.share()
         self.keep_tiles()
         return self.best
+
+    def turn(self) -> None:
+        """Split values that one annotation reaches along several dimensions along another one, if that is better."""
+        left = TURNINGS
+        while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= EXCHANGED:
+            ways = (replace(self.best.strategy, turns=(*self.best.strategy.turns, t)) for t in turns(self.best.part))
+            tried = [Attempt(self.planner.partition(way)) for way in itertools.islice(self.unseen(ways), left)]
+            left -= len(tried)
+            better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best)]
+            if not better:
+                return
+            self.best = min(better, key=lambda c: c.price_with_starts)
 
     def exchange(self) -> None:
         """Share products along other dimensions too, if that is better."""
@@ -94,15 +113,15 @@ class _Search:
             if not ways:
                 return
             asked.add(ways[0].rule)
-            tried = [Attempt(self.planner.partition(outcome)) for outcome in self.shared(ways[:left])]
+            strategies = (replace(self.best.strategy, shares=(*self.best.strategy.shares, way)) for way in ways[:left])
+            tried = [Attempt(self.planner.partition(way)) for way in self.unseen(strategies)]
             left -= len(tried)
             better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best, SHARED_BYTES)]
             self.best = min(better, key=lambda c: c.price, default=self.best)
 
-    def shared(self, ways: Sequence[Share]) -> Iterator[Propagation]:
-        """The propagation result for each share, without results seen before."""
-        for share in ways:
-            strategy = replace(self.best.strategy, shares=(*self.best.strategy.shares, share))
+    def unseen(self, strategies: Iterable[Strategy]) -> Iterator[Propagation]:
+        """The propagation result of each, without results seen before."""
+        for strategy in strategies:
             outcome = self.planner.propagate(strategy)
             if (signature := _signature(outcome)) not in self.seen:
                 self.seen.add(signature)
@@ -158,6 +177,10 @@ def neighbours(part: Partition) -> list[Strategy]:
     strategy, sent = part.strategy, contests(part)
     total = totals(part.jaxpr.jaxpr)[1]
     sorts = [sort for sort, there in sent.most_common(WIDTH) if there > SHARE * total]
+    if len(sorts) < WIDTH and len(sent) > len(sorts) and len(part.propagation.rules) <= CAUSED:
+        because = caused(part)
+        others = sorted((s for s in sent if s not in sorts and because[s] > SHARE * total), key=lambda s: -because[s])
+        sorts += others[: WIDTH - len(sorts)]
     toggled = [replace(strategy, later=strategy.later ^ {sort}) for sort in sorts]
     if scanned(part.propagation) or strategy.across:
         toggled += [replace(strategy, across=way) for way in ("", LARGEST, FIRST) if way != strategy.across]
@@ -166,10 +189,7 @@ def neighbours(part: Partition) -> list[Strategy]:
 
 def contests(part: Partition) -> Counter[Sort]:
     """For each sort of annotations, the bytes sent at equations where it conflicts with another sort over an axis."""
-    sent: Counter[int] = Counter()
-    for c in collectives(part.jaxpr.jaxpr):
-        for user in {id(r.user) for r in c.reasons if r.user is not None}:
-            sent[user] += c.bytes_sent
+    sent = sent_for_equations(part.jaxpr.jaxpr)
     bytes_by_sort: Counter[Sort] = Counter()
     origins = part.propagation.origins
     for eqn, rule in zip(origins.eqns, part.propagation.rules):
@@ -180,6 +200,18 @@ def contests(part: Partition) -> Counter[Sort]:
             met |= sorts if len(sorts) > 1 else set()
         for sort in met:
             bytes_by_sort[sort] += sent[id(eqn)]
+    return bytes_by_sort
+
+
+def caused(part: Partition) -> Counter[Sort]:
+    """For each sort of annotations, the bytes sent because of axes that it brought to a value."""
+    bytes_by_sort: Counter[Sort] = Counter()
+    origins = part.propagation.origins
+    for c in collectives(part.jaxpr.jaxpr):
+        values = {id(r.value): r.value for r in c.reasons if r.value is not None}.values()
+        causes = (origins.of(value, axis) for value in values for axis in c.axes)
+        for sort in {cause.sort for cause in causes if cause is not None and cause.sort is not None}:
+            bytes_by_sort[sort] += c.bytes_sent
     return bytes_by_sort
 
 
