@@ -33,7 +33,7 @@ from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.errors import ArgumentError, ProfilerError
 from meshwright.inspect.profile import PROGRAMS_FILE, Profile, read_profile
-from meshwright.runtime import programs
+from meshwright.runtime import live_programs
 from meshwright.runtime.pjrt import profiling
 
 __all__ = [
@@ -132,7 +132,7 @@ def stop_trace() -> None:
     for file in written:
         if file.name.endswith(".xplane.pb"):
             names = {event.module for event in profiling.events(file)}
-            (file.parent / PROGRAMS_FILE).write_text(json.dumps(programs.described(names)))
+            (file.parent / PROGRAMS_FILE).write_text(json.dumps(live_programs.described(names)))
         elif _Running.perfetto and file.name.endswith(".trace.json.gz"):
             shutil.copy(file, file.parent / "perfetto_trace.json.gz")
 

@@ -26,7 +26,7 @@ MODULES = [
     "ops.primitive", "ops.linalg.cholesky", "ops.linalg.eig",
     "ops.linalg.eigh", "ops.linalg.fft", "ops.special.incomplete_beta", "ops.special.incomplete_gamma",
     "ops.linalg.lu", "ops.linalg.qr", "ops.linalg.svd", "ops.linalg.triangular_solve", "ops.linalg.tridiagonal",
-    "monitoring", "runtime.devices", "runtime.pjrt.exchange", "sharding.mesh",
+    "monitoring", "runtime.devices", "runtime.pjrt.dlpack", "sharding.current_mesh",
     "transforms.autodiff", "transforms.checkify", "transforms.closures",
     "transforms.custom_jvp", "transforms.custom_vmap", "transforms.implicit", "transforms.jacobian",
     "transforms.remat", "transforms.residuals", "transforms.vmap",

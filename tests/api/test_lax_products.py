@@ -14,7 +14,8 @@ import meshwright as mw
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, RuleError, ShapeError
-from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.pjrt.buffers import Exporter, buffer_from_numpy, execute
+from meshwright.runtime.pjrt.compiler import compile_module
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import module_bytecode, module_text
 
@@ -180,9 +181,9 @@ def test_convolutions_of_integers_on_gpus(lhs, rhs, result, count, groups):
         want = np.asarray(run(x.astype(np.int64), w.astype(np.int64)).astype(result))
     sums = [line for line in module_text(module).splitlines() if "stablehlo.convolution" in line]
     assert len(sums) == count and all(line.endswith("xf64>") for line in sums)
-    loaded = pjrt.compile_module(module_bytecode(module), "convolution")
-    (out,) = pjrt.execute(loaded, [pjrt.buffer_from_numpy(v, 0, copy=True) for v in (x, w)])
-    np.testing.assert_array_equal(np.from_dlpack(pjrt.Exporter(out)), want)
+    loaded = compile_module(module_bytecode(module), "convolution")
+    (out,) = execute(loaded, [buffer_from_numpy(v, 0, copy=True) for v in (x, w)])
+    np.testing.assert_array_equal(np.from_dlpack(Exporter(out)), want)
 
 
 # --- names ----------------------------------------------------------------------------------------------------

@@ -22,8 +22,10 @@ from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ir.verify import verify
 from meshwright.lowering.batched import virtual_program
 from meshwright.runtime.array import Array, default_sharding
-from meshwright.runtime.executable import buffer_of, compile_jaxpr
-from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.compiling import compile_jaxpr
+from meshwright.runtime.pjrt.buffers import execute
+from meshwright.runtime.pjrt.compiler import compile_module
+from meshwright.runtime.values import buffer_of
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.driver import partition
 from meshwright.spmd.partition.result import Partition
@@ -93,7 +95,7 @@ def form(
 def xla_run(text: str, args: Sequence[np.ndarray], out_avals: Sequence[ShapedArray]) -> list[np.ndarray]:
     """XLA's results for a module on one device."""
     module = ir.Module.parse(text, new_context())
-    outs = pjrt.execute(pjrt.compile_module(module_bytecode(module), "oracle"), [buffer_of(x) for x in args])
+    outs = execute(compile_module(module_bytecode(module), "oracle"), [buffer_of(x) for x in args])
     return [np.asarray(Array(a, b, default_sharding(), False)) for a, b in zip(out_avals, outs)]
 
 

@@ -16,8 +16,8 @@ import meshwright.numpy as mnp
 from meshwright import NamedSharding, P, profiler, smi
 from meshwright.cli import app
 from meshwright.inspect.profile import summed
+from meshwright.runtime.live_programs import ops_of
 from meshwright.runtime.pjrt.profiling import Event
-from meshwright.runtime.programs import ops_of
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from meshwright.lowering.target import Target
 from meshwright.lowering.units import Units
 from meshwright.ops.collective.base import Collective
 from meshwright.runtime.array import default_sharding
-from meshwright.runtime.executable import compile_jaxpr
+from meshwright.runtime.compiling import compile_jaxpr
 from meshwright.sharding import AbstractMesh, Mesh
 
 

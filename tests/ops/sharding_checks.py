@@ -15,8 +15,8 @@ from meshwright.ir.tracing import JaxprTrace, typeof
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.collective.all_reduce import ALL_REDUCE
 from meshwright.runtime.array import default_sharding
+from meshwright.runtime.compiling import compile_jaxpr
 from meshwright.runtime.eager import single_op_jaxpr
-from meshwright.runtime.executable import compile_jaxpr
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REDUCTION, REPLICATED, ShardingRule
 from meshwright.spmd.factors import join_axes

@@ -17,7 +17,7 @@ from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
 from meshwright.checkpoint_io import CheckpointManager
 from meshwright.errors import MeshwrightError
-from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.processes import joining
 
 STEPS, SIZE, PRIME = 10, 24 << 12, 10_007
 fault, lost, at, delay, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]
@@ -37,7 +37,7 @@ def hit():
         case "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "coordinator":
-            WORLD.keep._process.kill()
+            joining.HELD.service._process.kill()
         case "full disk":
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, resource.RLIM_INFINITY))

@@ -23,11 +23,10 @@ from meshwright.core.config import config
 from meshwright.errors import DistributedError, MeshwrightError
 from meshwright.runtime.pjrt.coordination import Table
 from meshwright.runtime.pjrt.world import WORLD
-from meshwright.runtime.processes import joining, signs
-from meshwright.runtime.processes import meeting as meeting_of
+from meshwright.runtime.processes import heartbeats, joining, rendezvous
 from meshwright.runtime.processes.jobs import Job, find_job, first_node
 from meshwright.runtime.processes.launching import Launch
-from meshwright.runtime.processes.meeting import Meeting
+from meshwright.runtime.processes.rendezvous import Rendezvous
 from meshwright.runtime.processes.stopping import Terminated, heed_signals
 
 HERE = Path(__file__).parent
@@ -258,10 +257,10 @@ def test_who_leaves_first_is_named_first(tmp_path, status, words):
 def test_one_that_goes_while_it_is_answered_does_not_end_the_others():
     ours, theirs = socket.socketpair()
     theirs.sendall(b".")
-    assert meeting_of._answered(ours) and theirs.recv(9) == b"."
+    assert rendezvous._answered(ours) and theirs.recv(9) == b"."
     theirs.sendall(b".")
     theirs.close()
-    assert not meeting_of._answered(ours)
+    assert not rendezvous._answered(ours)
 
 
 def test_restarts(tmp_path):
@@ -355,14 +354,14 @@ def test_a_coordinator_that_is_not_there(refuses):
 def met(count, places, wait=5.0, token="secret", stop="", apart=0.0, host="127.0.0.1", until=None):
     """What processes that come to a coordinator of ``count``, some seconds ``apart``, are told, "" for nothing wrong;
     and whether it served."""
-    meeting = Meeting(f"{host}:0", count, token)
+    meeting = Rendezvous(f"{host}:0", count, token)
     if stop:
         threading.Timer(0.3, meeting.give_up, [stop]).start()
 
     def come(place):
         time.sleep(apart * places.index(place))
         try:
-            meeting_of.attend(meeting.address, *place, wait).close()
+            rendezvous.attend(meeting.address, *place, wait).close()
         except DistributedError as error:
             return str(error)
         return ""
@@ -399,13 +398,13 @@ def test_no_process_waits_longer_than_it_says():
 
 
 def test_who_goes_while_all_join_is_told_to_the_others(monkeypatch):
-    monkeypatch.setattr(meeting_of, "SILENCE", 0.4)
-    meeting, gone, stop = Meeting("127.0.0.1:0", 12, ""), set(), threading.Event()
+    monkeypatch.setattr(rendezvous, "SILENCE", 0.4)
+    meeting, gone, stop = Rendezvous("127.0.0.1:0", 12, ""), set(), threading.Event()
     with ThreadPoolExecutor(12) as pool:
-        come = [pool.submit(meeting_of.attend, meeting.address, rank, 12, "", 5.0) for rank in range(12)]
+        come = [pool.submit(rendezvous.attend, meeting.address, rank, 12, "", 5.0) for rank in range(12)]
         meeting.gather(5.0, lambda: None)
     connections = [c.result() for c in come]
-    thread = threading.Thread(target=meeting_of._fate, args=(connections[0], stop, gone))
+    thread = threading.Thread(target=rendezvous._fate, args=(connections[0], stop, gone))
     thread.start()
     connections[11].close()
     end = time.monotonic() + 5
@@ -470,7 +469,7 @@ def test_one_that_does_not_start_its_devices(tmp_path, how, words):
 
 def test_other_versions_do_not_meet(monkeypatch):
     versions = iter(["meshwright 7, jaxlib 8", "meshwright 0, jaxlib 0", "meshwright 0, jaxlib 0"])
-    monkeypatch.setattr(meeting_of, "version", lambda: next(versions))
+    monkeypatch.setattr(rendezvous, "version", lambda: next(versions))
     told, _ = met(2, [(0, 2, "secret")])
     assert "process 0 has meshwright 7, jaxlib 8; the coordinator has meshwright 0" in told[0]
 
@@ -480,9 +479,9 @@ def test_what_listens_is_another_program(refuses):
         address = f"127.0.0.1:{other.getsockname()[1]}"
         threading.Thread(target=lambda: other.accept()[0].sendall(b"220 mail ready\r\n"), daemon=True).start()
         with refuses(DistributedError, "what listens at", "no coordinator of meshwright", "another address"):
-            meeting_of.attend(address, 0, 2, "", 5.0)
+            rendezvous.attend(address, 0, 2, "", 5.0)
         with refuses(DistributedError, "cannot listen", "choose another address"):
-            Meeting(address, 2, "")
+            Rendezvous(address, 2, "")
 
 
 LOSE_THE_COORDINATOR = """
@@ -491,7 +490,7 @@ from types import SimpleNamespace
 import numpy as np
 import meshwright as mw
 from meshwright.runtime.pjrt.world import WORLD
-from meshwright.runtime.processes import meeting
+from meshwright.runtime.processes import joining, rendezvous
 mw.distributed.initialize()
 mesh = mw.make_mesh((mw.device_count(),), ("x",))
 total = mw.jit(lambda x: x.sum(), in_shardings=mw.NamedSharding(mesh, mw.PartitionSpec("x")))
@@ -501,8 +500,8 @@ started = time.monotonic()
 try:
     mw.experimental.multihost_utils.sync_global_devices("all is well")
     time.sleep(0.5)  # all have heard it
-    meeting.config = SimpleNamespace(collective_timeout=3)
-    WORLD.keep and WORLD.keep._process.kill()
+    rendezvous.config = SimpleNamespace(collective_timeout=3)
+    joining.HELD.service and joining.HELD.service._process.kill()
     if mw.process_index() == 3:
         time.sleep(60)  # never asks
     while time.monotonic() < started + 60:
@@ -532,11 +531,11 @@ def test_a_lost_coordinator_is_named(tmp_path):
 
 
 def test_a_frozen_coordinator_is_named(monkeypatch):
-    monkeypatch.setattr(meeting_of, "SILENCE", 0.3)
+    monkeypatch.setattr(rendezvous, "SILENCE", 0.3)
     monkeypatch.setattr(WORLD, "lost", "")
     ours, theirs = socket.socketpair()
     stop = threading.Event()
-    thread = threading.Thread(target=meeting_of.watch, args=(ours, "host:1", 7, stop))
+    thread = threading.Thread(target=rendezvous.watch, args=(ours, "host:1", 7, stop))
     thread.start()
     for _ in range(2):
         theirs.sendall(theirs.recv(9))
@@ -562,14 +561,14 @@ def test_who_is_behind_a_failure(monkeypatch, ended, runs, named):
             rank = int(key.rpartition("/")[2])
             self.numbers[rank] += rank not in ended
             blames = [1] if rank in ended and rank != 1 else []
-            sign = signs.Sign(self.numbers[rank], "elsewhere", 1, runs[rank], "it", blames=blames)
+            sign = heartbeats.Heartbeat(self.numbers[rank], "elsewhere", 1, runs[rank], "it", blames=blames)
             return json.dumps(asdict(sign)).encode()
 
-    monkeypatch.setattr(signs, "PERIOD", 0.02)
-    monkeypatch.setattr(signs, "LIVING", signs._Living(signs.Sign(runs=7), Table()))
+    monkeypatch.setattr(heartbeats, "PERIOD", 0.02)
+    monkeypatch.setattr(heartbeats, "LIVING", heartbeats._Living(heartbeats.Heartbeat(runs=7), Table()))
     monkeypatch.setattr(WORLD, "count", 4)
     monkeypatch.setattr(WORLD, "rank", 3)
-    assert set(signs.suspects()) == named
+    assert set(heartbeats.suspects()) == named
 
 
 def test_uneven_processes_are_named(monkeypatch, refuses):

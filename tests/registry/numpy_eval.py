@@ -18,8 +18,9 @@ from meshwright.ir.op import Op
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ir.verify import verify
 from meshwright.runtime.array import default_sharding
+from meshwright.runtime.compiling import compile_jaxpr
 from meshwright.runtime.eager import single_op_jaxpr
-from meshwright.runtime.executable import Executable, compile_jaxpr
+from meshwright.runtime.executable import Executable
 
 _cache: dict[Any, Executable] = {}
 

@@ -30,8 +30,8 @@ from meshwright.ops.elementwise.monoid import nothing
 from meshwright.ops.elementwise.table import convert, eq, mul, rem, select, sub
 from meshwright.ops.shape.broadcast_reduce import iota, match_shape
 from meshwright.runtime.array import default_sharding
+from meshwright.runtime.compiling import compile_jaxpr
 from meshwright.runtime.eager import single_op_jaxpr
-from meshwright.runtime.executable import compile_jaxpr
 from meshwright.sharding import AbstractMesh, Layout, joined_reduction
 from meshwright.sharding.rule import REDUCTION, REPLICATED, ShardingRule
 from meshwright.spmd.driver import partition

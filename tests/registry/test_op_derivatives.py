@@ -19,7 +19,7 @@ from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ir.verify import verify
 from meshwright.ops.elementwise.base import Elementwise
 from meshwright.runtime.array import default_sharding
-from meshwright.runtime.executable import compile_jaxpr
+from meshwright.runtime.compiling import compile_jaxpr
 from meshwright.transforms.autodiff import jvp, vjp
 
 #: half the distance of the two points of a central difference

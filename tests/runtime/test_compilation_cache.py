@@ -13,10 +13,11 @@ import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
+from meshwright.api import partitioned, stages
 from meshwright.errors import CompilationCacheWarning, DistributedError
 from meshwright.experimental.serialize_executable import deserialize_and_load, serialize
-from meshwright.runtime import warm
-from meshwright.runtime.pjrt import client, disk_cache, stored
+from meshwright.lowering.lower import lower
+from meshwright.runtime.pjrt import disk_cache, shielded, stored
 from meshwright.runtime.pjrt.world import WORLD
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -36,8 +37,8 @@ def folder(tmp_path):
 def compiles(monkeypatch):
     """The programs that XLA compiled."""
     made = []
-    real = client.shielded.shielded
-    monkeypatch.setattr(client.shielded, "shielded", lambda f: (made.append(f), real(f))[1])
+    real = shielded.shielded
+    monkeypatch.setattr(shielded, "shielded", lambda f: (made.append(f), real(f))[1])
     return made
 
 
@@ -182,7 +183,7 @@ def test_a_compilation_that_another_process_is_to_make(monkeypatch, dead):
         raise RuntimeError("DEADLINE_EXCEEDED")
 
     monkeypatch.setattr(WORLD, "service", SimpleNamespace(blocking_key_value_get=never))
-    monkeypatch.setattr(WORLD, "explain", lambda error, maker: explained)
+    monkeypatch.setattr(disk_cache, "CAUSE", SimpleNamespace(value=lambda error, maker: explained))
     with pytest.raises(DistributedError, match="rank 0 is dead") if dead else nullcontext():
         disk_cache._wait_for_first("key", [SimpleNamespace(process_index=r) for r in range(2)])
 
@@ -191,8 +192,9 @@ def test_a_compilation_that_another_process_is_to_make(monkeypatch, dead):
 @pytest.fixture
 def lowered(monkeypatch):
     """The names of the programs that were lowered."""
-    made, real = [], warm.lower
-    monkeypatch.setattr(warm, "lower", lambda *a, **k: (made.append(a[1]), real(*a, **k))[1])
+    made, real = [], lower
+    for module in (stages, partitioned):
+        monkeypatch.setattr(module, "lower", lambda *a, **k: (made.append(a[1]), real(*a, **k))[1])
     return made
 
 

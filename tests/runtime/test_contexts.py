@@ -7,7 +7,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.errors import CompileError
-from meshwright.runtime.pjrt import client, contexts
+from meshwright.runtime.pjrt import compiler, contexts
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def test_threads_have_contexts_of_their_own(free):
 
 def test_an_error_keeps_its_context_to_itself(free):
     with pytest.raises(CompileError, match="XLA could not compile 'nothing'"):
-        client.compile_module(b"ML\xefR nothing", "nothing")
+        compiler.compile_module(b"ML\xefR nothing", "nothing")
     call = "%0 = stablehlo.custom_call @none() : () -> tensor<f32> return %0 : tensor<f32>"
     text = f"module {{ func.func public @main() -> tensor<f32> {{ {call} }} }}"
     with pytest.raises(CompileError, match="none"):
-        client.compile_module(text.encode(), "missing")
+        compiler.compile_module(text.encode(), "missing")
     assert len(free) <= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 import numpy as np
@@ -11,6 +12,15 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, P, SingleDeviceSharding
 from meshwright.errors import ShardingError
+from meshwright.sharding import (
+    AbstractMesh,
+    AxisType,
+    GSPMDSharding,
+    PmapSharding,
+    PositionalSharding,
+    Sharding,
+    TypeSharding,
+)
 
 MESH = mw.make_mesh((2, 4), ("x", "y"))
 X = np.arange(128, dtype=np.float32).reshape(8, 16)
@@ -31,6 +41,57 @@ def test_shardings_name_a_memory():
     assert str(error.value) == (
         "NamedSharding: memory_kind='vram'; devices can address 'device', 'pinned_host', 'unpinned_host'"
     )
+
+
+#: one of each class of shardings, for ``X``
+OF_EACH_CLASS = {
+    type(s): s
+    for s in (
+        DEVICE,
+        TypeSharding(AbstractMesh((2, 4), ("x", "y"), AxisType.Explicit), P("x", None)),
+        SingleDeviceSharding(mw.devices()[3]),
+        GSPMDSharding(mw.devices()[::-1], "{devices=[4,2]<=[8]}"),
+        PositionalSharding(mw.devices()[::-1]).reshape(2, 4),
+        PmapSharding.default(X.shape, devices=mw.devices()[::-1]),
+    )
+}
+
+
+def classes_below(cls):
+    return {cls, *(c for sub in cls.__subclasses__() for c in classes_below(sub))}
+
+
+def test_there_is_a_sharding_of_each_class():
+    assert set(OF_EACH_CLASS) == {c for c in classes_below(Sharding) if c.__module__.startswith("meshwright.")} - {
+        Sharding
+    }
+
+
+@pytest.mark.parametrize("kind", ["device", "pinned_host", "unpinned_host"])
+@pytest.mark.parametrize("cls", OF_EACH_CLASS, ids=lambda cls: cls.__name__)
+def test_every_sharding_keeps_its_memory(cls, kind):
+    plain = OF_EACH_CLASS[cls]
+    if kind != "device" and not cls.has_memory_kinds:
+        with pytest.raises(ShardingError, match=f"{cls.__name__} is always in the device's memory"):
+            plain.with_memory_kind(kind)
+        return
+    sharding = plain.with_memory_kind(kind)
+    assert (sharding == plain) == (kind == "device") and sharding.with_memory_kind("device") == plain
+    assert repr(sharding) == repr(sharding.with_memory_kind(kind)) and (repr(sharding) == repr(plain)) == (
+        kind == "device"
+    )
+    for same in (sharding, pickle.loads(pickle.dumps(sharding)), copy.deepcopy(sharding)):
+        assert type(same) is cls and same == sharding and hash(same) == hash(sharding)
+        assert same.memory_kind == same.to_named().memory_kind == kind
+        assert same.is_equivalent_to(plain, X.ndim) and repr(same) == repr(sharding)
+    if cls is not TypeSharding:
+        array = mw.device_put(X, sharding)
+        assert array.sharding == sharding and array.sharding.memory_kind == kind
+        doubled = mw.jit(lambda x: x * 2)(array)
+        assert doubled.sharding.memory_kind == kind and isinstance(doubled.sharding, cls)
+        host = mw.jit(lambda x: x * 2, out_shardings=sharding)(X)
+        assert host.sharding.memory_kind == kind and host.sharding.is_equivalent_to(plain, X.ndim)
+        np.testing.assert_array_equal(np.asarray(host), X * 2)
 
 
 def test_devices_list_their_memories():

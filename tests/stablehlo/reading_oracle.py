@@ -14,8 +14,9 @@ import meshwright as mw
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import all_eqns
 from meshwright.runtime.array import Array, default_sharding
-from meshwright.runtime.executable import buffer_of
-from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.pjrt.buffers import execute
+from meshwright.runtime.pjrt.compiler import compile_module
+from meshwright.runtime.values import buffer_of
 from meshwright.stablehlo.context import new_context
 from meshwright.stablehlo.hlo import module_bytecode
 from meshwright.stablehlo.read_attributes import Attributes
@@ -26,7 +27,7 @@ def xla_run(text: str, args: Sequence[Any]) -> list[np.ndarray]:
     text = re.sub(r"mhlo.num_partitions = \d+ : i32", "mhlo.num_partitions = 1 : i32", text)
     text = re.sub(r',? ?mhlo.sharding = "[^"]*"', "", text).replace("{, ", "{")
     module = ir.Module.parse(text, new_context())
-    outs = pjrt.execute(pjrt.compile_module(module_bytecode(module), "oracle"), [buffer_of(x) for x in args])
+    outs = execute(compile_module(module_bytecode(module), "oracle"), [buffer_of(x) for x in args])
     avals = [_aval(t) for t in _result_types(module)]
     return [np.asarray(Array(a, b, default_sharding(), False)) for a, b in zip(avals, outs)]
 

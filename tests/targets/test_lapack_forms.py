@@ -8,7 +8,8 @@ import meshwright as mw
 from meshwright import PartitionSpec as P
 from meshwright.errors import RuleError
 from meshwright.lax import linalg
-from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.pjrt.buffers import Exporter, execute
+from meshwright.runtime.pjrt.compiler import compile_module
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import module_bytecode, module_text
 
@@ -20,8 +21,8 @@ def run(f, *args, platform="tpu"):
     jaxpr = mw.make_jaxpr(f)(*args)
     module = lower_to_stablehlo(jaxpr, LoweringOptions(platform=platform))
     assert "lapack_" not in module_text(module)
-    loaded = pjrt.compile_module(module_bytecode(module), "form")
-    return [np.from_dlpack(pjrt.Exporter(b)) for b in pjrt.execute(loaded, [mw.numpy.asarray(a).buffer for a in args])]
+    loaded = compile_module(module_bytecode(module), "form")
+    return [np.from_dlpack(Exporter(b)) for b in execute(loaded, [mw.numpy.asarray(a).buffer for a in args])]
 
 
 def matrix(*shape, dtype="float32"):

@@ -20,10 +20,10 @@ from meshwright.errors import CallbackError, VerificationError
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import copy
-from meshwright.verification.compare import compare
+from meshwright.verification.difference import compare
 from meshwright.verification.domains import input_domains
 from meshwright.verification.draw import draw_inputs
-from meshwright.verification.verify import _is_convolved
+from meshwright.verification.programs import _is_convolved
 from meshwright.verification.widen import widened
 
 MESH = mw.AbstractMesh((4,), ("x",))
@@ -246,6 +246,18 @@ def test_differences_are_by_element():
     for other in ([1.0, np.inf, 1.0], [np.nan, -np.inf, 1.0], [np.nan, np.inf, np.nan]):
         assert compare(np.array(other), with_nan, 1).excess == np.inf
     assert compare(np.array([1, 2]), np.array([1, 3]), 1, 5).excess > 0
+
+
+def test_which_part_of_a_complex_number_is_nan():
+    """It depends on the order of products: ``(inf + 1j) * 1j * (0 - 1j)``."""
+    want = np.array([complex(np.nan, np.inf), 1j])
+    for other in (complex(np.nan, np.nan), complex(np.inf, np.nan)):
+        assert compare(np.array([other, 1j]), want).absolute == 0
+    assert compare(np.array([1j, 1j]), want, 1).excess == np.inf
+    assert compare(np.array([complex(np.nan, 1), 2j]), want).excess > 0
+    x = np.full((5, 2), 1 + 1j, np.complex64)
+    x[:, 0] = np.inf, complex(0, -1), complex(np.inf, 1), complex(2, 0), complex(-np.inf, 3)
+    assert program(lambda v: mnp.cumprod(v, 0), x).verify(x, finite=0)
 
 
 def test_what_is_not_finite_proves_nothing(refuses):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from meshwright.api.jit_options import JitOptions
 from meshwright.api.references import ForeignReferenceError, Ref
 from meshwright.core import pytree
 from meshwright.core.records import dataclass
@@ -198,9 +199,12 @@ def _jitted_of_values(jitted: JitFunction, key: tuple[Any, Any, tuple[int, ...]]
     known = vars(jitted).setdefault("_of_values", {})
     if key not in known:
         fun = _of_values(jitted.with_static(key[1]), key[2])
-        out_shardings = None if jitted.out_shardings is None else (None, jitted.out_shardings)
-        how = jitted.inline, jitted.compiler_options, jitted.keep_unused, jitted.move_arguments
-        known[key] = type(jitted)(fun, jitted.in_shardings, out_shardings, (), (), (), (), *how)
+        of, out = jitted.options, jitted.options.out_shardings
+        options = JitOptions(
+            of.in_shardings, None if out is None else (None, out), inline=of.inline,
+            compiler_options=of.compiler_options, keep_unused=of.keep_unused, move_arguments=of.move_arguments,
+        )  # fmt: skip
+        known[key] = type(jitted)(fun, options)
     return known[key]
 
 

@@ -11,7 +11,8 @@ from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbe
 from meshwright.api.calls import misplaced, together
 from meshwright.api.carried_references import call_with_references
 from meshwright.api.compiled import Compiled
-from meshwright.api.ready import CACHES, Ready
+from meshwright.api.jit_caches import CACHES, Ready
+from meshwright.api.jit_options import JitOptions, Static
 from meshwright.api.shape_dtype import ShapeDtypeStruct, shape_of
 from meshwright.api.shardings import (
     UNSPECIFIED,
@@ -56,7 +57,7 @@ from meshwright.ops.sharding.memory_put import in_memories
 from meshwright.runtime.array import Array
 from meshwright.runtime.devices import Device, require_backend
 from meshwright.runtime.eager import check_finite
-from meshwright.runtime.executable import as_array
+from meshwright.runtime.values import as_array
 from meshwright.sharding import SingleDeviceSharding, get_mesh, typed_by
 from meshwright.sharding.auto import AUTO
 from meshwright.transforms.autodiff import lift_constants
@@ -104,50 +105,23 @@ class JitFunction:
 
     _numbered = "jit: static_argnums", "jit: donate_argnums"
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        in_shardings: Any,
-        out_shardings: Any,
-        static_argnums: tuple[int, ...],
-        static_argnames: tuple[str, ...],
-        donate_argnums: tuple[int, ...],
-        donate_argnames: tuple[str, ...],
-        inline: bool,
-        compiler_options: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
-        keep_unused: bool = False,
-        move_arguments: bool = False,
-    ) -> None:
+    def __init__(self, fun: Callable[..., Any], options: JitOptions) -> None:
         functools.update_wrapper(self, fun, updated=())
         self.fun = fun
         self.name = name_of(fun)
-        self.in_shardings = in_shardings
-        self.out_shardings = out_shardings
-        self.static_argnums = static_argnums
-        self.static_argnames = static_argnames
-        self.donate_argnums = donate_argnums
-        self.donate_argnames = donate_argnames
-        self.inline = inline
-        self.compiler_options = tuple(dict(compiler_options or ()).items())
-        self.keep_unused = keep_unused
-        #: whether arguments placed with another sharding than ``in_shardings`` are moved, as by ``pjit``
-        self.move_arguments = move_arguments
-        self._has_static = bool(static_argnums or static_argnames)
-        self._options = (
-            in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums, donate_argnames, inline,
-            self.compiler_options, keep_unused, move_arguments,
-        )  # fmt: skip
-        self._caches = CACHES.of(fun, self._options)
+        self.options = options
+        self._has_static = options.has_static
+        self._caches = CACHES.of(fun, options)
         self._programs, self._direct = self._caches.programs, self._caches.direct
-        made_of(self, fun, "jit", self._options)
+        made_of(self, fun, "jit", options)
 
     def __reduce__(self) -> Any:
         # The original function, which a decorator replaced, cannot be pickled by name; this object can.
-        return found_by_name(self) or (JitFunction, (self.fun, *self._options))
+        return found_by_name(self) or (JitFunction, (self.fun, self.options))
 
     def moving(self) -> JitFunction:
         """The same function, but moving arguments placed with another sharding than ``in_shardings``."""
-        return JitFunction(self.fun, *self._options[:-1], move_arguments=True)
+        return JitFunction(self.fun, self.options._replace(move_arguments=True))
 
     __copy__ = __deepcopy__ = lambda self, *memo: self
 
@@ -178,9 +152,7 @@ class JitFunction:
         return self._evaluated(args, kwargs) if STATE.trace is EVAL else self._traced_call(args, kwargs)
 
     def _evaluated(self, args: Any, kwargs: Any) -> Any:
-        static, dynamic, named = None, args, kwargs
-        if self._has_static:
-            static, dynamic, named = self._split_static(args, kwargs)
+        static, dynamic, named = self._split(args, kwargs)
         leaves, treedef = pytree.flatten((dynamic, named))
         if any(type(x) in FOREIGN for x in leaves):
             leaves = [as_array(x) if type(x) in FOREIGN else x for x in leaves]
@@ -203,7 +175,7 @@ class JitFunction:
             self._check_finite(outs, leaves, treedef, static, bool(ready.executable.donated))
         return ready.unflatten(outs)
 
-    def _compile(self, args: Any, kwargs: Any, static: Any) -> Ready:
+    def _compile(self, args: Any, kwargs: Any, static: Static | None) -> Ready:
         compiled = Lowered(self._program(args, kwargs, static)).compile()
         out_tree = compiled.program.out_tree
         unflatten = itemgetter(0) if out_tree.is_leaf() else out_tree.unflatten
@@ -211,9 +183,7 @@ class JitFunction:
 
     def _traced_call(self, args: Any, kwargs: Any) -> Any:
         """Inside another trace: one equation that holds the inner jaxpr."""
-        static: Any = None
-        if self._has_static:
-            static, args, kwargs = self._split_static(args, kwargs)
+        static, args, kwargs = self._split(args, kwargs)
         args, kwargs = without_float0((args, kwargs))
         leaves, treedef = pytree.flatten((args, kwargs))
         for x in leaves:
@@ -224,21 +194,21 @@ class JitFunction:
             return call_with_references(self, args, kwargs, static)
         jaxpr, out_tree = self._trace(treedef, avals, static)
         closed, hoisted = _hoist_tracers(self._constrained(jaxpr, args, kwargs, out_tree))
-        return pytree.unflatten(out_tree, Jit(self.name, closed, self.inline).bind(*hoisted, *leaves))
+        return pytree.unflatten(out_tree, Jit(self.name, closed, self.options.inline).bind(*hoisted, *leaves))
 
     def _constrained(self, jaxpr: ClosedJaxpr, args: Any, kwargs: Any, out_tree: Any) -> ClosedJaxpr:
         """The trace with this function's shardings as constraints; the same object each time."""
         constrained = self._caches.constrained.get(jaxpr)
         if constrained is None:
-            ins = argument_shardings(self.in_shardings, args, kwargs, self.name)
-            outs = flat_shardings(self.out_shardings, _outputs(out_tree, jaxpr.out_avals), "jit out_shardings")
+            ins = argument_shardings(self.options.in_shardings, args, kwargs, self.name)
+            outs = flat_shardings(self.options.out_shardings, _outputs(out_tree, jaxpr.out_avals), "jit out_shardings")
             ins, outs = list(map(without_auto, ins)), list(map(without_auto, outs))
             constrained = shallow(constrain(jaxpr, list(map(named, ins)), list(map(named, outs))))
             if not any(isinstance(c, Tracer) for c in jaxpr.consts):
                 self._caches.constrained[jaxpr] = constrained
         return constrained
 
-    def _trace(self, treedef: Any, avals: tuple[ShapedArray, ...], static: Any) -> tuple[ClosedJaxpr, Any]:
+    def _trace(self, treedef: Any, avals: tuple[ShapedArray, ...], static: Static | None) -> tuple[ClosedJaxpr, Any]:
         is_decided = STATE.decided is not None and is_explicit(avals)
         key = (treedef, avals, static, get_mesh(), config.tracing, scope(), is_decided)
         traced = self._caches.traces.get(key)
@@ -254,13 +224,15 @@ class JitFunction:
         return traced
 
     # --- what went wrong ------------------------------------------------------------------------------------
-    def _names(self, args: Any, kwargs: Any, static: Any) -> list[str]:
-        return leaf_names(self.fun, args, kwargs, [i for i, _ in static[1]] if static else ())
+    def _names(self, args: Any, kwargs: Any, static: Static | None) -> list[str]:
+        return leaf_names(self.fun, args, kwargs, static.numbers if static else ())
 
-    def bad_argument(self, args: Any, kwargs: Any, static: Any) -> MeshwrightError:
+    def bad_argument(self, args: Any, kwargs: Any, static: Static | None) -> MeshwrightError:
         return bad_argument(self.name, pytree.leaves((args, kwargs)), self._names(args, kwargs, static))
 
-    def _check_finite(self, outs: list[Array], leaves: list[Any], treedef: Any, static: Any, donated: bool) -> None:
+    def _check_finite(
+        self, outs: list[Array], leaves: list[Any], treedef: Any, static: Static | None, donated: bool
+    ) -> None:
         """Raise if a result is not finite. If the arguments still exist, rerun op by op to name the op that produced
         it."""
         try:
@@ -272,10 +244,13 @@ class JitFunction:
             raise
 
     # --- static arguments -----------------------------------------------------------------------------------
-    def _split_static(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        numbers = numbers_in_call(self._numbered[0], self.static_argnums, len(args), self.name)
+    def _split(self, args: Any, kwargs: Any) -> tuple[Static | None, Any, Any]:
+        """The static arguments of a call, None without any, and the others."""
+        if not self._has_static:
+            return None, args, kwargs
+        numbers = numbers_in_call(self._numbered[0], self.options.static_argnums, len(args), self.name)
         positional = tuple((i, args[i]) for i in sorted(numbers) if i < len(args))
-        named = tuple((n, kwargs[n]) for n in self.static_argnames if n in kwargs)
+        named = tuple((n, kwargs[n]) for n in self.options.static_argnames if n in kwargs)
         for where, value in (*positional, *named):
             try:
                 hash(value)
@@ -285,36 +260,24 @@ class JitFunction:
                     "pass a tuple or another hashable value, or do not mark it static"
                 ) from None
         dynamic = tuple(a for i, a in enumerate(args) if i not in numbers)
-        rest = {n: v for n, v in kwargs.items() if n not in self.static_argnames}
-        return (len(args), positional, named), dynamic, rest
+        rest = {n: v for n, v in kwargs.items() if n not in self.options.static_argnames}
+        return Static(len(args), positional, named), dynamic, rest
 
-    def with_static(self, static: Any) -> Callable[..., Any]:
-        if static is None:
-            return self.fun
-        count, positional, named = static
-        fixed = dict(positional)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            given = iter(args)
-            full = [fixed[i] if i in fixed else next(given) for i in range(count)]
-            return self.fun(*full, **kwargs, **dict(named))
-
-        return call
+    def with_static(self, static: Static | None) -> Callable[..., Any]:
+        """The function of the arguments that are not static."""
+        return self.fun if static is None else static.bound(self.fun)
 
     # --- stages ---------------------------------------------------------------------------------------------
-    def _program(self, args: Any, kwargs: Any, static: Any) -> Program:
+    def _program(self, args: Any, kwargs: Any, static: Static | None) -> Program:
         program, auto = self._open_program(args, kwargs, static)
         return planning.with_chosen(program, auto) if auto else program
 
     def traced_open(self, *args: Any) -> Program:
         """The traced program with ``AUTO`` shardings left open."""
-        static: Any = None
-        kwargs: Any = {}
-        if self._has_static:
-            static, args, kwargs = self._split_static(args, kwargs)
+        static, args, kwargs = self._split(args, {})
         return self._open_program(args, kwargs, static)[0]
 
-    def _open_program(self, args: Any, kwargs: Any, static: Any) -> tuple[Program, list[int]]:
+    def _open_program(self, args: Any, kwargs: Any, static: Static | None) -> tuple[Program, list[int]]:
         """The program, and the numbers of the arguments whose shardings are left to be chosen."""
         args, kwargs = without_float0((args, kwargs))
         leaves, treedef = pytree.flatten((args, kwargs))
@@ -323,12 +286,12 @@ class JitFunction:
             avals = tuple(shape_of(x) for x in leaves)
         except ArgumentTypeError:
             raise self.bad_argument(args, kwargs, static) from None
-        in_shardings = argument_shardings(self.in_shardings, args, kwargs, self.name)
+        in_shardings = argument_shardings(self.options.in_shardings, args, kwargs, self.name)
         auto = [i for i, (s, x) in enumerate(zip(in_shardings, leaves)) if s is AUTO and committed_to(x) is None]
         given = list(map(without_auto, in_shardings))
         for sharding, x, name in zip(given, leaves, names):
             common_place([(f"argument {name}", committed_to(x)), (f"in_shardings for {name}", sharding)], self.name)
-        moves = self.move_arguments or config.move_arguments
+        moves = self.options.move_arguments or config.move_arguments
         takes = (misplaced(f"{self.name!r} takes argument {n}", x, s, moves) for s, x, n in zip(given, leaves, names))
         if wrong := [error for error in takes if error is not None]:
             raise together(self.name, wrong)
@@ -337,35 +300,33 @@ class JitFunction:
         avals = tuple(a if g is None else typed_by(a, named(g)) for a, g in zip(avals, given))
         jaxpr, out_tree = self._trace(treedef, avals, static)
         outs_value = _outputs(out_tree, jaxpr.out_avals)
-        outs = list(map(without_auto, flat_shardings(self.out_shardings, outs_value, "jit out_shardings")))
+        outs = list(map(without_auto, flat_shardings(self.options.out_shardings, outs_value, "jit out_shardings")))
         check_fit(outs, jaxpr.out_avals, pytree.paths(outs_value), f"{self.name}: output")
         donated = self._donated(args, kwargs, static)
         arguments = tuple(Argument(*fields) for fields in zip(names, avals, map(named, shardings), donated))
         program = Program(
             self.name, constrain(in_memories(jaxpr, outs)), arguments, tuple(map(named, outs)), treedef, out_tree,
-            compiler_options=self.compiler_options, keep_unused=self.keep_unused,
+            compiler_options=self.options.compiler_options, keep_unused=self.options.keep_unused,
         )  # fmt: skip
         return program, auto
 
-    def _donated(self, args: Any, kwargs: Any, static: Any) -> list[bool]:
-        skipped = {i for i, _ in static[1]} if static else set()
-        count = static[0] if static else len(args)
+    def _donated(self, args: Any, kwargs: Any, static: Static | None) -> list[bool]:
+        skipped = set(static.numbers) if static else set()
+        count = static.num_args if static else len(args)
         numbers = [i for i in range(count) if i not in skipped]  # original number of each dynamic argument
-        donate = numbers_in_call(self._numbered[1], self.donate_argnums, count, self.name)
+        donate = numbers_in_call(self._numbered[1], self.options.donate_argnums, count, self.name)
         check_apart(skipped, donate, self._numbered[1].partition(":")[0])
         flags = []
         for number, arg in zip(numbers, args):
             flags += [number in donate] * len(pytree.leaves(arg))
         for name in sorted(kwargs):
-            flags += [name in self.donate_argnames] * len(pytree.leaves(kwargs[name]))
+            flags += [name in self.options.donate_argnames] * len(pytree.leaves(kwargs[name]))
         return flags
 
     @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """Trace at the types of the arguments, which may be ``ShapeDtypeStruct``."""
-        static: Any = None
-        if self._has_static:
-            static, args, kwargs = self._split_static(args, kwargs)
+        static, args, kwargs = self._split(args, kwargs)
         return Traced(self._program(args, kwargs, static))
 
     @boundary
@@ -494,6 +455,7 @@ def jit(
         statics = both_ways(f, *static, "static")
         donated = both_ways(f, *donate, "donate")
         check_apart((*statics[0], *statics[1]), (*donated[0], *donated[1]))
-        return JitFunction(f, in_shardings, out_shardings, *statics, *donated, inline, compiler_options, keep_unused)
+        flags = tuple(dict(compiler_options or ()).items())
+        return JitFunction(f, JitOptions(in_shardings, out_shardings, *statics, *donated, inline, flags, keep_unused))
 
     return wrap if fun is None else wrap(fun)

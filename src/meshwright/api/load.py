@@ -60,10 +60,10 @@ from meshwright.sharding import (
     mesh_of,
 )
 from meshwright.sharding.asked import mesh_asked
+from meshwright.sharding.current_mesh import get_mesh
 from meshwright.sharding.device_groups import groups_sharding
 from meshwright.sharding.hlo_convert import sdy_to_hlo
 from meshwright.sharding.kinds import LogicalDevice
-from meshwright.sharding.mesh import get_mesh
 from meshwright.sharding.sdy import SdySharding
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text

@@ -40,8 +40,9 @@ from meshwright.lowering.batched import described, on_target, virtual_program
 from meshwright.lowering.lower import FAST_FORMS, DeviceProgram, lower
 from meshwright.lowering.target import Target
 from meshwright.ops.sharding.constraint import without_constraints
+from meshwright.runtime.compiling import one_device
 from meshwright.runtime.eager import check_finite
-from meshwright.runtime.executable import Executable, Results, one_device
+from meshwright.runtime.executable import Executable, Results
 from meshwright.runtime.pjrt.replicas import compiled_for_replicas
 from meshwright.runtime.scratch import in_blocks
 from meshwright.runtime.spread import compile_spread, needs_spread
@@ -62,8 +63,9 @@ from meshwright.spmd.work import Work, work_of
 from meshwright.stablehlo.emit import LoweringOptions, lower_with_callbacks
 from meshwright.stablehlo.hlo import hlo_text, module_bytecode, module_text
 from meshwright.verification.progress import Report, on_terminal
+from meshwright.verification.request import Request
 from meshwright.verification.result import Verification
-from meshwright.verification.verify import Request, verify
+from meshwright.verification.verify import verify
 
 if TYPE_CHECKING:
     from meshwright.targets import CompileTarget, TargetReport
@@ -321,15 +323,19 @@ class PartitionedProgram(Stage):
         shardings = [in_users_kind(s, a.shape) for s, a in zip(self.out_shardings, self.out_avals)]
         results = Results(self.out_avals, shardings, True)
         with program.precision():
+            part, ends = described(self.part), (program.aliases, self.names)
             if isinstance(self.mesh, Mesh) and needs_spread(self.mesh):
                 refuse_orders(self.name, self._orders)
-                source = self.name, described(self.part), Target.of(self.mesh).wiring, program.aliases, self.names
-                lowered, options = partial(self._on_real_devices, self.mesh), program.compiler_options
-                return compile_spread(source, lowered, results, self.mesh, self.in_shardings, options)
+                wiring, lowered = Target.of(self.mesh).wiring, partial(self._on_real_devices, self.mesh)
+                source, flags = (self.name, part, wiring, *ends), program.compiler_options
+                return compile_spread(source, lowered, results, self.mesh, self.in_shardings, flags)
             place = one_device(NamedSharding(self.mesh, PartitionSpec()), self.in_shardings)
-            source, aliases, whole = described(self.part), program.aliases, partial(virtual_program, self.part)
-            options = (*in_blocks(self.part.jaxpr, self.num_devices), *program.compiler_options)
-            return compile_lowered(self.name, source, whole, results, aliases, self.names, options, place)
+            flags = (*in_blocks(self.part.jaxpr, self.num_devices), *program.compiler_options)
+            return compile_lowered((self.name, part, *ends), self._on_virtual_devices, results, place, flags)
+
+    def _on_virtual_devices(self) -> DeviceProgram:
+        """The program of all devices, on one real device."""
+        return lower(virtual_program(self.part), self.name, donated=self.program.aliases, arg_names=self.names)
 
     def _on_real_devices(self, mesh: Mesh) -> DeviceProgram:
         """The program of each real device. Donated parts are reused where argument and result parts have the same

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from meshwright.api.shardings import check_fit, committed_to, flat_shardings, is
 from meshwright.api.stages import Lowered
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
@@ -29,11 +27,12 @@ from meshwright.ops.elementwise.table import copy
 from meshwright.ops.sharding.constraint import RESHARD, Reshard, ShardingConstraint
 from meshwright.ops.sharding.memory_put import MemoryPut
 from meshwright.ops.sharding.mesh_cast import CAST_ARRAY
-from meshwright.runtime.array import Array, from_numpy
+from meshwright.runtime.array import CONVERSIONS, Array, from_numpy
 from meshwright.runtime.devices import Device, device_count
 from meshwright.runtime.eager import SHARDED, single_op_jaxpr
-from meshwright.runtime.executable import check_move
+from meshwright.runtime.op_programs import OpPrograms
 from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.values import check_move
 from meshwright.sharding import (
     AbstractMesh,
     AxisType,
@@ -49,9 +48,9 @@ from meshwright.sharding import (
 )
 
 if TYPE_CHECKING:
-    from meshwright.runtime import moving
+    from meshwright.runtime.processes import agreement
 else:
-    moving = LateModule("meshwright.runtime.moving")
+    agreement = LateModule("meshwright.runtime.processes.agreement")
 
 
 def _as_sharding(target: Any) -> Any:
@@ -107,8 +106,8 @@ def _put(x: Any, sharding: Sharding | Space | None, copied: bool = False) -> Any
     if array is x:
         check_move(array, sharding, True)
     if WORLD.count > 1 and not array.committed:
-        moving.require_same(array, sharding)
-    return Array(array.aval, moving.buffer_with(array, sharding), sharding, committed=True)
+        agreement.agree_on_value(array, sharding)
+    return Array(array.aval, CONVERSIONS.value.resharded(array, sharding), sharding, committed=True)
 
 
 def _given(x: Any) -> Array:
@@ -340,12 +339,7 @@ CAST_ARRAY.fill(_cast_array)
 
 
 # --- eager ops on a mesh ------------------------------------------------------------------------------------
-_sharded_cache: dict[Any, Any] = {}
-on_clear(_sharded_cache.clear)
-#: cache keys of ops that hold jaxprs, oldest first; such ops may be new objects at each call
-_with_jaxprs: deque[Any] = deque()
-_MOST_WITH_JAXPRS = 256
-on_clear(_with_jaxprs.clear)
+_PROGRAMS = OpPrograms()
 
 
 def _evaluate_sharded(op: Op, arrays: Sequence[Array]) -> Any:
@@ -355,18 +349,14 @@ def _evaluate_sharded(op: Op, arrays: Sequence[Array]) -> Any:
     if is_decided:
         infer_cached(op, avals)  # notes what is summed
     key = (config.tracing, op, is_decided, *((x.aval, x.sharding if x.committed else None) for x in arrays))
-    executable = _sharded_cache.get(key)
+    executable = _PROGRAMS.get(key)
     if executable is None:
         jaxpr = single_op_jaxpr(op, [x.aval for x in arrays])
         arguments = tuple(Argument(str(i), x.aval, committed_to(x)) for i, x in enumerate(arrays))
         tree = pytree.structure([0] * len(jaxpr.out_avals))
         program = Program(op.name, jaxpr, arguments, (None,) * len(jaxpr.out_avals), tree, tree)
         # Not ``compile``, which warns: users cannot act on warnings about single ops.
-        executable = _sharded_cache[key] = Lowered(program).partition().executable
-        if op.holds_jaxprs:
-            _with_jaxprs.append(key)
-            if len(_with_jaxprs) > _MOST_WITH_JAXPRS:
-                _sharded_cache.pop(_with_jaxprs.popleft(), None)
+        executable = _PROGRAMS.keep(key, op, Lowered(program).partition().executable)
     outs = executable.run(executable.take(arrays))
     return outs if op.multiple_results else outs[0]
 

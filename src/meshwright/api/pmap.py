@@ -20,6 +20,7 @@ import numpy as np
 
 from meshwright.api.arguments import both_ways
 from meshwright.api.jit import JitFunction
+from meshwright.api.jit_options import JitOptions
 from meshwright.api.per_device import Ring
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.api.shardings import placed
@@ -156,7 +157,7 @@ def pmap(
         return _run(spec, args, kwargs)
 
     made_of(run, fun, "pmap", axis_name, in_axes, out_axes, numbers, devices, axis_size, check_vma)
-    return PmapFunction(run, None, None, numbers, (), donated, (), False)
+    return PmapFunction(run, JitOptions(static_argnums=numbers, donate_argnums=donated))
 
 
 class PmapFunction(JitFunction):

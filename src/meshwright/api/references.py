@@ -18,7 +18,7 @@ from meshwright.ir.state import STATE
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
-from meshwright.runtime.executable import as_result
+from meshwright.runtime.values import as_result
 
 
 class Ref:

@@ -19,8 +19,9 @@ from meshwright.core.expected import refused
 from meshwright.core.static import only_default
 from meshwright.errors import ArgumentError, ImportProgramError
 from meshwright.runtime.array import from_numpy
-from meshwright.runtime.executable import Executable, buffer_of
+from meshwright.runtime.executable import Executable
 from meshwright.runtime.pjrt import stored
+from meshwright.runtime.values import buffer_of
 
 _MAGIC = b"meshwright compiled 1\n"
 #: attributes of an executable that are stored unchanged

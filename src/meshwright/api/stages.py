@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from meshwright.api.arguments import require_platforms
@@ -24,6 +24,7 @@ from meshwright.ir.program import Program
 from meshwright.lowering.channels_last import CHANNELS_LAST
 from meshwright.lowering.convolutions import CONVOLVING_PRODUCTS
 from meshwright.lowering.joined import JOINED_REDUCTIONS
+from meshwright.lowering.lower import DeviceProgram, lower
 from meshwright.lowering.onednn import ONEDNN
 from meshwright.lowering.products import SWAPPED_PRODUCTS
 from meshwright.lowering.regions import with_manual_regions
@@ -31,12 +32,13 @@ from meshwright.lowering.target import Target
 from meshwright.ops.primitive import written_out
 from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
-from meshwright.runtime.executable import Results, one_device
+from meshwright.runtime.compiling import one_device
+from meshwright.runtime.executable import Results
 from meshwright.runtime.scratch import in_blocks
 from meshwright.runtime.warm import compile_lowered
 from meshwright.sharding import AbstractMesh, AnyMesh, Mesh, NamedSharding, Sharding, named_to_hlo
 from meshwright.sharding.asked import mesh_asked
-from meshwright.sharding.mesh import get_mesh
+from meshwright.sharding.current_mesh import get_mesh
 from meshwright.stablehlo.emit import LoweringOptions, lower_to_stablehlo
 from meshwright.stablehlo.hlo import hlo_text, module_text, to_hlo
 from meshwright.transforms.keys import on_words
@@ -228,10 +230,15 @@ class Lowered(Stage):
         place = one_device(single, [single] * len(program.arguments))
         results = Results(program.out_avals, [single] * len(program.out_avals), program.place is not None)
         passes = CHANNELS_LAST, ONEDNN, CONVOLVING_PRODUCTS, JOINED_REDUCTIONS, SWAPPED_PRODUCTS
-        ready, names = partial(run_passes, program.jaxpr, passes), program.names
-        options = (*in_blocks(program.jaxpr), *program.compiler_options)
+        source = program.name, program.jaxpr, taken, program.names
+        flags = (*in_blocks(program.jaxpr), *program.compiler_options)
+
+        def lowered() -> DeviceProgram:
+            jaxpr = run_passes(program.jaxpr, passes)
+            return lower(jaxpr, program.name, donated=taken, arg_names=program.names)
+
         with program.precision():
-            executable = compile_lowered(program.name, program.jaxpr, ready, results, taken, names, options, place)
+            executable = compile_lowered(source, lowered, results, place, flags)
         return Compiled(self, executable, [single] * len(program.arguments))
 
     def _compiled_on_mesh(self) -> Compiled:

@@ -203,7 +203,7 @@ def _run(fun: Callable[..., Any], spec: _Xmap, args: tuple[Any, ...]) -> Any:
     for aval, out in zip(jaxpr.out_avals, outs):
         _check_result(fun, aval, out, sizes)
     given = [_constrained(x, s, spec.resources, mesh) for x, s in zip(flat, ins)]
-    results = _looped(fun, spec, without_axes(jaxpr), sizes, mesh, consts, given, ins, outs)
+    results = _looped(fun, spec, _Body(without_axes(jaxpr), consts, ins, outs), sizes, mesh, given)
     return pytree.unflatten(out_tree, [_constrained(y, s, spec.resources, mesh) for y, s in zip(results, outs)])
 
 
@@ -291,39 +291,47 @@ def _constrained(x: Any, spec: AxesSpec, resources: Mapping[Name, tuple[str, ...
     return ShardingConstraint(NamedSharding(mesh, PartitionSpec(*entries))).bind(x)
 
 
+@dataclass(frozen=True)
+class _Body:
+    """The function's jaxpr, and the named axes of its arguments and results."""
+
+    jaxpr: ClosedJaxpr
+    consts: Sequence[Any]
+    ins: Sequence[AxesSpec]
+    outs: Sequence[AxesSpec]
+
+    def mapped(
+        self, sizes: Mapping[Name, int], resources: Mapping[Name, tuple[str, ...]], args: Sequence[Any]
+    ) -> list[Any]:
+        """Evaluate it mapped over all named axes, each a leading dimension of the arrays that have it."""
+
+        def fun(*values: Any) -> list[Any]:
+            return eval_jaxpr(self.jaxpr, self.jaxpr.consts, *values)
+
+        names = list(sizes)
+        for name in reversed(names):
+            axes = (*(None for _ in self.consts), *(0 if name in s.names else None for s in self.ins))
+            targets = [0 if name in s.names else None for s in self.outs]
+            fun = vmap(fun, axes, targets, axis_name=name, axis_size=sizes[name], spmd_axis_name=resources.get(name))
+        results = fun(*self.consts, *(_in_front(x, s, names) for x, s in zip(args, self.ins)))
+        return [_in_place(y, s, names) for y, s in zip(results, self.outs)]
+
+
 def _looped(
-    fun: Any, spec: _Xmap, jaxpr: ClosedJaxpr, sizes: Mapping[Name, int], mesh: AnyMesh | None, consts: Sequence[Any],
-    args: Sequence[Any], ins: Sequence[AxesSpec], outs: Sequence[AxesSpec],
-) -> Sequence[Any]:  # fmt: skip
+    fun: Any, spec: _Xmap, body: _Body, sizes: Mapping[Name, int], mesh: AnyMesh | None, args: Sequence[Any]
+) -> Sequence[Any]:
     """Evaluate the function's jaxpr over chunks of the axes that are loops, one after the other."""
     ways = {n: prod(mesh.shape[a] for a in spec.resources.get(n, ())) if mesh else 1 for n in spec.steps}
-    check_loops(fun, jaxpr, sizes, spec.steps, ways)
+    check_loops(fun, body.jaxpr, sizes, spec.steps, ways)
     shares = {n: size // spec.steps.get(n, 1) for n, size in sizes.items()}
 
     def run(*values: Any) -> Sequence[Any]:
-        return _mapped(jaxpr, list(sizes), consts, values, ins, outs, spec.resources, shares)
+        return body.mapped(shares, spec.resources, values)
 
     for name, steps in spec.steps.items():
-        dims = ([s.names.get(name) for s in specs] for specs in (ins, outs))
+        dims = ([s.names.get(name) for s in specs] for specs in (body.ins, body.outs))
         run = in_steps(run, steps, ways[name], *dims)
     return run(*args)
-
-
-def _mapped(
-    jaxpr: ClosedJaxpr, names: Sequence[Any], consts: Sequence[Any], args: Sequence[Any], ins: Sequence[AxesSpec],
-    outs: Sequence[AxesSpec], resources: Mapping[Name, tuple[str, ...]], sizes: Mapping[Name, int],
-) -> list[Any]:  # fmt: skip
-    """Evaluate the function's jaxpr mapped over all named axes, each a leading dimension of the arrays that have it."""
-
-    def fun(*values: Any) -> list[Any]:
-        return eval_jaxpr(jaxpr, jaxpr.consts, *values)
-
-    for name in reversed(names):
-        axes = (*(None for _ in consts), *(0 if name in s.names else None for s in ins))
-        targets = [0 if name in s.names else None for s in outs]
-        fun = vmap(fun, axes, targets, axis_name=name, axis_size=sizes[name], spmd_axis_name=resources.get(name))
-    results = fun(*consts, *(_in_front(x, s, names) for x, s in zip(args, ins)))
-    return [_in_place(y, s, names) for y, s in zip(results, outs)]
 
 
 def _in_front(x: Any, spec: AxesSpec, names: Sequence[Any]) -> Any:

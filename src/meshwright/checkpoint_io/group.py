@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 from meshwright.errors import CheckpointError, DistributedError, MeshwrightError
 from meshwright.runtime.pjrt.world import WORLD
-from meshwright.runtime.processes import signs
+from meshwright.runtime.processes import heartbeats
 
 #: seconds that processes wait for each other's parts
 PATIENCE = 3600.0
@@ -23,7 +23,7 @@ class Group:
 
     def __init__(self) -> None:
         self.rank, self.count = WORLD.rank, WORLD.count
-        self.table = signs.LIVING.table
+        self.table = heartbeats.LIVING.table
         self.key = f"meshwright/checkpoint/{next(_saves)}"
         self._is_named = False
 
@@ -111,7 +111,7 @@ class Group:
         while time.monotonic() < end:
             try:
                 message = self.table.get(f"{self.key}/{what}/{rank}", 1)
-                gone = signs.are_gone((rank,)) if message is None else {}
+                gone = heartbeats.are_gone((rank,)) if message is None else {}
             except DistributedError as error:
                 raise CheckpointError(f"a checkpoint could not be finished: {error}") from None
             if message is not None:

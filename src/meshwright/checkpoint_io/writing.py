@@ -25,9 +25,9 @@ from meshwright.core.key_types import is_key
 from meshwright.core.static import static_index
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, DTypeError
 from meshwright.runtime.array import Array, refuse_masked
-from meshwright.runtime.executable import as_array
 from meshwright.runtime.parts import Parts
-from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.pjrt.world import WORLD, ranks_of
+from meshwright.runtime.values import as_array
 
 #: leaves that are no arrays
 HOST_VALUES = (bool, int, float, complex, np.ndarray, np.generic)
@@ -182,7 +182,7 @@ def _source(path: str, x: Any) -> Leaf:
     pieces = []
     tile = x.sharding.shard_shape(x.shape) if isinstance(x.buffer, Parts) else x.shape
     if not isinstance(x.buffer, Parts):
-        if WORLD.rank == min(d.process_index for d in x.sharding.devices) and (x.committed or WORLD.rank == 0):
+        if WORLD.rank == ranks_of(x.sharding.devices)[0] and (x.committed or WORLD.rank == 0):
             pieces.append(([0] * x.ndim, list(x.shape), lambda: np.asarray(x)))
         return Leaf(entry, x.dtype, tile, pieces)
     for shard in x.addressable_shards:

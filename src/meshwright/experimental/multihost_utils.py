@@ -18,7 +18,7 @@ from meshwright.errors import ArgumentError, DistributedError
 from meshwright.numpy import max as maximum_along
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import devices, process_count, process_index
-from meshwright.runtime.processes import agreement, signs
+from meshwright.runtime.processes import agreement, heartbeats
 from meshwright.sharding import Mesh, NamedSharding, PartitionSpec
 
 __all__ = [
@@ -156,7 +156,7 @@ def sync_global_devices(name: str) -> None:
     Raises:
       DistributedError: one does not come within ``config.collective_timeout`` seconds, or comes with another name.
     """
-    table = signs.LIVING.table
+    table = heartbeats.LIVING.table
     if table is None:
         return
     number = next(_barriers)
@@ -166,7 +166,7 @@ def sync_global_devices(name: str) -> None:
         theirs = table.get(f"meshwright/barrier/{number}/{rank}", config.collective_timeout)
         if theirs is None:
             late = {rank: "is late: it lives, but did not come"}
-            raise agreement.blamed(what, signs.suspects((rank,)) or late)
+            raise agreement.blamed(what, heartbeats.suspects((rank,)) or late)
         if theirs.decode() != name:
             raise agreement.blamed(what, {rank: f"is at sync_global_devices({theirs.decode()!r})"})
 

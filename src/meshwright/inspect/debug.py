@@ -28,7 +28,7 @@ from meshwright.ops.control.callback import DebugCallback
 from meshwright.ops.random.keys import unwrap_keys
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.devices import device_count
-from meshwright.runtime.executable import as_array
+from meshwright.runtime.values import as_array
 from meshwright.sharding import Sharding
 from meshwright.transforms.wrapped import name_of, require_callable
 

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from meshwright.api.jit import JitFunction
+from meshwright.api.jit_options import JitOptions
 from meshwright.api.placement import with_sharding_constraint as constrained
 from meshwright.api.pmap import mesh_with
 from meshwright.api.shardings import spread
@@ -88,7 +89,8 @@ def sharded_jit(
 
     require_callable(fun, "sharded_jit")
     static, donated = ((x,) if isinstance(x, int) else tuple(x) for x in (static_argnums, donate_argnums))
-    jitted = ShardedJitFunction(fun, shardings(in_parts), shardings(out_parts), static, (), donated, (), False)
+    options = JitOptions(shardings(in_parts), shardings(out_parts), static, donate_argnums=donated)
+    jitted = ShardedJitFunction(fun, options)
     jitted.parts = in_parts, out_parts, n
     return jitted
 

@@ -21,7 +21,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShardingTypeError
 from meshwright.ir.state import STATE
-from meshwright.sharding.mesh import AbstractMesh
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.rule import REDUCTION, REPLICATED, WINDOW, DimFactors, ShardingRule
 from meshwright.sharding.spec import PartitionSpec
 from meshwright.sharding.typed import TypeSharding, check_divisible, type_over

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.avals import Typed
-from meshwright.runtime.executable import as_result
+from meshwright.runtime.values import as_result
 
 
 def gives_arrays(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,7 +26,7 @@ from meshwright.ops.shape import broadcast_reduce
 from meshwright.ops.shape import rearrange as shape
 from meshwright.ops.shape.rearrange import expand_dims, squeeze, transpose
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
-from meshwright.runtime.executable import as_result
+from meshwright.runtime.values import as_result
 
 
 def existing_axis(name: str, axis: int, ndim: int) -> int:

@@ -27,7 +27,7 @@ from meshwright.numpy.promotion import (
 from meshwright.ops.elementwise import library
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
-from meshwright.runtime.executable import as_result
+from meshwright.runtime.values import as_result
 
 add = binary("add", ops.add, "Sum of corresponding elements; of bools, logical or.", ("add(2, 3).item()", "5"))
 subtract = binary("subtract", ops.sub, "Difference ``x1 - x2``.", ("subtract(2, 3).item()", "-1"))

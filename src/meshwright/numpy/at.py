@@ -53,7 +53,7 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import reshape, rev
 from meshwright.ops.shape.slice_pad import pad
 from meshwright.runtime.array import Array
-from meshwright.runtime.executable import as_result
+from meshwright.runtime.values import as_result
 
 _DROP = GatherScatterMode.FILL_OR_DROP
 

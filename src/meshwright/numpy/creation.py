@@ -24,8 +24,8 @@ from meshwright.ops.shape.rearrange import expand_dims
 from meshwright.ops.shape.slice_pad import concatenate
 from meshwright.ops.sharding.constraint import with_type
 from meshwright.runtime.array import Array, from_numpy
-from meshwright.runtime.array import from_dlpack as dlpack_array
 from meshwright.runtime.devices import Device
+from meshwright.runtime.dlpack import from_dlpack as dlpack_array
 from meshwright.sharding import Sharding, SingleDeviceSharding
 
 

@@ -17,7 +17,7 @@ from meshwright.numpy.promotion import aval_of, is_arraylike, operands, scalar_l
 from meshwright.ops.elementwise import library as library_functions
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
-from meshwright.runtime.executable import as_result
+from meshwright.runtime.values import as_result
 
 
 def _analytic(name: str, op: Any, what: str, example: tuple[str, str]) -> Any:

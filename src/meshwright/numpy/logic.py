@@ -29,7 +29,7 @@ from meshwright.ops.elementwise.table import convert, select
 from meshwright.ops.random.keys import unwrap_keys
 from meshwright.ops.reduce.reductions import reduce_and, reduce_or
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape
-from meshwright.runtime.executable import as_result
+from meshwright.runtime.values import as_result
 
 
 def _or_keys(compare: Any, fold: Any) -> Any:

@@ -9,7 +9,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import Typed
 from meshwright.core.config import config
 from meshwright.numpy.promotion import apply_plan, aval_of, operand_plan, operands
-from meshwright.runtime.executable import as_result
+from meshwright.runtime.values import as_result
 
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]

@@ -23,7 +23,7 @@ from meshwright.ops.elementwise.table import convert
 from meshwright.ops.reduce import reductions as red
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.ops.shape.rearrange import reshape
-from meshwright.runtime.executable import as_result
+from meshwright.runtime.values import as_result
 
 Axis = Any
 _chosen = where  # parameters shadow the name

@@ -27,8 +27,7 @@ from meshwright.ir.tracing import ArrayMethods, Tracer, refuse_masked
 from meshwright.runtime.devices import Device, default_device
 from meshwright.runtime.older_names import OlderNames
 from meshwright.runtime.parts import Parts, assembled, cut, is_whole_here, real_of, shard_in_part, spread_of, tiles_of
-from meshwright.runtime.pjrt import client as pjrt
-from meshwright.runtime.pjrt import exchange
+from meshwright.runtime.pjrt import buffers, dlpack
 from meshwright.runtime.transfers import check_transfer, level_of
 from meshwright.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, typed_by
 from meshwright.sharding.format import Format, row_major
@@ -116,7 +115,7 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
 
     def block_until_ready(self) -> Array:
         """Wait until the value has been computed."""
-        pjrt.wait(self.buffer)
+        buffers.wait(self.buffer)
         return self
 
     def is_ready(self) -> bool:
@@ -267,14 +266,14 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
             if level_of("device_to_host") != "allow" and any(d.platform != "cpu" for d in self.devices()):
                 check_transfer("device_to_host", explicit, self.aval)
             if isinstance(buffer, Parts):
-                pjrt.wait(buffer)
+                buffers.wait(buffer)
                 self._numpy = self._gathered()
                 return self._numpy
             carrier = _carrier(self.dtype)
             if carrier is None:
-                self._numpy = pjrt.host_value(buffer)
+                self._numpy = buffers.host_value(buffer)
             else:
-                value = pjrt.host_value(CONVERSIONS.value.to_carrier(self, carrier).buffer)
+                value = buffers.host_value(CONVERSIONS.value.to_carrier(self, carrier).buffer)
                 self._numpy = value.view(self.dtype) if carrier.kind == "u" else value.astype(self.dtype)
         return self._numpy
 
@@ -313,10 +312,10 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
                 f"__dlpack__: the array lies on {len(spread_of(self.sharding).reals)} devices; export the arrays of "
                 "x.addressable_shards (shard.data), or put it on one device with device_put first"
             )
-        return exchange.capsule(self.__deepcopy__({}).buffer if copy else self.buffer)
+        return dlpack.capsule(self.__deepcopy__({}).buffer if copy else self.buffer)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return pjrt.dlpack_device(spread_of(self.sharding).reals[0])
+        return buffers.dlpack_device(spread_of(self.sharding).reals[0])
 
     def _scalar(self, what: str, remedy: str = "") -> Any:
         if self.size != 1:
@@ -449,7 +448,7 @@ def from_numpy(
         return CONVERSIONS.value.from_carrier(carried_, aval, sharding_, sharding is not None)
     if not value.flags.c_contiguous:
         value, copy = np.array(value, order="C", copy=True), False
-    buffer = pjrt.buffer_from_numpy(value, spread.reals[0], copy or not value.flags.writeable)
+    buffer = buffers.buffer_from_numpy(value, spread.reals[0], copy or not value.flags.writeable)
     return Array(aval, buffer, sharding_, sharding is not None)
 
 
@@ -461,49 +460,3 @@ def _parts_of(value: np.ndarray, sharding: Sharding) -> Parts:
         part = from_numpy(cut(value, sharding, real), sharding=SingleDeviceSharding(device), transfer="none")
         buffers.append(part.buffer)
     return Parts(buffers)
-
-
-def from_dlpack(exporter: Any, sharding: Sharding | None = None, copy: bool = False) -> Array:
-    """An array of an object that supports DLPack, of any dtype of XLA, sharing its memory if possible.
-
-    The memory is shared if it is row-major, aligned as XLA requires, and of a dtype that needs no narrowing. Dtypes
-    that NumPy lacks (bfloat16, 8-bit floats) do not pass through NumPy.
-
-    Raises:
-      DLPackError: the memory is on an unsupported device, or has gaps between its elements.
-    """
-    try:
-        host = np.from_dlpack(exporter) if exchange.is_host_memory(exporter) else None
-    except (BufferError, RuntimeError, TypeError, ValueError):
-        host = None
-    if host is not None:
-        return from_numpy(host, sharding=sharding, copy=copy)
-    array = of_xlas_memory(exporter)
-    if sharding is not None:
-        return from_numpy(np.asarray(array), sharding=sharding)
-    return array.__deepcopy__({}) if copy else array
-
-
-def of_xlas_memory(exporter: Any) -> Array:
-    """An array that shares the memory of another XLA array (such as JAX's), or of one with a dtype that NumPy lacks.
-
-    Raises:
-      DLPackError: the memory is on an unsupported device, or is not row-major.
-    """
-    try:
-        buffer = exchange.buffer_from_dlpack(exporter, spread_of(default_sharding()).reals[0])
-    except DLPackError:
-        raise
-    except Exception as error:
-        raise DLPackError(
-            f"from_dlpack: cannot take the memory of a {type(exporter).__name__} ({error}); make it contiguous, in "
-            "main memory and without a gradient first (x.detach().cpu().contiguous())"
-        ) from None
-    dtype = as_dtype(buffer.dtype)
-    array = Array(ShapedArray(tuple(buffer.shape), dtype), buffer, default_sharding())
-    if not pjrt.is_row_major(buffer):
-        raise DLPackError(
-            f"from_dlpack: a {type(exporter).__name__} of dtype {dtype} and shape {array.shape} is not in row-major "
-            "order; make it contiguous first"
-        )
-    return array

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshwright.core import dtypes, source
-from meshwright.core.caches import on_clear
 from meshwright.core.config import config
 from meshwright.core.late import LateModule
 from meshwright.core.slots import Slot
@@ -23,24 +21,25 @@ from meshwright.ops.elementwise.table import BitcastConvert, convert, copy
 from meshwright.ops.primitive import written_out
 from meshwright.ops.random.keys import KeyOp
 from meshwright.runtime.array import CONVERSIONS, Array, Conversions, default_sharding, from_numpy
-from meshwright.runtime.executable import Executable, as_array, compile_jaxpr, one_device
+from meshwright.runtime.compiling import compile_jaxpr, one_device
+from meshwright.runtime.executable import Executable
+from meshwright.runtime.op_programs import OpPrograms
 from meshwright.runtime.parts import spread_of
-from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt import platforms
+from meshwright.runtime.pjrt.buffers import host_value
+from meshwright.runtime.pjrt.client import has_many
+from meshwright.runtime.pjrt.world import ranks_of
+from meshwright.runtime.values import as_array
 from meshwright.sharding import Mesh, Sharding, SingleDeviceSharding
 
 if TYPE_CHECKING:
-    from meshwright.runtime import moving
+    from meshwright.runtime import resharding
     from meshwright.runtime.processes import agreement
 else:
-    moving = LateModule("meshwright.runtime.moving")
+    resharding = LateModule("meshwright.runtime.resharding")
     agreement = LateModule("meshwright.runtime.processes.agreement")
 
-_cache: dict[Any, Executable] = {}
-#: cache keys of ops that hold jaxprs, oldest first; bounds the memory used if a function is recreated at each call
-_with_jaxprs: deque[Any] = deque()
-_MOST_WITH_JAXPRS = 256
-on_clear(_cache.clear)
+_PROGRAMS = OpPrograms()
 #: the largest result that is computed with NumPy
 _MOST_HOST_BYTES = 1 << 16
 #: up to this total size of operands and results, compile time matters more than the speed of the code
@@ -95,7 +94,7 @@ def _performed(op: Op, args: Sequence[Any]) -> Any:
         check_alive(x)
     outs = op.perform(*args)
     if op.moves_only and platforms.is_plugin() and type(outs) is Array and outs.aval.memory != typeof(args[0]).memory:
-        return Array(outs.aval, moving.buffer_with(args[0], outs.sharding), outs.sharding, outs.committed)
+        return Array(outs.aval, resharding.buffer_with(args[0], outs.sharding), outs.sharding, outs.committed)
     return [as_array(x) if isinstance(x, np.ndarray) else x for x in outs] if op.multiple_results else outs
 
 
@@ -113,7 +112,7 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
     if (run := _stated(op)) is not None:
         return check_finite(op.name, run.value(op, arrays))
     committed = [x for x in arrays if x.committed]
-    many = pjrt.has_many()
+    many = has_many()
     place: Sharding | None = None
     if committed:
         place = _common_place(op, committed)
@@ -122,7 +121,7 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
     elif many:
         place = default_sharding()
     key = (config.tracing, op, *(x.aval for x in arrays), spread_of(place) if many and place else None)
-    executable = _cache.get(key)
+    executable = _PROGRAMS.get(key)
     if executable is None:
         if op.moved is not None and (out := _moved(op, arrays, place)) is not None:
             out.committed = bool(committed)
@@ -169,12 +168,7 @@ def _compiled(op: Op, arrays: Sequence[Array], key: Hashable, home: Sharding) ->
     quick = not op.holds_jaxprs and sum(a.nbytes for a in (*jaxpr.in_avals, *jaxpr.out_avals)) <= _MOST_QUICK_BYTES
     homes = [home] * len(jaxpr.out_avals)
     place = one_device(home, [home] * len(arrays))
-    executable = _cache[key] = compile_jaxpr(jaxpr, op.name, homes, quick=quick, place=place)
-    if op.holds_jaxprs:
-        _with_jaxprs.append(key)
-        if len(_with_jaxprs) > _MOST_WITH_JAXPRS:
-            _cache.pop(_with_jaxprs.popleft(), None)
-    return executable
+    return _PROGRAMS.keep(key, op, compile_jaxpr(jaxpr, op.name, homes, quick=quick, place=place))
 
 
 def _moved(op: Op, arrays: Sequence[Array], place: Sharding | None) -> Array | None:
@@ -186,7 +180,7 @@ def _moved(op: Op, arrays: Sequence[Array], place: Sharding | None) -> Array | N
         return None
     if out.dtype not in dtypes.NUMPY_DTYPES:
         return None
-    value = op.moved(*[pjrt.host_value(x.buffer) for x in arrays])  # type: ignore[misc]
+    value = op.moved(*[host_value(x.buffer) for x in arrays])  # type: ignore[misc]
     return from_numpy(value, out.dtype, place, weak_type=out.weak_type, transfer="none")
 
 
@@ -195,7 +189,7 @@ def _holds(x: Array, test: Callable[[np.ndarray], Any]) -> bool:
         return False
     if not x.is_fully_addressable:  # the following must be done by all processes or by none
         mine = any(_holds(shard.data, test) for shard in x.addressable_shards)
-        ranks = tuple(sorted({d.process_index for d in x.sharding.devices}))
+        ranks = ranks_of(x.sharding.devices)
         return str(True) in agreement.exchanged(str(mine), ranks, "the check of results").values()
     value = np.asarray(x)
     return bool(test(value if x.dtype in dtypes.NUMPY_DTYPES else value.astype(np.float32)).any())
@@ -240,7 +234,7 @@ def _copy(x: Array) -> Any:
 
 
 def _resharded(x: Array, sharding: Sharding) -> Any:
-    return moving.buffer_with(x, sharding)
+    return resharding.buffer_with(x, sharding)
 
 
 CONVERSIONS.fill(Conversions(_to_carrier, _from_carrier, _copy, _resharded))

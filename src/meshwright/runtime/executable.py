@@ -1,44 +1,25 @@
-"""Compiled programs that take and return arrays."""
+"""Loaded programs, which take and return arrays."""
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from meshwright.core import monitoring
-from meshwright.core.avals import ShapedArray, Typed
-from meshwright.core.config import config
+from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
-from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError, ConcretizationTypeError, MeshError
-from meshwright.ir.jaxpr import ClosedJaxpr, Var, has_effects
-from meshwright.ir.passes import require_room
-from meshwright.ir.tracing import FOREIGN, Tracer
-from meshwright.lowering import kernel_gradients, onednn
-from meshwright.lowering.lower import DeviceProgram, lower
-from meshwright.runtime import programs
-from meshwright.runtime.array import Array, from_numpy
-from meshwright.runtime.parts import Parts, spread_of
-from meshwright.runtime.pjrt import client as pjrt
-from meshwright.runtime.pjrt.world import WORLD
-from meshwright.runtime.transfers import check_transfer, level_of
-from meshwright.runtime.unknown_calls import try_unknown_calls
+from meshwright.errors import ArgumentError, ConcretizationTypeError
+from meshwright.ir.tracing import Tracer
+from meshwright.runtime import live_programs
+from meshwright.runtime.array import Array
+from meshwright.runtime.pjrt.buffers import execute, runner
+from meshwright.runtime.transfers import level_of
+from meshwright.runtime.values import buffer_at, buffer_of, check_move
 from meshwright.sharding import Sharding
-from meshwright.stablehlo.hlo import module_bytecode
-
-if TYPE_CHECKING:
-    from meshwright.runtime import moving
-else:
-    moving = LateModule("meshwright.runtime.moving")
-
-_LOGGER = logging.getLogger("meshwright")
 
 
 @dataclass(frozen=True)
@@ -125,7 +106,7 @@ class Executable:
     is_virtual: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        programs.note(self)
+        live_programs.note(self)
 
     def run(self, buffers: list[Any]) -> list[Array]:
         """Run on the buffers of the arguments. Asynchronous, unless the program calls Python."""
@@ -156,10 +137,10 @@ class Executable:
         operands = [*self.constants, *buffers] if self.constants else buffers
         if self.runner is not None:
             return self.runner(operands)
-        outs = pjrt.execute(self.loaded, operands, self.waits)
+        outs = execute(self.loaded, operands, self.waits)
         if not self.waits:
             types = [_in_memory(a) for i, a in enumerate(self.out_avals) if i not in self.forwarded]
-            self.runner = pjrt.runner(self.loaded, types)
+            self.runner = runner(self.loaded, types)
         return outs
 
     def _with_forwarded(self, computed: Sequence[Any], buffers: Sequence[Any]) -> list[Any]:
@@ -204,158 +185,3 @@ def refuse_traced(name: str, x: Tracer) -> NoReturn:
         "transformations cannot look into it. Apply them to the function, and compile the result, as in "
         "jit(grad(f)).lower(...).compile(); or call the jitted function, which is compiled as a part of this one",
     )
-
-
-def buffer_of(x: Any) -> Any:
-    """The buffer of an array; NumPy values and numbers are copied to the device."""
-    return as_array(x).buffer
-
-
-def buffer_at(x: Any, sharding: Sharding) -> Any:
-    """The buffer of ``x`` resharded to ``sharding``.
-
-    Raises:
-      TransferError: the transfer guard refuses a move between devices.
-    """
-    if type(x) in FOREIGN:
-        x = as_array(x)
-    if type(x) is not Array:
-        x = as_array(x) if isinstance(x, (int, float, complex)) else from_numpy(x, sharding=sharding)
-    elif x.sharding != sharding:
-        check_move(x, sharding, False)
-    return x.buffer if x.sharding == sharding else moving.buffer_with(x, sharding)
-
-
-def check_move(x: Array, sharding: Sharding, explicit: bool) -> None:
-    """Apply the transfer guard if ``x`` moves to other devices; moves on the same devices are done by programs.
-
-    Uncommitted scalars are exempt, since Python numbers are converted to such arrays.
-
-    Raises:
-      TransferError: the guard refuses the move.
-    """
-    number = x.ndim == 0 and not x.committed
-    if level_of("device_to_device") != "allow" and not number and x.sharding.device_set != sharding.device_set:
-        check_transfer("device_to_device", explicit, x.aval)
-
-
-def reals_of(name: str, sharding: Sharding) -> tuple[int, ...]:
-    """The real devices of a program.
-
-    Raises:
-      MeshError: none of them belongs to this process.
-    """
-    spread = spread_of(sharding)
-    if not spread.here:
-        raise MeshError(
-            f"{name!r} runs on {sharding.devices[:8]}, none of which is a device of this process, {WORLD.rank}; "
-            "call it in the processes that have them, or take devices of all (devices(), make_mesh)"
-        )
-    return spread.reals
-
-
-@dataclass(frozen=True)
-class Place:
-    """The devices that run a program, and the shardings of its arguments; constants are replicated over them."""
-
-    sharding: Sharding
-    in_shardings: Sequence[Sharding]
-
-    def constant(self, value: Array) -> Any:
-        """A constant replicated over all devices, as an operand."""
-        buffer = buffer_at(value, self.sharding)
-        if not isinstance(buffer, Parts):
-            return buffer
-        return buffer.joined(spread_of(self.sharding), value.shape, value.dtype)
-
-
-def one_device(sharding: Sharding, in_shardings: Sequence[Sharding]) -> Place | None:
-    """The place of a program for one real device, that of ``sharding``; None if there is only one."""
-    return Place(sharding, in_shardings) if pjrt.has_many() else None
-
-
-def as_array(x: Any) -> Array:
-    """``x`` as an array; Python numbers are weakly typed."""
-    if type(x) is Array:
-        return x
-    if isinstance(x, (int, float, complex)) and not isinstance(x, (bool, np.generic)):
-        return from_numpy(np.asarray(x), weak_type=True)
-    return FOREIGN[type(x)](x) if type(x) in FOREIGN else from_numpy(x)
-
-
-def as_result(x: Any) -> Any:
-    """``x`` as a function's result: an array, never a NumPy value or a Python number."""
-    return x if isinstance(x, Typed) else as_array(x)
-
-
-def compile_jaxpr(
-    jaxpr: ClosedJaxpr, name: str, out_shardings: Sequence[Sharding], quick: bool = False, place: Place | None = None,
-    options: tuple[tuple[str, Any], ...] = (),
-) -> Executable:  # fmt: skip
-    """Compile a program for one device, as :func:`compile_program`."""
-    return compile_program(lower(jaxpr, name), Results(jaxpr.out_avals, out_shardings, False), quick, options, place)
-
-
-def compile_program(
-    program: DeviceProgram, results: Results, quick: bool = False, options: tuple[tuple[str, Any], ...] = (),
-    place: Place | None = None,
-) -> Executable:  # fmt: skip
-    """Compile a program for one real device (by default the first), or for the several real devices of ``place``.
-
-    ``quick`` prefers a short compile time over fast code. ``options`` are XLA flags by name.
-    """
-    reals = None if place is None else reals_of(program.name, place.sharding)
-    running, forwarded = without_forwarded(program)
-    is_needed = running.jaxpr.jaxpr.outvars or has_effects(running.jaxpr.jaxpr)
-    loaded = _loaded(running, quick, options, reals) if is_needed else None
-    constants = [as_array(c) for c in program.constants]
-    return Executable(
-        loaded,
-        program.name,
-        list(results.avals),
-        list(results.shardings),
-        results.committed,
-        [buffer_of(c) if place is None else place.constant(c) for c in constants],
-        list(program.donated),
-        constants,
-        is_needed and bool(running.emitted[1]),
-        None if place is None else place.in_shardings,
-        forwarded,
-        lambda: _loaded(program, quick, options, reals),
-        onednn.uncounted_flops(program.jaxpr) + kernel_gradients.uncounted_flops(program.jaxpr),
-    )
-
-
-def log_level() -> int:
-    """The level at which compilations are logged."""
-    return logging.WARNING if config.log_compiles else logging.DEBUG
-
-
-def _loaded(program: DeviceProgram, quick: bool, options: tuple[tuple[str, Any], ...], reals: Any) -> Any:
-    started = time.perf_counter()
-    require_room(program.jaxpr.jaxpr)
-    module, callbacks = program.emitted
-    source = module if callbacks else module_bytecode(module)
-    try_unknown_calls(program, len(reals or (0,)))
-    loaded = pjrt.compile_module(source, program.name, callbacks, quick, program.as_text, options, reals)
-    seconds = time.perf_counter() - started
-    _LOGGER.log(
-        log_level(),
-        "Compiled %s for %s in %.3f s",
-        program.name, ", ".join(map(str, program.in_avals)) or "no arguments", seconds,
-    )  # fmt: skip
-    monitoring.DURATIONS.record(monitoring.COMPILED, seconds, fun_name=program.name)
-    return loaded
-
-
-def without_forwarded(program: DeviceProgram) -> tuple[DeviceProgram, dict[int, int]]:
-    """The program without results that are arguments that are not donated, and a map from these to the arguments."""
-    inner, shift = program.jaxpr.jaxpr, len(program.constants)
-    number = {v: i for i, v in enumerate(inner.invars[shift:]) if i not in program.donated}
-    forwarded = {o: number[v] for o, v in enumerate(inner.outvars) if isinstance(v, Var) and v in number}
-    if not forwarded:
-        return program, forwarded
-    kept = [o for o in range(len(inner.outvars)) if o not in forwarded]
-    donated = {i: None if o is None else kept.index(o) for i, o in program.donated.items() if o not in forwarded}
-    jaxpr = program.jaxpr.replace(jaxpr=inner.replace(outvars=[inner.outvars[o] for o in kept]))
-    return replace(program, jaxpr=jaxpr, donated=donated), forwarded

@@ -18,7 +18,8 @@ import numpy as np
 
 from meshwright.core.records import dataclass
 from meshwright.errors import DeviceError, MeshError
-from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.pjrt.buffers import joined
+from meshwright.runtime.pjrt.client import first_local, is_local
 from meshwright.sharding import Sharding
 
 #: for each dimension, the tiles that a real device holds, or None if every real device holds all
@@ -52,7 +53,7 @@ class Parts:
     def joined(self, spread: Spread, shape: tuple[int, ...], dtype: Any) -> Any:
         """The buffers as one operand for a program."""
         if self._joined is None:
-            self._joined = pjrt.joined(self.buffers, shape, dtype, spread.here)
+            self._joined = joined(self.buffers, shape, dtype, spread.here)
         return self._joined
 
     def _held(self) -> Sequence[Any]:
@@ -85,14 +86,14 @@ class Spread:
 def real_of(device: Any) -> int:
     """The number of the real device behind ``device``; for plain numbers, that of this process's first one."""
     hardware_id = getattr(device, "hardware_id", None)
-    return pjrt.first_local() if hardware_id is None else hardware_id
+    return first_local() if hardware_id is None else hardware_id
 
 
 @lru_cache(maxsize=4096)
 def spread_of(sharding: Sharding) -> Spread:
     """The real devices behind a sharding's devices."""
     reals = tuple(sorted({real_of(d) for d in sharding.devices}))
-    return Spread(reals, tuple(r for r in reals if pjrt.is_local(r)))
+    return Spread(reals, tuple(r for r in reals if is_local(r)))
 
 
 @lru_cache(maxsize=4096)

@@ -18,14 +18,17 @@ from meshwright.core.dtypes import as_dtype
 from meshwright.core.records import dataclass
 from meshwright.lowering.lower import DeviceProgram
 from meshwright.runtime.array import Array
-from meshwright.runtime.executable import Executable, Place, Results, compile_program
+from meshwright.runtime.compiling import Place
+from meshwright.runtime.executable import Executable, Results
 from meshwright.runtime.host_calls import Failures, deferring
 from meshwright.runtime.parts import Parts, Spread, spread_of
-from meshwright.runtime.pjrt import client as pjrt
+from meshwright.runtime.pjrt.buffers import execute_on_all, runner
+from meshwright.runtime.pjrt.compiler import Flags
 from meshwright.runtime.pjrt.deadlines import limited
 from meshwright.runtime.pjrt.platforms import is_plugin
+from meshwright.runtime.pjrt.world import ranks_of
 from meshwright.runtime.processes.agreement import agree
-from meshwright.runtime.processes.signs import note_run
+from meshwright.runtime.processes.heartbeats import note_run
 from meshwright.runtime.warm import Known
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
 
@@ -79,7 +82,7 @@ class SpreadExecutable(Executable):
             return [Parts(None, joined, self) for joined in self.runner(operands)]
         outs = self._executed(operands)
         if not self.waits:
-            self.runner = pjrt.runner(self.loaded, [(b[0].shape, b[0].dtype) for b in outs], self)
+            self.runner = runner(self.loaded, [(b[0].shape, b[0].dtype) for b in outs], self)
         return [Parts(b, maker=self) for b in outs]
 
     def _executed(self, arrays: list[Any]) -> list[list[Any]]:
@@ -89,7 +92,7 @@ class SpreadExecutable(Executable):
         awaited here under our own.
         """
         first = bool(self.ranks) and not self.connected
-        run = partial(pjrt.execute_on_all, self.loaded, arrays, self.waits or first, self)
+        run = partial(execute_on_all, self.loaded, arrays, self.waits or first, self)
         if first:
             run = partial(limited, run, "the first run is not done", self)
         if self.failures is not None:
@@ -108,7 +111,7 @@ class SpreadExecutable(Executable):
 
 def compile_spread(
     source: tuple[Any, ...], lowered: Callable[[], DeviceProgram], results: Results, mesh: Mesh,
-    in_shardings: Sequence[Sharding], options: tuple[tuple[str, Any], ...] = (),
+    in_shardings: Sequence[Sharding], flags: Flags = (),
 ) -> SpreadExecutable:  # fmt: skip
     """Compile ``lowered()``, the program of the real devices of ``mesh``.
 
@@ -119,11 +122,11 @@ def compile_spread(
       CompileError: XLA rejected the program.
     """
     name, place = source[0], Place(NamedSharding(mesh, PartitionSpec()), in_shardings)
-    ranks = tuple(sorted({d.process_index for d in place.sharding.devices}))
+    ranks = ranks_of(place.sharding.devices)
     # Processes that compile together wait for each other, so they must agree on the program before that.
     together = config.compilation_cache_dir is not None or is_plugin()
     lowered, shares = cache(lowered), len(ranks) > 1 and together
-    known = Known.of(source, options, place)
+    known = Known.of(source, flags, place)
     found = known.recalled(results)
     if shares and not agree(name, lowered, ranks, known.title, found is not None):
         found = None  # one process compiles it for all of them
@@ -140,7 +143,7 @@ def _compiled(
 ) -> tuple[Executable, dict[str, Any], Failures | None]:
     """The executable of a lowered program, the facts noted about it, and the record of its callbacks' errors."""
     program, failures = deferring(program)
-    executable = compile_program(program, results, options=known.options, place=known.place)
+    executable = known.compiled(program, results)
     facts = {"types": [(a.shape, a.dtype.name) for a in program.in_avals]}
     known.remember(executable, program, **facts)
     return executable, facts, failures

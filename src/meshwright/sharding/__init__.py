@@ -2,9 +2,11 @@
 
 from meshwright.core.absent import absent as _absent
 from meshwright.core.late import late_attributes as _late_attributes
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.auto import AUTO, AutoSharding
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding
+from meshwright.sharding.current_mesh import get_abstract_mesh, get_mesh, set_mesh
 from meshwright.sharding.gspmd import GSPMDSharding
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import (
@@ -18,7 +20,7 @@ from meshwright.sharding.hlo_convert import (
 from meshwright.sharding.hlo_parse import parse_hlo_sharding
 from meshwright.sharding.kinds import MeshOf, common_mesh, in_users_kind, over
 from meshwright.sharding.layout import REDUCTIONS, Layout, joined_reduction
-from meshwright.sharding.mesh import AbstractMesh, AnyMesh, DeviceLike, Mesh, get_abstract_mesh, get_mesh, set_mesh
+from meshwright.sharding.mesh import AnyMesh, DeviceLike, Mesh
 from meshwright.sharding.named import NamedSharding, SingleDeviceSharding
 from meshwright.sharding.pmapped import PmapSharding, pmapped
 from meshwright.sharding.positional import PositionalSharding

@@ -5,7 +5,9 @@ from __future__ import annotations
 from meshwright.core.expected import as_integer
 from meshwright.core.words import counted
 from meshwright.errors import MeshError
-from meshwright.sharding.mesh import AbstractMesh, AnyMesh, require_mesh
+from meshwright.sharding.abstract_mesh import AbstractMesh
+from meshwright.sharding.current_mesh import require_mesh
+from meshwright.sharding.mesh import AnyMesh
 
 
 def mesh_asked(mesh: AnyMesh | None, num_devices: int | None, what: str) -> AnyMesh | None:

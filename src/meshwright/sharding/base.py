@@ -1,7 +1,7 @@
 """The interface of shardings: which devices there are, which tile each holds, and how large a shard is.
 
-A subclass provides the devices in order and the tile of each; the rest is derived. Shardings are values and parts of
-cache keys, so their hash is computed once.
+A subclass provides the devices in order, the tile of each, and what it was made from; the rest is derived. Shardings
+are values and parts of cache keys, so their hash is computed once.
 
 Source: ``jax.sharding.Sharding`` for the interface.
 """
@@ -9,9 +9,9 @@ Source: ``jax.sharding.Sharding`` for the interface.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -30,21 +30,41 @@ class Sharding(ABC):
     is_explicit: bool = False
     #: the kind of memory that holds the array, unless it is the device's own
     host_kind: str | None = None
+    #: whether arrays may be in other memory than the device's own: the constructor takes ``memory_kind``
+    has_memory_kinds: ClassVar[bool] = True
 
     @property
     def memory_kind(self) -> str | None:
         """The kind of memory that holds the array."""
         return self.host_kind or DEVICE
 
-    def with_memory_kind(self, kind: str | None) -> Sharding:
+    def with_memory_kind(self, kind: str | None) -> Self:
         """The same sharding with another kind of memory.
 
         Raises:
           ShardingError: there is no such kind, or this class of sharding has no memory kinds.
         """
-        if checked_kind(kind, type(self).__name__) == self.host_kind:
+        if (host_kind := checked_kind(kind, type(self).__name__)) == self.host_kind:
             return self
-        raise ShardingError(f"{type(self).__name__} is always in the device's memory; use a NamedSharding for others")
+        if not self.has_memory_kinds:
+            raise ShardingError(
+                f"{type(self).__name__} is always in the device's memory; use a NamedSharding for others"
+            )
+        return self._maker(host_kind)(*self._arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # the hash is not pickled, as string hashes differ between processes
+        return self._maker(self.host_kind), self._arguments
+
+    @property
+    @abstractmethod
+    def _arguments(self) -> tuple[Any, ...]:
+        """What the constructor takes to make an equal sharding, but for the kind of memory."""
+
+    @classmethod
+    def _maker(cls, host_kind: str | None) -> Callable[..., Self]:
+        """Makes shardings of this class in a kind of memory."""
+        make: Callable[..., Self] = cls
+        return make if host_kind is None else partial(make, memory_kind=host_kind)
 
     @property
     @abstractmethod

@@ -17,10 +17,11 @@ import numpy as np
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShardingError
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.axes import AxisPart, parse_part
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import atoms_counted
-from meshwright.sharding.mesh import AbstractMesh, AnyMesh, Mesh
+from meshwright.sharding.mesh import AnyMesh, Mesh
 from meshwright.sharding.tile_assignment import TileAssignment
 from meshwright.sharding.tiles import atom_coordinates, tile_numbers
 

@@ -17,7 +17,7 @@ from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import device_order_of, hlo_to_layout, mesh_of, named_to_hlo
 from meshwright.sharding.hlo_parse import parse_hlo_sharding
 from meshwright.sharding.kinds import MeshOf
-from meshwright.sharding.memory_kind import checked_kind
+from meshwright.sharding.memory_kind import checked_kind, kind_text
 from meshwright.sharding.named import NamedSharding
 
 
@@ -59,11 +59,12 @@ class GSPMDSharding(Sharding):
     def __hash__(self) -> int:
         return self._hash
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return GSPMDSharding, (self._devices, self.op_sharding)
+    @property
+    def _arguments(self) -> tuple[Any, ...]:
+        return self._devices, self.op_sharding
 
     def __repr__(self) -> str:
-        return f"GSPMDSharding({self.op_sharding})"
+        return f"GSPMDSharding({self.op_sharding}{kind_text(self.host_kind)})"
 
     @cached_property
     def _named(self) -> NamedSharding:
@@ -72,7 +73,8 @@ class GSPMDSharding(Sharding):
         mesh = mesh_of([self.op_sharding], n)
         devices = np.array(self._devices, object)[list(order)].reshape(mesh.axis_sizes)
         layout = hlo_to_layout(self.op_sharding, self.op_sharding.rank or 0, mesh, order)
-        return NamedSharding(MeshOf(devices, mesh.axis_names, _back), layout.to_spec(mesh))
+        over = MeshOf(devices, mesh.axis_names, _back)
+        return NamedSharding(over, layout.to_spec(mesh), memory_kind=self.host_kind)
 
     def to_named(self) -> Sharding:
         if self.op_sharding.kind == "maximal":
@@ -121,4 +123,4 @@ def _text_of(sharding: Any) -> str:
 
 
 def _back(sharding: NamedSharding, shape: tuple[int, ...]) -> GSPMDSharding:
-    return GSPMDSharding(sharding.devices, named_to_hlo(sharding, len(shape)))
+    return GSPMDSharding(sharding.devices, named_to_hlo(sharding, len(shape)), memory_kind=sharding.host_kind)

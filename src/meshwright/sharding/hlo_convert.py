@@ -23,9 +23,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwright.errors import ShardingError
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.layout import Layout
-from meshwright.sharding.mesh import AbstractMesh
 from meshwright.sharding.named import NamedSharding
 from meshwright.sharding.sdy import SdySharding
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment

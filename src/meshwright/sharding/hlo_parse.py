@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 
 from meshwright.core.words import counted
 from meshwright.errors import MeshError, ShardingError, ShardingSyntaxError
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.axes import MOST_DEVICES
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import sdy_to_hlo
-from meshwright.sharding.mesh import AbstractMesh
 from meshwright.sharding.sdy import SdyDimension, SdySharding
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 

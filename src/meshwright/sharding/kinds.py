@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.records import dataclass
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import atoms_counted, hlo_to_layout, own_order
 from meshwright.sharding.layout import Layout
-from meshwright.sharding.mesh import AbstractMesh, AnyMesh, Mesh
+from meshwright.sharding.mesh import AnyMesh, Mesh
 from meshwright.sharding.named import NamedSharding
 from meshwright.sharding.spec import UNCONSTRAINED, PartitionSpec
 

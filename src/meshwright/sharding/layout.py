@@ -25,7 +25,7 @@ from typing import Any
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import ShardingError
-from meshwright.sharding.mesh import AbstractMesh
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.spec import PartitionSpec
 
 REDUCTIONS = ("sum", "masked", "max", "min", "prod", "and", "or")

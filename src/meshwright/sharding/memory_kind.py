@@ -20,3 +20,8 @@ def checked_kind(kind: str | None, what: str) -> str | None:
     if kind not in KINDS:
         raise ShardingError(f"{what}: memory_kind={kind!r}; devices can address {', '.join(map(repr, KINDS))}")
     return kind
+
+
+def kind_text(host_kind: str | None) -> str:
+    """The end of a sharding's text; empty for the device's own memory."""
+    return "" if host_kind is None else f", memory_kind={host_kind!r}"

@@ -17,11 +17,12 @@ import numpy as np
 from meshwright.core.expected import refused
 from meshwright.errors import ArgumentTypeError, ShardingError
 from meshwright.sharding import tiles
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding, check_rank
 from meshwright.sharding.layout import Layout
-from meshwright.sharding.memory_kind import DEVICE, checked_kind
-from meshwright.sharding.mesh import AbstractMesh, AnyMesh, DeviceLike, Mesh
+from meshwright.sharding.memory_kind import checked_kind, kind_text
+from meshwright.sharding.mesh import AnyMesh, DeviceLike, Mesh
 from meshwright.sharding.spec import PartitionSpec
 
 
@@ -59,15 +60,12 @@ class NamedSharding(Sharding):
     def __hash__(self) -> int:
         return self._hash
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _named, (self.mesh, self.spec, self.host_kind)
+    @property
+    def _arguments(self) -> tuple[Any, ...]:
+        return self.mesh, self.spec
 
     def __repr__(self) -> str:
-        return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r}{_kind_text(self)})"
-
-    def with_memory_kind(self, kind: str | None) -> NamedSharding:
-        same = checked_kind(kind, "NamedSharding") == self.host_kind
-        return self if same else NamedSharding(self.mesh, self.spec, memory_kind=kind or DEVICE)
+        return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r}{kind_text(self.host_kind)})"
 
     def update(self, **changes: Any) -> NamedSharding:
         """A copy with another ``mesh``, ``spec`` or ``memory_kind``.
@@ -132,15 +130,12 @@ class SingleDeviceSharding(Sharding):
     def __hash__(self) -> int:
         return self._hash
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _single, (self.device, self.host_kind)
+    @property
+    def _arguments(self) -> tuple[Any, ...]:
+        return (self.device,)
 
     def __repr__(self) -> str:
-        return f"SingleDeviceSharding(device={self.device!r}{_kind_text(self)})"
-
-    def with_memory_kind(self, kind: str | None) -> SingleDeviceSharding:
-        same = checked_kind(kind, "SingleDeviceSharding") == self.host_kind
-        return self if same else SingleDeviceSharding(self.device, memory_kind=kind or DEVICE)
+        return f"SingleDeviceSharding(device={self.device!r}{kind_text(self.host_kind)})"
 
     @property
     def devices(self) -> tuple[Any, ...]:
@@ -158,18 +153,6 @@ class SingleDeviceSharding(Sharding):
 
     def check_compatible(self, shape: Sequence[int], what: str = "array") -> None:
         """Never raises: every array fits on one device."""
-
-
-def _kind_text(sharding: Sharding) -> str:
-    return f", memory_kind={sharding.host_kind!r}" if sharding.host_kind else ""
-
-
-def _named(mesh: AnyMesh, spec: PartitionSpec, kind: str | None) -> NamedSharding:
-    return NamedSharding(mesh, spec, memory_kind=kind)
-
-
-def _single(device: Any, kind: str | None) -> SingleDeviceSharding:
-    return SingleDeviceSharding(device, memory_kind=kind)
 
 
 @lru_cache(maxsize=8192)

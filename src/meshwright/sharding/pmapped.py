@@ -33,6 +33,8 @@ class PmapSharding(Sharding):
       ShardingError: the number of devices is not that of the cells of the spec's grid.
     """
 
+    has_memory_kinds = False
+
     def __init__(self, devices: Any, sharding_spec: ShardingSpec) -> None:
         self._devices = tuple(np.array(devices, object).flat)
         self.sharding_spec = sharding_spec
@@ -74,8 +76,9 @@ class PmapSharding(Sharding):
     def __hash__(self) -> int:
         return self._hash
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PmapSharding, (self._devices, self.sharding_spec)
+    @property
+    def _arguments(self) -> tuple[Any, ...]:
+        return self._devices, self.sharding_spec
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self._devices))

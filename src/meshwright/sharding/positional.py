@@ -25,6 +25,8 @@ from meshwright.sharding.spec import PartitionSpec
 class PositionalSharding(Sharding):
     """A grid of cells; each cell is the set of devices that hold one tile."""
 
+    has_memory_kinds = False
+
     def __init__(self, devices: Any, _cells: np.ndarray | None = None) -> None:
         array = np.array(devices, dtype=object)
         if array.size == 0:
@@ -45,8 +47,9 @@ class PositionalSharding(Sharding):
     def __hash__(self) -> int:
         return self._hash
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PositionalSharding, (self._devices, self._cells)
+    @property
+    def _arguments(self) -> tuple[Any, ...]:
+        return self._devices, self._cells
 
     def __repr__(self) -> str:
         names = np.empty(self.shape, dtype=object)

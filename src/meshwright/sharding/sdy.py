@@ -9,7 +9,7 @@ Source: Shardy's sharding representation (https://openxla.org/shardy/sharding_re
 from __future__ import annotations
 
 from meshwright.core.records import dataclass
-from meshwright.sharding.mesh import AbstractMesh
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.spec import UNCONSTRAINED, PartitionSpec
 
 

@@ -18,10 +18,10 @@ import numpy as np
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import ShardingError
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.hlo import HloSharding
 from meshwright.sharding.hlo_convert import named_to_hlo
-from meshwright.sharding.mesh import AbstractMesh
 from meshwright.sharding.named import NamedSharding
 from meshwright.sharding.spec import PartitionSpec
 from meshwright.sharding.tiles import tile_slice

@@ -12,8 +12,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.layout import Layout
-from meshwright.sharding.mesh import AbstractMesh
 
 
 @lru_cache(maxsize=256)

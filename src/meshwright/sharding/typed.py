@@ -16,9 +16,11 @@ from typing import Any
 from meshwright.core.avals import WHOLE, ShapedArray, axes_text
 from meshwright.core.weak import WeakValues
 from meshwright.errors import ShardingTypeError
+from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.axis_type import AxisType
 from meshwright.sharding.base import Sharding
-from meshwright.sharding.mesh import AbstractMesh, AnyMesh, Mesh, get_mesh
+from meshwright.sharding.current_mesh import get_mesh
+from meshwright.sharding.mesh import AnyMesh, Mesh
 from meshwright.sharding.named import NamedSharding
 from meshwright.sharding.spec import PartitionSpec
 

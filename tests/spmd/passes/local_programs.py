@@ -17,7 +17,7 @@ from meshwright.ir.verify import verify
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.collective.tiles import AllSlice
 from meshwright.ops.shape.rearrange import expand_dims
-from meshwright.runtime.executable import compile_jaxpr
+from meshwright.runtime.compiling import compile_jaxpr
 from meshwright.sharding import Layout
 from meshwright.spmd import report
 from meshwright.spmd.partition.result import Partition

@@ -21,7 +21,7 @@ from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import add, convert, eq, lt, mul, select, sub
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.runtime.array import default_sharding
-from meshwright.runtime.executable import compile_jaxpr
+from meshwright.runtime.compiling import compile_jaxpr
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation

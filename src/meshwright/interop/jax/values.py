@@ -12,8 +12,9 @@ from meshwright.core import key_types, pytree
 from meshwright.core.late import LateModule
 from meshwright.errors import ShardingError
 from meshwright.numpy.creation import asarray
-from meshwright.runtime.array import Array, from_numpy, of_xlas_memory
+from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import device_count, make_mesh
+from meshwright.runtime.dlpack import of_xlas_memory
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 

@@ -14,7 +14,8 @@ from meshwright.interop.torch.dtypes import array_dtype, torch_dtype
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.creation import asarray
 from meshwright.ops.elementwise.table import conj
-from meshwright.runtime.array import Array, from_dlpack
+from meshwright.runtime.array import Array
+from meshwright.runtime.dlpack import from_dlpack
 
 
 def as_array(tensor: torch.Tensor, copy: bool = True) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from meshwright.core.avals import NOWHERE, ShapedArray
+from meshwright.core.config import config
 from meshwright.core.dtypes import is_bool
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
@@ -34,7 +35,7 @@ from meshwright.ops.control.bodies import (
     while_it_runs,
     with_more_carry,
 )
-from meshwright.ops.control.guards import has_checks
+from meshwright.ops.control.guards import has_checks, refuse_automatic_checks
 from meshwright.ops.control.regions import (
     OPERAND,
     OUTPUT,
@@ -269,6 +270,8 @@ class ControlOp(RegionOp):
         if apart:  # entries end after different numbers of steps, so all of the carry differs between them
             out_dims = [d or 0 for d in out_dims]
             inner, asked = replace(inner, carry=out_dims), tuple(out_dims)
+            if config.automatic_checks:
+                refuse_automatic_checks(bodies[-1].jaxpr)
             if has_checks(bodies[-1].jaxpr):
                 test, body = bodies
                 both = test.num_consts + body.num_consts

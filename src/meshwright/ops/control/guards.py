@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshwright.core import source
+from meshwright.core import dtypes, source
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
+from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns, has_effects
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.rewrite import Interpreter
@@ -23,6 +25,36 @@ from meshwright.ops.elementwise.table import not_, or_
 def has_checks(jaxpr: ClosedJaxpr) -> bool:
     """Whether there is a check in the jaxpr, or in the bodies in it."""
     return has_effects(jaxpr.jaxpr) and any(isinstance(e.op, Check) for e in all_eqns(jaxpr.jaxpr))
+
+
+def checked_for(eqn: JaxprEqn) -> frozenset[str]:
+    """What ``checkify`` can find wrong with an equation: ``index``, ``div``, ``nan``."""
+    op, kinds = eqn.op, set()
+    if op.index_operands(len(eqn.invars)):
+        kinds.add("index")
+    if op.name in ("div", "rem"):
+        kinds.add("div")
+    # What only moves elements makes no NaN, but that which stands for an index out of bounds.
+    runs_bodies = isinstance(op, RegionOp) and op.threads and op.regions()
+    if not op.takes_keys and not runs_bodies and any(dtypes.is_inexact(v.aval.dtype) for v in eqn.outvars):
+        kinds.add("nan")
+    return frozenset(kinds)
+
+
+def refuse_automatic_checks(body: ClosedJaxpr) -> None:
+    """Refuse a loop whose batch entries end apart if ``checkify`` will look into its body.
+
+    Raises:
+      RuleError: it would find what entries that are done compute, which is not selected.
+    """
+    found = next((e for e in all_eqns(body.jaxpr) if checked_for(e) & config.automatic_checks), None)
+    if found is not None:
+        kinds = ", ".join(f"{kind}_checks" for kind in sorted(checked_for(found) & config.automatic_checks))
+        raise RuleError(
+            f"checkify: a loop under vmap whose batch entries end after different numbers of steps cannot be checked "
+            f"for {kinds} ({found.op.name} at {found.source}): entries that are done compute on; apply vmap to the "
+            "checked function, vmap(checkify(f, errors)), or check what matters with checkify.check and user_checks"
+        )
 
 
 def guarded(

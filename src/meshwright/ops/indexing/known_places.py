@@ -131,7 +131,8 @@ class PlacedUpdate(Composite):
                 if (low, high) != (0, k):
                     inside.rows(d, iota(np.int32, (k,), 0), low, high)
             elif not ctx.is_split(1, d):
-                tile, begin[d] = divmod(at, ctx.in_local_shapes[0][d])  # type: ignore[call-overload]
+                tile, row = divmod(at, ctx.in_local_shapes[0][d])
+                begin[d] = np.int32(row)
                 inside.tile(eq(ctx.tile_index(ctx.axes(0, d)), np.int32(tile)))
             else:
                 begin[d] = np.int32(0)

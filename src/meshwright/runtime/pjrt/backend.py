@@ -7,15 +7,14 @@ others at collectives, so the client gets two threads per device (``NPROC``).
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from jaxlib import _hlo, _jax
+from jaxlib import xla_client as xc
 
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted, there_are
@@ -27,7 +26,9 @@ from meshwright.errors import (
     ImportProgramError,
     ShapeError,
 )
-from meshwright.runtime.pjrt.client import SAFE, compile_options, execute, wait, xc
+from meshwright.runtime.pjrt.buffers import execute, wait
+from meshwright.runtime.pjrt.compiler import SAFE, compile_options
+from meshwright.runtime.pjrt.platforms import cpu_client
 from meshwright.runtime.pjrt.shielded import shielded
 
 #: XLA's classes by their public names
@@ -43,25 +44,8 @@ XLA_CLASSES = {
 }
 
 
-@contextmanager
-def _threads(devices: int) -> Any:
-    """Give a client that is made in the ``with`` block two threads per device."""
-    before = os.environ.get("NPROC")
-    os.environ["NPROC"] = str(max(2 * devices, os.cpu_count() or 1))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["NPROC"]
-        else:
-            os.environ["NPROC"] = before
-
-
-@cache
-def client_of(devices: int) -> Any:
-    """A client with ``devices`` CPU devices."""
-    with _threads(devices):
-        return xc.make_cpu_client(num_devices=devices)
+#: the client with a number of CPU devices
+client_of = cache(cpu_client)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """XLA's coordination service: the members of a job, and a key-value store.
 
-The service has no authentication: anyone who can reach its port can join (``runtime/processes/meeting.py``
+The service has no authentication: anyone who can reach its port can join (``runtime/processes/rendezvous.py``
 authenticates processes when a job starts). It listens on the given address, which is loopback unless the user sets
 another one. Between machines, use a private network for the job.
 """
@@ -22,8 +22,8 @@ from meshwright.core.addresses import family_of, host_and_port
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt.world import WORLD
 
-#: seconds without a heartbeat after which XLA kills processes: a month, as our own heartbeats (``processes.signs``,
-#: ``processes.meeting``) come first and raise errors that can be caught
+#: seconds without a heartbeat after which XLA kills processes: a month, as our own (``processes.heartbeats``,
+#: ``processes.rendezvous``) come first and raise errors that can be caught
 _HEARTBEAT = 30 * 86_400
 #: seconds between checks, while waiting for an answer, of whether the coordinator is alive
 _PERIOD = 0.2

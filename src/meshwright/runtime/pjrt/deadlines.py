@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from meshwright.core.config import config
 from meshwright.runtime.pjrt import platforms, shielded
-from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.pjrt.world import CAUSE, WORLD
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def limited(function: Callable[[], T], what: str, maker: Any) -> T:
 
 def _late(what: str, maker: Any) -> None:
     late = TimeoutError(f"nothing; {what} after {config.collective_timeout:g} s")
-    if (error := WORLD.behind(late, maker)) is not None:
+    if (error := CAUSE.value(late, maker)) is not None:
         if platforms.is_plugin():
             shielded.leave_behind()  # in XLA this call never returns
         raise error

@@ -33,7 +33,7 @@ from jaxlib import xla_client as xc
 from meshwright.core.config import OPTIONS, config
 from meshwright.core.source import warn
 from meshwright.errors import CompilationCacheWarning
-from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.pjrt.world import CAUSE, WORLD, ranks_of
 
 _MAGIC = b"meshwright executable 1\n"
 _SUFFIX, _NOTE, _UNFINISHED = ".xla", ".note", "tmp"
@@ -142,13 +142,9 @@ def _states(folder: str | Path) -> Iterator[tuple[str, int, int]]:
 
 
 # --- processes that share a folder --------------------------------------------------------------------------
-def _ranks(devices: Any) -> set[int]:
-    return {d.process_index for d in devices}
-
-
 def _compiles_first(devices: Any) -> bool:
     """Whether this process is the one that compiles, among those that run the program."""
-    return WORLD.service is None or min(_ranks(devices)) == WORLD.rank
+    return WORLD.service is None or ranks_of(devices)[0] == WORLD.rank
 
 
 def _wait_for_first(done: str, devices: Any) -> None:
@@ -159,14 +155,14 @@ def _wait_for_first(done: str, devices: Any) -> None:
     Raises:
       DistributedError: another process has failed.
     """
-    if len(_ranks(devices)) < 2:
+    if len(ranks_of(devices)) < 2:
         return
     seconds = config.collective_timeout
     try:
         WORLD.service.blocking_key_value_get(done, int(1000 * seconds))
     except RuntimeError:
         late = TimeoutError(f"nothing; no other process has compiled the program in {seconds:g} s")
-        if (error := WORLD.behind(late, "the compilation by another process")) is not None:
+        if (error := CAUSE.value(late, "the compilation by another process")) is not None:
             raise error from None
 
 

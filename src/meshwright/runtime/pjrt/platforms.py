@@ -47,14 +47,20 @@ def make_client(platform: str, devices: int) -> Any:
         return _plugin_client(plugins.runtime(platform), devices)
     devices = max(devices, 1)
     freed_memory.keep()
+    if WORLD.service is None:
+        return cpu_client(devices)
     with _threads_for(devices):
-        if WORLD.service is None:
-            return xc.make_cpu_client(num_devices=devices)
         gloo = _jax.make_gloo_tcp_collectives(distributed_client=WORLD.service, hostname=WORLD.host)
         return xc.make_cpu_client(
             distributed_client=WORLD.service, node_id=WORLD.rank, num_nodes=WORLD.count, num_devices=devices,
             collectives=gloo,
         )  # fmt: skip
+
+
+def cpu_client(devices: int) -> Any:
+    """A client with ``devices`` CPU devices, for this process alone."""
+    with _threads_for(devices):
+        return xc.make_cpu_client(num_devices=devices)
 
 
 def is_plugin() -> bool:

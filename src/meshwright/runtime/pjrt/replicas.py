@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import jaxlib
+from jaxlib import xla_client as xc
 
 from meshwright.core.records import dataclass
-from meshwright.runtime.pjrt.client import OURS, compile_options, load, xc
+from meshwright.runtime.pjrt.compiler import OURS, compile_on, compile_options
 
 #: the program that compiles for targets (see :mod:`meshwright.targets.child`), and the folder that contains jaxlib
 CHILD = Path(__file__).with_name("target_child.py")
@@ -51,7 +52,7 @@ def _compiled(module: Any, replicas: int, overrides: Sequence[tuple[str, Any]], 
     options = compile_options(replicas, 1)
     # XLA's default regardless of XLA_FLAGS, as it determines how scatters are computed, and so the buffers.
     options.env_option_overrides = [("xla_cpu_use_fusion_emitters", True), *overrides]
-    return load(_client(replicas), module, options, "XLA could not compile the per-device program", callbacks)
+    return compile_on(_client(replicas), module, options, "XLA could not compile the per-device program", callbacks)
 
 
 def compiled_for_replicas(

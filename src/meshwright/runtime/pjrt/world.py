@@ -1,18 +1,19 @@
-"""The index of this process and the number of processes. One process, until ``distributed.initialize`` is called."""
+"""The processes of the job. One, until ``distributed.initialize`` is called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import Any
 
 from meshwright.core.records import dataclass
+from meshwright.core.slots import Slot
 from meshwright.errors import DistributedError
 
 
 @dataclass
 class World:
-    """The processes of a job.
+    """What this process knows of the job: its own number and that of the processes, and the state of the others.
 
     ``service`` is the connection to the coordinator, a key-value store.
     """
@@ -23,19 +24,10 @@ class World:
     service: Any = None
     #: the numbers of this process's accelerators on this machine; None for all
     own_devices: tuple[int, ...] | None = None
-    #: objects to keep alive for as long as the job, such as the service itself if it is in this process
-    keep: Any = None
-    #: the proxy for the connection to the coordinator, and the thread that watches the coordinator
-    proxy: Any = None
-    watch: Any = None
     #: processes that have ended or are silent, according to the coordinator
     gone: set[int] = field(default_factory=set)
     #: what happened to the coordinator, in words; empty while it is alive
     lost: str = ""
-    #: records that this process starts something in which others take part; set by ``runtime.processes``
-    note_run: Callable[[str], None] | None = None
-    #: the cause of a failed run, if it is another process; set by ``runtime.processes``
-    explain: Callable[[Exception, Any], Exception | None] | None = None
 
     def check(self) -> None:
         """Raise if the coordinator is lost.
@@ -46,13 +38,19 @@ class World:
         if self.lost:
             raise DistributedError(self.lost)
 
-    def behind(self, error: Exception, maker: Any) -> Exception | None:
-        """The error of another process that caused ``error``, or None.
-
-        ``maker`` is the program that failed, or a description of it.
-        """
-        return None if self.explain is None else self.explain(error, maker)
-
 
 #: the only instance
 WORLD = World()
+
+
+def ranks_of(devices: Iterable[Any]) -> tuple[int, ...]:
+    """The processes that have some of the devices, in ascending order."""
+    return tuple(sorted({d.process_index for d in devices}))
+
+
+#: records, in a job of several processes, that this one starts something in which others take part
+NOTE_RUN: Slot[Callable[[str], None]] = Slot("the record of common runs", "meshwright.runtime.processes.heartbeats")
+#: the error of another process that caused an error here, or None, given the program that failed or its description
+CAUSE: Slot[Callable[[Exception, Any], Exception | None]] = Slot(
+    "the search for the process that failed", "meshwright.runtime.processes.agreement"
+)

@@ -19,10 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxlib import xla_client as xc
+
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.errors import CompileError
-from meshwright.runtime.pjrt.client import calls_lapack, compile_options, load, load_lapack, xc
+from meshwright.runtime.pjrt.compiler import calls_lapack, compile_on, compile_options, load_lapack
 from meshwright.runtime.pjrt.replicas import CompiledMemory
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 
@@ -146,7 +148,7 @@ def _partition(
         build.use_spmd_partitioning = True
         build.allow_spmd_sharding_propagation_to_output = list(free_results)
     start = time.perf_counter()
-    loaded = load(client, module, options, "XLA's partitioner refused the program")
+    loaded = compile_on(client, module, options, "XLA's partitioner refused the program")
     seconds = time.perf_counter() - start
     (folder / _COMPILED).write_text(loaded.get_hlo_text())
     return {"peak": CompiledMemory.of(loaded).peak_bytes, "seconds": seconds}

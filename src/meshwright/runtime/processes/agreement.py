@@ -21,8 +21,8 @@ from meshwright.errors import DistributedError, ProgramMismatchError
 from meshwright.ir.jaxpr import all_eqns
 from meshwright.lowering.lower import DeviceProgram
 from meshwright.ops.collective.base import Collective
-from meshwright.runtime.pjrt.world import WORLD
-from meshwright.runtime.processes import signs
+from meshwright.runtime.pjrt.world import CAUSE, WORLD
+from meshwright.runtime.processes import heartbeats
 
 #: the number of programs that each group of processes has begun
 _begun: Counter[tuple[int, ...]] = Counter()
@@ -42,7 +42,7 @@ def agree(
       ProgramMismatchError: a process is about to run another program; names it, and the first equation that differs.
       DistributedError: a process does not arrive within ``config.collective_timeout`` seconds.
     """
-    table = signs.LIVING.table
+    table = heartbeats.LIVING.table
     if table is None or len(ranks) < 2:
         return is_ready
     key = f"meshwright/program/{'-'.join(map(str, ranks))}/{_begun[ranks]}"
@@ -62,7 +62,7 @@ def agree(
 
 def _by_all(text: str, key: str, what: str, ranks: tuple[int, ...], name: str) -> dict[int, str]:
     """Publish ``text`` under ``what`` for a program, and collect the texts of all processes."""
-    table = signs.LIVING.table
+    table = heartbeats.LIVING.table
     if table is not None:
         table.put(f"{key}/{WORLD.rank}/{what}", text.encode())
     others = {r: _wait_for(f"{key}/{r}/{what}", r, repr(name)).decode() for r in ranks if r != WORLD.rank}
@@ -73,12 +73,17 @@ def _hash_of(lines: Sequence[tuple[str, str]]) -> str:
     return hashlib.sha256("\n".join(text for text, _ in lines).encode()).hexdigest()
 
 
-def agree_on_value(x: Any) -> None:
-    """Wait until all processes have published the value of ``x``, and check that it is the same.
+def agree_on_value(x: Any, target: Any) -> None:
+    """Check that all processes are about to place the same value with the sharding ``target``.
+
+    Each process places its own part. If not all of them have devices of it, nothing is checked, as the others may not
+    take part.
 
     Raises:
       DistributedError: a process has another value, or does not arrive within ``config.collective_timeout`` seconds.
     """
+    if len({d.process_index for d in getattr(target, "devices", ()) if hasattr(d, "process_index")}) < WORLD.count:
+        return
     mine = _said(x)
     for rank, theirs in exchanged(mine, tuple(range(WORLD.count)), "device_put").items():
         if theirs != mine:
@@ -95,7 +100,7 @@ def exchanged(text: str, ranks: tuple[int, ...], what: str) -> dict[int, str]:
     Raises:
       DistributedError: a process does not arrive within ``config.collective_timeout`` seconds.
     """
-    table = signs.LIVING.table
+    table = heartbeats.LIVING.table
     if table is None:
         return {WORLD.rank: text}
     key, number = f"meshwright/said/{'-'.join(map(str, ranks))}", _said_before[ranks]
@@ -139,13 +144,13 @@ def _said(constant: Any) -> str:
 
 
 def _wait_for(key: str, rank: int, what: str) -> bytes:
-    table = signs.LIVING.table
+    table = heartbeats.LIVING.table
     received = table.get(key, config.collective_timeout) if table is not None else None
     if received is not None:
         return received
     raise blamed(
         f"rank {WORLD.rank} waited {config.collective_timeout:g} s for rank {rank} to run {what}",
-        signs.suspects((rank,)) or {rank: f"is late: it lives, but has not begun {what}"},
+        heartbeats.suspects((rank,)) or {rank: f"is late: it lives, but has not begun {what}"},
     )
 
 
@@ -181,7 +186,7 @@ def blamed(what: str, suspects: dict[int, str]) -> DistributedError:
     reasons = "; ".join(f"rank {rank} {text}" for rank, text in suspects.items())
     error = DistributedError(f"{reasons}. {what}")
     error.ranks = tuple(suspects)
-    signs.note_blame(error.ranks)
+    heartbeats.note_blame(error.ranks)
     return error
 
 
@@ -192,7 +197,7 @@ def explain(error: Exception, maker: Any) -> DistributedError | None:
     ``maker`` is the program that failed, if known, or a description of it.
     """
     try:
-        suspects = signs.suspects()
+        suspects = heartbeats.suspects()
     except DistributedError as lost:
         return lost
     if not suspects:
@@ -221,4 +226,4 @@ def collectives(program: DeviceProgram) -> Sequence[tuple[str, str, str]]:
     return [(type(e.op).kind, e.op.name, str(e.source)) for e in eqns]  # type: ignore[attr-defined]
 
 
-WORLD.explain = explain
+CAUSE.fill(explain)

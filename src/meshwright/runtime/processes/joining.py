@@ -13,19 +13,33 @@ from typing import Any
 
 from meshwright.core.background import Background
 from meshwright.core.config import config
+from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.errors import ConfigError, DistributedError
 from meshwright.runtime import devices
-from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt import coordination
+from meshwright.runtime.pjrt.client import is_started
 from meshwright.runtime.pjrt.world import WORLD
-from meshwright.runtime.processes import signs
+from meshwright.runtime.processes import heartbeats
 from meshwright.runtime.processes.agreement import blamed
 from meshwright.runtime.processes.jobs import Job
-from meshwright.runtime.processes.meeting import attend, own_token, watch
 from meshwright.runtime.processes.proxy import Proxy
+from meshwright.runtime.processes.rendezvous import attend, own_token, watch
 from meshwright.runtime.processes.service import Service
 
+
+@dataclass
+class _Held:
+    """What this process holds for as long as it is in a job."""
+
+    #: the coordinator's service, if this process started it
+    service: Service | None = None
+    #: the proxy for XLA's connection to the coordinator, and the thread that watches the coordinator
+    proxy: Any = None
+    watch: Any = None
+
+
+HELD = _Held()
 #: the most characters of an error message that other processes see
 _WORDS = 200
 
@@ -39,27 +53,27 @@ def join(job: Job, wait: float) -> None:
     """
     if WORLD.service is not None:
         raise DistributedError("distributed.initialize was called before; call it once, when the program begins")
-    if pjrt.is_started() or devices.are_listed():
+    if is_started() or devices.are_listed():
         raise ConfigError(
             "distributed.initialize: the devices are already in use; call it before anything that makes an array or "
             "asks for devices"
         )
     if not job.is_served and job.rank == 0:
-        WORLD.keep = Service(job.coordinator, job.count, wait)
+        HELD.service = Service(job.coordinator, job.count, wait)
     connection = attend(job.coordinator, job.rank, job.count, own_token(), wait)
-    WORLD.watch = Background(partial(watch, connection, job.coordinator, job.rank), "meshwright-coordinator")
-    WORLD.proxy = Proxy(job.coordinator)
+    HELD.watch = Background(partial(watch, connection, job.coordinator, job.rank), "meshwright-coordinator")
+    HELD.proxy = Proxy(job.coordinator)
     try:
-        service = coordination.connect(WORLD.proxy.address, job.rank, wait)
+        service = coordination.connect(HELD.proxy.address, job.rank, wait)
     except DistributedError:  # the caller may continue alone
-        WORLD.watch.end()
-        WORLD.proxy.end()
+        HELD.watch.end()
+        HELD.proxy.end()
         raise
     WORLD.rank, WORLD.count, WORLD.service = job.rank, job.count, service
     WORLD.own_devices = WORLD.own_devices or _by_place(job, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not job.coordinator.startswith(("127.", "localhost:", "[::1]:")):
         WORLD.host = os.environ.get("MESHWRIGHT_HOST") or coordination.address_towards(job.coordinator)
-    table = signs.begin(service)
+    table = heartbeats.begin(service)
     _check_devices(table, wait)
     sys.excepthook = partial(_end_at_once, sys.excepthook)
     atexit.register(leave)
@@ -108,7 +122,7 @@ def _heard(table: Any, key: str, rank: int, wait: float) -> bytes | None:
     while time.monotonic() < end:
         if (value := table.get(key, min(2.0, wait))) is not None:
             return value
-        if gone := signs.are_gone((rank,)):
+        if gone := heartbeats.are_gone((rank,)):
             raise blamed(f"process {WORLD.rank} cannot join the job", gone)
     return None
 
@@ -123,7 +137,9 @@ def _end_at_once(hook: Any, kind: Any, value: Any, trace: Any) -> None:
     except Exception:
         traceback.print_exc()
         traceback.print_exception(kind, value, trace)
-    signs.end(f"ended with {''.join(traceback.format_exception_only(kind, value)).strip().splitlines()[0][:_WORDS]}")
+    heartbeats.end(
+        f"ended with {''.join(traceback.format_exception_only(kind, value)).strip().splitlines()[0][:_WORDS]}"
+    )
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
@@ -133,14 +149,13 @@ def leave() -> None:
     """Leave the job. Waits for running programs, and a few seconds for the other processes."""
     if WORLD.service is None:
         return
-    signs.end("has left the job, by the end of its program or by shutdown()")
-    if WORLD.watch is not None:
-        WORLD.watch.end()
+    heartbeats.end("has left the job, by the end of its program or by shutdown()")
+    HELD.watch.end()
     service, WORLD.service = WORLD.service, None
     if not WORLD.lost:
         with suppress(RuntimeError):  # another process failed, which it reports itself
             service.shutdown()
-    WORLD.proxy.end()
-    if WORLD.keep is not None:
-        WORLD.keep.stop()
-        WORLD.keep = None
+    HELD.proxy.end()
+    if HELD.service is not None:
+        HELD.service.stop()
+        HELD.service = None

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt import coordination
-from meshwright.runtime.processes.meeting import TOKEN, Meeting
+from meshwright.runtime.processes.rendezvous import TOKEN, Rendezvous
 from meshwright.runtime.processes.stopping import Terminated, held, stop
 
 _PR_SET_PDEATHSIG = 1
@@ -112,7 +112,7 @@ class Launch:
             for rank, state in enumerate(states):
                 if state is not None and rank not in self._ended:
                     self._ended[rank] = time.monotonic()
-                    self._coordinator.meeting.give_up(f"rank {rank} {described(state)} before all had come")
+                    self._coordinator.rendezvous.give_up(f"rank {rank} {described(state)} before all had come")
             stopped = self._stopped(states)
             end = (end or time.monotonic() + self.grace) if any(states) or stopped else None
             if None not in states or (end is not None and time.monotonic() > end):
@@ -120,7 +120,7 @@ class Launch:
             time.sleep(0.02)
 
     def _in_order(self, states: Sequence[int | None], stopped: Sequence[int]) -> dict[int, int]:
-        left = self._coordinator.meeting.left
+        left = self._coordinator.rendezvous.left
         order = sorted(self._ended, key=lambda rank: min(left.get(rank, math.inf), self._ended[rank]))
         return {**{r: s for r in order if (s := states[r]) is not None}, **dict.fromkeys(stopped, -signal.SIGSTOP)}
 
@@ -209,24 +209,24 @@ class _Coordinator:
     """A job's coordination service on a free loopback port, as a context manager."""
 
     def __init__(self, count: int, token: str) -> None:
-        self.meeting = Meeting("127.0.0.1:0", count, token)
-        self.address, self.service = self.meeting.address, None
-        self._thread = threading.Thread(target=self._gather, args=(count,), name="meshwright-meeting", daemon=True)
+        self.rendezvous = Rendezvous("127.0.0.1:0", count, token)
+        self.address, self.service = self.rendezvous.address, None
+        self._thread = threading.Thread(target=self._gather, args=(count,), name="meshwright-rendezvous", daemon=True)
 
     def __enter__(self) -> _Coordinator:
         self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.meeting.give_up("the job was ended before all had come")
-        self.meeting.close()
+        self.rendezvous.give_up("the job was ended before all had come")
+        self.rendezvous.close()
         self._thread.join()
-        self.meeting.end()
+        self.rendezvous.end()
         self.service = None
 
     def _gather(self, count: int) -> None:
         with suppress(DistributedError):  # the processes report it
-            self.service = self.meeting.gather(_COME, lambda: coordination.serve(self.address, count, _COME), _COME)
+            self.service = self.rendezvous.gather(_COME, lambda: coordination.serve(self.address, count, _COME), _COME)
 
 
 def _is_stopped(pid: int) -> bool:

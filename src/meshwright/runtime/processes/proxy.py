@@ -2,7 +2,7 @@
 
 XLA kills a process as soon as its connection to the coordination service breaks, before the cause can be reported. So
 XLA connects to a local port of this process, which forwards all data and never closes the connection. The loss of the
-coordinator is detected by ``meeting.watch``, and raised as an ordinary error.
+coordinator is detected by ``rendezvous.watch``, and raised as an ordinary error.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import time
 
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt import coordination
-from meshwright.runtime.processes.meeting import Meeting, own_token
+from meshwright.runtime.processes.rendezvous import Rendezvous, own_token
 
 #: seconds for which the service outlives its starter, so that the other processes can find out what happened
 LINGER = 120.0
@@ -45,17 +45,17 @@ def main(address: str, count: str, wait: str) -> None:
     Ends when the starter says so, or some time after it has ended.
     """
     try:
-        meeting = Meeting(address, int(count), own_token())
+        rendezvous = Rendezvous(address, int(count), own_token())
     except DistributedError as error:
         print(str(error).replace("\n", " "), flush=True)
         raise SystemExit(1) from None
     sys.stdout.write(_READY)
     sys.stdout.flush()
     try:
-        service = meeting.gather(float(wait), lambda: coordination.serve(address, int(count), float(wait)))
+        service = rendezvous.gather(float(wait), lambda: coordination.serve(address, int(count), float(wait)))
     except DistributedError:
         raise SystemExit(1) from None  # the processes report it
     if sys.stdin.readline() != _DONE:
         time.sleep(LINGER)
-    meeting.end()
+    rendezvous.end()
     del service

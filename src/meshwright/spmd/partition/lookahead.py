@@ -86,7 +86,7 @@ class _Search:
         left = TURNINGS
         while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= EXCHANGED:
             ways = (replace(self.best.strategy, turns=(*self.best.strategy.turns, t)) for t in turns(self.best.part))
-            tried = [Attempt(self.planner.partition(way)) for way in itertools.islice(self.unseen(ways), left)]
+            tried = [Attempt(self.planner.partition(outcome)) for outcome in itertools.islice(self.unseen(ways), left)]
             left -= len(tried)
             better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best)]
             if not better:
@@ -114,7 +114,7 @@ class _Search:
                 return
             asked.add(ways[0].rule)
             strategies = (replace(self.best.strategy, shares=(*self.best.strategy.shares, way)) for way in ways[:left])
-            tried = [Attempt(self.planner.partition(way)) for way in self.unseen(strategies)]
+            tried = [Attempt(self.planner.partition(outcome)) for outcome in self.unseen(strategies)]
             left -= len(tried)
             better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best, SHARED_BYTES)]
             self.best = min(better, key=lambda c: c.price, default=self.best)

@@ -41,8 +41,10 @@ _ANSWER, _MARGIN = 10.0, 5.0
 #: seconds for which a coordinator that has found an error still reports it to arriving processes
 _LINGER = 1.0
 _LONGEST = 1 << 16
-#: the heartbeat, the seconds between two of them, and the seconds of silence after which a side counts as dead
-_SIGN, _PERIOD, SILENCE = b".", 0.2, 10.0
+#: the heartbeat, and the seconds between two of them
+_SIGN, _PERIOD = b".", 0.2
+#: seconds without a heartbeat after which a process or the coordinator counts as gone; machines can be busy
+SILENCE = 10.0
 
 
 def version() -> str:
@@ -108,7 +110,7 @@ def _hear(connection: socket.socket, seconds: float) -> dict[str, Any]:
     return message if isinstance(message, dict) else {}
 
 
-class Meeting:
+class Rendezvous:
     """The coordinator's side: listens at ``address`` (``host:port``, port 0 for a free one) until :meth:`gather`.
 
     Raises:

@@ -23,10 +23,8 @@ from meshwright.ops.elementwise.table import copy
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.executable import Executable, Results
 from meshwright.runtime.parts import Parts, is_whole_here, spread_of, tiles_of
-from meshwright.runtime.pjrt import client as pjrt
 from meshwright.runtime.pjrt import platforms
-from meshwright.runtime.pjrt.world import WORLD
-from meshwright.runtime.processes.agreement import agree_on_value
+from meshwright.runtime.pjrt.buffers import in_memory
 from meshwright.runtime.spread import compile_spread
 from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, PositionalSharding, Sharding
 from meshwright.sharding.memory_kind import DEVICE
@@ -66,21 +64,8 @@ def _of_memory(x: Array, target: Sharding) -> Any:
 def _in_memory(buffer: Any, sharding: Sharding, kind: str | None) -> Any:
     here = spread_of(sharding).here
     if isinstance(buffer, Parts):
-        return Parts([pjrt.in_memory(b, real, kind or DEVICE) for b, real in zip(buffer.buffers, here)])
-    return pjrt.in_memory(buffer, here[0], kind or DEVICE)
-
-
-def require_same(x: Array, target: Sharding) -> None:
-    """Check that all processes are about to place the same value, if the target has devices of all of them.
-
-    Each process places its own part. Without devices in all processes, nothing is checked, as the others may not take
-    part.
-
-    Raises:
-      DistributedError: a process has another value, or does not arrive within ``config.collective_timeout`` seconds.
-    """
-    if len({d.process_index for d in getattr(target, "devices", ()) if hasattr(d, "process_index")}) == WORLD.count:
-        agree_on_value(x)
+        return Parts([in_memory(b, real, kind or DEVICE) for b, real in zip(buffer.buffers, here)])
+    return in_memory(buffer, here[0], kind or DEVICE)
 
 
 def _ordered(sharding: Sharding) -> bool:

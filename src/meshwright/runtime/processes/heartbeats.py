@@ -20,11 +20,11 @@ from meshwright.core.background import Background
 from meshwright.core.records import dataclass
 from meshwright.errors import DistributedError
 from meshwright.runtime.pjrt.coordination import Table
-from meshwright.runtime.pjrt.world import WORLD
+from meshwright.runtime.pjrt.world import NOTE_RUN, WORLD
+from meshwright.runtime.processes.rendezvous import SILENCE
 
+#: seconds between two heartbeats
 PERIOD = 0.5
-#: seconds without a heartbeat after which a process that is waited for counts as gone; machines can be busy
-SILENCE = 10.0
 #: seconds to wait for the coordinator's answer, after which it is slow or lost
 _ANSWER = 10.0
 #: seconds that sending the last heartbeat may take
@@ -32,7 +32,7 @@ _LAST = 5.0
 
 
 @dataclass
-class Sign:
+class Heartbeat:
     """A heartbeat. ``number`` increases as long as the process lives, ``runs`` with each program of several processes.
 
     ``last`` is the name of the last such program that was started.
@@ -51,7 +51,7 @@ class Sign:
 
 @dataclass
 class _Living:
-    sign: Sign = field(default_factory=Sign)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
     table: Table | None = None
     thread: Background | None = None
 
@@ -61,9 +61,9 @@ LIVING = _Living()
 
 def begin(service: Any) -> Table:
     """Start publishing heartbeats."""
-    LIVING.sign, LIVING.table = Sign(), Table(service)
+    LIVING.heartbeat, LIVING.table = Heartbeat(), Table(service)
     _give()
-    LIVING.thread = Background(_keep_giving, "meshwright-signs")
+    LIVING.thread = Background(_keep_giving, "meshwright-heartbeats")
     return LIVING.table
 
 
@@ -71,7 +71,7 @@ def end(how: str) -> None:
     """Stop publishing heartbeats; the last one says ``how`` this process leaves."""
     if LIVING.thread is not None:
         LIVING.thread.end(_LAST)
-    LIVING.sign.left = how
+    LIVING.heartbeat.left = how
     with suppress(DistributedError):
         _give()
     LIVING.table = None
@@ -84,24 +84,24 @@ def note_run(what: str) -> None:
       DistributedError: the coordinator is lost.
     """
     WORLD.check()
-    LIVING.sign.runs += 1
-    LIVING.sign.last = what
+    LIVING.heartbeat.runs += 1
+    LIVING.heartbeat.last = what
 
 
-WORLD.note_run = note_run
+NOTE_RUN.fill(note_run)
 
 
 def note_blame(ranks: tuple[int, ...]) -> None:
     """Publish which processes caused the failure of this one, so that others do not blame it."""
-    LIVING.sign.blames = list(ranks)
+    LIVING.heartbeat.blames = list(ranks)
     with suppress(DistributedError):
         _give()
 
 
 def _give() -> None:
-    LIVING.sign.number += 1
+    LIVING.heartbeat.number += 1
     if LIVING.table is not None:
-        LIVING.table.put(f"meshwright/sign/{WORLD.rank}", json.dumps(asdict(LIVING.sign)).encode())
+        LIVING.table.put(f"meshwright/heartbeat/{WORLD.rank}", json.dumps(asdict(LIVING.heartbeat)).encode())
 
 
 def _keep_giving(stop: threading.Event) -> None:
@@ -111,23 +111,23 @@ def _keep_giving(stop: threading.Event) -> None:
 
 
 # --- diagnosis ----------------------------------------------------------------------------------------------
-def read_signs(ranks: tuple[int, ...]) -> dict[int, Sign]:
+def read_heartbeats(ranks: tuple[int, ...]) -> dict[int, Heartbeat]:
     """The last heartbeats of the processes."""
-    table, signs = LIVING.table, {}
+    table, beats = LIVING.table, {}
     for rank in ranks if table is not None else ():
-        value = table.get(f"meshwright/sign/{rank}", _ANSWER)  # type: ignore[union-attr]
+        value = table.get(f"meshwright/heartbeat/{rank}", _ANSWER)  # type: ignore[union-attr]
         if value is not None:
-            signs[rank] = Sign(**json.loads(value))
-    return signs
+            beats[rank] = Heartbeat(**json.loads(value))
+    return beats
 
 
 def are_gone(ranks: tuple[int, ...]) -> dict[int, str]:
     """The processes that are gone, with the reason for each. Used while waiting, when nothing has failed yet."""
-    before = read_signs(ranks)
+    before = read_heartbeats(ranks)
     end = time.monotonic() + SILENCE
     while time.monotonic() < end:
         time.sleep(2.5 * PERIOD)
-        after = read_signs(ranks)
+        after = read_heartbeats(ranks)
         silent = {r: s for r, s in after.items() if s.left or (r in before and s.number == before[r].number)}
         ended = {r: state for r, s in silent.items() if (state := _state(s)) != _silence(s)}
         if ended or not silent:
@@ -138,7 +138,7 @@ def are_gone(ranks: tuple[int, ...]) -> dict[int, str]:
 def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
     """The other processes that caused a failure, with the reason for each in words."""
     others = tuple(r for r in (range(WORLD.count) if ranks is None else ranks) if r != WORLD.rank)
-    before, after = _signs_twice(others)
+    before, after = _heartbeats_twice(others)
     states: dict[int, str] = {}
     for rank in others:
         if rank not in after:
@@ -153,9 +153,9 @@ def suspects(ranks: tuple[int, ...] | None = None) -> dict[int, str]:
     return late or {r: f"{t}; it had given up on rank {after[r].blames}" for r, t in states.items()}
 
 
-def _late(others: dict[int, Sign]) -> dict[int, str]:
+def _late(others: dict[int, Heartbeat]) -> dict[int, str]:
     """The live processes that have not started what this process has."""
-    mine = LIVING.sign
+    mine = LIVING.heartbeat
     return {
         r: f"on host {s.host}, is late: it lives, but has started {s.last} last (run {s.runs}, this process is at run "
         f"{mine.runs})"
@@ -164,41 +164,41 @@ def _late(others: dict[int, Sign]) -> dict[int, str]:
     }
 
 
-def _signs_twice(ranks: tuple[int, ...]) -> tuple[dict[int, Sign], dict[int, Sign]]:
+def _heartbeats_twice(ranks: tuple[int, ...]) -> tuple[dict[int, Heartbeat], dict[int, Heartbeat]]:
     """The last heartbeats of the processes, twice.
 
     The second time is when each has sent another one or is known to have ended, or after the time for two.
     """
-    before = read_signs(ranks)
+    before = read_heartbeats(ranks)
     end = time.monotonic() + 2.5 * PERIOD
     while True:
         time.sleep(PERIOD / 5)
-        after = read_signs(ranks)
+        after = read_heartbeats(ranks)
         silent = [s for r, s in after.items() if r in before and s.number == before[r].number]
         if time.monotonic() > end or all(_state(s) != _silence(s) for s in silent):
             return before, after
 
 
-def _where(sign: Sign, state: str) -> str:
-    return f"on host {sign.host}, {state} (it had last started {sign.last})"
+def _where(beat: Heartbeat, state: str) -> str:
+    return f"on host {beat.host}, {state} (it had last started {beat.last})"
 
 
-def _silence(sign: Sign) -> str:
-    return f"gives no sign of life (process {sign.pid} is dead, frozen or cut off)"
+def _silence(beat: Heartbeat) -> str:
+    return f"gives no sign of life (process {beat.pid} is dead, frozen or cut off)"
 
 
-def _state(sign: Sign) -> str:
+def _state(beat: Heartbeat) -> str:
     """What happened to a process that no longer sends heartbeats."""
-    if sign.left:
-        return sign.left
-    if sign.host == socket.gethostname() and Path("/proc/self").exists():
-        stat = Path(f"/proc/{sign.pid}/stat")
+    if beat.left:
+        return beat.left
+    if beat.host == socket.gethostname() and Path("/proc/self").exists():
+        stat = Path(f"/proc/{beat.pid}/stat")
         try:
             state = stat.read_text().rpartition(")")[2].split()[0]
         except OSError:
-            return f"is dead (process {sign.pid} is gone)"
+            return f"is dead (process {beat.pid} is gone)"
         if state in "ZX":
-            return f"is dead (process {sign.pid} has ended)"
+            return f"is dead (process {beat.pid} has ended)"
         if state in "Tt":
-            return f"is stopped (process {sign.pid})"
-    return _silence(sign)
+            return f"is stopped (process {beat.pid})"
+    return _silence(beat)

@@ -12,7 +12,8 @@ from jaxlib import xla_client as xc
 from meshwright.core.dtypes import as_dtype
 from meshwright.errors import DLPackError, DTypeError
 from meshwright.runtime.pjrt import platforms
-from meshwright.runtime.pjrt.client import buffer_from_numpy, dlpack_capsule, real_devices, require_own_process
+from meshwright.runtime.pjrt.buffers import buffer_from_numpy, dlpack_capsule
+from meshwright.runtime.pjrt.client import real_devices, require_own_process
 
 #: DLPack device types of host memory, including pinned memory of CUDA and ROCm. CUDA's managed memory (13) is excluded:
 #: the host can read it, but might do so before a kernel has written it.
