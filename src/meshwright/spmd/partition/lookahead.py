@@ -38,7 +38,7 @@ from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.partition.turned import turns
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation, scanned
-from meshwright.spmd.report import collectives, totals
+from meshwright.spmd.report import collectives, sent_for_equations, totals
 from meshwright.spmd.strategy import FIRST, LARGEST, Strategy
 
 #: budget of equations to partition again per program; the least and the greatest number of strategies to try
@@ -189,10 +189,7 @@ def neighbours(part: Partition) -> list[Strategy]:
 
 def contests(part: Partition) -> Counter[Sort]:
     """For each sort of annotations, the bytes sent at equations where it conflicts with another sort over an axis."""
-    sent: Counter[int] = Counter()
-    for c in collectives(part.jaxpr.jaxpr):
-        for user in {id(r.user) for r in c.reasons if r.user is not None}:
-            sent[user] += c.bytes_sent
+    sent = sent_for_equations(part.jaxpr.jaxpr)
     bytes_by_sort: Counter[Sort] = Counter()
     origins = part.propagation.origins
     for eqn, rule in zip(origins.eqns, part.propagation.rules):

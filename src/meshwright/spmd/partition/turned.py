@@ -15,7 +15,7 @@ from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding.rule import PARALLEL, ShardingRule
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation, reached
-from meshwright.spmd.report import collectives
+from meshwright.spmd.report import sent_for_equations
 from meshwright.spmd.strategy import Turn
 
 #: the least share of all bytes that must be sent at equations of a kind for an attempt to split them otherwise
@@ -25,10 +25,7 @@ SENT = 0.02
 def turns(part: Partition) -> Iterator[Turn]:
     """Other ways to split results that axes reach along several dimensions; those with the most bytes sent there first,
     and of these the ones with the most axes."""
-    sent: Counter[int] = Counter()
-    for c in collectives(part.jaxpr.jaxpr):
-        for user in {id(r.user) for r in c.reasons if r.user is not None}:
-            sent[user] += c.bytes_sent
+    sent = sent_for_equations(part.jaxpr.jaxpr)
     ways: Counter[Turn] = Counter()
     for eqn, rule in zip(part.propagation.origins.eqns, part.propagation.rules):
         for turn in _ways(eqn, rule, part.propagation) if sent[id(eqn)] else ():
