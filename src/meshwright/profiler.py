@@ -60,19 +60,19 @@ class StepTraceAnnotation(TraceAnnotation):
         super().__init__(name, _r=1, **metadata)
 
 
-def annotate_function(function: Function, name: str | None = None, **metadata: Any) -> Function:
-    """``function``, each call of which is a span on the time line under its name.
+def annotate_function(func: Function, name: str | None = None, **metadata: Any) -> Function:
+    """``func``, each call of which is a span on the time line under its name.
 
     Example:
       >>> mw.profiler.annotate_function(lambda x: x + 1, name="next")(2)
       3
     """
-    label = name or getattr(function, "__qualname__", "function")
+    label = name or getattr(func, "__qualname__", "function")
 
-    @functools.wraps(function)
+    @functools.wraps(func)
     def annotated(*args: Any, **kwargs: Any) -> Any:
         with TraceAnnotation(label, **metadata):
-            return function(*args, **kwargs)
+            return func(*args, **kwargs)
 
     return annotated  # type: ignore[return-value]
 
