@@ -60,19 +60,19 @@ class StepTraceAnnotation(TraceAnnotation):
         super().__init__(name, _r=1, **metadata)
 
 
-def annotate_function(function: Function, name: str | None = None, **metadata: Any) -> Function:
-    """Decorator: each call of ``function`` is a span on the timeline, with its name.
+def annotate_function(func: Function, name: str | None = None, **metadata: Any) -> Function:
+    """Decorator: each call of ``func`` is a span on the timeline, with its name.
 
     Example:
       >>> mw.profiler.annotate_function(lambda x: x + 1, name="next")(2)
       3
     """
-    label = name or getattr(function, "__qualname__", "function")
+    label = name or getattr(func, "__qualname__", "function")
 
-    @functools.wraps(function)
+    @functools.wraps(func)
     def annotated(*args: Any, **kwargs: Any) -> Any:
         with TraceAnnotation(label, **metadata):
-            return function(*args, **kwargs)
+            return func(*args, **kwargs)
 
     return annotated  # type: ignore[return-value]
 

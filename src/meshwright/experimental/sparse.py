@@ -241,8 +241,19 @@ def _require_sparse(where: str, mat: Any) -> None:
         raise ArgumentTypeError(f"{where}: expected a BCOO, got {mat!r}; BCOO.fromdense makes one")
 
 
-def bcoo_fromdense(mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> BCOO:
-    """See :meth:`BCOO.fromdense`."""
+def bcoo_fromdense(
+    mat: Any, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0, index_dtype: Any = np.int32
+) -> BCOO:
+    """See :meth:`BCOO.fromdense`. Every dimension is sparse.
+
+    Raises:
+      ArgumentError: ``n_batch`` or ``n_dense`` is not 0.
+    """
+    if n_batch or n_dense:
+        raise ArgumentError(
+            f"bcoo_fromdense: every dimension is sparse, got n_batch={n_batch}, n_dense={n_dense}; leave them out, and "
+            "use vmap over arrays of one nse"
+        )
     return BCOO.fromdense(mat, nse=nse, index_dtype=index_dtype)
 
 
@@ -282,14 +293,28 @@ def _matmul(lhs: Any, rhs: Any, contract: tuple[tuple[int], tuple[int]]) -> Any:
     return bcoo_dot_general(lhs, rhs, dimension_numbers=(contract, ((), ())))
 
 
-def bcoo_dot_general(lhs: Any, rhs: Any, *, dimension_numbers: Any) -> Any:
+def bcoo_dot_general(
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: Any,
+    precision: None = None,
+    preferred_element_type: None = None,
+    out_sharding: None = None,
+) -> Any:
     """``lax.dot_general`` of a sparse and a dense array, in any order, without batch dimensions; the result is dense.
 
     Raises:
       ArgumentTypeError: both operands are sparse, or neither is.
-      ArgumentError: there are batch dimensions.
+      ArgumentError: there are batch dimensions, or a precision, element type or sharding is given.
       ShapeError: contracted dimensions have different sizes.
     """
+    _require_absent(
+        "bcoo_dot_general",
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        out_sharding=out_sharding,
+    )
     (left, right), batch = dimension_numbers
     if any(map(len, batch)):
         raise ArgumentError(f"bcoo_dot_general: batch dimensions {batch} are not for sparse arrays; use vmap")
@@ -319,13 +344,41 @@ def _product(mat: BCOO, dense: Any, left: Sequence[int], right: Sequence[int]) -
     )  # fmt: skip
 
 
-def empty(shape: Sequence[int], dtype: Any = None, index_dtype: Any = np.int32) -> BCOO:
-    """An array of zeros, without stored elements."""
+def _require_absent(name: str, **options: Any) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise ArgumentError(f"{name}: {option} has no choice here, got {value!r}; leave it out")
+
+
+def _require_bcoo(name: str, sparse_format: str) -> None:
+    if sparse_format != "bcoo":
+        raise ArgumentError(f"{name}: sparse arrays are of the format 'bcoo', got {sparse_format!r}; leave it out")
+
+
+def empty(shape: Sequence[int], dtype: Any = None, index_dtype: Any = np.int32, sparse_format: str = "bcoo") -> BCOO:
+    """An array of zeros, without stored elements.
+
+    Raises:
+      ArgumentError: another format than ``"bcoo"``.
+    """
+    _require_bcoo("empty", sparse_format)
     return BCOO((mnp.zeros(0, dtype), mnp.zeros((0, len(shape)), index_dtype)), shape=shape)
 
 
-def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, index_dtype: Any = np.int32) -> BCOO:
-    """A matrix of shape ``(N, M)`` with ones on the ``k``-th diagonal; ``M`` is ``N`` by default."""
+def eye(
+    N: int,
+    M: int | None = None,
+    k: int = 0,
+    dtype: Any = None,
+    index_dtype: Any = np.int32,
+    sparse_format: str = "bcoo",
+) -> BCOO:
+    """A matrix of shape ``(N, M)`` with ones on the ``k``-th diagonal; ``M`` is ``N`` by default.
+
+    Raises:
+      ArgumentError: another format than ``"bcoo"``.
+    """
+    _require_bcoo("eye", sparse_format)
     wide = N if M is None else M
     first = max(-k, 0)
     rows = np.arange(first, max(min(N, wide - k), first))

@@ -271,7 +271,7 @@ def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) 
     InspectSharding(callback).bind(value if isinstance(value, Tracer) else as_array(value))
 
 
-def visualize_array_sharding(array: Any, **options: Any) -> None:
+def visualize_array_sharding(arr: Any, **options: Any) -> None:
     """Print a picture of the devices that hold each part of an array (anything with ``shape`` and ``sharding``).
 
     Inside a jitted function it is printed when the program is compiled. ``options`` (``use_color``, ``scale``,
@@ -284,8 +284,8 @@ def visualize_array_sharding(array: Any, **options: Any) -> None:
       │ CPU 0-3 │ CPU 4-7 │
       └─────────┴─────────┘
     """
-    if isinstance(array, Tracer):
-        shape = array.shape
-        inspect_array_sharding(array, callback=lambda s: visualize_sharding(shape, s, **options))
+    if isinstance(arr, Tracer):
+        shape = arr.shape
+        inspect_array_sharding(arr, callback=lambda s: visualize_sharding(shape, s, **options))
     else:
-        _visualize(array, **options)
+        _visualize(arr, **options)

@@ -46,13 +46,13 @@ def add_tangents(x: Any, y: Any) -> Any:
     return y if isinstance(x, Zero) else x if isinstance(y, Zero) else add_jaxvals(x, y)
 
 
-def get_primitive_transpose(primitive: Primitive) -> Callable[..., Any]:
+def get_primitive_transpose(p: Primitive) -> Callable[..., Any]:
     """The transpose rule of a primitive.
 
     Raises:
       KeyError: none is registered.
     """
-    return primitive_transposes[primitive]
+    return primitive_transposes[p]
 
 
 def defjvp(primitive: Primitive, *jvprules: Callable[..., Any] | None) -> None:
@@ -95,7 +95,7 @@ def deflinear2(primitive: Primitive, transpose_rule: Callable[..., Sequence[Any]
     primitive_transposes[primitive] = transpose_rule
 
 
-def defbilinear(primitive: Primitive, lhs_rule: Callable[..., Any], rhs_rule: Callable[..., Any]) -> None:
+def defbilinear(prim: Primitive, lhs_rule: Callable[..., Any], rhs_rule: Callable[..., Any]) -> None:
     """Register that the primitive is linear in each of two operands.
 
     ``lhs_rule(cotangent, x, y, **params)`` returns the cotangent of the first operand, ``rhs_rule`` that of the second.
@@ -106,8 +106,8 @@ def defbilinear(primitive: Primitive, lhs_rule: Callable[..., Any], rhs_rule: Ca
         return [rule and rule(ct, x, y, **params) for rule in rules]
 
     defjvp(
-        primitive,
-        lambda t, x, y, **params: primitive.bind(t, y, **params),
-        lambda t, x, y, **params: primitive.bind(x, t, **params),
+        prim,
+        lambda t, x, y, **params: prim.bind(t, y, **params),
+        lambda t, x, y, **params: prim.bind(x, t, **params),
     )
-    primitive_transposes[primitive] = transpose
+    primitive_transposes[prim] = transpose

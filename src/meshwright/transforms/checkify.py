@@ -157,8 +157,8 @@ def check_error(error: Error) -> None:
         replace(site.check, debug=False).bind(ne(error.code, np.int32(site.number)), *values)
 
 
-def checkify(fun: Callable[..., Any] | None = None, errors: frozenset[str] = user_checks) -> Any:
-    """A function that returns ``(error, fun(...))`` instead of raising when a check fails.
+def checkify(f: Callable[..., Any] | None = None, errors: frozenset[str] = user_checks) -> Any:
+    """A function that returns ``(error, f(...))`` instead of raising when a check fails.
 
     Args:
       errors: the checks to make: ``user_checks`` (calls of :func:`check`), ``nan_checks`` (an op that does more than
@@ -169,27 +169,27 @@ def checkify(fun: Callable[..., Any] | None = None, errors: frozenset[str] = use
       ArgumentError: ``errors`` is not made of these sets.
 
     Example:
-      >>> f = mw.checkify.checkify(lambda x, i: mnp.log(x)[i], errors=mw.checkify.index_checks)
-      >>> error, _ = mw.jit(f)(mnp.ones(3), 5)
+      >>> checked = mw.checkify.checkify(lambda x, i: mnp.log(x)[i], errors=mw.checkify.index_checks)
+      >>> error, _ = mw.jit(checked)(mnp.ones(3), 5)
       >>> error.get()[:44]
       'index out of bounds: dynamic_slice of f32[3]'
     """
-    if fun is None:
+    if f is None:
         return functools.partial(checkify, errors=errors)
-    require_callable(fun, "checkify")
+    require_callable(f, "checkify")
     if not isinstance(errors, frozenset) or not errors <= all_checks:
         raise ArgumentError(f"checkify: errors must be made of user_checks, nan_checks, ..., got {errors!r}")
 
-    @functools.wraps(fun)
+    @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Error, Any]:
         flat, in_tree = pytree.flatten((args, kwargs))
 
         def call(*leaves: Any) -> Any:
             given, named = pytree.unflatten(in_tree, leaves)
-            return fun(*given, **named)
+            return f(*given, **named)
 
         with config.within("automatic_checks", errors - user_checks):
-            jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(fun))
+            jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(f))
         jaxpr = _spread(inline_calls(jaxpr))
         checker = _Checker(errors)
         checker.collect(jaxpr.jaxpr)
