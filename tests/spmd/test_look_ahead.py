@@ -250,4 +250,28 @@ def test_every_turn_computes_the_same_and_overrules_nothing(seed):
     assert ways
 
 
+PAIRS = {
+    "product": lambda a: a @ a.T,
+    "product of the transpose": lambda a: a.T @ a,
+    "differences": lambda a: a[None] - a[:, None],
+    "three times": lambda a: a[:, None, None, 0] + a[None, :, None, 1] * a[None, None, :, 2],
+    "chain": lambda a: (a @ a.T) @ (a @ a.T),
+    "gradient": lambda a: mw.grad(lambda a: mnp.tanh(a @ a.T).sum())(a),
+    "batch": lambda a: mw.vmap(lambda r: r[:, None] * r[None])(a),
+    "scan": lambda a: lax.scan(lambda c, _: (mnp.tanh(c @ c.T @ c), (c @ c.T)[0]), a, None, length=3),
+    "branches": lambda a: lax.cond(a.sum() > 0, lambda a: a @ a.T, lambda a: a[:, :1] - a[:, 1][None], a),
+    "sorted": lambda a: mnp.sort(a @ a.T, 0) + mnp.cumsum(a @ a.T, 1),
+}
+
+
+@pytest.mark.parametrize("shape", [(8, 4), (12, 12), (7, 5)], ids=str)
+@pytest.mark.parametrize("name", PAIRS)
+def test_arrays_that_meet_themselves(name, shape):
+    value = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    for mesh in (MESH, mw.AbstractMesh((2, 3), ("d", "e"))):
+        for spec in [P("d"), P(None, "d"), P(mesh.axis_names)]:
+            part = mw.jit(PAIRS[name], in_shardings=NamedSharding(mesh, spec)).lower(value).partition()
+            part.verify(value)
+
+
 # --- the time of a step -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 from itertools import takewhile
@@ -35,8 +35,8 @@ from meshwright.spmd.strategy import AS_WRITTEN, FIRST, Share, Strategy, Turn
 Dims = tuple[Axes, ...]
 
 
-#: a value, the layout to start it with, and the annotation that its axes come from
-Seed = tuple[Var, Dims, Annotation]
+#: the layout to start a value with, and the annotation that its axes come from
+Seed = tuple[Dims, Annotation]
 #: the priority of annotations that wait until all others have spread
 _LAST = sys.maxsize
 
@@ -110,10 +110,10 @@ def propagate(
     strategy: Strategy = AS_WRITTEN,
 ) -> Propagation:
     """Propagate the layouts of inputs and outputs (None: not given) to all values of a jaxpr without calls."""
-    seeds: list[Seed] = []
+    seeds: dict[Var, Seed] = {}
     for number, turn in enumerate(strategy.turns):
         so_far = replace(strategy, turns=strategy.turns[:number])
-        seeds += _turned(_propagated(jaxpr, mesh, in_layouts, out_layouts, so_far, seeds), turn)
+        seeds |= _turned(_propagated(jaxpr, mesh, in_layouts, out_layouts, so_far, seeds), turn)
     return _propagated(jaxpr, mesh, in_layouts, out_layouts, strategy, seeds)
 
 
@@ -123,7 +123,7 @@ def _propagated(
     in_layouts: Sequence[Layout | None],
     out_layouts: Sequence[Layout | None],
     strategy: Strategy,
-    seeds: Sequence[Seed],
+    seeds: Mapping[Var, Seed],
 ) -> Propagation:
     propagator = _Propagator(jaxpr, mesh, strategy)
     for number, (var, layout) in enumerate(zip(jaxpr.invars, in_layouts)):
@@ -179,7 +179,7 @@ class _Propagator:
         self.result.placements[var] = now.with_dim(dim, (), True, now.barred.union(placement.dims[dim]))
         self.later.setdefault(priority, []).append((var, dim, placement))
 
-    def run(self, seeds: Sequence[Seed]) -> None:
+    def run(self, seeds: Mapping[Var, Seed]) -> None:
         for eqn in self.eqns:
             if isinstance(eqn.op, ShardingConstraint):
                 self.constrain(eqn, eqn.op)
@@ -203,12 +203,13 @@ class _Propagator:
             self.settle()
         self.agree()
 
-    def plant(self, seeds: Sequence[Seed]) -> None:
+    def plant(self, seeds: Mapping[Var, Seed]) -> None:
         """Spread axes from some values first, while no other equation spreads any."""
         waiting, self.queues = self.queues, [deque(), deque()]
         self.queued = [False] * len(self.eqns)
-        for var, dims, cause in seeds:
-            self.update(var, dims, cause)
+        for var, (dims, cause) in seeds.items():
+            if not any(self.dims_of(var)):  # what an annotation says of a value stays
+                self.update(var, dims, cause)
         self.settle()
         self.queues, self.queued = waiting, [True] * len(self.eqns)
 
@@ -383,15 +384,17 @@ def reached(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> dict
     return {axis: by_factor for axis, by_factor in found.items() if len(by_factor) > 1}
 
 
-def _turned(propagation: Propagation, turn: Turn) -> Iterator[Seed]:
+def _turned(propagation: Propagation, turn: Turn) -> dict[Var, Seed]:
     """The results to split otherwise for a turn, after propagation without it."""
+    seeds = {}
     for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
         if rule == turn.rule and reached(eqn, rule, propagation).keys() >= set(turn.axes):
             var = eqn.outvars[turn.result]
             dims = turned_dims(propagation.layout(var).dims, turn)
             cause = next(filter(None, (propagation.origins.of(a, turn.axes[0]) for a in eqn.invars)), None)
             if dims is not None and cause is not None:
-                yield var, dims, cause
+                seeds[var] = dims, cause
+    return seeds
 
 
 def turned_dims(dims: Dims, turn: Turn) -> Dims | None:
