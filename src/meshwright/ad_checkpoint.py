@@ -1,4 +1,4 @@
-"""``jax.ad_checkpoint``: what of a function is kept for the backward pass."""
+"""``jax.ad_checkpoint``: choice and inspection of the residuals that a function keeps for its backward pass."""
 
 from meshwright.core.absent import absent as _absent
 from meshwright.transforms.remat import checkpoint, checkpoint_name, checkpoint_policies

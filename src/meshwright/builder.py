@@ -1,4 +1,4 @@
-"""Programs built op by op: what ``XlaBuilder`` and ``torch_xla.core.xla_builder`` are for.
+"""Builds programs op by op, as ``XlaBuilder`` and ``torch_xla.core.xla_builder`` do.
 
 >>> b = mw.builder.Builder("products")
 >>> p = b.parameter(0, "f32[4,4]")
@@ -8,10 +8,10 @@
 >>> program.partition().num_devices
 4
 
-The program is one as :func:`meshwright.load` gives: it runs, is written as text, partitioned, explained and verified.
+The result is a program as from :func:`meshwright.load`, which can be run, printed, partitioned, explained and verified.
 
-With collectives among groups of devices it is what each device runs, and :meth:`Builder.build` gives the program of
-all, whose arguments and results have the device as dimension 0:
+With collectives among groups of devices, one builds the program of each device. :meth:`Builder.build` then returns the
+program of all devices, whose arguments and results have the device as dimension 0:
 
 >>> b = mw.builder.Builder("total", num_devices=4)
 >>> x = b.parameter(0, "f32[2]")
@@ -62,9 +62,9 @@ from meshwright.stablehlo.per_device import is_for_all_devices, of_all_devices
 __all__ = ["Builder", "Region", "Value", "type_of"]
 
 _TYPE = re.compile(r"\s*(\w+)\s*\[\s*((?:\d+\s*(?:,\s*\d+\s*)*)?)\]\s*(?:\{[\d,]*\})?\s*")
-#: dtypes as HLO spells them, where jaxprs do otherwise
+#: HLO's names of dtypes where they differ from those in jaxprs
 _HLO_DTYPES = {"pred": "bool", "s2": "i2", "s4": "i4", "s8": "i8", "s16": "i16", "s32": "i32", "s64": "i64"}
-#: ops with attributes by the names that HLO has for them
+#: ops with attributes, by HLO's names
 _HLO_NAMES = {
     "bitcast_convert": "bitcast_convert_type",
     "convert": "convert_element_type",
@@ -93,22 +93,22 @@ class Value(Typed):
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """A function of values that an op runs: the body of a loop, what a reduction combines with."""
+    """A function of values that an op applies: the body of a loop, or the binary function of a reduction."""
 
     jaxpr: ClosedJaxpr
 
 
 class Builder:
-    """Makes a program op by op, in the order of its calls; ``name`` is the program's.
+    """Builds a program op by op, in the order of calls; ``name`` is that of the program.
 
-    With ``num_devices`` it is what each of so many devices runs. Without, a program with collectives is for the devices
-    that these name.
+    With ``num_devices`` it is the program of each of that many devices. Without, a program with collectives is for the
+    devices that these name.
     """
 
     def __init__(self, name: str = "program", num_devices: int | None = None) -> None:
         self.name = name
         self.num_devices = None if num_devices is None else as_integer("Builder: num_devices", num_devices, 1)
-        #: the groups and pairs of devices that collectives have named, by the attribute that did
+        #: the groups and pairs of devices of collectives, each with the name of the attribute
         self._groups: list[tuple[str, Groups]] = []
         self._traces = [JaxprTrace()]
         self._parameters: dict[int, tuple[Value, str, bool]] = {}
@@ -116,12 +116,12 @@ class Builder:
 
     # --- values ---------------------------------------------------------------------------------------------
     def parameter(self, number: int, type: Any, name: str | None = None, *, donated: bool = False) -> Value:
-        """Parameter ``number`` of the program; the memory of a ``donated`` one may be used for results.
+        """Add parameter ``number`` of the program; the memory of a ``donated`` one may be used for results.
 
-        ``type`` is text (``"f32[4,4]"``, as in jaxprs or in HLO), or anything with ``shape`` and ``dtype``.
+        ``type`` is a text (``"f32[4,4]"``, as in jaxprs or HLO), or has ``shape`` and ``dtype``.
 
         Raises:
-          ArgumentError: the number is taken, or no type; a parameter in a region.
+          ArgumentError: the number is taken, ``type`` is invalid, or this is in a region.
         """
         if number in self._parameters or not isinstance(number, int) or number < 0:
             taken = ", ".join(map(str, sorted(self._parameters))) or "none"
@@ -136,12 +136,13 @@ class Builder:
         return self._marked(value)
 
     def constant(self, value: Any, type: Any = None) -> Value:
-        """A constant: an array or number, or what fills an array of ``type``.
+        """Add a constant: an array or number, broadcast to ``type`` if that is given.
 
-        Arrays keep their dtype; lists and numbers have the default one (32 bits unless ``enable_x64``) without a type.
+        Without a type, arrays keep their dtype, and lists and numbers get the default one (32 bits, or 64 with
+        ``enable_x64``).
 
         Raises:
-          ArgumentError: ``value`` does not have, and does not fill, ``type``.
+          ArgumentError: ``value`` cannot be broadcast to ``type``.
         """
         array = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)
         if type is not None:
@@ -159,21 +160,22 @@ class Builder:
 
     # --- ops ------------------------------------------------------------------------------------------------
     def op(self, name: str, *operands: Any, **attributes: Any) -> Any:
-        """Append an op: its value, or a list of them where the op may have several results (``reduce``, ``while``).
+        """Add an op; returns its value, or a list of values if ops of its kind have several (``reduce``, ``while``).
 
-        ``name`` is that of an op in jaxprs (``"dot_general"``) or in HLO (``"multiply"``), ``operands`` are values and
-        numbers; ``attributes`` are the op's, as jaxprs show them, with regions from :meth:`region`.
+        ``name`` is the op's name in jaxprs (``"dot_general"``) or in HLO (``"multiply"``), ``operands`` are values and
+        numbers, and ``attributes`` are the op's parameters as in jaxprs, with regions from :meth:`region`.
 
-        Collectives are among the devices of each of ``replica_groups`` (``[]``: all devices are one group), and give
-        what the device gets: ``all_reduce(computation=)``, ``all_gather(dimension=)``,
-        ``reduce_scatter(dimension=, computation=)``, ``all_to_all(split_dimension=, concat_dimension=)``,
-        ``collective_broadcast()``, and ``collective_permute(source_target_pairs=)``. A ``computation`` is the name of a
-        binary op or a region that applies one, ``"add"`` unless it is given. ``partition_id`` is the device's number.
+        Collectives are among the devices of each of ``replica_groups`` (``[]``: one group of all devices):
+        ``all_reduce(computation=)``, ``all_gather(dimension=)``, ``reduce_scatter(dimension=, computation=)``,
+        ``all_to_all(split_dimension=, concat_dimension=)``, ``collective_broadcast()``, and
+        ``collective_permute(source_target_pairs=)``. A ``computation`` is the name of a binary op, or a region that
+        applies one; the default is ``"add"``. ``partition_id`` is the device's number.
 
         Raises:
-          ArgumentError: no such op; another number of operands, other attributes, values of another builder or region.
-          ShardingError: groups that name a device twice, or none that there is.
-          ShapeError, DTypeError, ...: what the op does not take.
+          ArgumentError: there is no such op, operands or attributes are wrong, or values are of another builder or
+            region.
+          ShardingError: groups repeat a device, or name one that does not exist.
+          ShapeError, DTypeError, ...: the op does not support the operands.
         """
         if (short := _short(name)) in COLLECTIVES:
             return self._marked(self._value(self._collective(short, operands, attributes)))
@@ -192,7 +194,7 @@ class Builder:
         return self._marked(value)
 
     def _collective(self, name: str, operands: Sequence[Any], attributes: dict[str, Any]) -> Any:
-        """What a collective among groups of devices makes of its operand."""
+        """Bind a collective among groups of devices."""
         bind, table, own = COLLECTIVES[name]
         needed = [table, *(n for n, default in own.items() if default is None)]
         _check_attributes(name, attributes, needed, [table, *own])
@@ -215,7 +217,7 @@ class Builder:
         return result
 
     def _devices(self, named: Sequence[tuple[str, Groups]]) -> int:
-        """The number of devices, where it was not given that of those which groups and pairs name."""
+        """The number of devices, by default of those that groups and pairs name."""
         numbers = (d for _, groups in named for group in groups for d in group)
         return self.num_devices or max(numbers, default=-1) + 1
 
@@ -223,7 +225,7 @@ class Builder:
         return Value(self, tracer, tracer.aval)
 
     def _operand(self, op: str, number: int, x: Any, like: np.dtype | None = None) -> Any:
-        """What an operand is in the jaxpr; a Python number has the dtype of the first value, if that can hold it."""
+        """An operand in the jaxpr. Python numbers get the dtype of the first value, if it can represent them."""
         if not isinstance(x, Value):
             if isinstance(x, (bool, int, float, complex)):
                 fits = like is not None and np.can_cast(type(x), like, "same_kind")
@@ -252,7 +254,7 @@ class Builder:
             self._following = following
 
     def region(self, fun: Callable[..., Any], *types: Any) -> Region:
-        """A region that computes ``fun``, which gets one value of each of ``types`` and returns a value or several.
+        """A region that computes ``fun``, which takes a value of each of ``types`` and returns one or several values.
 
         Example:
           >>> b = mw.builder.Builder()
@@ -271,13 +273,13 @@ class Builder:
 
     # --- shardings ------------------------------------------------------------------------------------------
     def set_sharding(self, value: Any, sharding: Any = None) -> None:
-        """``set_sharding(value, sharding)`` marks a value; ``set_sharding(sharding)`` all that follow.
+        """Annotate a value: ``set_sharding(value, sharding)``; or all following ones: ``set_sharding(sharding)``.
 
-        A sharding is text as in HLO (``"{devices=[2,2]<=[4]}"``), an ``HloSharding`` or a ``NamedSharding``, of which
-        the tiles count; ``set_sharding(None)`` ends the marking, as :meth:`clear_sharding` does.
+        A sharding is a text as in HLO (``"{devices=[2,2]<=[4]}"``), an ``HloSharding`` or a ``NamedSharding``, of which
+        only the tiles matter. ``set_sharding(None)`` ends the annotation, like :meth:`clear_sharding`.
 
         Raises:
-          ShardingError: it is for another number of dimensions than the value has.
+          ShardingError: the sharding has another number of dimensions than the value.
         """
         if not isinstance(value, Value):
             if sharding is not None:
@@ -291,12 +293,12 @@ class Builder:
         value.sharding = annotation
 
     def clear_sharding(self) -> None:
-        """What follows is not marked any more."""
+        """Do not annotate the following values any more."""
         self._following = None
 
     @contextmanager
     def sharding(self, sharding: Any) -> Iterator[None]:
-        """What is made in the ``with`` block is marked with ``sharding``."""
+        """Annotate all values that are added in the ``with`` block."""
         before = self._following
         self.set_sharding(sharding)
         try:
@@ -311,14 +313,14 @@ class Builder:
 
     # --- programs -------------------------------------------------------------------------------------------
     def build(self, *results: Value | Sequence[Value]) -> ImportedProgram:
-        """The program that gives ``results``. The builder can be used further, and built again.
+        """The program that returns ``results``. The builder can be used further, and built again.
 
-        A program with collectives is what each device runs; what is built is the program of all, with the device as
-        dimension 0 of arguments and results.
+        With collectives, the result is the program of all devices, with the device as dimension 0 of arguments and
+        results.
 
         Raises:
-          ArgumentError: no results, or a parameter's number is missing; groups of devices that leave one out.
-          ShardingError: collectives among groups of devices and values with shardings.
+          ArgumentError: there are no results, a parameter is missing, or groups leave out a device.
+          ShardingError: there are both collectives among groups of devices and values with shardings.
         """
         outs = [v for r in results for v in ([r] if isinstance(r, Value) else r)]
         if not outs:
@@ -338,7 +340,7 @@ class Builder:
         return ImportedProgram(program)
 
     def _of_all_devices(self, program: ParsedProgram) -> ParsedProgram:
-        """The program of all devices, of one with collectives, which is what each runs."""
+        """The program of all devices, from the program of each."""
         devices = self._devices(self._groups)
         if not devices:
             raise ArgumentError("Builder.build: nothing says how many devices there are; give Builder(num_devices=...)")
@@ -376,10 +378,10 @@ def _dtypes_by_name() -> dict[str, np.dtype]:
 
 
 def type_of(spec: Any) -> ShapedArray:
-    """The type that ``"f32[4,4]"``, ``"s32[]"``, or something with ``shape`` and ``dtype`` says.
+    """The type given by a text such as ``"f32[4,4]"`` or ``"s32[]"``, or by an object with ``shape`` and ``dtype``.
 
     Raises:
-      ArgumentError: it says none.
+      ArgumentError: it is not a type.
     """
     if isinstance(spec, ShapedArray):
         return spec
@@ -396,7 +398,7 @@ def type_of(spec: Any) -> ShapedArray:
 
 @cache
 def ops_by_name() -> dict[str, type[Op]]:
-    """Ops by their names here and, for those with one operation of HLO and no attributes, by the name there."""
+    """Ops by their names in jaxprs, and those without attributes also by the name of their HLO operation."""
     by_name = {hlo: REGISTRY[name] for hlo, name in _HLO_NAMES.items() if name in REGISTRY}
     for cls in (*REGISTRY.values(), ShardingAnnotation):
         hlo = getattr(cls, "hlo", "")
@@ -411,7 +413,7 @@ def _short(name: str) -> str:
 
 
 def _op(name: str, attributes: dict[str, Any]) -> Op:
-    """The op of a name with attributes in whatever form a user writes them."""
+    """The op of a name, with attributes in any form that a user may write."""
     known = ops_by_name()
     cls = known.get(name) or known.get(_short(name))
     if cls is None:
@@ -425,7 +427,7 @@ def _op(name: str, attributes: dict[str, Any]) -> Op:
 
 
 def _check_attributes(op: str, attributes: dict[str, Any], needed: Sequence[str], known: Sequence[str]) -> None:
-    """Raise unless the needed attributes are there, and no others than the known ones."""
+    """Raise ``ArgumentError`` if a required attribute is missing, or an attribute is unknown."""
     unknown, missing = sorted(attributes.keys() - set(known)), [n for n in needed if n not in attributes]
     if unknown or missing:
         what = f"has no attribute {unknown[0]!r}" if unknown else f"needs the attribute {missing[0]!r}"
@@ -434,7 +436,7 @@ def _check_attributes(op: str, attributes: dict[str, Any], needed: Sequence[str]
 
 
 def _reduction(op: str, computation: Any) -> str:
-    """The kind of reduction that a region, or the name of an op, says."""
+    """The kind of reduction given by a region or the name of a binary op."""
     name = binary_op_name(computation.jaxpr) if isinstance(computation, Region) else computation
     if isinstance(name, str) and name and (cls := ops_by_name().get(name)):
         name = cls.name
@@ -455,7 +457,7 @@ def _attribute(cls: type[Op], field: Any, value: Any) -> Any:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as tuples and regions as their jaxprs, however deep."""
+    """Convert lists to tuples, and regions to their jaxprs, recursively."""
     if isinstance(value, Region):
         return value.jaxpr
     if type(value) in (list, tuple):
@@ -464,7 +466,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _check_count(op: Op, operands: Sequence[Any]) -> None:
-    """Raise unless the op takes so many operands."""
+    """Raise ``ArgumentError`` unless the op takes this number of operands."""
     parameters = inspect.signature(op.infer).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return
@@ -476,7 +478,7 @@ def _check_count(op: Op, operands: Sequence[Any]) -> None:
 
 
 def _annotation(sharding: Any, ndim: int | None) -> Annotation:
-    """What a user says of a value's sharding; for so many dimensions, where they are known."""
+    """A user's sharding as an annotation; of this number of dimensions, if it is known."""
     if isinstance(sharding, NamedSharding) and ndim is not None:
         return named_to_hlo(sharding, ndim)
     hlo = parse_hlo_sharding(sharding) if isinstance(sharding, str) else sharding

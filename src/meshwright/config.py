@@ -1,4 +1,4 @@
-"""``jax.config`` as it once was, a module: ``from jax.config import config``. Today's way: ``meshwright.config``."""
+"""``jax.config`` as a module, as in older versions: ``from jax.config import config``. Now: ``meshwright.config``."""
 
 from meshwright.core.config import config
 

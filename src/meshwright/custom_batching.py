@@ -1,4 +1,4 @@
-"""``jax.custom_batching``: functions with a batching rule of their own."""
+"""``jax.custom_batching``: functions with custom batching rules."""
 
 from meshwright.api.batching_rules import sequential_vmap
 from meshwright.transforms.custom_vmap import custom_vmap

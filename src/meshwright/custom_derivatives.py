@@ -1,4 +1,4 @@
-"""``jax.custom_derivatives``: functions with a derivative rule of their own."""
+"""``jax.custom_derivatives``: functions with custom derivative rules."""
 
 from meshwright.core.absent import absent as _absent
 from meshwright.ir.op import Zero as SymbolicZero

@@ -1,4 +1,4 @@
-"""``jax.debug``: printing and callbacks from inside of a program, and pictures of shardings."""
+"""``jax.debug``: printing, callbacks and breakpoints inside of programs, and pictures of shardings."""
 
 from meshwright.core.absent import absent as _absent
 from meshwright.inspect.breakpoint import breakpoint

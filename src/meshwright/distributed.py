@@ -1,4 +1,4 @@
-"""Programs of several processes: ``initialize`` joins this one to the others. Source: ``jax.distributed``."""
+"""Programs that run in several processes, as in ``jax.distributed``."""
 
 from __future__ import annotations
 
@@ -25,25 +25,28 @@ def initialize(
     *,
     initialization_timeout: float = 300,
 ) -> None:
-    """Join this process to the others of its job; then ``devices()`` are those of all processes.
+    """Connect this process to the others of its job, so that ``devices()`` are those of all processes.
 
-    Without arguments, the place in the job is that which ``meshwright run``, torchrun (and what sets ``RANK``,
-    ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``), SLURM, Open MPI or a JobSet of Kubernetes give it; without any
-    of these the process stays alone. Elsewhere process 0 starts the coordinator, at ``coordinator_address``
-    (``host:port``). Call it before anything that asks for devices.
+    Call it before devices are first used. Without arguments, the process's place in the job is taken from the
+    environment of its launcher: ``meshwright run``, torchrun (or whatever sets ``RANK``, ``WORLD_SIZE``,
+    ``MASTER_ADDR`` and ``MASTER_PORT``), SLURM, Open MPI or a JobSet of Kubernetes. Without any of these, the process
+    runs alone. Collectives fail after ``config.collective_timeout`` seconds (``MESHWRIGHT_COLLECTIVE_TIMEOUT``).
 
-    ``local_device_ids`` are the numbers, on this machine, of this process's GPUs; on a CPU, where devices are not there
-    before they are asked for, only how many these are counts. Without them, a process whose launcher numbers those of a
-    machine takes the GPU of its number there (``config.real_devices`` of them, if it says how many), unless
-    ``CUDA_VISIBLE_DEVICES`` shows it no others anyway. Collectives fail after ``config.collective_timeout`` seconds
-    (``MESHWRIGHT_COLLECTIVE_TIMEOUT``). Who comes must know the job's token (``MESHWRIGHT_TOKEN``, which
-    ``meshwright run`` makes). The connections of XLA that follow are neither encrypted nor authenticated; they are on
-    loopback unless an address says otherwise.
+    Processes must know the job's token (``MESHWRIGHT_TOKEN``, which ``meshwright run`` sets). XLA's connections are
+    neither encrypted nor authenticated; they are on loopback unless an address is given.
+
+    Args:
+      coordinator_address: ``host:port`` at which process 0 starts the coordinator, if the launcher has none.
+      num_processes, process_id: the number of processes, and that of this one.
+      local_device_ids: the numbers of this process's GPUs on its machine; on CPUs, only how many there are matters. By
+        default, if the launcher numbers the processes of a machine, each takes the GPU with its number, or
+        ``config.real_devices`` of them, unless ``CUDA_VISIBLE_DEVICES`` already selects its GPUs.
+      initialization_timeout: seconds to wait for the other processes.
 
     Raises:
-      DistributedError: the others do not come within ``initialization_timeout`` seconds, or have other devices,
-        versions or tokens; the arguments or variables do not fit together.
-      ConfigError: devices are in use already.
+      DistributedError: the other processes do not connect in time, or have other devices, versions or tokens; or the
+        arguments and the environment do not fit together.
+      ConfigError: devices are already in use.
 
     Example:
       >>> mw.distributed.is_initialized()  # after initialize(), under meshwright run
@@ -69,10 +72,10 @@ def initialize(
 
 
 def _numbers(local_device_ids: int | Sequence[int]) -> tuple[int, ...]:
-    """The numbers of devices, which must be different ones.
+    """The numbers of devices as a tuple.
 
     Raises:
-      ArgumentError, ArgumentTypeError: they are not.
+      ArgumentError, ArgumentTypeError: they are not different integers.
     """
     what = f"{_CALL}: local_device_ids"
     given = local_device_ids if isinstance(local_device_ids, Iterable) else (local_device_ids,)
@@ -83,10 +86,10 @@ def _numbers(local_device_ids: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _completed(address: str | None, count: int | None, rank: int | None) -> Job:
-    """The job of a call that gives some of it.
+    """The job of a call with some of the arguments; the others are taken from the environment.
 
     Raises:
-      ArgumentError: the environment does not tell the rest.
+      ArgumentError: there is no launcher.
     """
     launched = find_job(os.environ)
     if launched is None:
@@ -102,12 +105,12 @@ def _completed(address: str | None, count: int | None, rank: int | None) -> Job:
 
 
 def is_initialized() -> bool:
-    """Whether this process has joined others."""
+    """Whether this process is connected to others."""
     return WORLD.service is not None
 
 
 def shutdown() -> None:
-    """Leave the other processes, as the end of the program does.
+    """Disconnect from the other processes, as also happens at the end of the program.
 
     Raises:
       DistributedError: ``initialize`` was not called.

@@ -1,4 +1,4 @@
-"""``jax.dtypes``: what there is to say about dtypes."""
+"""``jax.dtypes``: functions of dtypes."""
 
 from typing import Any
 
@@ -36,10 +36,11 @@ _PYTHON_KINDS = (
 
 
 def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
-    """``dtype`` as arrays have it: 32 bits wide, unless x64 is enabled.
+    """The dtype that arrays get for ``dtype``: 64-bit types become 32-bit types unless ``enable_x64`` is set.
 
     Raises:
-      DTypeError: not the dtype of an array; ArgumentTypeError: that of random keys, without ``allow_extended_dtype``.
+      DTypeError: it is not a dtype of arrays.
+      ArgumentTypeError: it is that of random keys, and ``allow_extended_dtype`` is False.
 
     >>> canonicalize_dtype("float64")
     dtype('float32')
@@ -51,7 +52,7 @@ def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> Any:
 
 
 def itemsize_bits(dtype: Any) -> int:
-    """The number of bits of an element, as arrays hold it.
+    """The number of bits of an element of an array.
 
     >>> itemsize_bits("int4"), itemsize_bits("float32")
     (4, 32)
@@ -61,10 +62,10 @@ def itemsize_bits(dtype: Any) -> int:
 
 
 def scalar_type_of(x: Any) -> type:
-    """The Python type whose numbers an array, number or dtype holds: bool, int, float or complex.
+    """The Python type (bool, int, float or complex) of the elements of an array, number or dtype.
 
     Raises:
-      ArgumentTypeError: other elements.
+      ArgumentTypeError: the elements are of another kind.
 
     >>> scalar_type_of(2.5), scalar_type_of("int8")
     (<class 'float'>, <class 'int'>)
@@ -78,7 +79,7 @@ def scalar_type_of(x: Any) -> type:
 
 
 def issubdtype(a: Any, b: Any) -> bool:
-    """Whether a dtype is one of an abstract type, such as ``numpy.floating`` or :class:`prng_key`.
+    """Whether a dtype belongs to an abstract type, such as ``numpy.floating`` or :class:`prng_key`.
 
     >>> issubdtype("bfloat16", "bfloat16")
     True
@@ -87,7 +88,7 @@ def issubdtype(a: Any, b: Any) -> bool:
 
 
 def result_type(*args: Any, return_weak_type_flag: bool = False) -> Any:
-    """The dtype that arrays, numbers and dtypes promote to together, and if asked for, whether it is weak.
+    """The dtype to which arrays, numbers and dtypes promote; with ``return_weak_type_flag`` also whether it is weak.
 
     >>> result_type("int32", 1.0, return_weak_type_flag=True)
     (dtype('float32'), True)

@@ -1,8 +1,8 @@
-"""The exception tree of Meshwright.
+"""The errors and warnings of Meshwright.
 
-Every error says which argument or op is meant, what was expected, what came, and what to do about it. Where
-Python or NumPy programmers expect a builtin exception (``TypeError`` for a wrong type, ``ValueError`` for a
-wrong value, ``IndexError`` ...), ours derives from it too, so that code written against JAX keeps working.
+Every message names the argument or op, what was expected, what was given, and the remedy. Errors also derive from the
+builtin exception that JAX or NumPy raises in the same place (``TypeError`` for a wrong type, ``ValueError`` for a wrong
+value, ``IndexError``, ...), so that code written for them keeps working.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import Any
 
 
 class MeshwrightError(Exception):
-    """Base of every error that Meshwright raises on purpose."""
+    """Base class of all errors that Meshwright raises."""
 
 
 # --- programs -----------------------------------------------------------------------------------------------
 class ArgumentError(MeshwrightError, ValueError):
-    """An argument of a public function has a value that cannot be used."""
+    """An argument of a public function has an invalid value."""
 
 
 class IntegerRangeError(ArgumentError, OverflowError):
-    """A Python integer beside an array whose dtype cannot hold it. NumPy raises ``OverflowError``."""
+    """A Python integer does not fit the dtype of the array that it is combined with. NumPy: ``OverflowError``."""
 
 
 class ArgumentNumberError(ArgumentError, TypeError):
-    """The number of an argument that the function was not called with, or one twice. JAX raises either error."""
+    """An argument number is out of range for the call, or repeats. JAX raises either of both builtin errors."""
 
 
 class AxisError(ArgumentError, IndexError):
-    """There is no such axis. NumPy's ``AxisError`` is a ``ValueError`` and an ``IndexError``, so this is both."""
+    """An axis is out of range. Like NumPy's ``AxisError``, it is a ``ValueError`` and an ``IndexError``."""
 
 
 class ArgumentTypeError(MeshwrightError, TypeError):
@@ -36,11 +36,11 @@ class ArgumentTypeError(MeshwrightError, TypeError):
 
 
 class StaticArgumentError(ArgumentTypeError, ValueError):
-    """A static argument that is not hashable. Python raises ``TypeError`` and JAX ``ValueError``, so this is both."""
+    """A static argument is not hashable. Python raises ``TypeError`` and JAX ``ValueError``, so this is both."""
 
 
 class NestingError(MeshwrightError, RecursionError):
-    """Functions call each other, or containers hold each other, more deeply than can be followed."""
+    """Calls or containers are nested too deeply."""
 
 
 class ShapeError(MeshwrightError, TypeError, ValueError):
@@ -52,34 +52,34 @@ class DTypeError(MeshwrightError, TypeError):
 
 
 class DrawnTypeError(DTypeError, ValueError):
-    """A dtype in which a function of random numbers has none. JAX raises ``ValueError``."""
+    """A function of random numbers does not support the dtype. JAX raises ``ValueError``."""
 
 
 class TypePromotionError(DTypeError, ValueError):
-    """Operands whose dtypes go together in no way, or in none that ``numpy_dtype_promotion`` allows."""
+    """There is no common dtype for the operands, or ``numpy_dtype_promotion`` does not allow the promotion."""
 
 
 class JAXIndexError(MeshwrightError, IndexError):
-    """What programs written for JAX catch of errors of indices."""
+    """Base class of errors for invalid indices, under JAX's name."""
 
 
 class JAXTypeError(MeshwrightError, TypeError):
-    """What programs written for JAX catch of errors of traced values."""
+    """Base class of errors for traced values, under JAX's name."""
 
 
 class IndexingError(JAXIndexError, TypeError):
-    """An index expression that is not understood, or is out of range where that is an error.
+    """An index expression is invalid, or out of range where that is an error.
 
-    Of an index that is no integer JAX raises ``TypeError`` and NumPy ``IndexError``, so this is both.
+    For an index that is not an integer, JAX raises ``TypeError`` and NumPy ``IndexError``, so this is both.
     """
 
 
 class TracerError(JAXTypeError):
-    """A traced value was used where a concrete one is needed."""
+    """A traced value was used where a concrete value is needed."""
 
 
 class ConcretizationTypeError(TracerError):
-    """A traced value was needed as a concrete one (``float(x)``, a shape, ...)."""
+    """A traced value would have to become a concrete one (``float(x)``, a shape, ...)."""
 
 
 class TracerBoolConversionError(ConcretizationTypeError):
@@ -91,11 +91,11 @@ class TracerIntegerConversionError(TracerError):
 
 
 class TracerArrayConversionError(TracerError):
-    """A traced value was handed to NumPy, or to something else that reads the memory of an array."""
+    """A traced value was passed to NumPy, or to other code that reads the memory of an array."""
 
 
 class NonConcreteBooleanIndexError(ConcretizationTypeError, JAXIndexError):
-    """``x[mask]`` with a traced mask, whose number of true elements, and so the result's shape, is not known."""
+    """``x[mask]`` with a traced mask: the number of true elements, and so the result's shape, is unknown."""
 
 
 class UnexpectedTracerError(TracerError):
@@ -103,33 +103,33 @@ class UnexpectedTracerError(TracerError):
 
 
 class InconclusiveDimensionOperation(MeshwrightError):
-    """Of dimensions that are not known it cannot be said how they compare.
+    """Symbolic dimensions cannot be compared.
 
-    Dimensions are numbers here, so that this is not raised; programs written for JAX may name it.
+    Dimensions are always numbers here, so this is never raised; it exists for programs written for JAX.
     """
 
 
 class KeyReuseError(MeshwrightError, TypeError):
-    """A random key was used twice where that is an error."""
+    """A random key was used twice while reuse is checked."""
 
 
 class DifferentiationError(MeshwrightError, TypeError):
-    """A derivative was asked for that does not exist (integer input, non-scalar output of ``grad``, ...)."""
+    """The requested derivative does not exist (integer input, non-scalar output of ``grad``, ...)."""
 
 
 class TangentMismatchError(DifferentiationError, ValueError):
-    """A tangent or cotangent that has not the structure or type of what it belongs to.
+    """A tangent or cotangent has another tree structure or type than its primal value.
 
     JAX raises ``ValueError`` for some of these and ``TypeError`` for others, so this is both.
     """
 
 
 class LoopDerivativeError(DifferentiationError, ValueError):
-    """Reverse mode of a loop whose number of steps is not known; ``ValueError``, as JAX raises it."""
+    """Reverse mode of a loop with an unknown number of steps. JAX raises ``ValueError``."""
 
 
 class UnboundAxisError(MeshwrightError, NameError):
-    """A collective names a mesh axis that is not in scope."""
+    """A collective names an axis that is not in scope."""
 
 
 class ImmutableArrayError(MeshwrightError, TypeError):
@@ -141,110 +141,111 @@ class DeletedArrayError(MeshwrightError, RuntimeError):
 
 
 class ProfilerError(ArgumentError, RuntimeError):
-    """A profile (or a server of profiles) is started while there is one, or stopped while there is none."""
+    """A profile or profiler server is started while one is running, or stopped while none is."""
 
 
 class DLPackError(MeshwrightError, BufferError):
-    """An array cannot be handed over as the consumer asked."""
+    """An array cannot be shared through DLPack in the requested way."""
 
 
 class NonFiniteError(MeshwrightError, FloatingPointError):
-    """A NaN or infinity appeared while checking for them was on."""
+    """A NaN or infinity was computed while ``debug_nans`` or ``debug_infs`` is on."""
 
 
 class JaxprTypeError(MeshwrightError, TypeError):
-    """A jaxpr whose types do not fit each other."""
+    """The types in a jaxpr are inconsistent."""
 
 
 class VerifierError(JaxprTypeError):
-    """A jaxpr is malformed: a bug in the pass that made it."""
+    """A jaxpr is malformed, because of a bug in the pass that produced it."""
 
 
 class RuleError(MeshwrightError, NotImplementedError):
-    """An op has no rule for the transformation that was asked for."""
+    """An op has no rule for the requested transformation."""
 
 
 # --- shardings ----------------------------------------------------------------------------------------------
 class ShardingError(MeshwrightError, ValueError):
-    """A sharding that does not fit the array or the mesh."""
+    """A sharding does not fit the array or the mesh."""
 
 
 class ShardingTypeError(ShardingError, TypeError):
-    """Explicit shardings: types that do not go together, or a result that could be split in several ways."""
+    """With explicit shardings: types are incompatible, or a result could be split in several ways."""
 
 
 class MeshError(ShardingError):
-    """A mesh that cannot be made, or two meshes where one was expected."""
+    """A mesh cannot be created, or there are several meshes where one was expected."""
 
 
 class ShardingSyntaxError(ShardingError):
-    """Sharding text that cannot be read."""
+    """The text of a sharding cannot be parsed."""
 
 
 class PartitionError(MeshwrightError):
-    """A program that cannot be partitioned as asked."""
+    """A program cannot be partitioned as requested."""
 
 
 class MemoryLimitError(PartitionError):
-    """A program that needs more memory than a device has, or than was allowed, in every way that was found."""
+    """No way was found to run a program within the memory of a device, or within the given limit."""
 
 
 class VerificationError(MeshwrightError):
-    """The partitioned program and the unpartitioned one give different results, or none that can be compared.
+    """The results of the partitioned and the unpartitioned program differ, or cannot be compared.
 
-    ``first`` is where they first differ, if that was found: the equation on a device, what it stands for, by how much.
+    ``first`` is the first difference, if it was found: the equation on a device, the equation that it stands for, and
+    the size of the difference.
     """
 
     first: Any = None
 
 
-# --- programs from elsewhere and running --------------------------------------------------------------------
+# --- imported programs, and running -------------------------------------------------------------------------
 class ImportProgramError(MeshwrightError, ValueError):
-    """HLO or StableHLO that cannot be read; names file and line where they are known."""
+    """HLO or StableHLO cannot be read; the message names file and line if they are known."""
 
 
 class ContractError(MeshwrightError, AssertionError):
-    """A partitioned program is not what its contract says."""
+    """A partitioned program violates its contract."""
 
 
 class WeightsError(MeshwrightError, ValueError):
-    """Weights that cannot be read, or do not fit the model: names or shapes differ."""
+    """Weights cannot be read or written, or their names or shapes are not those of the model."""
 
 
 class JaxRuntimeError(MeshwrightError, RuntimeError):
-    """A program could not be compiled or run; the name that programs written for JAX know."""
+    """A program could not be compiled or run; base class under JAX's name."""
 
 
 class TransferError(JaxRuntimeError):
-    """A value moved between host and devices, or devices, where a transfer guard refuses it."""
+    """A transfer guard refuses to move a value between host and devices, or between devices."""
 
 
 class CompileError(JaxRuntimeError):
-    """XLA refused a program."""
+    """XLA rejected a program."""
 
 
 class MissingExtraError(MeshwrightError, ImportError):
-    """A package that only some of the library needs is not installed, or in a version that does not fit."""
+    """An optional package is not installed, or has an unsupported version."""
 
 
 class LeftOutError(MeshwrightError, ModuleNotFoundError):
-    """An import of what JAX has and is left out here; says what to use instead."""
+    """A module or name of JAX was imported that is left out here; the message says what to use instead."""
 
 
 class CallbackError(JaxRuntimeError):
-    """A Python function that a program calls raised, or returned something else than it was declared to."""
+    """A Python function called by a program raised an exception, or returned other types than declared."""
 
 
 class CheckError(MeshwrightError, ValueError):
-    """A check that the program made of its own values failed."""
+    """A check in a program failed."""
 
 
 class DeviceError(JaxRuntimeError):
-    """A device that does not exist, or a backend that failed."""
+    """A device does not exist, or a backend failed."""
 
 
 class DistributedError(DeviceError):
-    """Processes that compute together could not find each other, or one of them failed.
+    """Cooperating processes could not connect, or one of them failed.
 
     ``ranks`` are the processes that failed, as far as they are known.
     """
@@ -253,44 +254,44 @@ class DistributedError(DeviceError):
 
 
 class ProgramMismatchError(DistributedError):
-    """Processes were about to run different programs together; says which, and where they first differ."""
+    """Processes are about to run different programs together; the message says where they first differ."""
 
 
 class CheckpointError(MeshwrightError, OSError):
-    """A checkpoint that cannot be written or read, is damaged, or is of another tree."""
+    """A checkpoint cannot be written or read, is damaged, or has another tree structure."""
 
 
 class CheckpointDamagedError(CheckpointError):
-    """A checkpoint whose files are not as they were written: cut off, missing, changed, or of another one."""
+    """Files of a checkpoint are truncated, missing, changed, or belong to another checkpoint."""
 
 
 class ConfigError(MeshwrightError, ValueError, AttributeError):
-    """A configuration option that does not exist (JAX: ``AttributeError``) or cannot be changed any more."""
+    """A configuration option does not exist (JAX: ``AttributeError``), or can no longer be changed."""
 
 
 class FileError(MeshwrightError, OSError):
-    """A file or folder that the caller named cannot be read or written."""
+    """A file or folder named by the caller cannot be read or written."""
 
 
 class MissingFileError(FileError, FileNotFoundError):
-    """There is no such file or folder."""
+    """A file or folder does not exist."""
 
 
 class DumpError(FileError):
-    """What a program looks like on its way could not be written to a folder."""
+    """The stages of a program could not be dumped to a folder."""
 
 
 # --- warnings -----------------------------------------------------------------------------------------------
 class MeshwrightWarning(UserWarning):
-    """Base of every warning; ``warnings.simplefilter("error", MeshwrightWarning)`` makes them errors."""
+    """Base class of all warnings; ``warnings.simplefilter("error", MeshwrightWarning)`` makes them errors."""
 
 
 class ReplicationWarning(MeshwrightWarning):
-    """The partitioner fell back to replicating a value that could not be kept sharded."""
+    """The partitioner replicates a value because it cannot be kept sharded."""
 
 
 class RedundancyWarning(MeshwrightWarning):
-    """Devices repeat each other's arithmetic."""
+    """Devices compute the same values redundantly."""
 
 
 class PaddingWarning(MeshwrightWarning):
@@ -298,32 +299,35 @@ class PaddingWarning(MeshwrightWarning):
 
 
 class MutationWarning(MeshwrightWarning):
-    """A program from elsewhere writes to its arguments, which a pure function cannot."""
+    """An imported program writes to its arguments, which a pure function cannot do."""
 
 
 class PlanWarning(MeshwrightWarning):
-    """A plan of shardings has entries that no parameter has the name of."""
+    """A plan of shardings has entries that match no parameter."""
 
 
 class DerivativeWarning(MeshwrightWarning):
-    """A derivative is that of a program's operations, where rules that the program does not have may be others."""
+    """A derivative is taken of a program's operations, without custom rules that the original function may have."""
 
 
 class ElidedConstantWarning(MeshwrightWarning):
-    """A program's text leaves the values of large constants out; they were read as zeros."""
+    """A program's text omits the values of large constants, which were read as zeros."""
 
 
 class CompilationCacheWarning(MeshwrightWarning):
-    """A compiled program could not be read from ``compilation_cache_dir``, or not be written to it."""
+    """A compiled program could not be read from or written to ``compilation_cache_dir``."""
 
 
 class CheckpointWarning(MeshwrightWarning):
-    """A damaged checkpoint was passed over."""
+    """A damaged checkpoint was skipped."""
 
 
 class DTypeWarning(MeshwrightWarning):
-    """A dtype was narrowed: a requested one that is not available (64-bit types without ``enable_x64``), or that of
-    values that were written into an array of another one."""
+    """A dtype was narrowed.
+
+    Either a requested dtype is unavailable (64 bits without ``enable_x64``), or values were written into an array of
+    another dtype.
+    """
 
 
 class RankPromotionWarning(MeshwrightWarning):
@@ -331,7 +335,7 @@ class RankPromotionWarning(MeshwrightWarning):
 
 
 class RecompilationWarning(MeshwrightWarning):
-    """A program is compiled for each value of what changes from call to call."""
+    """A program is compiled again for each value of something that changes between calls."""
 
 
 class DonationWarning(MeshwrightWarning):
@@ -339,8 +343,8 @@ class DonationWarning(MeshwrightWarning):
 
 
 class PlacementWarning(MeshwrightWarning):
-    """A value of a program was to be put on one device, and stays where the program runs."""
+    """A placement on a single device inside of a program was ignored."""
 
 
 class MovedArgumentWarning(MeshwrightWarning):
-    """``config.move_arguments``: an argument was moved to the sharding that a function takes it with."""
+    """With ``config.move_arguments``: an argument was moved to the sharding that a function expects."""

@@ -1,4 +1,4 @@
-"""``jax.export``: programs as bytes for other processes and versions."""
+"""``jax.export``: serialized programs for other processes and versions."""
 
 from meshwright.api.export import (
     Exported,

@@ -1,4 +1,4 @@
-"""``jax.ffi``: kernels in other languages, called by compiled programs."""
+"""``jax.ffi``: calls of kernels in other languages from compiled programs."""
 
 from meshwright.api.ffi import ffi_call, include_dir, pycapsule, register_ffi_target, register_ffi_type
 from meshwright.core.absent import absent as _absent

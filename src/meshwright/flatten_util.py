@@ -1,4 +1,4 @@
-"""``jax.flatten_util``: a tree of arrays as one vector, and back."""
+"""``jax.flatten_util``: conversion of a pytree of arrays to one vector, and back."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ __all__ = ["ravel_pytree"]
 
 
 def ravel_pytree(pytree: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """The leaves of a tree, one after the other, as one vector; and the function that makes the tree of such a vector.
+    """Concatenate the leaves of a pytree to one vector; also returns the inverse function.
 
-    Leaves of several dtypes are promoted to one; the function gives each its own again.
+    Leaves of different dtypes are promoted to one; the inverse converts them back.
 
     Returns:
-      ``(flat, unravel)``: an array of shape ``(total number of elements,)`` and a function of an array like it.
+      ``(flat, unravel)``: an array of shape ``(total number of elements,)``, and a function from such an array to a
+      pytree.
 
     Raises:
-      ShapeError, DTypeError: by ``unravel``, for a vector of another length or dtype.
+      ShapeError, DTypeError: (by ``unravel``) the vector has another length or dtype.
 
     Example:
       >>> flat, unravel = mw.flatten_util.ravel_pytree({"w": jnp.ones((2, 2)), "b": jnp.array([3.0, 5.0])})

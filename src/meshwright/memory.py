@@ -1,4 +1,4 @@
-"""``jax.memory``: the memory of devices and that of their hosts, in which ``device_put`` puts values."""
+"""``jax.memory``: names of the memories of devices and hosts, for ``device_put``."""
 
 from meshwright.core.memory_space import Space
 

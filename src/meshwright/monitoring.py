@@ -1,4 +1,4 @@
-"""``jax.monitoring``: who is told of events. The library records how long XLA takes to compile each program.
+"""``jax.monitoring``: listeners for events. The library records the compile time of each program.
 
 >>> compiled = []
 >>> def listen(event, seconds, **metadata):
@@ -25,12 +25,12 @@ __all__ = [
     "unregister_event_time_span_listener", "unregister_scalar_listener",
 ]  # fmt: skip
 
-#: ``register_…(callback)``; a callback is called as ``record_…`` was
+#: ``register_…(callback)``; the callback gets the arguments of ``record_…``
 register_event_listener = EVENTS.register
 register_event_duration_secs_listener = DURATIONS.register
 register_event_time_span_listener = TIME_SPANS.register
 register_scalar_listener = SCALARS.register
-#: ``unregister_…(callback)``, of one that was registered
+#: ``unregister_…(callback)``, for a registered callback
 unregister_event_listener = EVENTS.unregister
 unregister_event_duration_listener = DURATIONS.unregister
 unregister_event_time_span_listener = TIME_SPANS.unregister
@@ -38,26 +38,26 @@ unregister_scalar_listener = SCALARS.unregister
 
 
 def record_event(event: str, **metadata: Any) -> None:
-    """Tell the listeners of events that one came."""
+    """Notify the listeners for events."""
     EVENTS.record(event, **metadata)
 
 
 def record_event_duration_secs(event: str, duration: float, **metadata: Any) -> None:
-    """Tell the listeners of durations how long something took, in seconds."""
+    """Notify the listeners for durations of a duration in seconds."""
     DURATIONS.record(event, duration, **metadata)
 
 
 def record_event_time_span(event: str, start_time: float, end_time: float, **metadata: Any) -> None:
-    """Tell the listeners of time spans when something began and ended, in seconds."""
+    """Notify the listeners for time spans of a start and an end, in seconds."""
     TIME_SPANS.record(event, start_time, end_time, **metadata)
 
 
 def record_scalar(event: str, value: float, **metadata: Any) -> None:
-    """Tell the listeners of scalars of a number."""
+    """Notify the listeners for scalars of a number."""
     SCALARS.record(event, value, **metadata)
 
 
 def clear_event_listeners() -> None:
-    """Let no listener be told any more."""
+    """Remove all listeners."""
     for listeners in (EVENTS, DURATIONS, TIME_SPANS, SCALARS):
         listeners.clear()

@@ -1,7 +1,7 @@
-"""``jax.experimental.ode``: initial value problems, by Dormand's and Prince's method with a step of its own choice.
+"""``jax.experimental.ode``: initial value problems, by the Dormand-Prince method with adaptive steps.
 
-A step ends at each of the times that are asked for, so that nothing is interpolated. The derivative is the adjoint
-problem, solved backward from time to time: it needs memory for the results alone.
+Steps end exactly at the requested times, so that nothing is interpolated. The derivative solves the adjoint problem
+backward from time to time, and needs memory for the results only.
 
 Sources: Dormand and Prince, "A family of embedded Runge-Kutta formulae" (1980); Hairer, Nørsett and Wanner, "Solving
 Ordinary Differential Equations I", II.4 (control of the step); Chen et al., "Neural Ordinary Differential Equations"
@@ -51,7 +51,7 @@ from meshwright.transforms.wrapped import require_callable
 
 __all__ = ["odeint"]
 
-#: where the stages after the first lie in a step, and what they and the result are made of
+#: the Butcher tableau: the nodes of the stages after the first, and the weights of the stages and of the result
 _TIMES = (1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)
 _STAGES = (
     (1 / 5,),
@@ -61,13 +61,13 @@ _STAGES = (
     (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
     (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
 )
-#: by how much the result differs from that of fourth order
+#: the weights of the difference from the result of fourth order
 _ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
 
 
 @dataclass(frozen=True)
 class _Control:
-    """How exact a solution is to be, and what it may take."""
+    """Tolerances, and limits of the steps."""
 
     rtol: float
     atol: float
@@ -79,28 +79,28 @@ def odeint(
     func: Callable[..., Any], y0: Any, t: Any, *args: Any, rtol: float = 1.4e-8, atol: float = 1.4e-8,
     mxstep: float = np.inf, hmax: float = np.inf,
 ) -> Any:  # fmt: skip
-    """The solution of ``dy/dt = func(y, t, *args)`` from ``y0`` on, at the times ``t``.
+    """Solve ``dy/dt = func(y, t, *args)`` with the initial value ``y0``, at the times ``t``.
 
-    Where it cannot be continued (a step would have to be shorter than the time's precision, or there were ``mxstep`` of
-    them since the time before), and at times that decrease or are infinite, it is NaN.
-    Reverse mode solves the adjoint problem: gradients, of ``y0``, ``t``, ``args`` and what ``func`` closes over, are as
-    exact as the tolerances, too.
+    The solution is NaN where it cannot be continued (a step would be shorter than the precision of times, or there were
+    ``mxstep`` steps since the previous time), and at times that decrease or are infinite. Reverse mode solves the
+    adjoint problem: gradients with respect to ``y0``, ``t``, ``args`` and values that ``func`` closes over are accurate
+    to the same tolerances.
 
     Args:
-      func: the derivative, a tree like ``y0``.
-      y0: a tree of floats or complex numbers.
-      t: the times, of shape ``(n,)``, which do not decrease; ``y0`` is the state at the first.
-      rtol, atol: the error of a step, beside the state and alone.
-      mxstep: the most steps from one time to the next.
-      hmax: the longest step.
+      func: the derivative; returns a pytree like ``y0``.
+      y0: a pytree of float or complex arrays.
+      t: the times, shape ``(n,)``, in increasing order; ``y0`` is the state at the first.
+      rtol, atol: the relative and absolute error of a step.
+      mxstep: the maximum number of steps between two times.
+      hmax: the maximum length of a step.
 
     Returns:
-      A tree like ``y0`` with a dimension before all others, of the times.
+      a pytree like ``y0``, with the times as a new first dimension.
 
     Raises:
-      ArgumentError: times that decrease.
-      ShapeError: ``t`` is no vector, or ``func`` gives another tree or other shapes than ``y0`` has.
-      DTypeError: a state of integers, times that are no floats, or a complex derivative of a real state.
+      ArgumentError: times decrease.
+      ShapeError: ``t`` is not a vector, or the result of ``func`` has another structure or other shapes than ``y0``.
+      DTypeError: the state is not float or complex, times are not floats, or a real state has a complex derivative.
 
     Example:
       >>> from meshwright.experimental.ode import odeint
@@ -145,10 +145,10 @@ def _times(t: Any) -> Any:
 
 
 def _like_state(dy: Any, y0: Any) -> Any:
-    """What ``func`` gave as a vector.
+    """The result of ``func`` as a vector.
 
     Raises:
-      ShapeError: it is not like the state.
+      ShapeError: its structure or shapes are not those of the state.
     """
     (got, got_tree), (want, want_tree) = pytree.flatten(dy), pytree.flatten(y0)
     shapes = [typeof(x).shape for x in want]
@@ -166,7 +166,7 @@ def _like_state(dy: Any, y0: Any) -> Any:
 # --- the solution -------------------------------------------------------------------------------------------
 @partial(custom_vjp, nondiff_argnums=(0, 1))
 def _odeint(derivative: Any, control: _Control, y0: Any, times: Any, given: Any, fixed: Any, consts: Any) -> Any:
-    """The states, one a row; ``derivative(y, t, given, fixed, *consts)`` is a vector."""
+    """The states as rows; ``derivative(y, t, given, fixed, *consts)`` returns a vector."""
     return _solution(lambda y, t: derivative(y, t, given, fixed, *consts), control, y0, times)
 
 
@@ -193,7 +193,7 @@ def _goes_on(control: _Control, target: Any, state: Any) -> Any:
 
 
 def _stepped(slope: Callable[[Any, Any], Any], control: _Control, target: Any, state: Any) -> Any:
-    """A step to ``target`` at most, which counts if its error does not exceed the tolerance; and the length to try."""
+    """A step up to ``target``, which is accepted if its error is within the tolerance, and the next step's length."""
     count, y, k, now, wanted = state
     last = now + wanted >= target
     step = where(last, target - now, wanted)
@@ -203,7 +203,7 @@ def _stepped(slope: Callable[[Any, Any], Any], control: _Control, target: Any, s
     ratio = _size(wrong / scale)
     done = ratio <= 1
     change = where(isfinite(ratio), clip(0.9 * maximum(ratio, 1e-10) ** -0.2, 0.2, 10.0), 0.2).astype(step.dtype)
-    # What was cut to end at the target says nothing against longer steps.
+    # A step that was cut to end at the target is no reason to keep the next ones short.
     longer = where(last & done, maximum(wanted, step * change), step * change)
     reached = where(last, target, now + step)
     return (
@@ -213,7 +213,7 @@ def _stepped(slope: Callable[[Any, Any], Any], control: _Control, target: Any, s
 
 
 def _dormand_prince(slope: Callable[[Any, Any], Any], y: Any, k: Any, now: Any, step: Any) -> tuple[Any, list[Any]]:
-    """The state after a step, and the slopes at all stages, of which the last is the one there."""
+    """The state after a step, and the slopes at all stages; the last is the slope at the end of the step."""
     slopes, here = [k], y
     for place, weights in zip(_TIMES, _STAGES):
         here = y + step.astype(y.dtype) * _combined(weights, slopes)
@@ -230,7 +230,7 @@ def _size(x: Any) -> Any:
 
 
 def _first_step(slope: Callable[[Any, Any], Any], control: _Control, y: Any, now: Any, k: Any) -> Any:
-    """A step whose error should be about a hundredth of the tolerance, from two slopes."""
+    """The length of the first step, estimated from two slopes so that its error is a hundredth of the tolerance."""
     scale = control.atol + control.rtol * absolute(y)
     size, steep = (_size(v / scale) for v in (y, k))
     small = where((size < 1e-5) | (steep < 1e-5), 1e-6, 0.01 * size / maximum(steep, 1e-5))
@@ -247,7 +247,7 @@ def _forward(derivative: Any, control: _Control, *operands: Any) -> tuple[Any, A
 
 
 def _backward(derivative: Any, control: _Control, residuals: Any, cts: Any) -> Any:
-    """From each time to the one before it, backward: the state, its cotangent, and what parameters have got."""
+    """Integrate the state, its cotangent and the parameters' cotangents backward, from each time to the previous."""
     states, (_, times, given, fixed, consts) = residuals
     parameters = given, consts
     nothing = pytree.map(zeros_like, parameters)
@@ -273,7 +273,7 @@ def _backward(derivative: Any, control: _Control, residuals: Any, cts: Any) -> A
 
 
 def _adjoint(derivative: Any, unravel: Any, state: Any, reversed_time: Any, parameters: Any, fixed: Any) -> Any:
-    """The derivative of state, cotangent and what parameters have got, in time that runs backward."""
+    """The derivative of the state, its cotangent and the parameters' cotangents, in reversed time."""
     y, ct, _ = unravel(state)
     slope, pullback = vjp(lambda y, g, c: derivative(y, -reversed_time, g, fixed, *c), y, *parameters)
     of_state, *of_parameters = pullback(ct)

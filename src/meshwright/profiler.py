@@ -1,4 +1,4 @@
-"""Profiles: where the time goes, and the memory.
+"""Profiles of the time and memory that programs use.
 
 >>> import tempfile
 >>> folder = tempfile.mkdtemp()
@@ -10,8 +10,8 @@
 >>> mw.profiler.read_profile(folder).seconds > 0
 True
 
-What is written opens in TensorBoard and in Perfetto (https://ui.perfetto.dev, the ``.trace.json.gz`` file);
-``meshwright profile FOLDER`` prints time by device, op, line of the program and collective.
+A profile can be opened in TensorBoard, and in Perfetto (https://ui.perfetto.dev, the ``.trace.json.gz`` file).
+``meshwright profile FOLDER`` prints the time by device, op, line of the program and collective.
 
 Source: ``jax.profiler`` for the names.
 """
@@ -45,40 +45,40 @@ __all__ = [
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ProfileOptions = profiling.ProfileOptions
-#: what a recorded profile (``.xplane.pb``) holds: ``ProfileData.from_file(name).planes``, their lines and events
+#: the contents of a recorded profile (``.xplane.pb``): ``ProfileData.from_file(name).planes``, their lines and events
 ProfileData, ProfilePlane, ProfileEvent = profiling.ProfileData, profiling.ProfilePlane, profiling.ProfileEvent
 
 
 class TraceAnnotation(profiling.TraceMe):  # type: ignore[misc]
-    """A span on the time line: ``with TraceAnnotation("load", file=name): ...``."""
+    """A span on the timeline: ``with TraceAnnotation("load", file=name): ...``."""
 
 
 class StepTraceAnnotation(TraceAnnotation):
-    """A span that is a step of training: ``with StepTraceAnnotation("train", step_num=n): ...``."""
+    """A span that marks a training step: ``with StepTraceAnnotation("train", step_num=n): ...``."""
 
     def __init__(self, name: str, **metadata: Any) -> None:
         super().__init__(name, _r=1, **metadata)
 
 
-def annotate_function(function: Function, name: str | None = None, **metadata: Any) -> Function:
-    """``function``, each call of which is a span on the time line under its name.
+def annotate_function(func: Function, name: str | None = None, **metadata: Any) -> Function:
+    """Decorator: each call of ``func`` is a span on the timeline, with its name.
 
     Example:
       >>> mw.profiler.annotate_function(lambda x: x + 1, name="next")(2)
       3
     """
-    label = name or getattr(function, "__qualname__", "function")
+    label = name or getattr(func, "__qualname__", "function")
 
-    @functools.wraps(function)
+    @functools.wraps(func)
     def annotated(*args: Any, **kwargs: Any) -> Any:
         with TraceAnnotation(label, **metadata):
-            return function(*args, **kwargs)
+            return func(*args, **kwargs)
 
     return annotated  # type: ignore[return-value]
 
 
 class _Running:
-    """The profile that is being recorded, and the server: there can be one of each."""
+    """The profile that is being recorded, and the server; there is at most one of each."""
 
     session: Any = None
     server: Any = None
@@ -92,14 +92,15 @@ def start_trace(
     create_perfetto_trace: bool = False,
     profiler_options: Any = None,
 ) -> None:
-    """Begin to record a profile, which :func:`stop_trace` writes to ``log_dir``.
+    """Start recording a profile, which :func:`stop_trace` writes to ``log_dir``.
 
-    With ``create_perfetto_trace`` there is a ``perfetto_trace.json.gz`` beside it, which has the same content as the
+    With ``create_perfetto_trace``, a file ``perfetto_trace.json.gz`` is written too, with the same content as the
     ``.trace.json.gz`` that is always written. ``profiler_options`` is a ``ProfileOptions``.
 
     Raises:
-      ProfilerError: one is being recorded.
-      ArgumentError: ``create_perfetto_link``, which would need a server. FileError: ``log_dir`` cannot be made.
+      ProfilerError: a profile is already being recorded.
+      ArgumentError: ``create_perfetto_link`` is set, which is not supported.
+      FileError: ``log_dir`` cannot be created.
     """
     if create_perfetto_link:
         raise ArgumentError(
@@ -116,12 +117,12 @@ def start_trace(
 
 
 def stop_trace() -> None:
-    """End the profile that is being recorded, and write it.
+    """Stop recording, and write the profile.
 
-    What was not waited for may still run then, and is not in it.
+    It does not contain programs that are still running.
 
     Raises:
-      ProfilerError: none is being recorded.
+      ProfilerError: no profile is being recorded.
     """
     if _Running.session is None:
         raise ProfilerError("stop_trace: no profile is being recorded; start_trace begins one")
@@ -144,9 +145,9 @@ def trace(
     create_perfetto_trace: bool = False,
     profiler_options: Any = None,
 ) -> Iterator[None]:
-    """Record a profile of the ``with`` block: :func:`start_trace` and :func:`stop_trace`.
+    """Record a profile of the ``with`` block, with :func:`start_trace` and :func:`stop_trace`.
 
-    Wait for results in the block (``block_until_ready``): what still runs at its end is not in the profile.
+    Wait for results in the block (``block_until_ready``): programs that are still running at its end are missing.
     """
     start_trace(log_dir, create_perfetto_link, create_perfetto_trace, profiler_options)
     try:
@@ -156,11 +157,12 @@ def trace(
 
 
 def start_server(port: int) -> Any:
-    """Let TensorBoard capture profiles at ``port`` of this machine, until :func:`stop_server`. Whoever reaches the
-    port can.
+    """Start a server with which TensorBoard can capture profiles at ``port``, until :func:`stop_server`.
+
+    Anybody who can connect to the port can capture profiles.
 
     Raises:
-      ProfilerError: there is one.
+      ProfilerError: a server is already running.
     """
     if _Running.server is not None:
         raise ProfilerError("start_server: a server is running; there is one at a time (stop_server ends it)")
@@ -169,10 +171,10 @@ def start_server(port: int) -> Any:
 
 
 def stop_server() -> None:
-    """End the server that :func:`start_server` began.
+    """Stop the server started by :func:`start_server`.
 
     Raises:
-      ProfilerError: there is none.
+      ProfilerError: no server is running.
     """
     if _Running.server is None:
         raise ProfilerError("stop_server: no server is running; start_server begins one")
@@ -180,7 +182,7 @@ def stop_server() -> None:
 
 
 def device_memory_profile(backend: str | None = None) -> bytes:
-    """The buffers of the device, with the Python stacks that made them, in the format of pprof (compressed)."""
+    """The buffers on the device with the Python stacks that allocated them, in compressed pprof format."""
     return gzip.compress(profiling.heap_profile())
 
 

@@ -1,4 +1,4 @@
-"""``jax.ref``: references to arrays that change."""
+"""``jax.ref``: mutable array references."""
 
 from meshwright.api.references import Ref, addupdate, empty_ref, free_ref, freeze, get, new_ref, swap
 from meshwright.api.references import set_ as set

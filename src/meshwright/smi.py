@@ -1,7 +1,7 @@
-"""What processes hold on their devices, refreshed: as ``nvidia-smi`` and ``jax-smi`` show it.
+"""A live display of the device memory of processes, like ``nvidia-smi`` and ``jax-smi``.
 
-A process that calls :func:`initialise_tracking` writes what it holds to a file, every second; ``meshwright smi`` in a
-terminal shows all of them. Only processes of the same user see each other's.
+A process that calls :func:`initialise_tracking` writes its memory use to a file every second. ``meshwright smi`` in a
+terminal shows all such processes of the same user.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from meshwright.spmd.report import human_bytes
 
 __all__ = ["initialise_tracking", "report", "snapshot"]
 
-#: processes that have not written for so many times their interval are gone
+#: processes that have not written for this many intervals are considered gone
 _MISSED = 10
 
 
 def _folder() -> Path:
-    """Where processes of this user write; ``MESHWRIGHT_SMI_DIR`` says another place."""
+    """The folder to which processes of this user write, by default in the temporary folder (``MESHWRIGHT_SMI_DIR``)."""
     chosen = os.environ.get("MESHWRIGHT_SMI_DIR")
     folder = Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"meshwright-smi-{os.getuid()}"
     with user_file("smi: MESHWRIGHT_SMI_DIR", folder):
@@ -41,13 +41,13 @@ def _folder() -> Path:
 
 
 class _Tracker:
-    """The thread that writes, of which there is one."""
+    """The one thread that writes."""
 
     thread: Background | None = None
 
 
 def initialise_tracking(interval: float = 1.0) -> None:
-    """Let ``meshwright smi`` see this process, every ``interval`` seconds; once is enough.
+    """Make this process visible to ``meshwright smi``, updated every ``interval`` seconds. Call it once.
 
     Raises:
       ArgumentError: the interval is not positive.
@@ -73,7 +73,7 @@ def _end(tracker: Background, file: Path) -> None:
 
 
 def snapshot() -> dict[str, Any]:
-    """What this process holds: its number and name, and :meth:`Device.memory_stats` of its devices by their names."""
+    """This process's id and name, and the :meth:`Device.memory_stats` of its devices by name."""
     stats = memory_stats(local_devices())
     name = " ".join(Path("/proc/self/cmdline").read_text().split("\0")).strip() if os.path.exists("/proc") else ""
     return {"pid": os.getpid(), "name": name, "devices": {str(d): counters for d, counters in stats.items()}}
@@ -87,7 +87,7 @@ def _write(file: Path, interval: float) -> None:
 
 
 def _processes() -> list[dict[str, Any]]:
-    """What each process that is alive has written last; files of others are removed."""
+    """The last snapshot of each running process; files of other processes are removed."""
     records = []
     for file in sorted(_folder().glob("*.json")):
         try:
@@ -102,7 +102,7 @@ def _processes() -> list[dict[str, Any]]:
 
 
 def report() -> str:
-    """A table of the memory on each device: of all processes together, and of each process."""
+    """A table of the memory used on each device, in total and by process."""
     processes = _processes()
     if not processes:
         return "no process reports; call meshwright.smi.initialise_tracking() in it"

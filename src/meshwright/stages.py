@@ -1,4 +1,4 @@
-"""``jax.stages``: what a jitted function goes through on its way to the machine."""
+"""``jax.stages``: the stages of compiling a jitted function."""
 
 from meshwright.api.jit import JitFunction as Wrapped
 from meshwright.api.stage import ArgInfo
@@ -6,5 +6,5 @@ from meshwright.api.stages import Compiled, Lowered, Traced
 
 __all__ = ["ArgInfo", "Compiled", "CompilerOptions", "Lowered", "Traced", "Wrapped"]
 
-#: what ``compiler_options`` are: XLA's options by name
+#: the type of ``compiler_options``: XLA's options by name
 CompilerOptions = dict[str, str | bool]

@@ -1,4 +1,4 @@
-"""``jax.test_util``: derivatives compared with finite differences."""
+"""``jax.test_util``: comparison of derivatives with finite differences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _moved(values: Any, direction: Any, by: float) -> Any:
 
 
 def _inner(a: Any, b: Any) -> float:
-    """The real part of the product of two trees, as vectors over the reals."""
+    """The inner product of two pytrees as real vectors."""
     pairs = zip(trees.leaves(a), trees.leaves(b))
     return float(sum(np.real(np.vdot(np.conj(np.asarray(x)), np.asarray(y))) for x, y in pairs))
 
@@ -53,7 +53,7 @@ def _tolerances(values: Any, atol: float | None, rtol: float | None) -> tuple[fl
 def _settings(
     args: Sequence[Any], atol: float | None, rtol: float | None, eps: float | None, err_msg: str
 ) -> tuple[tuple[Any, ...], str, float, float, float]:
-    """The arguments, what stands before messages, the tolerances and the step of differences."""
+    """The arguments, the prefix of messages, the tolerances, and the step of finite differences."""
     args = tuple(args)
     atol, rtol = _tolerances(args, atol, rtol)
     return args, f"{err_msg}: " if err_msg else "", atol, rtol, eps if eps is not None else atol / 2
@@ -76,7 +76,7 @@ def check_jvp(
     """Check ``f_jvp(args, tangents) -> (results, result tangents)`` in a random direction.
 
     Raises:
-      VerificationError: it is not what central differences of ``f`` say.
+      VerificationError: it differs from central differences of ``f``.
 
     Example:
       >>> mw.test_util.check_jvp(jnp.sin, lambda x, t: mw.jvp(jnp.sin, x, t), (jnp.array([0.5, 2.0]),))
@@ -96,7 +96,7 @@ def check_vjp(
     """Check ``f_vjp(*args) -> (results, cotangents of args from those of results)`` in random directions.
 
     Raises:
-      VerificationError: it is not what central differences of ``f`` say.
+      VerificationError: it differs from central differences of ``f``.
 
     Example:
       >>> mw.test_util.check_vjp(jnp.sin, lambda x: mw.vjp(jnp.sin, x), (jnp.array([0.5, 2.0]),))
@@ -119,15 +119,15 @@ def check_grads(
     """Check the derivatives of ``f`` at ``args``, up to ``order``, against finite differences in random directions.
 
     Args:
-      args: the arguments: trees of float or complex arrays. With float64 the check is far sharper.
-      order: 1 for first derivatives, 2 for those of the derivatives, too, …
+      args: the arguments, pytrees of float or complex arrays. With float64 the check is much more precise.
+      order: the highest order of derivatives to check.
       modes: ``"fwd"`` (:func:`jvp <meshwright.jvp>`), ``"rev"`` (:func:`vjp <meshwright.vjp>`), or both.
       atol, rtol: tolerances; by default a little over the cube root of the dtype's precision.
       eps: the step of the differences.
 
     Raises:
       VerificationError: a derivative differs.
-      ArgumentError: an argument that is not float or complex.
+      ArgumentError: an argument is not float or complex.
 
     Example:
       >>> mw.test_util.check_grads(lambda x, y: jnp.sin(x) * y, (jnp.array([0.5, 2.0]), jnp.array(3.0)), order=2)

@@ -1,4 +1,4 @@
-"""``jax.tree``: functions of pytrees, by their short names."""
+"""``jax.tree``: functions of pytrees, under their short names."""
 
 from meshwright.core.pytree import (
     all,

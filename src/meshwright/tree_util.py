@@ -1,4 +1,4 @@
-"""``jax.tree_util``: pytrees, their key paths, and classes as containers."""
+"""``jax.tree_util``: pytrees, their key paths, and registration of container classes."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ from meshwright.core.pytree_keys import (
 )
 from meshwright.errors import ArgumentError
 
-#: until 2022 the name of ``tree_map`` over several trees
+#: the name of ``tree_map`` over several pytrees until 2022
 tree_multimap = tree_map
 
 __all__ = [
@@ -83,10 +83,10 @@ __all__ = [
 
 
 def flatten_one_level(tree: Any) -> tuple[Any, Any]:
-    """``(children, auxiliary data)`` of a tree's outermost node.
+    """The children and the auxiliary data of a pytree's outermost node.
 
     Raises:
-      ArgumentError: it is a leaf.
+      ArgumentError: the pytree is a leaf.
 
     Example:
       >>> mw.tree_util.flatten_one_level([1, (2, 3)])[0]
@@ -102,7 +102,7 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[Any, Any]:
     """:func:`flatten_one_level` with ``(key, child)`` for each child.
 
     Raises:
-      ArgumentError: it is a leaf.
+      ArgumentError: the pytree is a leaf.
 
     Example:
       >>> mw.tree_util.flatten_one_level_with_keys({"a": [1]})[0]
@@ -114,7 +114,7 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[Any, Any]:
 
 
 class _Registry:
-    """All classes that are containers, as methods: what JAX's libraries take containers apart by, level by level."""
+    """The registry of container classes, in the form that libraries for JAX use to flatten a single level."""
 
     flatten = staticmethod(tree_flatten)
     flatten_with_path = staticmethod(tree_flatten_with_path)
@@ -123,17 +123,17 @@ class _Registry:
 
     @staticmethod
     def register_dataclass_node(nodetype: type, data_fields: Any, meta_fields: Any) -> None:
-        """:func:`register_dataclass`."""
+        """See :func:`register_dataclass`."""
         register_dataclass(nodetype, data_fields, meta_fields)
 
     @staticmethod
     def flatten_one_level(tree: Any) -> tuple[Any, Any] | None:
-        """:func:`flatten_one_level`; None of a leaf."""
+        """:func:`flatten_one_level`, or None for a leaf."""
         return flatten_one_level(tree) if is_tree_node(type(tree)) or tree is None else None
 
     @staticmethod
     def flatten_one_level_with_keys(tree: Any) -> tuple[Any, Any] | None:
-        """:func:`flatten_one_level_with_keys`; None of a leaf."""
+        """:func:`flatten_one_level_with_keys`, or None for a leaf."""
         return flatten_one_level_with_keys(tree) if is_tree_node(type(tree)) or tree is None else None
 
 

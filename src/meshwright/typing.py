@@ -1,4 +1,4 @@
-"""Names for annotations."""
+"""Type aliases for annotations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from meshwright.runtime.array import Array
 
-#: what functions of arrays take for an array
+#: values that functions accept as arrays
 ArrayLike: TypeAlias = Array | np.ndarray | np.generic | bool | int | float | complex
-#: what stands for a dtype: ``"float32"``, ``np.float32``, ``mnp.bfloat16``, ``float``
+#: values accepted as dtypes: ``"float32"``, ``np.float32``, ``mnp.bfloat16``, ``float``
 DTypeLike: TypeAlias = str | type[Any] | np.dtype
 
 __all__ = ["Array", "ArrayLike", "DTypeLike"]

@@ -1,8 +1,8 @@
-"""``jax.version``: which version this is."""
+"""``jax.version``: the version of this package."""
 
 from meshwright.core.version import __version__
 
 __all__ = ["__version__", "__version_info__"]
 
-#: as numbers, which compare as versions do
+#: the version as a tuple of integers, which can be compared
 __version_info__ = tuple(map(int, __version__.split(".")[:3]))

@@ -562,3 +562,12 @@ def test_a_derivative_that_the_rule_says_is_zero():
     ad.primitive_jvps[p] = lambda primals, tangents: (p.bind(*primals), p.bind(*tangents))
     ad.primitive_transposes[p] = lambda ct, x: [None]
     np.testing.assert_array_equal(mw.grad(lambda x: (x * p.bind(x)).sum())(mnp.ones(2)), [2, 2])
+
+
+def test_zeros_are_made_arrays():
+    """As rules do with tangents that they are given as :class:`Zero`."""
+    zero = ad.Zero(mw.typeof(np.zeros((2, 3), "int8")))
+    assert ad.instantiate_zeros(zero).dtype == "int8"
+    np.testing.assert_array_equal(zero.instantiate(), np.zeros((2, 3), "int8"))
+    assert mw.jit(lambda x: x + ad.Zero(mw.typeof(x)).instantiate())(np.ones(3, "float32")).tolist() == [1, 1, 1]
+    assert ad.Zero(mw.typeof(mw.random.key(0))).instantiate().dtype == mw.dtypes.float0

@@ -173,7 +173,6 @@ EXCUSES = [
     Excuse("multiply divide true_divide sign remainder floor_divide fmod modf divmod spacing heaviside", "values", "signs of zeros are NumPy's", as_numpy),
     Excuse("fmod remainder floor_divide divmod", "values", "a quotient by the integer 0 is not defined", kinds="biu"),
     Excuse("angle", "dtype", "floats stay what they are, as in NumPy", kinds="hf"),
-    Excuse("arctan2", "refused", "complex numbers have no quadrants; NumPy refuses, too", kinds="c"),
     Excuse("sort", "values", "descending order keeps the order of equal elements, as argsort does", when=lambda c: c.kwargs.get("descending", False)),
     Excuse("sort argsort lexsort unique unique_values unique_all unique_counts unique_inverse union1d setxor1d intersect1d "
                "setdiff1d searchsorted median", "values", "the place of complex NaN", kinds="c"),

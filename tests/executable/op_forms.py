@@ -28,7 +28,7 @@ from meshwright.runtime.pjrt.compiler import compile_module
 from meshwright.runtime.values import buffer_of
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.driver import partition
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.report import collectives
 from meshwright.stablehlo.context import new_context
 from meshwright.stablehlo.hlo import module_bytecode

@@ -237,7 +237,6 @@ OTHERWISE = (
     Otherwise("linalg", "halves have no decompositions, not of nothing either", said="expected float32", of=half),
     Otherwise("dot_general", "complex sums are no real ones", said="complex sums are not kept", kinds="c"),
     Otherwise("lax.conv", "of bools there is no convolution", said="one number dtype", kinds="b"),
-    Otherwise("arctan2", "NumPy has no angle of complex numbers", said="atan2: .*complex"),
     Otherwise("cumlogsumexp", "of integers there is none", said="cumlogsumexp: expected floats"),
     # --- types ---
     Otherwise(

@@ -202,6 +202,23 @@ def test_values_in_autocast_have_the_types_that_dynamo_saw():
     torch.testing.assert_close(compiled(f)(x, w), f(x, w), rtol=0.02, atol=0.02)
 
 
+def test_a_caller_may_cast():
+    """Each way of casting is a program of its own, values have torch's types, and parameters keep theirs."""
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 3)), torch.randn(5, 6)
+    theirs = copy.deepcopy(module)
+    ours = compiled(module)
+    for dtype in (None, torch.bfloat16, torch.float16, None):
+        rtol = 0.03 if dtype else 1e-5
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            got, want = ours(x), theirs(x)
+        torch.testing.assert_close(got, want, rtol=rtol, atol=rtol)
+        got.float().square().mean().backward()
+        want.float().square().mean().backward()
+        for p, q in zip(module.parameters(), theirs.parameters()):
+            torch.testing.assert_close(p.grad, q.grad, rtol=0.03, atol=0.03 * float(q.grad.abs().max()))
+
+
 def test_checkpoints_may_write_to_statistics():
     x, ours, theirs = torch.randn(5, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4)
     got = compiled(lambda x: checkpoint(ours, x, use_reentrant=False))(x)

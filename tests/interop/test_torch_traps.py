@@ -1,5 +1,6 @@
 """What an import of PyTorch's programs can get wrong without a word, one test each."""
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -55,6 +56,117 @@ def test_threads_that_convert_at_once():
     for model, module in zip(models, modules):
         close(model(model.params, x.numpy()), module(x))
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+class Casting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.out = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x, *, scale=1.0):
+        with torch.autocast("cpu", enabled=False):
+            y = self.linear(x)
+        return scale * self.out(y.relu()), y
+
+
+def test_a_module_that_is_converted_where_torch_casts_is_one_that_casts():
+    module, x = Casting(), torch.randn(5, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model = mw.from_torch(module, (x,), {"scale": 2.0})
+        want = module(x, scale=2.0)
+        assert torch.is_autocast_enabled("cpu")
+    got = mw.jit(lambda p, x: model(p, x, scale=2.0))(model.params, x.numpy())
+    assert [str(y.dtype) for y in got] == ["bfloat16", "float32"]
+    close(got[0], want[0], 0.02)
+    close(got[1], want[1])
+    assert "forward" not in vars(module)
+    close(mw.from_torch(module, (x,))(model.params, x.numpy())[0], module(x)[0])
+
+
+class Holding(nn.Module):
+    """Has its tensors in an object, and a list, too."""
+
+    class Cache:
+        pass
+
+    def __init__(self, forward):
+        super().__init__()
+        self.register_buffer("count", torch.tensor(0))
+        self.register_buffer("rows", torch.zeros(4, 3))
+        self.linear = nn.Linear(3, 3)
+        self.cache, self.weights = self.Cache(), [self.linear.weight]
+        self.cache.count, self.cache.rows, self.cache.row = self.count, self.rows, self.rows[1]
+        self.last, self.old = None, torch.zeros(3)
+        self.function = forward
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def stepping(self, x):
+    at = self.cache.count + torch.arange(1)
+    self.cache.count.add_(1)
+    with torch.no_grad():
+        self.cache.rows.index_copy_(0, at, x)
+    return F.linear(self.rows, self.weights[0]).sum(0) + self.count
+
+
+def test_buffers_and_parameters_are_these_wherever_a_module_has_them():
+    """Their values are those of the call, and converting a module leaves its own."""
+    module = Holding(stepping)
+    theirs, x = copy.deepcopy(module), torch.randn(1, 3)
+    model = mw.from_torch(module, (x,))
+    assert module.count == 0 and set(model.buffers) == {"count", "rows"}
+    step = mw.jit(model.apply)
+    buffers = model.buffers
+    for i in range(3):
+        out, buffers = step(model.params, buffers, x.numpy() + i)
+        close(out, theirs(x + i))
+    close(buffers["rows"], theirs.rows)
+    assert buffers["count"] == 3
+    grads = mw.grad(lambda p: step(p, buffers, x.numpy())[0].sum())(model.params)
+    theirs(x).sum().backward()
+    close(grads["linear.weight"], theirs.linear.weight.grad)
+
+
+def accumulating(self, x):
+    self.old = self.old + x
+    return self.old * 2
+
+
+def remembering(self, x):
+    self.last = x * 2
+    return self.last + 1
+
+
+def test_state_that_is_no_buffer_is_refused_or_told(refuses):
+    x = torch.randn(1, 3)
+    with refuses(errors.ImportProgramError, "self.old", "register_buffer"):
+        mw.from_torch(Holding(accumulating), (x,))
+    with refuses(errors.ImportProgramError, "view of rows", "in the forward"):
+        mw.from_torch(Holding(lambda self, x: x + self.cache.row), (x,))
+    with pytest.warns(errors.MutationWarning, match=r"self\.last"):
+        model = mw.from_torch(Holding(remembering), (x,))
+    close(model(model.params, x.numpy()), x * 2 + 1)
+
+
+class Asks(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        return y if y.sum() > 0 else y + 1
+
+
+class Misfits(nn.Module):
+    def forward(self, x):
+        return x.nonzero().float() @ x.new_ones(5, 3)
+
+
+@pytest.mark.parametrize("module", [Asks(), Misfits()])
+def test_torch_prints_nothing_of_what_is_refused(module, capfd, caplog):
+    with pytest.raises(errors.ImportProgramError, match="forward"):
+        mw.from_torch(module, (torch.ones(4),))
+    assert capfd.readouterr() == ("", "")
+    assert not [r for r in caplog.records if r.levelno > 10]
 
 
 class Sines(torch.autograd.Function):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from meshwright.core import dtypes
 from meshwright.errors import DTypeError, MeshwrightError
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
-from meshwright.lowering.narrow import computed_in
+from meshwright.lowering.narrow import BY_STEPS, computed_in
 from meshwright.lowering.narrow_bits import BELOW_A_BYTE
 from meshwright.ops.elementwise import table as E
 from meshwright.ops.elementwise.chlo import mulhi
@@ -257,7 +258,8 @@ def with_type(sample: Sample, dtype: np.dtype) -> list[list[np.ndarray]]:
     """Operands of which those like the first are of a narrow type, and of its wide one; none where it is refused."""
     old, low = sample.args[0].dtype, 0 if dtypes.is_unsigned(dtype) else 1 if not dtypes.has_zero(dtype) else -2
     both = [
-        [small(x, low).astype(d) if x.dtype == old else x for x in sample.args] for d in (dtype, computed_in(dtype))
+        [small(x, low).astype(dtype).astype(d) if x.dtype == old else x for x in sample.args]
+        for d in (dtype, computed_in(dtype))
     ]
     try:
         for args in both:
@@ -278,7 +280,8 @@ def test_every_op(dtype: np.dtype) -> None:
     found = []
     for sample in SAMPLES:
         typed = any(isinstance(v, np.dtype) for v in sample.op.params.values()) or sample.op.holds_jaxprs
-        if typed or not sample.args or sample.op.name in OTHERWISE or not (both := with_type(sample, dtype)):
+        steps = dtypes.is_float(dtype) and sample.op.name in BY_STEPS  # see test_each_step_is_rounded
+        if typed or steps or not sample.args or sample.op.name in OTHERWISE or not (both := with_type(sample, dtype)):
             continue
         with np.errstate(all="ignore"), mw.enable_x64(True):
             for got, want in zip(*(compiled(sample.op, args) for args in both), strict=True):
@@ -299,3 +302,32 @@ def test_exponents_without_64_bit_types():
     narrow = mw.numpy.asarray(x).astype("float8_e8m0fnu")
     assert (narrow + narrow).astype("float32").tolist() == [2, 4, 1]
     assert mw.jit(mw.numpy.maximum)(narrow, narrow[::-1]).astype("float32").tolist() == [1, 2, 1]
+
+
+STEPS = {
+    "cumsum": lambda lib, x: lib.cumsum(x, 0), "cumsum from the end": lambda lib, x: lib.cumsum(x, 1, reverse=True),
+    "cumprod": lambda lib, x: lib.cumprod(x, 0), "cummax": lambda lib, x: lib.cummax(x, 0),
+    "sum": lambda lib, x: lib.reduce(x, np.zeros((), x.dtype), lib.add, (0,)),
+    "product": lambda lib, x: lib.reduce(x, np.ones((), x.dtype), lib.mul, (1,)),
+    "windows": lambda lib, x: lib.reduce_window(x, np.zeros((), x.dtype), lib.add, (3, 1), (1, 1), "SAME"),
+    "scan": lambda lib, x: lib.associative_scan(lib.add, x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_each_step_is_rounded(name: str) -> None:
+    """Sums of floats that hold no sum of their own numbers, as JAX has XLA make them."""
+    kinds = [ml_dtypes.float4_e2m1fn, ml_dtypes.float8_e3m4, ml_dtypes.float8_e4m3, ml_dtypes.float8_e5m2]
+    numbers = np.random.default_rng(0).normal(size=(40, 5)) * 0.7
+    xs = [numbers.astype(np.float32).astype(d) for d in kinds]
+    got = mw.jit(lambda xs: [STEPS[name](lax, x) for x in xs])(xs)
+    want = jax.jit(lambda xs: [STEPS[name](jax.lax, x) for x in xs])(xs)
+    for a, b in zip(got, want, strict=True):
+        assert same(np.asarray(a), np.asarray(b)).all(), (np.asarray(a), np.asarray(b))
+
+
+def test_sorts_of_exponents_without_64_bit_types():
+    x = np.array([4, 0.5, 2, np.nan, 1, 64, 2.0**-127], np.float32).astype(ml_dtypes.float8_e8m0fnu)
+    for f in (mnp.sort, lambda v: lax.sort(v, is_stable=False), lambda v: mnp.maximum(mnp.sort(v), mnp.sort(v))):
+        got = np.asarray(f(mnp.asarray(x))).astype(np.float32)
+        np.testing.assert_array_equal(got, np.sort(x.astype(np.float32)))

@@ -21,7 +21,7 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import REDUCTION, REPLICATED, ShardingRule
 from meshwright.spmd.factors import join_axes
 from meshwright.spmd.localize.context import LocalContext
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.reshard.emit import named_axes
 
 MESHES = [AbstractMesh((3,), ("a",)), AbstractMesh((2, 2), ("a", "b"))]

@@ -66,3 +66,22 @@ def test_what_cancels_beside_the_circle():
     z = (np.cos(angles) - 1 + 1j * np.sin(angles)).astype(np.complex64)
     want = _log1p(z.astype(np.complex128)).real
     np.testing.assert_allclose(np.asarray(mnp.log1p(z)).real, want, rtol=1e-6)
+
+
+def test_angles_of_complex_points_are_those_of_jax():
+    import jax
+
+    rng = np.random.default_rng(0)
+    y, x = ((rng.normal(size=8) + 1j * rng.normal(size=8)).astype(np.complex64) for _ in range(2))
+    y[:3], x[:3] = (0, 0, 1), (1, -1, 0)
+    np.testing.assert_allclose(mnp.arctan2(y, x), jax.numpy.arctan2(y, x), rtol=1e-6)
+    for given in ((y, np.float32(2)), (np.float32(2), x)):
+        np.testing.assert_allclose(mnp.arctan2(*given), jax.numpy.arctan2(*given), rtol=1e-6)
+
+    def real_part(library):
+        return lambda y, x: library.sum(library.real(library.arctan2(y, x)))
+
+    for got, want in zip(
+        mw.grad(real_part(mnp), (0, 1))(y, x), jax.grad(real_part(jax.numpy), (0, 1))(y, x), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)

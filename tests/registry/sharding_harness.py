@@ -38,7 +38,7 @@ from meshwright.spmd.driver import partition
 from meshwright.spmd.factors import join_axes
 from meshwright.spmd.localize.context import LocalContext
 from meshwright.spmd.masked import masked_groups
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.reshard.emit import emit_step, tile_index
 from meshwright.spmd.reshard.plan import plan_reshard

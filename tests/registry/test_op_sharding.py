@@ -6,6 +6,7 @@ import pytest
 from samples import DISTINCT, SAMPLES, Sample
 from sharding_harness import MESHES, failures, localized_cases, partitioned_cases, report
 
+from meshwright.core.config import config
 from meshwright.ir.tracing import typeof
 from meshwright.runtime.eager import single_op_jaxpr
 
@@ -16,6 +17,15 @@ def test_localize(sample: Sample) -> None:
     avals = [typeof(x) for x in sample.args]
     cases = localized_cases(sample.op, avals)
     report(failures(single_op_jaxpr(sample.op, avals), sample.args, cases))
+
+
+@pytest.mark.parametrize("sample", DISTINCT, ids=lambda s: s.id)
+def test_localize_where_python_numbers_are_wide(sample: Sample) -> None:
+    """The programs are those of narrow types: none of a rule's own numbers has the type that Python's get."""
+    avals = [typeof(x) for x in sample.args]
+    narrow = [str(case.program) for case in localized_cases(sample.op, avals)]
+    with config.override("enable_x64", True):
+        assert [str(case.program) for case in localized_cases(sample.op, avals)] == narrow
 
 
 @pytest.mark.parametrize("sample", DISTINCT, ids=lambda s: s.id)

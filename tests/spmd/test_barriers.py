@@ -11,8 +11,8 @@ from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
 from meshwright.ops.control.markers import OptimizationBarrier
 from meshwright.sharding import Layout
-from meshwright.spmd.flatten import rule_of
 from meshwright.spmd.propagate import propagate
+from meshwright.spmd.rules import rule_of
 
 MESH = mw.AbstractMesh((4,), ("d",))
 

@@ -12,7 +12,7 @@ import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
 from meshwright.ops.linalg.fft import FFT, Fft
-from meshwright.spmd.flatten import rule_of
+from meshwright.spmd.rules import rule_of
 
 N = 4
 MESH = mw.AbstractMesh((N,), ("d",))

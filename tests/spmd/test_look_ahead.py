@@ -16,6 +16,7 @@ from meshwright.spmd.driver import partition
 from meshwright.spmd.partition import lookahead
 from meshwright.spmd.partition.lookahead import contests, neighbours
 from meshwright.spmd.partition.planner import Planner
+from meshwright.spmd.partition.turned import turns
 from meshwright.spmd.report import collectives
 from meshwright.spmd.strategy import Strategy
 
@@ -121,7 +122,7 @@ def test_only_the_order_changes():
     specs = P("d"), P("d"), P(None, "d")
     on = [NamedSharding(MESH, s) for s in specs]
     part = mw.jit(f, in_shardings=tuple(on), out_shardings=(on[0], on[2])).lower(*args).partition()
-    strategies = neighbours(part.part, Strategy())
+    strategies = neighbours(part.part)
     assert contests(part.part) and strategies
     for strategy in strategies:
         found = partition(part.part.source, MESH, *part.part.asked, strategy=strategy)
@@ -143,7 +144,7 @@ def test_every_strategy_computes_the_same(seed):
         return (x * x).sum()
 
     part = mw.jit(mw.grad(f, (0, 1, 2)), in_shardings=tuple(on), out_shardings=tuple(on)).lower(*args).partition()
-    for strategy in [Strategy(), *neighbours(part.part, part.part.strategy)]:
+    for strategy in [Strategy(), *neighbours(part.part)]:
         found = partition(part.part.source, MESH, *part.part.asked, strategy=strategy)
         PartitionedProgram(part.program, found).verify(*args)
 
@@ -173,6 +174,80 @@ def test_slices_that_a_loop_needs_whole_are_gathered_once():
     part = mw.jit(f, in_shardings=shardings, out_shardings=NamedSharding(MESH, P())).lower(*args).partition()
     assert [(c.kind, c.count) for c in part.collectives] == [("all_gather", 1)]
     part.verify(*args)
+
+
+def test_a_conflict_counts_by_what_it_causes_later():
+    """Of a lattice of states, transitions stay where they are, and scores are gathered, for 512 bytes a step.
+
+    Where the scores meet the transitions nothing is sent in any case: the conflict costs two reductions after it.
+    """
+    mesh = mw.AbstractMesh((2, 2), ("batch", "states"))
+
+    def best(scores, transitions):
+        def step(a, score):
+            paths = a[:, :, None] + transitions[None]
+            return paths.max(1) + score, paths.argmax(1)
+
+        return lax.scan(step, scores[0], scores[1:])
+
+    ins = NamedSharding(mesh, P(None, "batch", "states")), NamedSharding(mesh, P(None, "states"))
+    rng = np.random.default_rng(0)
+    args = rng.normal(size=(10, 8, 64)).astype(np.float32), rng.normal(size=(64, 64)).astype(np.float32)
+    part = mw.jit(best, in_shardings=ins).lower(*args).partition()
+    assert [(c.kind, c.count, c.bytes_sent) for c in part.collectives] == [("all_gather", 9, 9 * 512)]
+    part.verify(*args)
+
+
+# --- values that one annotation reaches along several dimensions --------------------------------------------
+def forces(x, order):
+    """Of bodies on each other; the dimension that is summed over comes first or second."""
+    apart = (x[None] - x[:, None]) if order == "sum second" else (x[:, None] - x[None])
+    near = ((apart**2).sum(-1) + 0.01) ** -1.5
+    return (apart * near[..., None]).sum(1 if order == "sum second" else 0)
+
+
+def force_step(order, bodies=512, out=True):
+    on = NamedSharding(MESH, P("d"))
+    step = mw.jit(lambda x: forces(x, order), in_shardings=on, out_shardings=on if out else None)
+    return step.lower(of(bodies, 3)).partition()
+
+
+@pytest.mark.parametrize("order", ["sum first", "sum second"])
+def test_pairs_are_split_where_nothing_has_to_be_summed(order):
+    """Bodies are gathered once at most, whichever dimension the difference splits first; not also scattered."""
+    part = force_step(order)
+    assert part.bytes_sent <= 512 * 3 * 4 * (N - 1) // N and part.work.redundancy < 1.01
+    assert sum(c.bytes_sent for c in lookahead_off(part)) in (part.bytes_sent, 2 * 512 * 3 * 4 * (N - 1) // N)
+    part.verify(np.random.default_rng(0).normal(size=(512, 3)).astype(np.float32))
+
+
+def test_a_turn_is_named_in_the_explanation():
+    part = force_step("sum second")
+    assert part.part.strategy.turns
+    assert "d splits dimension 0" in part.explain() and "that it reaches along several dimensions" in part.explain()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_turn_computes_the_same_and_overrules_nothing(seed):
+    rng = np.random.default_rng(seed)
+    mesh = mw.AbstractMesh((2, 3), ("a", "b"))
+    rows = [P("a"), P(("a", "b")), P(("b", "a"), None), P("b", "a")][seed]
+    on, out = NamedSharding(mesh, rows), NamedSharding(mesh, [P("a"), P("b", "a"), P(None, "b"), P()][seed])
+
+    def f(x, w):
+        near = mnp.exp(-((x[:, None] - x[None]) ** 2).sum(-1))
+        kernel = lax.with_sharding_constraint(near, out) if seed % 2 else near
+        return (nn.softmax(kernel) @ x @ x.T, mw.grad(lambda x: (mnp.tanh(x @ x.T) @ w).sum())(x))
+
+    args = rng.normal(size=(17, 6)).astype(np.float32), rng.normal(size=(17, 5)).astype(np.float32)
+    part = mw.jit(f, in_shardings=(on, None)).lower(*args).partition()
+    base = partition(part.part.source, mesh, *part.part.asked, strategy=Strategy())
+    ways = list(turns(base))
+    for turn in ways[:6]:
+        found = partition(part.part.source, mesh, *part.part.asked, strategy=Strategy(turns=(turn,)))
+        assert found.in_layouts[0] == on.layout(2)
+        PartitionedProgram(part.program, found).verify(*args)
+    assert ways
 
 
 # --- the time of a step -------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ import pytest
 import meshwright as mw
 from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
-from meshwright.spmd.partition import lookahead
-from meshwright.spmd.report import totals
+from meshwright.spmd.partition import attempt
 
 N = 8
 MESH = mw.AbstractMesh((N,), ("x",))
@@ -103,8 +102,9 @@ def test_axes_on_any_loops(a, b, c, sent):
 def test_a_larger_peak_has_to_save_time_and_bytes(monkeypatch):
     given = ((), X), ((), Y), ((), ())
     assert on_two_axes(*given).bytes_sent == 4 * I * K // 4 * 3 // 4 + 4 * I * J * 7 // 8
-    monkeypatch.setattr(lookahead, "ROUGH", float("inf"))  # no estimate is an answer
-    monkeypatch.setattr(lookahead, "_peak", lambda part: (4 if totals(part.jaxpr.jaxpr)[1] < 3_500_000 else 2) << 30)
+    monkeypatch.setattr(attempt, "ROUGH", float("inf"))  # no estimate is an answer
+    peak = property(lambda self: (4 if self.sent[1] < 3_500_000 else 2) << 30)
+    monkeypatch.setattr(attempt.Attempt, "peak", peak)
     assert on_two_axes(*given).bytes_sent > 3_500_000
 
 

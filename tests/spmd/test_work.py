@@ -13,7 +13,7 @@ import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.errors import RedundancyWarning
-from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.rules import eqn_rule
 
 MESH = mw.AbstractMesh((4, 2), ("data", "model"))
 

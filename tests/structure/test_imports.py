@@ -67,13 +67,13 @@ def parsed(path: Path) -> ast.Module:
 
 
 @cache
-def imports_of(path: Path) -> list[tuple[int, str]]:
-    """Line and full name of every import of a file; those for type checkers only are none."""
+def imports_of(path: Path, for_types: bool = False) -> list[tuple[int, str]]:
+    """Line and full name of every import of a file; those for type checkers alone only if asked for."""
     tree = parsed(path)
     skipped = {
         inner
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not for_types
         for inner in ast.walk(node)
     }
     found = []
@@ -150,22 +150,52 @@ def test_no_imports_inside_functions():
 
 def test_packages_import_without_cycles():
     """Every module can be the first one that a program imports of its part; modules do not import in a circle."""
-    graph = {module_name(path): {found for _, name in imports_of(path) if (found := module_in(name))} for path in FILES}
-    done, path = set(), []
+    assert not (circle := circle_in(graph_of(FILES))), " -> ".join(circle)
 
-    def visit(module):
-        if module in path:
-            raise AssertionError(" -> ".join([*path[path.index(module) :], module]))
-        if module in done or module not in graph:
-            return
-        path.append(module)
-        for target in sorted(graph[module] - {module}):
-            visit(target)
+
+def test_the_partitioner_knows_nobody_in_a_circle():
+    """Not by types either: neither modules of ``spmd/`` nor its parts, ``memory`` or ``propagate``, say."""
+    modules = graph_of([path for path in FILES if part_of(path) == "spmd"], for_types=True)
+    parts: dict[str, set[str]] = {}
+    for module, targets in modules.items():
+        parts.setdefault(spmd_part(module), set()).update(spmd_part(t) for t in targets if t.startswith(SPMD))
+    for graph in (modules, parts):
+        assert not (circle := circle_in(graph)), " -> ".join(circle)
+
+
+SPMD = "meshwright.spmd."
+
+
+def spmd_part(module: str) -> str:
+    """``partition`` for ``meshwright.spmd.partition.choose``."""
+    return module.removeprefix(SPMD).split(".")[0]
+
+
+def graph_of(paths: list[Path], for_types: bool = False) -> dict[str, set[str]]:
+    """The modules that each module imports."""
+    named = {module_name(path): imports_of(path, for_types) for path in paths}
+    return {module: {found for _, name in names if (found := module_in(name))} for module, names in named.items()}
+
+
+def circle_in(graph: dict[str, set[str]]) -> list[str]:
+    """The names of a circle in a graph; none if there is no circle. What has an edge to itself is not one."""
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(name: str) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done or name not in graph:
+            return []
+        path.append(name)
+        for target in sorted(graph[name] - {name}):
+            if circle := visit(target):
+                return circle
         path.pop()
-        done.add(module)
+        done.add(name)
+        return []
 
-    for module in sorted(graph):
-        visit(module)
+    return next((circle for name in sorted(graph) if (circle := visit(name))), [])
 
 
 def module_name(path: Path) -> str:

@@ -26,7 +26,7 @@ ALLOWED = {
     "stablehlo/parse.py": 1, "stablehlo/per_device.py": 2, "stablehlo/read_custom_calls.py": 1,
     # A constraint or a region says things of a mesh: places, propagation and the partitioner are what reads them.
     "api/shardings.py": 5, "api/shard_map.py": 1, "lowering/regions.py": 2, "spmd/flatten.py": 2,
-    "spmd/partition/control.py": 1, "spmd/partition/partitioner.py": 1, "spmd/propagate.py": 1,
+    "spmd/partition/manual.py": 1, "spmd/partition/partitioner.py": 1, "spmd/propagate.py": 1,
     # Whoever asks to inspect a sharding is told by the stage that knows it.
     "api/partitioning.py": 1, "api/stages.py": 1,
     # What two collectives make together is a table of pairs, and belongs to neither.

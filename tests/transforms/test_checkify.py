@@ -11,7 +11,7 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import checkify, lax
-from meshwright.errors import CheckError
+from meshwright.errors import CheckError, RuleError
 
 X = np.array([1.0, 4.0, 9.0], np.float32)
 
@@ -301,3 +301,29 @@ def test_messages_hold_types_and_fills_are_no_mistakes():
     assert "{V:" in region(mnp.ones(4))[0].get()
     filled = checkify.checkify(lambda x: x.at[mnp.array([0, 9])].get(mode="fill"), checkify.nan_checks)
     assert filled(X)[0].get() is None
+
+
+def _logs(n, x):
+    return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, mnp.log(s[1] - 1)), (0, x))[1]
+
+
+@pytest.mark.parametrize("called", [mw.vmap, lambda f: mw.jit(mw.vmap(f))], ids=["vmap", "jit"])
+def test_loops_whose_entries_end_apart(called, refuses):
+    """An entry that is done computes on: what it makes is neither selected nor wrong. JAX refuses, too."""
+    args = np.int32([0, 2]), np.float32([-5, 50])
+    f = called(_logs)
+    np.testing.assert_allclose(f(*args)[0], -5)
+    for errors in (checkify.nan_checks, checkify.all_checks):
+        with refuses(RuleError, "vmap(checkify(f, errors))", "nan_checks"):
+            checkify.checkify(f, errors)(*args)
+        with pytest.raises(ValueError, match="vmap-of-checkify-of-while"):
+            jax_checkify.checkify(jax.vmap(_by_jax), jax_checkify.all_checks)(*args)
+        assert mw.vmap(checkify.checkify(_logs, errors))(*args)[0].get() is None
+    for errors in (checkify.user_checks, checkify.index_checks):  # for which there is nothing to look for
+        assert checkify.checkify(f, errors)(*args)[0].get() is None
+    alike = mw.vmap(lambda x: _logs(2, x))
+    assert "nan made by log" in checkify.checkify(alike, checkify.nan_checks)(args[1])[0].get()
+
+
+def _by_jax(n, x):
+    return jax.lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, jnp.log(s[1] - 1)), (0, x))[1]

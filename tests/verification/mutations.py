@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from meshwright.core import dtypes
@@ -99,6 +98,11 @@ def _of_collective(eqn: JaxprEqn, op: Collective, mesh: AbstractMesh) -> Found:
     if isinstance(op, AllGather):
         copies = [eqn.invars[0]] * math.prod(op.sizes)
         yield "gathered from oneself", [eqn.replace(op=Concatenate(op.dimension), invars=copies)]
+        sent, n = Var(eqn.invars[0].aval), math.prod(op.sizes)
+        turned = Ppermute(op.axes, op.sizes, tuple((i, (i + 1) % n) for i in range(n)))
+        yield "gathered from the neighbours", [
+            JaxprEqn(turned, list(eqn.invars), [sent], eqn.source), eqn.replace(invars=[sent])
+        ]  # fmt: skip
     if isinstance(op, ReduceScatter):
         yield "not summed", [eqn.replace(op=AllSlice(op.axes, op.sizes, op.dimension))]
     if isinstance(op, AllReduce):
@@ -107,7 +111,14 @@ def _of_collective(eqn: JaxprEqn, op: Collective, mesh: AbstractMesh) -> Found:
                 yield f"{op.name} as {kind.reduction}", [eqn.replace(op=kind(op.axes, op.sizes))]
         if len(op.axes) > 1:
             yield "an axis forgotten", [eqn.replace(op=op.over(op.axes[1:], op.sizes[1:]))]
+        once = Var(eqn.outvars[0].aval)
+        yield f"{op.name} twice", [eqn.replace(outvars=[once]), eqn.replace(invars=[once])]
     if isinstance(op, Ppermute):
+        n = math.prod(op.sizes)
+        further = tuple((a, (b + 1) % n) for a, b in op.perm)
+        yield "sent one device too far", [eqn.replace(op=dataclasses.replace(op, perm=further))]
+        for pairs in (op.perm[1:], op.perm[:-1]):
+            yield "rows of a neighbour missing", [eqn.replace(op=dataclasses.replace(op, perm=pairs))]
         yield "sent the wrong way", [eqn.replace(op=dataclasses.replace(op, perm=tuple((b, a) for a, b in op.perm)))]
     for axis in mesh.axis_names:
         if len(op.axes) == 1 and axis not in op.axes and mesh.axis_size(axis) == op.sizes[0]:
@@ -129,15 +140,21 @@ def _on_the_first_alone(eqn: JaxprEqn, op: Collective) -> Sequence[JaxprEqn]:
     ]
 
 
-def in_bfloat16(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
-    """An equation with one operand and its result rounded to bfloat16; no float64 shows it."""
-    narrow = np.dtype(ml_dtypes.bfloat16)
+def computed_in(eqn: JaxprEqn, dtype: Any) -> Sequence[JaxprEqn]:
+    """An equation with one operand and its result converted to another type; no float64 shows it."""
+    narrow = np.dtype(dtype)
     before, after = (Var(v.aval.update(dtype=narrow)) for v in (eqn.invars[0], eqn.outvars[0]))
     return [
         JaxprEqn(ConvertElementType(narrow), [eqn.invars[0]], [before], eqn.source),
         eqn.replace(invars=[before, *eqn.invars[1:]], outvars=[after]),
-        JaxprEqn(ConvertElementType(np.dtype(np.float32)), [after], list(eqn.outvars), eqn.source),
+        JaxprEqn(ConvertElementType(eqn.outvars[0].aval.dtype), [after], list(eqn.outvars), eqn.source),
     ]
+
+
+def summed_after(eqn: JaxprEqn, following: JaxprEqn) -> Sequence[JaxprEqn]:
+    """A sum and the conversion of its result, in the other order: each term is rounded."""
+    narrow = Var(eqn.invars[0].aval.update(dtype=following.outvars[0].aval.dtype))
+    return [following.replace(invars=list(eqn.invars), outvars=[narrow]), following.replace(op=eqn.op, invars=[narrow])]
 
 
 def _moved_slice(eqn: JaxprEqn, op: Any) -> Found:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import ml_dtypes
 import numpy as np
 import pytest
-from mutations import Mutation, in_bfloat16, mutations
+from mutations import Mutation, computed_in, mutations, summed_after
 
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -24,6 +24,8 @@ from meshwright.runtime.array import default_sharding
 from meshwright.runtime.compiling import compile_jaxpr
 
 MESH = mw.AbstractMesh((2, 2), ("x", "y"))
+#: sizes that divide few of the programs' dimensions
+MESHES = [mw.AbstractMesh(s, ("x", "y")) for s in ((2, 3), (4, 2), (3, 1), (8, 1))]
 F32 = np.float32
 
 
@@ -66,12 +68,12 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-def partitioned(name: str) -> PartitionedProgram:
+def partitioned(name: str, mesh: mw.AbstractMesh = MESH) -> PartitionedProgram:
     function, arguments, specs = PROGRAMS[name]
     args = [a if isinstance(a, np.ndarray) else np.zeros(a, F32) for a in arguments]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MeshwrightWarning)
-        shardings = tuple(NamedSharding(MESH, s) for s in specs)
+        shardings = tuple(NamedSharding(mesh, s) for s in specs)
         return mw.jit(lambda *a: function(*a), in_shardings=shardings).lower(*args).partition()
 
 
@@ -145,6 +147,15 @@ def test_some_mistakes(name):
     assert sum(check(part, m) for m in every[:: max(1, len(every) // 6)]) > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_some_mistakes_on_other_meshes(name, mesh):
+    part = partitioned(name, mesh)
+    every = list(mutations(part.jaxpr.jaxpr, mesh))
+    assert part.verify() and sum(check(part, m) for m in every[:: max(1, len(every) // 6)]) > 0
+
+
 def test_every_device_must_have_what_all_should_have():
     """Mistakes that the first device does not see: the others keep their own terms of a sum."""
     part = partitioned("uneven")
@@ -161,13 +172,74 @@ def test_roundings_that_the_program_does_not_have_are_found(refuses):
     eqns = part.jaxpr.jaxpr.eqns
     place = next(i for i, e in enumerate(eqns) if e.op.name == "psum")
     with refuses(VerificationError, "rounds float32 to bfloat16"):
-        with_mistake(part, Mutation("bfloat16", place, tuple(in_bfloat16(eqns[place])))).verify()
+        with_mistake(part, Mutation("bfloat16", place, tuple(computed_in(eqns[place], ml_dtypes.bfloat16)))).verify()
     program = part.jaxpr.jaxpr
     result = Var(program.outvars[0].aval.update(dtype=np.dtype(ml_dtypes.bfloat16)))
     rounded = JaxprEqn(ConvertElementType(result.aval.dtype), [program.outvars[0]], [result])
     narrow = part.jaxpr.replace(jaxpr=program.replace(eqns=[*eqns, rounded], outvars=[result, *program.outvars[1:]]))
     with refuses(VerificationError, "output 0 is bf16"):
         PartitionedProgram(part.program, dataclasses.replace(part.part, jaxpr=narrow)).verify()
+
+
+def _in_place(part, place, eqns, dropped=0):
+    program = part.jaxpr.jaxpr
+    every = [*program.eqns[:place], *eqns, *program.eqns[place + 1 + dropped :]]
+    changed = part.jaxpr.replace(jaxpr=program.replace(eqns=every))
+    return PartitionedProgram(part.program, dataclasses.replace(part.part, jaxpr=changed))
+
+
+def _mixed(x, w):
+    return mnp.matmul(x, w, preferred_element_type=F32).astype(x.dtype), mnp.sum(x, 0), mnp.mean(x)
+
+
+def test_sums_in_types_that_the_program_has_elsewhere(refuses):
+    """The program rounds to bfloat16, but not its terms, nor what it sums."""
+    narrow = ml_dtypes.bfloat16
+    shardings = (NamedSharding(MESH, P("x", "y")), NamedSharding(MESH, P("y")))
+    part = mw.jit(_mixed, in_shardings=shardings).lower(np.zeros((7, 5), narrow), np.zeros((5, 3), narrow)).partition()
+    eqns = part.jaxpr.jaxpr.eqns
+    assert part.verify()
+    sums = [i for i, e in enumerate(eqns) if e.op.name == "psum"]
+    assert len(sums) >= 3
+    for place in sums:
+        with refuses(VerificationError, "converts bfloat16 to float32"):
+            _in_place(part, place, computed_in(eqns[place], narrow)).verify()
+    early = [i for i in sums if eqns[i + 1].op.name == "convert_element_type"]
+    assert early
+    for place in early:
+        with refuses(VerificationError, "sums after what rounds float32 to bfloat16, not before"):
+            _in_place(part, place, summed_after(eqns[place], eqns[place + 1]), dropped=1).verify()
+    place = next(i for i, e in enumerate(eqns) if e.op.name == "dot_general")
+    product = Var(eqns[place].outvars[0].aval.update(dtype=np.dtype(narrow)))
+    op = dataclasses.replace(eqns[place].op, preferred_element_type=np.dtype(narrow))
+    wide = JaxprEqn(ConvertElementType(np.dtype(F32)), [product], list(eqns[place].outvars))
+    with refuses(VerificationError, "as dot_general of the program"):
+        _in_place(part, place, [eqns[place].replace(op=op, outvars=[product]), wide]).verify()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "float32"])
+def test_integers_summed_in_types_that_do_not_hold_them(dtype, refuses):
+    """What is drawn is small enough to fit."""
+    x = NamedSharding(MESH, P("x"))
+    part = mw.jit(lambda v: mnp.sum(v, 0), in_shardings=(x,)).lower(np.zeros((7, 5), np.int32)).partition()
+    eqns = part.jaxpr.jaxpr.eqns
+    (place,) = (i for i, e in enumerate(eqns) if e.op.name == "psum")
+    with refuses(VerificationError, f"rounds int32 to {dtype}"):
+        _in_place(part, place, computed_in(eqns[place], dtype)).verify()
+
+
+def test_results_in_the_wrong_place(refuses):
+    """Every value inside is right; what is returned, or how it is read, is not."""
+    x = NamedSharding(MESH, P("x", "y"))
+    part = mw.jit(lambda v: (mnp.sin(v), mnp.cos(v)), in_shardings=(x,)).lower(np.zeros((4, 4), F32)).partition()
+    program = part.jaxpr.jaxpr
+    swapped = part.jaxpr.replace(jaxpr=program.replace(outvars=program.outvars[::-1]))
+    with refuses(VerificationError, "devices return the result of cos", "the program the result of sin"):
+        PartitionedProgram(part.program, dataclasses.replace(part.part, jaxpr=swapped)).verify()
+    first, second = part.part.out_layouts
+    turned = dataclasses.replace(first, dims=first.dims[::-1])
+    with refuses(VerificationError, "laid out as [{x}, {y}], and it is read as [{y}, {x}]"):
+        PartitionedProgram(part.program, dataclasses.replace(part.part, out_layouts=[turned, second])).verify()
 
 
 @pytest.mark.slow

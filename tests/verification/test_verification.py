@@ -248,6 +248,18 @@ def test_differences_are_by_element():
     assert compare(np.array([1, 2]), np.array([1, 3]), 1, 5).excess > 0
 
 
+def test_which_part_of_a_complex_number_is_nan():
+    """It depends on the order of products: ``(inf + 1j) * 1j * (0 - 1j)``."""
+    want = np.array([complex(np.nan, np.inf), 1j])
+    for other in (complex(np.nan, np.nan), complex(np.inf, np.nan)):
+        assert compare(np.array([other, 1j]), want).absolute == 0
+    assert compare(np.array([1j, 1j]), want, 1).excess == np.inf
+    assert compare(np.array([complex(np.nan, 1), 2j]), want).excess > 0
+    x = np.full((5, 2), 1 + 1j, np.complex64)
+    x[:, 0] = np.inf, complex(0, -1), complex(np.inf, 1), complex(2, 0), complex(-np.inf, 3)
+    assert program(lambda v: mnp.cumprod(v, 0), x).verify(x, finite=0)
+
+
 def test_what_is_not_finite_proves_nothing(refuses):
     part = program(lambda x: mnp.log(x), zeros(8))
     with refuses(VerificationError, "only 50.0 % of output 0", "log at", "finite=0.5"):

@@ -56,7 +56,7 @@ from meshwright.spmd.explain.repeated import advised_to_share, repeated_entries
 from meshwright.spmd.explain.suggest import Advisor, Progress
 from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.memory.predict import predict
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.passes.pipeline import target_passes
 from meshwright.spmd.steptime.report import Time, time_of
 from meshwright.spmd.work import Work, work_of

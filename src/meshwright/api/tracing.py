@@ -69,7 +69,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return make_jaxpr(fun, return_shape=True)(*args, **kwargs)[1]
 
 
-def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
+def jaxpr_as_fun(closed_jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
     """A function of arrays that evaluates a closed jaxpr and returns a list of results; transformations see its
     equations.
 
@@ -80,9 +80,9 @@ def jaxpr_as_fun(jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:
     """
 
     def fun(*args: Any) -> list[Any]:
-        in_avals = jaxpr.in_avals
+        in_avals = closed_jaxpr.in_avals
         if len(args) != len(in_avals):
             raise ArgumentTypeError(f"jaxpr_as_fun: the jaxpr takes {counted(len(in_avals), 'array')}, got {len(args)}")
-        return eval_jaxpr(jaxpr, jaxpr.consts, *args)
+        return eval_jaxpr(closed_jaxpr, closed_jaxpr.consts, *args)
 
     return fun

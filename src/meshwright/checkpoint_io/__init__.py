@@ -1,4 +1,4 @@
-"""Checkpoints: trees of arrays on disk, written by all processes together, whole or not at all."""
+"""Checkpoints: pytrees of arrays on disk, written atomically by all processes together."""
 
 from meshwright.checkpoint_io.manager import CheckpointManager
 from meshwright.checkpoint_io.reading import restore

@@ -19,7 +19,7 @@ from meshwright.core.words import counted
 
 @dataclass
 class Data:
-    """A file of pieces, of ``size`` bytes: what its header says, and the byte at which its arrays begin."""
+    """A file of pieces: its path, size in bytes, header, and the offset at which its arrays start."""
 
     path: Path
     size: int
@@ -28,10 +28,11 @@ class Data:
 
     @staticmethod
     def at(path: Path, size: int, pieces: int) -> Data:
-        """The file at ``path``, in which the index has this many pieces.
+        """The file at ``path`` of ``size`` bytes, for which the index lists this number of pieces.
 
         Raises:
-          CheckpointDamagedError: it has no header, or another file's, or other pieces. OSError: it cannot be read.
+          CheckpointDamagedError: the header is invalid, or is that of another file or for another number of pieces.
+          OSError: the file cannot be read.
         """
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -48,10 +49,10 @@ class Data:
         return Data(path, size, header, 8 + length)
 
     def _check(self, entry: Entry, piece: Piece) -> list[int]:
-        """The shape of a piece, which is where the index says.
+        """The shape of a piece, after a check that the file has it in the place that the index states.
 
         Raises:
-          CheckpointDamagedError: it is not.
+          CheckpointDamagedError: it does not.
         """
         shape = [b - a for a, b in zip(piece.start, piece.stop)]
         name = block_name(entry.path, piece.start, piece.stop)
@@ -63,20 +64,22 @@ class Data:
         return shape
 
     def mapped(self, entry: Entry, piece: Piece) -> np.ndarray:
-        """A piece, whose pages are read when they are touched.
+        """A piece as a memory-mapped array.
 
         Raises:
-          CheckpointDamagedError: it is not there. OSError: the file cannot be read.
+          CheckpointDamagedError: the file does not have it.
+          OSError: the file cannot be read.
         """
         shape = self._check(entry, piece)
         raw = np.memmap(self.path, np.uint8, "r", piece.offset, (piece.count,))
         return raw.view(as_dtype(entry.dtype)).reshape(shape)
 
     def loaded(self, entry: Entry, piece: Piece) -> np.ndarray:
-        """A piece, read into memory that a device can take over.
+        """A piece, read into memory that a device can use without a copy.
 
         Raises:
-          CheckpointDamagedError: it is not there. OSError: the file cannot be read.
+          CheckpointDamagedError: the file does not have it.
+          OSError: the file cannot be read.
         """
         array = aligned(self._check(entry, piece), as_dtype(entry.dtype))
         view = array.reshape(-1).view(np.uint8).data
@@ -91,10 +94,11 @@ class Data:
         return array
 
     def is_right(self, entry: Entry, piece: Piece) -> bool:
-        """Whether a piece is what was written.
+        """Whether a piece has the checksum in the index.
 
         Raises:
-          CheckpointDamagedError: it is not there. OSError: the file cannot be read.
+          CheckpointDamagedError: the file does not have it.
+          OSError: the file cannot be read.
         """
         self._check(entry, piece)
         crc, left = 0, piece.count

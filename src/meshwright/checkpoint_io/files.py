@@ -1,7 +1,8 @@
-"""Files in the format of ``safetensors``: a header in JSON, then the bytes of arrays, each at a multiple of 8.
+"""Writes files in the format of ``safetensors``: a JSON header, followed by the bytes of the arrays.
 
-Written here, a piece at a time, since the library copies each array on its way; it reads these files. The header says
-the file's name, so that no other can take its place; :mod:`~meshwright.checkpoint_io.data` reads it.
+The library can read these files. They are written here, one array after the other, because the library copies each
+array. The header contains the file's name, so that it cannot be confused with another file. Files are read by
+:mod:`~meshwright.checkpoint_io.data`.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ import numpy as np
 
 from meshwright.core.records import dataclass
 
-#: dtypes that the format has names for; others are written as bytes
+#: the format's names of dtypes; others are written as bytes
 _NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
     "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
 }  # fmt: skip
-#: what a header says of its file
+#: the key in a header for information on the file
 METADATA = "__metadata__"
-#: bytes that are written or read at a time
+#: the number of bytes that are written or read at a time
 BLOCK = 1 << 24
-#: where XLA wants arrays to start
+#: the alignment of arrays in memory that XLA requires
 _ALIGNMENT = 64
 
 
 @dataclass
 class Block:
-    """An array to write, under a name; ``value()`` gives it, so that one at a time is in memory."""
+    """An array to write under a name. ``value()`` returns it, so that only one array at a time is in memory."""
 
     name: str
     shape: tuple[int, ...]
@@ -49,7 +50,7 @@ class Block:
 
 
 def described(shape: Sequence[int], dtype: np.dtype, at: int) -> dict[str, Any]:
-    """What a header says of an array whose bytes are from ``at`` on."""
+    """The header's entry for an array whose bytes start at offset ``at``."""
     nbytes = math.prod(shape) * dtype.itemsize
     name = _NAMES.get(dtype.name)
     name, shape = ("U8", [nbytes]) if name is None else (name, shape)
@@ -57,10 +58,12 @@ def described(shape: Sequence[int], dtype: np.dtype, at: int) -> dict[str, Any]:
 
 
 def write(path: Path, blocks: Sequence[Block], progress: Callable[[int], None]) -> list[tuple[int, int, int]]:
-    """Write blocks to a new file; returns offset, bytes and CRC-32 of each. ``progress`` gets bytes as they go.
+    """Write blocks to a new file; returns the offset, size in bytes and CRC-32 of each.
+
+    ``progress`` is called with the number of bytes written since the last call.
 
     Raises:
-      OSError: the disk is full, or the like.
+      OSError: the file cannot be written.
     """
     header: dict[str, Any] = {METADATA: {"file": path.name}}
     places, at = [], 0
@@ -69,13 +72,13 @@ def write(path: Path, blocks: Sequence[Block], progress: Callable[[int], None]) 
         places.append(at)
         at += block.nbytes
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 64 + 56)  # so that the first array stands at a multiple of 64
+    text += b" " * (-len(text) % 64 + 56)  # so that the first array starts at a multiple of 64
     with path.open("xb", buffering=0) as file, ThreadPoolExecutor(1) as other:
         _write_all(file, memoryview(len(text).to_bytes(8, "little") + text))
         sums = []
         for block in blocks:
             raw = np.ascontiguousarray(block.value()).reshape(-1).view(np.uint8).data
-            sums.append(other.submit(zlib.crc32, raw))  # beside the writing: both let Python's lock go
+            sums.append(other.submit(zlib.crc32, raw))  # in parallel with writing, as both release the GIL
             for start in range(0, len(raw), BLOCK):
                 _write_all(file, raw[start : start + BLOCK])
                 progress(min(BLOCK, len(raw) - start))
@@ -85,7 +88,7 @@ def write(path: Path, blocks: Sequence[Block], progress: Callable[[int], None]) 
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a new file, which is on disk when this returns."""
+    """Write a new file and flush it to disk."""
     with path.open("x") as file:
         file.write(text)
         file.flush()
@@ -98,7 +101,7 @@ def _write_all(file: io.FileIO, raw: memoryview) -> None:
 
 
 def aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """An array of any content, in memory that a device can take over."""
+    """An uninitialized array, in memory aligned so that a device can use it without a copy."""
     count = math.prod(shape) * dtype.itemsize
     room = np.empty(count + _ALIGNMENT, np.uint8)
     return room[-room.ctypes.data % _ALIGNMENT :][:count].view(dtype).reshape(tuple(shape))

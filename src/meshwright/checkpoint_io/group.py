@@ -1,4 +1,4 @@
-"""The processes that write one checkpoint together; one alone is such a group too."""
+"""Messages between the processes that write a checkpoint together. A single process is a group too."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from meshwright.errors import CheckpointError, DistributedError, MeshwrightError
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.runtime.processes import heartbeats
 
-#: seconds that processes wait for each other's parts
+#: how many seconds processes wait for each other
 PATIENCE = 3600.0
 _saves = itertools.count()
 
 
 class Group:
-    """Messages between the processes for one checkpoint; made in the same order in all of them."""
+    """The group of processes for one checkpoint. All processes create their groups in the same order."""
 
     def __init__(self) -> None:
         self.rank, self.count = WORLD.rank, WORLD.count
@@ -33,11 +33,13 @@ class Group:
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """Tell the others of an exception within, for which they would wait.
+        """Tell the other processes about an exception in the ``with`` block, as they would wait for this one.
+
+        ``what`` is the beginning of the message.
 
         Raises:
-          CheckpointError: in place of an error of the disk; what another process has told before, which removes what
-            was written, and so may be behind it.
+          CheckpointError: instead of an ``OSError``. If another process has reported a failure, it is that one, which
+            may be the cause, since the files are removed after a failure.
         """
         try:
             yield
@@ -52,7 +54,7 @@ class Group:
             raise
 
     def _told_failure(self) -> str:
-        """What another process has told of a failure, if one has."""
+        """The failure that another process has reported; empty if there is none."""
         if self.table is None:
             return ""
         if not self.leads:
@@ -61,7 +63,7 @@ class Group:
         return next((f for m in told if m is not None and (f := json.loads(m).get("failed"))), "")
 
     def _tell_failure(self, text: str) -> None:
-        """Where the others listen for this process, as far as it has not told them more."""
+        """Report a failure under all keys for which the other processes may still wait."""
         if not self.leads:
             self.tell("written", json.dumps({"failed": text}))
             return
@@ -70,10 +72,10 @@ class Group:
         self.tell("finished", text)
 
     def token(self, name: str, format: str) -> str:
-        """A word that all have, and nobody else. ``name`` is what the checkpoint is to be called.
+        """A unique token for the checkpoint in the folder ``name``, created by the first process.
 
         Raises:
-          CheckpointError: the first process saves nothing, or another checkpoint.
+          CheckpointError: the first process failed, or saves a checkpoint of another name or format.
         """
         if self.leads:
             mine = {"token": uuid.uuid4().hex[:12], "name": name, "format": format}
@@ -100,10 +102,10 @@ class Group:
             self.table.put(f"{self.key}/{what}/{self.rank}", text.encode())
 
     def hear(self, what: str, rank: int, alone: str = "") -> str:
-        """What process ``rank`` tells.
+        """Wait for the message ``what`` of process ``rank``; ``alone`` without other processes.
 
         Raises:
-          CheckpointError: it has failed, or tells nothing.
+          CheckpointError: the process is gone, or has sent nothing for :data:`PATIENCE` seconds.
         """
         if self.table is None:
             return alone

@@ -1,7 +1,7 @@
-"""What a checkpoint says of itself: an index in JSON, which lists every array and where its pieces are.
+"""The index of a checkpoint, in JSON: a list of all arrays with the places of their pieces.
 
-A checkpoint is a folder. It is written under another name beside its own, and takes its name when all of it is on disk:
-a folder with the right name is whole.
+A checkpoint is a folder. It is written under a temporary name next to its own, and renamed once everything is on disk.
+So a folder with the final name is complete.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from meshwright.errors import CheckpointDamagedError
 NAME = "checkpoint.json"
 FORMATS = "safetensors", "tensorstore"
 VERSION = 1
-#: how one goes to a leaf: keys as text, with a number for the kind of container
+#: the path to a leaf: keys as text, each with a number for the kind of container
 Keys = tuple[tuple[str, int], ...]
-#: beside the name of a checkpoint that is being written, or was replaced
+#: suffixes of the folders of checkpoints that are being written, or were replaced
 WRITING, REPLACED = ".writing-", ".replaced"
 
 
@@ -42,7 +42,7 @@ class Piece:
 
 @dataclass
 class Entry:
-    """An array: the path of its leaf, its type (``key``: the generator whose random keys the words are), its pieces."""
+    """An array: the path of its leaf, its type and its pieces. For random keys, ``key`` is their generator's name."""
 
     path: str
     shape: list[int]
@@ -53,8 +53,10 @@ class Entry:
 
 @dataclass
 class Leaf:
-    """An array to write: the shape of its tiles, the pieces that this process has (start, stop, what gives the value),
-    and its keys in the tree, for who names it by them."""
+    """An array to write: the shape of its tiles, and this process's pieces as (start, stop, function for the value).
+
+    ``keys`` are its path in the tree, by which zarr names it.
+    """
 
     entry: Entry
     dtype: np.dtype
@@ -65,7 +67,7 @@ class Leaf:
 
 @dataclass
 class Index:
-    """All arrays, in the order of the tree's leaves; ``tree`` is its structure, if it is of dicts, lists and tuples."""
+    """All arrays, in the order of the tree's leaves. ``tree`` is the structure of trees of dicts, lists and tuples."""
 
     entries: list[Entry]
     tree: Any = None
@@ -75,24 +77,24 @@ class Index:
     version: int = VERSION
 
     def text(self) -> str:
-        """As JSON, with a checksum of all else."""
+        """The index as JSON, with a checksum of the rest."""
         raw = asdict(self)
         return json.dumps({**raw, "crc32": checksum(raw)})
 
 
 def checksum(raw: dict[str, Any]) -> int:
-    """Of an index without its own checksum."""
+    """The checksum of an index, which must not contain its checksum."""
     return zlib.crc32(json.dumps(raw, sort_keys=True).encode())
 
 
 def block_name(path: str, start: Sequence[int], stop: Sequence[int]) -> str:
-    """The name in a file of a piece of the leaf ``path``."""
+    """The name in a file for a piece of the leaf ``path``."""
     return f"{path}[{','.join(f'{a}:{b}' for a, b in zip(start, stop))}]"
 
 
 # --- trees --------------------------------------------------------------------------------------------------
 def structure(tree: Any) -> Any:
-    """A tree of dicts, lists, tuples and leaves as JSON; None for others, which are known by their paths alone."""
+    """The structure of a tree of dicts, lists and tuples, as JSON; None for other trees, which have only paths."""
     numbers = iter(range(len(pytree.leaves(tree))))
 
     def encoded(x: Any) -> Any:
@@ -113,10 +115,11 @@ def structure(tree: Any) -> Any:
 
 
 def rebuilt(code: Any, leaves: Sequence[Any]) -> Any:
-    """The opposite of :func:`structure`.
+    """The inverse of :func:`structure`, with these leaves.
 
     Raises:
-      CheckpointDamagedError: what says no tree. IndexError: a leaf that is not there.
+      CheckpointDamagedError: ``code`` is not that of a tree.
+      IndexError: there are too few leaves.
     """
     match [*code.items()] if type(code) is dict else code:
         case [("none", True)]:

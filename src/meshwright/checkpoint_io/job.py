@@ -1,4 +1,4 @@
-"""The writing of one checkpoint: each process its own pieces, and the first one, when all have, gives it its name."""
+"""Writing one checkpoint: each process writes its pieces, and the first one renames the folder once all are done."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class Job:
-    """What this process does for a checkpoint. ``overwrite``: it may take the place of another."""
+    """This process's part in writing a checkpoint. With ``overwrite``, the checkpoint may replace another."""
 
     folder: Path
     sources: Sequence[Leaf]
@@ -32,23 +32,23 @@ class Job:
     group: Group
     progress: Progress | None
     overwrite: bool = False
-    #: of the tree, for zarr
+    #: the nodes of the tree, for zarr
     nodes: Sequence[tuple[Keys, str]] = ()
     written: int = 0
-    #: what is removed if the checkpoint fails
+    #: the folder to remove if the checkpoint fails
     place: Path | None = None
 
     def run(self) -> None:
-        """Write this process's pieces, and when all have, give the folder its name.
+        """Write this process's pieces. The first process renames the folder once all processes are done.
 
         Raises:
-          CheckpointError: something could not be written, here or in another process.
+          CheckpointError: something could not be written, in this or another process.
         """
         try:
             with self.group.told(f"save: {self.folder} could not be written"):
                 self._run(f"{self.folder.name}{WRITING}{self.group.token(self.folder.name, self.index.format)}")
         except BaseException:
-            if self.place is not None:  # the others have heard it
+            if self.place is not None:  # the other processes know of the failure
                 shutil.rmtree(self.place, ignore_errors=True)
             raise
 
@@ -62,16 +62,17 @@ class Job:
             return
         written = {"entries": [asdict(e) for e in entries], "files": _sizes(place, name)}
         self.group.tell("written", json.dumps(written))
-        self.place = None  # the first process may make a checkpoint of it, until it says something else
+        self.place = None  # unless the first process reports a failure, the folder becomes the checkpoint
         if failure := self.group.hear("finished", 0):
             self.place = place
             raise CheckpointError(failure)
 
     def _finish(self, place: Path, mine: list[Entry]) -> None:
-        """Put together what the processes wrote.
+        """Combine the entries of all processes, check them, and rename the folder.
 
         Raises:
-          CheckpointError: of one of them. OSError: from the disk.
+          CheckpointError: a process failed, or wrote other arrays or to another folder.
+          OSError: the index cannot be written.
         """
         for rank in range(1, self.group.count):
             theirs = json.loads(self.group.hear("written", rank))
@@ -88,10 +89,10 @@ class Job:
         _commit(place, self.folder, self.index, self.overwrite)
 
     def _write(self, place: Path) -> tuple[list[Entry], str]:
-        """Write; returns the entries, and the name of the file or folder that has their pieces."""
+        """Write this process's pieces; returns the entries, and the name of the file or folder with their pieces."""
         if self.index.format == "tensorstore":
             return zarr.write(place, self.group.rank, self.sources, self._count), zarr.folder_of(self.group.rank)
-        token = place.name.rpartition(WRITING)[2]  # a file of another checkpoint has another name
+        token = place.name.rpartition(WRITING)[2]  # makes file names unique to the checkpoint
         name = f"data-{self.group.rank:05d}-{token}.safetensors"
         blocks, owners = [], []
         for source in self.sources:
@@ -112,16 +113,16 @@ class Job:
 
 
 def _sizes(place: Path, name: str) -> dict[str, int]:
-    """The bytes of each file that is ``name``, or in the folder of that name."""
+    """The size of the file ``name``, or of each file in the folder of that name."""
     found = [place / name, *(place / name).rglob("*")]
     return {str(path.relative_to(place)): path.stat().st_size for path in found if path.is_file()}
 
 
 def _check_there(place: Path, rank: int, sizes: Mapping[str, int]) -> None:
-    """Raise unless what another process wrote is here.
+    """Check that the files written by another process are in the same folder.
 
     Raises:
-      CheckpointError: it wrote to another folder, or to one of that name on another machine.
+      CheckpointError: it wrote to another folder, or to one of the same name on another machine.
     """
     for name, size in sizes.items():
         path = place / name
@@ -133,10 +134,10 @@ def _check_there(place: Path, rank: int, sizes: Mapping[str, int]) -> None:
 
 
 def _check_same(mine: Sequence[Entry], theirs: Sequence[Mapping[str, Any]], rank: int) -> None:
-    """Raise unless another process has the same arrays.
+    """Check that another process saves the same arrays.
 
     Raises:
-      CheckpointError: naming the first that differs.
+      CheckpointError: it does not; names the first difference.
     """
     for entry, other in zip_longest(mine, theirs):
         here = None if entry is None else [entry.path, entry.key or entry.dtype, entry.shape]
@@ -149,7 +150,11 @@ def _check_same(mine: Sequence[Entry], theirs: Sequence[Mapping[str, Any]], rank
 
 
 def _check_whole(entries: Sequence[Entry]) -> None:
-    """Raise unless pieces make up their arrays: otherwise processes wrote other trees."""
+    """Check that the pieces make up whole arrays.
+
+    Raises:
+      CheckpointError: they do not, because the processes save different trees.
+    """
     for entry in entries:
         have = sum(math.prod(b - a for a, b in zip(p.start, p.stop)) for p in entry.pieces)
         if have != math.prod(entry.shape):
@@ -160,22 +165,22 @@ def _check_whole(entries: Sequence[Entry]) -> None:
 
 
 def _commit(place: Path, folder: Path, index: Index, overwrite: bool) -> None:
-    """Give a folder whose files are on disk its name, with its index."""
+    """Write the index into a folder whose files are on disk, and rename it to its final name."""
     files.write_text(place / NAME, index.text())
     _sync(place)
     if folder.exists() and overwrite:
         old = folder.with_name(folder.name + REPLACED)
         _remove(old)
-        folder.rename(old)  # restore looks there if nothing has taken its place
+        folder.rename(old)  # restore finds it there until it is replaced
         place.rename(folder)
         _remove(old)
     else:
-        place.rename(folder)  # which the system refuses if something has come there meanwhile
+        place.rename(folder)  # the system refuses this if something has been created there meanwhile
     _sync(folder.parent)
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, or the link to one."""
+    """Remove a folder, or a symbolic link to one."""
     if folder.is_symlink():
         folder.unlink()
     else:

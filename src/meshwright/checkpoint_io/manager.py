@@ -1,4 +1,4 @@
-"""Checkpoints of a run, step by step: which there are, which are kept, which is the last good one."""
+"""The checkpoints of a training run: one per step, with removal of old ones and restoring of the latest intact one."""
 
 from __future__ import annotations
 
@@ -21,22 +21,27 @@ from meshwright.errors import ArgumentError, CheckpointDamagedError, CheckpointE
 from meshwright.runtime.pjrt.world import WORLD
 
 _STEP = re.compile(r"step_(\d+)")
-#: the names of what is in a checkpoint
+#: the names of files and folders in a checkpoint
 _PARTS = re.compile(rf"{NAME}|data-\d+(-\w+)?\.safetensors|_METADATA|d|manifest\.ocdbt.*|ocdbt\.process_.*")
 
 
 class CheckpointManager:
-    """The checkpoints in a folder, one a step: ``step_00000100``.
+    """The checkpoints in a folder, one per step: ``step_00000100``.
 
     Args:
-      directory: the folder; made if it is not there.
-      keep: how many of the latest to keep; None: all.
-      keep_best: how many more to keep of those with the best ``metric``; ``mode`` says whether that is the smallest
-        (``"min"``) or the largest (``"max"``).
-      every: ``should_save(step)`` is true of multiples of it.
-      format: as of :func:`save`.
+      directory: the folder, which is created if necessary.
+      keep: the number of latest checkpoints to keep; None for all.
+      keep_best: the number of further checkpoints to keep, those with the best value of ``metric``. The best is the
+        smallest (``mode="min"``) or the largest (``mode="max"``).
+      metric, mode: see ``keep_best``.
+      every: ``should_save(step)`` is true for multiples of it.
+      format: the format as in :func:`save`.
 
-    A folder of steps belongs to one run at a time. As a context manager, it waits at its end for what is being written.
+    Only one run at a time may use a folder. As a context manager, it waits at the end for the last checkpoint.
+
+    Raises:
+      ArgumentError: a number or ``mode`` is invalid.
+      CheckpointError: the folder cannot be created.
 
     Example:
       >>> import tempfile
@@ -72,29 +77,29 @@ class CheckpointManager:
     def __exit__(self, *exception: object) -> None:
         self.wait()
 
-    # --- what there is --------------------------------------------------------------------------------------
+    # --- existing checkpoints -------------------------------------------------------------------------------
     def folder(self, step: int) -> Path:
-        """Where the checkpoint of a step is."""
+        """The folder of the checkpoint of a step."""
         return self.directory / f"step_{step:08d}"
 
     def steps(self) -> list[int]:
-        """The steps whose checkpoints are whole, in order."""
+        """The steps with complete checkpoints, in order."""
         matches = (_STEP.fullmatch(p.name) for p in self.directory.glob("step_*") if (p / NAME).is_file())
         steps = (int(m[1]) for m in matches if m)
-        return sorted({step for step in steps if (self.folder(step) / NAME).is_file()})  # step_5 is none of ours
+        return sorted({step for step in steps if (self.folder(step) / NAME).is_file()})  # ignores names like step_5
 
     def latest_step(self) -> int | None:
         return max(self.steps(), default=None)
 
     def best_steps(self) -> list[int]:
-        """The steps that have the metric, best first; one whose metric is NaN is not among them."""
+        """The steps that have the metric, best first, without those whose metric is NaN."""
         known = [(self._metric(step), step) for step in self.steps()]
         sign = 1 if self.mode == "min" else -1
         ordered = sorted((sign * value, step) for value, step in known if value is not None and value == value)
         return [step for _, step in ordered]
 
     def _metric(self, step: int) -> float | None:
-        """The metric of a step; None if it has none, or is damaged: training goes on."""
+        """The metric of a step; None if it has none, or, with a warning, if the checkpoint is damaged."""
         try:
             return read_index(self.folder(step)).metrics.get(self.metric)
         except CheckpointDamagedError as error:
@@ -109,11 +114,16 @@ class CheckpointManager:
     def save(
         self, step: int, tree: Any, metrics: dict[str, float] | None = None, *, progress: Progress | None = None
     ) -> Saving:
-        """Write the checkpoint of a step, while the program goes on; first, the one before is waited for.
+        """Save the checkpoint of a step asynchronously, after waiting for the previous one.
+
+        Args:
+          step: an integer of at least 0.
+          tree, metrics, progress: as in :func:`save`.
 
         Raises:
-          CheckpointError: this step has one, or the one before could not be written.
-          ArgumentError: a step below 0. ArgumentTypeError: one that is no integer, or a metric that is no number.
+          CheckpointError: this step already has a checkpoint, or the previous one could not be written.
+          ArgumentError: the step is negative.
+          ArgumentTypeError: the step is not an integer, or a metric not a number.
         """
         step = static_index(step, "CheckpointManager.save", "the step")
         if step < 0:
@@ -134,7 +144,7 @@ class CheckpointManager:
         return self._saving
 
     def wait(self) -> None:
-        """Wait for the checkpoint that is being written, and remove those that are not kept.
+        """Wait for the checkpoint that is being written, then remove those that are not kept.
 
         Raises:
           CheckpointError: it could not be written.
@@ -149,15 +159,15 @@ class CheckpointManager:
             return
         steps = self.steps()
         best = self.best_steps()[: self.keep_best] if self.keep_best else ()
-        kept = {*steps[-self.keep :], *best, self._last}  # the last one, even where later steps are
+        kept = {*steps[-self.keep :], *best, self._last}  # the last saved one, even if there are later steps
         for step in steps:
             if step not in kept:
                 with user_file("CheckpointManager: directory", self.folder(step), CheckpointError):
-                    (self.folder(step) / NAME).unlink()  # no checkpoint from here on, whatever happens
+                    (self.folder(step) / NAME).unlink()  # without its index, the folder is no longer a checkpoint
                 shutil.rmtree(self.folder(step), ignore_errors=True)
 
     def _clean(self) -> None:
-        """Remove what ended runs have left unfinished; what was taken away and not yet replaced is put back."""
+        """Remove unfinished checkpoints of earlier runs, and restore those that were renamed but not yet replaced."""
         for path in list(self.directory.iterdir()):
             new = self.directory / path.name.removesuffix(REPLACED)
             if new != path and not new.exists() and (path / NAME).is_file():
@@ -167,10 +177,14 @@ class CheckpointManager:
 
     # --- restoring ------------------------------------------------------------------------------------------
     def restore(self, step: int | None = None, like: Any = None, *, verify: bool = True) -> Any:
-        """The tree of a step; of the latest good one for None, with a warning if later ones are damaged.
+        """Restore the tree of a step, by default the latest that is intact; warns if later ones are damaged.
+
+        Args:
+          step: the step, or None.
+          like, verify: as in :func:`restore`.
 
         Raises:
-          CheckpointError: there is none, it is damaged, or of another tree than ``like``.
+          CheckpointError: there is no checkpoint, it is damaged, or its tree differs from ``like``.
         """
         self.wait()
         if step is not None:
@@ -187,10 +201,10 @@ class CheckpointManager:
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Whether it has the name of a step, and is no checkpoint."""
+    """Whether a folder has the name of a step, but no index."""
     return _STEP.fullmatch(path.name) is not None and not (path / NAME).is_file()
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether it is a folder with nothing but what checkpoints have: other programs name theirs by steps too."""
+    """Whether it is a folder that only contains files of checkpoints; other programs use such names too."""
     return path.is_dir() and not path.is_symlink() and all(_PARTS.fullmatch(p.name) for p in path.iterdir())

@@ -1,4 +1,4 @@
-"""A checkpoint that is being read: its index, and its files, which must stay as they are until it is read."""
+"""A checkpoint opened for reading: its index, and its files, which must not change while they are read."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from meshwright.errors import CheckpointDamagedError, CheckpointError
 
 
 class Opened:
-    """As a context manager, it looks at its end whether what was read is still there.
+    """An opened checkpoint. As a context manager, it checks at the end that the files have not changed.
 
     Raises:
-      CheckpointError: there is no checkpoint, or it was changed while it was read. CheckpointDamagedError: its index or
-        its files are not those that were written.
+      CheckpointError: there is no checkpoint, or it was changed while it was read.
+      CheckpointDamagedError: its index or a file is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._states: dict[Path, tuple[int, ...]] = {}
         self._data: dict[str, Data] = {}
-        with suppress(OSError):  # which reading says better
+        with suppress(OSError):  # reading the index gives a better error
             self._states[folder / NAME] = file_state(folder / NAME)
         self.index = read_index(folder)
         self._counts = Counter(piece.file for entry in self.index.entries for piece in entry.pieces)
@@ -44,14 +44,14 @@ class Opened:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or issubclass(kind, CheckpointDamagedError):  # then of what is half another one
+        if kind is None or issubclass(kind, CheckpointDamagedError):  # a change may be the cause of damage
             self._check_unchanged()
 
     def _check_unchanged(self) -> None:
-        """Raise if a file was written to, or the checkpoint replaced.
+        """Check that no file was written to and the checkpoint was not replaced.
 
         Raises:
-          CheckpointError: as said.
+          CheckpointError: it was.
         """
         for path, state in self._states.items():
             try:
@@ -66,7 +66,7 @@ class Opened:
         """The file of a piece.
 
         Raises:
-          CheckpointDamagedError: it is missing, no file, or another one.
+          CheckpointDamagedError: it is missing, not a regular file, or another file.
         """
         data = self._data.get(piece.file)
         if data is None:
@@ -76,7 +76,7 @@ class Opened:
         return data
 
     def is_right(self, entry: Entry) -> bool:
-        """Whether all pieces of an array are what was written."""
+        """Whether all pieces of an array have their checksums."""
         try:
             if self.index.format == "tensorstore":
                 return all(zarr.check(self.folder, entry, piece) for piece in entry.pieces)
@@ -85,15 +85,15 @@ class Opened:
             return False
 
     def region(self, entry: Entry, where: Sequence[slice] = ()) -> np.ndarray:
-        """A part of an array; all of it for no slices. One that lies within a piece may be a view of the file.
+        """A part of an array; all of it without slices. A part of a single piece may be a view of the file.
 
         Raises:
-          CheckpointDamagedError: it is not there.
+          CheckpointDamagedError: it cannot be read.
         """
         full = (
             [slice(*s.indices(n)) for s, n in zip(where, entry.shape)] if where else [slice(0, n) for n in entry.shape]
         )
-        if any(s.start >= s.stop for s in full):  # also the part of a device that has only padding
+        if any(s.start >= s.stop for s in full):  # for example the part of a device that only has padding
             return np.zeros([max(s.stop - s.start, 0) for s in full], as_dtype(entry.dtype))
         try:
             if self.index.format == "tensorstore":
@@ -101,11 +101,11 @@ class Opened:
             return self._joined(entry, full)
         except CheckpointError:
             raise
-        except (OSError, ValueError) as error:  # np.memmap's, of what was cut off just now
+        except (OSError, ValueError) as error:  # ValueError: of np.memmap, if the file has just been truncated
             raise damaged(self.folder, f"{entry.path!r} cannot be read: {error}") from None
 
     def _joined(self, entry: Entry, full: Sequence[slice]) -> np.ndarray:
-        """A part of an array that is in some of its pieces."""
+        """A part of an array, assembled from pieces."""
         out = None
         for piece in entry.pieces:
             spans = [(max(s.start, a), min(s.stop, b)) for s, a, b in zip(full, piece.start, piece.stop)]
@@ -124,5 +124,5 @@ class Opened:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """All that is in a folder and its folders, but for those."""
+    """All files in a folder and its subfolders."""
     return [Path(top) / name for top, _, names in os.walk(folder) for name in names]

@@ -1,7 +1,8 @@
-"""The index of a checkpoint as it is read: believed where each field is one that saving writes.
+"""Reads and checks the index of a checkpoint.
 
-What arrays are made of is checked here (each element in one piece, each leaf of the tree in one array, all within what
-NumPy can have); whether the files have it, where they are read.
+Every field must have a value that saving could have written. Each element must be in exactly one piece, each leaf of
+the tree must be one array, and shapes and dtypes must be valid in NumPy. Whether the files agree is checked when they
+are read.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _T = TypeVar("_T")
 
 
 def damaged(path: Path, why: object) -> CheckpointDamagedError:
-    """The error for a file that is not as it was written."""
+    """The error for a damaged file; ``why`` is the reason."""
     return CheckpointDamagedError(f"{path} is damaged ({why}); use an earlier checkpoint")
 
 
 def whole_state(path: Path) -> tuple[int, ...]:
-    """What changes when a file of a checkpoint is written to.
+    """A value that changes when a file of a checkpoint is written to (see :func:`file_state`).
 
     Raises:
-      CheckpointDamagedError: there is no file.
+      CheckpointDamagedError: the file is missing, or is not a regular file.
     """
     try:
         state = file_state(path)
@@ -51,10 +52,11 @@ def whole_state(path: Path) -> tuple[int, ...]:
 
 
 def read_index(folder: Path) -> Index:
-    """The index of a checkpoint.
+    """Read the index of a checkpoint.
 
     Raises:
-      CheckpointError: there is none, or not one that this version can read. CheckpointDamagedError: it is damaged.
+      CheckpointError: there is no checkpoint, or this version cannot read its format.
+      CheckpointDamagedError: the index is damaged.
     """
     file = folder / NAME
     if not os.path.lexists(file):
@@ -78,7 +80,7 @@ def read_index(folder: Path) -> Index:
 
 
 def _neighbours(folder: Path) -> str:
-    """What else is there, for an error."""
+    """For an error: the other checkpoints in the same folder."""
     if not folder.parent.is_dir():
         return f": the folder {folder.parent} does not exist"
     names = sorted(p.name for p in folder.parent.iterdir() if (p / NAME).is_file())
@@ -90,7 +92,7 @@ def _are(kind: type, values: Any) -> bool:
     return type(values) is list and all(type(x) is kind for x in values)
 
 
-#: by the annotation of a field: what it says in words, and whether a value is that; bools are no numbers
+#: by the annotation of a field: a description, and a predicate for values; bools are not numbers
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "int": ("an integer", lambda x: type(x) is int),
     "int | None": ("an integer or null", lambda x: x is None or type(x) is int),
@@ -108,15 +110,15 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 @cache
 def _known(cls: Any) -> dict[str, tuple[str, Callable[[Any], bool], bool]]:
-    """Of each field of a record: what it may be, and whether it must be there."""
+    """For each field of a record: a description, a predicate for values, and whether it is required."""
     return {f.name: (*_KINDS[str(f.type)], f.default is MISSING and f.default_factory is MISSING) for f in fields(cls)}
 
 
 def _made(cls: type[_T], raw: Any) -> _T:
-    """A record of fields that were read.
+    """Make a record of class ``cls`` from the fields ``raw``.
 
     Raises:
-      CheckpointDamagedError: one is missing, unknown, or of another type.
+      CheckpointDamagedError: a field is missing, unknown, or of another type.
     """
     kind, known = cls.__name__.lower(), _known(cls)  # type: ignore[arg-type]
     for name, (words, is_right, needed) in known.items():
@@ -131,10 +133,10 @@ def _made(cls: type[_T], raw: Any) -> _T:
 
 
 def _listed(raw: Any, name: str, make: Callable[[Any], Any]) -> dict[str, Any]:
-    """``raw`` with what ``make`` makes of each element of one of its fields.
+    """``raw`` with ``make`` applied to each element of its field ``name``.
 
     Raises:
-      CheckpointDamagedError: it is not of fields, or the field is no list.
+      CheckpointDamagedError: ``raw`` is not a dict, or the field is not a list of dicts.
     """
     if type(raw) is not dict or type(raw.get(name)) is not list or not all(type(x) is dict for x in raw[name]):
         raise CheckpointDamagedError(f"expected fields with a list {name!r} of fields, got {reprlib.repr(raw)}")
@@ -142,10 +144,11 @@ def _listed(raw: Any, name: str, make: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def _index(raw: dict[str, Any]) -> Index:
-    """An index, all of which has been checked.
+    """Make and check the index.
 
     Raises:
-      CheckpointDamagedError: something is wrong. DTypeError, ArgumentError: a type or a name that nothing has.
+      CheckpointDamagedError: it is inconsistent.
+      DTypeError, ArgumentError: a dtype or a file name is invalid.
     """
     index = _made(Index, _listed(raw, "entries", _entry))
     if index.format not in FORMATS:
@@ -169,7 +172,7 @@ def _index(raw: dict[str, Any]) -> Index:
 
 
 def _check_tree(index: Index) -> None:
-    """Raise unless the leaves of the tree are the arrays, in their order.
+    """Check that the leaves of the tree are the arrays, in order.
 
     Raises:
       CheckpointDamagedError: they are not.
@@ -185,10 +188,11 @@ def _check_tree(index: Index) -> None:
 
 # --- arrays -------------------------------------------------------------------------------------------------
 def _entry(raw: Any) -> Entry:
-    """An array that its pieces make up.
+    """Make the entry of an array, and check that its pieces make up the whole array.
 
     Raises:
-      CheckpointDamagedError: they do not. DTypeError, ArgumentError: a type or a name that nothing has.
+      CheckpointDamagedError: they do not, or the type is inconsistent.
+      DTypeError: the dtype is unknown.
     """
     entry = _made(Entry, _listed(raw, "pieces", lambda p: _made(Piece, p)))
     dtype = as_dtype(entry.dtype)
@@ -214,19 +218,19 @@ def _entry(raw: Any) -> Entry:
 
 @lru_cache(1024)
 def is_name(file: str) -> bool:
-    """Whether this is the name of a file beside the index.
+    """Whether this is the name of a file in the same folder.
 
     Raises:
-      ArgumentError: it is none of any file.
+      ArgumentError: it cannot be a path.
     """
     return file not in ("", ".", "..") and as_path("a piece's file", file).name == file
 
 
 def _size(entry: Entry, itemsize: int, piece: Piece) -> int:
-    """How many elements a piece has.
+    """The number of elements of a piece.
 
     Raises:
-      CheckpointDamagedError: not those of a part of the array.
+      CheckpointDamagedError: the piece is not a part of the array, or its size in bytes is wrong.
     """
     if not len(piece.start) == len(piece.stop) == len(entry.shape):
         raise CheckpointDamagedError(f"a piece of {entry.path!r} has not {counted(len(entry.shape), 'dimension')}")
@@ -241,12 +245,13 @@ def _size(entry: Entry, itemsize: int, piece: Piece) -> int:
 
 
 def _check_grid(entry: Entry, pieces: Sequence[Piece]) -> None:
-    """Raise for pieces that lie over each other: as many elements as the array has are then not all of it.
+    """Check that pieces do not overlap. Otherwise they would not cover the array, given their total size.
 
-    Pieces are tiles: along each dimension the rows of two are the same, or apart. So those of other starts are apart.
+    Pieces are tiles: along each dimension, the rows of two pieces are either the same or disjoint. So pieces with
+    different starts are disjoint.
 
     Raises:
-      CheckpointDamagedError: as said.
+      CheckpointDamagedError: pieces overlap.
     """
     for d in range(len(entry.shape)):
         rows = sorted({(p.start[d], p.stop[d]) for p in pieces})

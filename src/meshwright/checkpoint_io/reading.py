@@ -1,4 +1,4 @@
-"""Reading a checkpoint: onto any sharding, as any dtype, in any number of processes."""
+"""Reading checkpoints onto any sharding, with any dtype, in any number of processes."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ from meshwright.runtime.array import Array, from_numpy
 from meshwright.sharding import AbstractMesh, Sharding
 
 _NUMBERS = (bool, int, float, complex)
-#: what is restored as it is, not as an array
+#: types in ``like`` whose leaves are restored as values of NumPy or Python
 _HOST = (*_NUMBERS, np.ndarray, np.generic)
 
 
 def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool = False) -> Any:
-    """The tree of arrays that was saved as ``directory``.
+    """Read the pytree of arrays that was saved as ``directory``.
 
     Args:
-      like: a tree of arrays, of ``ShapeDtypeStruct`` or of numbers: leaves get their shardings and dtypes, whatever
-        they were saved with, and each process reads what its devices hold; complex numbers do not become real, nor
-        floating-point numbers integers, nor integers others. NumPy's values and Python's numbers stay such. Without
-        it, dicts, lists and tuples are made again, with arrays on the default device (other trees become a dict by
-        path).
-      verify: read all of it first, and compare checksums.
+      directory: the folder of the checkpoint.
+      like: a pytree of arrays, ``ShapeDtypeStruct`` or numbers. Leaves get its shardings and dtypes, whatever they were
+        saved with, and each process reads only what its devices hold. Complex numbers are not converted to real ones,
+        nor floats to integers, and integers must fit. Leaves that are NumPy's or Python's values in ``like`` are
+        restored as such. Without ``like``, arrays are on the default device, in the saved dicts, lists and tuples;
+        other trees become a dict by path.
+      verify: first read the whole checkpoint and compare checksums.
 
     Raises:
-      CheckpointError: there is none, it is changed while it is read, or of another tree than ``like``: a table says how
-        they differ. CheckpointDamagedError: it is damaged.
+      CheckpointError: there is no checkpoint, it changes while it is read, or its tree differs from ``like``; the
+        message is a table of the differences.
+      CheckpointDamagedError: it is damaged.
 
     Example:
       >>> import tempfile
@@ -66,22 +68,22 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
 
 
 def _settled(folder: Path) -> Path:
-    """The folder; what it replaced, if the process was ended between taking that away and putting this in place."""
+    """The folder, or the checkpoint that it was to replace, if the process ended between the two renames."""
     old = folder.parent / f"{folder.name}{REPLACED}"
     return old if not folder.exists() and old.exists() else folder
 
 
 def _as_saved(opened: Opened) -> Any:
-    """The tree, where it is of dicts, lists and tuples; its arrays by path."""
+    """The tree, if it consists of dicts, lists and tuples; otherwise a dict of its arrays by path."""
     leaves = {e.path: _typed(opened.region(e), e) for e in opened.index.entries}
     return leaves if opened.index.tree is None else rebuilt(opened.index.tree, [*leaves.values()])
 
 
 def _check(opened: Opened) -> None:
-    """Read all of a checkpoint and compare checksums.
+    """Read the whole checkpoint and compare checksums.
 
     Raises:
-      CheckpointDamagedError: naming the arrays that are damaged.
+      CheckpointDamagedError: some differ; names the damaged arrays.
     """
     bad = [e.path or "value" for e in opened.index.entries if not opened.is_right(e)]
     if bad:
@@ -89,7 +91,7 @@ def _check(opened: Opened) -> None:
         raise damaged(opened.folder, f"{listed}: not what was written")
 
 
-# --- another tree -------------------------------------------------------------------------------------------
+# --- comparison with ``like`` -------------------------------------------------------------------------------
 def _type(x: Any) -> tuple[tuple[int, ...], Any]:
     if isinstance(x, _HOST):
         dtype = x.dtype.newbyteorder("=") if isinstance(x, (np.ndarray, np.generic)) else np.result_type(type(x))
@@ -99,11 +101,11 @@ def _type(x: Any) -> tuple[tuple[int, ...], Any]:
 
 
 def _matched(opened: Opened, paths: Sequence[str], targets: Sequence[Any]) -> list[Entry]:
-    """The entry of each leaf.
+    """The entry of each leaf of ``like``.
 
     Raises:
-      CheckpointError: a leaf without one, one without a leaf, another shape, a lesser kind of number, or random keys
-        on one side only.
+      CheckpointError: leaves are missing, left over or repeated, have other shapes or a dtype that loses part of the
+        numbers, or are random keys on one side only. The message is a table.
     """
     saved = {e.path: e for e in opened.index.entries}
     rows = [(path, "-", "twice") for path, count in Counter(paths).items() if count > 1]
@@ -125,14 +127,14 @@ def _matched(opened: Opened, paths: Sequence[str], targets: Sequence[Any]) -> li
 
 
 def _converts(entry: Entry, dtype: Any) -> bool:
-    """Whether what was saved may become ``dtype``: keys of the same generator, numbers of the same or a wider kind."""
+    """Whether saved values may become ``dtype``: keys of the same generator, or numbers of the same or a wider kind."""
     if entry.key or is_key(dtype):
         return is_key(dtype) and dtype.name == entry.key
     return kind_of(as_dtype(entry.dtype)) <= kind_of(dtype)
 
 
 def _shape(entry: Entry) -> list[int]:
-    """As users see it: without the words of random keys."""
+    """The shape for users: without the dimension of the words of random keys."""
     return entry.shape[:-1] if entry.key else entry.shape
 
 
@@ -144,10 +146,10 @@ def _table(rows: Sequence[tuple[str, str, str]]) -> str:
 
 # --- values -------------------------------------------------------------------------------------------------
 def _held(value: np.ndarray, dtype: np.dtype, entry: Entry) -> np.ndarray:
-    """A value that is to become ``dtype``.
+    """``value``, after a check that its integers fit in ``dtype``.
 
     Raises:
-      CheckpointError: an integer that it does not have.
+      CheckpointError: they do not.
     """
     if value.dtype != dtype and value.size and kind_of(value.dtype) == kind_of(dtype) == 0:
         wide = value if value.dtype.kind in "iu" else value.astype(np.int64)
@@ -171,7 +173,7 @@ def _key_name(entry: Entry) -> str:
 
 
 def _placed(opened: Opened, entry: Entry, like: Any) -> Any:
-    """An array with the sharding and dtype of ``like``."""
+    """The value of an entry with the sharding and dtype of ``like``, or of its Python or NumPy type."""
     if isinstance(like, _NUMBERS):
         return type(like)(opened.region(entry).item())
     sharding = getattr(like, "sharding", None)

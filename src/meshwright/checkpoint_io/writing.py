@@ -1,4 +1,4 @@
-"""Writing a tree of arrays: each process its own pieces, all of it or nothing."""
+"""Saving a pytree of arrays: each process writes its own pieces, and the result is complete or absent."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from meshwright.runtime.parts import Parts
 from meshwright.runtime.pjrt.world import WORLD, ranks_of
 from meshwright.runtime.values import as_array
 
-#: leaves that are no arrays
+#: types of leaves that are saved without becoming arrays
 HOST_VALUES = (bool, int, float, complex, np.ndarray, np.generic)
 
 
 class Saving:
-    """A checkpoint that is being written. ``wait()`` returns when it is there, or raises what went wrong."""
+    """A checkpoint that is being written; see :meth:`wait`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._done: Future[None] = Future()
 
     def wait(self) -> None:
-        """Wait until the checkpoint is whole.
+        """Wait until the checkpoint is complete.
 
         Raises:
-          CheckpointError: it could not be written; nothing of it is left.
+          CheckpointError: it could not be written; no part of it remains.
         """
         self._done.result()
 
@@ -69,23 +69,26 @@ def save(
     format: str = "safetensors", progress: Progress | None = None, step: int | None = None,
     metrics: dict[str, float] | None = None,
 ) -> Saving:  # fmt: skip
-    """Write a tree of arrays as the checkpoint ``directory``; all processes call it, and each writes what it has.
+    """Save a pytree of arrays as the checkpoint ``directory``. All processes call this, and each writes its own part.
 
-    The folder appears when everything is on disk: whatever happens before, there is no checkpoint, or the old one.
+    The folder appears once everything is on disk. If saving fails, there is no checkpoint, or the previous one.
 
     Args:
-      asynchronous: copy what this process has and return; the rest happens in a thread. ``wait()`` of what is returned
-        says how it went.
-      overwrite: replace a checkpoint that is there, or an empty folder; nothing else.
-      format: ``"safetensors"`` (one file a process), or ``"tensorstore"``: arrays in zarr in an OCDBT database, as
-        Orbax keeps and reads them, which needs the package of that name.
-      progress: told how many of how many bytes of this process are written.
-      step, metrics: kept in the checkpoint.
+      directory: the folder of the checkpoint.
+      tree: a pytree of arrays, numbers and random keys.
+      asynchronous: copy this process's values, write them in a thread, and return at once. Call ``wait()`` of the
+        result to see whether it succeeded.
+      overwrite: replace an existing checkpoint or empty folder (nothing else is replaced).
+      format: ``"safetensors"`` (one file per process), or ``"tensorstore"``: zarr arrays in an OCDBT database, which
+        Orbax can read. It needs the package ``tensorstore``.
+      progress: a function that is called with the bytes written so far, and the total, of this process.
+      step, metrics: a number and a dict of numbers, stored in the checkpoint.
 
     Raises:
-      CheckpointError: there is something already, or it cannot be written.
-      ArgumentError: another format, an integer of more than 64 bits. ArgumentTypeError: a step or metric that is no
-        number. DTypeError: a leaf that is no array.
+      CheckpointError: the folder exists, or the checkpoint cannot be written.
+      ArgumentError: an unknown format, an integer of more than 64 bits, or two leaves with the same path.
+      ArgumentTypeError: ``step`` is not an integer, or a metric not a number.
+      DTypeError: a leaf is not an array.
       MissingExtraError: the package ``tensorstore`` is not installed.
 
     Example:
@@ -96,7 +99,7 @@ def save(
       >>> mw.checkpoint_io.restore(folder)["w"]
       Array([0., 1., 2.], dtype=float32)
     """
-    group = Group()  # the others hear it from here on if something goes wrong
+    group = Group()  # from here on, failures are reported to the other processes
     with group.told(f"save: {directory} could not be written"):
         if format not in FORMATS:
             raise ArgumentError(f"save: format must be one of {', '.join(FORMATS)}, got {format!r}")
@@ -124,10 +127,11 @@ def save(
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
-    """Raise for a place that a checkpoint does not take.
+    """Check that a checkpoint can be created in this place.
 
     Raises:
-      CheckpointError: something is there, or something else than a checkpoint. OSError: there can be nothing.
+      CheckpointError: the folder exists; with ``overwrite``, it is neither a checkpoint nor empty.
+      OSError: the place cannot be accessed.
     """
     if (folder.exists() or folder.is_symlink()) and not overwrite:
         raise CheckpointError(f"save: {folder} is there already; choose another name, or pass overwrite=True")
@@ -136,10 +140,10 @@ def _check_free(folder: Path, overwrite: bool) -> None:
 
 
 def _paths(tree: Any) -> list[str]:
-    """The path of each leaf, by which it is found again.
+    """The path of each leaf, by which it is identified.
 
     Raises:
-      ArgumentError: two have the same, as nodes with keys of their own may.
+      ArgumentError: two leaves have the same path, as is possible for nodes with custom keys.
     """
     paths = pytree.paths(tree)
     twice = [path for path, count in Counter(paths).items() if count > 1]
@@ -149,10 +153,10 @@ def _paths(tree: Any) -> list[str]:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics as numbers of Python's, which JSON has: arrays of one element too.
+    """Metrics as Python numbers, for JSON. Arrays of one element are numbers too.
 
     Raises:
-      ArgumentTypeError: one is no number.
+      ArgumentTypeError: a metric is not a number.
     """
     try:
         return {str(name): float(value) for name, value in metrics.items()}
@@ -161,10 +165,11 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _source(path: str, x: Any) -> Leaf:
-    """What this process writes of a leaf: of each block that devices hold, the first copy.
+    """This process's pieces of a leaf: of each block, it writes the first copy if one of its devices has that.
 
     Raises:
-      DTypeError: it is no array, and cannot become one. ArgumentError: an integer of more than 64 bits.
+      DTypeError: the leaf is not an array and cannot become one.
+      ArgumentError: it is an integer of more than 64 bits.
     """
     if isinstance(x, HOST_VALUES):
         return _host_source(path, x)
@@ -194,7 +199,9 @@ def _source(path: str, x: Any) -> Leaf:
 
 
 def _host_source(path: str, x: Any) -> Leaf:
-    """What is no array keeps its own dtype, also one that arrays have only with ``enable_x64``; one process writes it.
+    """The piece for a value of NumPy or Python. It keeps its dtype, and is written by the first process.
+
+    The dtype may be one that arrays only have with ``enable_x64``.
 
     Raises:
       DTypeError, ArgumentError: as for :func:`_source`.
@@ -219,7 +226,7 @@ def _value_of(x: Array) -> Callable[[], np.ndarray]:
 
 
 def _copied(source: Leaf) -> Leaf:
-    """With copies of the values, as the arrays may be donated before they are written."""
+    """The leaf with copies of its values, as the arrays may be donated before they are written."""
 
     def held(value: np.ndarray) -> Callable[[], np.ndarray]:
         return lambda: value

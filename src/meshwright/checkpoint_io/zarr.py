@@ -1,8 +1,8 @@
-"""Arrays in zarr, in an OCDBT database, through the package ``tensorstore``: what Orbax writes, and reads.
+"""Checkpoints in Orbax's format: zarr arrays in an OCDBT database, through the package ``tensorstore``.
 
-Each process has a database of its own, ``ocdbt.process_N``; at the end the first process joins them to one by their
-indices. A leaf is an array under its keys, joined by dots: ``params.dense.kernel``, in chunks that do not lie across
-tiles. ``_METADATA`` says to Orbax what tree they make.
+Each process writes its own database, ``ocdbt.process_N``. At the end, the first process merges their indices into one.
+A leaf is an array whose name is its keys, joined by dots (``params.dense.kernel``), in chunks that do not extend across
+tiles. ``_METADATA`` describes the tree for Orbax.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from meshwright.errors import CheckpointDamagedError, CheckpointError, MissingEx
 
 MANIFEST = "manifest.ocdbt"
 _PROCESS = "ocdbt.process_"
-#: what Orbax keeps of the tree, and in it our checksum of the arrays in the index
+#: Orbax's file for the tree, and our key in it for the checksum of the entries in the index
 _TREE, _INDEX = "_METADATA", "meshwright.entries"
-#: bytes of a chunk, if a tile can be cut so; bytes that are on their way to the disk at a time
+#: the size in bytes of a chunk, if a tile can be cut so, and of concurrent writes
 _CHUNK, _UNDER_WAY = 1 << 24, 1 << 28
-#: bytes of a file, about, above which another is begun: several are written at once
+#: the approximate size in bytes of a file, after which another is started, as several are written in parallel
 _FILE = 1 << 27
-#: Orbax's name for an array, among the kinds of containers
+#: Orbax's name for an array, as opposed to containers
 ARRAY = "np.ndarray"
 
 
 def require() -> Any:
-    """The package.
+    """The module ``tensorstore``.
 
     Raises:
       MissingExtraError: it is not installed.
@@ -54,7 +54,7 @@ def require() -> Any:
 
 # --- names --------------------------------------------------------------------------------------------------
 def nodes(tree: Any) -> list[tuple[Keys, str]]:
-    """The keys of each leaf and of each container that holds none, and Orbax's name for what is there."""
+    """The keys of each leaf and each container without leaves, with Orbax's name for its kind."""
     pairs, _ = pytree.flatten_with_path(tree, lambda x: not pytree.leaves(x))
     return [(tuple(map(_key, path)), _kind(value)) for path, value in pairs]
 
@@ -72,7 +72,7 @@ def _key(key: Any) -> tuple[str, int]:
 
 
 def _kind(x: Any) -> str:
-    """Orbax's name for an array, or for a container that holds nothing."""
+    """Orbax's name for an array, or for an empty container."""
     if pytree.leaves(x):
         return ARRAY
     kinds: dict[type, str] = {dict: "Dict", list: "List", tuple: "Tuple"}
@@ -80,7 +80,7 @@ def _kind(x: Any) -> str:
 
 
 def names(leaves: Sequence[Leaf]) -> list[str]:
-    """A name for each array, as Orbax has it: its keys, joined by dots; numbered where another array lies there."""
+    """Orbax's name for each array: its keys, joined by dots, with a number if another array has the same place."""
     names: dict[str, str] = {}
     for number, leaf in enumerate(leaves):
         name = ".".join(key for key, _ in leaf.keys).encode(errors="backslashreplace").decode()
@@ -91,12 +91,12 @@ def names(leaves: Sequence[Leaf]) -> list[str]:
 
 
 def _inside(name: str) -> str:
-    """Where an array is in a database."""
+    """The path of an array in a database."""
     return name if not name or name.endswith("/") else f"{name}/"
 
 
 def _tree_metadata(known: Sequence[tuple[Keys, str]], entries: Sequence[Entry]) -> str:
-    """What Orbax keeps as ``_METADATA``."""
+    """The contents of Orbax's ``_METADATA``."""
     tree = {
         str(tuple(key for key, _ in keys)): {
             "key_metadata": [{"key": key, "key_type": kind} for key, kind in keys],
@@ -123,10 +123,10 @@ def _database(folder: Path, name: str = "") -> dict[str, Any]:
 
 
 def _spec(folder: Path, name: str) -> dict[str, Any]:
-    """An array of a checkpoint; in those of before, it is a folder.
+    """The tensorstore spec of an array. In checkpoints of older versions, an array is a folder.
 
     Raises:
-      CheckpointDamagedError: which is elsewhere.
+      CheckpointDamagedError: the array is outside of the checkpoint.
     """
     if (folder / MANIFEST).exists():
         return {"driver": "zarr", "kvstore": _database(folder, name), "fill_missing_data_reads": False}
@@ -136,7 +136,7 @@ def _spec(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _chunk(tile: Sequence[int], itemsize: int) -> list[int]:
-    """The shape of chunks: a tile, cut along its first dimensions into equal parts until they are small."""
+    """The shape of chunks: tiles, cut along their first dimensions into equal parts that are small enough."""
     chunk = [max(n, 1) for n in tile]
     for d, n in enumerate(chunk):
         pieces = -(-int(np.prod(chunk, dtype=np.int64)) * itemsize // _CHUNK)
@@ -150,10 +150,10 @@ def folder_of(rank: int) -> str:
 
 
 def write(place: Path, rank: int, leaves: Sequence[Leaf], progress: Callable[[int], None]) -> list[Entry]:
-    """Write this process's pieces; returns the entries with them.
+    """Write this process's pieces; returns the entries with these pieces.
 
     Raises:
-      CheckpointError: tensorstore refused.
+      CheckpointError: tensorstore failed.
     """
     folder = place / folder_of(rank)
     under_way: list[tuple[Any, int]] = []
@@ -169,16 +169,16 @@ def write(place: Path, rank: int, leaves: Sequence[Leaf], progress: Callable[[in
             f"save: {place.name.partition(WRITING)[0]} cannot be written by tensorstore: {error}"
         ) from None
     finally:
-        for written, _ in under_way:  # of a checkpoint that failed, nothing is written any more
+        for written, _ in under_way:  # after a failure, wait until nothing is written any more
             written.exception()
     return [leaf.entry for leaf in leaves]
 
 
 def _begun(folder: Path, name: str, leaf: Leaf) -> Iterator[tuple[Any, int]]:
-    """Begin to write the pieces of an array: what to wait for, and bytes, of each.
+    """Start writing the pieces of an array; yields a future and the size in bytes of each.
 
     Raises:
-      CheckpointError: of a dtype that zarr does not have.
+      CheckpointError: zarr does not support the dtype.
     """
     if not leaf.pieces:
         return
@@ -186,11 +186,11 @@ def _begun(folder: Path, name: str, leaf: Leaf) -> Iterator[tuple[Any, int]]:
     metadata = {"shape": entry.shape, "chunks": _chunk(leaf.tile, dtype.itemsize), "compressor": None}
     spec = {
         "driver": "zarr", "kvstore": _database(folder, name), "dtype": dtype.name, "metadata": metadata,
-        "store_data_equal_to_fill_value": True,  # a chunk of zeros that is not there would be one that was lost
+        "store_data_equal_to_fill_value": True,  # so that a missing chunk is known to be lost, and not zero
     }  # fmt: skip
     try:
         store = require().open(spec, open=True, create=True).result()
-    except ValueError as error:  # a dtype that zarr does not have
+    except ValueError as error:  # zarr does not support the dtype
         raise CheckpointError(
             f"save: the leaf {entry.path!r} cannot be written by tensorstore: {error}; format='safetensors' takes "
             "every dtype"
@@ -199,7 +199,7 @@ def _begun(folder: Path, name: str, leaf: Leaf) -> Iterator[tuple[Any, int]]:
         data = np.asarray(value(), order="C")
         where = tuple(slice(a, b) for a, b in zip(start, stop))
         written = store[where].write(data, can_reference_source_data_indefinitely=True)
-        crc = zlib.crc32(data.reshape(-1).view(np.uint8).data)  # while it is written
+        crc = zlib.crc32(data.reshape(-1).view(np.uint8).data)  # computed while the data is written
         entry.pieces.append(Piece(start, stop, name, 0, data.nbytes, crc))
         yield written, data.nbytes
 
@@ -212,10 +212,12 @@ def _finish(under_way: list[tuple[Any, int]], progress: Callable[[int], None]) -
 
 
 def join(place: Path, known: Sequence[tuple[Keys, str]], entries: Sequence[Entry]) -> None:
-    """Make one database of those of all processes, which keep the data; ``known`` is what :func:`nodes` found.
+    """Merge the databases of all processes into one, which refers to their data.
+
+    ``known`` is the result of :func:`nodes`.
 
     Raises:
-      CheckpointError: tensorstore refused.
+      CheckpointError: tensorstore failed.
     """
     ts = require()
     context, change = ts.Context(), ts.Transaction(atomic=True)
@@ -232,10 +234,10 @@ def join(place: Path, known: Sequence[tuple[Keys, str]], entries: Sequence[Entry
 
 # --- reading ------------------------------------------------------------------------------------------------
 def read(folder: Path, entry: Entry, index: Sequence[slice]) -> np.ndarray:
-    """A part of an array, in memory that a device can take over.
+    """Read a part of an array, into memory that a device can use without a copy.
 
     Raises:
-      CheckpointDamagedError: it cannot be read, or is another one.
+      CheckpointDamagedError: it cannot be read, or has another type than the entry.
     """
     ts = require()
     try:
@@ -246,16 +248,16 @@ def read(folder: Path, entry: Entry, index: Sequence[slice]) -> np.ndarray:
             array = aligned(part.shape, np.dtype(store.dtype.numpy_dtype))
             ts.array(array).write(part).result()
             return array
-    except Exception as error:  # of many kinds: of Python's, and of tensorstore's
+    except Exception as error:  # tensorstore raises various types
         raise damaged(folder, f"the array {entry.path!r} cannot be read: {error}") from None
     raise damaged(folder, f"the array {entry.path!r} is {found}, not {entry.dtype}{entry.shape}")
 
 
 def check_index(folder: Path, entries: Sequence[Entry]) -> None:
-    """Raise for the index of another checkpoint; those of before do not say whose it is.
+    """Check that the index belongs to this checkpoint. Checkpoints of older versions do not record it.
 
     Raises:
-      CheckpointDamagedError: as said, or there is nothing that says it.
+      CheckpointDamagedError: it belongs to another one, or the metadata cannot be read.
     """
     if not (folder / MANIFEST).exists():
         return
@@ -269,7 +271,7 @@ def check_index(folder: Path, entries: Sequence[Entry]) -> None:
 
 
 def check(folder: Path, entry: Entry, piece: Piece) -> bool:
-    """Whether a piece is what was written."""
+    """Whether a piece can be read and has the checksum in the index."""
     try:
         value = read(folder, entry, [slice(a, b) for a, b in zip(piece.start, piece.stop)])
     except CheckpointDamagedError:

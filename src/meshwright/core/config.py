@@ -108,8 +108,8 @@ OPTIONS: dict[str, Option] = {
         None, accepts=_is_device, expected="a device (see devices()), the platform's name or None", traced=True
     ),
 }
-#: settings for programs (``dtypes.wide_types``), not options for users
-_SCOPED = {"wide_types": False}
+#: settings for programs (``dtypes.wide_types``, ``checkify``), not options for users
+_SCOPED = {"wide_types": False, "automatic_checks": frozenset()}
 _TRACED = (*(name for name, option in OPTIONS.items() if option.traced), *_SCOPED)
 _AT_CALLS = ("disable_jit", "debug_nans", "debug_infs")
 
@@ -194,6 +194,8 @@ class Config(threading.local):
     default_device: Any
     #: whether 64-bit types are kept without ``enable_x64``
     wide_types: bool
+    #: what ``checkify`` will look for in all ops of what is traced, by the names of its sets of checks
+    automatic_checks: frozenset[str]
     #: represents the values of the options that affect traces; part of the key of every cache of traces and programs
     tracing: Setting
     #: whether calls of compiled programs do more than run them, since one of ``_AT_CALLS`` is on

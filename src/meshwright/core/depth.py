@@ -48,8 +48,7 @@ class room:
     _here: ClassVar[_Thread] = _Thread()
     _lock: ClassVar[threading.Lock] = threading.Lock()
     #: The number of threads that trace. The limit applies to all threads, and Python ends the process if it is set far
-    #: below
-    #: the depth of one of them, so it is restored only when none of them traces.
+    #: below the depth of one of them, so it is restored only when none of them traces.
     _tracing: ClassVar[int] = 0
     #: the limit before it was raised
     _before: ClassVar[int | None] = None

@@ -1,4 +1,5 @@
-"""``jax.example_libraries``: the small libraries that teaching programs use. For others: ``optim`` and ``nn``."""
+"""``jax.example_libraries``: the small optimizer and layer libraries of JAX's examples and tutorials. New programs
+should use ``meshwright.optim`` and ``meshwright.nn``."""
 
 from meshwright.core.late import late_attributes, submodules
 

@@ -1,7 +1,8 @@
-"""``jax.example_libraries.optimizers``: an optimizer is three functions, which make a state of parameters, update it,
-and get the parameters of it. ``meshwright.optim`` has optimizers for real use.
+"""``jax.example_libraries.optimizers``. An optimizer is a triple of functions: the first makes a state from
+parameters, the second updates the state with gradients, and the third returns the parameters in a state. New programs
+should use ``meshwright.optim``.
 
-A rule is written for one array (:func:`optimizer`); states of trees of arrays have one state for each leaf.
+Update rules are written for a single array; :func:`optimizer` extends them to pytrees, with one state for each leaf.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ __all__ = [
     "unpack_optimizer_state",
 ]  # fmt: skip
 
-#: a step size for each step
+#: A function from the step number to the step size.
 Schedule = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """The states of the leaves, flattened, and the structures of the parameters and of each leaf's state."""
+    """The flattened state of each leaf of the parameters, and the tree structures of the parameters and each state."""
 
     packed_state: tuple[tuple[Any, ...], ...]
     tree_def: Any
@@ -46,7 +47,8 @@ register_pytree_node(
 
 
 class Optimizer(NamedTuple):
-    """``init_fn(params) -> state``, ``update_fn(step, grads, state) -> state``, ``params_fn(state) -> params``."""
+    """The functions ``init_fn(params) -> state``, ``update_fn(step, grads, state) -> state`` and
+    ``params_fn(state) -> params``. ``step`` is the step number, from 0."""
 
     init_fn: Callable[[Any], OptimizerState]
     update_fn: Callable[[Any, Any, OptimizerState], OptimizerState]
@@ -63,7 +65,15 @@ def _states(state: OptimizerState) -> list[Any]:
 
 
 def optimizer(opt_maker: Callable[..., Any]) -> Callable[..., Optimizer]:
-    """Make of a maker of ``(init, update, get_params)``, written for one array, one for trees of arrays.
+    """Decorator that extends an optimizer for a single array to pytrees of arrays.
+
+    Args:
+      opt_maker: a function that returns ``(init, update, get_params)`` for one array, with the signatures of
+        :class:`Optimizer`.
+
+    Returns:
+      A function of the same arguments that returns an :class:`Optimizer`. Its ``update_fn`` raises
+      ``ArgumentError`` if the gradients have another tree structure than the parameters.
 
     Example:
       >>> from meshwright.example_libraries import optimizers
@@ -108,21 +118,21 @@ def _with_slots(count: int) -> Callable[[Any], Any]:
 
 
 def _inverse_root(x: Any) -> Any:
-    """``1 / sqrt(x)``, 0 where nothing has come yet."""
+    """``1 / sqrt(x)`` where ``x > 0``, else 0."""
     there = x > 0
     return mnp.where(there, 1 / mnp.sqrt(mnp.where(there, x, 1)), 0)
 
 
 @optimizer
 def sgd(step_size: Any) -> Any:
-    """Gradient descent."""
+    """Gradient descent: ``x - step_size * g``. ``step_size`` is a number or a schedule, here and below."""
     step = make_schedule(step_size)
     return (lambda x: x), (lambda i, g, x: x - step(i) * g), (lambda x: x)
 
 
 @optimizer
 def momentum(step_size: Any, mass: float) -> Any:
-    """Gradient descent along a sum of gradients that fade by ``mass``."""
+    """Gradient descent with momentum: the velocity is ``mass * velocity + g``."""
     step = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -135,7 +145,7 @@ def momentum(step_size: Any, mass: float) -> Any:
 
 @optimizer
 def nesterov(step_size: Any, mass: float) -> Any:
-    """Momentum that looks a step ahead."""
+    """Gradient descent with Nesterov momentum: steps along ``mass * velocity + g``, with the updated velocity."""
     step = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -148,7 +158,8 @@ def nesterov(step_size: Any, mass: float) -> Any:
 
 @optimizer
 def adagrad(step_size: Any, momentum: float = 0.9) -> Any:
-    """Steps that shrink with the squares of all gradients so far. Duchi, Hazan and Singer, 2011."""
+    """Adagrad: gradients divided by the root of the sum of all squared gradients so far, then averaged with
+    ``momentum``. Duchi, Hazan and Singer, 2011."""
     step = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -162,7 +173,7 @@ def adagrad(step_size: Any, momentum: float = 0.9) -> Any:
 
 @optimizer
 def rmsprop(step_size: Any, gamma: float = 0.9, eps: float = 1e-8) -> Any:
-    """Gradients by the root of the mean of their squares."""
+    """RMSProp: gradients divided by the root of the moving average (decay ``gamma``) of their squares."""
     step = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -175,7 +186,7 @@ def rmsprop(step_size: Any, gamma: float = 0.9, eps: float = 1e-8) -> Any:
 
 @optimizer
 def rmsprop_momentum(step_size: Any, gamma: float = 0.9, eps: float = 1e-8, momentum: float = 0.9) -> Any:
-    """:func:`rmsprop`, along a sum of steps that fade."""
+    """:func:`rmsprop` with momentum applied to its steps."""
     step = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -189,7 +200,7 @@ def rmsprop_momentum(step_size: Any, gamma: float = 0.9, eps: float = 1e-8, mome
 
 @optimizer
 def adam(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Any:
-    """Kingma and Ba, 2015."""
+    """Adam. ``b1`` and ``b2`` are the decays of the averages of gradients and of their squares. Kingma and Ba, 2015."""
     step = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -205,7 +216,7 @@ def adam(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) 
 
 @optimizer
 def adamax(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Any:
-    """:func:`adam` with the largest gradient in place of the mean of the squares."""
+    """Adamax: :func:`adam` with the decayed maximum of absolute gradients in place of the average of their squares."""
     step = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -219,7 +230,8 @@ def adamax(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 
 @optimizer
 def sm3(step_size: Any, momentum: float = 0.9) -> Any:
-    """:func:`adagrad` with one number for each row, column, … Anil, Gupta, Koren and Singer, 2019."""
+    """SM3: :func:`adagrad` with an accumulator of one vector for each dimension instead of a full array. Anil, Gupta,
+    Koren and Singer, 2019."""
     step = make_schedule(step_size)
 
     def init(x: Any) -> Any:
@@ -227,7 +239,7 @@ def sm3(step_size: Any, momentum: float = 0.9) -> Any:
 
     def update(i: Any, g: Any, state: Any) -> Any:
         x, mean, largest = state
-        dims = range(len(largest))  # of a number one, of size 1
+        dims = range(len(largest))  # a scalar has one vector, of size 1
         along = [v.reshape([-1 if d == e else 1 for e in dims]) for d, v in enumerate(largest)]
         squares = functools.reduce(mnp.minimum, along) + mnp.square(g)
         g = g * _inverse_root(squares).reshape(g.shape)
@@ -239,10 +251,10 @@ def sm3(step_size: Any, momentum: float = 0.9) -> Any:
 
 # --- step sizes ---------------------------------------------------------------------------------------------
 def make_schedule(scalar_or_schedule: Any) -> Schedule:
-    """A schedule as it is; a number as a constant one.
+    """Return the schedule given, or a constant schedule for a number.
 
     Raises:
-      ArgumentError: an array.
+      ArgumentError: the argument is an array of one or more dimensions.
     """
     if callable(scalar_or_schedule):
         return scalar_or_schedule  # type: ignore[no-any-return]
@@ -252,33 +264,35 @@ def make_schedule(scalar_or_schedule: Any) -> Schedule:
 
 
 def constant(step_size: Any) -> Schedule:
-    """The same for each step."""
+    """The schedule with the same step size at every step."""
     return lambda i: step_size
 
 
 def exponential_decay(step_size: Any, decay_steps: float, decay_rate: float) -> Schedule:
-    """Times ``decay_rate`` each ``decay_steps``."""
+    """The schedule ``step_size * decay_rate ** (i / decay_steps)``."""
     return lambda i: step_size * decay_rate ** (i / decay_steps)
 
 
 def inverse_time_decay(step_size: Any, decay_steps: float, decay_rate: float, staircase: bool = False) -> Schedule:
-    """By ``1 + decay_rate * i / decay_steps``; with ``staircase``, once in ``decay_steps``."""
+    """The schedule ``step_size / (1 + decay_rate * i / decay_steps)``. With ``staircase``, ``i / decay_steps`` is
+    rounded down, so the step size changes once every ``decay_steps`` steps."""
     whole = mnp.floor if staircase else lambda x: x
     return lambda i: step_size / (1 + decay_rate * whole(i / decay_steps))
 
 
 def polynomial_decay(step_size: Any, decay_steps: float, final_step_size: Any, power: float = 1.0) -> Schedule:
-    """From ``step_size`` to ``final_step_size`` in ``decay_steps``, on a line or another power."""
+    """The schedule that goes from ``step_size`` to ``final_step_size`` in ``decay_steps`` steps, along a polynomial of
+    degree ``power`` (1: linear), and then stays there."""
     return lambda i: (
         (1 - mnp.minimum(i, decay_steps) / decay_steps) ** power * (step_size - final_step_size) + final_step_size
     )
 
 
 def piecewise_constant(boundaries: Any, values: Any) -> Schedule:
-    """``values[k]`` past the k-th boundary.
+    """The schedule whose step size at step ``i`` is ``values[k]``, where ``k`` is the number of boundaries below ``i``.
 
     Raises:
-      ArgumentError: not one value more than boundaries.
+      ArgumentError: ``boundaries`` is not one-dimensional, or ``values`` does not have exactly one element more.
     """
     limits, steps = mnp.asarray(boundaries), mnp.asarray(values)
     if limits.ndim != 1 or steps.shape != (limits.size + 1,):
@@ -290,28 +304,29 @@ def piecewise_constant(boundaries: Any, values: Any) -> Schedule:
 
 # --- gradients and states -----------------------------------------------------------------------------------
 def clip_grads(grad_tree: Any, max_norm: Any) -> Any:
-    """Gradients scaled such that they have together no larger norm."""
+    """Scale gradients so that the norm of the whole pytree is at most ``max_norm``."""
     norm = l2_norm(grad_tree)
     return pytree.map(lambda g: mnp.where(norm < max_norm, g, g * (max_norm / norm)), grad_tree)
 
 
 class JoinPoint:
-    """Marks, in what :func:`unpack_optimizer_state` gives, where the state of one leaf of the parameters is."""
+    """A leaf of the result of :func:`unpack_optimizer_state`; holds the optimizer's state of one parameter."""
 
     def __init__(self, subtree: Any) -> None:
         self.subtree = subtree
 
 
 def unpack_optimizer_state(opt_state: OptimizerState) -> Any:
-    """The states of the leaves in the structure of the parameters, each in a :class:`JoinPoint`: to be written down."""
+    """Convert a state to a pytree with the structure of the parameters, whose leaves are a :class:`JoinPoint` each. For
+    saving."""
     return pytree.unflatten(opt_state.tree_def, [JoinPoint(s) for s in _states(opt_state)])
 
 
 def pack_optimizer_state(marked_pytree: Any) -> OptimizerState:
-    """What :func:`unpack_optimizer_state` undid.
+    """Inverse of :func:`unpack_optimizer_state`.
 
     Raises:
-      ArgumentError: leaves that are no :class:`JoinPoint`.
+      ArgumentError: a leaf is not a :class:`JoinPoint`.
     """
     leaves, tree = pytree.flatten(marked_pytree)
     if not all(isinstance(x, JoinPoint) for x in leaves):

@@ -1,7 +1,8 @@
-"""``jax.example_libraries.stax``: a layer is a pair of functions: ``init_fun(key, shape) -> (output_shape, params)``,
-``apply_fun(params, inputs, rng=key) -> outputs``. ``meshwright.nn`` has layers for real use.
+"""``jax.example_libraries.stax``. A layer is a pair of functions,
+``init_fun(key, input_shape) -> (output_shape, params)`` and ``apply_fun(params, inputs, rng=key) -> outputs``. New
+programs should use ``meshwright.nn``.
 
-A size of -1 stands for any. Shapes of outputs are found by evaluating layers on types.
+A size of -1 in a shape is unknown, such as the batch. Output shapes are found by abstract evaluation (``eval_shape``).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def _is_shape(x: Any) -> bool:
 
 
 def _after(apply: Callable[..., Any], params: Any, shape: Any) -> Any:
-    """The shape, or shapes, of the outputs; sizes that go with one of -1 are -1."""
+    """The shape or shapes of the outputs. Output sizes that depend on an input size of -1 are -1; they are found by
+    evaluating the layer with two different sizes."""
 
     def evaluated(size: int) -> Any:
         types = pytree.map(
@@ -61,7 +63,7 @@ def _layer(apply: Callable[..., Any], parameters: Callable[[Any, Any], Any] = la
 
 
 def Dense(out_dim: int, W_init: Initializer = _WEIGHTS, b_init: Initializer = _BIASES) -> Layer:
-    """``x @ W + b``.
+    """Layer ``x @ W + b``; ``W`` has shape ``(inputs, out_dim)``, ``b`` ``(out_dim,)``.
 
     Example:
       >>> from meshwright.example_libraries import stax
@@ -99,7 +101,17 @@ def GeneralConv(
     dimension_numbers: Any, out_chan: int, filter_shape: Sequence[int], strides: Sequence[int] | None = None,
     padding: Any = "VALID", W_init: Initializer | None = None, b_init: Initializer = _SMALL,
 ) -> Layer:  # fmt: skip
-    """A convolution with a bias."""
+    """Convolution layer with a bias for each output channel.
+
+    Args:
+      dimension_numbers: layouts of the input, kernel and output, such as ``("NHWC", "HWIO", "NHWC")``.
+      out_chan: number of output channels.
+      filter_shape: spatial sizes of the kernel.
+      strides: one for each spatial dimension; default 1.
+      padding: ``"SAME"``, ``"VALID"`` or pairs of sizes.
+      W_init: initializer of the kernel; default Glorot normal.
+      b_init: initializer of the bias.
+    """
     steps = strides or (1,) * len(filter_shape)
 
     def apply(x: Any, kernel: Any) -> Any:
@@ -112,7 +124,7 @@ def GeneralConvTranspose(
     dimension_numbers: Any, out_chan: int, filter_shape: Sequence[int], strides: Sequence[int] | None = None,
     padding: Any = "VALID", W_init: Initializer | None = None, b_init: Initializer = _SMALL,
 ) -> Layer:  # fmt: skip
-    """A transposed convolution with a bias."""
+    """Transposed convolution layer with a bias. Arguments as for :func:`GeneralConv`."""
     steps = strides or (1,) * len(filter_shape)
 
     def apply(x: Any, kernel: Any) -> Any:
@@ -130,7 +142,8 @@ def BatchNorm(
     axis: int | Sequence[int] = (0, 1, 2), epsilon: float = 1e-5, center: bool = True, scale: bool = True,
     beta_init: Initializer = zeros, gamma_init: Initializer = ones,
 ) -> Layer:  # fmt: skip
-    """Mean 0 and variance 1 along ``axis``, then scaled and moved by parameters."""
+    """Batch normalization layer: standardizes over the dimensions ``axis`` with the statistics of the batch (there is
+    no moving average), then multiplies by the parameter gamma (if ``scale``) and adds beta (if ``center``)."""
     along = (axis,) if isinstance(axis, int) else tuple(axis)
 
     def parameters(rng: Any, shape: Shape) -> Any:
@@ -149,7 +162,7 @@ def BatchNorm(
 
 
 def elementwise(fun: Callable[..., Any], **fun_kwargs: Any) -> Layer:
-    """A function without parameters."""
+    """Layer without parameters that applies ``fun(x, **fun_kwargs)``."""
     return _layer(lambda params, x, **_: fun(x, **fun_kwargs))
 
 
@@ -174,7 +187,8 @@ def _pooling(reducer: Callable[..., Any], initial: float, rescaled: bool = False
         window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Any = "VALID",
         spec: str | None = None,
     ) -> Layer:  # fmt: skip
-        """Over windows of the dimensions that ``spec`` (``"NHWC"``) calls neither N nor C."""
+        """Pooling layer over the spatial dimensions: all but N and C in ``spec``, such as ``"NHWC"``. By default, N
+        comes first and C last."""
         letters = spec or f"N{'.' * len(window_shape)}C"
 
         def full(sizes: Sequence[int]) -> Shape:
@@ -200,20 +214,21 @@ AvgPool = _pooling(lax.add, 0.0, rescaled=True)
 
 
 def FanOut(num: int) -> Layer:
-    """``num`` times the same."""
+    """Layer that returns a list of ``num`` copies of its input."""
     return _layer(lambda params, x, **_: [x] * num)
 
 
 def FanInConcat(axis: int = -1) -> Layer:
-    """Inputs joined along ``axis``."""
+    """Layer that concatenates a sequence of inputs along ``axis``."""
     return _layer(lambda params, xs, **_: mnp.concatenate(xs, axis))
 
 
 def Dropout(rate: float, mode: str = "train") -> Layer:
-    """Zeros in place of elements, of which ``rate`` are *kept*, and scaled; nothing in another ``mode`` than "train".
+    """Dropout layer. As in JAX, ``rate`` is the probability that an element is *kept*; kept elements are divided by it.
+    The identity if ``mode`` is not "train".
 
     Raises (when applied):
-      ArgumentError: without ``rng``.
+      ArgumentError: no ``rng`` is given, whatever the mode.
     """
 
     def apply(params: Any, x: Any, **kwargs: Any) -> Any:
@@ -233,7 +248,7 @@ def _keys(rng: Any, count: int) -> Any:
 
 
 def serial(*layers: Layer) -> Layer:
-    """One after the other."""
+    """Compose layers: each is applied to the output of the one before. The parameters are a list."""
     inits, applies = zip(*layers) if layers else ((), ())
 
     def init_fun(rng: Any, input_shape: Any) -> tuple[Any, list[Any]]:
@@ -253,7 +268,7 @@ def serial(*layers: Layer) -> Layer:
 
 
 def parallel(*layers: Layer) -> Layer:
-    """Each on its own of the inputs, which are a sequence, as those of :func:`FanOut` are."""
+    """Apply the i-th layer to the i-th of a sequence of inputs, such as the output of :func:`FanOut`."""
     inits, applies = zip(*layers) if layers else ((), ())
 
     def init_fun(rng: Any, input_shape: Any) -> tuple[Any, Any]:
@@ -268,7 +283,7 @@ def parallel(*layers: Layer) -> Layer:
 
 
 def shape_dependent(make_layer: Callable[[Shape], Layer]) -> Layer:
-    """A layer that is made when the shape of its inputs is known."""
+    """Layer that calls ``make_layer(input_shape)`` to make the layer to use, both in ``init_fun`` and ``apply_fun``."""
 
     def init_fun(rng: Any, input_shape: Shape) -> tuple[Any, Any]:
         return make_layer(input_shape)[0](rng, input_shape)  # type: ignore[no-any-return]

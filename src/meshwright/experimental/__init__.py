@@ -1,4 +1,4 @@
-"""What ``jax.experimental`` has and is here: the modules, and what had its older home there."""
+"""The modules of ``jax.experimental`` that exist here, and names that used to be defined there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["PartitionSpec", "disable_x64", "enable_x64", "io_callback"]
 
 
 def disable_x64() -> AbstractContextManager[None]:
-    """``meshwright.enable_x64(False)``, which is today's way."""
+    """Now ``meshwright.enable_x64(False)``."""
     return enable_x64(False)
 
 

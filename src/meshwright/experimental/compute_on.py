@@ -1,4 +1,4 @@
-"""``jax.experimental.compute_on``: where a part of a program is computed, of the places that there are here."""
+"""``jax.experimental.compute_on``: the place where a part of a program is computed, as far as it is supported."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ __all__ = ["compute_on"]
 
 
 def compute_on(compute_type: str) -> AbstractContextManager[None]:
-    """In the ``with`` block (or the function that this decorates), compute on the device itself, ``"device"``, which is
-    so anyway; or on its host, ``"device_host"``, where that is the device: on CPUs.
+    """Compute a ``with`` block, or a decorated function, on the given place.
+
+    It may be ``"device"``, the default, or ``"device_host"``, the host of the device, if that is the device (on CPUs).
 
     Raises:
-      ArgumentTypeError: no text. ArgumentError: another place; nothing is computed there.
+      ArgumentTypeError: the place is not a string.
+      ArgumentError: computing on another place is not supported.
 
     Example:
       >>> from meshwright.experimental.compute_on import compute_on

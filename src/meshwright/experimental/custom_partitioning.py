@@ -1,4 +1,4 @@
-"""``jax.experimental.custom_partitioning``: functions whose user says how they are partitioned."""
+"""``jax.experimental.custom_partitioning``: functions with user-defined partitioning."""
 
 from meshwright.api.custom_partitioning import custom_partitioning
 from meshwright.core.absent import absent as _absent

@@ -1,4 +1,4 @@
-"""``jax.experimental.export``, whose functions take what is exported. Today's way: ``meshwright.export``."""
+"""``jax.experimental.export``, with functions of exported programs. Now: ``meshwright.export``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["Exported", "call", "call_exported", "deserialize", "export", "serial
 
 
 def serialize(exported: Exported, vjp_order: int = 0) -> bytearray:
-    """Today: ``exported.serialize()``."""
+    """Now: ``exported.serialize()``."""
     return exported.serialize(vjp_order)
 
 
 def call(exported: Exported) -> Callable[..., Any]:
-    """Today: ``exported.call``."""
+    """Now: ``exported.call``."""
     return exported.call
 
 

@@ -1,6 +1,6 @@
-"""``jax.experimental.global_device_array``: arrays over a mesh, made of parts. Today every array is one.
+"""``jax.experimental.global_device_array``: arrays over a mesh, created from parts. Now every array may be one.
 
-``make_array_from_callback`` and ``make_array_from_single_device_arrays`` with a ``NamedSharding`` are today's way.
+Now: ``make_array_from_callback`` and ``make_array_from_single_device_arrays`` with a ``NamedSharding``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class _GlobalDeviceArrayType(type):
 
 
 class GlobalDeviceArray(metaclass=_GlobalDeviceArrayType):
-    """``GlobalDeviceArray(shape, mesh, mesh_axes, device_buffers)``: the array whose parts are on the mesh's devices.
+    """``GlobalDeviceArray(shape, mesh, mesh_axes, device_buffers)``: an array from its parts on a mesh's devices.
 
-    An array like any other; those over a mesh are instances. ``local_shards``, ``local_data``, ``mesh`` and
-    ``mesh_axes`` are attributes of arrays.
+    The result is an ordinary array, and all arrays over a mesh are instances of this class. ``local_shards``,
+    ``local_data``, ``mesh`` and ``mesh_axes`` are attributes of arrays.
 
     Raises:
-      ArgumentError: not one part for each device, or several of another number than asked for.
-      ShapeError, ShardingError: parts that do not fit.
+      ArgumentError: there is not one part per device, or a callback returned a wrong number of parts.
+      ShapeError, ShardingError: the parts do not fit.
 
     Example:
       >>> from meshwright.experimental.global_device_array import GlobalDeviceArray
@@ -52,7 +52,7 @@ class GlobalDeviceArray(metaclass=_GlobalDeviceArrayType):
     def from_callback(
         cls, global_shape: Sequence[int], global_mesh: Mesh, mesh_axes: Any, data_callback: Callable[[Index], Any]
     ) -> Array:
-        """``make_array_from_callback``, which is today's way."""
+        """Now: ``make_array_from_callback``."""
         return make_array_from_callback(global_shape, _sharding(global_mesh, mesh_axes), data_callback)
 
     @classmethod
@@ -63,7 +63,7 @@ class GlobalDeviceArray(metaclass=_GlobalDeviceArrayType):
         mesh_axes: Any,
         data_callback: Callable[[Sequence[Index]], Sequence[Any]],
     ) -> Array:
-        """The same; the callback gets the indices of all parts, and gives all of these."""
+        """Like :meth:`from_callback`, with a single call for a list of indices, which returns all parts."""
         sharding = _sharding(global_mesh, mesh_axes)
         indices = sharding.addressable_devices_indices_map(tuple(global_shape))
         different = {_key(index): index for index in indices.values()}
@@ -84,7 +84,10 @@ class GlobalDeviceArray(metaclass=_GlobalDeviceArrayType):
         mesh_axes: Any,
         data_callback: Callable[[Sequence[tuple[Index, tuple[Any, ...]]]], Sequence[Array]],
     ) -> Array:
-        """The same; the callback gets pairs of an index and its devices, and gives an array on each device."""
+        """Like :meth:`from_callback`, with a single call for pairs of an index and its devices.
+
+        The callback returns an array on each device.
+        """
         sharding = _sharding(global_mesh, mesh_axes)
         devices: dict[Any, tuple[Index, list[Any]]] = {}
         for device, index in sharding.addressable_devices_indices_map(tuple(global_shape)).items():
@@ -94,12 +97,12 @@ class GlobalDeviceArray(metaclass=_GlobalDeviceArrayType):
 
 
 def get_shard_indices(global_shape: Sequence[int], global_mesh: Mesh, mesh_axes: Any) -> dict[Any, Index]:
-    """``sharding.devices_indices_map(shape)``, which is today's way."""
+    """Now: ``sharding.devices_indices_map(shape)``."""
     return _sharding(global_mesh, mesh_axes).devices_indices_map(tuple(global_shape))
 
 
 def get_shard_shape(global_shape: Sequence[int], global_mesh: Mesh, mesh_axes: Any) -> tuple[int, ...]:
-    """``sharding.shard_shape(shape)``, which is today's way."""
+    """Now: ``sharding.shard_shape(shape)``."""
     return _sharding(global_mesh, mesh_axes).shard_shape(tuple(global_shape))
 
 

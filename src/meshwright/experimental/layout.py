@@ -1,4 +1,4 @@
-"""``jax.experimental.layout``: how arrays lie in memory, as ``Compiled.input_formats`` tells. All are row-major."""
+"""``jax.experimental.layout``: the memory layouts of arrays, as in ``Compiled.input_formats``. All are row-major."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["Format", "Layout", "with_layout_constraint"]
 
 
 def with_layout_constraint(x: Any, layouts: Any) -> Any:
-    """``x``, a tree of arrays, whose layouts are ``layouts`` (a tree prefix of them): as they are anyway, row by row.
+    """Return the pytree ``x`` of arrays unchanged, after a check that ``layouts``, a tree prefix, are row-major.
 
     Raises:
-      ShardingError: another order in memory. ShapeError: one of another number of dimensions.
+      ShardingError: a layout is not row-major.
+      ShapeError: a layout has another number of dimensions than its array.
 
     Example:
       >>> from meshwright.experimental.layout import Layout, with_layout_constraint

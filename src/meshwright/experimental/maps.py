@@ -1,4 +1,4 @@
-"""``jax.experimental.maps``: named axes. Today's way: ``shard_map``, or ``vmap(axis_name=...)`` under ``jit``."""
+"""``jax.experimental.maps``: named axes. Now: ``shard_map``, or ``vmap(axis_name=...)`` under ``jit``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,22 +13,25 @@ from meshwright.errors import ArgumentError
 from meshwright.runtime.devices import local_devices
 from meshwright.sharding import Mesh
 
-#: today: ``with Mesh(devices, axis_names):``
+#: now: ``with Mesh(devices, axis_names):``
 mesh = Mesh
 
 __all__ = ["Mesh", "SerialLoop", "mesh", "serial_loop", "soft_pmap", "thread_resources", "xmap"]
 
 
 def soft_pmap(fun: Callable[..., Any], axis_name: Any = None, in_axes: Any = 0) -> Callable[..., Any]:
-    """``fun`` on each index of axis 0 of its arguments, of which each device has several. Today's way:
-    ``jit(vmap(fun))`` of arguments that are split.
+    """Map ``fun`` over axis 0 of its arguments, with several entries per device.
+
+    Now: ``jit(vmap(fun))`` with sharded arguments.
 
     Args:
-      axis_name: the axis, for collectives.
-      in_axes: 0 for what is mapped, None for what all get; a tree prefix of the arguments.
+      fun: the function.
+      axis_name: the name of the axis, for collectives.
+      in_axes: 0 for mapped arguments, None for others; a tree prefix of the arguments.
 
     Raises:
-      ArgumentError: another axis. As ``xmap``, when called: sizes that differ, or that the devices do not divide.
+      ArgumentError: an entry of ``in_axes`` is neither 0 nor None. When called, the errors of ``xmap``: sizes differ,
+        or are not multiples of the number of devices.
 
     Example:
       >>> from meshwright.experimental.maps import soft_pmap

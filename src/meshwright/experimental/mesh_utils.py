@@ -1,4 +1,4 @@
-"""``jax.experimental.mesh_utils``: devices arranged as a mesh. Virtual ones are alike, so that any order is good."""
+"""``jax.experimental.mesh_utils``: arranges devices as a mesh. The order of virtual devices does not matter."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def create_device_mesh(
     contiguous_submeshes: bool = False,
     allow_split_physical_axes: bool = False,
 ) -> np.ndarray:
-    """Devices in an array of ``mesh_shape``, for :class:`meshwright.Mesh`; all of them unless they are given.
+    """An array of devices of shape ``mesh_shape``, for :class:`meshwright.Mesh`; by default, of all devices.
 
     Devices with coordinates (those of a :func:`meshwright.target`) are placed so that neighbours along a dimension are
-    connected, if that can be; the two other arguments ask for what is always done.
+    connected, if possible. The other two arguments are accepted for compatibility and have no effect.
 
     Raises:
-      MeshError: another number of devices.
+      MeshError: the number of devices is not that of the mesh.
 
     Example:
       >>> from meshwright.experimental import mesh_utils
@@ -57,14 +57,14 @@ def create_hybrid_device_mesh(
     should_sort_granules_by_key: bool = True,
     allow_split_physical_axes: bool = False,
 ) -> np.ndarray:
-    """Devices of several granules (slices, or processes), which a slower network joins, in one array.
+    """An array of devices from several granules (slices or processes), which are connected by a slower network.
 
-    Each granule makes a block of ``mesh_shape``, ``dcn_mesh_shape`` says how the blocks lie side by side: axis ``i``
-    has the size ``mesh_shape[i] * dcn_mesh_shape[i]``. A device's granule is its ``slice_index``, where it has one, or
-    its process (``process_is_granule``).
+    The devices of a granule form a block of shape ``mesh_shape``, and blocks are arranged in the shape
+    ``dcn_mesh_shape``. So axis ``i`` has size ``mesh_shape[i] * dcn_mesh_shape[i]``. The granule of a device is its
+    ``slice_index`` if it has one, else (and with ``process_is_granule``) its process.
 
     Raises:
-      MeshError: shapes of different lengths, another number of granules, or of devices in one.
+      MeshError: the shapes have different lengths, or the number of granules, or of devices in one, does not fit.
     """
     shape, blocks = (tuple(int(n) for n in s) for s in (mesh_shape, dcn_mesh_shape))
     granules: dict[int, list[Any]] = {}

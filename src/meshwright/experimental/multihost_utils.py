@@ -1,4 +1,4 @@
-"""``jax.experimental.multihost_utils``: values that processes give each other, as NumPy arrays."""
+"""``jax.experimental.multihost_utils``: exchange of values between processes, as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def _values(tree: Any) -> Any:
 
 
 def _one_each() -> Mesh:
-    """The first device of each process, in a row."""
+    """A one-dimensional mesh of the first device of each process."""
     first = [next(d for d in devices() if d.process_index == p) for p in range(process_count())]
     return Mesh(np.array(first, dtype=object), ("processes",))
 
 
 def _stacked(x: Any) -> Array:
-    """What each process has of ``x``, along a new first dimension: an array whose parts are on the processes.
+    """The values ``x`` of all processes, stacked along a new first dimension, which is split over the processes.
 
     Raises:
-      ArgumentError: an array on a mesh.
+      ArgumentError: ``x`` is an array on a mesh.
     """
     if _is_global(x):
         raise ArgumentError(f"a value of this process was expected, got an array with {x.sharding!r}")
@@ -52,7 +52,7 @@ def _stacked(x: Any) -> Array:
 
 
 def _for_all(x: Array) -> np.ndarray:
-    """All of an array, from the parts that processes have."""
+    """The whole array, gathered from the parts on the processes."""
     if np.ndim(x) and not x.is_fully_addressable and not x.is_fully_replicated:
         x = device_put(x, NamedSharding(_mesh_of(x), PartitionSpec()))
     return np.asarray(x)
@@ -69,11 +69,16 @@ def _largest(x: Any) -> Any:
 
 
 def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
-    """A tree of arrays as the source process (0 unless ``is_source`` says otherwise) has it, as NumPy arrays; the trees
-    of the others must have the same structure, shapes and dtypes.
+    """Send a pytree of arrays from the source process to all; returns NumPy arrays.
+
+    The pytrees of all processes must have the same structure, shapes and dtypes.
+
+    Args:
+      in_tree: the pytree.
+      is_source: whether this process is the source; by default process 0 is.
 
     Raises:
-      ArgumentError: there is one process, and ``is_source`` says that it is not the source.
+      ArgumentError: there is only one process, and it is not the source.
 
     Example:
       >>> from meshwright.experimental import multihost_utils
@@ -91,15 +96,17 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
 
 
 def _broadcast(value: np.ndarray, source: bool) -> np.ndarray:
-    """The source's value: of bits that are zeros elsewhere, the largest."""
+    """The source's value, as the maximum of its bytes and zeros from the other processes."""
     raw = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
     received = _for_all(_largest(_stacked(raw if source else np.zeros_like(raw))))
     return np.frombuffer(received.tobytes(), value.dtype).reshape(value.shape)
 
 
 def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
-    """A tree of arrays of all processes, as NumPy arrays: along a new first dimension, or joined along the first
-    (``tiled``). Of those on a mesh, all of the array.
+    """Gather a pytree of arrays from all processes; returns NumPy arrays.
+
+    The arrays are stacked along a new first dimension, or with ``tiled`` concatenated along the first. Of an array on a
+    mesh, the whole array is returned.
 
     Example:
       >>> from meshwright.experimental import multihost_utils
@@ -117,7 +124,7 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
 
 
 def _gathered(value: np.ndarray) -> np.ndarray:
-    """The values of all processes, bit for bit."""
+    """The values of all processes, stacked, with their exact bits."""
     if process_count() == 1:
         return value[None]
     raw = _for_all(_stacked(np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)))
@@ -129,10 +136,11 @@ def _is_global(x: Any) -> bool:
 
 
 def assert_equal(in_tree: Any, fail_message: str = "") -> None:
-    """Check that a tree of arrays is the same in all processes as in process 0.
+    """Check that a pytree of arrays is the same in all processes.
 
     Raises:
-      DistributedError: it is not; names the leaf and the processes. ArgumentTypeError: a leaf that is no array.
+      DistributedError: it differs from that of process 0; names the leaf and the processes.
+      ArgumentTypeError: a leaf is not an array.
     """
     mine = _values(in_tree)
     if process_count() == 1:
@@ -151,10 +159,10 @@ _barriers = itertools.count()
 
 
 def sync_global_devices(name: str) -> None:
-    """Wait until all processes are here, each with the same ``name``. Devices may still be computing, as elsewhere.
+    """Wait until all processes have called this with the same ``name``. Their devices may still be computing.
 
     Raises:
-      DistributedError: one does not come within ``config.collective_timeout`` seconds, or comes with another name.
+      DistributedError: a process does not call it within ``config.collective_timeout`` seconds, or with another name.
     """
     table = heartbeats.LIVING.table
     if table is None:
@@ -172,12 +180,12 @@ def sync_global_devices(name: str) -> None:
 
 
 def reached_preemption_sync_point(step_id: int) -> bool:
-    """Whether a process is about to be ended, and all are to save at this step: nobody says so here."""
+    """Whether all processes should save at this step because one is about to be preempted. Always False here."""
     return False
 
 
 def host_local_array_to_global_array(local_inputs: Any, global_mesh: Any, pspecs: Any) -> Any:
-    """A tree of each process's arrays as arrays on a mesh; ``pspecs`` is a tree prefix of specs.
+    """Convert a pytree of each process's local arrays to arrays on a mesh; ``pspecs`` is a tree prefix of specs.
 
     Example:
       >>> from meshwright.experimental import multihost_utils
@@ -199,7 +207,7 @@ def _shardings(tree: Any, mesh: Any, pspecs: Any) -> Any:
 
 
 def global_array_to_host_local_array(global_inputs: Any, global_mesh: Any, pspecs: Any) -> Any:
-    """The part of each array on a mesh that lies in this process: all of it, if there is one.
+    """The part of each array on a mesh that is in this process; with a single process, the whole array.
 
     Example:
       >>> from meshwright.experimental import multihost_utils

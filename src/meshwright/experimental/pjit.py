@@ -1,4 +1,4 @@
-"""``jax.experimental.pjit``: ``jit`` with shardings as specs over the mesh of ``with mesh:``. Today's way: ``jit``."""
+"""``jax.experimental.pjit``: ``jit`` with shardings as specs over the mesh of ``with mesh:``. Now: ``jit``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshwright.sharding import AUTO, PartitionSpec
 
 __all__ = ["AUTO", "FROM_GDA", "UNSPECIFIED", "PartitionSpec", "pjit", "with_sharding_constraint"]
 
-#: in the place of a spec: as the argument lies
+#: in place of a spec: the sharding that the argument has
 FROM_GDA = UNSPECIFIED
 
 
@@ -23,14 +23,14 @@ def pjit(
     out_axis_resources: Any = UNSPECIFIED, static_argnums: Any = None, static_argnames: Any = None,
     donate_argnums: Any = None, *, in_shardings: Any = UNSPECIFIED, out_shardings: Any = UNSPECIFIED, **options: Any,
 ) -> Any:  # fmt: skip
-    """``meshwright.jit``, which is today's way, with ``in_axis_resources`` for ``in_shardings`` and so for the results.
+    """Older form of ``meshwright.jit``, with ``in_axis_resources`` and ``out_axis_resources`` for shardings.
 
-    Both are tree prefixes of specs over the current mesh, where None is ``PartitionSpec()``: whole on every device.
-    Arguments that were placed otherwise than ``in_axis_resources`` says are moved, with a warning; those that lie
-    otherwise than ``in_shardings`` says are refused.
+    These are tree prefixes of specs over the current mesh, in which None means ``PartitionSpec()``, replicated.
+    Arguments with another sharding than in ``in_axis_resources`` are moved, with a warning; with ``in_shardings``, they
+    are refused.
 
     Raises:
-      ArgumentError: ``in_axis_resources`` and ``in_shardings`` (or the two for results) are both given.
+      ArgumentError: both the older and the newer argument are given for arguments, or for results.
 
     Example:
       >>> from meshwright.experimental.pjit import pjit
@@ -63,9 +63,9 @@ def _whole(spec: Any) -> Any:
 
 
 def with_sharding_constraint(x: Any, axis_resources: Any) -> Any:
-    """``meshwright.lax.with_sharding_constraint``, which is today's way; None is ``PartitionSpec()`` here.
+    """Older form of ``meshwright.lax.with_sharding_constraint``, in which None means ``PartitionSpec()``.
 
     Raises:
-      ShardingError, MeshError: as today's.
+      ShardingError, MeshError: as for ``meshwright.lax.with_sharding_constraint``.
     """
     return constrained(x, pytree.map(_whole, axis_resources, is_leaf=is_spec))

@@ -1,4 +1,4 @@
-"""``jax.experimental.serialize_executable``: compiled programs as bytes, for other processes on machines like this."""
+"""``jax.experimental.serialize_executable``: compiled programs as bytes, for processes on machines of the same kind."""
 
 from meshwright.api.serialized import deserialize_and_load, serialize
 

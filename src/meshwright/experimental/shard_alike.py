@@ -1,4 +1,4 @@
-"""``jax.experimental.shard_alike``: two values laid out alike."""
+"""``jax.experimental.shard_alike``: gives two values the same sharding."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _GROUPS = itertools.count(1 << 20)  # beyond the numbers that programs from else
 
 
 def shard_alike(x: Any, y: Any) -> tuple[Any, Any]:
-    """``(x, y)``, two arrays of one shape which the partitioner lays out alike.
+    """Return ``(x, y)``, two arrays of the same shape, to which the partitioner gives the same sharding.
 
     Raises:
-      ArgumentError: other shapes.
+      ArgumentError: the shapes differ.
 
     Example:
       >>> from meshwright.experimental.shard_alike import shard_alike

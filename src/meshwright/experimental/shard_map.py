@@ -1,4 +1,4 @@
-"""``shard_map`` with the arguments that it had before it was ``meshwright.shard_map``."""
+"""``jax.experimental.shard_map``: ``shard_map`` with its older arguments. Now: ``meshwright.shard_map``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ def shard_map(
     check_rep: bool = True,
     auto: Iterable[str] = frozenset(),
 ) -> Callable[..., Any]:
-    """``meshwright.shard_map``, which is today's way: ``check_rep`` is its ``check_vma``, and ``auto`` names the axes
-    that its ``axis_names`` leaves out.
+    """Older form of ``meshwright.shard_map``: ``check_rep`` is now ``check_vma``, and ``auto`` the axes not in
+    ``axis_names``.
 
     Raises:
-      ArgumentError: ``auto`` names an axis that the mesh does not have, or leaves none to be manual; and as today's.
+      ArgumentError: ``auto`` names an axis that the mesh does not have, or leaves no manual axis; or an error of
+        ``meshwright.shard_map``.
 
     Example:
       >>> from meshwright.experimental.shard_map import shard_map

@@ -1,8 +1,8 @@
-"""``jax.experimental.sparse``: arrays of which the elements that are not zero are stored, with their positions.
+"""``jax.experimental.sparse``: sparse arrays in coordinate format, which store nonzero elements and their positions.
 
-A product gathers the rows that it needs of the dense operand, and adds what it makes of them; positions past the end
-stand for nothing, so that a number of elements (``nse``) can be fixed beforehand. Elements may repeat: they are added.
-Source: ``jax.experimental.sparse`` for the interface.
+A product gathers the necessary rows of the dense operand and adds their products. Elements with positions past the end
+are ignored, so that the number of elements (``nse``) can be static. Elements at the same position are added. Source:
+``jax.experimental.sparse`` for the interface.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ __all__ = [
 
 
 class BCOO:
-    """``data[k]`` is at ``indices[k]`` of an array of ``shape``: a pytree of both.
+    """A sparse array of ``shape`` with the elements ``data[k]`` at the positions ``indices[k]``.
 
-    Derivatives are by ``data``; ``vmap`` maps both. To make one of another sparsity per entry of a batch, make it
-    within ``vmap``.
+    It is a pytree of ``data``, shape (nse,), and ``indices``, shape (nse, number of dimensions). Derivatives are with
+    respect to ``data``; ``vmap`` maps both. To use different positions for each entry of a batch, create it inside
+    ``vmap``.
 
     Raises:
-      ShapeError: data that is no vector, or indices that are no row for each of its elements. DTypeError: indices that
-        are no integers.
+      ShapeError: ``data`` or ``indices`` has another shape.
+      DTypeError: ``indices`` are not integers.
 
     Example:
       >>> from meshwright.experimental.sparse import BCOO
@@ -47,7 +48,7 @@ class BCOO:
     """
 
     __array_ufunc__ = None
-    #: leading dimensions of a batch, and of dense blocks: of every element one index and one number
+    #: the numbers of batch dimensions and of dense dimensions, as in JAX; always 0 here
     n_batch = n_dense = 0
 
     def __init__(
@@ -66,10 +67,10 @@ class BCOO:
 
     @classmethod
     def fromdense(cls, mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> BCOO:
-        """The elements of ``mat`` that are not zero, the first ``nse`` of them; a traced one needs ``nse``.
+        """The first ``nse`` nonzero elements of ``mat``, by default all of them.
 
         Raises:
-          ArgumentError: it is traced, and ``nse`` is not given.
+          ArgumentError: ``mat`` is traced, and ``nse`` is not given.
         """
         mat = mnp.asarray(mat)
         if nse is None and isinstance(mat, Tracer):
@@ -81,14 +82,14 @@ class BCOO:
 
     @classmethod
     def from_scipy_sparse(cls, mat: Any, *, index_dtype: Any = None) -> BCOO:
-        """A matrix of ``scipy.sparse``."""
+        """Convert a matrix of ``scipy.sparse``."""
         coo = mat.tocoo()
         indices = np.stack([coo.row, coo.col], 1).astype(index_dtype or np.int32)
         return cls((coo.data, indices), shape=coo.shape)
 
     @property
     def nse(self) -> int:
-        """The number of elements that are stored."""
+        """The number of stored elements."""
         return int(self.data.shape[-1])
 
     @property
@@ -113,18 +114,18 @@ class BCOO:
         return f"BCOO({self.dtype}{list(self.shape)}, nse={self.nse})"
 
     def _with(self, data: Any) -> BCOO:
-        """Other elements at the same positions."""
+        """A sparse array with other elements at the same positions."""
         return BCOO(
             (data, self.indices), shape=self.shape, indices_sorted=self.indices_sorted,
             unique_indices=self.unique_indices,
         )  # fmt: skip
 
     def todense(self) -> Any:
-        """The array."""
+        """The dense array."""
         return _added(self.data, self.indices, self.shape)
 
     def transpose(self, axes: Sequence[int] | None = None) -> BCOO:
-        """With its dimensions in another order."""
+        """Permute the dimensions; by default, reverse them."""
         order = tuple(range(self.ndim))[::-1] if axes is None else normal_axes(axes, self.ndim, "BCOO.transpose")
         if len(order) != self.ndim:
             raise ArgumentError(f"BCOO.transpose: expected the {self.ndim} dimensions in some order, got {axes}")
@@ -136,21 +137,24 @@ class BCOO:
         return self._with(self.data.astype(dtype))
 
     def sum(self, axis: int | Sequence[int] | None = None) -> BCOO:
-        """The sums along dimensions, or over all, sparse."""
+        """Sum over dimensions, by default all of them; the result is sparse."""
         summed = normal_axes(axis, self.ndim, "BCOO.sum")
         kept = [d for d in range(self.ndim) if d not in summed]
         inside = mnp.all(self.indices < np.array(self.shape, self.indices.dtype), 1)
-        data = mnp.where(inside, self.data, mnp.zeros((), self.dtype))  # of all that is left, positions may be none
+        data = mnp.where(inside, self.data, mnp.zeros((), self.dtype))  # the remaining positions may all be valid
         return BCOO((data, self.indices[:, np.array(kept, int)]), shape=[self.shape[d] for d in kept])
 
     def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCOO:
-        """With one element at a position, in order; ``nse`` of them, which has to be given where it is traced."""
+        """Add the elements at equal positions; the result is sorted and has ``nse`` elements.
+
+        Inside traced functions ``nse`` must be given.
+        """
         dense = self.todense() if remove_zeros else _added(mnp.ones_like(self.data, bool), self.indices, self.shape)
         found = BCOO.fromdense(dense, nse=nse)
         return found if remove_zeros else found._with(_taken(self.todense(), found.indices))
 
     def sort_indices(self) -> BCOO:
-        """With its elements in the order of their positions."""
+        """Sort the elements by position."""
         order = mnp.lexsort(tuple(self.indices[:, d] for d in reversed(range(self.ndim)))) if self.ndim else slice(None)
         moved = self.data[order], self.indices[order]
         return BCOO(moved, shape=self.shape, indices_sorted=True, unique_indices=self.unique_indices)
@@ -191,7 +195,7 @@ class BCOO:
 
 
 def _unflatten(static: tuple[Any, ...], children: Sequence[Any]) -> BCOO:
-    made = object.__new__(BCOO)  # of whatever a transformation puts in the place of arrays
+    made = object.__new__(BCOO)  # without checks, as transformations use other values in place of arrays
     made.data, made.indices = children
     made.shape, made.indices_sorted, made.unique_indices = static
     return made
@@ -207,14 +211,14 @@ def _columns(indices: Any) -> tuple[Any, ...]:
 
 
 def _taken(x: Any, indices: Any) -> Any:
-    """What is at the positions, in leading dimensions; zeros past the end."""
+    """The elements of ``x`` at the positions, along its leading dimensions; zeros for positions past the end."""
     if not indices.shape[1]:
         return mnp.broadcast_to(x, (indices.shape[0], *x.shape))
     return x.at[_columns(indices)].get(mode="fill", fill_value=0)
 
 
 def _added(data: Any, indices: Any, shape: Sequence[int]) -> Any:
-    """An array with ``data`` added at the positions, but what is past the end."""
+    """An array with ``data`` added at the positions; those past the end are dropped."""
     zeros = mnp.zeros(tuple(shape), data.dtype)
     if not indices.shape[1]:
         return zeros + data.sum(0).astype(data.dtype)
@@ -222,7 +226,7 @@ def _added(data: Any, indices: Any, shape: Sequence[int]) -> Any:
 
 
 def _broadcast_at(mat: BCOO, dense: Any) -> Any:
-    """What the elements of ``mat`` meet in an array that is broadcast to its shape."""
+    """The elements of ``dense``, broadcast to the shape of ``mat``, at the positions of ``mat``."""
     dense = mnp.asarray(dense)
     if not dense.ndim:
         return dense
@@ -237,34 +241,45 @@ def _require_sparse(where: str, mat: Any) -> None:
         raise ArgumentTypeError(f"{where}: expected a BCOO, got {mat!r}; BCOO.fromdense makes one")
 
 
-def bcoo_fromdense(mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> BCOO:
-    """:meth:`BCOO.fromdense`."""
+def bcoo_fromdense(
+    mat: Any, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0, index_dtype: Any = np.int32
+) -> BCOO:
+    """See :meth:`BCOO.fromdense`. Every dimension is sparse.
+
+    Raises:
+      ArgumentError: ``n_batch`` or ``n_dense`` is not 0.
+    """
+    if n_batch or n_dense:
+        raise ArgumentError(
+            f"bcoo_fromdense: every dimension is sparse, got n_batch={n_batch}, n_dense={n_dense}; leave them out, and "
+            "use vmap over arrays of one nse"
+        )
     return BCOO.fromdense(mat, nse=nse, index_dtype=index_dtype)
 
 
 def bcoo_todense(mat: BCOO) -> Any:
-    """The array."""
+    """The dense array."""
     _require_sparse("bcoo_todense", mat)
     return mat.todense()
 
 
 def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
-    """With its dimensions in another order."""
+    """Permute the dimensions of a sparse array."""
     _require_sparse("bcoo_transpose", mat)
     return mat.transpose(permutation)
 
 
 def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
-    """The sums along dimensions, sparse."""
+    """Sum a sparse array over dimensions; the result is sparse."""
     _require_sparse("bcoo_reduce_sum", mat)
     return mat.sum(axes)
 
 
 def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> BCOO:
-    """The product of corresponding elements, which is zero where ``sp_mat`` is; ``v`` is broadcast.
+    """The elementwise product of a sparse array and a dense one, which is broadcast; the result is sparse.
 
     Raises:
-      ArgumentTypeError: the first is not sparse, or both are.
+      ArgumentTypeError: ``sp_mat`` is not sparse, or ``v`` is.
     """
     _require_sparse("bcoo_multiply_dense", sp_mat)
     if isinstance(v, BCOO):
@@ -278,14 +293,28 @@ def _matmul(lhs: Any, rhs: Any, contract: tuple[tuple[int], tuple[int]]) -> Any:
     return bcoo_dot_general(lhs, rhs, dimension_numbers=(contract, ((), ())))
 
 
-def bcoo_dot_general(lhs: Any, rhs: Any, *, dimension_numbers: Any) -> Any:
-    """The product of a sparse and a dense array, in this or the other order, dense: as ``lax.dot_general``, without
-    batch dimensions.
+def bcoo_dot_general(
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: Any,
+    precision: None = None,
+    preferred_element_type: None = None,
+    out_sharding: None = None,
+) -> Any:
+    """``lax.dot_general`` of a sparse and a dense array, in any order, without batch dimensions; the result is dense.
 
     Raises:
-      ArgumentTypeError: both, or none, are sparse. ArgumentError: batch dimensions. ShapeError: dimensions that are
-        contracted differ.
+      ArgumentTypeError: both operands are sparse, or neither is.
+      ArgumentError: there are batch dimensions, or a precision, element type or sharding is given.
+      ShapeError: contracted dimensions have different sizes.
     """
+    _require_absent(
+        "bcoo_dot_general",
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        out_sharding=out_sharding,
+    )
     (left, right), batch = dimension_numbers
     if any(map(len, batch)):
         raise ArgumentError(f"bcoo_dot_general: batch dimensions {batch} are not for sparse arrays; use vmap")
@@ -299,7 +328,7 @@ def bcoo_dot_general(lhs: Any, rhs: Any, *, dimension_numbers: Any) -> Any:
 
 
 def _product(mat: BCOO, dense: Any, left: Sequence[int], right: Sequence[int]) -> Any:
-    """The free dimensions of ``mat``, then those of ``dense``."""
+    """The product, with the free dimensions of ``mat`` before those of ``dense``."""
     sizes = [mat.shape[d] for d in left], [dense.shape[d] for d in right]
     if sizes[0] != sizes[1]:
         raise ShapeError(
@@ -315,13 +344,41 @@ def _product(mat: BCOO, dense: Any, left: Sequence[int], right: Sequence[int]) -
     )  # fmt: skip
 
 
-def empty(shape: Sequence[int], dtype: Any = None, index_dtype: Any = np.int32) -> BCOO:
-    """An array of zeros, of which none is stored."""
+def _require_absent(name: str, **options: Any) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise ArgumentError(f"{name}: {option} has no choice here, got {value!r}; leave it out")
+
+
+def _require_bcoo(name: str, sparse_format: str) -> None:
+    if sparse_format != "bcoo":
+        raise ArgumentError(f"{name}: sparse arrays are of the format 'bcoo', got {sparse_format!r}; leave it out")
+
+
+def empty(shape: Sequence[int], dtype: Any = None, index_dtype: Any = np.int32, sparse_format: str = "bcoo") -> BCOO:
+    """An array of zeros, without stored elements.
+
+    Raises:
+      ArgumentError: another format than ``"bcoo"``.
+    """
+    _require_bcoo("empty", sparse_format)
     return BCOO((mnp.zeros(0, dtype), mnp.zeros((0, len(shape)), index_dtype)), shape=shape)
 
 
-def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = None, index_dtype: Any = np.int32) -> BCOO:
-    """Ones on the ``k``-th diagonal of a matrix of shape ``(N, M)``."""
+def eye(
+    N: int,
+    M: int | None = None,
+    k: int = 0,
+    dtype: Any = None,
+    index_dtype: Any = np.int32,
+    sparse_format: str = "bcoo",
+) -> BCOO:
+    """A matrix of shape ``(N, M)`` with ones on the ``k``-th diagonal; ``M`` is ``N`` by default.
+
+    Raises:
+      ArgumentError: another format than ``"bcoo"``.
+    """
+    _require_bcoo("eye", sparse_format)
     wide = N if M is None else M
     first = max(-k, 0)
     rows = np.arange(first, max(min(N, wide - k), first))

@@ -1,4 +1,4 @@
-"""``jax.image``: images resampled to another size."""
+"""``jax.image``: resampling of images."""
 
 from meshwright.image.resampling import ResizeMethod, resize, scale_and_translate
 

@@ -1,9 +1,8 @@
-"""Images in another size: every resized dimension is a product with a matrix of weights.
+"""Resizing of images: for every resized dimension, a product with a matrix of weights.
 
-A kernel says how much each pixel counts at the place where a pixel of the result stands: a triangle (linear), a cubic
-(Keys 1981, "Cubic convolution interpolation for digital image processing") or a windowed sinc (Lanczos; Duchon 1979,
-"Lanczos filtering in one and two dimensions"). Where an image gets smaller the kernel is widened, so that no pixel is
-skipped.
+The weights of the pixels around a position are given by a kernel: a triangle (linear), a cubic (Keys 1981, "Cubic
+convolution interpolation for digital image processing") or a windowed sinc (Lanczos; Duchon 1979, "Lanczos filtering in
+one and two dimensions"). If an image becomes smaller, the kernel is widened, so that no pixel is skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Kernel = Callable[[Any], Any]
 
 
 class ResizeMethod(enum.Enum):
-    """How pixels between pixels are made. Functions take the names, too (``"linear"``)."""
+    """The method of interpolation between pixels. Functions also accept its name (``"linear"``)."""
 
     NEAREST = "nearest"
     LINEAR = "linear"
@@ -35,10 +34,10 @@ class ResizeMethod(enum.Enum):
 
     @staticmethod
     def from_string(name: str) -> ResizeMethod:
-        """The method of a name; ``bilinear``, ``trilinear``, ``triangle``, ``bicubic`` and ``tricubic`` are others'.
+        """The method of a name, including ``bilinear``, ``trilinear``, ``triangle``, ``bicubic`` and ``tricubic``.
 
         Raises:
-          ArgumentError: there is none.
+          ArgumentError: there is no such method.
 
         Example:
           >>> mw.image.ResizeMethod.from_string("bicubic")
@@ -57,7 +56,7 @@ def _triangle(x: Any) -> Any:
 
 
 def _cubic(x: Any) -> Any:
-    """Keys' kernel, whose slope at distance 1 is -1/2."""
+    """Keys' cubic kernel, with slope -1/2 at distance 1."""
     near = (1.5 * x - 2.5) * x * x + 1
     far = ((-0.5 * x + 2.5) * x - 4) * x + 2
     return mnp.where(x < 1, near, mnp.where(x < 2, far, 0))
@@ -76,7 +75,7 @@ _KERNELS: dict[ResizeMethod, Kernel] = {
 
 
 def _weights(size: int, new: int, scale: Any, shift: Any, kernel: Kernel, antialias: bool, dtype: np.dtype) -> Any:
-    """``[size, new]``: how much each pixel of the image counts for each of the result."""
+    """The weights ``[size, new]`` of each pixel of the image for each pixel of the result."""
     inverse = 1 / mnp.asarray(scale, dtype)
     width = mnp.maximum(inverse, 1) if antialias else mnp.ones((), dtype)
     at = (mnp.arange(new, dtype=dtype) + 0.5) * inverse - mnp.asarray(shift, dtype) * inverse - 0.5
@@ -102,20 +101,21 @@ def _image(name: str, image: Any, shape: Sequence[int]) -> tuple[Any, tuple[int,
 def resize(
     image: Any, shape: Sequence[int], method: str | ResizeMethod, antialias: bool = True, precision: Any = "highest"
 ) -> Any:
-    """``image`` in another size.
+    """Resize ``image`` to ``shape``.
 
     Args:
-      image: an array of any rank; dimensions whose size stays (batch, channels) are left as they are.
-      shape: the new size, of the image's rank.
+      image: an array of any rank. Dimensions whose size does not change (batch, channels) are not resampled.
+      shape: the new shape, of the same rank.
       method: ``"nearest"``, ``"linear"``, ``"cubic"``, ``"lanczos3"`` or ``"lanczos5"``.
-      antialias: widen the kernel where the image gets smaller; ``"nearest"`` never does.
+      antialias: widen the kernel if the image becomes smaller; has no effect for ``"nearest"``.
+      precision: the precision of the matrix products.
 
     Returns:
-      An array of ``shape``; integers become floats, except with ``"nearest"``.
+      an array of ``shape``; integers become floats, except with ``"nearest"``.
 
     Raises:
-      ShapeError: ``shape`` is not of the image's rank.
-      ArgumentError: unknown method.
+      ShapeError: ``shape`` has another rank than the image.
+      ArgumentError: the method is unknown.
 
     Example:
       >>> mw.image.resize(jnp.array([[0.0, 2.0]]), (1, 4), "linear").tolist()
@@ -145,19 +145,21 @@ def scale_and_translate(
     antialias: bool = True,
     precision: Any = "highest",
 ) -> Any:
-    """``image`` scaled about its corner, then moved; both may be traced and are differentiated.
+    """Scale ``image`` about its corner and translate it.
 
-    A pixel at ``x`` (centres at half numbers) comes to ``x * scale + translation``. What comes from outside is 0.
+    Position ``x`` (pixel centres are at half-integers) is mapped to ``x * scale + translation``. Outside of the image,
+    the values are 0. ``scale`` and ``translation`` may be traced and differentiated.
 
     Args:
-      shape: size of the result, of the image's rank; dimensions not in ``spatial_dims`` keep theirs.
+      image: an array of any rank.
+      shape: the shape of the result, of the same rank; dimensions not in ``spatial_dims`` keep their sizes.
       spatial_dims: the ``k`` dimensions that are resampled.
       scale, translation: arrays of shape ``(k,)``.
-      method: as in :func:`resize`, but not ``"nearest"``.
+      method, antialias, precision: as in :func:`resize`, except for the method ``"nearest"``.
 
     Raises:
-      ShapeError: ``shape`` or ``spatial_dims`` do not fit the image.
-      ArgumentError: an unknown method, or ``"nearest"``.
+      ShapeError: ``shape`` or ``spatial_dims`` does not fit the image.
+      ArgumentError: the method is unknown, or ``"nearest"``.
 
     Example:
       >>> mw.image.scale_and_translate(jnp.array([1.0, 2.0]), (3,), (0,), jnp.array([1.0]), jnp.array([1.0]), "linear")

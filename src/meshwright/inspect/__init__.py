@@ -1,1 +1,1 @@
-"""Looking at what programs do: pictures of shardings, debugging."""
+"""Inspection of programs: debugging, pictures of shardings, profiles, and per-device programs as code."""

@@ -1,5 +1,4 @@
-"""``debug.breakpoint``: a prompt in the middle of a program that runs, with the variables of the functions that were
-being traced there.
+"""``debug.breakpoint``: a prompt in a running program, with the variables of the functions that were being traced.
 
 Source: ``jax.debug.breakpoint`` for the interface; the commands are those of Python's ``pdb``.
 """
@@ -29,7 +28,7 @@ _LINES = 5
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
-    """A function of the user's at a line, with its variables."""
+    """A frame of a user's function: its line and variables."""
 
     file: str
     line: int
@@ -54,7 +53,7 @@ def _is_live(x: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Stop:
-    """What the program calls: with the values of what was traced in the variables of ``frames``."""
+    """The callback of a breakpoint, called with the values of the traced variables of ``frames``."""
 
     frames: list[_Frame]
     tree: Any
@@ -69,7 +68,7 @@ class _Stop:
 
 
 class _Traced:
-    """Stands for what the program passes."""
+    """A placeholder for a value that the program passes."""
 
 
 def _was_traced(x: Any) -> bool:
@@ -80,20 +79,21 @@ def breakpoint(
     *, backend: str | None = None, filter_frames: bool = True, num_frames: int | None = None, ordered: bool = False,
     stdin: Any = None, stdout: Any = None,
 ) -> None:  # fmt: skip
-    """Stop here when the program comes by, with a prompt; ``h`` lists its commands.
+    """Stop with a prompt whenever the program runs this line; ``h`` lists the commands of the prompt.
 
-    Variables of the functions that call it can be seen: traced ones have the values that they have in the program, of
-    random keys the words. Like ``debug.callback``, it has no part in derivatives, stops for each entry under ``vmap``,
-    and on a mesh once, with whole arrays. ``q`` ends the program with an error.
+    It shows the variables of the calling functions. Traced variables have their values in the program, and random keys
+    are shown as their words. Like ``debug.callback``, it stops in the forward computation, for each entry under
+    ``vmap``, and once on a mesh, with whole arrays. ``q`` ends the program with an error.
 
     Args:
-      backend: accepted for the sake of the interface: there is one, this process's terminal.
-      filter_frames: False: also the library's own functions. num_frames: no more functions than that.
-      ordered: in program order among other ordered callbacks.
-      stdin, stdout: files in place of those of the process.
+      backend: accepted for compatibility and ignored; the prompt is in this process's terminal.
+      filter_frames: if False, show the library's own functions too.
+      num_frames: the maximum number of functions to show.
+      ordered: stop in program order with other ordered callbacks.
+      stdin, stdout: files to use instead of those of the process.
 
-    Raises (from the program):
-      CallbackError: the prompt was left by ``q``.
+    Raises (when the program runs):
+      CallbackError: the prompt was left with ``q``.
 
     Example:
       >>> import io
@@ -114,7 +114,7 @@ def breakpoint(
 
 
 class Prompt(cmd.Cmd):
-    """Reads commands until one of them goes on."""
+    """Reads commands until one of them continues the program."""
 
     prompt = "(mwdb) "
     aliases: ClassVar[dict[str, str]] = {
@@ -132,7 +132,7 @@ class Prompt(cmd.Cmd):
         return self.frames[self.at]
 
     def run(self) -> None:
-        """Show where this is, and ask."""
+        """Show the current line and read commands."""
         self.say(self.frame)
         self.cmdloop()
 

@@ -1,7 +1,7 @@
-"""``meshwright.debug``: what values are and where, on arrays and inside traced functions.
+"""``meshwright.debug``: shows values and shardings of arrays, also inside traced functions.
 
-Inside a traced function nobody knows a value or a sharding yet: values are shown when the program runs, shardings when
-it is partitioned, with the layout that the partitioner chose.
+Inside a traced function, values are shown when the program runs, and shardings when it is partitioned, as the
+partitioner has chosen them.
 
 Source: ``jax.debug`` for the interface.
 """
@@ -49,7 +49,7 @@ _LOGGER = logging.getLogger("meshwright")
 
 @dataclass(frozen=True)
 class _Effect:
-    """A function of trees, of which some leaves are fixed, as one of flat arrays and without results."""
+    """A function of pytrees with some fixed leaves, as a function of flat arrays without results."""
 
     fun: Callable[..., Any]
     tree: Any
@@ -70,18 +70,21 @@ def _is_array(x: Any) -> bool:
 def callback(
     callback: Callable[..., Any], *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any
 ) -> None:
-    """Calls ``callback(*args, **kwargs)`` with NumPy arrays whenever the program comes by, ignoring what it returns.
+    """Call ``callback(*args, **kwargs)`` with NumPy arrays whenever the program runs this line; its result is ignored.
 
-    It has no part in derivatives (it sees the values of the forward computation); under ``vmap`` it is called for each
-    entry. Leaves that are no arrays, such as strings, are passed as they are, of random keys the words. On a mesh it
-    gets whole arrays, once, in the process of the mesh's first device; in a ``shard_map`` each device calls it.
+    Under differentiation it gets the values of the forward computation; under ``vmap`` it is called for each entry.
+    Leaves that are not arrays, such as strings, are passed unchanged, and random keys as their words. On a mesh it is
+    called once, with whole arrays, in the process of the mesh's first device; in a ``shard_map`` each device calls it.
 
     Args:
-      ordered: callbacks with ``ordered=True`` happen in program order, in a ``shard_map`` in that of each device.
-      partitioned: whether the part of each device is passed; refused where there are several devices.
+      callback: a Python function.
+      args, kwargs: pytrees that are passed to it.
+      ordered: callbacks with ``ordered=True`` are called in program order; in a ``shard_map``, on each device.
+      partitioned: pass each device's part; not supported on several devices.
 
     Raises:
-      ArgumentError: ``partitioned`` on several devices; CallbackError: (from the program) it raised.
+      ArgumentError: ``partitioned`` is True and there are several devices.
+      CallbackError: (when the program runs) the callback raised an exception.
 
     Example:
       >>> seen = []
@@ -110,7 +113,7 @@ def _effect(fun: Callable[..., Any], name: str, args: Any, kwargs: Any, ordered:
 
 
 class _Checker(string.Formatter):
-    """Looks at a format without formatting: which arguments it names, and that each is used."""
+    """Checks, without formatting, that the arguments of a format exist and are all used."""
 
     def format_field(self, value: Any, spec: str) -> str:
         return ""
@@ -132,18 +135,18 @@ class _Printer:
     text: str
 
     def line(self, args: Any, kwargs: Any) -> str:
-        """The format with its arguments; behind one that names none, all of them."""
+        """The formatted text; if the format names no arguments, they are appended."""
         if any(field is not None for _, field, _, _ in string.Formatter().parse(self.text)):
             return self.text.format(*args, **kwargs)
         return " ".join((self.text.format(), *map(str, args)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        _show(self.line(args, kwargs) + "\n", end="", flush=True)  # at once: devices print side by side
+        _show(self.line(args, kwargs) + "\n", end="", flush=True)  # a single write, as devices print concurrently
 
 
 @dataclass(frozen=True)
 class _Logger(_Printer):
-    """The same as a record of the logger ``meshwright``, of the user's line."""
+    """Like :class:`_Printer`, but writes a record of the logger ``meshwright`` with the user's line."""
 
     file: str
     number: int
@@ -159,8 +162,7 @@ def log(
     fmt: str | None = None, *args: Any, ordered: bool = False, partitioned: bool = False,
     skip_format_check: bool = False, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """:func:`print` to the logger ``meshwright`` (a record of level INFO, of the line of the call), whose handlers say
-    where it goes.
+    """:func:`print` to the logger ``meshwright``, as a record of level INFO with the line of the call.
 
     Raises:
       ArgumentError: the format does not fit the arguments.
@@ -186,16 +188,19 @@ def print(
     fmt: str | None = None, *args: Any, ordered: bool = False, partitioned: bool = False,
     skip_format_check: bool = False, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Prints ``fmt.format(*args, **kwargs)`` whenever the program comes by, with the values of that run.
+    """Print ``fmt.format(*args, **kwargs)`` whenever the program runs this line, with the values of that run.
 
-    See :func:`callback`. Without a format it is a function of one and its arguments: ``print(ordered=True)("{}", x)``.
+    It behaves as :func:`callback`. Called without a format, it returns a function that takes the format and its
+    arguments: ``print(ordered=True)("{}", x)``.
 
     Args:
       fmt: a format string: ``"x is {}"`` with ``x``, or ``"x is {x}"`` with ``x=x``.
-      skip_format_check: whether a format that does not fit is found only when the program comes by.
+      ordered, partitioned: as in :func:`callback`.
+      skip_format_check: check only when the program runs whether the format fits its arguments.
 
     Raises:
-      ArgumentError: the format does not fit the arguments. CallbackError: (from the program) the same.
+      ArgumentError: the format does not fit the arguments.
+      CallbackError: (when the program runs) the same, with ``skip_format_check``.
 
     Example:
       >>> @mw.jit
@@ -213,7 +218,7 @@ def _printed(
     name: str, write: Callable[[str], _Printer], fmt: Any, args: Any, kwargs: Any, ordered: bool, partitioned: bool,
     skip_check: bool,
 ) -> Any:  # fmt: skip
-    """The effect of ``write(fmt)``, or without a format the function that has it."""
+    """Add the callback ``write(fmt)`` to the program; without a format, return a function that does."""
     _whole(name, partitioned)
     if fmt is None and not args and not kwargs:
         return lambda fmt, *args, **kwargs: _printed(name, write, fmt, args, kwargs, ordered, False, skip_check)
@@ -228,7 +233,7 @@ def _printed(
 
 
 def _check_format(name: str, fmt: str, args: Any, kwargs: Any) -> None:
-    """Raise unless the arguments are those that a format names."""
+    """Raise ``ArgumentError`` unless the arguments are those that the format names."""
     try:
         _Checker().vformat(fmt, args, kwargs)
     except (IndexError, KeyError, ValueError) as error:
@@ -241,11 +246,12 @@ def _check_format(name: str, fmt: str, args: Any, kwargs: Any) -> None:
 
 
 def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) -> None:
-    """Calls ``callback`` with the sharding of ``value``: at once for an array, inside a jitted function at each
-    compilation (or ``.partition()``) of the program.
+    """Call ``callback`` with the sharding of ``value``.
+
+    For an array this happens at once, inside a jitted function whenever the program is compiled or partitioned.
 
     Raises:
-      ArgumentTypeError: ``callback`` is no function, or ``value`` no array.
+      ArgumentTypeError: ``callback`` is not callable, or ``value`` is not an array.
 
     Example:
       >>> specs = []
@@ -265,10 +271,10 @@ def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) 
     InspectSharding(callback).bind(value if isinstance(value, Tracer) else as_array(value))
 
 
-def visualize_array_sharding(array: Any, **options: Any) -> None:
-    """Shows which device holds which part of an array (anything with ``shape`` and ``sharding``).
+def visualize_array_sharding(arr: Any, **options: Any) -> None:
+    """Print a picture of the devices that hold each part of an array (anything with ``shape`` and ``sharding``).
 
-    Inside a jitted function it is shown when the program is compiled. ``options`` (``use_color``, ``scale``,
+    Inside a jitted function it is printed when the program is compiled. ``options`` (``use_color``, ``scale``,
     ``min_width``, ``max_width``) are those of :func:`visualize_sharding`.
 
     Example:
@@ -278,8 +284,8 @@ def visualize_array_sharding(array: Any, **options: Any) -> None:
       │ CPU 0-3 │ CPU 4-7 │
       └─────────┴─────────┘
     """
-    if isinstance(array, Tracer):
-        shape = array.shape
-        inspect_array_sharding(array, callback=lambda s: visualize_sharding(shape, s, **options))
+    if isinstance(arr, Tracer):
+        shape = arr.shape
+        inspect_array_sharding(arr, callback=lambda s: visualize_sharding(shape, s, **options))
     else:
-        _visualize(array, **options)
+        _visualize(arr, **options)

@@ -1,7 +1,7 @@
-"""The per-device program as Python: a ``shard_map`` that one can paste, run and go on writing by hand.
+"""The per-device program as Python code: a ``shard_map`` that can be pasted, run and edited by hand.
 
-Equations with a common name are written with ``lax``; any other as its op, whose parameters are values. Bodies of loops
-and branches become functions. Axes of which a part is used are axes of their own in the mesh that is written.
+Common ops are written as functions of ``lax``, and all others as op classes with their parameters. Bodies of loops and
+branches become functions. If only a part of a mesh axis is used, the parts become axes of the generated mesh.
 """
 
 from __future__ import annotations
@@ -37,30 +37,31 @@ from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, ReduceSum
 from meshwright.ops.shape.rearrange import Reshape, Transpose
 from meshwright.sharding import AbstractMesh, Layout
 
-#: constants of up to so many elements are written as numbers
+#: constants of up to this many elements are written as numbers
 _FEW = 64
 
 
 class ManualProgram(str):
-    """Python code; :meth:`function` is what it defines last."""
+    """Python code that defines a function ``program``; see :meth:`function`."""
 
     __slots__ = ()
 
     def function(self) -> Callable[..., Any]:
-        """Run the code, and give the function of arrays that it defines."""
+        """Run the code and return the function ``program``."""
         space: dict[str, Any] = {}
         exec(compile(self, "<manual program>", "exec"), space)
         return space["program"]
 
 
 def manual_program(program: Lowered | PartitionedProgram) -> ManualProgram:
-    """What the partitioner made of a program, as Python code: ``shard_map`` of what each device does.
+    """The partitioned form of a program as Python code: a ``shard_map`` of the per-device program.
 
-    The code defines ``program``, a function of the (flat) arrays that gives a tuple of results.
+    The code defines a function ``program`` from the flat arguments to a tuple of results.
 
     Raises:
-      ArgumentTypeError: no lowered or partitioned program. ArgumentError: it calls Python, which has no text.
-      MeshError: no sharding of it names a mesh.
+      ArgumentTypeError: ``program`` is not a lowered or partitioned program.
+      ArgumentError: it contains Python functions, which cannot be written as code.
+      MeshError: none of its shardings names a mesh.
 
     Example:
       >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), P("x"))
@@ -121,7 +122,7 @@ class _Writer:
         return "\n".join([*head, "", "", device, "", "", *tail, ""])
 
     def whole(self) -> list[str]:
-        """The function of whole arrays: dimensions that the mesh does not divide are padded, and cut again."""
+        """The function of global arrays, which pads dimensions that the mesh does not divide, and crops the results."""
         source, part = self.part.part.source, self.part.part
         names = [f"x{i}" for i in range(len(part.in_layouts))]
         pads = [_pad(n, a, lo, self.mesh) for n, a, lo in zip(names, source.in_avals, part.in_layouts)]
@@ -184,7 +185,7 @@ class _Writer:
         return f"{self.value(op, lines, indent)}.bind({given})"
 
     def instance(self, op: Op) -> str:
-        """An op without parameters: a module holds it, or its class."""
+        """The expression for an op without parameters: the module's instance of it, or a new one."""
         module = type(op).__module__
         attribute = next((name for name, value in vars(sys.modules[module]).items() if type(value) is type(op)), None)
         if attribute is None:
@@ -193,10 +194,10 @@ class _Writer:
         return f"{op.name}_op"
 
     def value(self, x: Any, lines: list[str], indent: str) -> str:
-        """A parameter of an op as an expression.
+        """The expression for a parameter of an op.
 
         Raises:
-          ArgumentError: a Python function.
+          ArgumentError: it cannot be written as code, for example a Python function.
         """
 
         def each(xs: Any) -> list[str]:
@@ -248,7 +249,7 @@ class _Writer:
 
 
 class _Axes:
-    """The axes of the mesh that is written: those of which only parts are used, in their parts."""
+    """The axes of the generated mesh: an axis of which only parts are used is replaced by its parts."""
 
     def __init__(self, mesh: AbstractMesh, part: PartitionedProgram) -> None:
         self.mesh = mesh
@@ -305,7 +306,7 @@ _SPELLED: dict[type, Callable[..., str | None]] = {
 }
 
 
-#: ops that are functions of ``lax`` as they are
+#: ops that correspond directly to functions of ``lax``
 _PUBLIC = {id(op): name for name, op in vars(lax).items() if isinstance(op, Elementwise) and name[0] != "_"}
 _PUBLIC[id(mul)] = "mul"
 

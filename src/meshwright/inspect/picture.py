@@ -1,9 +1,9 @@
-"""Pictures of shardings: which device holds which part of an array.
+"""Pictures of shardings, which show the devices that hold each part of an array.
 
-Two dimensions are drawn as a grid: rows and columns as large as their share of the array, every cell named after the
-devices that hold it. Dimensions that nothing splits are left out; where more than two are split, the last two make
-a panel and there is a panel for every tile of the others. The same lines are drawn in plain characters (``str``), in
-colour in a terminal (``rich``) and as HTML in a notebook.
+Two dimensions are drawn as a grid, whose rows and columns are proportional to their share of the array. Every cell
+names the devices that hold it. Dimensions that are not split are left out. If more than two are split, the last two
+form a panel, and there is a panel for every tile of the others. Pictures are printed as plain text (``str``), in colour
+in terminals (``rich``), and as HTML in notebooks.
 
 Source: ``jax.debug.visualize_array_sharding`` for the interface.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 rich_console, rich_text = LateModule("rich.console"), LateModule("rich.text")
 
-# Soft backgrounds on which black text reads well; neighbours differ.
+# Light backgrounds for black text; consecutive ones differ clearly.
 COLOURS = (
     "#8dd3c7", "#ffed6f", "#bebada", "#fb8072", "#80b1d3", "#fdb462",
     "#b3de69", "#fccde5", "#d9d9d9", "#bc80bd", "#ccebc5", "#ffffb3",
@@ -35,7 +35,7 @@ MAX_ROWS, MAX_COLUMNS, MAX_PANELS = 10, 8, 8
 
 
 class Segment(NamedTuple):
-    """A piece of a line: border (``colour`` -1), or part of a cell."""
+    """A piece of a line: a border (``colour`` -1), or a part of a cell."""
 
     text: str
     colour: int = -1
@@ -43,7 +43,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """One tile: the lines written in it, and its colour as an index into ``COLOURS``."""
+    """One tile: its lines of text, and its colour as an index into ``COLOURS``."""
 
     lines: tuple[str, ...]
     colour: int
@@ -51,7 +51,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells with the sizes of their rows and columns in the array; ``label`` says which part it is."""
+    """A panel: its cells, the sizes of their rows and columns in the array, and the ``label`` of its part."""
 
     label: str
     cells: tuple[tuple[Cell, ...], ...]
@@ -61,7 +61,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class ShardingPicture:
-    """A sharding of an array, drawn. ``print`` it, ``rich.print`` it, or let a notebook show it."""
+    """The picture of an array's sharding, for ``print``, ``rich.print`` and notebooks."""
 
     shape: tuple[int, ...]
     lines: tuple[tuple[Segment, ...], ...]
@@ -92,13 +92,15 @@ def picture_of(
     """The picture of an array of ``shape`` under ``sharding``.
 
     Args:
-      scale: how many times as wide and high cells are as they have to be.
-      min_width: the fewest characters of a cell.
-      max_width: the most characters of a line; what does not fit into its cell ends in ``…``.
+      shape: the shape of the array.
+      sharding: its sharding.
+      scale: the factor by which cells are wider and higher than necessary.
+      min_width: the minimum width of a cell, in characters.
+      max_width: the maximum width of a line; text that does not fit into its cell ends in ``…``.
 
     Raises:
-      ShardingError: the sharding does not fit the shape. ArgumentError: a scale that is not positive, or widths that
-        leave no room for a cell.
+      ShardingError: the sharding does not fit the shape.
+      ArgumentError: the scale is not positive, or the widths leave no room for a cell.
 
     Example:
       >>> mesh = mw.make_mesh((2, 4), ("x", "y"))
@@ -129,8 +131,10 @@ def visualize_sharding(
     min_width: int = 1,
     max_width: int = 80,
 ) -> None:
-    """Shows how an array of ``shape`` lies under ``sharding``: in colour where the output can, unless ``use_color`` is
-    False. The other arguments, and what is raised, are those of :func:`picture_of`.
+    """Print the picture of an array of ``shape`` under ``sharding``.
+
+    It is in colour if the output supports that and ``use_color`` is True. The other arguments, and the errors, are
+    those of :func:`picture_of`.
 
     Example:
       >>> mesh = mw.make_mesh((2, 4), ("x", "y"))
@@ -149,10 +153,10 @@ def visualize_sharding(
 
 
 def visualize_array_sharding(array: Any, **options: Any) -> None:
-    """Shows which device holds which part of ``array`` (anything with ``shape`` and ``sharding``).
+    """Print a picture of the devices that hold each part of ``array`` (anything with ``shape`` and ``sharding``).
 
     Raises:
-      ArgumentTypeError: something else.
+      ArgumentTypeError: it has no shape or sharding.
     """
     if not hasattr(array, "shape") or not hasattr(array, "sharding"):
         raise ArgumentTypeError(
@@ -162,7 +166,7 @@ def visualize_array_sharding(array: Any, **options: Any) -> None:
     visualize_sharding(array.shape, array.sharding, **options)
 
 
-# --- what to draw -------------------------------------------------------------------------------------------
+# --- contents -----------------------------------------------------------------------------------------------
 def _grids(shape: tuple[int, ...], sharding: Sharding) -> Iterator[Grid]:
     """One grid per panel."""
     ndim = len(shape)
@@ -197,7 +201,7 @@ def _grids(shape: tuple[int, ...], sharding: Sharding) -> Iterator[Grid]:
 
 
 def _holders(sharding: Sharding, ndim: int) -> dict[tuple[int, ...], list[Any]]:
-    """The devices by tile, tiles in row-major order."""
+    """The devices of each tile, with tiles in row-major order."""
     holders: dict[tuple[int, ...], list[Any]] = {}
     for device, tile in zip(sharding.devices, sharding.tile_table(ndim).tolist()):
         holders.setdefault(tuple(tile), []).append(device)
@@ -205,7 +209,7 @@ def _holders(sharding: Sharding, ndim: int) -> dict[tuple[int, ...], list[Any]]:
 
 
 def _drawn_dims(counts: tuple[int, ...]) -> tuple[int | None, int | None, tuple[int, ...]]:
-    """The dimensions drawn as rows and as columns, and those that make panels."""
+    """The dimensions drawn as rows and as columns, and those that enumerate panels."""
     if len(counts) <= 2:
         return (0, 1, ()) if len(counts) == 2 else (None, 0 if counts else None, ())
     split = [dim for dim, count in enumerate(counts) if count > 1]
@@ -222,7 +226,7 @@ def _label(
     row_dim: int | None,
     column_dim: int | None,
 ) -> str:
-    """Which dimensions of an array of more than two the picture shows, as an index expression."""
+    """For arrays of more than two dimensions, an index expression of the part that a panel shows; else empty."""
     if len(shape) <= 2:
         return ""
     names = {row_dim: "rows", column_dim: "columns"}
@@ -244,7 +248,7 @@ def _cell_lines(
 
 
 def device_names(devices: Sequence[Any]) -> str:
-    """``CPU 0,1``: the platform and the device numbers, runs of four and more shortened to ``0-7``."""
+    """The platform and the device numbers, as in ``CPU 0,1``; runs of four or more are shortened to ``0-7``."""
     platform = getattr(devices[0], "platform", None)
     prefix = platform.upper() if isinstance(platform, str) else "Dev"
     numbers = sorted(int(getattr(device, "id", device)) for device in devices)
@@ -261,7 +265,7 @@ def device_names(devices: Sequence[Any]) -> str:
 
 
 def _shown(count: int, most: int) -> list[int | None]:
-    """The numbers of the rows or columns to draw; None stands for those left out."""
+    """The numbers of the rows or columns to draw; None represents those left out."""
     if count <= most:
         return list(range(count))
     return [*range(most - 2), None, count - 1]
@@ -279,7 +283,7 @@ def _sizes(
 # --- drawing ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Size:
-    """How large cells are: see :func:`picture_of`."""
+    """The sizes of cells: see :func:`picture_of`."""
 
     scale: float
     min_width: int
@@ -293,7 +297,7 @@ class _Size:
             )
 
     def widths(self, natural: Sequence[int]) -> list[int]:
-        """Of the columns: scaled, and not wider together than a line."""
+        """The widths of columns: scaled, and reduced if together they are wider than a line."""
         scaled = [max(self.min_width, round(self.scale * width)) for width in natural]
         room = self.max_width - len(scaled) - 1
         if sum(scaled) <= room:
@@ -323,9 +327,9 @@ def _draw(grid: Grid, size: _Size) -> Iterator[tuple[Segment, ...]]:
 
 
 def _extents(sizes: Sequence[int], needed: Sequence[int], total: int) -> list[int]:
-    """Characters per row or column: in proportion to its size, at least what is written in it.
+    """The characters per row or column: in proportion to its size, and enough for its text.
 
-    Equal sizes get equal extents, no larger than needed: only unequal ones spread to show their proportions.
+    Rows or columns of equal size are as small as possible; they are only stretched to show different proportions.
     """
     largest = max(sizes)
     if largest == 0 or len({size for size in sizes if size}) == 1:

@@ -1,4 +1,4 @@
-"""What a profile says, by our own reading: time by device, op, line of the program, and collective."""
+"""Summaries of recorded profiles: time by device, op, line of the program, and collective."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
 from meshwright.runtime.pjrt.profiling import Event, events
 
-#: our own description of the programs in a profile, beside XLA's files
+#: the file with our description of the programs in a profile, next to XLA's files
 PROGRAMS_FILE = "meshwright.programs.json"
-#: the last names of ops that are collectives, in jaxprs and in HLO
+#: the names of collectives in jaxprs and in HLO
 COLLECTIVES = frozenset(
     """psum pmax pmin pprod pand por ppermute all_gather all_gather_invariant all_to_all reduce_scatter psum_scatter
     all-reduce all-gather all-to-all reduce-scatter collective-permute all-reduce-start all-gather-start""".split()
@@ -26,10 +26,10 @@ COLLECTIVES = frozenset(
 
 @dataclass
 class Profile:
-    """Seconds of a recorded profile: by device, op, source line and collective. Printed, tables of them.
+    """The times in a recorded profile, in seconds, by device, op, source line and collective. Prints as tables.
 
-    On a virtual mesh one device computes for all; ``shares`` is then what falls to each of them: computed, not
-    measured, as the time divided by their number.
+    On a virtual mesh, one device computes for all of them. ``shares`` is then the time per virtual device, which is not
+    measured, but computed as the total time divided by their number.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class Profile:
         return sum(self.devices.values())
 
     def add(self, event: Event, ops: dict[str, dict[str, Any]]) -> None:
-        """Count an op of a program of which ``ops`` are described."""
+        """Add an event of a program, whose ops are described by ``ops``."""
         seconds = event.duration_ns / 1e9
         description = ops.get(event.op, {})
         op = f"{event.module}/{event.op}"
@@ -97,10 +97,10 @@ def _table(title: str, times: Counter[str], counts: Counter[str] | None = None, 
 
 
 def read_profile(folder: str | Path) -> Profile:
-    """The newest profile in a folder that :func:`meshwright.profiler.trace` wrote.
+    """Read the newest profile in a folder written by :func:`meshwright.profiler.trace`.
 
     Raises:
-      ArgumentError: there is none.
+      ArgumentError: the folder has no profile.
     """
     files = sorted(Path(folder).glob("**/*.xplane.pb"))
     if not files:
@@ -109,7 +109,7 @@ def read_profile(folder: str | Path) -> Profile:
 
 
 def summed(folder: Path, recorded: Iterable[Event]) -> Profile:
-    """The sums over events, with what the folder says of their programs."""
+    """The sums over events, with the descriptions of their programs in the folder."""
     file = folder / PROGRAMS_FILE
     programs = json.loads(file.read_text()) if file.exists() else {}
     known = {module: {**_kernels(ops), **ops} for module, ops in programs.items()}
@@ -120,7 +120,7 @@ def summed(folder: Path, recorded: Iterable[Event]) -> Profile:
 
 
 def _kernels(ops: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of ops by the names that XLA gives their kernels on GPUs; not of those that get one name."""
+    """The descriptions of ops by the names of their kernels on GPUs, except for ops that get the same name."""
     names = {op: re.sub(r"\W", "_", op) for op in ops}
     counts = Counter(names.values())
     return {names[op]: description for op, description in ops.items() if counts[names[op]] == 1}

@@ -1,6 +1,6 @@
-"""Programs and weights from elsewhere: ``interop.torch``, ``interop.jax``, ``interop.safetensors``.
+"""Programs and weights of other libraries: ``interop.torch``, ``interop.jax``, ``interop.safetensors``.
 
-Each needs a library that Meshwright itself does not, and is imported when first asked for.
+Each module needs an optional library and is imported on first use.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,28 +16,29 @@ def from_torch(
     module: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, dynamic: Any = None,
     share: bool | None = None,
 ) -> Any:  # fmt: skip
-    """A PyTorch module as a pure function of its parameters, which is differentiated, batched and partitioned.
+    """Convert a PyTorch module to a pure function of its parameters, to be differentiated, batched and partitioned.
 
-    ``model = from_torch(module, (x,))`` has trees ``model.params`` and ``model.buffers`` under torch's names;
-    ``model(model.params, x)`` is the module's output, and ``model.apply(params, buffers, x, key=key)`` a pair of it and
-    the new buffers. A module in train mode normalizes by the batch, and draws its dropout from ``key``. Modules on the
-    meta device give types for parameters, with which ``jit(model).lower(...)`` partitions without any memory.
-    Gradients by complex parameters are the conjugates of torch's, as JAX has them.
+    Let ``model = from_torch(module, (x,))``. Then ``model.params`` and ``model.buffers`` are pytrees with torch's
+    names, ``model(model.params, x)`` is the module's output, and ``model.apply(params, buffers, x, key=key)`` returns
+    the output and the updated buffers. A module in training mode normalizes with batch statistics and draws dropout
+    masks from ``key``. A module on the meta device has types in place of parameters, which is enough for
+    ``jit(model).lower(...)`` and partitioning. Gradients of complex parameters follow JAX's convention: they are the
+    conjugates of torch's.
 
     Args:
-      module: any ``torch.nn.Module``; what it is when converted (train or eval) it stays.
-      args: example arguments, torch's tensors or arrays: the program is that of their shapes and dtypes.
+      module: any ``torch.nn.Module``. The mode (train or eval) that it has when converted is fixed.
+      args: example arguments, torch tensors or arrays. The program is traced for their shapes and dtypes.
       kwargs: example keyword arguments.
-      dynamic: dimensions that may vary: True (all), or as torch.export's ``dynamic_shapes``, where a word names a
-        dimension: ``({0: "batch"},)``.
-      share: whether parameters may have the module's memory, so that what torch writes to them shows. By default they
-        do unless the module is in train mode. Buffers that the module writes to never do.
+      dynamic: dimensions whose sizes may vary: True for all, or torch.export's ``dynamic_shapes``, in which strings
+        name dimensions too: ``({0: "batch"},)``.
+      share: whether parameters share memory with the module's, so that in-place updates by torch are visible. By
+        default they do unless the module is in training mode. Buffers that the module writes to are always copied.
 
     Raises:
-      ImportProgramError: torch cannot export the module: shapes or control flow depend on values.
-      RuleError: an op that is not known here, with its line; an ``autograd.Function`` whose backward cannot
-        be traced.
-      ArgumentTypeError: not a module, or arguments that are no tensors.
+      ImportProgramError: torch cannot export the module, because shapes or control flow depend on values.
+      RuleError: an op has no conversion rule (the error names its line), or the backward of an ``autograd.Function``
+        cannot be traced.
+      ArgumentTypeError: ``module`` is not a module, or an argument is not a tensor or array.
       MissingExtraError: torch is not installed.
 
     Example:
@@ -48,29 +49,30 @@ def from_torch(
 
 
 def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
-    """A JAX program as one of ours: run, partitioned, explained, with the function's trees and arguments' names.
+    """Convert a JAX function or program to one that Meshwright runs, partitions and explains.
+
+    The function's pytrees, argument names, shardings and unused arguments are kept, and its Python callbacks are
+    called. A converted function can be jitted, differentiated, batched and partitioned like any other, also inside of
+    functions that Meshwright traces. To pass arrays to JAX's functions outside of a trace, see
+    ``meshwright.interop.jax.register_arrays()``.
 
     Args:
       f: a function or jitted function, a ``Lowered``, an MLIR module of StableHLO or its text, a
-        ``jax.export.Exported`` or its serialized bytes; a named tuple of functions, as optax's transformations are,
-        becomes one of functions of ours.
-      args: for a function, arguments at whose types it is traced (``jax.ShapeDtypeStruct`` will do); without them it is
-        traced when called.
+        ``jax.export.Exported`` or its serialized bytes. A named tuple of functions, such as a gradient transformation
+        of optax, becomes one of converted functions.
+      args: for a function, arguments for whose types it is traced (``jax.ShapeDtypeStruct`` is enough). Without any it
+        is traced when called.
       kwargs: keyword arguments of the same kind.
 
     Returns:
-      a program: ``program(*args)`` gives the function's output with our arrays, ``program.partition(mesh)`` what each
-      device runs, also called with the function's arguments, but for static ones. Shardings and unused arguments are
-      kept; arrays of ours that are passed for donated arguments are given away, as in JAX (not of an export, nor are
-      arrays of JAX's ever); Python functions that it calls are called. Of a text or
-      module, whose trees are not known, an :class:`ImportedProgram`. What is made of a function is jitted,
-      differentiated, batched and partitioned like ours, within ours too. (After
-      ``meshwright.interop.jax.register_arrays()`` JAX's own functions take our arrays, and so do transformations of
-      optax; what we trace goes through here.)
+      a program. ``program(*args)`` is the function's output with Meshwright's arrays; ``program.partition(mesh)`` is
+      the per-device program. Both are called with the function's arguments except static ones. Donated arguments are
+      donated if they are Meshwright's arrays; those of JAX, and those of an exported program, are not. A text or module
+      has no pytrees, and gives an :class:`ImportedProgram`.
 
     Raises:
-      ImportProgramError: a program that cannot be read.
-      ArgumentTypeError: none of these.
+      ImportProgramError: the program cannot be read.
+      ArgumentTypeError: ``f`` is none of the above.
       MissingExtraError: jax is not installed.
 
     Example:
@@ -82,15 +84,16 @@ def from_jax(f: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def to_jax(function: Any) -> Any:
-    """A function of ours as one of JAX's, which ``jax.jit`` and ``jax.grad`` take; any pytrees of arrays go in and out.
+    """Convert a function that Meshwright traces to one that ``jax.jit``, ``jax.grad`` and ``jax.vmap`` can transform.
 
-    It is traced once for each type of arguments, and is a StableHLO program to JAX, as its derivatives (of any order,
-    in reverse mode) and its batched forms under ``jax.vmap`` are. Arguments that are neither arrays nor numbers are
-    static. Forward mode does not look into it: use :func:`meshwright.jvp` before.
+    It takes and returns pytrees of arrays. It is traced once for each combination of argument types, and JAX sees a
+    StableHLO program. Its derivatives (reverse mode, of any order) and its batched form under ``jax.vmap`` are such
+    programs too. Arguments that are neither arrays nor numbers are static. JAX's forward mode is not supported: apply
+    :func:`meshwright.jvp` before converting.
 
     Raises:
-      ArgumentTypeError: not a function.
-      ImportProgramError: it calls Python functions, by callbacks.
+      ArgumentTypeError: ``function`` is not callable.
+      ImportProgramError: the function has Python callbacks.
       MissingExtraError: jax is not installed.
 
     Example:

@@ -1,4 +1,4 @@
-"""Optional libraries: imported here, or an error that says what to install."""
+"""Imports of optional libraries, with an error that says what to install."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from meshwright.errors import MissingExtraError
 
 
 def require(library: str, extra: str = "") -> Any:
-    """The module of an optional library.
+    """Import the module ``library``; ``extra`` is the extra of Meshwright that installs it, by default the same name.
 
     Raises:
-      MissingExtraError: it is not installed.
+      MissingExtraError: it cannot be imported.
     """
     try:
         return import_module(library)

@@ -1,8 +1,8 @@
-"""Weights in safetensors files: read by name straight into shardings, written in files of bounded size.
+"""Loading weights from safetensors files onto any sharding, and saving them in files of bounded size.
 
-The library checks a file's header; tensors are then read from the mapped file, each part when a device needs it, so
-that nothing is whole in memory that is not whole on a device. There are no pickles. Directories and index files are as
-Hugging Face's libraries write them.
+After the library has checked a file's header, tensors are read from the memory-mapped file, each part when its device
+needs it, so that a sharded tensor is never whole in host memory. No pickles are read. Directories and index files have
+the form that Hugging Face's libraries read and write.
 """
 
 from __future__ import annotations
@@ -26,13 +26,18 @@ from meshwright.interop.extras import require
 from meshwright.interop.weight_files import DTYPES, INDEX, METADATA, Entry, entries, index_of
 from meshwright.runtime.array import Array, default_sharding
 
-#: how many rows a table of what does not fit shows of each kind
+#: the number of rows of each kind that a table of mismatches shows
 _SHOWN = 20
 
 
 # --- names --------------------------------------------------------------------------------------------------
 def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
-    """``name`` after each (regular expression, replacement), one after another."""
+    """``name`` after the replacement of each (regular expression, replacement), in order.
+
+    Raises:
+      ArgumentTypeError: ``patterns`` are not pairs of strings.
+      WeightsError: an expression or replacement is invalid.
+    """
     for pair in patterns:
         if not isinstance(pair, tuple | list) or [type(p) for p in pair] != [str, str]:
             raise refused("rename", "pairs of a regular expression and its replacement", patterns)
@@ -46,11 +51,17 @@ def renamed(name: str, patterns: Iterable[tuple[str, str]]) -> str:
 
 
 def fit(weights: Mapping[str, Any], like: Mapping[str, Any], rename: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
-    """``weights`` (arrays, tensors of a ``state_dict``, anything with ``shape``) under the names of ``like``, renamed.
+    """Rename ``weights`` and return them in the order of ``like``, whose names and shapes they must have.
+
+    Args:
+      weights: arrays, tensors of a ``state_dict``, or anything else with a ``shape``, by name.
+      like: arrays or types by name.
+      rename: pairs of a regular expression and its replacement, applied to the names in ``weights``.
 
     Raises:
-      WeightsError: a table of what is missing, left over, of another shape, or of a type that loses a part of it.
-      ArgumentTypeError: ``like`` is no mapping of arrays or types.
+      WeightsError: weights are missing, left over, of another shape, or of numbers (floats, complex) of which the dtype
+        in ``like`` would lose a part; the message is a table of all of these. Or two weights get the same name.
+      ArgumentTypeError: ``like`` is not a mapping of arrays or types.
     """
     if not isinstance(like, Mapping) or not all(hasattr(x, "shape") and hasattr(x, "dtype") for x in like.values()):
         raise refused("like", "arrays or types by name", like)
@@ -73,7 +84,7 @@ def fit(weights: Mapping[str, Any], like: Mapping[str, Any], rename: Sequence[tu
 
 
 def _narrowed(given: Mapping[str, Any], like: Mapping[str, Any]) -> list[str]:
-    """The names of weights that would lose imaginary parts or fractions."""
+    """The names of weights that would lose imaginary or fractional parts in the dtypes of ``like``."""
     types = {n: (getattr(given[n], "dtype", None), getattr(like[n], "dtype", None)) for n in given.keys() & like.keys()}
     known = {n: (a, b) for n, (a, b) in types.items() if isinstance(a, np.dtype) and isinstance(b, np.dtype)}
     return sorted(n for n, (a, b) in known.items() if kind_of(a) > kind_of(b))
@@ -92,19 +103,19 @@ def load(
     shardings: Any = None,
     rename: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:
-    """Arrays by name from a safetensors file, a Hugging Face index file, or a directory with either.
+    """Load arrays by name from a safetensors file, a Hugging Face index file, or a directory with either.
 
     Args:
       path: the file, index or directory.
-      like: what is expected, as ``model.params``: arrays or types by name; each gets its dtype.
-      shardings: one for all, or by name (names without one go to the default device). Each device's part is read from
-        the file.
-      rename: pairs of a regular expression and its replacement, for names in the file.
+      like: the expected arrays or types by name, for example ``model.params``. Arrays are converted to their dtypes.
+      shardings: one sharding for all, or shardings by name (arrays without one go to the default device). Each device
+        reads its own part from the file.
+      rename: pairs of a regular expression and its replacement, applied to the names in the file.
 
     Raises:
-      WeightsError: files that cannot be read, or do not hold what ``like`` or an index has, or integers beyond the
-        type that they are loaded in: nothing is loaded then.
-      ArgumentTypeError, ArgumentError: no path, types by name or pairs.
+      WeightsError: a file cannot be read, the names and shapes are not those of ``like`` or of the index, or an integer
+        does not fit the dtype that it is loaded as. Nothing is loaded then.
+      ArgumentTypeError, ArgumentError: ``path``, ``like``, ``shardings`` or ``rename`` is not of the form above.
       MissingExtraError: safetensors is not installed.
 
     Example:
@@ -121,10 +132,10 @@ def load(
 
 
 def _by_name(shardings: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The sharding of each weight, None for those without one.
+    """The sharding of each of ``names``, None for those without one.
 
     Raises:
-      WeightsError: a sharding of a weight that is not there.
+      WeightsError: there is a sharding for another name.
     """
     if isinstance(shardings, Mapping):
         left = sorted(set(shardings) - set(names), key=str)
@@ -152,10 +163,11 @@ def _array(name: str, entry: Entry, like: Mapping[str, Any] | None, sharding: An
 
 
 def _arrays(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """What is saved, as arrays, on devices where it is there.
+    """The tensors to save as arrays; arrays on devices stay there.
 
     Raises:
-      WeightsError: a dtype that the format does not have. ArgumentTypeError: no mapping, or what is no array.
+      WeightsError: a name or dtype is not supported by the format.
+      ArgumentTypeError: ``tensors`` is not a mapping, or a value is not an array.
     """
     _named("tensors", tensors)
     arrays = {name: _as_array(name, x) for name, x in tensors.items()}
@@ -170,17 +182,18 @@ def _as_array(name: str, x: Any) -> Any:
         return x
     try:
         return np.asarray(x)
-    except Exception as error:  # torch's tensors have errors of their own
+    except Exception as error:  # torch's tensors raise errors of various types
         raise ArgumentTypeError(
             f"save: tensors[{name!r}]: expected an array, got a {type(x).__name__} ({error})"
         ) from None
 
 
 def _named(what: str, values: Any) -> None:
-    """Raise for what is no mapping, or has names that a header cannot have.
+    """Check the names of ``values``, which is the argument ``what`` of :func:`save`.
 
     Raises:
-      ArgumentTypeError, WeightsError: as said.
+      ArgumentTypeError: ``values`` is not a mapping.
+      WeightsError: a key cannot be a name in a header.
     """
     if not isinstance(values, Mapping):
         raise refused(f"save: {what}", "a dict by name", values)
@@ -194,7 +207,7 @@ def _on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _shards(arrays: Mapping[str, Any], limit: float) -> list[list[str]]:
-    """Names in groups of at most ``limit`` bytes each, in order; what is larger is alone."""
+    """The names in order, in groups of at most ``limit`` bytes each; a larger array is a group of its own."""
     groups: list[list[str]] = [[]]
     filled = 0
     for name, x in arrays.items():
@@ -213,12 +226,18 @@ def save(
     metadata: Mapping[str, str] | None = None,
     max_bytes: float = math.inf,
 ) -> None:
-    """Write arrays by name to a safetensors file; with ``max_bytes`` to a directory of files of that size and an index,
-    as Hugging Face's libraries read it.
+    """Save arrays by name to a safetensors file, or with ``max_bytes`` to a directory of several files and an index.
+
+    Args:
+      path: the file, or with ``max_bytes`` the directory, which is created. Its form is that of Hugging Face's
+        libraries.
+      tensors: arrays by name.
+      metadata: texts by name, stored in the header of each file.
+      max_bytes: the largest size of a file's tensors; a tensor that is larger gets a file of its own.
 
     Raises:
-      WeightsError: a dtype or name that the format does not have, or a file that cannot be written.
-      ArgumentTypeError, ArgumentError: no path, no arrays by name, metadata that is no text, files of no bytes.
+      WeightsError: the format does not support a dtype or name, or a file cannot be written.
+      ArgumentTypeError, ArgumentError: an argument is not of the form above, or ``max_bytes`` is less than 1.
       MissingExtraError: safetensors is not installed.
     """
     path, arrays = as_path("save: path", path), _arrays(tensors)
@@ -243,9 +262,9 @@ def save(
 
 
 def _save_file(file: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None) -> None:
-    """Write one file; raises as :func:`save`."""
+    """Write one file; raises the errors of :func:`save`."""
     library = require("safetensors.numpy", "safetensors")
     try:
         library.save_file(_on_host(arrays), file, {"format": "np", **(metadata or {})})
-    except Exception as error:  # the library has errors of its own, beside those of types and of the disk
+    except Exception as error:  # SafetensorError of the library, TypeError, OSError
         raise WeightsError(f"save: {file} cannot be written ({error})") from None

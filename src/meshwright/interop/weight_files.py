@@ -1,6 +1,7 @@
-"""Where tensors are in safetensors files: headers and index files that others wrote, believed where they are checked.
+"""Reading the headers and index files of safetensors: the file, type and offset of each tensor.
 
-Files may be links (Hugging Face's cache is made of them), but an index names files beside it only.
+Their contents are checked before they are used. Files may be symbolic links, as in Hugging Face's cache, but an index
+may only name files in its own directory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from meshwright.interop.extras import require
 
 _T = TypeVar("_T")
 INDEX = "model.safetensors.index.json"
-#: the name in a header that stands for no tensor
+#: the one key of a header that is not the name of a tensor
 METADATA = "__metadata__"
 DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",
@@ -36,7 +37,7 @@ _AGAIN = "write or download it again"
 
 @dataclass(frozen=True)
 class File:
-    """A file as it was when its header was read."""
+    """A file and its state (as in :func:`file_state`) when its header was read."""
 
     path: Path
     state: tuple[int, ...]
@@ -46,7 +47,7 @@ class File:
         """The file at ``path``.
 
         Raises:
-          WeightsError: there is none, or what is there is no file.
+          WeightsError: there is none, or ``path`` is not a regular file.
         """
         with user_file("load: path", path, WeightsError):
             state = file_state(path)
@@ -55,10 +56,10 @@ class File:
         return File(path, state)
 
     def unchanged(self) -> Path:
-        """Its path.
+        """The path, after a check that the file has not changed.
 
         Raises:
-          WeightsError: it is gone, or another one.
+          WeightsError: the file is gone or has changed.
         """
         if File.at(self.path).state != self.state:
             raise WeightsError(f"load: {self.path} was written to while it was read; load it again")
@@ -67,7 +68,7 @@ class File:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a tensor is: its file, type, and the byte at which it begins."""
+    """The place of a tensor: its file, dtype and shape, and the byte offset at which its data starts."""
 
     file: File
     dtype: np.dtype
@@ -75,10 +76,10 @@ class Entry:
     start: int
 
     def part(self, index: Any = ()) -> np.ndarray:
-        """The tensor, or a slice of it, read from the file.
+        """Read the tensor, or the slice ``index`` of it, from the file.
 
         Raises:
-          WeightsError: the file is not as it was when the header was read.
+          WeightsError: the file has changed since its header was read.
         """
         if math.prod(self.shape) == 0:
             return np.zeros(self.shape, self.dtype)[index]
@@ -89,11 +90,12 @@ class Entry:
 
 
 def entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
-    """Where each tensor of a file, index or directory is.
+    """The entries of all tensors of a file, index or directory, by name.
 
     Raises:
-      ArgumentTypeError, ArgumentError: no path.
-      WeightsError: files that cannot be read, that have a tensor twice, or lack one that the index has there.
+      ArgumentTypeError, ArgumentError: ``path`` is not a path.
+      WeightsError: a file cannot be read, lacks a tensor that the index lists for it, or has a tensor that another file
+        has too.
     """
     entries: dict[str, Entry] = {}
     for file, expected in _files(as_path("load: path", path)).items():
@@ -110,10 +112,10 @@ def entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
 
 # --- headers ------------------------------------------------------------------------------------------------
 def _header(path: Path) -> dict[str, Entry]:
-    """The tensors of a file, after the library has checked that each lies within it.
+    """The entries of the tensors of one file. The safetensors library checks the header first.
 
     Raises:
-      WeightsError: not a safetensors file, or one that is cut off or says what is not so.
+      WeightsError: the file is not a safetensors file, is truncated, or has an inconsistent header.
     """
     file, library = File.at(path), require("safetensors")
 
@@ -141,7 +143,7 @@ def _entry(file: File, name: str, raw: Mapping[str, Any], base: int) -> Entry:
 
 
 def _believed(path: Path, kind: str, read: Callable[[], _T]) -> _T:
-    """What ``read`` makes of a file; whatever it raises says that the file is not of its kind."""
+    """The result of ``read``, with any exception reported as a file that is not of the ``kind``."""
     try:
         return read()
     except WeightsError:
@@ -153,8 +155,10 @@ def _believed(path: Path, kind: str, read: Callable[[], _T]) -> _T:
 
 # --- index files --------------------------------------------------------------------------------------------
 def _files(path: Path) -> dict[Path, set[str]]:
-    """The files that a path stands for (one, those of an index, or those of a directory), each with the tensors that
-    an index has there."""
+    """The files that ``path`` denotes: the file itself, those of an index, or those of a directory.
+
+    Each comes with the names of the tensors that the index lists for it; without an index these are empty.
+    """
     if path.is_dir():
         index = path / INDEX
         files = _files(index) if index.exists() else {f: set[str]() for f in sorted(path.glob("*.safetensors"))}
@@ -167,10 +171,11 @@ def _files(path: Path) -> dict[Path, set[str]]:
 
 
 def _named(index: Path) -> dict[Path, set[str]]:
-    """The files that an index names, with the tensors of each.
+    """The files that an index names, with the names of the tensors of each.
 
     Raises:
-      WeightsError: one that is not beside it. And what reading raises.
+      WeightsError: a file is not in the directory of the index.
+      Exception: the index is not of the expected form.
     """
     files: dict[Path, set[str]] = {}
     for tensor, name in json.loads(index.read_text("utf-8"))["weight_map"].items():
@@ -181,5 +186,5 @@ def _named(index: Path) -> dict[Path, set[str]]:
 
 
 def index_of(placed: Mapping[str, str], total: int) -> str:
-    """The text of an index: the file of each tensor, and the bytes of all."""
+    """The text of an index: the file of each tensor (``placed``), and their ``total`` size in bytes."""
     return json.dumps({"metadata": {"total_size": total}, "weight_map": dict(placed)}, indent=2) + "\n"

@@ -1,6 +1,6 @@
-"""``jax.interpreters``: rules of primitives (``ad``, ``batching``, ``mlir``), and older names for many devices.
+"""``jax.interpreters``: rules of primitives (``ad``, ``batching``, ``mlir``), and older interfaces for many devices.
 
-Our own ops have their rules as methods, see docs/adding-an-op.md.
+Our own ops have their rules as methods: see docs/adding-an-op.md.
 """
 
 from meshwright.core.absent import absent

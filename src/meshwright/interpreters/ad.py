@@ -1,4 +1,4 @@
-"""``jax.interpreters.ad``: the rules of primitives for derivatives (:class:`meshwright.extend.core.Primitive`)."""
+"""``jax.interpreters.ad``: derivative rules of primitives (:class:`meshwright.extend.core.Primitive`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __getattr__ = _absent("interpreters.ad")
 
 
 def is_undefined_primal(x: Any) -> bool:
-    """Whether a transpose rule is asked for the cotangent of this operand."""
+    """Whether a transpose rule must return the cotangent of this operand."""
     return isinstance(x, UndefinedPrimal)
 
 
@@ -37,26 +37,26 @@ def zeros_like_aval(aval: ShapedArray) -> Any:
 
 
 def add_jaxvals(x: Any, y: Any) -> Any:
-    """The sum of two arrays of one type."""
+    """The sum of two arrays of the same type."""
     return _add.bind(x, y)
 
 
 def add_tangents(x: Any, y: Any) -> Any:
-    """The sum of two tangents, of which each may be a :class:`Zero`."""
+    """The sum of two tangents, either of which may be a :class:`Zero`."""
     return y if isinstance(x, Zero) else x if isinstance(y, Zero) else add_jaxvals(x, y)
 
 
-def get_primitive_transpose(primitive: Primitive) -> Callable[..., Any]:
+def get_primitive_transpose(p: Primitive) -> Callable[..., Any]:
     """The transpose rule of a primitive.
 
     Raises:
       KeyError: none is registered.
     """
-    return primitive_transposes[primitive]
+    return primitive_transposes[p]
 
 
 def defjvp(primitive: Primitive, *jvprules: Callable[..., Any] | None) -> None:
-    """Register a rule for each operand: ``rule(tangent, *operands, **params)``; None where the derivative is zero."""
+    """Register a rule for each operand: ``rule(tangent, *operands, **params)``, or None if the derivative is zero."""
     without_result = (
         rule and (lambda t, _, *args, _rule=rule, **params: _rule(t, *args, **params)) for rule in jvprules
     )
@@ -64,7 +64,7 @@ def defjvp(primitive: Primitive, *jvprules: Callable[..., Any] | None) -> None:
 
 
 def defjvp2(primitive: Primitive, *jvprules: Callable[..., Any] | None) -> None:
-    """:func:`defjvp` with rules that get the result, too: ``rule(tangent, result, *operands, **params)``."""
+    """:func:`defjvp` with rules that also get the result: ``rule(tangent, result, *operands, **params)``."""
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         out = primitive.bind(*primals, **params)
@@ -75,14 +75,18 @@ def defjvp2(primitive: Primitive, *jvprules: Callable[..., Any] | None) -> None:
 
 
 def deflinear(primitive: Primitive, transpose_rule: Callable[..., Sequence[Any]]) -> None:
-    """Register that the primitive is linear in its operands; ``transpose_rule(cotangent, **params)`` gives those of the
-    operands."""
+    """Register that the primitive is linear in its operands.
+
+    ``transpose_rule(cotangent, **params)`` returns the cotangents of the operands.
+    """
     deflinear2(primitive, lambda ct, *_, **params: transpose_rule(ct, **params))
 
 
 def deflinear2(primitive: Primitive, transpose_rule: Callable[..., Sequence[Any]]) -> None:
-    """:func:`deflinear` with ``transpose_rule(cotangent, *operands, **params)``, where operands whose cotangent is
-    wanted are :class:`UndefinedPrimal`."""
+    """:func:`deflinear` with ``transpose_rule(cotangent, *operands, **params)``.
+
+    Operands whose cotangents are needed are :class:`UndefinedPrimal`.
+    """
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         return primitive.bind(*primals, **params), primitive.bind(*map(instantiate_zeros, tangents), **params)
@@ -91,17 +95,19 @@ def deflinear2(primitive: Primitive, transpose_rule: Callable[..., Sequence[Any]
     primitive_transposes[primitive] = transpose_rule
 
 
-def defbilinear(primitive: Primitive, lhs_rule: Callable[..., Any], rhs_rule: Callable[..., Any]) -> None:
-    """Register that the primitive is linear in each of two operands; ``lhs_rule(cotangent, x, y, **params)`` gives that
-    of the first, ``rhs_rule`` that of the second."""
+def defbilinear(prim: Primitive, lhs_rule: Callable[..., Any], rhs_rule: Callable[..., Any]) -> None:
+    """Register that the primitive is linear in each of two operands.
+
+    ``lhs_rule(cotangent, x, y, **params)`` returns the cotangent of the first operand, ``rhs_rule`` that of the second.
+    """
 
     def transpose(ct: Any, x: Any, y: Any, **params: Any) -> list[Any]:
         rules = [rule if is_undefined_primal(operand) else None for rule, operand in ((lhs_rule, x), (rhs_rule, y))]
         return [rule and rule(ct, x, y, **params) for rule in rules]
 
     defjvp(
-        primitive,
-        lambda t, x, y, **params: primitive.bind(t, y, **params),
-        lambda t, x, y, **params: primitive.bind(x, t, **params),
+        prim,
+        lambda t, x, y, **params: prim.bind(t, y, **params),
+        lambda t, x, y, **params: prim.bind(x, t, **params),
     )
-    primitive_transposes[primitive] = transpose
+    primitive_transposes[prim] = transpose

@@ -23,26 +23,26 @@ __all__ = [
 
 __getattr__ = _absent("interpreters.batching")
 
-#: the batch dimension of what has none
+#: the batch dimension of unbatched values
 not_mapped = None
 
 
 def bdim_at_front(x: Any, bdim: int | None, size: int) -> Any:
-    """``x`` with its batch dimension in front; repeated along one of that size if it has none."""
+    """``x`` with its batch dimension in front; broadcast along a new one of that size if it has none."""
     return put_batch_dim(x, bdim, 0, size)
 
 
 def broadcast(x: Any, sz: int, axis: int, mesh_axis: None = None) -> Any:
-    """``x`` repeated along a new dimension ``axis`` of size ``sz``."""
+    """``x`` broadcast along a new dimension ``axis`` of size ``sz``."""
     return put_batch_dim(x, None, axis, sz)
 
 
 def defvectorized(prim: Primitive) -> None:
-    """Register that the primitive works element by element: its operands may have a dimension more."""
+    """Register that the primitive is elementwise, so that its operands may have additional dimensions."""
     primitive_batchers[prim] = partial(_elementwise, prim)
 
 
-#: of operands of one rank, or scalars: those are repeated as the primitive does it
+#: for operands of equal rank, or scalars, which the primitive itself broadcasts
 defbroadcasting = defvectorized
 
 

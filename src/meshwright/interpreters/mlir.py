@@ -1,5 +1,8 @@
-"""``jax.interpreters.mlir``: what primitives (:class:`meshwright.extend.core.Primitive`) mean, as functions of arrays
-or rules that write operations of MLIR. Both become ops, which are then partitioned as any."""
+"""``jax.interpreters.mlir``: lowerings of primitives (:class:`meshwright.extend.core.Primitive`).
+
+They are functions of arrays, or rules that write MLIR operations. Both become ops, which are partitioned like
+others.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ __getattr__, __dir__ = _late_attributes(
 
 @dataclass(frozen=True)
 class _Function:
-    """A function of arrays as a lowering, and as a rule that others may call."""
+    """A lowering by a function of arrays, which rules may also call."""
 
     fun: Callable[..., Any]
     multiple_results: bool
@@ -51,7 +54,7 @@ class _Function:
 
 @dataclass(frozen=True)
 class _Rule:
-    """A rule that writes operations of MLIR, as a lowering: they are read as ops."""
+    """A lowering by a rule that writes MLIR operations, which are read as ops."""
 
     rule: Callable[..., Any]
 
@@ -61,23 +64,27 @@ class _Rule:
 
 
 def lower_fun(fun: Callable[..., Any], multiple_results: bool = True) -> Any:
-    """The lowering of a primitive that means ``fun(*args, **params)``, a function written with ``meshwright.numpy`` and
-    ``lax``. With ``multiple_results``, it gives a list."""
+    """The lowering of a primitive to ``fun(*args, **params)``, a function of ``meshwright.numpy`` and ``lax``.
+
+    With ``multiple_results``, ``fun`` returns a list.
+    """
     return _Function(fun, multiple_results)
 
 
 def register_lowering(
     prim: Primitive, rule: Any, platform: str | None = None, inline: bool = True, cacheable: bool = True
 ) -> None:
-    """Register what a primitive means: what :func:`lower_fun` makes, or a rule ``rule(ctx, *values, **params)`` that
-    writes operations of StableHLO and returns their values.
+    """Register the lowering of a primitive.
 
     Args:
-      platform: the ``config.platform`` with which it means that; None: with all for which nothing else is registered.
-      inline, cacheable: change nothing.
+      prim: the primitive.
+      rule: the result of :func:`lower_fun`, or a rule ``rule(ctx, *values, **params)`` that writes StableHLO operations
+        and returns their values.
+      platform: the ``config.platform`` for which it is; None for all others.
+      inline, cacheable: have no effect.
 
     Raises:
-      ArgumentTypeError: not a primitive, or a rule that is no function.
+      ArgumentTypeError: ``prim`` is not a primitive, or ``rule`` is not callable.
     """
     if not isinstance(prim, Primitive) or not callable(rule):
         raise ArgumentTypeError(

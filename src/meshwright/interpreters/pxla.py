@@ -1,4 +1,4 @@
-"""``jax.interpreters.pxla``: meshes and ``pmap``'s shardings by their older path. Today's: ``meshwright.sharding``."""
+"""``jax.interpreters.pxla``: older path of meshes and ``pmap``'s shardings. Now: ``meshwright.sharding``."""
 
 from meshwright.api.environment import thread_resources
 from meshwright.core.absent import absent as _absent
@@ -19,7 +19,7 @@ __all__ = [
     "ShardingSpec", "Unstacked", "spec_to_indices", "thread_resources",
 ]  # fmt: skip
 
-#: today: ``meshwright.Array``
+#: now: ``meshwright.Array``
 ShardedDeviceArray = Array
 
 __getattr__ = _absent("interpreters.pxla")

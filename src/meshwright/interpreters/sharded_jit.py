@@ -1,4 +1,4 @@
-"""``jax.interpreters.sharded_jit``: ``jit`` with numbers of parts for shardings. Today's way: ``jit`` with a mesh."""
+"""``jax.interpreters.sharded_jit``: ``jit`` with numbers of parts as shardings. Now: ``jit`` with a mesh."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["PartitionSpec", "sharded_jit", "with_sharding_constraint"]
 
 
 class PartitionSpec(tuple[int, ...]):
-    """In how many parts each dimension is cut: ``PartitionSpec(2, 1)``. Today's spec names axes of a mesh instead.
+    """The number of parts of each dimension: ``PartitionSpec(2, 1)``. Specs now name axes of a mesh instead.
 
     Raises:
-      ArgumentError: something else than positive numbers.
+      ArgumentError: the numbers are not positive integers.
     """
 
     __slots__ = ()
@@ -57,16 +57,17 @@ def sharded_jit(
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
 ) -> Any:
-    """``meshwright.jit``, which is today's way, on the first devices, as many as there are parts. Inside of a ``pmap``
-    each of its indices has so many devices.
+    """Older form of ``meshwright.jit``, on the first devices, one for each part.
+
+    Inside of a ``pmap``, each of its indices has that many devices.
 
     Args:
-      in_parts: for each argument a :class:`PartitionSpec` or None (whole on every device); a tree prefix.
+      in_parts: for each argument a :class:`PartitionSpec`, or None (replicated); a tree prefix.
       out_parts: the same for the results.
-      num_partitions: the number of devices, where no spec says it.
+      num_partitions: the number of devices, if no spec determines it.
 
     Raises:
-      ArgumentError: specs of different numbers of parts, none at all, or more parts than devices.
+      ArgumentError: specs have different numbers of parts, the number is unknown, or there are too few devices.
 
     Example:
       >>> from meshwright.interpreters.sharded_jit import PartitionSpec, sharded_jit
@@ -96,7 +97,7 @@ def sharded_jit(
 
 
 class ShardedJitFunction(JitFunction):
-    """A jitted function whose arguments and results are in so many parts."""
+    """A jitted function with the numbers of parts of its arguments and results."""
 
     parts: tuple[Any, Any, int]
 
@@ -117,12 +118,12 @@ def _cut(tree: Any, parts: Any, count: int, what: str) -> Any:
     return pytree.unflatten(treedef, [_in_pmap(x, p, count) for x, p in zip(leaves, cut)])
 
 
-#: the axis of the devices that each index of a pmap around has
+#: the axis of the devices of each index of an enclosing pmap
 _AXIS = "parts"
 
 
 def _in_pmap(x: Any, parts: PartitionSpec | None, count: int) -> Any:
-    """``x`` in so many parts, on the devices of the index of the pmap around."""
+    """``x`` split into parts on the devices of an index of the enclosing pmap."""
     mesh = mesh_with(_AXIS, count)
     if mesh is None or parts is None:
         return x
@@ -146,11 +147,12 @@ def _sharding(parts: PartitionSpec | None, count: int) -> PositionalSharding:
 
 
 def with_sharding_constraint(x: Any, partitions: PartitionSpec | None) -> Any:
-    """``x`` in so many parts, on the first devices; None leaves it to the partitioner. Today's way:
-    ``meshwright.lax.with_sharding_constraint``.
+    """Split ``x`` into parts on the first devices; None leaves this to the partitioner.
+
+    Now: ``meshwright.lax.with_sharding_constraint``.
 
     Raises:
-      ArgumentError: more parts than devices.
+      ArgumentError: there are more parts than devices.
     """
     if partitions is None:
         return x

@@ -1,4 +1,4 @@
-"""``jax.interpreters.xla``: primitives applied to concrete operands, and arrays by their name until 2022."""
+"""``jax.interpreters.xla``: application of primitives to concrete operands, and the name of arrays until 2022."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ __all__ = ["DeviceArray", "apply_primitive"]
 
 
 def apply_primitive(prim: Primitive, *args: Any, **params: Any) -> Any:
-    """The results of a primitive for concrete operands, by its lowering: what ``def_impl`` may be given."""
+    """Apply a primitive to concrete operands by its lowering; for use in ``def_impl``."""
     return Primitive.impl(prim, *args, **params)
 
 
-#: today: ``meshwright.Array``
+#: now: ``meshwright.Array``
 DeviceArray = Array
 
 __getattr__ = _absent("interpreters.xla")

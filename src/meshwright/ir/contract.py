@@ -11,7 +11,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.row_map import RowMap
 from meshwright.sharding.rule import ShardingRule
-from meshwright.sharding.window import Shown
+from meshwright.sharding.window import Shown, Window
 
 
 class Value(Protocol):
@@ -117,11 +117,9 @@ class Localizer(LocalSizes, Protocol):
         x: ArrayLike,
         operand: int,
         dim: int,
-        start: Callable[[int], int],
-        length: int,
+        window: Window,
         fill: ArrayLike | None = None,
-        stop: int | None = None,
+        *,
         cyclic: bool = False,
-        size: int | None = None,
     ) -> ArrayLike: ...
     def move_rows(self, xs: Sequence[ArrayLike], dim: int, axes: Sequence[str], m: RowMap) -> Iterator[ArrayLike]: ...

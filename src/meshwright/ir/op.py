@@ -18,6 +18,7 @@ import numpy as np
 from meshwright.core.avals import NOWHERE, Axes, OnlyTyped, ShapedArray
 from meshwright.core.key_types import KeyType, is_key
 from meshwright.core.records import dataclass
+from meshwright.core.slots import Slot
 from meshwright.errors import DTypeError, RuleError
 from meshwright.ir.contract import ArrayLike, Emitted, Kernels, Localizer, LocalSizes, Region, Value
 from meshwright.ir.explicit import common_memory, is_explicit, result_types
@@ -36,6 +37,14 @@ class Zero(OnlyTyped):
     """A symbolic zero: a tangent or cotangent that is known to be zero, without an array."""
 
     __slots__ = ()
+
+    def instantiate(self) -> Any:
+        """The array of zeros; of dtype ``float0`` for keys."""
+        return ZEROS.value(self)
+
+
+#: makes an array of a symbolic zero
+ZEROS: Slot[Callable[[Zero], Any]] = Slot("the zeros of a tangent", "meshwright.ops.elementwise.table")
 
 
 #: a tangent or cotangent
@@ -213,6 +222,8 @@ class Op:
     draws: ClassVar[bool] = False
     #: the op only rounds to lower precision
     rounds: ClassVar[bool] = False
+    #: the op only converts its operand to another type
+    converts: ClassVar[bool] = False
     #: the result is non-negative if both operands are equal
     even: ClassVar[bool] = False
     #: the op has jaxprs among its parameters
@@ -221,6 +232,8 @@ class Op:
     plain_call: ClassVar[bool] = False
     #: the call is not inlined before partitioning; :mod:`meshwright.spmd.custom` partitions it
     kept_whole: ClassVar[bool] = False
+    #: the program says what each device computes: a manual region, or a function that its user partitions
+    is_manual: ClassVar[bool] = False
     #: results are operands in another shape or order; compilers read the operands instead of storing the results
     is_view: ClassVar[bool] = False
     #: the operand that overwrites a part of operand 0 (which can be updated in place)

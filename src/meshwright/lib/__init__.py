@@ -1,4 +1,4 @@
-"""XLA's own interface, below arrays and functions, by the names that people used."""
+"""XLA's low-level interface, under the names of ``jax.lib``."""
 
 from meshwright.lib import xla_bridge, xla_client, xla_extension
 

@@ -1,7 +1,7 @@
-"""Backends: what compiles computations and holds buffers.
+"""Backends, which compile computations and hold buffers.
 
-Today one writes ``jit(f).lower(*args).compile()``, and ``device_put``; this is the layer below, for computations made
-by hand or by :func:`meshwright.xla_computation`.
+Now: ``jit(f).lower(*args).compile()``, and ``device_put``. This is the layer below, for computations that are built by
+hand or by :func:`meshwright.xla_computation`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def _backend() -> PjrtBackend:
 
 
 def get_backend(platform: str | None = None) -> PjrtBackend:
-    """The backend, with one device of XLA for each of :func:`meshwright.devices`.
+    """The backend, with one XLA device for each of :func:`meshwright.devices`.
 
     Raises:
-      DeviceError: another platform than the one there is.
+      DeviceError: the platform is not the configured one.
 
     Example:
       >>> computation = mw.xla_computation(lambda x, y: x * y)(2.0, 3.0)
@@ -57,7 +57,7 @@ def get_backend(platform: str | None = None) -> PjrtBackend:
 
 
 def backends() -> dict[str, PjrtBackend]:
-    """All backends by platform: the one there is."""
+    """All backends by platform. There is only one."""
     return {get_backend().platform: get_backend()}
 
 
@@ -69,7 +69,9 @@ def get_device_backend(device: Any = None) -> PjrtBackend:
 def get_compile_options(
     num_replicas: int, num_partitions: int, device_assignment: Any = None, use_spmd_partitioning: bool = True
 ) -> Any:
-    """Options for so many replicas and partitions, on devices given by number or as they are: a row for each replica.
+    """Compile options for these numbers of replicas and partitions.
+
+    ``device_assignment`` has a row of devices, or of their numbers, for each replica.
 
     Example:
       >>> options = mw.lib.xla_bridge.get_compile_options(2, 1, device_assignment=[[1], [0]])

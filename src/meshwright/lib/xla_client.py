@@ -1,7 +1,7 @@
-"""XLA's classes by the names that people used, and its builder on ours (:mod:`meshwright.builder`).
+"""XLA's classes under the names of ``xla_client``, and its builder, based on :mod:`meshwright.builder`.
 
-``ops.Add(x, y)`` is ``builder.op("add", x, y)``: a value belongs to its builder. Names are those of our ops in camel
-case, and those of ``XlaBuilder`` below where they differ.
+``ops.Add(x, y)`` is ``builder.op("add", x, y)``, where the builder is that of the values. Names are those of our ops in
+camel case, and the names of ``XlaBuilder`` below if they differ.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def dtype_to_etype(dtype: Any) -> Any:
 
 
 def get_local_backend(name: str | None = None) -> Any:
-    """:func:`meshwright.lib.xla_bridge.get_backend`, by the name that it had before."""
+    """Older name of :func:`meshwright.lib.xla_bridge.get_backend`."""
     return get_backend(name)
 
 
 class XlaBuilder(Builder):
-    """A builder whose :meth:`build` gives an ``XlaComputation``; :meth:`program` gives what ``Builder.build`` does."""
+    """A builder whose :meth:`build` returns an ``XlaComputation``; :meth:`program` is ``Builder.build``."""
 
     def __init__(self, name: str = "computation") -> None:
         super().__init__(name)
@@ -62,18 +62,18 @@ class XlaBuilder(Builder):
         return self._last
 
     def program(self, *results: Any) -> Any:
-        """The program, to run, partition and look into; without results, that of the last op."""
+        """The program that returns ``results``, by default the result of the last op."""
         return super().build(*(results or (self._last,)))
 
     def build(self, *results: Any) -> Any:
-        """The ``XlaComputation`` that gives ``results``; without any, the result of the last op."""
+        """The ``XlaComputation`` that returns ``results``, by default the result of the last op."""
         return computation_from_stablehlo(self.program(*results).as_text("stablehlo"))
 
     Build = build
 
 
 def shape_to_type(shape: Any) -> Any:
-    """What our builder takes for a ``Shape``; other types as they are."""
+    """Convert a ``Shape`` to a type for our builder; other types are returned unchanged."""
     return _Typed(shape) if isinstance(shape, Shape) else shape
 
 
@@ -96,11 +96,11 @@ class _Ops:
     ConstantLiteral = Constant
 
     def Tuple(self, builder: Builder, elements: Sequence[Value]) -> tuple[Value, ...]:
-        """Several values, for ``build``."""
+        """A tuple of values, for ``build``."""
         return tuple(elements)
 
     def GetTupleElement(self, values: Sequence[Value], index: int) -> Value:
-        """One of several values."""
+        """An element of a tuple."""
         return values[index]
 
     def Select(self, which: Value, on_true: Value, on_false: Value) -> Value:
@@ -112,17 +112,17 @@ class _Ops:
         return lhs.builder.op("dot_general", lhs, rhs, dimension_numbers=(((len(lhs.shape) - 1,), (0,)), ((), ())))
 
     def Broadcast(self, x: Value, sizes: Sequence[int]) -> Value:
-        """``x`` with further dimensions in front."""
+        """``x`` broadcast along new leading dimensions."""
         ahead = len(sizes)
         dims = tuple(range(ahead, ahead + len(x.shape)))
         return self.BroadcastInDim(x, (*sizes, *x.shape), dims)
 
     def ConvertElementType(self, x: Value, new_element_type: Any) -> Value:
-        """``x`` in another dtype."""
+        """``x`` converted to another dtype."""
         return x.builder.op("convert_element_type", x, new_dtype=_dtype(new_element_type))
 
     def ConcatInDim(self, builder: Builder, operands: Sequence[Value], dimension: int) -> Value:
-        """``operands`` one after the other along ``dimension``."""
+        """``operands`` concatenated along ``dimension``."""
         return builder.op("concatenate", *operands, dimension=dimension)
 
     def Iota(self, builder: Builder, shape: Any, dimension: int = 0) -> Value:
@@ -147,12 +147,12 @@ class _Ops:
         return function
 
 
-#: functions of ``XlaBuilder`` whose names are not those of our ops in camel case
+#: functions of ``XlaBuilder`` whose names differ from those of our ops in camel case
 _SPELLED = {"Rsqrt": "rsqrt", "Rev": "rev", "Sub": "sub", "Atan2": "atan2", "Log1p": "log1p", "Expm1": "expm1"}
 
 
 def _dtype(element_type: Any) -> Any:
-    """The dtype of one of XLA's element types; others as they are."""
+    """The dtype for an XLA element type; dtypes are returned unchanged."""
     if not isinstance(element_type, PrimitiveType):
         return element_type
     return np.dtype(Shape.array_shape(element_type, ()).numpy_dtype())

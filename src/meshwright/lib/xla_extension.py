@@ -1,6 +1,6 @@
 """``jax.lib.xla_extension``, also ``xla_client._xla``: XLA's classes, and HLO text as a module and as a graph.
 
-Today one writes ``jit(f).lower(*args).as_text("hlo")``, and ``compiler_ir("hlo").as_hlo_dot_graph()``.
+Now: ``jit(f).lower(*args).as_text("hlo")``, and ``compiler_ir("hlo").as_hlo_dot_graph()``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from meshwright.runtime.array import Array
 from meshwright.runtime.pjrt.backend import XLA_CLASSES, Buffer, LoadedExecutable, graph_of, module_of
 
-#: today: ``meshwright.Array``
+#: now: ``meshwright.Array``
 DeviceArray = ArrayImpl = Array
 CompileOptions = XLA_CLASSES["CompileOptions"]
 DeviceAssignment = XLA_CLASSES["DeviceAssignment"]
@@ -29,10 +29,10 @@ __all__ = [
 
 
 def hlo_module_from_text(text: str) -> Any:
-    """A module of HLO from its text: ``name``, ``to_string()``, ``as_serialized_hlo_module_proto()``.
+    """Parse HLO text to a module with ``name``, ``to_string()`` and ``as_serialized_hlo_module_proto()``.
 
     Raises:
-      ImportProgramError: text that is no HLO.
+      ImportProgramError: the text is not HLO.
 
     Example:
       >>> text = mw.xla_computation(lambda x: x + 1)(2.0).as_hlo_text()
@@ -43,5 +43,5 @@ def hlo_module_from_text(text: str) -> Any:
 
 
 def hlo_module_to_dot_graph(module: Any) -> str:
-    """The graph of a module in the language of ``dot``."""
+    """The graph of a module in the DOT language."""
     return graph_of(module)

@@ -26,7 +26,7 @@ from meshwright.lowering.reductions import merge_reductions
 from meshwright.lowering.reproducible import in_order
 from meshwright.lowering.target import Target
 from meshwright.lowering.units import Units, enter, every_of, first_of, held_aval, leave, with_units
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.transforms.batching import BatchTrace
 
 

@@ -59,10 +59,10 @@ class _ChannelsLast:
     """One walk over a jaxpr.
 
     Attributes:
-      stored: how values are held that are not, or not only, held as they are.
-      made: those of them that are held as they are, too.
-      others: further transpositions, by value and order.
-      left: the orders of results that are returned as they are stored.
+      stored: the stored forms of values, each with its order of dimensions.
+      made: the values in ``stored`` that also exist in their original order.
+      others: further transposed forms, by value and order.
+      left: the orders of the results that are returned as stored.
     """
 
     def __init__(self, closed: ClosedJaxpr) -> None:
@@ -91,7 +91,7 @@ class _ChannelsLast:
 
     # --- one equation ---------------------------------------------------------------------------------------
     def _equation(self, eqn: JaxprEqn) -> bool:
-        """Write the equation on stored operands; whether that could be."""
+        """Write the equation on stored operands; returns whether that is possible."""
         op = eqn.op
         if _is_fast(op, eqn):
             self._convolution(eqn)
@@ -125,19 +125,19 @@ class _ChannelsLast:
         self._write(eqn, replace(op, dimension_numbers=numbers), [x, y], (ospec[0], *ospec[2:], ospec[1]))
 
     def _operand(self, atom: Atom, spec: Order) -> tuple[Atom, Order]:
-        """What is stored of the operand of a convolution, and which of its dimensions is what."""
+        """The stored form of a convolution's operand, and its dimension numbers."""
         if atom not in self.stored:
             return atom, spec
         var, order = self.stored[atom]
         return var, between(order, spec)
 
     def _transposed(self, eqn: JaxprEqn, op: Transpose) -> bool:
-        """What is transposed is stored already, in the order of what it is made of."""
+        """Represent a transposed value by the stored form of its operand, in another order."""
         (x,), (out,) = eqn.invars, eqn.outvars
         var, order = self.stored.get(x, (x, identity(x.aval.ndim)))  # type: ignore[arg-type]
         order = between(op.permutation, order)
         if order == identity(len(order)):
-            self.eqns.append(eqn.replace(op=Transpose(order), invars=[var]))  # to the compiler nothing
+            self.eqns.append(eqn.replace(op=Transpose(order), invars=[var]))  # an identity, which the compiler removes
         else:
             self.stored[out] = var, order
         return True
@@ -151,8 +151,10 @@ class _ChannelsLast:
         return True
 
     def _pointwise(self, eqn: JaxprEqn, order: Order) -> bool:
-        """An op whose results have the dimensions of its operands, unless more would be transposed for it than if what
-        is stored were."""
+        """Write an op whose results have the dimensions of its operands on stored operands.
+
+        This is not done if it requires more transposed elements than applying the op in the original order.
+        """
         op = with_order(eqn.op, order)
         full = [a for a in eqn.invars if a.aval.ndim]
         ranks = {a.aval.ndim for a in (*full, *eqn.outvars)}
@@ -165,14 +167,14 @@ class _ChannelsLast:
         return True
 
     def _is_moved(self, atom: Atom, order: Order) -> bool:
-        """Whether having a value in an order takes a transposition."""
+        """Whether a value would have to be transposed for this order."""
         if atom in self.stored and self.stored[atom][1] == order:
             return False
         return (atom, order) not in self.others and self._broadcast_of(atom) is None
 
     # --- values in an order ---------------------------------------------------------------------------------
     def _write(self, eqn: JaxprEqn, op: Op, invars: Sequence[Atom], order: Order) -> None:
-        """The equation with results that are stored in ``order``."""
+        """Append the equation with results stored in ``order``."""
         outs = [self._new(v, order) for v in eqn.outvars]
         self.eqns.append(eqn.replace(op=op, invars=list(invars), outvars=outs))
 
@@ -184,7 +186,7 @@ class _ChannelsLast:
         return stored
 
     def _plain(self, atom: Atom, eqn: JaxprEqn) -> Atom:
-        """The value as it is, where ``eqn`` (its user, or its maker) stands."""
+        """The value in its original order, transposed if necessary in the place of ``eqn``, its user or producer."""
         if atom in self.stored and atom not in self.made:
             var, order = self.stored[atom]
             self.eqns.append(JaxprEqn(Transpose(inverse(order)), [var], [atom], eqn.source))
@@ -192,7 +194,7 @@ class _ChannelsLast:
         return atom
 
     def _in(self, atom: Atom, order: Order, eqn: JaxprEqn) -> Atom:
-        """The value stored in ``order``."""
+        """The value in ``order``, transposed if necessary."""
         if order == identity(len(order)):
             return self._plain(atom, eqn)
         if atom in self.stored and self.stored[atom][1] == order:

@@ -114,7 +114,7 @@ class _Words:
                 self.names[var] = new
 
     def _typed(self, word: _Word, aval: ShapedArray) -> _Word:
-        """The word of values of a type, which sums and products may leave; one number everywhere is a literal."""
+        """A word for values of type ``aval``, whose range sums and products may exceed; constants become literals."""
         whole = _all_of(aval.dtype)
         ranging = word.range if whole.holds(word.range) else whole
         if ranging.low != ranging.high:
@@ -122,7 +122,7 @@ class _Words:
         return _Word(self.put(BroadcastInDim(aval.shape, ()), _literal(int(ranging.low))), ranging)
 
     def word(self, atom: Atom) -> _Word:
-        """What is known of an operand of 64 bits."""
+        """The word and interval of a 64-bit operand."""
         if isinstance(atom, Literal) and dtypes.is_integer(atom.aval.dtype):
             value = int(atom.val)
             return _Word(_literal(value), Interval(value, value))
@@ -132,7 +132,7 @@ class _Words:
         return word
 
     def numbers(self, words: Sequence[_Word]) -> list[Atom]:
-        """The same numbers as integers of 32 bits."""
+        """The values of 64-bit operands as 32-bit integers of one dtype."""
         if all(_all_of(dtypes.uint32).holds(w.range) for w in words):
             return [w.atom for w in words]
         if all(_all_of(dtypes.int32).holds(w.range) for w in words):
@@ -140,18 +140,18 @@ class _Words:
         raise _Stays
 
     def counted(self, atom: Atom) -> _Word:
-        """An operand that is never negative, and its own lower word."""
+        """An operand whose values fit into an unsigned 32-bit integer, so that it equals its lower word."""
         word = self.word(atom)
         if not _all_of(dtypes.uint32).holds(word.range):
             raise _Stays
         return word
 
     def put(self, op: Op, *operands: Atom) -> Atom:
-        """The result of an op that stands where the equation stood."""
+        """Append an op in the place of the current equation; returns its result."""
         return self.put_all(op, *operands)[0]
 
     def put_all(self, op: Op, *operands: Atom) -> list[Var]:
-        """The results of one, which may have several."""
+        """:meth:`put` for an op that may have several results."""
         avals = infer_cached(op, tuple(a.aval for a in operands))
         outvars = [Var(a) for a in (avals if op.multiple_results else [avals])]
         self.eqns.append(self.eqn.replace(op=op, invars=operands, outvars=outvars))
@@ -168,7 +168,7 @@ def _all_of(dtype: np.dtype) -> Interval:
 
 
 # --- rules --------------------------------------------------------------------------------------------------
-#: for each result its word, or what it is, of an equation with 64-bit values
+#: a rule for an equation with 64-bit values: for each result, its word or pair, or the atom that replaces it
 _Rule = Callable[[_Words, JaxprEqn], Sequence[Any]]
 
 
@@ -177,7 +177,7 @@ def _refuse(to: _Words, eqn: JaxprEqn) -> Sequence[Any]:
 
 
 def _of_words(ranges: Callable[..., Interval]) -> _Rule:
-    """Of ops whose lower words depend on lower words alone; ``ranges`` is where results lie, of where operands lie."""
+    """The rule of ops whose lower words only depend on lower words; ``ranges`` computes the interval of the result."""
 
     def rule(to: _Words, eqn: JaxprEqn) -> list[_Word]:
         given = [to.word(a) if _is_wide(a) else a for a in eqn.invars]
@@ -240,7 +240,7 @@ def _convert(to: _Words, eqn: JaxprEqn) -> list[Any]:
 
 
 def _bitcast(to: _Words, eqn: JaxprEqn) -> list[Any]:
-    """A pair, or a pair as what it is of."""
+    """Convert two words to a pair, or a pair back to its words."""
     (x,), (out,) = eqn.invars, eqn.outvars
     words = to.wide.get(x) if _is_wide(x) else _Pair(x)
     if not isinstance(words, _Pair) or dtypes.uint32 not in (x.aval.dtype, out.aval.dtype):

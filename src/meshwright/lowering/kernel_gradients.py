@@ -63,7 +63,7 @@ def is_kernel_gradient(op: ConvGeneralDilated, lhs: Sequence[int], rhs: Sequence
 
 
 def of_patches(op: ConvGeneralDilated, x: Any, y: Any) -> list[Any]:
-    """The convolution, whose batch and outputs are the columns of two matrices, and all rows their rows."""
+    """The convolution as a product of two matrices, whose columns are batch entries and outputs, summed over rows."""
     (lspec, rspec, ospec), out = op.dimension_numbers, op.infer(typeof(x), typeof(y))
     windows = op.windows(typeof(y).shape)
     x = transpose(x, (lspec[1], *lspec[2:], lspec[0]))
@@ -76,14 +76,16 @@ def of_patches(op: ConvGeneralDilated, x: Any, y: Any) -> list[Any]:
 
 
 class _Sums:
-    """Sums over pictures ``x``, padded, and ``y``, both with features last: of each feature of ``y`` (first), each
-    position of its rows in ``x``, and each feature there."""
+    """Sums of products of padded pictures ``x`` and ``y``, both with features last.
+
+    There is a sum for each feature of ``y``, each position of its rows in ``x``, and each feature of ``x``.
+    """
 
     def __init__(self, windows: Sequence[WindowDim], positions: Sequence[int], precision: str | None) -> None:
         self._windows, self._positions, self._precision = windows, positions, precision
 
     def of_all(self, x: Any, y: Any) -> Any:
-        """The sums over so many rows at a time as patches fit."""
+        """The sums, over as many rows at a time as their patches fit into the limit."""
         pictures, features, columns = typeof(x).shape[0], typeof(x).shape[-1], typeof(y).shape[-1]
         wide, first = prod(self._positions) * features, self._windows[0]
         most = max(_AT_A_TIME, 2 * wide * columns)  # what is added up is read, too
@@ -114,7 +116,7 @@ class _Sums:
         return DotGeneral((((0,), (0,)), ((), ())), self._precision).bind(left, right)
 
     def _seen(self, x: Any, shape: Sequence[int]) -> Iterator[Any]:
-        """The rows of ``x`` that those of ``y``, which is of this shape, are shifted to at each position."""
+        """For each position, the rows of ``x`` that correspond to those of ``y``, which has this ``shape``."""
         for at in product(*map(range, self._positions)):
             starts = [0, *(n * w.stride for n, w in zip(at, self._windows)), 0]
             strides = [1, *(w.window_dilation for w in self._windows), 1]
@@ -124,7 +126,7 @@ class _Sums:
 
 
 def uncounted_flops(jaxpr: ClosedJaxpr) -> float:
-    """Floating-point operations of the loops, but for one step each: XLA's cost analysis counts a loop's body once."""
+    """Floating-point operations of the loops except for one step each, as XLA's cost analysis counts a body once."""
     found = 0.0
     for eqn in all_eqns(jaxpr.jaxpr):
         if isinstance(eqn.op, While) and eqn.op.body_jaxpr.jaxpr.debug_name == _NAME:
@@ -135,12 +137,12 @@ def uncounted_flops(jaxpr: ClosedJaxpr) -> float:
 
 
 def _divisor(n: int, most: int) -> int:
-    """The largest divisor of a number that is at most so large, at least 1."""
+    """The largest divisor of ``n`` that is at most ``most``; at least 1."""
     return max(d for d in range(1, n + 1) if n % d == 0 and d <= max(most, 1))
 
 
 def _counted(body: Callable[..., list[Any]], steps: int, consts: Sequence[Any], start: Sequence[Any]) -> list[Any]:
-    """What a loop of so many steps has at its end; the first of what it carries is the step's number."""
+    """The final carry of a loop with this number of steps, whose first carried value is the number of the step."""
     avals = [typeof(v).strong() for v in start]
     again = trace_to_jaxpr(lambda step, *_: [lt(step, np.int32(steps))], avals)
     op = While(trace_to_jaxpr(body, [*map(typeof, consts), *avals], _NAME), len(consts), again, 0)

@@ -13,6 +13,7 @@ conversions                           via the wide type, except from floats to w
 that only place elements              unchanged; for 2-bit types with conversions around them
 control flow, calls                   unchanged, their bodies like programs
 with scalar functions                 with conversions around them and in the function
+sums, products of floats              as with the scalar function that adds or multiplies: each step is rounded
 others                                with conversions around them
 ====================================  ==========================================================
 
@@ -24,20 +25,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.errors import MeshwrightError
-from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import Op
 from meshwright.ir.rewrite import replaced_in_all
 from meshwright.ir.tracing import infer_cached
 from meshwright.lowering.narrow_bits import called, special_conversion, written
-from meshwright.ops.elementwise.table import ConvertElementType
+from meshwright.ops.composite import traced
+from meshwright.ops.elementwise.base import Elementwise
+from meshwright.ops.elementwise.table import ConvertElementType, add, mul
+from meshwright.ops.reduce.body import ReduceBody
+from meshwright.ops.reduce.cumulative import Cumulative
+from meshwright.ops.window.body import ReduceWindowBody
+from meshwright.ops.window.geometry import WindowDim
+from meshwright.ops.window.op import window_params
+from meshwright.ops.window.reductions import ReduceWindow
 
 #: ops on bits, and ops that only pass values on
 AS_THEY_ARE = frozenset(
@@ -48,6 +59,12 @@ AS_THEY_ARE = frozenset(
 _OF_SCALARS = frozenset(
     {"map", "reduce", "reduce_window", "associative_scan", "select_and_scatter", "scatter_body", "sort_by"}
 )
+
+#: sums and products, and what they start from
+BY_STEPS: dict[str, tuple[Elementwise, int]] = {
+    **dict.fromkeys(("reduce_sum", "cumsum", "reduce_window_sum"), (add, 0)),
+    **dict.fromkeys(("reduce_prod", "cumprod", "reduce_window_prod"), (mul, 1)),
+}
 
 #: maps a dtype to the dtype that replaces it
 Widen = Callable[[np.dtype], np.dtype]
@@ -95,8 +112,36 @@ def _written(eqn: JaxprEqn) -> JaxprEqn | Sequence[JaxprEqn]:
         return eqn
     if isinstance(op, ConvertElementType):
         return _by_way_of_wide(eqn)
-    places = op.moves_only or op.moved is not None or not op.computes
+    if op.name in BY_STEPS:
+        eqn = _by_steps(eqn)
+    places = eqn.op.moves_only or eqn.op.moved is not None or not eqn.op.computes
     return _widened(eqn, moved_in if places else computed_in)
+
+
+def _by_steps(eqn: JaxprEqn) -> JaxprEqn:
+    """A sum or product of narrow floats with its scalar function, so that each step is rounded, as StableHLO says. The
+    same object where there is nothing to round, or no number to start from."""
+    (x,), op = eqn.invars, eqn.op
+    dtype = x.aval.dtype
+    if computed_in(dtype) == dtype or not dtypes.is_float(dtype) or not dtypes.has_zero(dtype) or not x.aval.size:
+        return eqn
+    combine, start = BY_STEPS[op.name]
+    scalar = ShapedArray((), dtype)
+    by = traced(partial(_step, combine), combine.name, (scalar, scalar))
+    if isinstance(op, Cumulative):
+        n = x.aval.shape[op.axis]
+        along = WindowDim(n, low=0 if op.reverse else n - 1, high=n - 1 if op.reverse else 0)
+        windows = [along if d == op.axis else WindowDim(1) for d in range(x.aval.ndim)]
+        op = ReduceWindowBody(computation=by, **window_params(windows))
+    elif isinstance(op, ReduceWindow):
+        op = ReduceWindowBody(computation=by, **window_params(op.windows))
+    else:
+        op = ReduceBody(eqn.op.params["axes"], by)
+    return eqn.replace(op=op, invars=[x, Literal(np.asarray(start, dtype)[()], scalar)])
+
+
+def _step(combine: Elementwise, a: Any, b: Any) -> list[Any]:
+    return [combine(a, b)]
 
 
 def _by_way_of_wide(eqn: JaxprEqn) -> JaxprEqn | Sequence[JaxprEqn]:

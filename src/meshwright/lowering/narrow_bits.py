@@ -136,6 +136,16 @@ def _of_exponents(x: Any) -> list[Any]:
     return [select(eq(bits, np.int64(255)), match_shape(np.float64(np.nan), typeof(powers)), powers)]
 
 
+def _to_exponents(x: Any) -> list[Any]:
+    """float64 converted to ``float8_e8m0fnu``, including its smallest number, of which XLA makes NaN."""
+    low, high, scale = (match_shape(scalar_like(2.0**n, x), typeof(x)) for n in (-127, -126, 64))
+    is_small = and_(ge(x, low), lt(x, high))
+    scaled = convert(select(is_small, mul(x, scale), x), dtypes.float8_e8m0fnu)
+    bits = BitcastConvert(dtypes.uint8).bind(scaled)
+    smaller = select(is_small, sub(bits, match_shape(np.uint8(64), typeof(bits))), bits)
+    return [BitcastConvert(dtypes.float8_e8m0fnu).bind(smaller)]
+
+
 def written(op: Op, dtype: np.dtype) -> Callable[..., list[Any]] | None:
     """An implementation of an op on ``dtype`` if XLA's own is not always right, else None."""
     if dtype in _UNSIGNED_ZERO and op.name == "nextafter":
@@ -147,4 +157,6 @@ def special_conversion(before: np.dtype, after: np.dtype) -> Callable[..., list[
     """An implementation of a conversion if XLA's own is not always right, else None."""
     if after in _UNSIGNED_ZERO and dtypes.is_float(before):
         return partial(_without_small, after)
+    if before == dtypes.float64 and after == dtypes.float8_e8m0fnu:
+        return _to_exponents
     return _of_exponents if before == dtypes.float8_e8m0fnu and after == dtypes.float64 else None

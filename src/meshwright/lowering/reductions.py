@@ -15,7 +15,7 @@ from meshwright.ops.collective.base import Collective
 from meshwright.ops.collective.tiles import AllGather
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding.rule import REDUCTION
-from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.rules import eqn_rule
 from meshwright.spmd.varying import region_inputs, varying
 
 

@@ -22,7 +22,7 @@ from meshwright.ops.collective.tiles import AllGather, AllSlice
 from meshwright.ops.shape.rearrange import squeeze, transpose
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.reshard.emit import fit_rows
 
 

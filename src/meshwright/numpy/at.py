@@ -146,8 +146,7 @@ class IndexUpdateRef:
         dtype = aval.dtype
         value = _value(x, values, name)
         # As in JAX, elements are combined in the dtype to which both promote. Values to set take the dtype of ``x``,
-        # but the
-        # option for strict promotion applies to them too.
+        # but the option for strict promotion applies to them too.
         strict = config.numpy_dtype_promotion == "strict"
         common = result_type(x, value) if strict or how is not _SET else dtype
         wide = dtype if how is _SET else common

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from meshwright.core import source
+from meshwright.core import dtypes, source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.config import Setting, config
@@ -23,13 +23,16 @@ from meshwright.ir.tracing import trace_to_jaxpr
 
 def traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, ...]) -> ClosedJaxpr:
     """The jaxpr of a function of flat arrays; equal functions (including bound methods of equal ops) are traced
-    once."""
-    return _traced(fun, name, avals, config.tracing)
+    once. Constants are as wide as operands: what is lowered may be computed in 64 bits without ``enable_x64``."""
+    if dtypes.keeps_wide() or not any(dtypes.is_wide(a.dtype) for a in avals):
+        return _traced(fun, name, avals, config.tracing)
+    with dtypes.wide_types():
+        return _traced(fun, name, avals, config.tracing)
 
 
 @lru_cache(maxsize=1024)
 def _traced(fun: Callable[..., list[Any]], name: str, avals: tuple[ShapedArray, ...], setting: Setting) -> ClosedJaxpr:
-    with source.at(source.UNKNOWN):  # its lines are those of its callers
+    with source.at(source.UNKNOWN):  # its equations get the lines of its callers
         return trace_to_jaxpr(fun, avals, name)
 
 

@@ -1,7 +1,8 @@
-"""Where ops need their operands to be: the rules ``domain`` and ``image`` of :class:`~meshwright.ir.op.Op`.
+"""Domains and images of ops: the rules ``domain`` and ``image`` of :class:`~meshwright.ir.op.Op`.
 
+A domain is the interval in which an operand must be for the result to be defined, and to lie where it is used later.
 The rules are in one place since each takes a line or two, and only together they determine suitable inputs of a
-program: nonnegative if a root uses them, within a dimension if they index it.
+program: nonnegative if a square root is taken of them, within a dimension if they index it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _declare(names: str, domain: Domain | None = None, image: Image | None = Non
 
 
 def _fixed(*domains: Interval) -> Domain:
-    """Fixed domains of the operands, independent of the wish for the result."""
+    """Fixed domains of the operands, independent of the interval wanted for the result."""
     return lambda op, wishes, known, avals: domains
 
 
@@ -68,7 +69,7 @@ def _or_infinite(f: Callable[[float], float], x: float, sign: float) -> float:
 
 
 def _inverse(inverse: Callable[[float], float], domain: Interval = ANYWHERE) -> Domain:
-    """Operands of an increasing function, within its domain, such that its results are where they should be."""
+    """The operands of an increasing function, within its domain, whose results are in the wanted interval."""
 
     def rule(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
         wish = wishes[0]
@@ -79,7 +80,7 @@ def _inverse(inverse: Callable[[float], float], domain: Interval = ANYWHERE) -> 
 
 
 def _through(op: Any, wishes: Intervals, known: Intervals, avals: Avals) -> Intervals:
-    """The wish for the result applies to all operands."""
+    """The interval wanted for the result applies to all operands."""
     return [wishes[0].without_columns()] * len(avals)
 
 
@@ -135,7 +136,7 @@ REGISTRY["integer_pow"].image = lambda self, known, avals: (  # type: ignore
 
 # --- arithmetic ---------------------------------------------------------------------------------------------
 def _term(wish: Interval, other: Interval) -> Interval:
-    """The interval for one term such that its sum with the other, known one is as wished."""
+    """The interval for one term such that its sum with the other, known term is in the wanted interval."""
     low, high = wish.low - other.low, wish.high - other.high
     return wish.between(low, high) if low <= high else ANYWHERE
 

@@ -1,8 +1,9 @@
-"""Primitives as in JAX: names whose rules stand in tables, for code that adds them to JAX.
+"""Primitives in the style of JAX, with rules that are registered in tables, for code that extends JAX.
 
-Here an op is a class with its rules as methods. :class:`PrimitiveCall` is the one class for all such primitives: its
-methods read the tables, which ``meshwright.interpreters`` names as JAX does. A primitive stays one equation until the
-program is lowered; then it becomes a call of its expansion into ops, which is what is partitioned.
+Elsewhere in this package an op is a class with its rules as methods. :class:`PrimitiveCall` is the class of all such
+primitives: its methods look up the tables, which are exposed in ``meshwright.interpreters`` under JAX's names. A
+primitive stays one equation until the program is lowered. Then it becomes a call of its expansion into ops, and that is
+partitioned.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ Rule = Callable[..., Any]
 
 
 class Expansion(Protocol):
-    """What a primitive means: its results, computed with ops. ``outs`` are their types."""
+    """The expansion of a primitive: ``expand`` computes its results, of types ``outs``, with ops."""
 
     def expand(self, call: PrimitiveCall, operands: Sequence[Any], outs: Sequence[ShapedArray]) -> Sequence[Any]: ...
 
 
 class Primitive:
-    """A primitive called ``name``. Its rules are registered: with ``def_impl`` and ``def_abstract_eval``, and in the
-    tables of ``meshwright.interpreters`` (``ad``, ``batching``, ``mlir``). With ``multiple_results``, they give lists.
+    """A primitive called ``name``, whose rules are registered.
+
+    They are set with ``def_impl`` and ``def_abstract_eval``, and in the tables of ``meshwright.interpreters`` (``ad``,
+    ``batching``, ``mlir``). With ``multiple_results``, rules return lists of results.
 
     Source: ``jax.extend.core.Primitive``.
 
@@ -73,17 +76,17 @@ class Primitive:
         return params
 
     def def_impl(self, impl: Rule) -> Rule:
-        """Set what computes the results of concrete operands, outside of compiled programs; returns it."""
+        """Set the function that computes results for concrete operands outside of compiled programs; returns it."""
         self.impl = impl  # type: ignore[method-assign]
         return impl
 
     def def_abstract_eval(self, abstract_eval: Rule) -> Rule:
-        """Set what gives the types (``ShapedArray``) of the results for those of the operands; returns it."""
+        """Set the function from the operands' types (``ShapedArray``) to those of the results; returns it."""
         self.abstract_eval = abstract_eval  # type: ignore[method-assign]
         return abstract_eval
 
     def def_effectful_abstract_eval(self, abstract_eval: Rule) -> NoReturn:
-        """Always raises: types say nothing of effects.
+        """Not supported, as types do not contain effects.
 
         Raises:
           RuleError: always.
@@ -94,11 +97,11 @@ class Primitive:
         )
 
     def impl(self, *args: Any, **params: Any) -> Any:
-        """The results, by the lowering; :meth:`def_impl` sets another way."""
+        """The results for concrete operands, by default computed with the lowering; see :meth:`def_impl`."""
         return PrimitiveCall(self, tuple(sorted(params.items()))).evaluated(args)
 
     def abstract_eval(self, *avals: ShapedArray, **params: Any) -> Any:
-        """The types of the results; :meth:`def_abstract_eval` sets it."""
+        """The types of the results, by the rule set with :meth:`def_abstract_eval`."""
         raise _missing(
             self, "Abstract evaluation", "p.def_abstract_eval(rule), where rule(*avals, **params) gives a ShapedArray"
         )
@@ -110,7 +113,7 @@ TRANSPOSES: dict[Primitive, Rule] = {}
 BATCHERS: dict[Primitive, Rule] = {}
 #: batching rules that take the axis (its ``size`` and ``name``) first
 AXIS_BATCHERS: dict[Primitive, Rule] = {}
-#: by primitive: what it means on a platform, or (None) on any other
+#: by primitive: its lowering by platform; that for None applies to all others
 LOWERINGS: dict[Primitive, dict[str | None, Expansion]] = {}
 
 
@@ -125,7 +128,7 @@ class PrimitiveCall(Op):
     primitive: Primitive
     given: tuple[tuple[str, Any], ...]
 
-    #: parameters may be jaxprs, and rules change: nothing is remembered by the op
+    #: parameters may be jaxprs, and rules may be registered later, so results are not cached by the op
     holds_jaxprs = True
     in_python = True
     takes_keys = True
@@ -148,7 +151,7 @@ class PrimitiveCall(Op):
         return table[self.primitive]
 
     def _listed(self, outs: Any, what: str, count: int | None = None) -> list[Any]:
-        """What a rule gives for the results, as a list."""
+        """What a rule returns for the results, as a list."""
         if not self.multiple_results:
             return [outs]
         if not isinstance(outs, (list, tuple)) or count not in (None, len(outs)):
@@ -172,7 +175,7 @@ class PrimitiveCall(Op):
     def typed(self, *avals: ShapedArray) -> Any:
         if not is_explicit(avals):
             return super().typed(*avals)
-        outs = self.expansion(avals).out_avals  # which says how results are split
+        outs = self.expansion(avals).out_avals  # their types contain explicit shardings
         return tuple(outs) if self.multiple_results else outs[0]
 
     def perform(self, *operands: Any) -> Any:
@@ -189,7 +192,7 @@ class PrimitiveCall(Op):
         listed = self._listed(outs, "jvp rule")
         touts = self._listed(given, "jvp rule", len(listed))
         touts = [self._fitting(t, typeof(y), "jvp rule", "tangent") for y, t in zip(listed, touts)]
-        if all(isinstance(t, Zero) for t in touts):  # the rule's word, which other ops may not give
+        if all(isinstance(t, Zero) for t in touts):  # allowed for these rules, but not for those of other ops
             touts = [materialize(t) if is_inexact(t.aval.dtype) else t for t in touts]
         return (listed, touts) if self.multiple_results else (listed[0], touts[0])
 
@@ -236,12 +239,12 @@ class PrimitiveCall(Op):
                 )
         return (outs, out_dims) if self.multiple_results else (outs[0], out_dims[0])
 
-    # --- what it means --------------------------------------------------------------------------------------
+    # --- expansion ------------------------------------------------------------------------------------------
     def expansion(self, avals: Sequence[ShapedArray]) -> ClosedJaxpr:
         """The results, computed with other ops.
 
         Raises:
-          RuleError: there is no lowering, or it gives something else than the abstract evaluation rule says.
+          RuleError: there is no lowering, or the types of its results are not those of the abstract evaluation rule.
         """
         rules, platform = LOWERINGS.get(self.primitive, {}), config.platform
         lowering = rules.get(platform, rules.get(None))
@@ -279,10 +282,10 @@ class PrimitiveCall(Op):
 
 
 def written_out(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with calls of what they mean instead of primitives, in all its jaxprs.
+    """The program with all primitives, also in inner jaxprs, replaced by calls of their expansions.
 
     Raises:
-      RuleError: a primitive has no lowering, or one that gives something else than its types say.
+      RuleError: a primitive has no lowering, or the types of its results are not those of its abstract evaluation rule.
     """
     if not any(isinstance(e.op, PrimitiveCall) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr

@@ -1,7 +1,7 @@
-"""Optimisers, schedules and clipping: pure functions over pytrees.
+"""Optimizers, learning rate schedules and gradient clipping, as pure functions of pytrees.
 
-An optimiser is a pair of functions, ``init(params) -> state`` and ``update(grads, state, params) -> (params, state)``.
-States hold arrays of the shapes of the parameters, so that they are sharded as these are.
+An optimizer is a pair of functions, ``init(params) -> state`` and ``update(grads, state, params) -> (params, state)``.
+The arrays in a state have the shapes of the parameters, and so get their shardings.
 """
 
 from meshwright.optim.clipping import clip_by_global_norm, clip_by_value, global_norm

@@ -1,4 +1,4 @@
-"""Gradients kept within bounds."""
+"""Gradient clipping."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwright.ops.elementwise.table import abs_, square
 
 @promotes_freely()
 def global_norm(tree: Any) -> Any:
-    """The Euclidean norm of all leaves together; 0 of none.
+    """The Euclidean norm of all leaves together; 0 without leaves.
 
     >>> global_norm({"a": np.float32(3.0), "b": np.float32(4.0)}).item()
     5.0
@@ -28,7 +28,7 @@ def global_norm(tree: Any) -> Any:
 
 @promotes_freely()
 def clip_by_global_norm(grads: Any, limit: float) -> Any:
-    """Gradients scaled down so that their :func:`global_norm` is at most ``limit`` (Pascanu et al. 2013).
+    """Scale gradients down so that their :func:`global_norm` is at most ``limit`` (Pascanu et al. 2013).
 
     >>> float(clip_by_global_norm({"a": np.float32(4.0)}, 1.0)["a"])
     1.0
@@ -39,10 +39,10 @@ def clip_by_global_norm(grads: Any, limit: float) -> Any:
 
 
 def clip_by_value(grads: Any, limit: float) -> Any:
-    """Gradients each element of which is brought into ``[-limit, limit]``.
+    """Clip each element of the gradients to ``[-limit, limit]``.
 
     Raises:
-      ArgumentError: a negative limit.
+      ArgumentError: the limit is negative.
 
     >>> clip_by_value({"a": np.array([4.0, -0.5, -3.0])}, 1.0)["a"].tolist()
     [1.0, -0.5, -1.0]

@@ -1,4 +1,4 @@
-"""First-order optimisers."""
+"""First-order optimizers."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _step(params: Any, direction: Any, rate: Any) -> Any:
 
 
 def _averaged(decay: float, old: Any, new: Any) -> Any:
-    """Running means: ``decay`` of the old ones, the rest of the new values."""
+    """Exponential moving averages: ``decay`` times the old ones plus ``1 - decay`` times the new values."""
     return pytree.map(lambda m, x: astype(add(multiply(decay, m), multiply(1 - decay, x)), m.dtype), old, new)
 
 
 def sgd(learning_rate: Schedule, momentum: float = 0.0, nesterov: bool = False) -> Optimizer:
-    """Stochastic gradient descent, with (Nesterov) momentum.
+    """Stochastic gradient descent, optionally with (Nesterov) momentum.
 
     >>> tune = sgd(0.5)
     >>> tune.update({"w": np.float32(2.0)}, tune.init({"w": np.float32(1.0)}), {"w": np.float32(1.0)})[0]["w"].item()
@@ -92,7 +92,7 @@ def adamw(
         step = add(state["step"], 1)
         mean = _averaged(b1, state["mean"], grads)
         squares = _averaged(b2, state["square"], pytree.map(square, grads))
-        # Both corrections are scalars: they go into the rate and eps, not into each array.
+        # Both corrections are scalars, so they are applied to the rate and eps instead of each array.
         count = astype(step, np.float32)
         root = sqrt(subtract(1, power(b2, count)))
         rate = _rate(learning_rate, state["step"])
@@ -120,7 +120,7 @@ def adam(learning_rate: Schedule, b1: float = 0.9, b2: float = 0.999, eps: float
 
 
 def rmsprop(learning_rate: Schedule, decay: float = 0.9, eps: float = 1e-8, momentum: float = 0.0) -> Optimizer:
-    """RMSProp (Hinton 2012): steps divided by a running root mean square, with momentum on the quotient.
+    """RMSProp (Hinton 2012): gradients divided by a running root mean square, with momentum on the quotient.
 
     >>> sorted(rmsprop(1e-3).init({"w": np.float32(1.0)}))
     ['momentum', 'square', 'step']
@@ -144,10 +144,10 @@ def rmsprop(learning_rate: Schedule, decay: float = 0.9, eps: float = 1e-8, mome
 
 
 def adagrad(learning_rate: Schedule, eps: float = 1e-7, initial: float = 0.1) -> Optimizer:
-    """Adagrad (Duchi et al. 2011): steps divided by the root of the sum of all squared gradients.
+    """Adagrad (Duchi et al. 2011): gradients divided by the square root of the sum of all previous squares.
 
     Args:
-      initial: what the sum starts with.
+      initial: the initial value of the sum.
 
     >>> sorted(adagrad(1e-3).init({"w": np.float32(1.0)}))
     ['step', 'sum']
@@ -167,7 +167,7 @@ def adagrad(learning_rate: Schedule, eps: float = 1e-7, initial: float = 0.1) ->
 
 
 def lion(learning_rate: Schedule, b1: float = 0.9, b2: float = 0.99, weight_decay: float = 1e-3) -> Optimizer:
-    """Lion (Chen et al. 2023): steps of one size, in the direction of the sign of a running mean.
+    """Lion (Chen et al. 2023): steps of constant size, in the direction of the sign of a running mean.
 
     >>> tune = lion(0.5, weight_decay=0.0)
     >>> tune.update({"w": np.float32(2.0)}, tune.init({"w": np.float32(1.0)}), {"w": np.float32(1.0)})[0]["w"].item()

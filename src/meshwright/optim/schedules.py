@@ -1,5 +1,4 @@
-"""Schedules: functions of the step number that give a learning rate. Steps may be traced; nothing is compared in
-Python."""
+"""Learning rate schedules: functions of the step number, which may be traced."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.functions import astype, cos
 from meshwright.numpy.logic import where
 
-#: step number to rate
+#: from the step number to the rate
 Schedule = Callable[[Any], Any]
 
 
@@ -30,7 +29,7 @@ def _positive(name: str, what: str, value: int) -> None:
 
 
 def constant(value: float) -> Schedule:
-    """The same rate at every step.
+    """A constant rate.
 
     >>> constant(0.1)(7)
     0.1
@@ -39,7 +38,7 @@ def constant(value: float) -> Schedule:
 
 
 def linear(start: float, end: float, steps: int, begin: int = 0) -> Schedule:
-    """From ``start`` to ``end`` in a straight line over ``steps`` steps from step ``begin`` on.
+    """Linear interpolation from ``start`` to ``end`` over ``steps`` steps, from step ``begin`` on.
 
     Raises:
       ArgumentError: ``steps`` is not positive.
@@ -52,7 +51,7 @@ def linear(start: float, end: float, steps: int, begin: int = 0) -> Schedule:
 
 
 def cosine_decay(start: float, steps: int, end: float = 0.0) -> Schedule:
-    """From ``start`` to ``end`` along half a cosine (Loshchilov and Hutter 2017).
+    """Cosine decay from ``start`` to ``end`` (Loshchilov and Hutter 2017).
 
     Raises:
       ArgumentError: ``steps`` is not positive.
@@ -70,7 +69,7 @@ def cosine_decay(start: float, steps: int, end: float = 0.0) -> Schedule:
 
 
 def warmup_cosine(peak: float, warmup: int, steps: int, end: float = 0.0, start: float = 0.0) -> Schedule:
-    """From ``start`` to ``peak`` in ``warmup`` steps, then along half a cosine to ``end`` at step ``steps``.
+    """Linear warmup from ``start`` to ``peak`` in ``warmup`` steps, then cosine decay to ``end`` at step ``steps``.
 
     Raises:
       ArgumentError: not ``0 < warmup < steps``.
@@ -85,7 +84,7 @@ def warmup_cosine(peak: float, warmup: int, steps: int, end: float = 0.0, start:
 
 
 def exponential_decay(start: float, steps: int, rate: float, staircase: bool = False, end: float = 0.0) -> Schedule:
-    """``start * rate**(step / steps)``, not below ``end``; with ``staircase`` only at multiples of ``steps``.
+    """Exponential decay: ``start * rate**(step / steps)``, at least ``end``; with ``staircase``, in discrete steps.
 
     Raises:
       ArgumentError: ``steps`` is not positive.
@@ -103,7 +102,7 @@ def exponential_decay(start: float, steps: int, rate: float, staircase: bool = F
 
 
 def piecewise_constant(start: float, factors: Mapping[int, float]) -> Schedule:
-    """``start``, multiplied by each of ``factors`` from its step on.
+    """A piecewise constant rate: ``start``, multiplied by each factor in ``factors`` from its step on.
 
     >>> [piecewise_constant(1.0, {2: 0.5, 4: 0.1})(s).item() for s in (1, 2, 3)]
     [1.0, 0.5, 0.5]

@@ -1,4 +1,8 @@
-"""Random numbers: pure functions of a key. Same keys, bits and values as ``jax.random``."""
+"""Random numbers: pure functions of a key, with the same keys, bits and values as ``jax.random``.
+
+All functions that draw take a key first. ``shape`` is the shape of the result; if parameters may be arrays, it is by
+default the shape that they broadcast to. ``dtype`` is by default the default float (or integer) dtype.
+"""
 
 from meshwright.core.absent import absent as _absent
 from meshwright.random.continuous import (

@@ -1,4 +1,4 @@
-"""Continuous distributions, each from uniform numbers by the inverse of its distribution function, as in JAX."""
+"""Continuous distributions, from uniform numbers by the inverse of the distribution function, as in JAX."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ from meshwright.random.parameters import Shape, check_mode, float_dtype
 @placed
 @drawn
 def uniform(key: Any, shape: Shape = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0) -> Any:
-    """Uniform in ``[minval, maxval)``.
+    """Draw from the uniform distribution on ``[minval, maxval)``.
 
     Args:
-      key: ``uint32[2]``.
+      key: a key.
+      shape: the shape of the result.
+      dtype: a float dtype, by default float32 (with ``enable_x64`` float64).
       minval, maxval: numbers or arrays that broadcast to ``shape``.
 
     Raises:
-      DTypeError: ``dtype`` is not a float type; ShapeError: bounds do not broadcast.
+      DTypeError: ``dtype`` is not a float dtype.
+      ShapeError: the bounds do not broadcast to ``shape``.
 
     >>> uniform(PRNGKey(0), (2, 3)).shape
     (2, 3)
@@ -55,7 +58,7 @@ def _bound(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
 @placed
 @drawn
 def normal(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """Normal with mean 0 and variance 1; complex ones have half the variance in each part.
+    """Draw from the standard normal distribution; complex numbers have variance 1/2 in each part.
 
     >>> normal(PRNGKey(0), (2, 3)).shape
     (2, 3)
@@ -74,10 +77,10 @@ def normal(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
 def truncated_normal(
     key: Any, lower: Any = -2.0, upper: Any = 2.0, shape: Shape | None = None, dtype: Any = None
 ) -> Any:
-    """Normal, of numbers between ``lower`` and ``upper`` only.
+    """Draw from the standard normal distribution, truncated to numbers between ``lower`` and ``upper``.
 
     Args:
-      lower, upper: numbers or arrays; without ``shape`` the result has the shape they broadcast to.
+      lower, upper: numbers or arrays. The result has the shape that they broadcast to unless ``shape`` is given.
 
     >>> truncated_normal(PRNGKey(0), -1.0, 1.0, (3,)).shape
     (3,)
@@ -98,10 +101,11 @@ def truncated_normal(
 @placed
 @drawn
 def gumbel(key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = None) -> Any:
-    """Standard Gumbel: ``-log(-log(u))``.
+    """Draw from the standard Gumbel distribution: ``-log(-log(u))`` for uniform ``u``.
 
     Args:
-      mode: "low" (the default), or "high" for two words of bits a number, which make larger ones possible.
+      mode: ``"low"`` (the default), or ``"high"`` to use two words of random bits per number, which allows larger
+        numbers.
 
     >>> gumbel(PRNGKey(0), (3,)).shape
     (3,)
@@ -121,7 +125,7 @@ def gumbel(key: Any, shape: Shape = (), dtype: Any = None, mode: str | None = No
 @placed
 @drawn
 def exponential(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """Exponential with rate 1.
+    """Draw from the exponential distribution with rate 1.
 
     >>> exponential(PRNGKey(0), (3,)).shape
     (3,)
@@ -132,7 +136,7 @@ def exponential(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
 @placed
 @drawn
 def laplace(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """Laplace with mean 0 and scale 1.
+    """Draw from the Laplace distribution with mean 0 and scale 1.
 
     >>> laplace(PRNGKey(0), (3,)).shape
     (3,)
@@ -146,7 +150,7 @@ def laplace(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
 @placed
 @drawn
 def logistic(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """Standard logistic: ``log(u / (1 - u))``.
+    """Draw from the standard logistic distribution: ``log(u / (1 - u))`` for uniform ``u``.
 
     >>> logistic(PRNGKey(0), (3,)).shape
     (3,)
@@ -160,7 +164,7 @@ def logistic(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
 @placed
 @drawn
 def cauchy(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """Standard Cauchy: ``tan(pi (u - 1/2))``.
+    """Draw from the standard Cauchy distribution: ``tan(pi (u - 1/2))`` for uniform ``u``.
 
     >>> cauchy(PRNGKey(0), (3,)).shape
     (3,)
@@ -173,7 +177,7 @@ def cauchy(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
 @placed
 @drawn
 def rademacher(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """-1 or 1, equally likely; int32 unless ``dtype`` says otherwise, and -1 wraps around where that has no sign.
+    """Draw -1 or 1 with equal probability; by default as int32. In an unsigned ``dtype``, -1 wraps around.
 
     >>> rademacher(PRNGKey(0), (3,)).shape
     (3,)

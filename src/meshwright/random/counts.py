@@ -1,7 +1,7 @@
-"""Counts: Poisson, binomial and multinomial, as in JAX.
+"""Distributions of counts: Poisson, binomial and multinomial, as in JAX.
 
-Small rates count waiting times (Knuth), large ones are drawn by transformed rejection (Hörmann 1993). Both loop until
-every element is done; on a mesh devices agree on that, one bool a step, and send nothing else.
+For small rates, waiting times are counted (Knuth); for large ones, transformed rejection is used (Hörmann 1993). Both
+loop until all elements are done. On a mesh, devices only communicate one bool per step, for the loop's condition.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from meshwright.random.drawing import drawn
 from meshwright.random.keys import split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter
 
-#: steps after which a loop ends, whatever its operands: one that is not done by then has a chance of less than 1e-99
+#: the maximum number of steps of a loop: an element needs more with a probability of less than 1e-99
 _MOST_STEPS = 1000
 
 
 def _while_any(unfinished: Callable[[Any], Any], step: Callable[[Any], Any], start: Any) -> Any:
-    """The first value that ``step`` carries on from ``start`` until no element is unfinished."""
+    """Apply ``step`` to a value, from ``start`` on, while any element is unfinished; returns its first component."""
 
     def again(carry: Any) -> Any:
         return unfinished(carry[0]).any() & (carry[1] < _MOST_STEPS)
@@ -46,7 +46,7 @@ def _while_any(unfinished: Callable[[Any], Any], step: Callable[[Any], Any], sta
 def _until_accepted(
     key: Any, shape: tuple[int, ...], dtype: Any, propose: Callable[[Any, Any], tuple[Any, Any]]
 ) -> Any:
-    """The first accepted value of each element; ``propose(u, v)`` gives values and which of them are accepted."""
+    """The first accepted value of each element; ``propose(u, v)`` returns values and whether each is accepted."""
 
     def step(carry: Any) -> Any:
         value, accepted, key = carry
@@ -59,7 +59,7 @@ def _until_accepted(
 
 
 def _poisson_small(key: Any, rate: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """How many exponential waiting times fit into the rate."""
+    """The number of exponential waiting times whose sum is within the rate."""
 
     def step(carry: Any) -> Any:
         count, log_product, key = carry
@@ -91,15 +91,16 @@ def _poisson_large(key: Any, rate: Any, shape: tuple[int, ...]) -> Any:
 @placed
 @drawn
 def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Poisson with rate ``lam``: probability ``lam**k * exp(-lam) / k!``.
+    """Draw from the Poisson distribution with rate ``lam``: probability ``lam**k * exp(-lam) / k!``.
 
     Args:
-      lam: number or array; without ``shape`` the result has its shape. Where it is negative, infinite or NaN, the
-        result is -1, as integers have no NaN.
-      dtype: an integer type; without a sign, -1 wraps around.
+      lam: number or array. The result has its shape unless ``shape`` is given. Where it is negative, infinite or NaN,
+        the result is -1, as integers have no NaN.
+      dtype: an integer dtype. In an unsigned dtype, -1 wraps around.
 
     Raises:
-      DrawnTypeError: another dtype. ShapeError: ``lam`` does not broadcast to ``shape``.
+      DrawnTypeError: ``dtype`` is not an integer dtype.
+      ShapeError: ``lam`` does not broadcast to ``shape``.
 
     >>> poisson(PRNGKey(0), 3.0, (4,)).shape
     (4,)
@@ -117,7 +118,7 @@ def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -
     return where(rate == 0, 0, where(small | large, drawn, none))
 
 
-#: log k! less Stirling's approximation, for k up to 9
+#: the difference of log k! and Stirling's approximation, for k up to 9
 _STIRLING = np.array(
     [
         0.0810614667953272, 0.0413406959554092, 0.0276779256849983, 0.02079067210376509, 0.0166446911898211,
@@ -135,7 +136,7 @@ def _stirling_rest(k: Any) -> Any:
 
 
 def _binomial_small(key: Any, count: Any, q: Any, shape: tuple[int, ...]) -> Any:
-    """How many geometric waiting times fit into the count."""
+    """The number of geometric waiting times whose sum is within the count."""
     dtype = typeof(q).dtype
     log_miss = log1p(-q)
 
@@ -178,14 +179,17 @@ def _binomial_large(key: Any, count: Any, q: Any, shape: tuple[int, ...]) -> Any
 
 @drawn
 def binomial(key: Any, n: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """The number of successes in ``n`` tries of probability ``p``: NaN where ``n`` or ``p`` are negative or NaN.
+    """Draw from the binomial distribution: the number of successes in ``n`` trials with probability ``p``.
+
+    The result is NaN where ``n`` or ``p`` is negative or NaN.
 
     Args:
-      n, p: numbers or arrays; without ``shape`` the result has the shape they broadcast to.
-      dtype: a float type.
+      n, p: numbers or arrays. The result has the shape that they broadcast to unless ``shape`` is given.
+      dtype: a float dtype.
 
     Raises:
-      DTypeError: another dtype. ShapeError: parameters do not broadcast to ``shape``.
+      DTypeError: ``dtype`` is not a float dtype.
+      ShapeError: ``n`` and ``p`` do not broadcast to ``shape``.
 
     >>> binomial(PRNGKey(0), 10, 0.3, (4,)).shape
     (4,)
@@ -212,12 +216,12 @@ def binomial(key: Any, n: Any, p: Any, shape: Shape | None = None, dtype: Any = 
 def multinomial(
     key: Any, n: Any, p: Any, *, shape: Shape | None = None, dtype: Any = None, unroll: int | bool = 1
 ) -> Any:
-    """How often each class comes in ``n`` draws with probabilities ``p``.
+    """Draw from the multinomial distribution: the count of each class in ``n`` draws with probabilities ``p``.
 
     Args:
       n: number or array that broadcasts to the result's shape without classes.
       p: shape (..., classes).
-      shape: of the result, with classes; by default what ``n`` and ``p`` broadcast to.
+      shape: the shape of the result, with classes; by default the shape that ``n`` and ``p`` broadcast to.
 
     >>> multinomial(PRNGKey(0), 10, np.array([0.2, 0.8])).sum().item()
     10.0

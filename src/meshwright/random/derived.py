@@ -1,4 +1,4 @@
-"""Continuous distributions that are functions of uniform, exponential and normal variates, as in JAX."""
+"""Continuous distributions computed from uniform, exponential and normal variates, as in JAX."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from meshwright.random.parameters import Shape, draw_shape, float_dtype, paramet
 @placed
 @drawn
 def pareto(key: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Pareto from 1 on: density ``b / x**(b + 1)``.
+    """Draw from the Pareto distribution with scale 1: density ``b / x**(b + 1)`` for ``x >= 1``.
 
     Args:
-      b: positive number or array; without ``shape`` the result has its shape.
+      b: positive number or array. The result has its shape unless ``shape`` is given.
 
     >>> pareto(PRNGKey(0), 3.0, (3,)).shape
     (3,)
@@ -35,7 +35,7 @@ def pareto(key: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> A
 @placed
 @drawn
 def rayleigh(key: Any, scale: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Rayleigh: the length of a plane vector of two normals of standard deviation ``scale``.
+    """Draw from the Rayleigh distribution: the length of a vector of two normals of standard deviation ``scale``.
 
     >>> rayleigh(PRNGKey(0), 2.0, (3,)).shape
     (3,)
@@ -47,7 +47,7 @@ def rayleigh(key: Any, scale: Any, shape: Shape | None = None, dtype: Any = None
 
 @drawn
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """Weibull: ``P(x > t) = exp(-(t / scale)**concentration)``.
+    """Draw from the Weibull distribution: ``P(x > t) = exp(-(t / scale)**concentration)``.
 
     >>> weibull_min(PRNGKey(0), 1.0, 2.0, (3,)).shape
     (3,)
@@ -61,7 +61,7 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Shape = (), dty
 @placed
 @drawn
 def maxwell(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """Maxwell: the length of a vector of three standard normals.
+    """Draw from the Maxwell distribution: the length of a vector of three standard normals.
 
     >>> maxwell(PRNGKey(0), (3,)).shape
     (3,)
@@ -73,10 +73,12 @@ def maxwell(key: Any, shape: Shape = (), dtype: Any = None) -> Any:
 
 @drawn
 def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """Maxwell with a random sign, times ``scale``, plus ``loc``.
+    """Draw from the Maxwell distribution with a random sign, times ``scale``, plus ``loc``.
 
     Args:
-      shape: what stands before the shape that ``loc`` and ``scale`` broadcast to; without it, that shape again.
+      loc, scale: numbers or arrays.
+      shape: the leading dimensions of the result, before the shape that ``loc`` and ``scale`` broadcast to. If empty,
+        the latter shape is used twice.
 
     >>> double_sided_maxwell(PRNGKey(0), 1.0, 2.0, (3,)).shape
     (3,)
@@ -91,7 +93,9 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Shape = (), dtyp
 @placed
 @drawn
 def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Wald (inverse Gaussian) with this mean and scale 1, by Michael, Schucany and Haas 1976.
+    """Draw from the Wald (inverse Gaussian) distribution with the given mean and scale 1.
+
+    Source: Michael, Schucany and Haas 1976, "Generating random variates using transformations with multiple roots".
 
     >>> wald(PRNGKey(0), 2.0, (3,)).shape
     (3,)
@@ -109,7 +113,7 @@ def wald(key: Any, mean: Any, shape: Shape | None = None, dtype: Any = None) -> 
 @placed
 @drawn
 def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Triangular: density 0 at ``left`` and ``right``, largest at ``mode``, straight lines between.
+    """Draw from the triangular distribution: linear density from 0 at ``left`` to ``mode``, and to 0 at ``right``.
 
     >>> triangular(PRNGKey(0), 0.0, 1.0, 3.0, (3,)).shape
     (3,)
@@ -125,7 +129,7 @@ def triangular(key: Any, left: Any, mode: Any, right: Any, shape: Shape | None =
 @placed
 @drawn
 def lognormal(key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """``exp`` of a normal of mean 0 and standard deviation ``sigma``.
+    """Draw from the log-normal distribution: ``exp`` of a normal with mean 0 and standard deviation ``sigma``.
 
     >>> lognormal(PRNGKey(0), 0.5, (3,)).shape
     (3,)
@@ -138,10 +142,14 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Shape | None = None, dtype: Any
 @placed
 @drawn
 def geometric(key: Any, p: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Number of tries until the first success of probability ``p``, from 1 on.
+    """Draw from the geometric distribution: the number of trials, at least 1, until the first success.
+
+    Args:
+      p: the probability of success, a number or array. The result has its shape unless ``shape`` is given.
+      dtype: an integer dtype.
 
     Raises:
-      DrawnTypeError: ``dtype`` is no integer type.
+      DrawnTypeError: ``dtype`` is not an integer dtype.
 
     >>> geometric(PRNGKey(0), 0.5, (3,)).shape
     (3,)

@@ -1,4 +1,4 @@
-"""Discrete draws: coins, integers and classes."""
+"""Discrete distributions: Bernoulli, uniform integers and categorical."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from meshwright.random.parameters import Shape, check_mode
 @placed
 @drawn
 def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "low") -> Any:
-    """True with probability ``p``.
+    """Draw from the Bernoulli distribution: True with probability ``p``.
 
     Args:
-      p: number or array; without ``shape`` the result has its shape.
-      mode: "high" takes two words of bits a draw, for probabilities that are not multiples of 1e-7.
+      p: number or array. The result has its shape unless ``shape`` is given.
+      mode: ``"low"``, or ``"high"`` to use two words of random bits per draw, for a finer resolution of probabilities
+        than 1e-7.
 
     >>> bernoulli(PRNGKey(0), 0.5, (3,)).dtype.name
     'bool'
@@ -55,13 +56,15 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
 @placed
 @drawn
 def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None) -> Any:
-    """Integers in ``[minval, maxval)``, as good as equally likely.
+    """Draw uniformly distributed integers in ``[minval, maxval)``, with a negligible bias.
 
     Args:
+      shape: the shape of the result.
       minval, maxval: integers or integer arrays that broadcast to ``shape``.
+      dtype: an integer dtype, by default int32 (with ``enable_x64`` int64).
 
     Raises:
-      DTypeError: bounds or ``dtype`` are not integers.
+      DTypeError: the bounds or ``dtype`` are not integers.
 
     >>> bool((randint(PRNGKey(0), (9,), 2, 5) < 5).all())
     True
@@ -71,7 +74,7 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None)
     if not dtypes.is_integer(target):
         raise DrawnTypeError(f"random.randint: dtype must be an integer type, got {target}")
     info = ml_dtypes.iinfo(target)
-    # Two narrow words are too few: the modulo's bias would show.
+    # Two narrow words are not enough: the modulo's bias would be noticeable.
     drawn = dtypes.int32 if info.bits < 32 else target
     is_narrow = info.bits < 32
     low, _ = _bound(minval, int(info.min), int(info.max), drawn, sizes)
@@ -81,7 +84,7 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None)
     first, second = (random_bits(k, width, sizes) for k in split(key))
     one = np.ones((), unsigned)
     span = convert(ops.sub(high, low), unsigned)
-    if not is_narrow:  # the largest integer is drawn only if the bound is beyond it
+    if not is_narrow:  # the largest integer is only drawn if the bound is above it
         span = where(beyond, ops.add(span, one), span)
     span = where(ops.le(high, low), one, span)
     # Two words of bits make the modulo's bias negligible: (first * 2^width + second) mod span, step by step.
@@ -92,7 +95,7 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: Any = None)
 
 
 def _bound(x: Any, least: int, most: int, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """A bound between ``least`` and ``most`` as ``dtype``, and where it was beyond ``most``."""
+    """A bound, clamped to ``least`` and ``most``, as ``dtype``; and where it was above ``most``."""
     aval = aval_of(x, "random.randint", 2)
     if not dtypes.is_integer(aval.dtype):
         raise DTypeError(f"random.randint: bounds must be integers, got {aval}; convert them with .astype(int)")
@@ -112,16 +115,17 @@ def _bound(x: Any, least: int, most: int, dtype: np.dtype, shape: tuple[int, ...
 def categorical(
     key: Any, logits: Any, axis: int = -1, shape: Shape | None = None, replace: bool = True, mode: str | None = None
 ) -> Any:
-    """Classes with probabilities ``softmax(logits)`` along ``axis``: the largest of logits plus Gumbel noise.
+    """Draw classes with probabilities ``softmax(logits)`` along ``axis``, as the maximum of logits plus Gumbel noise.
 
     Args:
       logits: unnormalised log probabilities, shape (..., classes, ...).
-      shape: of the result; ends with the shape of ``logits`` without ``axis`` (or broadcasts with it).
-      mode: of the noise; with "high", classes of probabilities below 1e-7 are drawn as often as they should.
-      replace: without it, the draws along what stands in front of that in ``shape`` are different classes.
+      axis: the dimension of classes.
+      shape: the shape of the result, which ends with (or broadcasts with) the shape of ``logits`` without ``axis``.
+      replace: if False, the draws along the leading dimensions of ``shape``, before that shape, are different classes.
+      mode: the mode of the noise (see :func:`gumbel`). With ``"high"``, probabilities below 1e-7 are right too.
 
     Raises:
-      ArgumentError: more draws than classes without ``replace``.
+      ArgumentError: there are more draws than classes without ``replace``.
 
     >>> categorical(PRNGKey(0), np.log(np.array([[0.5, 0.5], [0.1, 0.9]]))).shape
     (2,)

@@ -1,8 +1,8 @@
-"""Draws outside of a trace, each as one compiled program.
+"""Runs each draw outside of a trace as one compiled program.
 
-XLA contracts multiplications and additions within a program. So only as one program a draw has the bits of
-``jax.random``, where each draw is jitted, too. A repeated draw then also takes one call instead of one for each op.
-Inside of a trace the ops of a draw are recorded as they are.
+XLA contracts multiplications and additions within a program. So a draw only has the same bits as in ``jax.random``,
+where draws are jitted too, if it is one program. A repeated draw is then also one call, instead of one per op. Inside a
+trace, the ops of a draw are recorded individually.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _MOST = 1024
 
 
 def drawn(function: F) -> F:
-    """``function``, whose first parameter is a key, as one program when it is evaluated.
+    """Decorator of a function whose first parameter is a key: outside of traces, it is evaluated as one program.
 
     Parameters annotated ``Any``, except ``dtype``, are arrays or numbers; the others (shapes, modes, axes) are static.
-    So are integers for parameters annotated ``int | Any``, which are numbers of elements in the place of an array.
+    Integers for parameters annotated ``int | Any`` are static too: they are numbers of elements instead of an array.
 
-    Invalid arguments are evaluated op by op, so that errors show them as they were given and not as tracers.
+    Calls with invalid arguments are evaluated op by op, so that errors show the given arguments and not tracers.
     """
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
@@ -79,7 +79,7 @@ def _fixed(x: Any) -> tuple[Any, type]:
 
 
 def _is_plain(x: Any) -> bool:
-    """Whether ``x`` is an array, or numbers that an argument of a program holds: it wraps integers."""
+    """Whether ``x`` is an array, or consists of numbers that fit a program's argument, which would wrap integers."""
     if isinstance(x, Array):
         return not x.is_deleted()
     if not isinstance(x, (np.ndarray, np.generic, int, float)):

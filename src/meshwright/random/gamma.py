@@ -1,4 +1,4 @@
-"""Gamma variates and the distributions that are made of them. They are differentiable by their parameters."""
+"""Gamma variates and distributions computed from them; differentiable with respect to their parameters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _draw(key: Any, a: Any, sizes: tuple[int, ...], dtype: Any, log_space: bool)
 
 @partial(custom_jvp, nondiff_argnums=(0, 1))
 def _one_by_one(impl: str, log_space: bool, keys: Any, alpha: Any) -> Any:
-    """Samples for keys ``uint32[n, words]`` and ``alpha[n]``, one after the other, as XLA's generator has one key."""
+    """Samples for keys ``uint32[n, words]`` and ``alpha[n]``, one by one, as XLA's generator takes a single key."""
     source = _source(GENERATORS[impl])
 
     def step(_: Any, given: Any) -> Any:
@@ -55,7 +55,7 @@ def _(impl: str, log_space: bool, primals: Any, tangents: Any) -> Any:
 
 
 def _source(generator: Generator) -> Source:
-    """A generator as what draws one sample, with keys that are lists of scalars."""
+    """The functions of a generator for a single sample, with keys as lists of scalars."""
     return Source(
         lambda key, num: [list(k) for k in generator.split(stack(key), (num,))],
         lambda key, width: generator.bits(stack(key), width, ()),
@@ -65,13 +65,14 @@ def _source(generator: Generator) -> Source:
 @placed
 @drawn
 def gamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Gamma with shape parameter ``a`` and scale 1: density ``x**(a - 1) * exp(-x) / Gamma(a)``.
+    """Draw from the gamma distribution with shape parameter ``a``, scale 1: density ``x**(a - 1) exp(-x) / Gamma(a)``.
 
     Args:
-      a: positive number or array; without ``shape`` the result has its shape.
+      a: positive number or array. The result has its shape unless ``shape`` is given.
 
     Raises:
-      DTypeError: ``dtype`` is not a float type; ShapeError: ``a`` does not broadcast to ``shape``.
+      DTypeError: ``dtype`` is not a float dtype.
+      ShapeError: ``a`` does not broadcast to ``shape``.
 
     >>> gamma(PRNGKey(0), 2.0, (3,)).shape
     (3,)
@@ -82,7 +83,7 @@ def gamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> An
 @placed
 @drawn
 def loggamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """The logarithm of :func:`gamma` for the same key; for small ``a`` it does not underflow.
+    """The logarithm of :func:`gamma` for the same key, without underflow for small ``a``.
 
     >>> loggamma(PRNGKey(0), 1e-3, (3,)).shape
     (3,)
@@ -94,10 +95,10 @@ def loggamma(key: Any, a: Any, shape: Shape | None = None, dtype: Any = None) ->
 @drawn
 @promotes_freely("a", "b", ranks=False)
 def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Beta: density proportional to ``x**(a - 1) * (1 - x)**(b - 1)`` in [0, 1].
+    """Draw from the beta distribution: density proportional to ``x**(a - 1) * (1 - x)**(b - 1)`` in [0, 1].
 
     Args:
-      a, b: positive numbers or arrays; without ``shape`` the result has the shape they broadcast to.
+      a, b: positive numbers or arrays. The result has the shape that they broadcast to unless ``shape`` is given.
 
     >>> beta(PRNGKey(0), 2.0, 3.0, (3,)).shape
     (3,)
@@ -112,11 +113,12 @@ def beta(key: Any, a: Any, b: Any, shape: Shape | None = None, dtype: Any = None
 @placed
 @drawn
 def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Dirichlet: probabilities of classes, density proportional to ``prod(x**(alpha - 1))``.
+    """Draw from the Dirichlet distribution: probabilities with a density proportional to ``prod(x**(alpha - 1))``.
 
     Args:
       alpha: shape (..., classes), positive.
-      shape: of the result without classes; must end with that of ``alpha`` without classes, or broadcast with it.
+      shape: the shape of the result without classes, which ends with (or broadcasts with) that of ``alpha`` without
+        classes.
 
     Raises:
       ArgumentError: ``alpha`` is a scalar.
@@ -138,7 +140,7 @@ def dirichlet(key: Any, alpha: Any, shape: Shape | None = None, dtype: Any = Non
 @placed
 @drawn
 def chisquare(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Chi-squared with ``df`` degrees of freedom: the sum of ``df`` squares of standard normals.
+    """Draw from the chi-squared distribution with ``df`` degrees of freedom: the sum of ``df`` squared normals.
 
     >>> chisquare(PRNGKey(0), 3.0, (3,)).shape
     (3,)
@@ -152,7 +154,7 @@ def chisquare(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) 
 @placed
 @drawn
 def f(key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Fisher's F: the ratio of two chi-squared variates, each over its degrees of freedom.
+    """Draw from the F distribution: the ratio of two chi-squared variates, each divided by its degrees of freedom.
 
     >>> f(PRNGKey(0), 3.0, 5.0, (3,)).shape
     (3,)
@@ -169,7 +171,7 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Shape | None = None, dtype: Any =
 @placed
 @drawn
 def t(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
-    """Student's t with ``df`` degrees of freedom.
+    """Draw from Student's t distribution with ``df`` degrees of freedom.
 
     >>> t(PRNGKey(0), 3.0, (3,)).shape
     (3,)
@@ -185,7 +187,7 @@ def t(key: Any, df: Any, shape: Shape | None = None, dtype: Any = None) -> Any:
 @placed
 @drawn
 def generalized_normal(key: Any, p: Any, shape: Shape = (), dtype: Any = None) -> Any:
-    """Generalised normal: density proportional to ``exp(-abs(x)**p)``.
+    """Draw from the generalized normal distribution: density proportional to ``exp(-abs(x)**p)``.
 
     Args:
       p: a positive number.
@@ -203,10 +205,10 @@ def generalized_normal(key: Any, p: Any, shape: Shape = (), dtype: Any = None) -
 @placed
 @drawn
 def ball(key: Any, d: int, p: float = 2, shape: Shape = (), dtype: Any = None) -> Any:
-    """Points of the ball ``sum(abs(x)**p) <= 1`` in ``d`` dimensions, equally likely.
+    """Draw uniformly distributed points of the unit ball ``sum(abs(x)**p) <= 1`` in ``d`` dimensions.
 
     Returns:
-      shape (*shape, d).
+      an array of shape (*shape, d).
 
     >>> ball(PRNGKey(0), 2, shape=(3,)).shape
     (3, 2)

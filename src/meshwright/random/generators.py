@@ -1,9 +1,8 @@
-"""The generators that keys belong to, on their words.
+"""The random number generators of keys, as functions of the keys' words.
 
-``threefry2x32`` (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) is counter-based through and
-through: every device makes its own part, and what a key draws does not depend on anything else. ``rbg`` draws bits with
-XLA's generator (Philox on CPUs) and derives keys as Threefry does; ``unsafe_rbg`` derives keys with XLA's generator
-too. Both are those of ``jax.random``.
+``threefry2x32`` (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) is counter-based: every device
+generates its own part, and the numbers only depend on the key. ``rbg`` draws bits with XLA's generator (Philox on CPUs)
+and derives keys with Threefry; ``unsafe_rbg`` also derives keys with XLA's generator. They are those of ``jax.random``.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from meshwright.ops.random.bits import folded_seed, random_bits, threefry_fold_i
 from meshwright.ops.shape.rearrange import reshape
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 
-#: XLA's generator makes so many keys for one that ``unsafe_rbg`` uses
+#: ``unsafe_rbg`` uses one of every so many keys that XLA's generator yields, as JAX does
 _SKIPPED = 10
 
 
 @dataclass(frozen=True)
 class Generator:
-    """What is done with a key, which here is its words."""
+    """A generator: functions on the words of its keys."""
 
     key: KeyType
     seed: Callable[[Any], Any]
@@ -44,7 +43,7 @@ def _halves(key: Any) -> list[Any]:
 
 
 def _twice(derive: Callable[..., Any]) -> Callable[..., Any]:
-    """A derivation of keys of two words, of both halves of one of four."""
+    """Apply a function that derives keys of two words to both halves of keys of four words."""
 
     def derived(key: Any, how: Any) -> Any:
         parts = [derive(half, how) for half in _halves(key)]

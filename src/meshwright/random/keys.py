@@ -1,8 +1,8 @@
-"""Keys: values that determine what is drawn. Every draw takes a key and none is changed by it.
+"""Keys, the states of random number generators. Every function that draws takes a key, and does not change it.
 
-A key is one element of an array whose dtype says the generator, ``key<fry>[]`` (:func:`key`), or, as it was before
-there were such dtypes, its words, ``uint32[2]`` (:func:`PRNGKey`). All functions take both. Keys, bits and values are
-those of ``jax.random``, but under ``vmap`` with keys of ``rbg``: here each key draws what it draws alone.
+A key is an element of an array whose dtype names the generator, ``key<fry>[]`` (:func:`key`), or, in the older form, an
+array of its words, ``uint32[2]`` (:func:`PRNGKey`). All functions take both. Keys, bits and values are those of
+``jax.random``, except for keys of ``rbg`` under ``vmap``: here each key draws the same numbers as without ``vmap``.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from meshwright.ops.random.keys import unwrap_keys, wrap_words
 from meshwright.random.drawing import drawn
 from meshwright.random.generators import GENERATORS, Generator
 
-#: other names of generators
+#: alternative names of generators
 _SHORT = {"fry": "threefry2x32", "urbg": "unsafe_rbg"}
 
 
 def _generator(impl: Any, name: str, dtype: Any = None) -> Generator:
-    """The generator that a user names, by itself or by the dtype of its keys; else the one that is configured.
+    """The generator given by name or by the dtype of its keys; by default, the configured one.
 
     Raises:
-      ArgumentError: there is none of that name, or two are named.
+      ArgumentError: there is no such generator, or both ``impl`` and ``dtype`` are given.
     """
     if impl is not None and dtype is not None:
         raise ArgumentError(f"random.{name}: give impl or dtype, not both")
@@ -49,7 +49,7 @@ def _opened(keys: Any, name: str) -> tuple[Generator, Any]:
     """The generator and the words of keys.
 
     Raises:
-      ArgumentTypeError: neither keys nor the words of the configured generator.
+      ArgumentTypeError: ``keys`` are neither keys nor words of keys of the configured generator.
     """
     aval = typeof(keys)
     if is_key(aval.dtype):
@@ -69,10 +69,10 @@ def _check_words(name: str, aval: Any, generator: Generator) -> None:
 
 
 def _one(key: Any, name: str) -> tuple[Generator, Any]:
-    """:func:`_opened` of a single key.
+    """:func:`_opened` for a single key.
 
     Raises:
-      ArgumentError: an array of keys.
+      ArgumentError: ``key`` is an array of keys.
     """
     aval = typeof(key)
     if is_key(aval.dtype) and aval.shape:
@@ -81,21 +81,22 @@ def _one(key: Any, name: str) -> tuple[Generator, Any]:
 
 
 def _like(key: Any, generator: Generator, words: Any) -> Any:
-    """Words in the form in which ``key`` was given."""
+    """Words in the same form as ``key``."""
     return wrap_words(words, generator.key) if is_key(typeof(key).dtype) else words
 
 
 def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
-    """The key of an integer seed, of dtype ``key<...>``.
+    """Create a key, of dtype ``key<...>``, from an integer seed.
 
     Args:
-      seed: integer, or a traced integer scalar. Without x64 only its lower 32 bits count.
-      impl: the generator: "threefry2x32" (the default, unless configured: ``default_prng_impl``), "rbg" or
-        "unsafe_rbg"; see :mod:`meshwright.random.generators`.
-      dtype: the dtype of keys of a generator, in place of ``impl``.
+      seed: an integer, or a traced integer scalar. Without ``enable_x64``, only its lower 32 bits are used.
+      impl: the generator: ``"threefry2x32"``, ``"rbg"`` or ``"unsafe_rbg"`` (see :mod:`meshwright.random.generators`).
+        The default is the option ``default_prng_impl``.
+      dtype: the dtype of a generator's keys, instead of ``impl``.
 
     Raises:
-      ArgumentTypeError: not an integer scalar. ArgumentError: no such generator.
+      ArgumentTypeError: the seed is not an integer scalar.
+      ArgumentError: there is no such generator.
 
     >>> key(7)
     Array((), dtype=key<fry>) overlaying:
@@ -106,7 +107,7 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
 
 
 def key_dtype(impl_spec: Any = None) -> KeyType:
-    """The dtype of a generator's keys; without one, of the one that is configured.
+    """The dtype of a generator's keys, by default of the configured one.
 
     >>> key_dtype("rbg"), key_dtype() == key(0).dtype
     (key<rbg>, True)
@@ -115,13 +116,14 @@ def key_dtype(impl_spec: Any = None) -> KeyType:
 
 
 def _offset(seed: Any) -> Any:
-    """The seed, with what the options add to all of them."""
+    """The seed plus the offset that the options add to all seeds."""
     return seed + config.random_seed_offset if config.random_seed_offset else seed
 
 
 def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
-    """The words of the key of an integer seed, ``uint32[2]``; arguments as for :func:`key`, which programs written
-    today use. With the option ``enable_custom_prng`` it is :func:`key`.
+    """Create a key in the older form, as its words ``uint32[2]``, from an integer seed. Prefer :func:`key`.
+
+    The arguments are those of :func:`key`. With the option ``enable_custom_prng`` it is the same as :func:`key`.
 
     >>> PRNGKey(7).tolist()
     [0, 7]
@@ -133,17 +135,17 @@ def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
 
 @drawn
 def split(key: Any, num: int | Sequence[int] = 2) -> Any:
-    """New independent keys from one, which must not be used again.
+    """Derive independent new keys from a key, which must not be used again.
 
     Args:
       key: a key.
-      num: how many, or a shape.
+      num: the number of new keys, or a shape.
 
     Returns:
-      an array of ``num`` keys; iterate over it, or unpack it.
+      an array of ``num`` keys, over which one can iterate.
 
     Raises:
-      ArgumentError: an array of keys.
+      ArgumentError: ``key`` is an array of keys.
 
     >>> split(key(0), 3).shape, split(PRNGKey(0), 3).shape
     ((3,), (3, 2))
@@ -154,10 +156,11 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
 
 @drawn
 def fold_in(key: Any, data: Any) -> Any:
-    """A new key from one and an integer, such as a step or layer number.
+    """Derive a new key from a key and an integer, such as the number of a step or layer.
 
     Raises:
-      ArgumentError: an array of keys. ArgumentTypeError: ``data`` is no integer scalar.
+      ArgumentError: ``key`` is an array of keys.
+      ArgumentTypeError: ``data`` is not an integer scalar.
 
     >>> fold_in(PRNGKey(0), 3).shape
     (2,)
@@ -167,10 +170,10 @@ def fold_in(key: Any, data: Any) -> Any:
 
 
 def key_impl(keys: Any) -> str:
-    """The name of the generator that keys are for.
+    """The name of the generator of keys.
 
     Raises:
-      ArgumentTypeError: no keys.
+      ArgumentTypeError: ``keys`` are not keys.
 
     >>> key_impl(key(3)), key_impl(key(3, impl="rbg"))
     ('threefry2x32', 'rbg')
@@ -182,7 +185,7 @@ def key_data(keys: Any) -> Any:
     """The words of keys, ``uint32[..., words]``.
 
     Raises:
-      ArgumentTypeError: no keys.
+      ArgumentTypeError: ``keys`` are not keys.
 
     >>> key_data(key(3)).tolist()
     [0, 3]
@@ -191,10 +194,11 @@ def key_data(keys: Any) -> Any:
 
 
 def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Any:
-    """The key (or keys) of words; arguments as for :func:`key`.
+    """Create a key, or an array of keys, from words; ``impl`` is as for :func:`key`.
 
     Raises:
-      ArgumentTypeError: not ``uint32[..., words]``. ArgumentError: no such generator.
+      ArgumentTypeError: the words are not ``uint32[..., words]``.
+      ArgumentError: there is no such generator.
 
     >>> wrap_key_data(np.array([0, 3], "uint32")).dtype
     key<fry>
@@ -206,7 +210,7 @@ def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -
 
 
 def clone(key: Any) -> Any:
-    """The same key, for where it is to be used again on purpose.
+    """A copy of a key, to mark that it is deliberately used again.
 
     >>> key_data(clone(PRNGKey(3))).tolist()
     [0, 3]
@@ -216,10 +220,10 @@ def clone(key: Any) -> Any:
 
 
 def random_bits(key: Any, bit_width: int, shape: Sequence[int]) -> Any:
-    """Uniformly random unsigned integers of ``bit_width`` bits.
+    """Draw uniformly distributed unsigned integers of ``bit_width`` bits.
 
     Raises:
-      ArgumentError: an array of keys.
+      ArgumentError: ``key`` is an array of keys.
 
     >>> random_bits(key(0), 32, (2,)).shape
     (2,)
@@ -231,14 +235,15 @@ def random_bits(key: Any, bit_width: int, shape: Sequence[int]) -> Any:
 @placed
 @drawn
 def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
-    """Uniformly random bits, as unsigned integers.
+    """Draw uniformly distributed bits, as unsigned integers.
 
     Args:
       key: a key.
-      dtype: uint8, uint16, uint32 (the default) or, with x64, uint64.
+      shape: the shape of the result.
+      dtype: uint8, uint16, uint32 (the default) or, with ``enable_x64``, uint64.
 
     Raises:
-      DrawnTypeError: another dtype.
+      DrawnTypeError: an unsupported dtype.
 
     >>> bits(PRNGKey(0), (2,)).dtype.name
     'uint32'

@@ -1,4 +1,4 @@
-"""Random vectors with a covariance and random orthogonal matrices: normals through a decomposition, as in JAX."""
+"""Multivariate normal vectors and random orthogonal matrices, from normals and a decomposition, as in JAX."""
 
 from __future__ import annotations
 
@@ -38,18 +38,19 @@ def _factor(cov: Any, method: str) -> Any:
 def multivariate_normal(
     key: Any, mean: Any, cov: Any, shape: Shape | None = None, dtype: Any = None, method: str = "cholesky"
 ) -> Any:
-    """Normal vectors with a mean and a covariance.
+    """Draw normal vectors with the given mean and covariance.
 
     Args:
-      mean: shape (..., n); cov: shape (..., n, n), positive definite (semidefinite with ``"svd"`` and ``"eigh"``).
-      shape: shape of the draws without n; by default what the leading dimensions of ``mean`` and ``cov`` broadcast to.
-      method: ``"cholesky"`` (fastest), ``"eigh"`` or ``"svd"``, by which a root of the covariance is found.
+      mean: shape (..., n).
+      cov: shape (..., n, n), positive definite (semidefinite with ``"svd"`` and ``"eigh"``).
+      shape: the shape of the result without n; by default, the leading dimensions of ``mean`` and ``cov``, broadcast.
+      method: the decomposition of the covariance: ``"cholesky"`` (fastest), ``"eigh"`` or ``"svd"``.
 
     Returns:
-      shape (*shape, n); NaN where ``"cholesky"`` meets a covariance that is not positive definite.
+      an array of shape (*shape, n); NaN with ``"cholesky"`` where a covariance is not positive definite.
 
     Raises:
-      ArgumentError: another method.
+      ArgumentError: an unknown method.
       ShapeError: ``cov`` does not fit ``mean``, or they do not broadcast to ``shape``.
 
     >>> multivariate_normal(PRNGKey(0), np.zeros(2), np.eye(2), (3,)).shape
@@ -73,21 +74,22 @@ def multivariate_normal(
 @placed
 @drawn
 def orthogonal(key: Any, n: int, shape: Shape = (), dtype: Any = None, m: int | None = None) -> Any:
-    """Matrices distributed uniformly (by Haar's measure) over those with orthonormal columns, or rows if they are wide.
+    """Draw uniformly (Haar) distributed matrices with orthonormal columns, or orthonormal rows if they are wide.
 
-    By QR of normals with the signs of R's diagonal moved into Q (Mezzadri 2007, "How to generate random matrices from
-    the classical compact groups").
+    This is the Q factor of normals, with the signs of R's diagonal moved into Q (Mezzadri 2007, "How to generate random
+    matrices from the classical compact groups").
 
     Args:
-      n, m: rows and columns (``m`` is ``n`` by default).
+      n, m: the numbers of rows and columns; ``m`` is ``n`` by default.
       shape: leading dimensions.
+      dtype: a float or complex dtype.
 
     Returns:
-      shape (*shape, n, m); unitary for a complex ``dtype``.
+      an array of shape (*shape, n, m); unitary for a complex ``dtype``.
 
     Raises:
-      ArgumentError: negative ``n`` or ``m``.
-      DTypeError: neither a float nor a complex dtype.
+      ArgumentError: ``n`` or ``m`` is negative.
+      DTypeError: ``dtype`` is neither a float nor a complex dtype.
 
     >>> q = orthogonal(PRNGKey(0), 3, m=2)
     >>> np.round(abs(np.asarray(q).T @ np.asarray(q)), 3).tolist()

@@ -1,4 +1,4 @@
-"""Parameters of distributions: numbers or arrays, in the dtype and shape of the draw."""
+"""The parameters of distributions (numbers or arrays), in the dtype and shape of a draw."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Shape = Sequence[int]
 
 
 def check_mode(mode: str | None, name: str) -> bool:
-    """Whether ``mode=`` asks for numbers of twice the resolution near 0.
+    """Whether ``mode`` requests twice the resolution near 0 (``"high"``).
 
     Raises:
-      ArgumentError: neither "low" (or None) nor "high".
+      ArgumentError: it is neither ``"low"`` (or None) nor ``"high"``.
     """
     if mode not in (None, "low", "high"):
         raise ArgumentError(f"random.{name}: mode must be 'low' or 'high', got {mode!r}")
@@ -30,10 +30,10 @@ def check_mode(mode: str | None, name: str) -> bool:
 
 
 def float_dtype(dtype: Any, name: str) -> np.dtype:
-    """The dtype of a draw.
+    """The dtype of a draw, by default the default float dtype.
 
     Raises:
-      DrawnTypeError: not a float dtype.
+      DrawnTypeError: it is not a float dtype.
     """
     target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, f"random.{name}")
     if not dtypes.is_float(target):
@@ -42,7 +42,7 @@ def float_dtype(dtype: Any, name: str) -> np.dtype:
 
 
 def draw_shape(name: str, shape: Shape | None, *parameters: Any) -> tuple[int, ...]:
-    """``shape``, or what the parameters broadcast to.
+    """``shape``, or by default the shape that the parameters broadcast to.
 
     Raises:
       ShapeError: parameters do not broadcast to ``shape``.

@@ -1,4 +1,4 @@
-"""Random orders and choices."""
+"""Random permutations and choices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from meshwright.random.parameters import check_mode
 
 
 def _shuffled(key: Any, x: Any, axis: int) -> Any:
-    """``x`` sorted by random words; often enough that equal words do not matter."""
+    """``x`` sorted by random words, repeatedly, so that equal words do not matter."""
     shape = typeof(x).shape
     rounds = math.ceil(3 * math.log(max(1, math.prod(shape))) / math.log(2**32 - 1))
     for _ in range(rounds):
@@ -42,10 +42,10 @@ def _shuffled(key: Any, x: Any, axis: int) -> Any:
 @placed
 @drawn
 def permutation(key: Any, x: int | Any, axis: int = 0, independent: bool = False) -> Any:
-    """A random order of ``x`` along ``axis``, or of ``arange(x)`` for an integer.
+    """A random permutation of ``x`` along ``axis``, or of ``arange(x)`` for an integer.
 
     Args:
-      independent: every vector along ``axis`` in an order of its own.
+      independent: permute every vector along ``axis`` independently.
 
     >>> sorted(permutation(PRNGKey(0), 4).tolist())
     [0, 1, 2, 3]
@@ -67,15 +67,16 @@ def choice(
     key: Any, a: int | Any, shape: Sequence[int] = (), replace: bool = True, p: Any = None, axis: int = 0,
     mode: str | None = None,
 ) -> Any:  # fmt: skip
-    """Random elements of ``a`` along ``axis`` (of ``arange(a)`` for an integer).
+    """Draw random elements of ``a`` along ``axis``, or of ``arange(a)`` for an integer.
 
     Args:
-      replace: whether an element may come more than once.
-      p: probabilities, one an element; equal without.
-      mode: "low" or "high", of the noise by which elements are drawn without replacement (:func:`gumbel`).
+      shape: the shape of the draws, which replaces ``axis`` in the result.
+      replace: whether an element may be drawn more than once.
+      p: the probability of each element, by default equal.
+      mode: ``"low"`` or ``"high"``, the mode of the noise for draws without replacement (see :func:`gumbel`).
 
     Raises:
-      ArgumentError: nothing to choose from, more than there are without ``replace``, or ``p`` of another size.
+      ArgumentError: there are no elements, fewer than draws without ``replace``, or ``p`` has another size.
 
     >>> choice(PRNGKey(0), 5, (3,), replace=False).shape
     (3,)
@@ -116,6 +117,6 @@ def _weighted(key: Any, p: Any, n: int, sizes: tuple[int, ...], replace: bool, m
         top = total[-1]
         u = uniform(key, sizes, typeof(p).dtype)
         return converted(searchsorted(total, ops.mul(ops.sub(scalar_like(1, u), u), top)), dtypes.default_int())
-    # The largest of log p plus Gumbel noise, in order: drawing without replacement.
+    # Draws without replacement are the largest of log p plus Gumbel noise, in order.
     noisy = ops.add(gumbel(key, (n,), typeof(p).dtype, mode), ops.log(p))
     return reshape(argsort(ops.neg(noisy))[: math.prod(sizes)], sizes)

@@ -1,4 +1,4 @@
-"""``jax.scipy``'s functions: what SciPy adds to NumPy, for arrays and tracers. Submodules are imported when used."""
+"""The functions of ``jax.scipy``, for arrays and tracers. Submodules are imported on first use."""
 
 from meshwright.core.absent import absent as _absent
 from meshwright.core.late import late_attributes as _late_attributes

@@ -1,4 +1,4 @@
-"""How functions of this package that are elementwise are made: promoted operands, one program when evaluated."""
+"""Decorator for the elementwise functions of this package: operands are promoted, and evaluated as one program."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Raises:
 
 
 def _least(default: Any) -> Any:
-    """A number of the least kind, so that beside integers a default decides nothing."""
+    """A default argument as a number of the lowest kind, so that it does not affect the promotion of dtypes."""
     return int(default) if isinstance(default, float) and default.is_integer() else default
 
 
 def elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
-    """``f`` of floating-point operands of one dtype as a function of arrays and numbers; its docstring says of what.
+    """Decorator: make ``f``, which takes float arrays of one dtype, a function of arrays and numbers of any real dtype.
 
     >>> elementwise(lambda x, y: x / y)(1, 2).item()
     0.5

@@ -19,17 +19,18 @@ from meshwright.numpy.searching import searchsorted
 
 @register_pytree_node_class
 class RegularGridInterpolator:
-    """A function given by its values on a grid, between them interpolated.
+    """An interpolator of values on a rectangular grid.
 
     Args:
       points: n vectors of ascending coordinates, of sizes m1, ..., mn.
       values: shape (m1, ..., mn, ...).
       method: ``linear`` or ``nearest``.
-      bounds_error: must be False: arrays that are traced have no values to judge.
-      fill_value: what lies outside; None to extrapolate.
+      bounds_error: must be False, since the values of traced coordinates are unknown.
+      fill_value: the value outside of the grid; None to extrapolate.
 
     Raises:
-      ArgumentError: another ``method``, or ``bounds_error``. ShapeError: sizes that do not fit.
+      ArgumentError: another ``method``, or ``bounds_error`` is True.
+      ShapeError: the sizes do not fit each other.
 
     >>> f = RegularGridInterpolator((np.array([0.0, 1.0]), np.array([0.0, 2.0])), np.array([[0.0, 2.0], [1.0, 3.0]]))
     >>> f(np.array([[0.5, 1.0], [9.0, 0.0]])).tolist()
@@ -55,7 +56,7 @@ class RegularGridInterpolator:
         self.method, self.fill_value = method, fill_value
 
     def tree_flatten(self) -> tuple[Any, Any]:
-        """Its arrays, for :mod:`meshwright.tree`."""
+        """The arrays, as children of a pytree."""
         return (self.grid, self.values, self.fill_value), self.method
 
     @classmethod
@@ -67,7 +68,7 @@ class RegularGridInterpolator:
         return interpolator
 
     def __call__(self, xi: Any, method: str | None = None) -> Any:
-        """Values at points of shape (..., n), or n coordinates that broadcast together."""
+        """Interpolate at points of shape (..., n), or at n arrays of coordinates that broadcast together."""
         method = self.method if method is None else method
         n = len(self.grid)
         places = stack(broadcast_arrays(*xi), -1) if isinstance(xi, (tuple, list)) else asarray(xi)

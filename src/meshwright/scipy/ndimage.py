@@ -1,4 +1,4 @@
-"""Images of any number of dimensions, sampled between their pixels."""
+"""Interpolation of images of any number of dimensions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import promote_all
 
-#: positions outside of [0, size) along an axis, as positions inside
+#: by mode: maps positions outside of [0, size) along an axis to positions inside
 _INSIDE = {
     "constant": lambda i, n: i,
     "nearest": lambda i, n: i.clip(0, n - 1),
@@ -26,7 +26,7 @@ _INSIDE = {
 
 
 def _neighbours(x: Any, order: int) -> list[tuple[Any, Any]]:
-    """Pixels that take part at a coordinate, and their weights."""
+    """The pixels that are combined for a coordinate, with their weights."""
     if order == 0:
         return [(round(x).astype("int32"), np.ones((), x.dtype))]
     low = floor(x)
@@ -36,17 +36,18 @@ def _neighbours(x: Any, order: int) -> list[tuple[Any, Any]]:
 
 
 def map_coordinates(input: Any, coordinates: Sequence[Any], order: int, mode: str = "constant", cval: Any = 0.0) -> Any:
-    """The values of an array at coordinates between its elements.
+    """Interpolate an array at the given coordinates.
 
     Args:
-      input: array of n dimensions.
-      coordinates: n arrays of one shape, which is that of the result.
-      order: 0: the nearest element; 1: linear interpolation.
-      mode: what lies outside: ``constant`` (``cval``), ``nearest``, ``wrap``, ``mirror`` or ``reflect``.
-      cval: the value outside.
+      input: an array of n dimensions.
+      coordinates: n arrays of the same shape, which is that of the result.
+      order: 0 for the nearest element, 1 for linear interpolation.
+      mode: the values outside: ``constant`` (``cval``), ``nearest``, ``wrap``, ``mirror`` or ``reflect``.
+      cval: the value outside for ``constant``.
 
     Raises:
-      ShapeError: not n coordinates. ArgumentError: another ``order`` or ``mode``.
+      ShapeError: there are not n coordinates.
+      ArgumentError: another ``order`` or ``mode``.
 
     >>> map_coordinates(np.array([[1.0, 2.0], [3.0, 4.0]]), [np.array([0.5]), np.array([0.0])], 1).tolist()
     [2.0]

@@ -1,5 +1,5 @@
-"""Minimization by BFGS (Nocedal and Wright 2006, "Numerical optimization", algorithm 6.1), in one loop that can be
-jitted and batched."""
+"""Minimization by BFGS (Nocedal and Wright 2006, "Numerical optimization", algorithm 6.1), as a loop that can be jitted
+and batched."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from meshwright.numpy.logic import isfinite, where
 from meshwright.numpy.ranges import eye
 from meshwright.transforms.autodiff import value_and_grad
 
-#: the conditions of Armijo and of curvature, by Wolfe
+#: the constants of Wolfe's conditions, for sufficient decrease (Armijo) and for curvature
 _DECREASE, _CURVATURE = 1e-4, 0.9
 _MOST_TRIALS = 40
 
 
 class OptimizeResults(NamedTuple):
-    """The place found (``x``), whether the gradient vanishes there, ``status`` (0, or 1: too many steps, 3: no further
-    descent), the value, gradient and inverse Hessian there, and how much was evaluated."""
+    """The result of a minimization.
+
+    ``x`` is the minimum, and ``success`` tells whether the gradient vanishes there. ``status`` is 0, or 1 after too
+    many steps, or 3 if no further descent was found. ``fun``, ``jac`` and ``hess_inv`` are the value, the gradient and
+    the approximate inverse Hessian; the other fields count evaluations and steps.
+    """
 
     x: Any
     success: Any
@@ -45,7 +49,7 @@ class _State(NamedTuple):
     inverse: Any
     calls: Any
     steps: Any
-    #: steps since the curvature was forgotten
+    #: the number of steps since the curvature was reset
     known: Any
     stuck: Any
 
@@ -61,10 +65,10 @@ class _Trial(NamedTuple):
 
 
 def _search(evaluate: Callable[[Any], Any], state: _State, direction: Any) -> _Trial:
-    """A step that Wolfe's conditions accept: doubled until the minimum lies before it, then bisected.
+    """A step length that satisfies Wolfe's conditions: doubled until it is beyond the minimum, then bisected.
 
-    Where rounding hides by how much the value falls, the slope tells (Hager and Zhang 2005, the approximate
-    conditions); there the gradient has to become smaller, so that the search ends.
+    Where the decrease of the value is lost in rounding, the slope is used instead (the approximate conditions of Hager
+    and Zhang 2005). There, the gradient must become smaller, so that the search ends.
     """
     fall = dot(state.slope, direction)
     hidden = state.value + float(ml_dtypes.finfo(state.value.dtype).eps) * abs(state.value)
@@ -86,8 +90,11 @@ def _search(evaluate: Callable[[Any], Any], state: _State, direction: Any) -> _T
 
 
 def _step(evaluate: Callable[[Any], Any], state: _State) -> _State:
-    """A step along the quasi-Newton direction; where none is found, the curvature is forgotten, and the next one is
-    that of steepest descent, of length one at first. What is learned then has its scale (Nocedal and Wright, 6.20)."""
+    """A step along the quasi-Newton direction.
+
+    If no step is found, the curvature is reset, and the next step is along the steepest descent, with an initial length
+    of one. The new inverse Hessian is scaled accordingly (Nocedal and Wright, 6.20).
+    """
     size = abs(state.slope).max()
     unit = eye(state.x.shape[0], dtype=state.x.dtype)
     direction = where(state.known > 0, -(state.inverse @ state.slope), -state.slope / where(size > 0, size, 1.0))
@@ -112,20 +119,21 @@ def minimize(
     fun: Callable[..., Any], x0: Any, args: tuple[Any, ...] = (), *, method: str, tol: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> OptimizeResults:  # fmt: skip
-    """A local minimum of a function of a vector.
+    """Find a local minimum of a function of a vector.
 
     Args:
-      fun: ``fun(x, *args)``, a scalar that is differentiable.
-      x0: where to begin, shape (n,).
+      fun: ``fun(x, *args)``, a differentiable scalar function.
+      x0: the starting point, shape (n,).
       args: further arguments.
       method: ``BFGS``.
-      tol: the largest element of the gradient at the end. Unless given it is about the root of the dtype's precision,
-        and what the function would still fall by must be lost beside its value, or far below what it has fallen by:
-        in any unit.
-      options: ``maxiter``, the most steps (200 n), and ``gtol``, which stands for ``tol``.
+      tol: the maximum magnitude of the elements of the gradient at the minimum. By default, it is about the square root
+        of the dtype's precision; in addition, the expected further decrease must be negligible compared to the value or
+        to the decrease so far, so that the criterion does not depend on the function's unit.
+      options: ``maxiter``, the maximum number of steps (200 n), and ``gtol``, another name for ``tol``.
 
     Raises:
-      ArgumentError: another ``method``, or unknown options. ShapeError: ``x0`` is no vector.
+      ArgumentError: another ``method``, or an unknown option.
+      ShapeError: ``x0`` is not a vector.
 
     >>> found = minimize(lambda x: ((x - 3) ** 2).sum(), np.zeros(2), method="BFGS")
     >>> bool(found.success), [round(v, 3) for v in found.x.tolist()]

@@ -31,10 +31,11 @@ _MODES = ("full", "same", "valid")
 
 
 def _sizes(name: str, x: Any, y: Any, mode: str, axes: Sequence[int]) -> tuple[Any, Any]:
-    """The operands, the larger one first in mode ``valid``.
+    """The operands; in mode ``valid`` the larger one is first.
 
     Raises:
-      ArgumentError, ShapeError: an unknown mode, ranks that differ, or neither operand holds the other.
+      ArgumentError, ShapeError: the mode is unknown, ranks differ, or in mode ``valid`` neither operand fits into the
+        other.
     """
     if mode not in _MODES:
         raise ArgumentError(f"{name}: mode must be full, same or valid, got {mode!r}")
@@ -50,7 +51,7 @@ def _sizes(name: str, x: Any, y: Any, mode: str, axes: Sequence[int]) -> tuple[A
 
 
 def _middle(whole: Any, sizes: Sequence[int], axes: Sequence[int]) -> Any:
-    """The centre of ``whole``, of ``sizes`` along ``axes``."""
+    """The central part of ``whole``, with ``sizes`` along ``axes``."""
     window = [slice(None)] * whole.ndim
     for axis, size in zip(axes, sizes):
         start = (whole.shape[axis] - size) // 2
@@ -77,16 +78,16 @@ def _method(name: str, method: str) -> None:
 
 
 def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Any:
-    """The convolution of two arrays of one rank.
+    """The convolution of two arrays of the same rank.
 
     Args:
-      in1, in2: arrays of one rank.
-      mode: ``full``, ``same`` (the shape of ``in1``) or ``valid`` (where one lies within the other).
-      method: ``direct`` (as ``auto``), or ``fft``: by Fourier transforms.
-      precision: of the direct sums.
+      in1, in2: arrays of the same rank.
+      mode: ``full``, ``same`` (the shape of ``in1``) or ``valid`` (where one array is completely inside the other).
+      method: ``direct`` (also ``auto``), or ``fft`` for Fourier transforms.
+      precision: the precision of the direct method.
 
     Raises:
-      ShapeError, ArgumentError: ranks differ, or mode or method are unknown.
+      ShapeError, ArgumentError: ranks differ, or the mode or method is unknown.
 
     >>> convolve(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0])).tolist()
     [0.0, 1.0, 2.0, 3.0]
@@ -96,7 +97,7 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", preci
 
 
 def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Any:
-    """The correlation of two arrays of one rank; arguments as for :func:`convolve`.
+    """The cross-correlation of two arrays of the same rank; arguments as for :func:`convolve`.
 
     >>> correlate(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0])).tolist()
     [1.0, 2.0, 3.0, 0.0]
@@ -109,10 +110,11 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", prec
 def convolve2d(
     in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0, precision: Any = None
 ) -> Any:
-    """The convolution of two matrices, zeros around them; arguments as for :func:`convolve`.
+    """The convolution of two matrices, padded with zeros; arguments as for :func:`convolve`.
 
     Raises:
-      ArgumentError: another ``boundary`` or ``fillvalue``. ShapeError: no matrices.
+      ArgumentError: ``boundary`` or ``fillvalue`` requests other padding.
+      ShapeError: the operands are not matrices.
 
     >>> convolve2d(np.ones((2, 2)), np.array([[1.0, 2.0]])).tolist()
     [[1.0, 3.0, 2.0], [1.0, 3.0, 2.0]]
@@ -124,13 +126,13 @@ def convolve2d(
 def correlate2d(
     in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0, precision: Any = None
 ) -> Any:
-    """The correlation of two matrices, zeros around them; arguments as for :func:`convolve2d`.
+    """The cross-correlation of two matrices, padded with zeros; arguments as for :func:`convolve2d`.
 
     >>> correlate2d(np.ones((2, 2)), np.array([[1.0, 2.0]])).tolist()
     [[2.0, 3.0, 1.0], [2.0, 3.0, 1.0]]
     """
     _check_2d("correlate2d", in1, in2, boundary, fillvalue)
-    # Turned around once more, the centre of an even number of rows is where SciPy's is.
+    # With this additional reversal, the centre of an even number of rows is the same as SciPy's.
     turned = _direct("correlate2d", flip(asarray(in1)), conj(asarray(in2)), mode, precision)
     return flip(turned)
 
@@ -143,7 +145,7 @@ def _check_2d(name: str, x: Any, y: Any, boundary: str, fill: float) -> None:
 
 
 def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: int | Sequence[int] | None = None) -> Any:
-    """The convolution along ``axes`` (all unless given) by Fourier transforms; other axes broadcast.
+    """The convolution along ``axes`` (by default all) by Fourier transforms; other axes are broadcast.
 
     Raises:
       ShapeError, ArgumentError: as for :func:`convolve`.
@@ -169,16 +171,16 @@ def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: int | Sequence[int
 def detrend(
     data: Any, axis: int = -1, type: str = "linear", bp: int | Sequence[int] = 0, overwrite_data: None = None
 ) -> Any:
-    """``data`` less its mean, or less the line, between each two breakpoints, that fits it best.
+    """Subtract the mean, or a piecewise linear fit, from ``data``.
 
     Args:
-      data: array of any shape.
-      axis: along which.
+      data: an array of any shape.
+      axis: the axis along which to fit.
       type: ``linear`` or ``constant``.
-      bp: where further lines begin.
+      bp: the breakpoints, at which further lines start.
 
     Raises:
-      ArgumentError: another ``type``, or breakpoints outside of ``data``.
+      ArgumentError: another ``type``, or breakpoints are outside of ``data``.
 
     >>> abs(detrend(np.array([1.0, 2.0, 3.0]))).round(3).tolist()
     [0.0, 0.0, 0.0]

@@ -1,5 +1,5 @@
-"""Spectra of signals: windowed pieces of a signal and their Fourier transforms (Welch 1967, "The use of fast Fourier
-transform for the estimation of power spectra")."""
+"""Spectra of signals, by Fourier transforms of windowed segments (Welch 1967, "The use of fast Fourier transform for
+the estimation of power spectra")."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from meshwright.numpy.padding import pad
 from meshwright.numpy.promotion import promotes_freely
 from meshwright.numpy.reductions import mean
 
-#: modes of pad by names of boundaries; what is odd around the ends is twice their value less what is even
+#: modes of pad by names of boundaries; an odd extension is twice the end's value minus the even extension
 _BORDERS = {"zeros": "constant", "constant": "edge", "even": "reflect", "odd": "reflect"}
 
 
 def _window_of(name: str, window: Any, nperseg: int | None, size: int) -> np.ndarray:
-    """A window's values, of ``nperseg`` elements, or its own; at most ``size``."""
+    """The values of a window of ``nperseg`` elements, or of an array's own length; at most ``size``."""
     if isinstance(window, (str, tuple)):
         return signal.get_window(window, min(256 if nperseg is None else nperseg, size))
     values = np.asarray(window)
@@ -37,13 +37,13 @@ def _window_of(name: str, window: Any, nperseg: int | None, size: int) -> np.nda
 
 
 def _frames(x: Any, size: int, step: int) -> Any:
-    """Pieces of the last dimension, (..., count, size), that begin ``step`` apart."""
+    """Segments of the last dimension, (..., count, size), at distances of ``step``."""
     count = (x.shape[-1] - size) // step + 1
     return x[..., np.arange(count)[:, None] * step + np.arange(size)]
 
 
 def _overlapping(name: str, size: int, noverlap: int | None, nfft: int | None) -> tuple[int, int]:
-    """The step from piece to piece, and the size of the transforms."""
+    """The step between segments, and the size of the transforms."""
     overlap = size // 2 if noverlap is None else noverlap
     length = size if nfft is None else nfft
     if overlap >= size or length < size:
@@ -55,7 +55,7 @@ def _overlapping(name: str, size: int, noverlap: int | None, nfft: int | None) -
 
 
 def _extended(x: Any, boundary: str | None, size: int, step: int, padded: bool) -> Any:
-    """The last dimension with half a piece around it, and zeros until pieces fill it."""
+    """The last dimension, extended by half a segment at both ends, and with zeros to a whole number of segments."""
     if boundary is not None:
         if boundary not in _BORDERS:
             raise ArgumentError(f"stft: boundary must be None or one of {', '.join(_BORDERS)}, got {boundary!r}")
@@ -68,7 +68,7 @@ def _extended(x: Any, boundary: str | None, size: int, step: int, padded: bool) 
 
 
 def _transforms(pieces: Any, window: Any, length: int, onesided: bool, detrend: Any) -> Any:
-    """Fourier transforms of windowed pieces."""
+    """Fourier transforms of windowed segments."""
     if detrend == "constant":
         pieces = pieces - mean(pieces, -1, keepdims=True)
     elif detrend:
@@ -88,20 +88,21 @@ def stft(
     nfft: int | None = None, detrend: Any = False, return_onesided: bool = True, boundary: str | None = "zeros",
     padded: bool = True, axis: int = -1,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """Fourier transforms of overlapping windowed pieces: ``(frequencies, times, z)``.
+    """The short-time Fourier transform, of overlapping windowed segments: ``(frequencies, times, z)``.
 
     Args:
-      x: array whose ``axis`` is the time; z has frequencies there and times as its last dimension.
-      fs: samples per unit of time.
+      x: an array whose ``axis`` is the time; z has frequencies there, and times as its last dimension.
+      fs: the number of samples per unit of time.
       window: a name that ``scipy.signal.get_window`` knows, or an array.
-      nperseg, noverlap, nfft: sizes of pieces (256), their overlap (half of it) and transforms (``nperseg``).
-      detrend: ``constant`` takes the mean of each piece off.
-      return_onesided: of real signals, frequencies that are not negative alone.
-      boundary: what half a piece around the signal holds: ``zeros``, ``even``, ``odd``, ``constant``, None.
-      padded: add zeros at the end to make pieces whole.
+      nperseg, noverlap, nfft: the sizes of segments (256), of their overlap (half a segment) and of transforms
+        (``nperseg``).
+      detrend: ``constant`` subtracts the mean of each segment.
+      return_onesided: for real signals, return nonnegative frequencies only.
+      boundary: the extension of the signal by half a segment: ``zeros``, ``even``, ``odd``, ``constant`` or None.
+      padded: add zeros at the end, up to a whole number of segments.
 
     Raises:
-      ArgumentError: sizes that do not fit, or unknown settings.
+      ArgumentError: the sizes do not fit each other, or a setting is unknown.
 
     >>> stft(np.ones(16), nperseg=8)[2].shape
     (5, 5)
@@ -128,16 +129,16 @@ def istft(
     nfft: int | None = None, input_onesided: bool = True, boundary: bool = True, time_axis: int = -1,
     freq_axis: int = -2,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """The signal of transforms as :func:`stft` makes them: ``(times, x)``.
+    """The inverse of :func:`stft`: ``(times, x)``.
 
     Args:
-      Zxx: array of frequencies at ``freq_axis`` and times at ``time_axis``.
+      Zxx: an array with frequencies at ``freq_axis`` and times at ``time_axis``.
       fs, window, nperseg, noverlap, nfft: as for :func:`stft`.
-      input_onesided: frequencies are not negative.
-      boundary: half a piece was added at both ends.
+      input_onesided: there are nonnegative frequencies only.
+      boundary: the signal was extended by half a segment at both ends.
 
     Raises:
-      ArgumentError: sizes that do not fit.
+      ArgumentError: the sizes do not fit each other.
 
     >>> z = stft(np.arange(16.0), nperseg=8)[2]
     >>> [round(v) for v in istft(z, nperseg=8)[1].tolist()][:5]
@@ -170,16 +171,16 @@ def csd(
     nfft: int | None = None, detrend: Any = "constant", return_onesided: bool = True, scaling: str = "density",
     axis: int = -1, average: str = "mean",
 ) -> tuple[Any, Any]:  # fmt: skip
-    """The cross spectral density of two signals by Welch's method: ``(frequencies, density)``.
+    """The cross spectral density of two signals, by Welch's method: ``(frequencies, density)``.
 
     Args:
-      x, y: arrays of one shape whose ``axis`` is the time; None for ``y`` is ``x``.
+      x, y: arrays of the same shape, whose ``axis`` is the time; None for ``y`` means ``x``.
       fs, window, nperseg, noverlap, nfft, detrend, return_onesided: as for :func:`stft`.
-      scaling: ``density``, or ``spectrum``: power, not power by frequency.
-      average: ``mean`` of the pieces.
+      scaling: ``density`` for power per frequency, or ``spectrum`` for power.
+      average: ``mean`` over the segments.
 
     Raises:
-      ArgumentError: sizes that do not fit, or unknown settings.
+      ArgumentError: the sizes do not fit each other, or a setting is unknown.
 
     >>> csd(np.arange(16.0), np.ones(16), nperseg=8)[1].shape
     (5,)
@@ -200,7 +201,7 @@ def csd(
     scale = 1 / (fs * (values**2).sum()) if scaling == "density" else 1 / values.sum() ** 2
     double = np.ones(first.shape[-1])
     if onesided:
-        # Negative frequencies are counted with the others: 0, and of even sizes the last, have none.
+        # Negative frequencies are added to the positive ones; 0, and for even sizes the last, have no counterpart.
         double[1 : None if length % 2 else -1] = 2
     density = mean(first.conj() * second, -2) * (double * scale).astype(real)
     return _frequencies(length, fs, onesided), moveaxis(density, -1, axis)
@@ -212,7 +213,7 @@ def welch(
     nfft: int | None = None, detrend: Any = "constant", return_onesided: bool = True, scaling: str = "density",
     axis: int = -1, average: str = "mean",
 ) -> tuple[Any, Any]:  # fmt: skip
-    """The power spectral density of a signal by Welch's method; arguments as for :func:`csd`.
+    """The power spectral density of a signal, by Welch's method; arguments as for :func:`csd`.
 
     >>> welch(np.arange(16.0), nperseg=8)[1].shape
     (5,)

@@ -22,9 +22,10 @@ from meshwright.ops.shape.spaced_rows import spaced_rows
 from meshwright.ops.shape.undone import undone
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.partition.lookahead import Candidate, look_ahead
+from meshwright.spmd.partition.attempt import Attempt
+from meshwright.spmd.partition.lookahead import look_ahead
 from meshwright.spmd.partition.planner import Planner
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.passes.dead import drop_dead
 from meshwright.spmd.passes.passed_on import passed_on
 from meshwright.spmd.strategy import Strategy
@@ -82,12 +83,10 @@ def partition(
     dump(jaxpr, "input")
     planner = Planner(run_passes(jaxpr, PREPARE), mesh, in_layouts, out_layouts, combine_bytes, names)
     with config.override("dump_ir", None):
-        found = _looked_ahead(planner) if strategy is None else _planned(planner, strategy)
+        part = _looked_ahead(planner) if strategy is None else _planned(planner, strategy)
     if config.dump_ir is not None:
-        found = _planned(planner, found.strategy)  # once more, to dump only the chosen strategy
-    part = found.part
-    part.strategy, part.asked = found.strategy, (tuple(in_layouts), tuple(out_layouts))
-    return part
+        part = _planned(planner, part.strategy)  # once more, to dump only the chosen strategy
+    return replace(part, asked=(tuple(in_layouts), tuple(out_layouts)))
 
 
 def _variant(planner: Planner, strategy: Strategy) -> Planner:
@@ -98,12 +97,12 @@ def _variant(planner: Planner, strategy: Strategy) -> Planner:
     return planner if jaxpr is planner.jaxpr else replace(planner, jaxpr=jaxpr)
 
 
-def _planned(planner: Planner, strategy: Strategy) -> Candidate:
+def _planned(planner: Planner, strategy: Strategy) -> Partition:
     planner = _variant(planner, strategy)
-    return Candidate(planner.partition(planner.propagate(strategy)), strategy)
+    return planner.partition(planner.propagate(strategy))
 
 
-def _looked_ahead(planner: Planner) -> Candidate:
+def _looked_ahead(planner: Planner) -> Partition:
     """The best plan for the program, including its alternative forms if it has any."""
     found = look_ahead(planner)
     for form in (Strategy(whole=True), Strategy(blocks=True)):
@@ -112,5 +111,6 @@ def _looked_ahead(planner: Planner) -> Candidate:
             other = look_ahead(variant)
             # Peak estimates do not see what loops write in place.
             if other.is_better(found) and (form.whole or other.price * other.peak < found.price * found.peak):
-                found = Candidate(other.part, replace(other.strategy, whole=form.whole, blocks=form.blocks))
-    return found
+                strategy = replace(other.strategy, whole=form.whole, blocks=form.blocks)
+                found = Attempt(replace(other.part, strategy=strategy))
+    return found.part

@@ -88,7 +88,7 @@ def operand_layouts(result: Layout, rule: ShardingRule, mesh: AbstractMesh) -> t
     axes = factor_axes_of(result.dims, rule.results[0], rule, mesh)
     if not all(_is_made_in_tiles(rule, f) for f in axes):
         return None
-    made, *layouts = _cut((rule.results[0], *rule.operands), axes, rule, mesh)
+    made, *layouts = layouts_of((rule.results[0], *rule.operands), axes, rule, mesh)
     known = tuple(layout for layout in layouts if layout is not None)
     return known if made == result and len(known) == len(layouts) else None
 
@@ -107,7 +107,7 @@ def carried_back(dims: tuple[Axes, ...], rule: ShardingRule, mesh: AbstractMesh)
     split.
     """
     axes = factor_axes_of(dims, rule.results[0], rule, mesh)
-    return () if any(rule.factors[f].kind == REPLICATED for f in axes) else _cut(rule.operands, axes, rule, mesh)
+    return () if any(rule.factors[f].kind == REPLICATED for f in axes) else layouts_of(rule.operands, axes, rule, mesh)
 
 
 def carried_on(dims: tuple[Axes, ...], operand: int, rule: ShardingRule, mesh: AbstractMesh) -> Layout | None:
@@ -115,13 +115,14 @@ def carried_on(dims: tuple[Axes, ...], operand: int, rule: ShardingRule, mesh: A
 
     None if its tiles would not be contiguous blocks.
     """
-    return _cut(rule.results[:1], factor_axes_of(dims, rule.operands[operand], rule, mesh), rule, mesh)[0]
+    return layouts_of(rule.results[:1], factor_axes_of(dims, rule.operands[operand], rule, mesh), rule, mesh)[0]
 
 
-def _cut(
+def layouts_of(
     values: Sequence[tuple[DimFactors, ...]], axes: Mapping[int, Axes], rule: ShardingRule, mesh: AbstractMesh
 ) -> list[Layout | None]:
-    """The layouts of values, given the axes of all factors; None where tiles would not be contiguous blocks."""
+    """The layouts of values with these factors, given the axes of factors; None where tiles would not be contiguous
+    blocks."""
     assigned = [axes.get(f, ()) for f in range(len(rule.factors))]
     sizes = [f.size for f in rule.factors]
     joined = [[join_axes(fs, sizes, assigned, mesh) if fs else ((), True) for fs in dims] for dims in values]

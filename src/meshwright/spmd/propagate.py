@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import takewhile
 
@@ -30,11 +30,13 @@ from meshwright.spmd.factors import Axes, carried_back, factor_axes_of, join_axe
 from meshwright.spmd.flatten import flatten
 from meshwright.spmd.layout_change import LayoutChange
 from meshwright.spmd.origin import Annotation, Origins, Sort
-from meshwright.spmd.strategy import AS_WRITTEN, FIRST, Share, Strategy
+from meshwright.spmd.strategy import AS_WRITTEN, FIRST, Share, Strategy, Turn
 
 Dims = tuple[Axes, ...]
 
 
+#: a value, the layout to start it with, and the annotation that its axes come from
+Seed = tuple[Var, Dims, Annotation]
 #: the priority of annotations that wait until all others have spread
 _LAST = sys.maxsize
 
@@ -108,23 +110,38 @@ def propagate(
     strategy: Strategy = AS_WRITTEN,
 ) -> Propagation:
     """Propagate the layouts of inputs and outputs (None: not given) to all values of a jaxpr without calls."""
-    worker = _Worker(jaxpr, mesh, strategy)
+    seeds: list[Seed] = []
+    for number, turn in enumerate(strategy.turns):
+        so_far = replace(strategy, turns=strategy.turns[:number])
+        seeds += _turned(_propagated(jaxpr, mesh, in_layouts, out_layouts, so_far, seeds), turn)
+    return _propagated(jaxpr, mesh, in_layouts, out_layouts, strategy, seeds)
+
+
+def _propagated(
+    jaxpr: Jaxpr,
+    mesh: AbstractMesh,
+    in_layouts: Sequence[Layout | None],
+    out_layouts: Sequence[Layout | None],
+    strategy: Strategy,
+    seeds: Sequence[Seed],
+) -> Propagation:
+    propagator = _Propagator(jaxpr, mesh, strategy)
     for number, (var, layout) in enumerate(zip(jaxpr.invars, in_layouts)):
         if layout is not None:
-            worker.place(var, layout, "input", number)
+            propagator.place(var, layout, "input", number)
     for number, (atom, layout) in enumerate(zip(jaxpr.outvars, out_layouts)):
-        if layout is not None and isinstance(atom, Var) and atom not in worker.result.placements:
+        if layout is not None and isinstance(atom, Var) and atom not in propagator.result.placements:
             # An output's sharding does not fix the value: its other uses may prefer another layout.
-            worker.place(atom, layout, "output", number)
-    worker.run()
+            propagator.place(atom, layout, "output", number)
+    propagator.run(seeds)
     for atom, layout in zip(jaxpr.outvars, out_layouts):
         if layout is not None and isinstance(atom, Var):
-            worker.result.pinned.setdefault(atom, layout)
-    worker.pin()
-    return worker.result
+            propagator.result.pinned.setdefault(atom, layout)
+    propagator.pin()
+    return propagator.result
 
 
-class _Worker:
+class _Propagator:
     def __init__(self, jaxpr: Jaxpr, mesh: AbstractMesh, strategy: Strategy) -> None:
         self.mesh = mesh
         self.strategy = strategy
@@ -162,11 +179,13 @@ class _Worker:
         self.result.placements[var] = now.with_dim(dim, (), True, now.barred.union(placement.dims[dim]))
         self.later.setdefault(priority, []).append((var, dim, placement))
 
-    def run(self) -> None:
+    def run(self, seeds: Sequence[Seed]) -> None:
         for eqn in self.eqns:
             if isinstance(eqn.op, ShardingConstraint):
                 self.constrain(eqn, eqn.op)
         self.agree(at_first=True)
+        if seeds:
+            self.plant(seeds)
         self.settle()
         for priority in sorted(self.later):
             for var, dim, placement in self.later[priority]:
@@ -183,6 +202,15 @@ class _Worker:
             self.share(share)
             self.settle()
         self.agree()
+
+    def plant(self, seeds: Sequence[Seed]) -> None:
+        """Spread axes from some values first, while no other equation spreads any."""
+        waiting, self.queues = self.queues, [deque(), deque()]
+        self.queued = [False] * len(self.eqns)
+        for var, dims, cause in seeds:
+            self.update(var, dims, cause)
+        self.settle()
+        self.queues, self.queued = waiting, [True] * len(self.eqns)
 
     def share(self, share: Share) -> None:
         """Split the results of products by axes that split none of their operands and results."""
@@ -339,6 +367,42 @@ def scanned(propagation: Propagation) -> list[tuple[int, Var, Var]]:
             if axes and not propagation.layout(eqn.outvars[0]).axes_used.intersection(axes):
                 places.append((i, eqn.invars[0], eqn.outvars[0]))
     return places  # type: ignore[return-value]
+
+
+def reached(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> dict[str, dict[int, list[Var]]]:
+    """For each axis that an equation's values have on several of its factors, the values that have it on each."""
+    found: dict[str, dict[int, list[Var]]] = {}
+    for part in rule.parts:
+        atoms = [*(eqn.invars[i] for i in part.operands), *(eqn.outvars[i] for i in part.results)]
+        for atom, factors in zip(atoms, (*part.rule.operands, *part.rule.results)):
+            dims = propagation.layout(atom).dims
+            for f, axes in factor_axes_of(dims, factors, part.rule, propagation.mesh).items():
+                if part.rule.factors[f].kind != REPLICATED and isinstance(atom, Var):
+                    for axis in axes:
+                        found.setdefault(axis, {}).setdefault(f, []).append(atom)
+    return {axis: by_factor for axis, by_factor in found.items() if len(by_factor) > 1}
+
+
+def _turned(propagation: Propagation, turn: Turn) -> Iterator[Seed]:
+    """The results to split otherwise for a turn, after propagation without it."""
+    for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
+        if rule == turn.rule and reached(eqn, rule, propagation).keys() >= set(turn.axes):
+            var = eqn.outvars[turn.result]
+            dims = turned_dims(propagation.layout(var).dims, turn)
+            cause = next(filter(None, (propagation.origins.of(a, turn.axes[0]) for a in eqn.invars)), None)
+            if dims is not None and cause is not None:
+                yield var, dims, cause
+
+
+def turned_dims(dims: Dims, turn: Turn) -> Dims | None:
+    """A layout with the turn's axes on its dimension; None if they are not the last ones of another dimension."""
+    count = len(turn.axes)
+    at = next((d for d, axes in enumerate(dims) if axes[-count:] == turn.axes and d != turn.dim), None)
+    if at is None:
+        return None
+    moved = [*dims]
+    moved[at], moved[turn.dim] = dims[at][:-count], dims[turn.dim] + turn.axes
+    return tuple(moved)
 
 
 def _used(dims: Dims) -> list[str]:

@@ -61,10 +61,8 @@ class Reason:
         done = tuple(a for a in before.partial if a not in after.partial)
         if not done:
             return f"is laid out as {before.format(mesh)} and {self._needs()} as {after.format(mesh)}"
-        kind = {"sum": "sums", "masked": "masked sums", "prod": "products", "max": "maxima", "min": "minima"}.get(
-            before.reduction, "parts"
-        )
-        partial = f"is in partial {kind} over {', '.join(mesh.coalesce(done))}"
+        kinds = _KINDS.get(before.reduction, "parts")
+        partial = f"is in partial {kinds} over {', '.join(mesh.coalesce(done))}"
         if before.dims == after.dims:
             return f"{partial} and {self._needs()} whole"
         return f"{partial}, laid out as {Layout(before.dims).format(mesh)}, and {self._needs()} as {after.format(mesh)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -128,6 +129,15 @@ def reshardings(collectives: Iterable[Collective]) -> list[Resharding]:
         Resharding(aval, made_by, before, after, op, tuple(dict.fromkeys(done)))
         for (_, made_by, before, after, op, _), (aval, done) in steps.items()
     ]
+
+
+def sent_for_equations(jaxpr: Jaxpr) -> Counter[int]:
+    """The bytes sent because of each equation of the program before partitioning, by the equation's id."""
+    sent: Counter[int] = Counter()
+    for c in collectives(jaxpr):
+        for user in {id(r.user) for r in c.reasons if r.user is not None}:
+            sent[user] += c.bytes_sent
+    return sent
 
 
 def totals(jaxpr: Jaxpr) -> tuple[int, int]:

@@ -22,6 +22,20 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """Equations with this rule that ``axes`` reach along several dimensions, from annotations of one sort, have result
+    number ``result`` split by them along ``dim``.
+
+    Pairwise differences ``x[None] - x[:, None]`` are an example: both dimensions are that along which ``x`` is split.
+    """
+
+    rule: ShardingRule
+    axes: Axes
+    result: int
+    dim: int
+
+
+@dataclass(frozen=True)
 class Strategy:
     """How a program is partitioned where its annotations leave that open. No strategy overrules an annotation."""
 
@@ -38,6 +52,8 @@ class Strategy:
     whole: bool = False
     #: blocks of rows that loops read or write become slices of a rearranged array
     blocks: bool = False
+    #: dimensions to split where one annotation reaches several dimensions of a value; spread before all annotations
+    turns: tuple[Turn, ...] = ()
     #: products to split over axes that do not split them yet, after all annotations have spread
     shares: tuple[Share, ...] = ()
     #: sums over devices stay scattered until an equation needs them whole
@@ -62,6 +78,11 @@ class Strategy:
             lines.append(
                 "sums over devices stay in tiles until something needs them whole: less is repeated and held so"
             )
+        lines += [
+            f"{', '.join(mesh.coalesce(turn.axes))} splits dimension {turn.dim} of results that it reaches along "
+            "several dimensions: less is sent so"
+            for turn in self.turns
+        ]
         lines += [
             f"{', '.join(mesh.coalesce(share.axes))} shares products along dimension {share.dim} of their results, "
             "where no annotation brings it: devices would repeat them"

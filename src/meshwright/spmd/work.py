@@ -18,7 +18,7 @@ from meshwright.ir.op import Op
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
-from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.rules import eqn_rule
 
 #: the factor by which the devices' total work may exceed the program's before there is a warning, ...
 ALLOWED = 1.05

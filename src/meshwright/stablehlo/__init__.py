@@ -1,1 +1,1 @@
-"""StableHLO and HLO, written and read through the MLIR bindings in ``jaxlib``."""
+"""Writing and reading StableHLO and HLO with the MLIR bindings of ``jaxlib``."""

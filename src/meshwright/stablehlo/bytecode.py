@@ -1,7 +1,7 @@
-"""The names in MLIR bytecode, looked at before MLIR's Python bindings see them.
+"""Checks that the names in MLIR bytecode are UTF-8.
 
-A name that is no UTF-8 ends the process when the bindings hand it to Python, in a diagnostic or a location, so it has
-to be found before. All names are in the string section.
+MLIR's Python bindings crash when they pass another name to Python, in a diagnostic or a location, so names are checked
+first. All names are in the string section.
 
 Source: the MLIR bytecode format (https://mlir.llvm.org/docs/BytecodeFormat).
 """
@@ -13,12 +13,12 @@ _ALIGNED = 0x80
 
 
 def check_names(data: bytes) -> None:
-    """Look at the names in well-formed bytecode.
+    """Check the names in well-formed bytecode.
 
     Raises:
-      UnicodeDecodeError: a name that is no UTF-8.
+      UnicodeDecodeError: a name is not UTF-8.
     """
-    _, at = _varint(data, 4)  # behind the magic number: the version
+    _, at = _varint(data, 4)  # the version, after the magic number
     end_of_producer = data.index(0, at)
     data[at:end_of_producer].decode()
     at = end_of_producer + 1
@@ -37,7 +37,10 @@ def check_names(data: bytes) -> None:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends. The zeros below the lowest set bit of the first byte count the further bytes."""
+    """A number in MLIR's variable-length encoding, and the offset after it.
+
+    The zeros below the lowest set bit of the first byte are the number of further bytes.
+    """
     first = data[at]
     if first == 0:
         return int.from_bytes(data[at + 1 : at + 9], "little"), at + 9

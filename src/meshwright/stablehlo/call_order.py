@@ -1,4 +1,4 @@
-"""In which order functions are read: callees before their callers, by depth-first search without recursion."""
+"""The order in which functions are read: callees before callers, by depth-first search without recursion."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from meshwright.errors import ImportProgramError
 
 
 def in_call_order(entry: str, functions: dict[str, ir.Operation]) -> list[str]:
-    """The functions that ``entry`` needs, callees first; ``entry`` is the last.
+    """The functions that ``entry`` calls, directly or not, callees first; ``entry`` is the last.
 
     Raises:
-      ImportProgramError: functions that call each other in a circle, or one that is not there.
+      ImportProgramError: functions are recursive, or one is missing.
     """
     callees = {name: _callees(f) for name, f in functions.items()} if len(functions) > 1 else {entry: []}
     order: list[str] = []

@@ -1,4 +1,4 @@
-"""The MLIR context, and cached types, attributes and locations: what every emitted op needs and few are new."""
+"""The MLIR context for emission, with caches of types, attributes and locations, most of which occur repeatedly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshwright.stablehlo.dialects import new_context
 
 @cache
 def context() -> ir.Context:
-    """The one context of what is emitted."""
+    """The context of all emitted modules."""
     return new_context()
 
 
@@ -73,7 +73,7 @@ def attribute(value: Any) -> ir.Attribute:
 
 
 def dense(array: np.ndarray, aval: ShapedArray | None = None) -> ir.Attribute:
-    """Dense elements. A rank-0 ``array`` with an ``aval`` of other shape is a splat."""
+    """Dense elements. A rank-0 ``array`` with an ``aval`` of another shape is a splat."""
     with context(), ir.Location.unknown():
         dtype = array.dtype
         shape = array.shape if aval is None else aval.shape
@@ -105,7 +105,7 @@ _stacks: dict[SourceLocation, ir.Location] = {}
 
 
 def location(source: SourceLocation, name: str) -> ir.Location:
-    """The MLIR location of what is called ``name`` and comes from a line of the user's program."""
+    """The MLIR location of an op called ``name`` from a line of the user's program."""
     key = (source, name)
     loc = _locations.get(key)
     if loc is None:
@@ -116,7 +116,7 @@ def location(source: SourceLocation, name: str) -> ir.Location:
 
 
 def _call_stack(source: SourceLocation) -> ir.Location:
-    """A place in a function, called from others: what XLA makes its table of stack frames of."""
+    """A location with its callers, from which XLA builds its table of stack frames."""
     caller: ir.Location | None = None
     for place in reversed(list(source.stack)):
         frame = _stacks.get(place)

@@ -1,4 +1,4 @@
-"""MLIR contexts with every dialect that programs use. Imports ``jaxlib`` alone: child processes run this file, too."""
+"""MLIR contexts with all dialects of programs. It imports only ``jaxlib``, as child processes run this file too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _stable
 
 
 def new_context() -> ir.Context:
-    """A context of its own. It keeps all constants it has ever seen: programs that are read get their own."""
+    """A new context. A context keeps all constants that it has ever seen, so each program is read in its own."""
     context = ir.Context()
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)

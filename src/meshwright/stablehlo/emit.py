@@ -1,4 +1,4 @@
-"""Jaxpr to StableHLO. Knows no op by name: each op's ``emit`` writes itself with a :class:`ModuleBuilder`."""
+"""Jaxpr to StableHLO. The emitter knows no op by name: each op's ``emit`` uses a :class:`ModuleBuilder`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from meshwright.stablehlo.context import attribute, constant_attribute, context,
 _create = ir.Operation.create
 
 
-#: the collectives, and whether they say that their groups are of all devices' numbers
+#: the collectives, and whether they have the attribute ``use_global_device_ids``
 _COLLECTIVES = {
     "stablehlo.all_gather": True,
     "stablehlo.all_reduce": True,
@@ -39,12 +39,12 @@ _AMONG_PARTITIONS = {"channel_handle": _CHANNEL, "use_global_device_ids": "unit"
 
 @dataclass(frozen=True)
 class LoweringOptions:
-    """What a module says besides its ops.
+    """The properties of a module other than its ops.
 
     ``arg_shardings`` and ``result_shardings`` are GSPMD texts (or None) for ``mhlo.sharding``; ``donated`` are argument
-    numbers; ``groups`` gives the replica numbers, a row for each group, of collectives along axes. ``scope`` begins the
-    names of all ops (``jit(f)``); ``arg_names`` and ``result_names`` are the user's. Some ops have
-    another form on another ``platform``, which is the configured one unless it is named.
+    numbers; ``groups`` returns the device numbers, one row per group, of collectives along axes. ``scope`` is a prefix
+    of the names of all ops (``jit(f)``); ``arg_names`` and ``result_names`` are the user's. Some ops are emitted
+    differently depending on the ``platform``, by default the configured one.
     """
 
     name: str = "main"
@@ -70,9 +70,9 @@ class ModuleBuilder(Interpreter[Any]):
         self.out_avals: Sequence[ShapedArray] = ()
         self.ip: ir.InsertionPoint | None = None
         self.loc = ir.Location.unknown(context())
-        #: the equation that is being emitted: its name in full, and its line
+        #: the full name and the line of the equation that is being emitted
         self.path, self.source = options.scope, UNKNOWN
-        #: the same of the equation that holds the jaxpr that is being emitted
+        #: the same of the equation whose inner jaxpr is being emitted
         self.around = self.path, self.source
         self.functions: dict[ClosedJaxpr, str] = {}
         #: Python functions that the program calls, by number
@@ -80,7 +80,7 @@ class ModuleBuilder(Interpreter[Any]):
         self.names: set[str] = {"main"}
         self.module: ir.Module | None = None
 
-    # --- what ops use ---------------------------------------------------------------------------------------
+    # --- the builder interface ------------------------------------------------------------------------------
     def op(
         self,
         name: str,
@@ -143,7 +143,7 @@ class ModuleBuilder(Interpreter[Any]):
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        """What is emitted in the ``with`` block belongs to the equation at hand."""
+        """Restores the state of the current equation after the ``with`` block."""
         saved = self.ip, self.in_avals, self.out_avals, self.loc, self.path, self.source
         try:
             yield
@@ -161,7 +161,7 @@ class ModuleBuilder(Interpreter[Any]):
         if symbol is None:
             symbol = self.functions[jaxpr] = self._unique(name)
             with self._inside():
-                self.path = ""  # XLA puts the name of the call before the names inside
+                self.path = ""  # XLA prefixes the names inside with the name of the call
                 self._function(symbol, jaxpr, "private")
         attributes: dict[str, Any] = {"callee": ir.FlatSymbolRefAttr.get(symbol, context())}
         marks = ({mark: name} if mark is not None else {}) | ({"inlineable": "false"} if apart else {})
@@ -182,11 +182,15 @@ class ModuleBuilder(Interpreter[Any]):
     # --- collectives ----------------------------------------------------------------------------------------
     @property
     def among_partitions(self) -> bool:
-        """Collectives stand in manual regions of a program for all devices: their groups are of partitions."""
+        """Whether groups are of partitions: collectives are in manual regions of a program for all devices."""
         return self.options.num_partitions > 1 and self.options.num_replicas == 1
 
     def _device_grid(self, axes: Sequence[str]) -> np.ndarray:
-        """Device numbers, one row a group along ``axes``."""
+        """Device numbers, one row per group along ``axes``.
+
+        Raises:
+          RuleError: there is no mesh.
+        """
         if self.options.groups is None:
             raise RuleError("a collective outside a mesh cannot be lowered; use it inside vmap or shard_map")
         return self.options.groups(tuple(axes))
@@ -285,7 +289,7 @@ class ModuleBuilder(Interpreter[Any]):
         return self.module
 
     def _memory(self, aval: ShapedArray) -> dict[str, ir.Attribute]:
-        """Where an argument or result is, if it is not in the device's memory; CPUs have one."""
+        """The memory of an argument or result, if it is not the device's own; CPUs have only one."""
         kept = aval.memory is not None and self.platform != "cpu"
         return {"mhlo.memory_kind": ir.StringAttr.get(aval.memory)} if kept else {}
 
@@ -314,7 +318,7 @@ def lower_to_stablehlo(jaxpr: ClosedJaxpr, options: LoweringOptions | None = Non
     """The StableHLO module of a closed jaxpr.
 
     Raises:
-      RuleError: an op that has no StableHLO form.
+      RuleError: an op cannot be expressed in StableHLO.
     """
     return lower_with_callbacks(jaxpr, options)[0]
 
@@ -323,6 +327,6 @@ def lower_to_stablehlo(jaxpr: ClosedJaxpr, options: LoweringOptions | None = Non
 def lower_with_callbacks(
     jaxpr: ClosedJaxpr, options: LoweringOptions | None = None
 ) -> tuple[ir.Module, list[Callable[..., Any]]]:
-    """The module and the Python functions that it calls by number, as :func:`lower_to_stablehlo`."""
+    """The module as in :func:`lower_to_stablehlo`, and the Python functions that it calls by number."""
     builder = ModuleBuilder(options or LoweringOptions())
     return builder.build(jaxpr), builder.callbacks

@@ -1,4 +1,4 @@
-"""Rules that write MLIR, as JAX's lowering rules do: what one writes is read as a jaxpr."""
+"""Lowering rules that write MLIR, as in JAX. The operations that a rule writes are read as a jaxpr."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from meshwright.ops.control.call import Jit
 from meshwright.stablehlo.context import constant_attribute, context, element_type, tensor_type
 from meshwright.stablehlo.sources import read_module
 
-#: the custom calls of functions of arrays
+#: prefix of the custom calls that stand for functions of arrays
 _FUNCTION = "meshwright.function."
 
 
 def aval_to_ir_type(*ctx_and_aval: Any) -> ir.Type:
-    """The type of a value, ``aval_to_ir_type(ctx, aval)``; ``ctx`` may be left out."""
+    """The MLIR type for an aval: ``aval_to_ir_type(ctx, aval)``, where ``ctx`` may be omitted."""
     return tensor_type(ctx_and_aval[-1])
 
 
 def dtype_to_ir_type(dtype: Any) -> ir.Type:
-    """The type of elements of a dtype."""
+    """The MLIR element type of a dtype."""
     return element_type(as_dtype(dtype))
 
 
 def ir_constant(val: Any, *, const_lowering: None = None, aval: ShapedArray | None = None) -> ir.Value:
-    """A constant, of the type ``aval`` if that is given."""
+    """A constant, by default of the value's own type."""
     array = np.asarray(val)
     aval = ShapedArray(array.shape, canonical(array.dtype)) if aval is None else aval
     return ir.Operation.create(
@@ -46,7 +46,7 @@ def ir_constant(val: Any, *, const_lowering: None = None, aval: ShapedArray | No
 
 
 class LoweringRuleContext:
-    """What a rule is told: the ``primitive``, the types of its operands and results, and the ``platforms``."""
+    """The context of a lowering rule: the ``primitive``, its operand and result types, and the ``platforms``."""
 
     def __init__(self, primitive: Any, ins: Sequence[ShapedArray], outs: Sequence[ShapedArray]) -> None:
         self.primitive = primitive
@@ -54,17 +54,17 @@ class LoweringRuleContext:
         self.platforms = (config.platform,)
         self.module_context = self
         self.context = context()
-        #: what the rule calls, by the numbers in the names of its calls
+        #: the functions that the rule calls, by the numbers in the names of the custom calls
         self.functions: list[ClosedJaxpr] = []
 
     def replace(self, **changes: Any) -> LoweringRuleContext:
-        """A copy with other members."""
+        """A copy with changed attributes."""
         new = copy(self)
         vars(new).update(changes)
         return new
 
     def call(self, fun: Callable[..., list[Any]], values: Sequence[ir.Value], params: Mapping[str, Any]) -> list[Any]:
-        """The results of a function of arrays of the types ``avals_in``, called with values of MLIR."""
+        """Call a function of arrays of types ``avals_in`` on MLIR values; returns its results as MLIR values."""
         jaxpr = trace_to_jaxpr(lambda *args: fun(*args, **params), self.avals_in, f"{self.primitive}")
         self.functions.append(jaxpr)
         name = ir.StringAttr.get(f"{_FUNCTION}{len(self.functions) - 1}")
@@ -73,7 +73,7 @@ class LoweringRuleContext:
         return list(ir.Operation.create("stablehlo.custom_call", types, list(values), attributes).results)
 
     def with_functions(self, jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-        """What has been read, with calls of the functions in the place of custom calls."""
+        """The jaxpr that has been read, with the custom calls replaced by calls of the functions."""
 
         def rule(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
             prefix, found, number = eqn.op.unknown_call.strip('"').partition(_FUNCTION)
@@ -92,10 +92,10 @@ def jaxpr_of_rule(
     ins: Sequence[ShapedArray],
     outs: Sequence[ShapedArray],
 ) -> ClosedJaxpr:
-    """What ``rule(ctx, *values, **params)`` writes for operands of types ``ins``.
+    """The jaxpr of the operations that ``rule(ctx, *values, **params)`` writes for operands of types ``ins``.
 
     Raises:
-      RuleError: what it writes is not well-formed, or returns something else than values.
+      RuleError: the operations are malformed or contain collectives, or the rule does not return MLIR values.
     """
     ctx = LoweringRuleContext(primitive, ins, outs)
     with context(), ir.Location.unknown():
@@ -127,7 +127,7 @@ def jaxpr_of_rule(
 
 
 def _values(results: Any) -> Any:
-    """A rule may return values, operations with results, and sequences of these."""
+    """The values that a rule has returned, from values, operations, and sequences of these."""
     if isinstance(results, (list, tuple, ir.OpResultList)):
         for each in results:
             yield from _values(each)

@@ -1,4 +1,4 @@
-"""From StableHLO modules to HLO computations: text, protos, graphs."""
+"""Conversion of StableHLO modules to text, bytecode and HLO."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxlib.mlir._mlir_libs import _stablehlo as stablehlo  # without the classe
 
 from meshwright.errors import CompileError
 
-#: digests of the texts that this process has written last, which it may read without fear
+#: digests of the texts that this process has written last, which it can parse without a child process
 _OURS: OrderedDict[bytes, None] = OrderedDict()
 _MOST_OURS = 256
 
@@ -26,7 +26,7 @@ def _noted(text: str) -> str:
 
 
 def is_ours(text: str) -> bool:
-    """Whether this process has written ``text``, not long ago."""
+    """Whether ``text`` is among the last ones that this process has written."""
     return bool(_OURS) and _digest(text) in _OURS
 
 
@@ -47,11 +47,12 @@ def module_bytecode(module: ir.Module) -> bytes:
 
 
 def to_hlo(module: ir.Module, *, tuple_args: bool = False, tuple_result: bool = False) -> Any:
-    """The ``XlaComputation`` of a module: ``as_hlo_text()``, ``as_hlo_dot_graph()``,
-    ``as_serialized_hlo_module_proto()``, ``program_shape()``. It takes, and gives, one tuple where that is asked for.
+    """The ``XlaComputation`` of a module, with methods such as ``as_hlo_text()`` and ``program_shape()``.
+
+    With ``tuple_args`` or ``tuple_result``, arguments or results are one tuple.
 
     Raises:
-      CompileError: XLA has no HLO for it.
+      CompileError: XLA cannot express it in HLO.
     """
     data = module_bytecode(module)
     try:
@@ -60,13 +61,15 @@ def to_hlo(module: ir.Module, *, tuple_args: bool = False, tuple_result: bool = 
         raise CompileError(f"XLA cannot write the program as HLO: {error}") from None
 
 
-#: how the first line of HLO text says for how many devices it is, which XLA's serialized form leaves out
+#: the numbers of devices in the first line of HLO text, which XLA's serialized form omits, and the MLIR attributes
 DEVICE_COUNTS = {"replica_count": "mhlo.num_replicas", "num_partitions": "mhlo.num_partitions"}
 
 
 def hlo_text(module: ir.Module) -> str:
-    """The HLO text of a module, constants of any size written out, so that it can be read again: of what a replica
-    runs, with the number of replicas. (That of partitions is in shardings and groups.)"""
+    """The HLO text of a module, with all constants, so that it can be read again.
+
+    The number of replicas is added to the first line. (That of partitions follows from shardings and groups.)
+    """
     text, (name, attribute) = to_hlo(module).as_hlo_text(True), next(iter(DEVICE_COUNTS.items()))
     attributes = module.operation.attributes
     count = attributes[attribute].value if attribute in attributes else 1
@@ -74,8 +77,10 @@ def hlo_text(module: ir.Module) -> str:
 
 
 def portable_artifact(module: ir.Module) -> bytes:
-    """A module in the form that other versions of StableHLO read: those of the last six months and of the next five
-    years (https://openxla.org/stablehlo/compatibility)."""
+    """The module in StableHLO's portable form, for releases of the last twelve weeks and the next five years.
+
+    Source: https://openxla.org/stablehlo/compatibility
+    """
     twelve_weeks = stablehlo.StablehloCompatibilityRequirement.WEEK_12
     version = stablehlo.get_version_from_compatibility_requirement(twelve_weeks)
     return _jax.mlir.serialize_portable_artifact(module_bytecode(module), version)

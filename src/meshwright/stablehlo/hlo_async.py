@@ -1,7 +1,7 @@
-"""Operations of HLO text that are started, updated and waited for: here without the updates.
+"""Removes the updates of asynchronous operations from HLO text.
 
-What is started at one place and waited for at another is done at once, so what looks after it in between does nothing.
-XLA does not write it as StableHLO where the operation is a collective.
+An asynchronous operation is read as one that completes where it starts, so an update between its start and its end has
+no effect. XLA cannot convert the updates of collectives to StableHLO.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 
 _NAME = r"%?([\w.-]+)"
-#: an operation of this name: what stands in quotation marks is none
+#: an update operation; text in quotation marks is not one
 _UPDATE = re.compile(rf'^[ \t]*{_NAME} = [^"\n]*\w-update\((?:[^"\n]*\s)?{_NAME}\s*\).*$', re.MULTILINE)
 
 
 def without_updates(text: str) -> str:
-    """HLO text in which what waits for an update waits for what it updates. Lines stay where they are.
+    """HLO text without updates: their users use the operand of the update instead. Line numbers do not change.
 
     >>> without_updates("  %v = (f32[2]) async-update(%t)\\n  %d = f32[2] async-done(%v)")
     '\\n  %d = f32[2] async-done(%t)'
@@ -28,6 +28,6 @@ def without_updates(text: str) -> str:
 
 
 def _end(text: str, start: int) -> int:
-    """Where the computation ends in which ``start`` lies: names are its own."""
+    """The end of the computation that contains ``start``, which is the scope of its names."""
     found = re.compile(r"^[ \t]*\}", re.MULTILINE).search(text, start)
     return found.start() if found else len(text)

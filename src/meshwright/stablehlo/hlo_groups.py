@@ -1,6 +1,6 @@
-"""Groups of devices in HLO text that are axes of a mesh, as lists of their numbers.
+"""Rewrites device groups that HLO text gives as axes of a mesh to lists of device numbers.
 
-StableHLO says less: its meshes have no order of devices, and not all of its operations take groups over one.
+StableHLO cannot express all of them: its meshes have no device order, and not all operations accept groups over a mesh.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ON_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\)
 
 
 def with_listed_groups(text: str) -> str:
-    """HLO text with the groups of devices that are axes of a mesh written out.
+    """HLO text with device groups over the axes of a mesh replaced by lists.
 
     >>> with_listed_groups("replica_groups=mesh['x'=2,'y'=2], device_ids=([2,2]T(1,0)) {'y'}")
     'replica_groups={{0,2},{1,3}}'

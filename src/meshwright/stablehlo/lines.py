@@ -1,4 +1,4 @@
-"""Where an operation stands in the text that it was read from."""
+"""The line of an operation in the text that it was read from."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from jaxlib.mlir import ir
 
 
 def line_of(text: str, module: ir.Module, operation: ir.Operation) -> int:
-    """The line of ``text``, from which ``module`` was parsed, on which ``operation`` stands; 0 if it is not found.
+    """The line of ``operation`` in ``text``, from which ``module`` was parsed; 0 if it is not found.
 
-    Locations do not tell: where the text has some, they are those of the program that it was made from. So the
-    operations of one name are counted, in the module and in its text.
+    If the text has locations, they are those of the program that it was made from. So the operations of the same name
+    are counted in the module and in its text.
     """
     name, before = operation.name, 0
 

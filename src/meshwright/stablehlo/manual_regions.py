@@ -1,8 +1,8 @@
-"""GSPMD's manual regions: from the places where values enter and leave them to regions.
+"""Finds the manual regions of GSPMD programs from the operations at which values enter and leave them.
 
-A value is manual from an ``SPMDFullToShardShape`` on until an ``SPMDShardToFullShape``, and so is what is computed from
-it; device numbers are manual from where they are taken. Equations on manual values that are connected make up one
-region. Regions inside of regions lie one border deeper, and are found in the jaxpr of the outer one.
+Results of ``SPMDFullToShardShape`` are manual, and so are all values computed from them, up to an
+``SPMDShardToFullShape``. Device numbers are manual too. Connected equations on manual values form a region. A region
+inside of another is found in the jaxpr of the outer one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def form_regions(jaxpr: ClosedJaxpr, known: Mapping[Var, Annotation]) -> ClosedJ
     """``jaxpr`` with its manual regions as :class:`ManualComputation`; ``known`` are shardings of its parameters.
 
     Raises:
-      ImportProgramError: values that enter or leave a region without saying how they are sharded.
+      ImportProgramError: a value enters a region without a sharding, a function returns a manual value, or a region
+        depends on its own results.
     """
     if not _has_borders(jaxpr.jaxpr):
         return jaxpr
@@ -38,13 +39,13 @@ def form_regions(jaxpr: ClosedJaxpr, known: Mapping[Var, Annotation]) -> ClosedJ
 
 
 def _has_borders(jaxpr: Jaxpr) -> bool:
-    """Whether there are borders in a jaxpr or its regions; what it calls has been seen to."""
+    """Whether there are borders in a jaxpr or its regions. Called functions have been processed before."""
     return any(isinstance(e.op, Border) or any(_has_borders(r.jaxpr) for r in e.op.regions()) for e in jaxpr.eqns)
 
 
 @dataclass
 class _Region:
-    """The numbers of the equations of one region: those at its border, and those inside."""
+    """The numbers of a region's equations: at the entry, at the exit, and inside."""
 
     entries: list[int] = field(default_factory=list)
     exits: list[int] = field(default_factory=list)
@@ -96,7 +97,7 @@ class _Regions:
         return var
 
     def _region_of(self, eqn: JaxprEqn) -> Var:
-        """What stands for the region of an equation: a manual value, or the result that leaves it all by itself."""
+        """The variable that represents an equation's region: a manual value, or the result of an isolated exit."""
         manual = [a for a in (*eqn.invars, *eqn.outvars) if isinstance(a, Var) and self.depth.get(a, 0)]
         return self._root(manual[0]) if manual else eqn.outvars[0]
 
@@ -110,7 +111,7 @@ class _Regions:
             side.append(number)
         for number in self.inside:
             enclosing = regions.get(self._region_of(eqns[number]))
-            if enclosing is not None:  # without a border it belongs to a region of the caller
+            if enclosing is not None:  # without a border, the equation belongs to a region of the caller
                 enclosing.inside.append(number)
         for atom in self.jaxpr.outvars:
             if isinstance(atom, Var) and self.depth.get(atom) and self._root(atom) in regions:
@@ -180,7 +181,7 @@ class _Regions:
         return annotation
 
     def _manual(self, entries: Sequence[JaxprEqn], exits: Sequence[JaxprEqn]) -> ManualAxes:
-        """The manual axes, or the sharding of the values of the region."""
+        """The manual axes, or the sharding of the values in the region."""
         op: Any = (entries or exits)[0].op
         if op.manual:
             return op.manual
@@ -192,7 +193,7 @@ class _Regions:
 
 
 def _annotation(border: JaxprEqn, value: Var, result: Var) -> list[JaxprEqn]:
-    """An equation that annotates ``value`` with what the border says of it, if it says more than what is manual."""
+    """An equation that annotates ``value`` with the border's sharding, if it splits non-manual dimensions."""
     op: Any = border.op
     if op.manual or not any(n > 1 for n in op.sharding.tile_counts) or len(op.unspecified) == value.aval.ndim:
         return []
@@ -200,7 +201,7 @@ def _annotation(border: JaxprEqn, value: Var, result: Var) -> list[JaxprEqn]:
 
 
 def outside_regions(jaxpr: Jaxpr) -> Iterator[DeviceOp]:
-    """The ops for a single device that stand in no manual region, in calls and control flow too."""
+    """The per-device ops outside of manual regions, including those in calls and control flow."""
     seen: set[int] = set()
     pending = [jaxpr]
     while pending:
@@ -216,7 +217,7 @@ def outside_regions(jaxpr: Jaxpr) -> Iterator[DeviceOp]:
 
 
 def _is_device_dependent(eqn: JaxprEqn) -> bool:
-    """Whether an equation (or what it calls) takes a device number, outside of manual regions in it."""
+    """Whether an equation, or a function that it calls, reads a device number outside of manual regions."""
     if isinstance(eqn.op, DeviceOp):
         return not eqn.invars
     return eqn.op.holds_jaxprs and not isinstance(eqn.op, ManualComputation) and _takes_number(eqn)
@@ -228,7 +229,11 @@ def _takes_number(eqn: JaxprEqn) -> bool:
 
 
 def _in_order(nodes: Sequence[tuple[int, list[JaxprEqn]]], jaxpr: Jaxpr) -> list[JaxprEqn]:
-    """The equations of ``nodes``, in their order as far as each comes after what it uses."""
+    """The equations of ``nodes`` in topological order, by number where the order is free.
+
+    Raises:
+      ImportProgramError: nodes depend on each other.
+    """
     maker = {v: i for i, (_, eqns) in enumerate(nodes) for e in eqns for v in e.outvars}
     users: list[set[int]] = [set() for _ in nodes]
     waits = [0] * len(nodes)

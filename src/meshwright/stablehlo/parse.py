@@ -1,7 +1,7 @@
 """StableHLO to jaxpr: one walk over a parsed module that binds our ops under a recording trace.
 
-The driver knows no op by name: reading rules (:mod:`meshwright.ir.reading`) stand beside each op's ``emit``, those of
-what is no op (calls, tuples, annotations) in ``read_*.py``. An operation without a rule is kept as it is, as
+The driver knows no op by name. Reading rules (:mod:`meshwright.ir.reading`) are defined next to each op's ``emit``, and
+those for which there is no op (calls, tuples, annotations) in ``read_*.py``. An operation without a rule is kept as
 :class:`meshwright.ops.imported.opaque.Opaque`. Shardings are kept as written; meshes are chosen later.
 """
 
@@ -48,9 +48,9 @@ from meshwright.stablehlo.read_shardings import (
 
 
 class ModuleReader:
-    """Reads one module. ``file`` is what errors call it; ``text``, where there is any, gives them line numbers.
+    """Reads one module. Errors contain the name ``file``, and line numbers of ``text`` if it is given.
 
-    ``host_functions`` are the Python functions that it calls, by their numbers.
+    ``host_functions`` are the Python functions that the program calls, by number.
     """
 
     def __init__(
@@ -67,34 +67,34 @@ class ModuleReader:
         self.meshes = Meshes()
         self.notes: dict[str, None] = {}
         self.warnings: dict[str, None] = {}
-        #: constants whose values the text leaves out
+        #: the number of constants whose values the text omits
         self.elided = 0
         self._draws = itertools.count()
         self._remembered: list[ir.Operation] = []
 
     @cached_property
     def blobs(self) -> dict[str, bytes]:
-        """The elements of constants that stand behind the module, by name."""
+        """The elements of constants that are stored after the module, by name."""
         return resource_blobs(self.text or self.module.operation.get_asm())
 
     def remember(self, operation: ir.Operation) -> int:
-        """A number for an operation that may turn out to be in a wrong place."""
+        """A number for an operation, by which an error can refer to it later."""
         self._remembered.append(operation)
         return len(self._remembered) - 1
 
     @cached_property
     def num_partitions(self) -> int | None:
-        """The number of devices, if the module says it."""
+        """The number of partitions, if the module declares it."""
         return self._number("mhlo.num_partitions")
 
     @property
     def num_devices(self) -> int | None:
-        """The number of devices that groups are of, if it is known."""
+        """The number of devices among which groups are formed, if it is known."""
         return None if self.partitions is None else self.replicas * self.partitions
 
     @property
     def partitions(self) -> int | None:
-        """The number of devices of a replica: a program over an abstract mesh says that it has one partition."""
+        """The number of devices of a replica. A program over an abstract mesh declares one partition."""
         if self.per_device:
             return self._counts and self._counts[1]
         declared = [m.mesh.size for m in self.meshes.declared.values()]
@@ -102,12 +102,12 @@ class ModuleReader:
 
     @property
     def replicas(self) -> int:
-        """The number of replicas that groups may be of: a program for all devices has one."""
+        """The number of replicas among which groups may be formed. A program for all devices has one."""
         return self._counts[0] if self.per_device and self._counts else 1
 
     @cached_property
     def _counts(self) -> tuple[int, int] | None:
-        """The numbers of replicas and partitions that the module says; if it says neither, its collectives may."""
+        """The declared numbers of replicas and partitions; without any, those that follow from the collectives."""
         partitions, replicas = self.num_partitions, self.num_replicas
         if partitions is None and replicas is None:
             return counted_devices(self.module)
@@ -115,7 +115,7 @@ class ModuleReader:
 
     @cached_property
     def num_replicas(self) -> int | None:
-        """The number of replicas, if the module says it."""
+        """The number of replicas, if the module declares it."""
         return self._number("mhlo.num_replicas")
 
     def _number(self, name: str) -> int | None:
@@ -132,10 +132,10 @@ class ModuleReader:
         return next(self._draws)
 
     def read(self) -> ParsedProgram:
-        """The whole program. What is one device's, of a program that is partitioned already, becomes that of all.
+        """Read the whole program. A program for one device of several becomes one for all of them.
 
         Raises:
-          ImportProgramError: an operation that cannot be read, no entry function.
+          ImportProgramError: an operation cannot be read, or there is no entry function.
         """
         try:
             if not self.per_device and says_it_is_partitioned(self.module, self.num_partitions or 1):
@@ -164,7 +164,7 @@ class ModuleReader:
         return {o.attributes["sym_name"].value: o for o in found if o.name == "func.func"}
 
     def block_of(self, name: str) -> ir.Block:
-        """What the function ``name`` does."""
+        """The block of the function ``name``."""
         return self._entry_block(self._operations[name], name)
 
     def _read(self) -> ParsedProgram:
@@ -212,7 +212,7 @@ class ModuleReader:
         trace = JaxprTrace()
         block = self._entry_block(operation, name)
         with set_trace(trace):
-            # The tokens of a whole program hold nothing that anybody could give or get.
+            # Tokens are not arguments or results of a whole program, as they have no values.
             gone = [entry and is_token(a.type) for a in block.arguments]
             args = [np.int32(0) if no else self._argument(trace, a, operation) for a, no in zip(block.arguments, gone)]
             outs = body.block(block, args)
@@ -226,7 +226,7 @@ class ModuleReader:
             raise Failure(operation, str(error)) from None
 
     def _shardings(self, operation: ir.Operation, side: str, types: Sequence[ir.Type]) -> list[list[Annotation | None]]:
-        """What a function says of the leaves of each ``argument`` or ``result``."""
+        """The shardings that a function has for the leaves of each ``argument`` or ``result``."""
         shardings = []
         attributes = _attribute_list(operation, "arg_attrs" if side == "argument" else "res_attrs", len(types))
         for number, (type_, entry) in enumerate(zip(types, attributes)):
@@ -246,7 +246,7 @@ class ModuleReader:
         return blocks[0]
 
     def _argument(self, trace: JaxprTrace, argument: ir.Value, operation: ir.Operation) -> Any:
-        """Parameters for an argument: a tuple of them if it is one."""
+        """A parameter for an argument, or a tuple of parameters for a tuple."""
         try:
             return _parameters(trace, self.attributes.type(argument.type))
         except (UnsupportedType, ShapeError) as error:
@@ -293,7 +293,7 @@ class ModuleReader:
 
     # --- errors ---------------------------------------------------------------------------------------------
     def _error(self, failure: Failure) -> ImportProgramError:
-        """With the operation's name, its line in the file and the line of the program that it was made from."""
+        """The error with the operation's name, its line in the file, and its line in the original program."""
         operation = failure.operation
         where = self.attributes.location(operation.location)
         line = line_of(self.text, self.module, operation)
@@ -329,7 +329,7 @@ def _attribute_list(operation: ir.Operation, name: str, count: int) -> list[Any]
 
 
 def _hlo_aliases(module: ir.Module) -> dict[int, int]:
-    """From parameter to result number, as modules that come from HLO say it."""
+    """The numbers of the results that parameters alias, in the form that modules converted from HLO have."""
     attributes = module.operation.attributes
     aliases: dict[int, int] = {}
     for entry in attributes["mhlo.input_output_alias"] if "mhlo.input_output_alias" in attributes else ():

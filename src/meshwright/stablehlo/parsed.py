@@ -1,4 +1,4 @@
-"""What is read of a module: its entry function and what its attributes say."""
+"""The result of reading a module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwright.stablehlo.read_shardings import MeshDeclaration
 
 @dataclass
 class ParsedProgram:
-    """A module as read: its entry function and what its attributes say."""
+    """A module as read: the jaxpr of its entry function, and the contents of its attributes."""
 
     name: str
     jaxpr: ClosedJaxpr
@@ -23,7 +23,7 @@ class ParsedProgram:
     meshes: dict[str, MeshDeclaration]
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    #: how many constants have no values in the text, and were read as zeros
+    #: the number of constants whose values the text omits, and which were read as zeros
     elided: int = 0
-    #: whether it was partitioned already: dimension 0 of what it takes and gives is the device
+    #: whether it was already partitioned; dimension 0 of its arguments and results is then the device
     is_stacked: bool = False

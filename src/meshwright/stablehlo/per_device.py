@@ -1,9 +1,9 @@
-"""Programs that are partitioned already: of what one device runs, the program of all.
+"""Programs that are already partitioned: from the program of one device to the program of all.
 
-Compilers and per-replica interfaces write what each device runs, with collectives over groups of devices. The program
-of all devices is a manual region along all of them: its arguments and results are the devices' own ones, stacked along
-a new dimension 0, as ``pmap`` has them. So what another partitioner made can be run, explained, priced and checked like
-any other program.
+Compilers and per-replica interfaces produce the program that each device runs, with collectives over groups of devices.
+The program of all devices is a manual region along all of them. Its arguments and results are those of the devices,
+stacked along a new dimension 0, as in ``pmap``. So the output of another partitioner can be run, explained, priced and
+checked like any other program.
 """
 
 from __future__ import annotations
@@ -31,27 +31,29 @@ from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.stablehlo.manual_regions import ALL_MANUAL
 from meshwright.stablehlo.parsed import ParsedProgram
 
-#: what to do about a program whose number of devices is not known
+#: the remedy for a program whose number of devices is not known
 UNCOUNTED = (
     "belongs in a program that is already partitioned, which does not say for how many devices; write mhlo.num_replicas"
     " or mhlo.num_partitions into the module's attributes (in HLO, replica_count or num_partitions into its first line)"
 )
 
-#: marks a module that a compiler has scheduled, which it does when it has partitioned it
+#: marks a module that a compiler has scheduled, which it does after partitioning
 SCHEDULED = "mhlo.is_scheduled"
-#: what XLA's partitioner notes when it is done: by what the parameters, and the results, were split
+#: attributes that XLA's partitioner adds: the shardings of the parameters and of the result
 _SPLIT_BY = "mhlo.spmd_parameters_shardings", "mhlo.spmd_output_sharding"
 _TILES = re.compile(r"devices=\[([\d,]{1,99})\]")
 
 
 def says_it_is_partitioned(module: ir.Module, partitions: int) -> bool:
-    """Whether a module for so many partitions says of itself that it is what one of them runs, as a compiler's result
-    does: one without collectives shows it by nothing else."""
+    """Whether a module for ``partitions`` partitions is marked as the program of one of them.
+
+    Compilers mark their results. Without collectives there is no other sign.
+    """
     return (partitions > 1 and SCHEDULED in module.operation.attributes) or _split_by(module) > 1
 
 
 def _split_by(module: ir.Module) -> int:
-    """Into how many partitions a module says that it was split; 1 where it does not say it."""
+    """The number of partitions by the shardings that XLA's partitioner has noted; 1 if there are none."""
     attributes = module.operation.attributes
     noted = " ".join(str(attributes[name]) for name in _SPLIT_BY if name in attributes)
     counts = [math.prod(int(n or 0) for n in tiles.split(",")) for tiles in _TILES.findall(noted)]
@@ -59,9 +61,11 @@ def _split_by(module: ir.Module) -> int:
 
 
 def counted_devices(module: ir.Module) -> tuple[int, int] | None:
-    """The numbers of replicas and partitions that the groups of a module's collectives are of, each of which is in one:
-    if any has a channel, or anything asks for its partition, they are partitions. Without groups, those that the module
-    was split into; None if it does not say it."""
+    """The numbers of replicas and partitions that follow from the device groups of a module's collectives.
+
+    Every device is in a group. The devices are partitions if a collective has a channel or there is a ``partition_id``,
+    else replicas. Without groups, the result is the number of partitions that the partitioner noted, or None.
+    """
     numbers, among_partitions = [], []
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
@@ -81,10 +85,11 @@ def counted_devices(module: ir.Module) -> tuple[int, int] | None:
 
 
 def is_for_all_devices(program: ParsedProgram, replicas: int) -> bool:
-    """Whether any part of a program is for all devices all the same: it has regions, or constraints.
+    """Whether a program that was read as that of one device is for all devices: it has manual regions or constraints.
 
-    What parameters and other values are said to be split by does not count: compilers leave it where it was. In one of
-    several replicas, that of parameters may be what is still to be done."""
+    Shardings on parameters and other values do not count, since compilers leave them in place. If there are several
+    replicas, those of parameters and results count, as each replica may still have to be partitioned.
+    """
     shardings: list[Annotation | None] = []
     for eqn in all_eqns(program.jaxpr.jaxpr):
         if isinstance(eqn.op, (ManualComputation, Border)):
@@ -103,7 +108,7 @@ def _splits(sharding: Annotation | None) -> bool:
 
 
 def of_all_devices(program: ParsedProgram, devices: int) -> ParsedProgram:
-    """The program of all of ``devices``, each of which runs ``program``, on stacked arguments."""
+    """The program for all ``devices``, each of which runs ``program``, with stacked arguments and results."""
     local = program.jaxpr
 
     def part(*rows: Any) -> list[Any]:

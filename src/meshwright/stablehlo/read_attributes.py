@@ -1,4 +1,4 @@
-"""MLIR types, attributes and locations as Python values. Each distinct one is converted once in a program."""
+"""Conversion of MLIR types, attributes and locations to Python values, once per program for each distinct one."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ for _name in dir(ml_dtypes):
 _NUMBERS_FIELD = re.compile(r"(\w+) = (\[[^\]]*\]|-?\d+)")
 _CONV_SIDE = re.compile(r"\[([^\]]*)\]")
 _ENUM = re.compile(r"#\w+<\w+ (\w+)>\Z")
-#: frames of a call stack that are read
+#: the maximum number of frames of a call stack that are read
 _MOST_FRAMES = 100
 _SCOPE = re.compile(r"^(?:p?jit|xmap|pmap|while|cond|scan)\([^()]*\)$")
 
 
 class UnsupportedType(Exception):
-    """A type that arrays of this library cannot have; the message says why."""
+    """An MLIR type that arrays cannot have; the message says why."""
 
 
 def is_token(type_: ir.Type) -> bool:
-    """Whether it is the type of what orders effects, and holds nothing."""
+    """Whether it is the type of tokens, which order effects and have no value."""
     return str(type_) in ("!stablehlo.token", "!mhlo.token")
 
 
 class Attributes:
-    """Converts what one module holds; remembers what it has seen.
+    """Converts the types, attributes and locations of one module, with a cache.
 
-    ``file`` is the name of the module's own text, ``name`` the module's.
+    ``file`` is the name of the file that the module was read from, ``name`` that of the module.
     """
 
     def __init__(self, file: str, name: str = "") -> None:
@@ -57,10 +57,10 @@ class Attributes:
 
     # --- types ----------------------------------------------------------------------------------------------
     def type(self, type_: ir.Type) -> Any:
-        """The aval of a tensor type, a tuple of them for a tuple type; a number stands for a token.
+        """The aval of a tensor type, or a tuple of avals for a tuple type. Tokens are represented by a number.
 
         Raises:
-          UnsupportedType: dynamic shapes, quantized elements and other types without arrays.
+          UnsupportedType: dynamic shapes, quantized elements, and other types that arrays cannot have.
         """
         aval = self._types.get(type_, self)
         if aval is self:
@@ -103,7 +103,7 @@ class Attributes:
 
     # --- locations ------------------------------------------------------------------------------------------
     def location(self, location: ir.Location) -> SourceLocation:
-        """File, line and function of the innermost frame, with the op's name path."""
+        """File, line and function of the innermost frame, and the op's name path."""
         key = location.attr
         source = self._locations.get(key)
         if source is None:
@@ -126,7 +126,7 @@ def _element_dtype(type_: ir.Type) -> np.dtype:
 
 
 def _from_text(text: str) -> Any:
-    """Attributes that have no Python class: enums, dimension numbers; others as their text."""
+    """The value of an attribute without a Python class (an enum, dimension numbers), or its text."""
     enum = _ENUM.match(text)
     if enum:
         return enum[1]
@@ -150,7 +150,7 @@ _SCALAR_COMPLEX = re.compile(r"\(([^,()]+),([^,()]+)\)")
 
 
 def constant_array(operation: ir.Operation, aval: ShapedArray) -> np.ndarray:
-    """The elements of a constant: of rank 0 if all are equal, so that nothing is as large as what it fills."""
+    """The elements of a constant; an array of rank 0 if all are equal, to save memory."""
     try:
         elements = operation.attributes["value"]
         if elements.is_splat and aval.size != 1:
@@ -166,7 +166,7 @@ ELIDED = "__elided__"
 
 
 def resource_name(operation: ir.Operation) -> str | None:
-    """The name of the blob behind the module in which a constant's elements stand, if they do."""
+    """The name of the blob after the module that stores a constant's elements, if there is one."""
     try:
         value = operation.attributes["value"]
     except TypeError:  # as in constant_array: no Python object stands for it
@@ -178,13 +178,13 @@ def resource_name(operation: ir.Operation) -> str | None:
 
 
 def resource_blobs(text: str) -> dict[str, bytes]:
-    """The blobs of a module's text by name: each begins with four bytes that give its alignment."""
+    """The blobs of a module's text, by name. Each begins with its alignment, in four bytes."""
     start = text.rfind("{-#")
     return {} if start < 0 else {name: bytes.fromhex(hexa)[4:] for name, hexa in _BLOB.findall(text[start:])}
 
 
 def blob_array(blob: bytes, aval: ShapedArray) -> np.ndarray:
-    """The elements of a blob: of rank 0 where it holds one for all."""
+    """The elements of a blob; an array of rank 0 if it has a single one for all."""
     elements = np.frombuffer(blob, aval.dtype)
     return elements.reshape(() if elements.size == 1 != aval.size else aval.shape)
 
@@ -198,7 +198,7 @@ def _splat(elements: Any, aval: ShapedArray) -> np.ndarray:
 
 
 def _from_assembly(operation: ir.Operation, aval: ShapedArray) -> np.ndarray:
-    """From the printed form, which holds many elements as hexadecimal bytes and few as numbers."""
+    """The elements in the printed form, which has many elements as hexadecimal bytes, and few as numbers."""
     text = operation.get_asm(enable_debug_info=False)
     body = text[text.index("dense<") + len("dense<") : text.rindex("> : tensor")].strip()
     if body.startswith('"0x'):
@@ -225,7 +225,7 @@ def _number(text: str, aval: ShapedArray) -> Any:
 def _source(location: ir.Location, own: str, module: str) -> SourceLocation:
     path, function, called = "", "", False
     frames: list[tuple[str, Range, str]] = []
-    pending = [(location, False)]  # places, and whether calls come from there
+    pending = [(location, False)]  # locations, and whether they are callers
     while pending and len(frames) < _MOST_FRAMES:
         here, _ = pending.pop()
         if isinstance(here, ir.NameLoc):
@@ -247,7 +247,7 @@ def _source(location: ir.Location, own: str, module: str) -> SourceLocation:
         return UNKNOWN
     scope, _, _ = path.rpartition("/")
     first, _, rest = scope.partition("/")
-    if _same_name(first, module):  # it will be said of the whole program
+    if _same_name(first, module):  # the name of the program, which is added to all scopes later
         scope = rest
     caller = None
     for frame in reversed(frames[1:]):
@@ -257,12 +257,12 @@ def _source(location: ir.Location, own: str, module: str) -> SourceLocation:
 
 
 def _same_name(scope: str, module: str) -> bool:
-    """Whether ``jit(f)`` is the function that a module is of: ``jit_f``, which leaves out what no symbol may have."""
+    """Whether the scope ``jit(f)`` is that of the module ``jit_f``, whose name omits characters invalid in symbols."""
     return scope.startswith("jit(") and re.sub(r"[\W_]", "", scope) == re.sub(r"[\W_]", "", module)
 
 
 def _readable(path: str) -> str:
-    """An op's path without the wrappers that every op has: ``jit(step)/jit(main)/h/0/add`` as ``h/0/add``."""
+    """An op's path without the scopes of all ops: ``h/0/add`` for ``jit(step)/jit(main)/h/0/add``."""
     parts = path.split("/")
     while len(parts) > 1 and _SCOPE.match(parts[0]):
         parts.pop(0)

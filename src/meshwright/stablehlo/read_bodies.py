@@ -1,4 +1,4 @@
-"""Reading the operations of a function, one by one, with the rules of their ops; regions become jaxprs."""
+"""Reads the operations of a function one by one, with the reading rules of ops. Regions become jaxprs."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ class OperationReader:
         return {name: self.module.attributes.value(attributes[name]) for name in attributes}
 
     def attribute_texts(self) -> tuple[tuple[str, str], ...]:
-        """All attributes as MLIR text, but for shardings."""
+        """All attributes except shardings, as MLIR text."""
         attributes = self.operation.attributes
         return tuple((n, str(attributes[n])) for n in attributes if n not in _SHARDING_ATTRIBUTES)
 
     def tokens(self) -> list[bool]:
-        """Which operands and results are tokens."""
+        """For each operand, then each result, whether it is a token."""
         return [is_token(v.type) for v in (*self.operation.operands, *self.operation.results)]
 
     def host_function(self, number: int | None) -> Callable[..., Any] | None:
-        """A Python function that the program calls; None where only the process that wrote the program has it."""
+        """A Python function that the program calls; None if it did not come with the program."""
         functions = self.module.host_functions
         return functions[number] if number is not None and number < len(functions) else None
 
@@ -100,18 +100,18 @@ class OperationReader:
         return "" if region.captured else binary_op_name(region.jaxpr)
 
     def call(self, name: str, args: Sequence[Any]) -> list[Any]:
-        """The results of the function ``name``."""
+        """Call the function ``name``."""
         function = self.module.functions.get(name)
         if function is None:
             self.fail(f"calls {name!r}, which the module does not have, or which is what calls; expected no recursion")
         return Jit(name, function).bind(*args)
 
     def note(self, text: str) -> None:
-        """Something that was left out."""
+        """Record a note for the user, for example on something that was omitted."""
         self.module.notes.setdefault(text)
 
     def resource(self, name: str, aval: ShapedArray) -> np.ndarray:
-        """The elements of a constant that stand in a blob of the module; zeros where the text leaves them out."""
+        """The elements of a constant in a blob of the module; zeros if the text omits them."""
         if name == ELIDED:
             self.module.elided += 1
             return np.zeros((), aval.dtype)
@@ -120,7 +120,7 @@ class OperationReader:
         return blob_array(self.module.blobs[name], aval)
 
     def warn(self, text: str) -> None:
-        """Something that costs speed."""
+        """Record a warning, for example on something that costs speed."""
         self.module.warnings.setdefault(text)
 
     def fail(self, why: str) -> NoReturn:
@@ -128,7 +128,7 @@ class OperationReader:
 
 
 class Failure(Exception):
-    """An operation that cannot be read; the place in the text is found later."""
+    """An operation cannot be read. Its place in the text is added later."""
 
     def __init__(self, operation: ir.Operation, why: str) -> None:
         super().__init__(why)
@@ -136,7 +136,7 @@ class Failure(Exception):
 
 
 class AlreadyPartitioned(Failure):
-    """An operation of a program that is what one device runs, read as one for all devices."""
+    """An operation belongs to the program of one device, but the program is being read as one for all devices."""
 
     def __init__(self, operation: ir.Operation, where: str = "") -> None:
         super().__init__(
@@ -147,14 +147,14 @@ class AlreadyPartitioned(Failure):
 
 
 class BodyReader:
-    """Reads one function: its blocks, in order, under the current trace."""
+    """Reads the blocks of one function under the current trace."""
 
     def __init__(self, module: ModuleReader) -> None:
         self.module = module
         self.env: dict[ir.Value, Any] = {}
 
     def block(self, block: ir.Block, args: Sequence[Any]) -> list[Any]:
-        """The values that a block returns for its arguments."""
+        """The values that a block returns for the arguments ``args``."""
         env = self.env
         env.update(zip(block.arguments, args))
         location = self.module.attributes.location
@@ -177,7 +177,7 @@ class BodyReader:
         rule = rule_of(operation, name)
         try:
             outs = read_opaque(reader) if rule is None else _results(rule, reader)
-            attributes = () if self.module.per_device else operation.attributes  # which compilers leave where they were
+            attributes = () if self.module.per_device else operation.attributes  # compilers leave outdated shardings
             if any(a in attributes for a in _SHARDING_ATTRIBUTES) and not _is_about_sharding(operation, name):
                 outs = self._annotate(reader, outs)
             return outs
@@ -187,12 +187,12 @@ class BodyReader:
             raise Failure(operation, str(error)) from error
         except (Failure, RecursionError):
             raise
-        except Exception as error:  # what no verifier looks at: sizes beyond all bounds, attributes of custom calls
+        except Exception as error:  # not checked by MLIR's verifier: huge sizes, attributes of custom calls
             what = " ".join(str(error).split())
             raise Failure(operation, f"cannot be read as it stands: {type(error).__name__}: {what}") from error
 
     def _annotate(self, reader: OperationReader, outs: list[Any]) -> list[Any]:
-        """Results with the shardings that the operation carries, one for each leaf of tuples."""
+        """The results annotated with the operation's shardings, one for each leaf of a tuple."""
         count = sum(1 for _ in leaves(outs))
         shardings = iter(read_sharding(reader.operation.attributes, count, self.module.meshes))
 
@@ -202,7 +202,7 @@ class BodyReader:
         return [annotated(x) for x in outs]
 
     def region(self, region: ir.Region) -> Region:
-        """A region as a jaxpr whose first parameters are what it uses of the surrounding program."""
+        """A region as a jaxpr, whose first parameters are the outside values that it uses."""
         block = region.blocks[0]
         trace = JaxprTrace()
         args = [trace.new_arg(self.module.attributes.type(a.type)) for a in block.arguments]
@@ -220,7 +220,7 @@ class BodyReader:
 
 
 def leaves(values: Sequence[Any]) -> Iterator[Any]:
-    """What is in tuples, in order."""
+    """The leaves of nested tuples, in order."""
     for value in values:
         if isinstance(value, tuple):
             yield from leaves(value)
@@ -229,7 +229,7 @@ def leaves(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def _is_about_sharding(operation: ir.Operation, name: str) -> bool:
-    """Whether an operation itself is an annotation, whose rule reads its sharding."""
+    """Whether an operation is itself an annotation, whose rule reads the sharding."""
     if name != "stablehlo.custom_call":
         return False
     target = operation.attributes["call_target_name"].value
@@ -245,7 +245,7 @@ def _results(rule: ReadRule, reader: OperationReader) -> list[Any]:
 
 
 def rule_of(operation: ir.Operation, name: str) -> ReadRule | None:
-    """The reading rule of an operation; ``mhlo`` ones are read like those of StableHLO and CHLO."""
+    """The reading rule of an operation; ``mhlo`` operations are read like those of StableHLO and CHLO."""
     rule = READERS.get(name)
     if rule is None and name.startswith("mhlo."):
         rest = name.removeprefix("mhlo.")
@@ -254,7 +254,7 @@ def rule_of(operation: ir.Operation, name: str) -> ReadRule | None:
 
 
 def read_opaque(reader: Any) -> list[Any]:
-    """An operation kept as it is."""
+    """Keep an operation as an :class:`Opaque` op."""
     if not reader.name.startswith(("stablehlo.", "chlo.", "mhlo.")):
         reader.fail("has no meaning here; expected operations of StableHLO, CHLO, func and sdy")
     regions = [reader.region(i) for i in range(reader.num_regions())]

@@ -1,8 +1,8 @@
-"""Custom calls and composites whose meaning is known, by the operations that they stand for.
+"""Reading rules of custom calls and composites that stand for known operations.
 
-CHLO's operations travel in serialized programs as composites (``chlo.erf``) or, in older ones, as custom calls
-(``mhlo.erf``), with their attributes in a dictionary; they are read by the rules of those operations. What the largest
-elements are is spelled in several ways more.
+Serialized programs contain CHLO's operations as composites (``chlo.erf``) or, in older programs, as custom calls
+(``mhlo.erf``), with their attributes in a dictionary. They are read with the rules of those operations. For the largest
+elements (``top_k``) there are several further forms.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from meshwright.ops.sort.top_k import TopK
 from meshwright.stablehlo.read_bodies import leaves, read_opaque
 from meshwright.stablehlo.respelled import Respelled
 
-#: what names differ in between dialects
+#: names that differ between dialects
 _SYNONYMS = {"topk": "top_k"}
 
 
@@ -55,7 +55,7 @@ def _composite(r: Any) -> Any:
 
 @reads("stablehlo.custom_call")
 def _custom_call(r: Any) -> Any:
-    if len(r.out_avals) == 1 and isinstance(r.out_avals[0], tuple):  # as HLO has several results
+    if len(r.out_avals) == 1 and isinstance(r.out_avals[0], tuple):  # HLO's form of several results
         outs = _called(Respelled(r, out_avals=r.out_avals[0]))
         return [tuple(outs) if isinstance(outs, list) else (outs,)]
     return _called(r)
@@ -77,7 +77,7 @@ def _called(r: Any) -> Any:
 
 
 def _as_declared(r: Any, outs: Any) -> Any:
-    """Results, if they are of the types that the program says, which nothing has verified."""
+    """The results ``outs``, after a check that they have the declared types, which MLIR does not verify."""
     given, declared = (", ".join(_types(v)) for v in (_several(outs), r.out_avals))
     if given != declared:
         r.fail(f"calls {r.attr('call_target_name')!r}, which gives {given}; the program says {declared}")
@@ -89,7 +89,7 @@ def _several(outs: Any) -> list[Any]:
 
 
 def _types(values: Sequence[Any]) -> list[str]:
-    """Of values, or their types, and what is in tuples."""
+    """The types of values (or types), including those in tuples, as texts."""
     avals = (v if isinstance(v, ShapedArray) else typeof(v) for v in leaves(values))
     return [str(a.update(weak_type=False)) for a in avals]
 
@@ -115,7 +115,7 @@ def _top_k(r: Any) -> list[Any]:
 
 @reads("custom_call:ApproxTopK", "custom_call:PartialReduce")
 def _approximate_top_k(r: Any) -> list[Any]:
-    """Exactly what is asked for approximately; as many as the result holds, which may be more than are asked for."""
+    """Read an approximate ``top_k`` as an exact one, with as many elements as the result has."""
     backend_config = r.attr("mhlo.backend_config", None) or json.loads(r.attr("backend_config", "") or "{}")
     if "reduction_dim" not in backend_config:
         r.fail("has no reduction_dim in its backend_config, which says along what to look")
@@ -133,7 +133,7 @@ def _approximate_top_k(r: Any) -> list[Any]:
 
 
 def _order_of_first(comparator: ClosedJaxpr) -> str:
-    """``gt`` or ``lt`` if a comparator compares its first two arguments so and does nothing else."""
+    """``gt`` or ``lt`` if a comparator is only that comparison of its first two arguments; otherwise empty."""
     inner = comparator.jaxpr
     if len(inner.eqns) != 1 or inner.outvars != list(inner.eqns[0].outvars):
         return ""

@@ -1,5 +1,4 @@
-"""Reading rules of operations that are written with our ops here: derived ones, and the forms with computed shapes that
-turn out to be static."""
+"""Reading rules of operations that are expressed with several ops, and of dynamic forms with constant shapes."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def _numbers(r: Reader, operand: int) -> list[int]:
     """The elements of a constant operand.
 
     Raises:
-      ImportProgramError: it is computed.
+      ImportProgramError: the operand is not a constant.
     """
     x = r.operands[operand]
     if not isinstance(x, Tracer):
@@ -139,7 +138,7 @@ def _torch_index_select(r: Reader) -> Any:
 
 # --- batch normalisation ------------------------------------------------------------------------------------
 class _BatchNorm:
-    """The operands of a batch normalisation, with per-feature values spread over the array."""
+    """The operands of a batch normalisation, with per-feature values broadcast to the array's shape."""
 
     def __init__(self, r: Reader) -> None:
         self.x = r.operands[0]

@@ -1,9 +1,9 @@
-"""The groups of devices that collectives are over.
+"""Reads the device groups of collectives.
 
-What the numbers in a table of groups stand for (replicas, partitions or both) depends on the collective's kind, its
-channel and ``use_global_device_ids``; StableHLO's specification calls these its communication strategies. Here they all
-become numbers of devices: those of one replica's partitions, then those of the next. A program for all devices has one
-replica; what one device runs, of a program that is partitioned already, may have several (``ModuleReader.replicas``).
+The numbers in a table of groups are those of replicas, partitions or devices, depending on the collective's kind, its
+channel and ``use_global_device_ids`` (StableHLO's specification calls these communication strategies). All are
+converted to numbers of devices, which count the partitions of one replica after the other. A program for all devices
+has one replica; that of one device, which is already partitioned, may have several (``ModuleReader.replicas``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from meshwright.stablehlo.read_bodies import AlreadyPartitioned
 
 
 class Strategy(Enum):
-    """What the numbers of a table are, and which devices are in a group of them."""
+    """The meaning of the numbers in a table of groups, and which devices form a group."""
 
     REPLICAS = "replicas, for each partition"
     PARTITIONS = "partitions, for each replica"
@@ -30,7 +30,7 @@ class Strategy(Enum):
 
 
 def strategy_of(r: Any, replicas_with_channel: bool = False) -> Strategy:
-    """That of an operation; ``replicas_with_channel``: a channel leaves its numbers those of replicas."""
+    """The strategy of an operation. With ``replicas_with_channel``, its numbers are of replicas even with a channel."""
     channel = r.attr("channel_handle", {}) or r.attr("channel_id", 0)
     number = channel.get("handle", 0) if isinstance(channel, dict) else channel
     if replicas_with_channel and r.attr("use_global_device_ids", False):
@@ -41,7 +41,7 @@ def strategy_of(r: Any, replicas_with_channel: bool = False) -> Strategy:
 
 
 def groups_of(r: Any, attribute: str, replicas_with_channel: bool = False) -> Groups | None:
-    """The groups of device numbers, none for all devices in one group; None if every device is a group of its own."""
+    """The groups of device numbers; empty for one group of all devices, None if each device is a group of its own."""
     table, strategy = _axis_groups(r, attribute), strategy_of(r, replicas_with_channel)
     if table is None:
         table = np.asarray(r.attr(attribute, np.zeros((0, 0), np.int64)))
@@ -57,7 +57,7 @@ def groups_of(r: Any, attribute: str, replicas_with_channel: bool = False) -> Gr
 
 
 def _check_whole(r: Any, strategy: Strategy, rows: Groups) -> None:
-    """Refuse what a program for all devices does not have: replicas."""
+    """Raise :class:`AlreadyPartitioned` for several replicas, which a program for all devices does not have."""
     several = strategy is Strategy.REPLICAS and any(d for row in rows for d in row)
     if not r.module.per_device and ((r.module.num_replicas or 1) > 1 or several):
         raise AlreadyPartitioned(r.operation)
@@ -74,7 +74,7 @@ def _check_rows(r: Any, attribute: str, strategy: Strategy, rows: Groups) -> Non
 
 
 def _of_devices(rows: Groups, strategy: Strategy, replicas: int, partitions: int) -> Iterator[tuple[int, ...]]:
-    """Groups of device numbers for those of a table; an empty one is one group of all."""
+    """The groups of device numbers for the groups of a table; an empty table means one group of all."""
     match strategy:
         case Strategy.DEVICES:
             yield from rows
@@ -94,7 +94,7 @@ _AXIS = re.compile(r'name = "([^"]*)"(?:, sub_axis_info = (\(\d+\)\d+))?')
 
 
 def _axis_groups(r: Any, attribute: str) -> np.ndarray | None:
-    """Groups that are written as axes of a mesh, as a table; None for others."""
+    """The table of groups that are given as axes of a mesh; None for others."""
     attributes = r.operation.attributes
     match = _MESH_AXES.fullmatch(str(attributes[attribute])) if attribute == "replica_groups" in attributes else None
     if match is None:

@@ -1,8 +1,8 @@
-"""Reading rules of library calls by the names that compilers know them by.
+"""Reading rules of library calls that XLA itself knows.
 
-XLA trusts the operands and the configuration of calls that it knows itself: what does not fit ends the process. So they
-are read, as what they compute, or refused; no such call is handed on. Hardware without LAPACK has decompositions of its
-own, on GPUs cuSOLVER's, with LAPACK's results.
+XLA does not check the operands and configuration of such calls, and crashes if they do not fit. So they are read as the
+ops that they compute, or refused, and never passed on to XLA. Platforms without LAPACK have other decompositions, such
+as cuSOLVER's on GPUs, with LAPACK's results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from meshwright.ops.products.conv_op import ConvDimensionNumbers, ConvGeneralDil
 
 
 def _kernel(r: Reader, kernel: str, **flags: Flag) -> list[Any]:
-    """LAPACK's kernel of a name on the operands."""
+    """Bind LAPACK's ``kernel`` on the operands."""
     lead = leading_dims(r, kernel)
     if lead < 0:
         r.fail(f"is of matrices, got {r.in_avals[0]}")
@@ -31,7 +31,7 @@ def _kernel(r: Reader, kernel: str, **flags: Flag) -> list[Any]:
     return outs
 
 
-# --- what compilers have of their own -----------------------------------------------------------------------
+# --- XLA's decompositions -----------------------------------------------------------------------------------
 def _one_matrix(r: Reader) -> Any:
     if len(r.operands) != 1 or r.in_avals[0].ndim < 2:
         r.fail(f"is of one operand, of matrices; got {', '.join(map(str, r.in_avals)) or 'none'}")
@@ -105,7 +105,7 @@ def _permutation(r: Reader) -> Any:
 # --- oneDNN -------------------------------------------------------------------------------------------------
 @reads("custom_call:__onednn$convolution")
 def _convolution(r: Reader) -> Any:
-    """As :mod:`meshwright.lowering.onednn` writes it."""
+    """Read a convolution in the form that :mod:`meshwright.lowering.onednn` writes."""
     config = r.attr("backend_config", "")
     config = (json.loads(config) if isinstance(config, str) else config)["onednn_conv_config"]
     if len(r.operands) != 2 or "fusions" in config:
@@ -123,7 +123,7 @@ def _convolution(r: Reader) -> Any:
 
 
 def _number(numbers: dict[str, str], name: str) -> int:
-    """A number of 64 bits, which JSON has as a text; 0 may be left out."""
+    """A 64-bit number, which protobuf's JSON has as a string, and omits if it is 0."""
     return int(numbers.get(name, 0))
 
 

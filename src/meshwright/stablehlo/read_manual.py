@@ -1,4 +1,4 @@
-"""Manual regions and what stands in them: collectives over groups of devices, and device numbers."""
+"""Reading rules of manual regions, and of the collectives and device numbers inside of them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _manual_computation(r: Any) -> Any:
 
 @reads("custom_call:SPMDFullToShardShape", "custom_call:SPMDShardToFullShape")
 def _border(r: Any) -> Any:
-    """Where a value enters or leaves; what lies between becomes a region when the function has been read."""
+    """A value enters or leaves a region. The operations between become a region once the function has been read."""
     (x,), (aval,) = r.operands, r.out_avals
     (sharding,) = read_sharding(r.operation.attributes, 1, r.module.meshes)
     if isinstance(sharding, SdySharding):
@@ -80,7 +80,7 @@ def _border(r: Any) -> Any:
 
 @reads("custom_call:xla.sdy.GlobalToLocalShape")
 def _enter(r: Any) -> Any:
-    """How Shardy's regions begin in HLO."""
+    """The start of a Shardy region in HLO."""
 
     def cross(x: Any, sharding: Annotation | None, aval: ShapedArray, axes: tuple[str, ...]) -> Any:
         return FullToShard(sharding, aval, (), axes).bind(annotate(x, sharding))
@@ -90,7 +90,7 @@ def _enter(r: Any) -> Any:
 
 @reads("custom_call:xla.sdy.LocalToGlobalShape")
 def _leave(r: Any) -> Any:
-    """How Shardy's regions end in HLO."""
+    """The end of a Shardy region in HLO."""
 
     def cross(x: Any, sharding: Annotation | None, aval: ShapedArray, axes: tuple[str, ...]) -> Any:
         return annotate(ShardToFull(sharding, aval, (), axes).bind(x), sharding)
@@ -117,7 +117,7 @@ def _size(r: Any, groups: Groups) -> int:
 
 
 def _in_groups(r: Any, collective: Callable[..., Any], replicas_with_channel: bool = False) -> list[Any]:
-    """What a collective of groups of ``n`` devices makes of each operand: nothing else where each is a group alone."""
+    """Apply a collective to each operand; if each device is a group of its own, operands are unchanged."""
     groups = groups_of(r, "replica_groups", replicas_with_channel)
     if groups is None:
         return list(r.operands)
@@ -170,7 +170,7 @@ def _all_to_all(r: Any) -> Any:
 
 
 def _one_for_each(r: Any) -> Any:
-    """HLO's form without dimensions: operand i is for the i-th device of a group, result i comes from it."""
+    """An all-to-all in HLO's form without dimensions: operand i goes to device i of a group, result i comes from it."""
     groups = groups_of(r, "replica_groups")
     if groups is None:
         return list(r.operands)
@@ -222,7 +222,7 @@ def _collective_broadcast(r: Any) -> Any:
 
 @reads("stablehlo.partition_id", "stablehlo.replica_id")
 def _number(r: Any) -> Any:
-    """Devices are numbered replica by replica."""
+    """Read a partition or replica number. Devices are numbered replica by replica."""
     (aval,) = r.out_avals
     of_replica, module = r.name.endswith("replica_id"), r.module
     if not module.per_device and (module.num_replicas or 1) > 1:

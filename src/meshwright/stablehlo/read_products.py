@@ -1,8 +1,9 @@
-"""Reading rules of products that are written with ``dot_general``: einsum and products of ragged groups.
+"""Reading rules of products that become ``dot_general``: einsum and ragged products.
 
-A ragged product has rows (or terms) in groups of sizes that are data. It is one product with the group as a dimension
-more, of which each row keeps its own group alone: g times the arithmetic, but a contraction like any other, so that
-splitting groups over devices (experts of a mixture) leaves partial sums, and splitting rows leaves the op as it is.
+In a ragged product, rows (or terms) belong to groups whose sizes are data. It becomes one product with an additional
+contracted dimension for the group, along which each row is zero except in its own group. This takes g times the
+arithmetic, but is an ordinary contraction: splitting groups over devices (experts of a mixture) leaves partial sums,
+and splitting rows needs no communication.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _subscripts(r: Reader) -> tuple[list[str], str]:
 
 
 def _places(labels: Sequence[str], left: str, right: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where labels stand on either side."""
+    """The positions of labels on either side."""
     return tuple(map(left.index, labels)), tuple(map(right.index, labels))
 
 
@@ -74,13 +75,13 @@ def _einsum(r: Reader) -> Any:
 def _ragged_dot(r: Reader) -> Any:
     lhs, rhs, sizes = r.operands
     n = r.attr("ragged_dot_dimension_numbers")
-    if not isinstance(n, dict):  # as portable artifacts write those of a composite
+    if not isinstance(n, dict):  # the form of a composite in portable artifacts
         raise Unreadable
     lc, rc = n.get("lhs_contracting_dimensions", ()), n.get("rhs_contracting_dimensions", ())
     lb, rb = n.get("lhs_batching_dimensions", ()), n.get("rhs_batching_dimensions", ())
     (ragged,) = n.get("lhs_ragged_dimensions", (-1,))
     groups = n.get("rhs_group_dimensions", ())
-    if ragged in lb:  # each batch entry is in one group: nothing to tell apart
+    if ragged in lb:  # each batch entry is in one group, so groups do not matter
         return _product(r, lhs, rhs, ((lc, rc), (lb, rb)))
     lhs = _by_group(lhs, sizes, ragged, lb)
     lc, lb = (tuple(d + 1 for d in dims) for dims in (lc, lb))
@@ -91,7 +92,7 @@ def _ragged_dot(r: Reader) -> Any:
 
 
 def _by_group(x: Any, sizes: Any, ragged: int, batch: Sequence[int]) -> Any:
-    """``x`` once for each group, before all other dimensions: zero but for the rows of the group."""
+    """``x`` with a leading dimension for the group, along which rows are zero except in their own group."""
     aval, last = typeof(x), typeof(sizes).ndim - 1
     if last not in (0, len(batch)):
         raise Unreadable

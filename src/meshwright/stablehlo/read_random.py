@@ -1,8 +1,8 @@
-"""Reading rule of ``rng``, StableHLO's draw without a key.
+"""Reading rule of ``rng``, StableHLO's random number generator without a key.
 
-Which numbers it draws is left to the implementation; XLA's change from run to run, and with the number of devices.
-Here they come from a counter-based generator under a key that is the draw's number in the program: every device makes
-those of its own tile, all partitions of a program draw the same ones, and so does every run of it, which is said.
+The numbers depend on the implementation; XLA's differ from run to run, and with the number of devices. Here they come
+from a counter-based generator whose key is the number of the draw in the program. Each device generates its own tile,
+and all partitions and all runs of a program draw the same numbers, which is noted for the user.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Sharding attributes of StableHLO programs: GSPMD's ``mhlo.sharding`` and Shardy's ``sdy.sharding``.
+"""Reads the shardings of StableHLO programs: GSPMD's ``mhlo.sharding`` and Shardy's ``sdy.sharding``.
 
-What an attribute says may be about a value alone, or make it one of a group; either is an equation on the value.
+An attribute gives the sharding of a value, or makes it a member of a sharding group. Both become equations on the
+value.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ AnySharding = TypeVar("AnySharding", bound=HloSharding | SdySharding)
 
 @dataclass(frozen=True)
 class MeshDeclaration:
-    """A mesh of the program and, where they are not 0, 1, 2, ..., the devices at its positions."""
+    """A mesh of the program, and the devices at its positions if these are not 0, 1, 2, ..."""
 
     mesh: AbstractMesh
     device_ids: tuple[int, ...] = ()
@@ -37,18 +38,18 @@ class MeshDeclaration:
 
 @dataclass(frozen=True)
 class Meshes:
-    """The meshes that a module declares, by name, and the number of devices that it says it is for."""
+    """The meshes that a module declares, by name, and its number of partitions."""
 
     declared: dict[str, MeshDeclaration] = field(default_factory=dict)
     num_partitions: int | None = None
-    #: the program is Shardy's in HLO, where GSPMD's shardings stand beside as an approximation
+    #: whether it is a Shardy program in HLO, in which GSPMD's shardings are only an approximation
     approximated: bool = False
 
     def checked(self, sharding: AnySharding) -> AnySharding:
-        """``sharding``, which fits the number of devices.
+        """``sharding``, after a check that it fits the number of devices.
 
         Raises:
-          ShardingError: it names another number of devices, or devices that there are not.
+          ShardingError: it is for another number of devices, or names devices that do not exist.
         """
         n = self.num_partitions
         if n is None or n == 1:
@@ -64,7 +65,7 @@ class Meshes:
 
 
 def check_rank(sharding: Annotation | None, aval: Any) -> None:
-    """Raises ``ShardingError`` unless a sharding is for as many dimensions as a value has."""
+    """Raise ``ShardingError`` unless a sharding has as many dimensions as the value."""
     rank = None if sharding is None else annotated_rank(sharding)
     if rank is not None and rank != aval.ndim:
         raise ShardingError(
@@ -75,20 +76,20 @@ def check_rank(sharding: Annotation | None, aval: Any) -> None:
 # --- GSPMD --------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=4096)
 def hlo_annotation(text: str | bytes) -> Any:
-    """A sharding of HLO from its text, or from the serialized proto that older programs hold."""
+    """A GSPMD sharding from its text, or from the serialized proto in older programs."""
     return parse_annotation(sharding_text(text) if isinstance(text, bytes) else text)
 
 
 def _hlo_text(attribute: ir.Attribute) -> str | bytes:
     try:
         text = attribute.value
-    except (UnicodeDecodeError, RuntimeError):  # which of them depends on the release of the bindings
+    except (UnicodeDecodeError, RuntimeError):  # depending on the release of the bindings
         return attribute.value_bytes
     return text if text.startswith("{") else attribute.value_bytes
 
 
 def _elements(sharding: Annotation, count: int) -> list[Annotation | None]:
-    """One for each leaf of the value; ``unknown`` says nothing."""
+    """The sharding of each leaf of a value; None for ``unknown`` ones."""
     if isinstance(sharding, SdySharding):
         return [None if sharding.is_open or not sharding.mesh.axis_names else sharding] * count
     leaves = list(sharding.elements) if sharding.kind == "tuple" else [sharding] * count
@@ -101,7 +102,7 @@ def _elements(sharding: Annotation, count: int) -> list[Annotation | None]:
 
 # --- Shardy -------------------------------------------------------------------------------------------------
 def mesh_declaration(attribute: ir.Attribute) -> MeshDeclaration:
-    """A mesh attribute as a value."""
+    """The mesh of a mesh attribute."""
     mesh = sdy.MeshAttr(attribute)
     axes = [sdy.MeshAxisAttr(a) for a in mesh.axes]
     abstract = AbstractMesh([a.size for a in axes], [a.name for a in axes])
@@ -150,10 +151,10 @@ def _axis(attribute: ir.Attribute) -> str:
 
 
 def shardy_attributes(attributes: Any) -> dict[str, ir.Attribute]:
-    """What Shardy writes into the frontend attributes of HLO (``xla.sdy.sharding``), under its own names.
+    """Shardy's attributes in the frontend attributes of HLO, by their names without the prefix ``xla.``.
 
     Raises:
-      ShardingError: text that is no attribute.
+      ShardingError: a text is not an attribute.
     """
     parsed = {}
     if "mhlo.frontend_attributes" in attributes:
@@ -168,9 +169,9 @@ def shardy_attributes(attributes: Any) -> dict[str, ir.Attribute]:
     return parsed
 
 
-# --- where they stand ---------------------------------------------------------------------------------------
+# --- shardings of values ------------------------------------------------------------------------------------
 def read_sharding(attributes: Any, count: int, meshes: Meshes) -> list[Annotation | None]:
-    """What the attributes of a parameter or result say of each of its ``count`` leaves."""
+    """The shardings of the ``count`` leaves of a parameter or result, from its attributes."""
     if attributes is None:
         return [None] * count
     shardy = shardy_attributes(attributes) or attributes
@@ -186,13 +187,13 @@ def read_sharding(attributes: Any, count: int, meshes: Meshes) -> list[Annotatio
 
 
 def annotate(x: Any, sharding: Annotation | None, unspecified: tuple[int, ...] = ()) -> Any:
-    """``x`` with what a sharding says of it."""
+    """``x`` annotated with a sharding, and made a member of the sharding's group if it names one."""
     if sharding is None or isinstance(x, tuple) or x is None:
         return x
     group = sharding.group if isinstance(sharding, HloSharding) else ""
     if group:
         sharding = sharding.with_group("")  # type: ignore[union-attr]
-    # Of a scalar there is nothing to say, and reductions are known by what they do with scalars.
+    # Scalars cannot be split, and an annotation would keep the bodies of reductions from being recognized.
     if sharding != HloSharding("unknown") and (typeof(x).ndim or annotated_rank(sharding)):
         x = ShardingAnnotation(sharding, unspecified).bind(x)
     if group:
@@ -226,7 +227,7 @@ def _sdy_constraint(r: Any) -> Any:
     "sdy.reduce_scatter", "sdy.sharded_to_unreduced", "sdy.replicated_to_unreduced",
 )  # fmt: skip
 def _sdy_collective(r: Any) -> Any:
-    """A reshard by a way that the program prescribes; here the partitioner chooses the way."""
+    """A reshard by collectives that the program prescribes. Here the partitioner chooses the collectives."""
     (x,) = r.operands
     return annotate(x, _tensor_sharding(r.operation.attributes["out_sharding"], r.module.meshes))
 
@@ -252,7 +253,7 @@ def _data_flow_edge(r: Any) -> Any:
 
 @reads("sdy.sharding_group")
 def _group(r: Any) -> Any:
-    """The operation has no result: what comes after it uses the value of the group."""
+    """Read an operation without a result: later users of the value get the member of the group."""
     _join_group(r, r.attr("group_id"))
     return []
 
@@ -277,7 +278,7 @@ def _join_group(r: Any, number: int) -> None:
 
 @reads("sdy.named_computation")
 def _named_computation(r: Any) -> Any:
-    """A function written out in its place, with shardings of its parameters and results."""
+    """Inline a function, with the shardings of its parameters and results."""
     operation, meshes = r.operation, r.module.meshes
     ins = per_value(operation.attributes, "in_shardings", len(r.operands), meshes)
     args = [annotate(x, s) for x, s in zip(r.operands, ins)]
@@ -286,7 +287,7 @@ def _named_computation(r: Any) -> Any:
 
 
 def per_value(attributes: Any, name: str, count: int, meshes: Meshes) -> list[Annotation | None]:
-    """The shardings of several values in one attribute."""
+    """The shardings of ``count`` values from one attribute."""
     if name not in attributes:
         return [None] * count
     return [_tensor_sharding(s, meshes) for s in sdy.TensorShardingPerValueAttr(attributes[name]).shardings]

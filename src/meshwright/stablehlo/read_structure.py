@@ -1,4 +1,4 @@
-"""Reading rules of what is no op here: constants, calls, tuples, tokens, and what has no meaning."""
+"""Reading rules of operations without an op of ours: constants, calls, tuples, tokens, and unsupported operations."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _constant(r: Any) -> Any:
     return broadcast_in_dim(array[()], aval.shape, ())
 
 
-#: on calls that XLA's compiler for CPUs makes of loops: written out, it is seen what they count from
+#: marks calls that XLA's CPU compiler makes of small loops; they are inlined so that the start of the counter is known
 _SPLIT_OFF = "xla_cpu_small_call"
-#: equations of such a loop: it is small
+#: the maximum number of equations of such a loop
 _MOST = 10_000
 
 
@@ -52,7 +52,7 @@ def _call(r: Any) -> Any:
 
 @reads("stablehlo.async_start")
 def _async_start(r: Any) -> Any:
-    """What is started at one place and waited for at another is done at once: that is for a schedule to say."""
+    """Read an asynchronous operation as one that completes at once, since scheduling is left to the compiler."""
     if "called_computation" in r.operation.attributes:
         return [tuple(r.call(r.attr("called_computation"), r.operands))]
     return [tuple(r.body.block(r.operation.regions[0].blocks[0], r.operands))]
@@ -95,7 +95,7 @@ def _add_dependency(r: Any) -> Any:
 
 @reads("mhlo.bitcast")
 def _bitcast(r: Any) -> Any:
-    """The same bytes as they lie in memory, under another shape, layout (minor to major) or type of the same width."""
+    """Read the same bytes of memory as another shape, layout (minor to major) or dtype of the same width."""
     (x,), (out,) = r.operands, r.out_avals
     if dtypes.bit_width(typeof(x).dtype) != dtypes.bit_width(out.dtype):
         r.fail(f"gives {typeof(x)} the type {out}; expected one of as many bits, or a bitcast_convert")
@@ -119,11 +119,11 @@ def _dimension_size(r: Any) -> Any:
 # --- tokens -------------------------------------------------------------------------------------------------
 @reads("stablehlo.create_token", "stablehlo.after_all")
 def _token(r: Any) -> list[Any]:
-    """Tokens order effects. What has effects says so itself, and stays in order: a number stands for them."""
+    """Represent a token by a number. Tokens order effects, and ops with effects are kept in order anyway."""
     return [np.int32(0)]
 
 
-# --- what has no meaning here -------------------------------------------------------------------------------
+# --- unsupported operations ---------------------------------------------------------------------------------
 @reads(
     "stablehlo.infeed",
     "stablehlo.outfeed",

@@ -1,9 +1,9 @@
-"""Foreign programs, read in a process of their own.
+"""Parses foreign programs in a child process.
 
-XLA's and MLIR's readers trust what they read: damaged input can end the process, or take all its time and memory. So
-they run in a child that imports nothing but ``jaxlib``, under limits (``config.load_seconds``, ``config.load_memory``).
-What it hands back MLIR has written itself, and is well-formed. The child is kept: only the first program waits for its
-start. It ends when its standard input does, with this process or before.
+XLA's and MLIR's parsers trust their input: damaged input can crash the process, or take unlimited time and memory. So
+they run in a child process that imports only ``jaxlib``, under limits (``config.load_seconds``,
+``config.load_memory``). It returns bytecode that MLIR has written, which is well-formed. The child is kept for further
+programs. It ends when its standard input is closed, at the latest with this process.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from meshwright.core.config import config
 from meshwright.errors import ImportProgramError
 
 _PROGRAM = Path(__file__).with_name("reader_child.py")
-#: bytes a second that are read at least, beside ``config.load_seconds``
+#: for every so many bytes, the time limit is one second longer than ``config.load_seconds``
 _PACE = 500_000
-#: a child that has read as much may hold on to much memory
+#: size in bytes of a program after which the child is ended, as it may keep much memory
 _LARGE = 64 * 2**20
 
 
 class Refused(Exception):
-    """The readers' complaints: places (of MLIR's, or empty) and messages."""
+    """A parser's errors: locations (MLIR's, or empty) and messages."""
 
     def __init__(self, complaints: list[tuple[str, str]]) -> None:
         super().__init__("; ".join(message for _, message in complaints))
@@ -42,7 +42,7 @@ class Refused(Exception):
 
 
 class _Child:
-    """The process that reads. Not for several threads at once."""
+    """The child process. Not thread-safe."""
 
     def __init__(self) -> None:
         folders = dict.fromkeys(str(Path(package.__path__[0]).parent) for package in (jaxlib, np))
@@ -50,7 +50,7 @@ class _Child:
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(_PROGRAM), *folders],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
-            start_new_session=True,  # Ctrl-C at a terminal is for us
+            start_new_session=True,  # so that Ctrl-C in a terminal does not end it
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
         )  # fmt: skip
 
@@ -58,9 +58,10 @@ class _Child:
         """The answer to one request.
 
         Raises:
-          Refused: what was sent cannot be read; ChildEnded: the process ended over it.
+          Refused: the data cannot be read.
+          ChildEnded: the process ended.
         """
-        self.errors.seek(0)  # where the child writes too: it shares the position
+        self.errors.seek(0)  # for the child too, as it shares the file position
         self.errors.truncate()
         header = {"form": form, "bytes": len(data), "seconds": seconds, "memory": memory}
         stdin, stdout = self.process.stdin, self.process.stdout
@@ -97,14 +98,14 @@ class _Child:
         self.process.wait()
 
     def forget(self) -> None:
-        """In a fork of the process that started it: it is not ours."""
+        """Release the child in a fork of the process that started it, without ending it."""
         self.process.returncode = 0
         for pipe in (self.process.stdin, self.process.stdout):
             os.close(pipe.fileno())  # type: ignore[union-attr]
 
 
 class ChildEnded(Exception):
-    """The process that reads has ended instead of giving an answer: by a signal, if ``status`` is negative."""
+    """The child process ended without an answer; by a signal if ``status`` is negative."""
 
     def __init__(self, status: int, stderr: str) -> None:
         super().__init__(status)
@@ -112,7 +113,7 @@ class ChildEnded(Exception):
         self.stderr = stderr
 
     def why(self, seconds: int, memory: int) -> str:
-        """What happened, and what to do about it."""
+        """The cause and the remedy, given the limits."""
         if self.status == -signal.SIGALRM:
             return f"reading it takes longer than {seconds} s; if it is not damaged, raise config.load_seconds"
         if "bad_alloc" in self.stderr or "out of memory" in self.stderr.lower():
@@ -130,13 +131,21 @@ _child: _Child | None = None
 
 
 def read(form: str, data: bytes) -> bytes:
-    """StableHLO as bytecode from ``data``: ``"stablehlo"`` or ``"hlo"`` text in UTF-8, a serialized ``HloModuleProto``
-    (``"proto"``), ``"bytecode"`` or portable artifact. Three forms ask for something else: the text of a serialized
-    ``"sharding"``, that of a proto in which something is ``"unsaid"`` by StableHLO (of another one nothing), and
-    whether the ``"names"`` in bytecode can be used.
+    """Parse ``data`` in a child process.
+
+    Args:
+      form: the form of ``data``. ``"stablehlo"`` or ``"hlo"`` text in UTF-8, a serialized ``HloModuleProto``
+        (``"proto"``), and ``"bytecode"`` or a portable artifact give a StableHLO module. Three further values are
+        requests for something else: ``"sharding"`` for the text of a serialized sharding; ``"unsaid"`` for the HLO text
+        of a proto that StableHLO cannot fully express; ``"names"`` for a check of the names in bytecode.
+      data: the program.
+
+    Returns:
+      the module as bytecode; or the text asked for, empty if StableHLO can express the proto; or nothing.
 
     Raises:
-      Refused: it cannot be read; ImportProgramError: reading it ended the child.
+      Refused: the data cannot be read.
+      ImportProgramError: the child cannot be started, or ended while reading.
     """
     global _child
     seconds, memory = config.load_seconds + len(data) // _PACE, config.load_memory
@@ -175,7 +184,7 @@ def _drop() -> None:
 
 
 def _forget() -> None:
-    """A fork of this process gets a lock and a child of its own."""
+    """Give a fork of this process its own lock and child."""
     global _lock, _child
     child, _lock, _child = _child, threading.Lock(), None
     if child is not None:
@@ -188,10 +197,10 @@ os.register_at_fork(after_in_child=_forget)
 
 @lru_cache(maxsize=4096)
 def sharding_text(proto: bytes) -> str:
-    """The text of a GSPMD sharding from the serialized proto that older programs hold.
+    """The text of a GSPMD sharding, from the serialized proto in older programs.
 
     Raises:
-      ImportProgramError: it is none.
+      ImportProgramError: it is not a sharding.
     """
     try:
         return read("sharding", proto).decode()

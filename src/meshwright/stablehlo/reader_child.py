@@ -1,7 +1,7 @@
-"""The program of the process that reads foreign programs (see :mod:`meshwright.stablehlo.reader`).
+"""The program of the child process that parses foreign programs (see :mod:`meshwright.stablehlo.reader`).
 
-It imports nothing but ``jaxlib``, from the folders that its arguments name. Requests come by the standard input: a line
-of JSON and the bytes that it announces. Answers go to the standard output, in the same form.
+It imports only ``jaxlib``, from the folders in its arguments. Requests come on the standard input: a line of JSON,
+followed by the number of bytes that it states. Answers are written to the standard output in the same form.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from jaxlib.mlir import ir
 
 _context = runpy.run_path(str(Path(__file__).with_name("dialects.py")))["new_context"]
 
-#: how HLO text writes what StableHLO cannot always say: groups of devices that are axes of a mesh, and updates of what
-#: has been started
+#: parts of HLO text that StableHLO cannot always express: device groups over the axes of a mesh, and updates of
+#: asynchronous operations
 _UNSAID = "replica_groups=mesh[", "-update("
 
 
-# --- what can be asked for ----------------------------------------------------------------------------------
+# --- forms of requests --------------------------------------------------------------------------------------
 def _stablehlo(data: bytes) -> bytes:
     return _bytecode(data.decode())
 
@@ -44,7 +44,7 @@ def _from_proto(data: bytes) -> bytes:
 
 
 def _unsaid_text(data: bytes) -> bytes:
-    """The text of a proto of which StableHLO does not say all, of another one nothing."""
+    """The HLO text of a proto that StableHLO cannot fully express; empty for any other."""
     module = _hlo.XlaComputation(data).get_hlo_module()
     text = module.to_string(_printed(constants=False))
     if not any(word in text for word in _UNSAID):
@@ -63,14 +63,14 @@ def _from_hlo_text(data: bytes) -> bytes:
 
 
 def _sharding(data: bytes) -> bytes:
-    """The text of a GSPMD sharding from its proto."""
+    """The text of a GSPMD sharding, from its proto."""
     proto = xc.OpSharding()
     proto.ParseFromString(data)
     return str(xc.HloSharding.from_proto(proto)).encode()
 
 
 def _names(data: bytes) -> bytes:
-    """Nothing; but all names of a module have been seen by the bindings, which end the process on some."""
+    """Pass all names of a module through the bindings, which crash on some; returns nothing."""
     module = ir.Module.parse(data, _context())
     for operation in _operations(module.operation):
         _see_location(operation.location)
@@ -90,7 +90,7 @@ FORMS = {
 
 # --- modules ------------------------------------------------------------------------------------------------
 def _bytecode(source: str | bytes) -> bytes:
-    """A module, parsed and verified, as bytecode; what its reader will parse on its own has been parsed here."""
+    """Parse and verify a module; returns bytecode. Texts that the parent process will parse are parsed here first."""
     context = _context()
     module = ir.Module.parse(source, context)
     out = io.BytesIO()
@@ -101,7 +101,7 @@ def _bytecode(source: str | bytes) -> bytes:
 
 
 def _parse_shardy(module: ir.Module, context: ir.Context) -> None:
-    """Parse the attributes that stand as texts among the frontend attributes of HLO."""
+    """Parse Shardy's attributes, which are texts in the frontend attributes of HLO."""
     seen: set[str] = set()
     for operation in _operations(module.operation):
         for holder in _attribute_lists(operation):
@@ -158,7 +158,7 @@ def _see_attribute(attribute: ir.Attribute) -> None:
 
 # --- requests -----------------------------------------------------------------------------------------------
 def _refusal(error: Exception) -> list[list[str]]:
-    """Where and what, of each complaint."""
+    """The location and message of each error."""
     if isinstance(error, ir.MLIRError):
         return [[str(d.location), str(d.message)] for d in error.error_diagnostics[:3]]
     return [["", str(error) or type(error).__name__]]
@@ -172,19 +172,19 @@ def _answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes
 
 
 def _limit(seconds: int, memory: int) -> None:
-    """End this process when it takes ``seconds`` more, or ``memory`` bytes more than it has."""
+    """Limit this process to ``seconds`` more, and to ``memory`` bytes more than it has."""
     signal.alarm(seconds)
     try:
         with open("/proc/self/statm") as file:
             has = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (has + memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    except (OSError, ValueError):  # a system without one of them
+    except (OSError, ValueError):  # the system does not support one of them
         return
 
 
 def main() -> None:
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # so that the output of libraries does not mix with answers
     while line := requests.readline():
         request = json.loads(line)
         data = requests.read(request["bytes"])

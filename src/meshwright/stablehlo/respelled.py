@@ -1,4 +1,4 @@
-"""An operation seen as another one: with other operands, or attributes that stand elsewhere in the program."""
+"""An operation read as another one: with other operands, or with attributes from elsewhere in the program."""
 
 from __future__ import annotations
 

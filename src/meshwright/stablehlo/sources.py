@@ -1,8 +1,9 @@
-"""Programs in whatever form they come, as MLIR modules: StableHLO text, bytecode and portable artifacts, HLO text and
-serialized ``HloModuleProto``; and what ``jax.export`` has serialized, which holds an artifact.
+"""Parses programs in all forms to MLIR modules.
 
-Each form is told by its first bytes. A process of its own reads it (:mod:`meshwright.stablehlo.reader`), unless this
-one has written it. Diagnostics of MLIR's and XLA's parsers become errors with file and line.
+The forms are StableHLO text, bytecode and portable artifacts, HLO text and serialized ``HloModuleProto``, and
+serialized ``jax.export.Exported`` objects, which contain an artifact. They are distinguished by their first bytes. A
+program is parsed in a child process (:mod:`meshwright.stablehlo.reader`), unless this process has written it.
+Diagnostics of MLIR's and XLA's parsers become errors with file and line.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from meshwright.stablehlo.parsed import ParsedProgram
 from meshwright.stablehlo.per_device import SCHEDULED
 from meshwright.stablehlo.reader import Refused, read
 
-# Every op's file declares its reading rules.
+# The modules of ops register their reading rules.
 ops.register_all()
 _RULES = (
     "read_structure", "read_manual", "read_custom_calls", "read_derived", "read_products", "read_random",
@@ -41,7 +42,7 @@ for _name in _RULES:
 _BYTECODE = b"ML\xefR"
 _KNOWN = "HLO text, serialized HloModuleProto, StableHLO text, bytecode or portable artifact"
 _MLIR_POSITION = re.compile(r'loc\("([^"]*)":(\d+):(\d+)')
-#: what to do about a program that is no such program
+#: remedies for programs that cannot be parsed, by form
 _REMEDIES = {
     "stablehlo": "correct the text there, or print the module again: all of it, ops of known dialects only",
     "hlo": "correct the text there, or print the module again, all of it",
@@ -50,14 +51,14 @@ _REMEDIES = {
     "proto": "give one of these forms (of an export with derivatives, exported.mlir_module_serialized); an "
              "HloModuleProto that is part of another message, as HloProto, has to be taken out of it",
 }  # fmt: skip
-#: how much of a line is shown before and after the place of an error
+#: the number of characters of a line shown before and after an error
 _NEAR = 40
 _HLO_POSITION = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A parsed module, the name that errors give its file, and its own text if it was read from text."""
+    """A parsed module, the name of its file for errors, and its text if it was read from text."""
 
     module: ir.Module
     file: str
@@ -69,10 +70,13 @@ def parse_program(
     data: str | bytes, file: str = "<program>", per_device: bool = False,
     host_functions: Sequence[Callable[..., Any]] = (),
 ) -> ParsedProgram:  # fmt: skip
-    """A program in any of the forms; ``file`` is its name in errors and locations.
+    """Read a program in any of the forms.
 
-    ``per_device``: it is already partitioned, and is what one device runs. ``host_functions`` are the Python functions
-    that it calls, by their numbers: they take NumPy arrays and return a tuple of them.
+    Args:
+      data: the program.
+      file: its name in errors and locations.
+      per_device: whether it is already partitioned, and is the program of one device.
+      host_functions: the Python functions that it calls, by number. They take NumPy arrays and return a tuple of them.
 
     Raises:
       ImportProgramError: it cannot be read; says where.
@@ -87,7 +91,7 @@ def read_module(
     module: ir.Module, file: str, text: str = "", per_device: bool = False,
     host_functions: Sequence[Callable[..., Any]] = (),
 ) -> ParsedProgram:  # fmt: skip
-    """:func:`parse_program` of a module, whose ``text``, if there is any, gives errors line numbers.
+    """:func:`parse_program` for a parsed module. With its ``text``, errors have line numbers.
 
     Raises:
       ImportProgramError: it cannot be read; says where.
@@ -97,7 +101,7 @@ def read_module(
             return ModuleReader(module, file, text, per_device, host_functions).read()
     except MeshwrightError:
         raise
-    except Exception as error:  # strings that are no text, attributes of functions that are of another kind, ...
+    except Exception as error:  # strings that are not UTF-8, function attributes of another kind, ...
         what = " ".join(str(error).split())
         raise ImportProgramError(f"{file}: cannot be read as it stands: {type(error).__name__}: {what}") from error
 
@@ -122,12 +126,14 @@ def _module(data: str | bytes, file: str) -> _Source:
     if form == "stablehlo":
         return _Source(module, file, data)
     _declare_devices(module, data)
-    return _Source(module, file, elided=data.count("constant({...})"))  # which XLA reads as zeros, silently
+    return _Source(module, file, elided=data.count("constant({...})"))  # XLA silently reads these as zeros
 
 
 def _exported(data: bytes) -> bytes | None:
-    """The bytecode in what ``jax.export`` has serialized: a FlatBuffer, where 32 bits before a vector are its length.
-    None if there is none, or several, as an export with derivatives has."""
+    """The bytecode in a serialized ``jax.export.Exported``; None if there is none, or several (with derivatives).
+
+    It is a vector in a FlatBuffer, with its length in the preceding 32 bits.
+    """
     at = data.find(_BYTECODE, 4)
     if at < 0 or data.find(_BYTECODE, at + 1) >= 0:
         return None
@@ -139,7 +145,7 @@ _HEADER = re.compile(rf"\b({'|'.join(DEVICE_COUNTS)})=(\d{{1,9}})\b")
 
 
 def _declare_devices(module: ir.Module, text: str) -> None:
-    """Write into the module for how many devices the text says it is, and whether a compiler is done with it."""
+    """Add to the module the number of devices from the header of its text, and whether a compiler has scheduled it."""
     header = next((line for line in text.splitlines() if line.startswith("HloModule")), "")
     with module.context:
         i32 = ir.IntegerType.get_signless(32)
@@ -164,12 +170,12 @@ def _of_proto(data: bytes, what: str) -> ir.Module:
 
 
 def _for_xla(text: str) -> str:
-    """HLO text without what XLA cannot write as StableHLO."""
+    """HLO text rewritten without the parts that XLA cannot convert to StableHLO."""
     return without_updates(with_listed_groups(text))
 
 
 def _read(form: str, data: bytes, what: str) -> ir.Module:
-    """The module of a foreign program; ``what`` begins the message of an error."""
+    """The module of a foreign program; ``what`` is the beginning of error messages."""
     module = _asked(form, data, what)
     if not _has_plain_names(module):
         _asked("names", module, what)
@@ -177,7 +183,7 @@ def _read(form: str, data: bytes, what: str) -> ir.Module:
 
 
 def _asked(form: str, data: bytes, what: str) -> bytes:
-    """What the reader makes of a foreign program."""
+    """The child's answer for a foreign program, with errors of ours."""
     try:
         return read(form, data)
     except Refused as refused:
@@ -198,7 +204,7 @@ def _has_plain_names(bytecode: bytes) -> bool:
 
 
 def _complaint(place: str, message: str, what: str, text: str) -> str:
-    """A complaint of MLIR's, which has a place, or of XLA's."""
+    """The text for an error of MLIR, which has a location, or of XLA."""
     match = _MLIR_POSITION.match(place)
     if match is not None and match[1] not in ("-", ""):
         return f"{what}: {message} (from {match[1]}:{match[2]})"
@@ -212,7 +218,7 @@ def _complaint(place: str, message: str, what: str, text: str) -> str:
 
 
 def _near(text: str, line: int, column: int) -> str:
-    """What stands at a place, which begins with line 1 and column 1."""
+    """The text near a position; lines and columns count from 1."""
     lines = text.split("\n")
     found = lines[line - 1][max(column - 1 - _NEAR, 0) : column - 1 + _NEAR].strip() if 0 < line <= len(lines) else ""
     return f", near {found!r}" if found else ""
@@ -226,7 +232,7 @@ def _as_bytes(text: str, file: str) -> bytes:
 
 
 def _as_text(data: bytes) -> str | None:
-    """Bytes as text; None if they are no text."""
+    """Bytes as text; None if they are not text."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -235,7 +241,7 @@ def _as_text(data: bytes) -> str | None:
 
 
 def _first_word(text: str) -> str:
-    """The first word that is in no comment."""
+    """The first word outside of comments."""
     for line in text.splitlines():
         line = line.strip()
         if line and not line.startswith("//"):

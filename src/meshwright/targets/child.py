@@ -28,7 +28,7 @@ from meshwright.runtime.pjrt.replicas import CHILD, JAXLIB
 #: called with the elapsed seconds and the bytes of memory that the compiler holds
 Progress = Callable[[float, int], None]
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-#: what of a compiler's own complaints is shown if it says nothing else
+#: how many of the last lines of the compiler's stderr are shown if the child process ended without an answer
 _LINES = 5
 
 
@@ -164,7 +164,7 @@ def _answer(folder: Path, status: int, stderr: str, name: str) -> Answer:
 
 
 def _ended(status: int, stderr: str, name: str) -> str:
-    """Why there is no answer."""
+    """The error message for a child process that ended without an answer."""
     how = f"with {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
     lines = [line for line in stderr.splitlines() if line.strip()][-_LINES:]
     return "\n".join([f"compiling {name}: the compiler's process ended {how}" + (", saying:" if lines else ""), *lines])

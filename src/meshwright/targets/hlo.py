@@ -67,7 +67,7 @@ class Instruction:
     operands: tuple[str, ...]
     rest: str
     is_root: bool = False
-    #: what stands between the brackets, where that is no operands: a constant's value
+    #: the text in the brackets of an instruction without operands: the value of a constant
     inside: str = ""
 
     @property

@@ -123,7 +123,7 @@ class _Reader:
             self.computation(name, count)
 
     def _counted(self, loop: Instruction, by_name: dict[str, Instruction]) -> int | None:
-        """The trip count of a loop that counts from a constant to another by one; None of any other."""
+        """The trip count of a loop that counts from one constant to another by one; None for other loops."""
         root = self.program.root(loop.attribute("condition").lstrip("%"))
         inner = {i.name: i for i in self.program.computations[loop.attribute("condition").lstrip("%")]}
         if root.opcode != "compare" or "direction=LT" not in root.rest:
@@ -162,7 +162,7 @@ class _Reader:
 
     def _kernel(self, i: Instruction, count: int, cycles: int | None) -> Kernel:
         scope, _, op = i.op_name.rpartition("/")
-        what = op if scope else i.opcode  # what has no scope is an argument's name
+        what = op if scope else i.opcode  # arguments have no scope
         return Kernel(i.name, what, _library(i), self.program.source(i), count, cycles)
 
     # --- collectives ----------------------------------------------------------------------------------------
@@ -230,8 +230,8 @@ class _Reader:
     def _fused(
         self, at: Instruction, inner: Instruction, operands: tuple[ArrayType, ...], known: dict[str, Instruction]
     ) -> tuple[str, tuple[ArrayType, ...]]:
-        """What the all-reduce in a fusion is, and of which operands: TPUs write a reduce-scatter as the tile that is
-        cut out of one, and an all-gather as one of tiles that each device puts among zeros."""
+        """The collective that the all-reduce in a fusion implements, and its operands. TPU compilers express a
+        reduce-scatter as a slice of an all-reduce, and an all-gather as an all-reduce of tiles padded with zeros."""
         if any(self.program.root(c).opcode == "dynamic-slice" for c in at.called):
             return "reduce-scatter", operands
         whole = known.get(inner.operands[0])
@@ -241,7 +241,7 @@ class _Reader:
         return "all-gather", (replace(tile.types[0], dtype=inner.types[0].dtype),)
 
     def _parts(self, operand: Instruction, known: dict[str, Instruction]) -> list[ArrayType]:
-        """The arrays of an operand: those that are joined in it, where a backend sends several as one."""
+        """The arrays of an operand. If a backend concatenates several to send them as one, those."""
         roots = [self.program.root(c) for c in operand.called] if operand.opcode == "fusion" else [operand]
         if roots and roots[0].opcode == "concatenate" and all(o in known for o in operand.operands):
             return [known[o].types[0] for o in operand.operands]
@@ -257,7 +257,7 @@ class _Reader:
 
 
 def algorithm(i: Instruction) -> str:
-    """How a backend does a collective on its links, in its words; empty if it does not say."""
+    """The compiler's name of the algorithm of a collective on the links; empty if it gives none."""
     config = i.config
     tpu = config.get("collective_algorithm_config") or {}
     words = [tpu.get("strategy", ""), tpu.get("emitter", "")]
@@ -281,7 +281,7 @@ def _iota_groups(dims: str, reshape: str, order: str | None) -> Groups:
 
 
 def _done(start: Instruction, body: list[Instruction]) -> Instruction:
-    """The instruction that waits for what ``start`` starts."""
+    """The ``-done`` instruction that completes ``start``."""
     names = {start.name}
     for i in body:
         if i.operands and i.operands[0] in names:

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.core import dtypes, pytree, source
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckError
@@ -25,6 +26,7 @@ from meshwright.ir.rewrite import Interpreter, in_regions, replaced, written_out
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.composite import Composite
 from meshwright.ops.control.check import Check
+from meshwright.ops.control.guards import checked_for
 from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.elementwise.table import and_, eq, ne, not_, or_, scalar_like, select
 from meshwright.ops.indexing.dynamic_slice import dynamic_index_in_dim
@@ -155,8 +157,8 @@ def check_error(error: Error) -> None:
         replace(site.check, debug=False).bind(ne(error.code, np.int32(site.number)), *values)
 
 
-def checkify(fun: Callable[..., Any] | None = None, errors: frozenset[str] = user_checks) -> Any:
-    """A function that returns ``(error, fun(...))`` instead of raising when a check fails.
+def checkify(f: Callable[..., Any] | None = None, errors: frozenset[str] = user_checks) -> Any:
+    """A function that returns ``(error, f(...))`` instead of raising when a check fails.
 
     Args:
       errors: the checks to make: ``user_checks`` (calls of :func:`check`), ``nan_checks`` (an op that does more than
@@ -167,26 +169,27 @@ def checkify(fun: Callable[..., Any] | None = None, errors: frozenset[str] = use
       ArgumentError: ``errors`` is not made of these sets.
 
     Example:
-      >>> f = mw.checkify.checkify(lambda x, i: mnp.log(x)[i], errors=mw.checkify.index_checks)
-      >>> error, _ = mw.jit(f)(mnp.ones(3), 5)
+      >>> checked = mw.checkify.checkify(lambda x, i: mnp.log(x)[i], errors=mw.checkify.index_checks)
+      >>> error, _ = mw.jit(checked)(mnp.ones(3), 5)
       >>> error.get()[:44]
       'index out of bounds: dynamic_slice of f32[3]'
     """
-    if fun is None:
+    if f is None:
         return functools.partial(checkify, errors=errors)
-    require_callable(fun, "checkify")
+    require_callable(f, "checkify")
     if not isinstance(errors, frozenset) or not errors <= all_checks:
         raise ArgumentError(f"checkify: errors must be made of user_checks, nan_checks, ..., got {errors!r}")
 
-    @functools.wraps(fun)
+    @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Error, Any]:
         flat, in_tree = pytree.flatten((args, kwargs))
 
         def call(*leaves: Any) -> Any:
             given, named = pytree.unflatten(in_tree, leaves)
-            return fun(*given, **named)
+            return f(*given, **named)
 
-        jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(fun))
+        with config.within("automatic_checks", errors - user_checks):
+            jaxpr, hoisted, out_tree = closed_call(call, flat, name_of(f))
         jaxpr = _spread(inline_calls(jaxpr))
         checker = _Checker(errors)
         checker.collect(jaxpr.jaxpr)
@@ -219,16 +222,15 @@ class _Checker:
             if isinstance(op, Check) and "user" in self.errors:
                 self.add(eqn, "user", op, [a.aval for a in eqn.invars[1:]])
             starts = [eqn.invars[i].aval for i in op.index_operands(len(eqn.invars))]
-            if "index" in self.errors and starts:
+            kinds = checked_for(eqn) & self.errors
+            if "index" in kinds:
                 of = _literally(f"{op.name} of {eqn.invars[0].aval}")
                 places = ", ".join(["{}"] * len(starts))
                 check = Check(f"index out of bounds: {of} at index {places} {where}", (None,) * len(starts))
                 self.add(eqn, "index", check, starts)
-            if "div" in self.errors and op.name in ("div", "rem"):
+            if "div" in kinds:
                 self.add(eqn, "div", Check(f"division by zero {where}"), ())
-            # What only moves elements makes no NaN, but that which stands for an index out of bounds.
-            makes = not op.takes_keys and any(dtypes.is_inexact(v.aval.dtype) for v in eqn.outvars)
-            if "nan" in self.errors and makes and not _threaded_regions(op):
+            if "nan" in kinds:
                 self.add(eqn, "nan", Check(f"nan made by {op.name} {where}"), ())
 
     def add(self, eqn: JaxprEqn, kind: str, check: Check, values: Sequence[ShapedArray]) -> None:

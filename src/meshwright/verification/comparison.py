@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from meshwright.errors import VerificationError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.verification.difference import Difference, compare
-from meshwright.verification.locate import first_difference, first_not_finite
+from meshwright.verification.locate import first_difference, first_not_finite, misplaced
 from meshwright.verification.programs import WidePrograms, compiled, from_narrow
 from meshwright.verification.request import Request
 from meshwright.verification.result import OutputDifference, percent
@@ -104,7 +105,7 @@ class Comparison:
             note = "" if any(wrong) else _said_of([o.shown() for o, was in zip(outputs, before) if was])
         shown = [o.shown() for o in outputs]
         if any(wrong):
-            raise self._differs([d for d, is_wrong in zip(shown, wrong) if is_wrong])
+            raise self._differs(shown, wrong)
         poor = [d for d in shown if d.finite < self.request.finite]
         if poor:
             raise self._not_finite(poor)
@@ -173,17 +174,18 @@ class Comparison:
     def _wide_values(self) -> list[Array]:
         return [from_numpy(np.asarray(x).astype(wide_dtype(x.dtype)), transfer="none") for x in self.values]
 
-    def _differs(self, wrong: Sequence[OutputDifference]) -> VerificationError:
+    def _differs(self, outputs: Sequence[OutputDifference], is_wrong: Sequence[bool]) -> VerificationError:
         """The error for outputs that differ, with the first difference inside the program."""
-        request = self.request
-        worst = max(wrong, key=lambda d: d.relative)
-        more = f", and {len(wrong) - 1} more outputs differ" if len(wrong) > 1 else ""
+        request, part = self.request, self.programs.part
+        number = max(itertools.compress(range(len(outputs)), is_wrong), key=lambda i: outputs[i].relative)
+        worst = outputs[number]
+        more = f", and {sum(is_wrong) - 1} more outputs differ" if sum(is_wrong) > 1 else ""
         most = f"{worst.allowed:.1e} by rounding" if worst.allowed else f"{request.rtol:g} of each element"
         first = first_difference(
-            self.programs.part, self._wide_values(), request.rtol, request.atol,
+            part, self._wide_values(), request.rtol, request.atol,
             lambda done, total: request.progress("looking for the first difference", done, total),
         )  # fmt: skip
-        where = first or "every value inside agrees, so that the layouts of the outputs must be wrong"
+        where = first or f"every value inside agrees, {misplaced(part, number)}"
         error = VerificationError(
             f"{worst.output} of {request.name!r} ({worst.aval}) differs from the unpartitioned program by "
             f"{worst.absolute:.3g} ({worst.relative:.3g} relative; allowed: {most}){more}; {where}"

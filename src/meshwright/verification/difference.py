@@ -21,6 +21,8 @@ _OF_LARGEST = 1e-3
 class Difference:
     """The difference between two arrays. Equal NaNs and equal infinities count as no difference, and as not finite.
 
+    So do any two complex numbers that are not finite: the order of products decides which of their parts are NaN.
+
     ``excess`` is how far the worst element exceeds ``rtol`` and ``atol``. ``copy`` is the index of the worst copy, if
     devices have several copies of the array.
     """
@@ -94,7 +96,7 @@ def _take(total: Difference, a: np.ndarray, b: np.ndarray, rtol: float, atol: fl
     finite = np.isfinite(delta) & np.isfinite(sizes)
     count = int(np.count_nonzero(finite))
     if count < b.size:
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        same = ~np.isfinite(a) & ~np.isfinite(b) if a.dtype.kind == "c" else (a == b) | (np.isnan(a) & np.isnan(b))
         delta = np.where(finite, delta, np.where(same, 0, np.inf))
         sizes = np.where(finite, sizes, 0)
     total.finite += count

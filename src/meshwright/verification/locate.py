@@ -30,7 +30,7 @@ from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.sharding import Layout
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.transforms.batching import BatchTrace
 from meshwright.verification.difference import Difference, compare
 
@@ -98,6 +98,26 @@ def first_not_finite(jaxpr: ClosedJaxpr, args: Sequence[Any]) -> JaxprEqn | None
         infinite = infinite or (eqn if any(np.isinf(v).any() for v in values) else None)
         kept.done(eqn)
     return infinite
+
+
+def misplaced(part: Partition, number: int) -> str:
+    """How output ``number`` is wrong although every value inside is right: it is another value, or split otherwise."""
+    got, want = part.jaxpr.jaxpr.outvars[number], part.source.jaxpr.outvars[number]
+    if isinstance(got, Var) and isinstance(want, Var) and got in part.stands_for:
+        meant, layout = part.stands_for[got]
+        if meant is not want:
+            return f"but devices return {_made(part.source, meant)}, and the program {_made(part.source, want)}"
+        if layout != (said := part.out_layouts[number]):
+            laid, read = (each.format(part.mesh) for each in (layout, said))
+            return f"but devices return it laid out as {laid}, and it is read as {read}"
+    return "so that the layouts of the outputs must be wrong"
+
+
+def _made(jaxpr: ClosedJaxpr, var: Var) -> str:
+    if var in jaxpr.jaxpr.invars:
+        return f"input {jaxpr.jaxpr.invars.index(var)}"
+    maker = next((e for e in jaxpr.eqns if var in e.outvars), None)
+    return f"the result of {maker.op.name} at {maker.source}" if maker else "a constant"
 
 
 @dataclass

@@ -15,8 +15,8 @@ from meshwright.runtime.compiling import compile_jaxpr
 from meshwright.runtime.executable import Executable
 from meshwright.runtime.pjrt import platforms
 from meshwright.sharding.rule import WINDOW
-from meshwright.spmd.flatten import eqn_rule
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
+from meshwright.spmd.rules import eqn_rule
 from meshwright.spmd.work import operations
 from meshwright.verification.request import Request
 from meshwright.verification.widen import widened

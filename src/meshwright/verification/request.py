@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from meshwright.core.records import dataclass
 from meshwright.ir.names import NUMBERS, Names
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 
 #: called with the current step in words, the number of parts done, and of all parts
 Progress = Callable[[str, int, int], None]

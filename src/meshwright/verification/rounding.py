@@ -23,7 +23,7 @@ from meshwright.ops.reduce.reductions import ReduceMax
 from meshwright.ops.shape.broadcast_reduce import iota, match_shape
 from meshwright.ops.shape.rearrange import reshape
 from meshwright.sharding.rule import REDUCTION
-from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.rules import eqn_rule
 
 #: the largest change of an element, relative to the largest element: a unit in the last place of float64
 _CHANGE = 2.0**-52

@@ -20,7 +20,7 @@ from meshwright.ops.shape.rearrange import expand_dims
 from meshwright.runtime.compiling import compile_jaxpr
 from meshwright.sharding import Layout
 from meshwright.spmd import report
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.passes.pipeline import Change, communication_passes
 from meshwright.spmd.propagate import Propagation
 

@@ -23,7 +23,7 @@ from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.runtime.array import default_sharding
 from meshwright.runtime.compiling import compile_jaxpr
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.reshard.emit import emit_step, tile_index
 from meshwright.spmd.reshard.plan import plan_reshard

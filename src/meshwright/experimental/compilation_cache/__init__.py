@@ -1,4 +1,4 @@
-"""``jax.experimental.compilation_cache``: today's way is ``config.update("compilation_cache_dir", folder)``."""
+"""``jax.experimental.compilation_cache``. Now: ``config.update("compilation_cache_dir", folder)``."""
 
 from meshwright.core.late import late_attributes, submodules
 

@@ -1,4 +1,4 @@
-"""What turned the cache of compiled programs on. Today's way: ``config.update("compilation_cache_dir", folder)``."""
+"""Older interface of the compilation cache. Now: ``config.update("compilation_cache_dir", folder)``."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ __all__ = ["initialize_cache", "is_initialized", "reset_cache", "set_cache_dir"]
 
 
 def set_cache_dir(path: str | os.PathLike[str]) -> None:
-    """Keep compiled programs in this folder, for other processes too."""
+    """Set the folder for compiled programs, which other processes can use too."""
     config.update("compilation_cache_dir", path)
 
 
-#: its name until 2023
+#: the name of ``set_cache_dir`` until 2023
 initialize_cache = set_cache_dir
 
 
 def reset_cache() -> None:
-    """Begin anew: what was found out of this process's programs and machine, which names what is kept, is forgotten.
-    Nothing else is in memory: whether and where programs are kept is what the options say, at every compilation."""
+    """Forget the cached facts about this process's programs and machine that are part of the cache's keys.
+
+    Nothing else is in memory: the options for the cache are read at every compilation.
+    """
     disk_cache.forget()
 
 
 def is_initialized() -> bool:
-    """Whether compiled programs are kept."""
+    """Whether the cache is in use."""
     return config.compilation_cache_dir is not None

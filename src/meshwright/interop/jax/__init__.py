@@ -1,4 +1,4 @@
-"""JAX's programs as ours, with their trees, names, shardings and donation; and our functions as JAX's."""
+"""Conversion of JAX's functions, programs, meshes, shardings and arrays to Meshwright's, and of functions back."""
 
 from meshwright.interop.jax import needed as _needed
 from meshwright.interop.jax.functions import to_jax

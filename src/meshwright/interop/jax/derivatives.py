@@ -1,9 +1,9 @@
-"""Derivatives and batched forms of JAX's functions by the rules that they bring along, which StableHLO does not hold.
+"""Derivatives and batched forms of JAX's functions by JAX's own rules, which StableHLO does not contain.
 
-What ``jax.custom_vjp``, ``custom_jvp`` and ``stop_gradient`` say is in the function alone: its forward with what the
-backward needs, and the backward, are programs of their own, made by ``jax.vjp``. So is the batched form of a function
-that says one (``custom_vmap``), by ``jax.vmap``. Being functions of JAX's, they are differentiated and batched in the
-same way again.
+The rules given to ``jax.custom_vjp``, ``custom_jvp`` and ``stop_gradient`` exist in the JAX function only. So its
+linearization, its pushforward and its pullback are converted as programs of their own, made by ``jax.linearize``,
+``jax.jvp`` and ``jax.linear_transpose``. The batched form of a function with ``custom_vmap`` is made by ``jax.vmap`` in
+the same way. As these programs are JAX functions too, they can be differentiated and batched again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ from meshwright.transforms.custom_vmap import custom_vmap
 
 
 def of_operations(plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> list[Any]:
-    """``plain(*leaves)``, whose derivative is that of its operations; it says so when it is asked for."""
+    """``plain(*leaves)``, with a warning when it is differentiated: the derivative is that of its operations.
+
+    Warns:
+      DerivativeWarning: a derivative is taken, and rules of JAX's functions are not part of it.
+    """
     call = custom_jvp(plain)
 
     def derivative(primals: Any, tangents: Any) -> Any:
@@ -43,10 +47,10 @@ def of_operations(plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> lis
 
 
 class ByRules:
-    """A function of JAX's, from arrays to a list of them, as a function of ours with JAX's derivative.
+    """Evaluates the converted program of a JAX function with JAX's derivative, and with ``batches`` its batched form.
 
-    ``import_`` makes functions of ours of JAX's. With ``batches``, its batched form is JAX's, too. What linear
-    functions keep has no derivative: theirs is that of what they are of.
+    ``function`` is the JAX function, from arrays to a list of arrays; ``import_`` converts JAX's functions to ours. The
+    residuals of the linearized function have no derivative: second derivatives are those of the function itself.
     """
 
     def __init__(self, function: Callable[..., list[Any]], import_: Callable[..., Any], batches: bool = False) -> None:
@@ -55,7 +59,7 @@ class ByRules:
         self.batches = batches
 
     def __call__(self, plain: Callable[..., list[Any]], leaves: Sequence[Any]) -> list[Any]:
-        """What ``plain``, the program of the function, makes of ``leaves``."""
+        """``plain(*leaves)``, where ``plain`` is the converted program of the function."""
         plain = self._batched(plain) if self.batches else plain
         moving = tuple(i for i, x in enumerate(leaves) if dtypes.is_inexact(typeof(x).dtype))
         if not moving:
@@ -81,7 +85,7 @@ class ByRules:
         return _in_our_words(mapped, "batched form", "lax.map", "jax.custom_batching.custom_vmap", RuleError)
 
     def _derivative(self, moving: tuple[int, ...], primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
-        """Results and tangents: these are computed and transposed by programs of JAX's, whichever is asked for."""
+        """The ``custom_jvp`` rule: the results, and tangents by an op that runs JAX's pushforward or its pullback."""
         linearized, push, pull = self._programs(moving)
         outs, linear = linearized(*primals)
         kept, tree = jax.tree_util.tree_flatten(linear)
@@ -103,7 +107,11 @@ class ByRules:
 
     @cache  # noqa: B019 - as long as the program lives
     def _programs(self, moving: tuple[int, ...]) -> tuple[Any, Any, Any]:
-        """The function linearized, to results and a linear function; its forward mode; the transpose of the linear."""
+        """The converted programs for derivatives by the arguments ``moving``.
+
+        These are the linearized function (to results and a linear function, a pytree of residuals), the pushforward
+        ``push(leaves, *tangents)``, and the pullback ``pull(leaves, cotangents, linear)``.
+        """
         types: list[Any] = []
 
         def linearized(*leaves: Any) -> tuple[list[Any], Any]:
@@ -112,7 +120,7 @@ class ByRules:
             of_moving = partial(_of_moving, self.function, moving, leaves)
             try:
                 _, linear, outs = jax.linearize(of_moving, *given, has_aux=True)
-            except Exception:  # forward mode may be all that there is, or nothing: whichever is asked for will say so
+            except Exception:  # JAX may have forward mode only, or neither; the error is raised by the one that is used
                 return self.function(*leaves), jax.tree_util.Partial(push, leaves)
             return outs, linear
 
@@ -136,10 +144,10 @@ class ByRules:
 
 
 def _of_results_alone(linearized: Callable[..., Any], function: Callable[..., list[Any]]) -> Callable[..., Any]:
-    """``linearized``, to the derivative of which only the results of ``function`` belong.
+    """``linearized`` with the derivative of ``function``, and zero derivatives of the residuals.
 
-    What a linear function keeps has none: the derivative of that function is taken by what it is of, as rules of
-    solvers say nothing of a factorization that moves.
+    The residuals need none, as the derivative of the linear function is taken by the leaves
+    (:func:`_with_derivative_of`). JAX may not have any: rules of solvers do not differentiate their factorization.
     """
     trees: list[Any] = []
 
@@ -169,8 +177,10 @@ def _no_tangent(x: Any) -> Any:
 
 
 def _with_derivative_of(whole: Callable[..., Any], pull: Callable[..., Any]) -> Callable[..., Any]:
-    """``pull(linear, cotangents)``, which is ``whole(leaves, cotangents)``, of ``(leaves, cotangents, linear)``: its
-    derivative is that of ``whole``."""
+    """A function of ``(leaves, cotangents, linear)`` that computes ``pull(linear, cotangents)``.
+
+    The value is the same as that of ``whole(leaves, cotangents)``, whose derivative it has.
+    """
 
     @jax.custom_jvp
     def pulled(leaves: Any, cotangents: Any, linear: Any) -> Any:
@@ -186,7 +196,7 @@ def _with_derivative_of(whole: Callable[..., Any], pull: Callable[..., Any]) -> 
 def _of_moving(
     function: Callable[..., list[Any]], moving: Sequence[int], leaves: Sequence[Any], *values: Any
 ) -> tuple[list[Any], list[Any]]:
-    """Results that have a derivative, and all, of ``leaves`` with other ``values`` where they move."""
+    """The inexact results and all results of ``function(*leaves)``, with ``values`` for the leaves at ``moving``."""
     full = list(leaves)
     for i, x in zip(moving, values):
         full[i] = x
@@ -197,10 +207,12 @@ def _of_moving(
 def _in_our_words(
     program: Any, what: str, others: str, rule: str, kind: type[MeshwrightError] = DifferentiationError
 ) -> Callable[..., Any]:
-    """A derivative or batched form that JAX may not have, which it says when it is lowered.
+    """``program``, with an error of ours if JAX raises when the program is lowered, as it may lack a rule.
+
+    ``what`` names the transformed program, ``others`` the alternatives to it, and ``rule`` the way to add a rule.
 
     Raises:
-      DifferentiationError: or what ``kind`` says: what JAX said, and what else there may be.
+      DifferentiationError: JAX cannot transform the function; or the error class ``kind``.
     """
 
     def transformed(*args: Any) -> Any:

@@ -1,4 +1,8 @@
-"""``to_jax``: our functions as JAX's, by StableHLO, each with its derivative and batched form."""
+"""``to_jax``: functions of ours as functions of JAX, which calls their StableHLO.
+
+A converted function is an exported program wrapped in ``jax.custom_vjp`` and ``custom_vmap``. Its derivative and its
+batched form are traced by us on demand, and converted in the same way.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,11 @@ Types = tuple[Any, ...]
 
 
 def _exported(function: Callable[..., Any], types: Types) -> Any:
-    """A flat function of ours at these types, as an exported program of JAX's."""
+    """Lower ``function``, which takes and returns flat lists of arrays, for these types to a ``jax.export.Exported``.
+
+    Raises:
+      ImportProgramError: it has Python callbacks.
+    """
     with enable_x64(jax.dtypes.canonicalize_dtype(np.float64) == np.float64):
         ours = [ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak_type) for t in types]
         lowered = jit(function, keep_unused=True).lower(*ours)
@@ -39,7 +47,7 @@ def _exported(function: Callable[..., Any], types: Types) -> Any:
     def like(*args: Any) -> list[Any]:
         return [_weak(jax.numpy.zeros(o.shape, o.dtype), o.weak_type) for o in outs]
 
-    # A program of the same types, whose body is then ours.
+    # An exported program of the same types, whose module is then replaced by ours.
     shell = jax_export.export(jax.jit(like, keep_unused=True))(*types)
     return dataclasses.replace(shell, mlir_module_serialized=_serialized(text), _get_vjp=None)
 
@@ -49,7 +57,7 @@ def _weak(x: Any, weak_type: bool) -> Any:
 
 
 def _refuse_python(jaxpr: Jaxpr) -> None:
-    """JAX's runtime would call functions by numbers that only ours knows."""
+    """Raise for Python callbacks: the module refers to them by numbers that JAX's runtime does not know."""
     eqn = next((e for e in all_eqns(jaxpr) if e.op.in_python), None)
     if eqn is not None:
         raise ImportProgramError(
@@ -59,7 +67,7 @@ def _refuse_python(jaxpr: Jaxpr) -> None:
 
 
 def _serialized(text: str) -> bytes:
-    """StableHLO text as a portable artifact, of the version that JAX exports."""
+    """StableHLO text as a portable artifact (bytecode) of the version that JAX exports."""
     mlir = _EXPORT.mlir
     with mlir.make_ir_context():
         module = mlir.ir.Module.parse(text)
@@ -75,7 +83,10 @@ def _inexact(types: Sequence[Any]) -> list[int]:
 
 
 def _for_jax(function: Callable[..., Any], types: Types) -> Callable[..., Any]:
-    """A flat function for JAX: what it computes, its derivative and its batched form are programs of ours."""
+    """A function of JAX for ``function``, which takes and returns flat lists of arrays, at these types.
+
+    Its value, its derivative and its batched form are programs of ours.
+    """
     exported = _exported(function, types)
     outs = exported.out_avals
     computed = _batchable(function, exported.call)
@@ -90,7 +101,7 @@ def _for_jax(function: Callable[..., Any], types: Types) -> Callable[..., Any]:
         return computed(*args)
 
     def fwd(*args: Any) -> Any:
-        return call(*args), args  # itself, for derivatives of higher order
+        return call(*args), args  # ``call`` and not ``computed``, so that derivatives of higher order work
 
     def bwd(args: Any, cotangents: Any) -> Any:
         moving = _inexact(types)
@@ -102,7 +113,10 @@ def _for_jax(function: Callable[..., Any], types: Types) -> Callable[..., Any]:
 
 
 def _pulled_back(function: Callable[..., Any], moving: Sequence[int], count: int, *values: Any) -> list[Any]:
-    """Cotangents of the ``moving`` of ``count`` arguments, given these and the cotangents of all inexact results."""
+    """The cotangents of the arguments at the indices ``moving``.
+
+    ``values`` are the ``count`` arguments of ``function``, followed by the cotangents of its inexact results.
+    """
     args, cotangents = values[:count], list(values[count:])
 
     def of_floats(*floats: Any) -> list[Any]:
@@ -116,7 +130,7 @@ def _pulled_back(function: Callable[..., Any], moving: Sequence[int], count: int
 
 
 def _batchable(function: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, whose batched form is our ``function``'s."""
+    """``call`` with a ``custom_vmap`` rule that converts our ``vmap`` of ``function``."""
     batched = jax.custom_batching.custom_vmap(lambda *args: call(*args))
 
     @batched.def_vmap
@@ -172,7 +186,7 @@ def to_jax(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_numeric(x: Any) -> bool:
-    """Whether an argument is an array or a number; what is neither is static, a part of the function."""
+    """Whether an argument is an array or a number. Other arguments are static."""
     return hasattr(x, "dtype") or isinstance(x, (bool, int, float, complex))
 
 

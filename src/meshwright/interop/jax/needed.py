@@ -1,4 +1,4 @@
-"""Says what to install where JAX is missing; imported before what imports JAX."""
+"""Raises an error that says what to install if JAX is missing; imported before the modules that import JAX."""
 
 from meshwright.interop.extras import require
 

@@ -1,7 +1,8 @@
-"""``from_jax``: functions, lowered and exported programs of JAX, loaded as programs of ours.
+"""``from_jax``: conversion of JAX's functions, lowered programs and exported programs.
 
-JAX writes a program as StableHLO, with Shardy's shardings and the arguments' names; that is what is read. Its trees are
-kept beside it, so that classes which only JAX knows (of flax, equinox, optax) go in and come out.
+JAX lowers a function to StableHLO with Shardy's shardings and the arguments' names, which is loaded like any other
+program. JAX's pytree definitions are kept with it, so that arguments and results may be of classes that are registered
+with JAX only (those of flax, equinox and optax).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from meshwright.sharding import AbstractMesh, Mesh
 
 
 class JaxTrees:
-    """What JAX's trees of arguments and results are, and which arguments the program has kept."""
+    """JAX's pytree definitions of arguments and results, and the indices of the arguments that the program kept."""
 
     def __init__(self, name: str, in_tree: Any, out_tree: Any, kept: Sequence[int] | None, out_avals: Sequence[Any]):
         self.name = name
@@ -46,10 +47,10 @@ class JaxTrees:
         self.out_avals = list(out_avals)
 
     def arguments(self, args: Any, kwargs: Any) -> list[Any]:
-        """The arrays that the program takes.
+        """The flat list of arrays that the program takes, for the function's arguments.
 
         Raises:
-          ArgumentError: arguments of another structure.
+          ArgumentError: the arguments have another tree structure.
         """
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         if tree != self.in_tree:
@@ -57,7 +58,7 @@ class JaxTrees:
         return [words(leaves[i]) for i in (range(len(leaves)) if self.kept is None else self.kept)]
 
     def results(self, outs: Any) -> Any:
-        """The function's output, of our arrays."""
+        """The function's output, of our arrays, from the results ``outs`` of the program."""
         flat = list(outs) if isinstance(outs, tuple) else [outs]
         if len(flat) != self.out_tree.num_leaves:
             flat = []  # a function without results
@@ -66,25 +67,28 @@ class JaxTrees:
 
 
 def _typed(x: Any, aval: Any) -> Any:
-    """A result as what JAX's types say beside its numbers: keys, weak types."""
+    """A result with what its JAX type ``aval`` adds to the StableHLO type: typed keys and weak types."""
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
         return wrap_key_data(x, impl=aval.dtype._impl.name)
     return convert(x, x.dtype, weak_type=True) if aval.weak_type else x
 
 
 class Standin:
-    """In the place of a ``jax.stages.Lowered``, one whose compiled program is a function of ours."""
+    """A stand-in for a ``jax.stages.Lowered``, whose compiled program is the function ``call``."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.call = call
 
     def compile(self, compiler_options: Any = None) -> Callable[..., Any]:
-        """The function, which other libraries' wrappers call with the arguments that JAX would get."""
+        """The function, which the wrappers of other libraries call with the arguments that JAX would get."""
         return self.call
 
 
 class Held(np.ndarray):
-    """An array of ours to libraries that sort out what is an array: of its type, with no values of its own."""
+    """A NumPy array of the same type that carries one of our arrays through libraries that test for arrays.
+
+    Its values are zeros without memory; ``ours`` is the array.
+    """
 
     __array_ufunc__ = None  # type: ignore[assignment]
     ours: Any = None
@@ -99,9 +103,10 @@ def _held(x: Any) -> Any:
 
 
 def wrapped(outer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, which takes a JAX program's arguments, as a function of what the library takes that lowered it.
+    """Adapt ``call``, which takes the arguments of a JAX program, to the arguments of the library that lowered it.
 
-    Flax and equinox wrap a ``Lowered`` (``outer``) to keep modules and what is static out of JAX's hands.
+    Flax and equinox return their own wrapper (``outer``) around a ``Lowered``, which separates modules and static
+    values from the arrays that JAX gets. Without a wrapper, the result is ``call``.
     """
     if not hasattr(outer, "lowered"):
         return call
@@ -122,8 +127,11 @@ def wrapped(outer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _update(given: Any, held: Any) -> None:
-    """Give modules of flax what a call has made of their copies: trees are copied where arrays are held, and a call
-    updates objects. One of plain numbers gets no traced ones, which would outlive their trace."""
+    """Copy the state that a call has changed in flax modules of ``held`` back to the modules in ``given``.
+
+    Flax modules are updated in place, and mapping a pytree to held arrays copies them. A module whose state has no
+    tracers does not get any, as they would outlive their trace.
+    """
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         return
@@ -142,7 +150,11 @@ def _is_traced(tree: Any) -> bool:
 
 
 def argument_names(function: Any, outer: Any, args: Any, kwargs: Any) -> list[str | None]:
-    """What the user calls each array that the program of a wrapped function takes; None where it is none of theirs."""
+    """The name of each array that the program of a wrapped function takes; None for those that are not arguments.
+
+    A name is the function's parameter followed by the path in its pytree. The wrapper is called with a function that
+    only records which arrays it gets.
+    """
     given: dict[Any, Any]
     try:
         given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
@@ -165,13 +177,13 @@ def argument_names(function: Any, outer: Any, args: Any, kwargs: Any) -> list[st
 
 
 class _Seen(Exception):
-    """The arguments have been seen; nothing is to be run."""
+    """Ends a call after its arguments have been recorded."""
 
 
 class JaxPartitioned:
     """The per-device program of a JAX function, called with the function's arguments.
 
-    All members of :class:`meshwright.PartitionedProgram` are here too.
+    It has all members of :class:`meshwright.PartitionedProgram`.
     """
 
     def __init__(self, part: PartitionedProgram, trees: JaxTrees, outer: Any = None) -> None:
@@ -191,9 +203,9 @@ class JaxPartitioned:
 
 
 class JaxProgram:
-    """A JAX function at the types of its arguments: ``program(*args)``, ``program.partition(mesh)``.
+    """A JAX function traced for the types of its arguments: ``program(*args)``, ``program.partition(mesh)``.
 
-    All members of :class:`meshwright.ImportedProgram` are here too.
+    It has all members of :class:`meshwright.ImportedProgram`.
     """
 
     def __init__(self, program: ImportedProgram, trees: JaxTrees, outer: Any = None) -> None:
@@ -201,24 +213,27 @@ class JaxProgram:
         self.trees = trees
         self._outer = outer
         self._call = wrapped(outer, self._run)
-        #: the function, from leaves to leaves, with the derivative that the program does not tell
+        #: evaluates the function, from leaves to leaves, with JAX's derivative; None if the program's is the same
         self.by_rules: Callable[[Callable[..., list[Any]], Sequence[Any]], list[Any]] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function's output, in JAX's trees, of our arrays. A function's derivative and batched form are JAX's, and
-        the derivative of an export which was made with one is the export's; that of a ``Lowered`` or another export is
+        """The function's output, in JAX's pytrees, of our arrays.
+
+        The derivative and batched form of a function are those of JAX. An exported program with ``vjp_order`` has the
+        derivative that it was exported with. The derivative of a ``Lowered`` or of any other exported program is that
         of its operations.
 
         Raises:
-          ArgumentError: arguments of another structure. ShapeError: an array of another type.
+          ArgumentError: the arguments have another tree structure.
+          ShapeError: an array has another type.
 
         Warns:
-          DerivativeWarning: a derivative of operations alone, where JAX's rules may have been others.
+          DerivativeWarning: the derivative of operations is taken, without any rules of JAX's functions.
         """
         return self._call(*args, **kwargs)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        """What :meth:`__call__` is, of the arguments that JAX gets."""
+        """:meth:`__call__` on the arguments that JAX gets (see :func:`wrapped`)."""
         trees = self.trees
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
 
@@ -232,9 +247,9 @@ class JaxProgram:
         return jax.tree_util.tree_unflatten(trees.out_tree, outs)
 
     def partition(self, mesh: Any = None, num_devices: int | None = None, **options: Any) -> JaxPartitioned:
-        """The per-device program; ``mesh`` may be one of JAX's. See :meth:`ImportedProgram.partition`.
+        """Partition the program; ``mesh`` may be one of JAX's meshes. See :meth:`ImportedProgram.partition`.
 
-        It runs on our devices where there are as many as JAX's mesh has, or the one that the program declares.
+        The result can be run if we have as many devices as JAX's mesh, or as the mesh that the program declares.
         """
         if mesh is None:
             mesh = self.program.mesh_for(None, num_devices)
@@ -251,10 +266,10 @@ class JaxProgram:
 
 
 class JaxFunction:
-    """A JAX function that is traced at the types of the arguments it is called with."""
+    """A JAX function that is traced for the types of the arguments it is called with."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        # A method of a jitted function has the members of the function, which know nothing of the object.
+        # A bound method of a jitted function has the function's ``lower``, which does not add the bound object.
         is_method = inspect.ismethod(function) and hasattr(function, "lower")
         self._first: tuple[Any, ...] = (getattr(function, "__self__", None),) if is_method else ()
         inner: Any = getattr(function, "__func__", function) if is_method else function
@@ -263,9 +278,9 @@ class JaxFunction:
         self._programs: dict[Any, JaxProgram] = {}
 
     def lower(self, *args: Any, **kwargs: Any) -> JaxProgram:
-        """The program at the types of the arguments: JAX's arrays or ours, or ``jax.ShapeDtypeStruct``.
+        """Trace the function for the types of the arguments: JAX's arrays or ours, or ``jax.ShapeDtypeStruct``.
 
-        As in JAX, it is called without those that are static.
+        As in JAX, the resulting program is called without the static arguments.
         """
         known = _known_to_jax if hasattr(self.function, "_jit_info") else _held
         args, kwargs = jax.tree_util.tree_map(known, ((*self._first, *args), kwargs))
@@ -289,7 +304,10 @@ class JaxFunction:
         return program(*args, **kwargs)
 
     def _lowered(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Of JAX; without devices too, where the mesh is an abstract one. And the jaxpr, if it was traced for this."""
+        """JAX's ``Lowered``, and the jaxpr if the function was traced for this call.
+
+        A mesh may be abstract, as the platform to lower for is given.
+        """
         with _jaxprs_seen() as seen:
             if hasattr(self.function, "trace"):
                 lowered = self.function.trace(*args, **kwargs).lower(lowering_platforms=(jax.default_backend(),))
@@ -298,7 +316,7 @@ class JaxFunction:
         return lowered, seen[-1] if seen else None
 
     def _told_apart(self, args: Any, kwargs: Any) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
-        """The arguments that are arrays, and those that ``jax.jit`` was told are static, with their places."""
+        """The dynamic arguments, and those that are static by ``jax.jit``'s options, with their positions or names."""
         info = getattr(self.function, "_jit_info", None)
         numbers = {n % len(args) for n in getattr(info, "static_argnums", ()) if -len(args) <= n < len(args)}
         names = {n for n in getattr(info, "static_argnames", ()) if n in kwargs}
@@ -307,20 +325,20 @@ class JaxFunction:
         return (dynamic, {n: a for n, a in kwargs.items() if n not in names}), static
 
     def partition(self, *args: Any, mesh: Any = None, num_devices: int | None = None, **kwargs: Any) -> JaxPartitioned:
-        """The per-device program at the types of the arguments."""
+        """The per-device program for the types of the arguments."""
         return self.lower(*args, **kwargs).partition(mesh, num_devices)
 
     def __repr__(self) -> str:
         return f"JaxFunction({self.__name__!r})"
 
 
-#: one thread at a time notes what JAX lowers
+#: held while ``jax.stages.Traced.lower`` is replaced
 _NOTING = threading.RLock()
 
 
 @contextmanager
 def _jaxprs_seen() -> Iterator[list[Any]]:
-    """Within, the jaxprs that this thread lowers are noted: flax and equinox keep theirs to themselves."""
+    """A context in which the jaxprs that this thread lowers are recorded: flax and equinox do not expose theirs."""
     seen: list[Any] = []
     here = threading.get_ident()
     with _NOTING:
@@ -339,7 +357,7 @@ def _jaxprs_seen() -> Iterator[list[Any]]:
 
 
 def _known_to_jax(x: Any) -> Any:
-    """The type of an array of ours; anything else as it is."""
+    """JAX's type of one of our arrays; anything else is returned unchanged."""
     if not isinstance(x, Array):
         return x
     if is_key(x.dtype):
@@ -349,7 +367,7 @@ def _known_to_jax(x: Any) -> Any:
 
 
 def _type(x: Any) -> Any:
-    """What decides about the program that an argument gives: its type, or itself if it is no array."""
+    """The part of an argument that programs are cached by: the type of an array, or any other value itself."""
     if hasattr(x, "dtype") and hasattr(x, "shape"):
         sharding = getattr(x, "sharding", None)
         split = sharding if isinstance(sharding, jax.sharding.NamedSharding) else None
@@ -358,7 +376,11 @@ def _type(x: Any) -> Any:
 
 
 def of_lowered(lowered: Any, names: Sequence[str | None] | None = None) -> JaxProgram:
-    """The program of a ``Lowered``, also of one that flax or equinox wrap; ``names`` are those of all its arguments."""
+    """The program of a ``Lowered``, or of flax's or equinox's wrapper around one; ``names`` are those of all arguments.
+
+    Raises:
+      ImportProgramError: the function mutates a ``jax.Ref``, or the program cannot be read.
+    """
     inner = getattr(lowered, "lowered", lowered)
     if inner._lowering.compile_args.get("mut") is not None:
         raise ImportProgramError(
@@ -379,7 +401,7 @@ def of_lowered(lowered: Any, names: Sequence[str | None] | None = None) -> JaxPr
 
 
 def _refined(lowered: Any) -> str:
-    """The module of a ``Lowered`` that calls exported programs of symbolic sizes, with those that they have."""
+    """The module of a ``Lowered`` that calls exported programs with symbolic sizes, specialized to the actual sizes."""
     text: str = _MLIR.refine_polymorphic_shapes(lowered.compiler_ir("stablehlo")).operation.get_asm(
         enable_debug_info=True
     )
@@ -390,14 +412,18 @@ _MLIR: Any = LateModule("jax._src.interpreters.mlir")
 
 
 def _named(program: ImportedProgram, names: Sequence[str | None]) -> ImportedProgram:
-    """The program with these names for its parameters, where there are any."""
+    """The program with its parameters renamed; those with the name None keep theirs."""
     parsed = program.parsed
     arguments = tuple(dataclasses.replace(a, name=n or a.name) for a, n in zip(parsed.arguments, names))
     return ImportedProgram(dataclasses.replace(parsed, arguments=arguments))
 
 
 def of_exported(exported: Any) -> JaxProgram | JaxFunction:
-    """The program of a ``jax.export.Exported``; one of symbolic sizes is a program for each of them."""
+    """The program of a ``jax.export.Exported``; with symbolic sizes, a function that is specialized when called.
+
+    Raises:
+      ImportProgramError: it was exported in an older calling convention, or cannot be read.
+    """
     if not all(isinstance(n, int) for aval in exported.in_avals for n in aval.shape):
         return JaxFunction(exported.call)
     if exported.calling_convention_version < 9 or any("_platform_index" in p for p in exported.platforms[1:]):

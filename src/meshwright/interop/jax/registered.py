@@ -1,6 +1,7 @@
-"""``register_arrays``: our arrays as arguments of JAX's functions, and JAX's as arguments of ours, of the same memory.
+"""``register_arrays``: our arrays as arguments of JAX's functions and JAX's as arguments of ours, sharing memory.
 
-JAX keeps tables of the types that its functions take; that of random keys is in them in the same way.
+JAX has tables of the types that its functions accept. Our array type is entered there, in the way that JAX's own type
+of random keys is.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NEEDED = (
 
 
 def _type(x: Array) -> Any:
-    """JAX's type of an array of ours."""
+    """JAX's type of one of our arrays."""
     if is_key(x.dtype):
         return jax.typeof(to_array(x))
     return _CORE.ShapedArray(x.shape, _DTYPES.canonicalize_dtype(x.dtype), weak_type=x.weak_type)
@@ -47,7 +48,10 @@ def _refuse(x: Tracer) -> NoReturn:
 
 
 class _Traced:
-    """What a traced array of ours is to JAX's operators: nothing that they know, so that they leave it to ours."""
+    """What JAX's operators get for a tracer: a type unknown to them, so that they return ``NotImplemented``.
+
+    Python then calls the tracer's operator. JAX's other functions show its ``repr``, the remedy, in their errors.
+    """
 
     def __init__(self, remedy: str) -> None:
         self.remedy = remedy
@@ -57,14 +61,14 @@ class _Traced:
 
 
 class _SeenAsArrays:
-    """A base that makes ``isinstance(x, jax.Array)`` hold: Python asks ``__class__`` where the type does not answer."""
+    """A base class with which ``isinstance(x, jax.Array)`` is true: ``isinstance`` also looks at ``__class__``."""
 
     __slots__ = ()
     __class__ = property(lambda self: jax.Array)  # type: ignore[assignment]
 
 
 class _SeenAsUnspecified:
-    """A base for our shardings, which say nothing to JAX: they are of devices that it does not know."""
+    """A base class that makes JAX take our shardings as unspecified, as it does not know their devices."""
 
     __slots__ = ()
     __class__ = property(lambda self: type(_SHARDINGS.UNSPECIFIED))  # type: ignore[assignment]
@@ -73,22 +77,21 @@ class _SeenAsUnspecified:
 
 @cache
 def register_arrays() -> None:
-    """From now on JAX's functions take our arrays, ours take JAX's, and ``isinstance(x, jax.Array)`` holds for ours.
+    """Make JAX's functions accept our arrays and ours accept JAX's, and ``isinstance(x, jax.Array)`` true for ours.
 
-    Memory is shared by DLPack, nothing is copied. What JAX's functions return are JAX's arrays, what ours return are
-    ours; an operator between the two gives JAX's, as its arrays decide. So optax's transformations and chex's
-    assertions are used as they are:
+    Memory is shared through DLPack. JAX's functions return JAX's arrays, and ours return ours; an operator between one
+    of each returns JAX's. So optax's transformations and chex's assertions can be used unchanged:
 
       >>> mw.interop.jax.register_arrays()
       >>> loss, grads = mw.value_and_grad(loss_of)(params)
       >>> updates, state = tx.update(grads, state, params)
       >>> params = optax.apply_updates(params, updates)
 
-    A function of JAX's that is called *inside* of one that we trace (``jit``, ``grad``) gets traced arrays, which JAX
-    cannot follow: give it through :func:`meshwright.from_jax`, which does this too for transformations of optax.
+    A function of JAX that is called *inside* of a traced function (``jit``, ``grad``) would get tracers, which JAX
+    cannot use. Convert it with :func:`meshwright.from_jax`, which takes optax's transformations too.
 
     Raises:
-      MissingExtraError: the installed release of JAX keeps these tables elsewhere.
+      MissingExtraError: the installed release of JAX does not have these tables in the same place.
     """
     missing = [f"{module._name}.{name}" for module, name in _NEEDED if not _has(module, name)]
     if missing:

@@ -1,4 +1,4 @@
-"""What a function of JAX's says of its derivative and its batched form that its StableHLO does not."""
+"""Whether a function of JAX has rules for its derivative or batched form, which its StableHLO does not contain."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-#: JAX's primitives whose derivative is not that of the operations they are lowered to: they bring a rule along, or are
-#: kernels of a library, or loops that end where the numbers no longer change
+#: JAX's primitives whose derivative is not that of the operations they are lowered to: those with rules of users, those
+#: lowered to library kernels, and those lowered to loops that end at convergence
 _DIFFERENTIATED = {
     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_linear_solve", "linear_call",
     "stop_gradient", "cholesky", "eig", "eigh", "householder_product", "lu", "qr", "svd", "triangular_solve",
     "tridiagonal_solve", "igamma", "igammac", "random_gamma", "regularized_incomplete_beta",
 }  # fmt: skip
-#: those whose batched form is not
+#: JAX's primitives whose batched form is not that of the operations they are lowered to
 _BATCHED = {"custom_vmap_call", "pure_callback"}
 
 
 def has_rules(jaxpr: Any) -> bool:
-    """Whether something in a jaxpr of JAX's has a derivative that its operations do not tell."""
+    """Whether a jaxpr of JAX has primitives whose derivative does not follow from the StableHLO."""
     return any(p.name in _DIFFERENTIATED or _is_of_elsewhere(p) for p in _primitives(jaxpr))
 
 
 def has_batching_rules(jaxpr: Any) -> bool:
-    """Whether something in a jaxpr of JAX's has a batched form that its operations do not tell."""
+    """Whether a jaxpr of JAX has primitives whose batched form does not follow from the StableHLO."""
     return any(p.name in _BATCHED or _is_of_elsewhere(p) for p in _primitives(jaxpr))
 
 
 def _is_of_elsewhere(primitive: Any) -> bool:
-    """Whether another library than JAX has made a primitive (as equinox and lineax do), with rules of its own."""
+    """Whether a primitive was defined outside of JAX, as in equinox and lineax; it then has rules of its own."""
     made_by = primitive.impl
     while isinstance(made_by, partial):
         made_by = made_by.func

@@ -1,4 +1,4 @@
-"""JAX's meshes, shardings and arrays as ours."""
+"""Conversion of meshes, shardings and arrays between JAX and Meshwright."""
 
 from __future__ import annotations
 
@@ -19,43 +19,45 @@ from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 
 def from_mesh(mesh: Any) -> AbstractMesh:
-    """The axes of a ``jax.sharding.Mesh`` or ``AbstractMesh``, without its devices; all ``Auto``, since programs of JAX
-    come with what its types decided as annotations."""
+    """An abstract mesh with the axis names and sizes of a ``jax.sharding.Mesh`` or ``AbstractMesh``.
+
+    All axes are ``Auto``, since lowered programs of JAX contain the shardings of explicit axes as annotations.
+    """
     return AbstractMesh(tuple(mesh.shape.values()), tuple(mesh.shape))
 
 
 def on_devices(mesh: AbstractMesh) -> Mesh | AbstractMesh:
-    """The mesh on our first devices, where there are as many."""
+    """A mesh of our first devices with the axes of ``mesh``, or ``mesh`` itself if there are too few devices."""
     return make_mesh(mesh.axis_sizes, mesh.axis_names) if mesh.size <= device_count() else mesh
 
 
 def from_sharding(sharding: Any, mesh: Any = None) -> NamedSharding:
-    """A ``jax.sharding.NamedSharding`` as ours, over ``mesh`` or the axes of its own.
+    """Convert a ``jax.sharding.NamedSharding``; the result is over ``mesh``, by default an abstract mesh of its axes.
 
     Raises:
-      ShardingError: a sharding without a mesh.
+      ShardingError: ``sharding`` is not a ``jax.sharding.NamedSharding``.
     """
     if not isinstance(sharding, jax.sharding.NamedSharding):
         raise ShardingError(f"from_sharding: expected a jax.sharding.NamedSharding, got {sharding!r}")
     return NamedSharding(from_mesh(sharding.mesh) if mesh is None else mesh, PartitionSpec(*sharding.spec))
 
 
-#: dtypes that XLA's DLPack does not have
+#: the names of dtypes that XLA cannot share through DLPack
 WITHOUT_DLPACK = ("int2", "uint2", "int4", "uint4")
 
 
 def _is_jaxs(x: Any) -> bool:
-    # Registered, ours are instances of ``jax.Array``, too.
+    # After ``register_arrays``, ours are instances of ``jax.Array`` too.
     return isinstance(x, jax.Array) and not isinstance(x, Array)
 
 
 def is_key(x: Any) -> bool:
-    """Whether ``x`` is an array of JAX's typed random keys."""
+    """Whether ``x`` is one of JAX's arrays of typed random keys."""
     return _is_jaxs(x) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def from_array(x: Any) -> Any:
-    """An array of JAX as ours: of the same memory if it is on one device of the host, typed keys as typed keys."""
+    """Convert one of JAX's arrays; memory is shared if it is on one device of the host. Typed keys stay typed keys."""
     if is_key(x):
         return random.wrap_key_data(from_array(jax.random.key_data(x)), impl=str(jax.random.key_impl(x)))
     if len(x.sharding.device_set) > 1 or x.dtype.name in WITHOUT_DLPACK:
@@ -66,7 +68,7 @@ def from_array(x: Any) -> Any:
 
 
 def from_arrays(tree: Any) -> Any:
-    """``tree`` with our arrays in place of JAX's.
+    """Convert all of JAX's arrays in a pytree to ours; those on one device of the host share memory with the originals.
 
     Example:
       >>> mw.interop.jax.from_arrays({"w": jax.numpy.ones(2)})
@@ -76,7 +78,7 @@ def from_arrays(tree: Any) -> Any:
 
 
 def words(x: Any) -> Any:
-    """What a program takes for an argument: an array, of a key its words."""
+    """An argument in the form that a lowered program takes: one of our arrays; for typed keys, their words."""
     if is_key(x):
         return from_array(jax.random.key_data(x))
     if _is_jaxs(x):
@@ -85,10 +87,13 @@ def words(x: Any) -> Any:
 
 
 def to_array(x: Array) -> Any:
-    """An array of ours as JAX's: of the same memory, where JAX has the dtype at its present width; typed keys as such.
+    """Convert one of our arrays to JAX's; typed keys stay typed keys.
+
+    Memory is shared if DLPack supports the dtype and JAX would not narrow it (as it does without ``jax_enable_x64``);
+    else the array is copied.
 
     Raises:
-      DLPackError: the array lies on several devices.
+      DLPackError: memory is to be shared and the array is on several devices.
     """
     if key_types.is_key(x.dtype):
         return jax.random.wrap_key_data(to_array(random.key_data(x)), impl=str(random.key_impl(x)))
@@ -98,10 +103,12 @@ def to_array(x: Array) -> Any:
 
 
 def to_arrays(tree: Any) -> Any:
-    """``tree`` with JAX's arrays in place of ours, of the same memory; the opposite of :func:`from_arrays`.
+    """Convert all of our arrays in a pytree to JAX's; the inverse of :func:`from_arrays`.
+
+    Memory is shared if DLPack supports the dtype and JAX would not narrow it; else the array is copied.
 
     Raises:
-      DLPackError: an array lies on several devices.
+      DLPackError: an array is on several devices.
 
     Example:
       >>> mw.interop.jax.to_arrays({"w": mnp.ones(2)})

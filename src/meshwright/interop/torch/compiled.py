@@ -68,7 +68,7 @@ def backend(module: fx.GraphModule, example_inputs: Sequence[Any], **others: Any
         inputs = (*inputs, *held)
 
         def call(values: Values) -> tuple[Any, ...]:
-            key = values, tuple(map(_signature, inputs)), torch.is_grad_enabled()
+            key = values, tuple(map(_signature, inputs)), torch.is_grad_enabled(), _casts()
             with EXPORTING:
                 if key not in compiled:
                     compiled[key] = _Compiled(sharing(values), inputs)
@@ -106,6 +106,11 @@ def _lifted(module: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]]
 
 def _signature(x: Any) -> Any:
     return (x.shape, x.stride(), x.dtype, x.requires_grad, x.is_leaf) if isinstance(x, torch.Tensor) else x
+
+
+def _casts() -> Any:
+    """What torch casts operands to here (``torch.autocast``)."""
+    return torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
 
 
 def _like(x: torch.Tensor, wanted: bool, shared: bool) -> torch.Tensor:

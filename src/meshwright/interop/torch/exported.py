@@ -25,13 +25,15 @@ from meshwright.interop.torch.derivatives import GRADIENTS, Begun, begins_told
 from meshwright.interop.torch.flexible import ATTENTION, derivatives_of_attention
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
+from meshwright.interop.torch.held import assignments, refuse_state, refuse_views, warn_of_assignments
 from meshwright.interop.torch.mixing import refuse_mixed
-from meshwright.interop.torch.modes import cast_as_recorded, gradients_stopped, write_casts
+from meshwright.interop.torch.modes import cast_as_recorded, casts_begun, gradients_stopped, write_casts
 from meshwright.interop.torch.norms import cumulative_averages
 from meshwright.interop.torch.ops.numbers import is_number
 from meshwright.interop.torch.ops.strided import in_memory_order
 from meshwright.interop.torch.overrides import Overridden
 from meshwright.interop.torch.passes import drop_packed, sink_views
+from meshwright.interop.torch.quiet import quiet
 from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured
 from meshwright.interop.torch.unchecked import values_not_asked_for
@@ -55,14 +57,16 @@ def export(
         if isinstance(part, fx.GraphModule):  # of torch.compile
             part.meta.setdefault("_checkpoint_context_fn", lambda: (_Unchanged(), _Unchanged()))
             cast_as_recorded(part)
-    with EXPORTING, warnings.catch_warnings(), _as_before():
+    assigned: list[str] = []
+    with EXPORTING, warnings.catch_warnings(), quiet(), _as_before(), casts_begun(module):
         warnings.simplefilter("ignore")
         try:
-            program, functions = _exported(module, args, kwargs, dynamic)
+            program, functions = _exported(module, args, kwargs, dynamic, assigned)
         except (ImportProgramError, RuleError) as error:
             raise _placed(error, module) from error.__cause__
         except Exception as error:
             raise _explained(error, module) from error
+    warn_of_assignments(assigned, module)
     in_memory_order(program.graph_module)
     drop_packed(program.graph_module)
     sink_views(program.graph_module)
@@ -71,32 +75,35 @@ def export(
 
 
 def _exported(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any, assigned: list[str]
 ) -> tuple[torch.export.ExportedProgram, list[Call]]:
     """Torch's program of a module; where it takes derivatives, one of arguments that have gradients, as any of ours may
     have, and where it does so by torch.func, or scores attention by functions, of what Dynamo captures of it."""
     with cumulative_averages(module), derivatives_of_attention():
         try:
-            return _followed(module, args, kwargs, dynamic, GRADIENTS, LEVELS, ATTENTION)
+            return _followed(module, args, kwargs, dynamic, assigned, GRADIENTS, LEVELS, ATTENTION)
         except Begun:
             args, kwargs = torch.utils._pytree.tree_map(_with_gradient, (args, kwargs))
         try:
-            return _followed(module, args, kwargs, dynamic, LEVELS, ATTENTION)
+            return _followed(module, args, kwargs, dynamic, assigned, LEVELS, ATTENTION)
         except Begun:
-            return _followed(captured(module, args, kwargs, dynamic), args, kwargs, dynamic)
+            return _followed(captured(module, args, kwargs, dynamic), args, kwargs, dynamic, assigned)
 
 
 def _followed(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any, *begins: Any
-) -> tuple[torch.export.ExportedProgram, list[Call]]:
-    """Torch's program of a module.
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any, assigned: list[str],
+    *begins: Any,
+) -> tuple[torch.export.ExportedProgram, list[Call]]:  # fmt: skip
+    """Torch's program of a module; ``assigned`` gets the attributes that its forward assigns tensors to.
 
     Raises:
       Begun: one of ``begins`` was called, which an export does not follow by itself.
     """
-    with Overridden(), values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
-        with begins_told(*begins):
+    with Overridden(module), values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
+        with begins_told(*begins), assignments(assigned):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+        refuse_views(program, module)
+        refuse_state(program, assigned, module)
         program = write_casts(program)
         refuse_mixed(program.graph_module, module)
         return decomposed(program), functions

@@ -1,5 +1,6 @@
 """Ops of torch's that stand for many, written out where torch has no decomposition: of lists of tensors, which its
-optimizers use (``_foreach_add``), and of a whole layer of a transformer's encoder, outside of training."""
+optimizers use (``_foreach_add``), of a whole layer of a transformer's encoder, outside of training, and of a loss of
+products that is computed in chunks."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ def written(name: str) -> Function | None:
     """How an op is written in others; None if it is none of these."""
     if name == "aten._transformer_encoder_layer_fwd.default":
         return encoder_layer
+    if name.startswith("torch_nn._linear_cross_entropy_batch_chunked"):
+        return chunked_losses if "no_reduction" in name else reduced_losses
     _, _, base = name.partition("aten._foreach_")
     function = _of_one(base.partition(".")[0])
     return function and partial(_each, function)
@@ -82,3 +85,24 @@ def encoder_layer(
         return x + rows(second(x))
     x = first(src + attention(src))
     return second(x + rows(x))
+
+
+# --- losses of products -------------------------------------------------------------------------------------
+def chunked_losses(
+    input: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: torch.Tensor | None,
+    of_classes: torch.Tensor | None, ignore_index: int, *chunks: Any, reduction: str = "none", smoothing: float = 0.0,
+) -> torch.Tensor:  # fmt: skip
+    """``linear_cross_entropy``, of each row; in which chunks it is computed is of no matter."""
+    logits = F.linear(input, weight, bias)
+    return F.cross_entropy(logits, target, of_classes, None, ignore_index, None, reduction, smoothing)
+
+
+def reduced_losses(
+    input: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, bias: torch.Tensor | None,
+    of_classes: torch.Tensor | None, reduction: str, ignore_index: int, smoothing: float, *others: Any,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """The loss, and gradients that torch computes with it, for its own derivative."""
+    given = input, weight, target, bias, of_classes, ignore_index
+    loss = chunked_losses(*given, reduction=reduction, smoothing=smoothing)
+    nothing = input.new_zeros(0)
+    return loss, nothing, nothing.clone(), nothing.clone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
@@ -78,6 +79,51 @@ def _begun(*options: Any) -> torch.autocast:
 
 def _ended(mode: torch.autocast) -> None:
     mode.__exit__(None, None, None)
+
+
+@contextmanager
+def casts_begun(module: torch.nn.Module) -> Iterator[None]:
+    """Within, a module that is exported where torch casts (``with torch.autocast(...):``) begins the casts itself, and
+    nothing else casts: an export would note its ops without the casts around them."""
+    if not torch.is_autocast_enabled("cpu"):
+        yield
+        return
+    begun = _begun_in_graph if isinstance(module, fx.GraphModule) else _begun_in_forward
+    with begun(module, torch.get_autocast_dtype("cpu")), torch.autocast("cpu", enabled=False):
+        yield
+
+
+@contextmanager
+def _begun_in_graph(module: fx.GraphModule, dtype: torch.dtype) -> Iterator[None]:
+    graph = module.graph
+    first = next(n for n in graph.nodes if n.op != "placeholder")
+    with graph.inserting_before(first):
+        begun = graph.call_function(_begun, ("cpu", dtype, True))
+    with graph.inserting_before(next(n for n in graph.nodes if n.op == "output")):
+        ended = graph.call_function(_ended, (begun,))
+    try:
+        yield
+    finally:
+        graph.erase_node(ended)
+        graph.erase_node(begun)
+
+
+@contextmanager
+def _begun_in_forward(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    forward, own = module.forward, vars(module).get("forward")
+
+    @wraps(forward)
+    def cast(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", dtype=dtype):
+            return forward(*args, **kwargs)
+
+    module.forward = cast
+    try:
+        yield
+    finally:
+        del module.forward
+        if own is not None:
+            module.forward = own
 
 
 def write_casts(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

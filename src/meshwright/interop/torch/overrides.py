@@ -34,9 +34,24 @@ def overrides(*functions: Any) -> Callable[[Override], Override]:
 
 
 class Overridden(TorchFunctionMode):
-    """While it is on, calls that are being recorded go to the overrides."""
+    """While it is on, calls that are being recorded go to the overrides.
+
+    Parameters and buffers are those that the export has put in their places, also where a call is given what was there
+    before: a cache, or a list, has a module's tensors in attributes of its own.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        held = [(d, n, t) for m in module.modules() for d in (m._parameters, m._buffers) for n, t in d.items()]
+        self._homes = {id(t): (d, n) for d, n, t in held if t is not None}
+
+    def _in_place(self, x: Any) -> Any:
+        """What is where a tensor was when the export began."""
+        home, name = self._homes.get(id(x), (None, ""))
+        return x if home is None else home.get(name, x)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, self._in_place, (args, kwargs))
         override = _TABLE.get(func)
         chosen = func if override is None or get_proxy_mode() is None else override
         if torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling():

@@ -34,13 +34,22 @@ class Rule:
             return None
         return frozenset(p.name for p in parameters)
 
+    def has(self, name: str) -> bool:
+        """Whether it takes an argument of this name."""
+        return self.takes is None or name in self.takes or self._takes_more
+
+    @cached_property
+    def _takes_more(self) -> bool:
+        """Whether it takes any by its name: some that schemas have are words of Python."""
+        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(self.function).parameters.values())
+
 
 _TABLE: dict[str, Rule] = {}
 #: ops whose results' shapes depend on values: these names end an import with an explanation
 DATA_DEPENDENT = {
     "aten.nonzero", "aten.nonzero_numpy", "aten.masked_select", "aten._local_scalar_dense", "aten.item", "aten.unique",
     "aten._unique2", "aten.unique_dim", "aten.unique_consecutive", "aten.bincount", "aten.argwhere", "aten.nms",
-    "aten.repeat_interleave.Tensor", "torchvision.nms",
+    "torchvision.nms",
 }  # fmt: skip
 
 
@@ -108,13 +117,12 @@ def bound(rule: Rule, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
     given = dict(kwargs)
     schema = target._schema.arguments
     given.update({a.name: value for a, value in zip(schema, args)})
-    takes = rule.takes
     named: dict[str, Any] = {}
     for argument in schema:
         name = argument.name
         default = argument.default_value if argument.has_default_value() else None
         value = given.get(name, default)
-        if takes is None or name in takes:
+        if rule.has(name):
             named[name] = value
         elif name in given and name not in STORAGE and not (value is None or value == default):
             raise RuleError(f"{name_of(target)}: the argument {name}={value!r} is not supported here")

@@ -56,7 +56,7 @@ def _each_leaf(collective: Callable[..., Any]) -> Callable[..., Any]:
 
 # --- reductions ---------------------------------------------------------------------------------------------
 def _times(x: int | float, count: Any) -> Any:
-    """The sum over ``count`` positions of a Python number that is the same at all of them."""
+    """The sum over ``count`` positions of a Python number, which is the same at all of them."""
     if isinstance(count, int):
         return x * count
     return mul(convert(count, dtypes.default_int() if isinstance(x, int) else dtypes.default_float()), x)
@@ -202,7 +202,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
       >>> mw.vmap(lambda v: lax.ppermute(v, "i", shift), axis_name="i")(jnp.array([5, 6, 7])).tolist()
       [0, 5, 6]
     """
-    # As in JAX, where the other collectives go by the order that axes are named in.
+    # As in JAX. The other collectives number positions in the order in which the axes are named.
     scope = list(STATE.axis_env)
     names, sizes = _names(tuple(sorted(_names(axis_name)[0], key=scope.index)))
     expected = "pairs of a source and a target"

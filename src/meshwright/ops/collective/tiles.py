@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,6 +37,18 @@ from meshwright.ops.elementwise.table import (
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.shape.rearrange import above, expand_dims, move_dim, reshape, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+
+
+def _along_first(b: Builder, x: Emitted, dim: int, emit: Callable[[Emitted, ShapedArray, int], Emitted]) -> Emitted:
+    """Emit a collective along ``dim``, on CPUs without the dimensions before it if they are of size 1.
+
+    XLA's compiler for CPUs moves the dimension to the front, and undoes that by a copy even if only ones came before.
+    """
+    (given,), (out,) = b.in_avals, b.out_avals
+    if not dim or b.platform != "cpu" or any(n != 1 for n in given.shape[:dim]):
+        return emit(x, out, dim)
+    (x,) = b.op("stablehlo.reshape", [x], [given.update(shape=given.shape[dim:])])
+    return b.op("stablehlo.reshape", [emit(x, out.update(shape=out.shape[dim:]), 0)], [out])[0]
 
 
 @dataclass(frozen=True)
@@ -74,10 +86,11 @@ class AllGather(AlongDimension, MovesTiles):
         return self.part(0, i)(x), None
 
     def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
-        return b.op(
-            "stablehlo.all_gather", [x], b.out_avals,
-            all_gather_dim=self.dimension, replica_groups=b.replica_groups(self.axes),
-        )[0]  # fmt: skip
+        def gather(x: Emitted, out: ShapedArray, dim: int) -> Emitted:
+            groups = b.replica_groups(self.axes)
+            return b.op("stablehlo.all_gather", [x], [out], all_gather_dim=dim, replica_groups=groups)[0]
+
+        return _along_first(b, x, self.dimension, gather)
 
 
 @dataclass(frozen=True)
@@ -207,8 +220,10 @@ class ReduceScatter(AlongDimension):
         return x, d
 
     def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
-        return b.op(
-            "stablehlo.reduce_scatter", [x], b.out_avals,
-            regions=[self.monoid.region(b, b.in_avals[0].dtype)],
-            scatter_dimension=self.dimension, replica_groups=b.replica_groups(self.axes),
-        )[0]  # fmt: skip
+        def scatter(x: Emitted, out: ShapedArray, dim: int) -> Emitted:
+            region, groups = self.monoid.region(b, b.in_avals[0].dtype), b.replica_groups(self.axes)
+            return b.op(
+                "stablehlo.reduce_scatter", [x], [out], regions=[region], scatter_dimension=dim, replica_groups=groups
+            )[0]
+
+        return _along_first(b, x, self.dimension, scatter)

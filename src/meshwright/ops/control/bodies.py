@@ -77,7 +77,10 @@ class Operands(Generic[T]):
 
 
 def threaded(body: Body, at: int, types: Sequence[ShapedArray], run: Run) -> ClosedJaxpr:
-    """The body's jaxpr with a state that it takes after ``at`` parameters and returns first."""
+    """The body's jaxpr with a state, which it takes after its first ``at`` parameters and returns first.
+
+    ``run(jaxpr, args, state)`` evaluates the equations and returns results and the new state.
+    """
 
     def fun(*values: Any) -> list[Any]:
         before, state, rest = split(values, at, len(types))
@@ -89,7 +92,11 @@ def threaded(body: Body, at: int, types: Sequence[ShapedArray], run: Run) -> Clo
 
 
 def tested_in_body(test: Body, body: Body, types: Sequence[ShapedArray], run: Run) -> tuple[ClosedJaxpr, ClosedJaxpr]:
-    """A test and a body that carry a state and what the test says, which the body finds out for the step after it."""
+    """The test and the body of a loop with a state, for a test that changes the state.
+
+    Both carry the state and the result of the test in front of the carry. The new body evaluates the test for the next
+    step; the new test returns the carried result.
+    """
     (says,) = test.jaxpr.out_avals
     firsts, (seconds, carry, _) = test.jaxpr.in_avals[: test.num_consts], body.split(body.jaxpr.in_avals)
 
@@ -140,7 +147,7 @@ def each_to_its_end(
 
 
 def while_it_runs(t: Any, body: ClosedJaxpr, test: ClosedJaxpr, test_consts: int, body_consts: int) -> ClosedJaxpr:
-    """The body with the constants of the test in front, and with checks that count for entries that are not done."""
+    """The body with the constants of the test in front, and with checks that hold for entries that are done."""
 
     def runs(*args: Any) -> tuple[Any, Sequence[Any]]:
         first, second, carry = split(args, test_consts, body_consts)

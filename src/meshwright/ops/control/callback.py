@@ -272,7 +272,7 @@ class DebugCallback(Callback):
         return [Zero(typeof(x)) for x in args]
 
 
-# --- of other people's programs -------------------------------------------------------------------------------
+# --- in imported programs -------------------------------------------------------------------------------------
 @reads(*(f"custom_call:{target}" for target in _TARGETS))
 def _read(r: Any) -> Any:
     """Read a callback. Its function may come with the program; if it does not, the call raises."""

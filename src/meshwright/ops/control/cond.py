@@ -178,7 +178,7 @@ def _each_its_own(
 
 
 def _where_taken(t: Any, branch: ClosedJaxpr, number: int) -> ClosedJaxpr:
-    """The branch with the number of the one to be taken in front, and with checks that count if that is this one."""
+    """Branch ``number`` with the index as first parameter, and with checks that hold if another branch is selected."""
     index = ShapedArray((), np.dtype(np.int32))
     return guarded(branch, [index], lambda i, *operands: (eq(i, np.int32(number)), operands))
 

@@ -1,7 +1,7 @@
 """Loop counters: scalars in a body that are linear in the iteration, ``start + step * run``.
 
-If the number of iterations is static, these values are known in every iteration: where windows at them begin, and how
-comparisons of them turn out.
+If the number of iterations is static, their values are known in every iteration, and so are the starts of windows at
+them and the results of comparisons.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ _Rule = Callable[..., Line | None]
 
 
 class Counters:
-    """The linear scalars in a body that runs ``runs`` times, given the ``known`` lines of its parameters, and arrays
-    whose elements are their row numbers."""
+    """The linear scalars in a body that runs ``runs`` times.
+
+    ``known`` are the lines of parameters, and ``numbered`` the arrays whose elements are their own row numbers.
+    """
 
     def __init__(
         self, eqns: Iterable[JaxprEqn], runs: int, known: Mapping[Var, Line], numbered: Container[Var]

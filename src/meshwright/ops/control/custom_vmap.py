@@ -19,8 +19,8 @@ from meshwright.ops.elementwise.table import materialize
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import move_dim
 
-#: from the axis size, whether each operand is batched (at 0), and operands, to results and whether each is batched (at
-#: 0)
+#: from the axis size, whether each operand is batched (at 0), and the operands, to the results and whether each of them
+#: is batched (at 0)
 BatchRule = Callable[[int, Sequence[bool], Sequence[Any]], tuple[Sequence[Any], Sequence[bool]]]
 
 

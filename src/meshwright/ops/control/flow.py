@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from meshwright.core.avals import NOWHERE, ShapedArray
+from meshwright.core.config import config
 from meshwright.core.dtypes import is_bool
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
@@ -34,7 +35,7 @@ from meshwright.ops.control.bodies import (
     while_it_runs,
     with_more_carry,
 )
-from meshwright.ops.control.guards import has_checks
+from meshwright.ops.control.guards import has_checks, refuse_automatic_checks
 from meshwright.ops.control.regions import (
     OPERAND,
     OUTPUT,
@@ -176,7 +177,7 @@ class ControlOp(RegionOp):
         same = all(j is b.jaxpr for b, j in zip(bodies, jaxprs))
         return self if same else self.with_regions(jaxprs), cast_each(args, ins)
 
-    # --- what holds for the carry is what holds after a step ------------------------------------------------
+    # --- fixed points over the carry ------------------------------------------------------------------------
     def _settled(
         self, parts: Operands[T], outs: Sequence[T], after: After[T], join: Callable[[Sequence[T]], T]
     ) -> tuple[Operands[T], tuple[T, ...], list[T]]:
@@ -269,6 +270,8 @@ class ControlOp(RegionOp):
         if apart:  # entries end after different numbers of steps, so all of the carry differs between them
             out_dims = [d or 0 for d in out_dims]
             inner, asked = replace(inner, carry=out_dims), tuple(out_dims)
+            if config.automatic_checks:
+                refuse_automatic_checks(bodies[-1].jaxpr)
             if has_checks(bodies[-1].jaxpr):
                 test, body = bodies
                 both = test.num_consts + body.num_consts
@@ -316,8 +319,10 @@ class ControlOp(RegionOp):
     def _tested_in_body(
         self, parts: Operands[Any], state: list[Any], types: Sequence[ShapedArray], run: Run
     ) -> tuple[list[Any], list[Any]]:
-        """A loop whose test changes the state, which a test cannot return: it is made before the loop and at the end of
-        each step, and what it says is carried."""
+        """:meth:`threaded` for a loop whose test changes the state, which a test cannot return.
+
+        The test is evaluated before the loop and at the end of each step, and its result is carried.
+        """
         test, body = self.bodies()
         (again,), state = run(test.jaxpr, [*parts.consts[0], *parts.carry], state)
         jaxprs = tested_in_body(test, body, types, run)

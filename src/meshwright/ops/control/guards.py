@@ -1,7 +1,7 @@
-"""Checks that count only where a body runs.
+"""Guards for checks in batched control flow.
 
-A ``vmap`` runs a body for batch entries that do not take it: all branches of a choice, and further steps of a loop in
-which they are done. What is computed there is not selected, and what is checked there must not fail.
+Under ``vmap`` a body also runs for batch entries that do not take it: every branch of a ``cond``, and the further steps
+of a loop for entries that are done. Their results are discarded, and their checks must not fail.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshwright.core import source
+from meshwright.core import dtypes, source
 from meshwright.core.avals import ShapedArray
+from meshwright.core.config import config
+from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns, has_effects
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.rewrite import Interpreter
@@ -21,15 +23,48 @@ from meshwright.ops.elementwise.table import not_, or_
 
 
 def has_checks(jaxpr: ClosedJaxpr) -> bool:
-    """Whether there is a check in the jaxpr, or in the bodies in it."""
+    """Whether a jaxpr or one of its inner jaxprs has a check."""
     return has_effects(jaxpr.jaxpr) and any(isinstance(e.op, Check) for e in all_eqns(jaxpr.jaxpr))
+
+
+def checked_for(eqn: JaxprEqn) -> frozenset[str]:
+    """What ``checkify`` can find wrong with an equation: ``index``, ``div``, ``nan``."""
+    op, kinds = eqn.op, set()
+    if op.index_operands(len(eqn.invars)):
+        kinds.add("index")
+    if op.name in ("div", "rem"):
+        kinds.add("div")
+    # What only moves elements makes no NaN, but that which stands for an index out of bounds.
+    runs_bodies = isinstance(op, RegionOp) and op.threads and op.regions()
+    if not op.takes_keys and not runs_bodies and any(dtypes.is_inexact(v.aval.dtype) for v in eqn.outvars):
+        kinds.add("nan")
+    return frozenset(kinds)
+
+
+def refuse_automatic_checks(body: ClosedJaxpr) -> None:
+    """Refuse a loop whose batch entries end apart if ``checkify`` will look into its body.
+
+    Raises:
+      RuleError: it would find what entries that are done compute, which is not selected.
+    """
+    found = next((e for e in all_eqns(body.jaxpr) if checked_for(e) & config.automatic_checks), None)
+    if found is not None:
+        kinds = ", ".join(f"{kind}_checks" for kind in sorted(checked_for(found) & config.automatic_checks))
+        raise RuleError(
+            f"checkify: a loop under vmap whose batch entries end after different numbers of steps cannot be checked "
+            f"for {kinds} ({found.op.name} at {found.source}): entries that are done compute on; apply vmap to the "
+            "checked function, vmap(checkify(f, errors)), or check what matters with checkify.check and user_checks"
+        )
 
 
 def guarded(
     jaxpr: ClosedJaxpr, more: Sequence[ShapedArray], runs: Callable[..., tuple[Any, Sequence[Any]]]
 ) -> ClosedJaxpr:
-    """The jaxpr with parameters of the types ``more`` in front, and with checks that hold where it is not to run;
-    ``runs`` makes of all parameters whether it does, and the jaxpr's own."""
+    """The jaxpr with additional parameters, of the types ``more``, in front, and with its checks guarded.
+
+    ``runs`` is called with all parameters. It returns the guard, a bool that tells whether the jaxpr is to run, and the
+    jaxpr's own parameters. Checks hold where the guard is False.
+    """
 
     def fun(*args: Any) -> list[Any]:
         guard, given = runs(*args)
@@ -43,7 +78,7 @@ def _run(jaxpr: ClosedJaxpr, args: Sequence[Any], state: list[Any]) -> tuple[lis
 
 
 class _Guarding(Interpreter[Any]):
-    """Applies the equations, checks only where ``guard`` is True."""
+    """Evaluates a jaxpr with checks that hold wherever ``guard`` is False."""
 
     def __init__(self, guard: Any) -> None:
         self.guard = guard

@@ -31,7 +31,7 @@ class End:
 
 #: values with the same dimensions, which should have the same layout
 Tie = tuple[End, ...]
-#: results, and the state after, of a jaxpr's equations run on arguments and a state
+#: from a jaxpr, arguments and a state to the results of its equations and the new state
 Run = Callable[[ClosedJaxpr, Sequence[Any], list[Any]], tuple[list[Any], list[Any]]]
 
 
@@ -41,14 +41,17 @@ class RegionOp(CallOp):
 
     #: whether operand 0 selects one body, which runs once; otherwise all run in turn, :meth:`trips` times
     chooses: ClassVar[bool] = False
-    #: a state can go through its bodies, :meth:`threaded`
+    #: whether :meth:`threaded` is implemented
     threads: ClassVar[bool] = False
 
     def threaded(
         self, args: Sequence[Any], state: list[Any], run: Run, join: Callable[[Sequence[Any]], list[Any]]
     ) -> tuple[list[Any], list[Any]]:
-        """Apply the op with a state that goes through its bodies, of each of which ``run`` runs the equations. ``join``
-        makes one of the states of several devices, stacked. Returns results and the state after."""
+        """Apply the op with a state that is passed through its bodies; returns the results and the final state.
+
+        ``run(jaxpr, args, state)`` evaluates a body's equations and returns results and the new state. ``join``
+        combines the states of several devices, which are stacked.
+        """
         raise NotImplementedError
 
     def ties(self) -> Iterator[Tie]:

@@ -1,9 +1,9 @@
 """Turns array rows that a loop reads or writes one after the other into slices and outputs of a scan.
 
-A loop that counts, and reads an array at its count (``x[i]``, a chunk from ``i * n``) or writes one there, is a scan
-over the rows of the array. A window at a dynamic position is looked up on all devices and sent to all in every step. A
-slice of a scan has the layout that the step needs, which the array is resharded to before the loop, and written rows
-may stay partial sums until the loop ends. The same rows are read, and written, in the same steps.
+A loop that reads or writes an array at its counter (``x[i]``, or a chunk from ``i * n`` on) is a scan over the rows of
+the array. As a window at a dynamic position, the rows would be looked up on all devices and sent to all in every step.
+As slices of a scan they have the layout that the step needs, to which the array is resharded before the loop, and
+written rows may stay partial sums until the loop ends. Every step reads and writes the same rows as before.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class _Loop:
         self.reads = {e.outvars[0]: rows for e, rows in reads if rows.backwards == self.backwards}
         self.writes = {self.carry.index(p): rows for p, rows in writes.items() if rows.backwards == self.backwards}
 
-    # --- what is found --------------------------------------------------------------------------------------
+    # --- analysis -------------------------------------------------------------------------------------------
     def _counters(self, numbered: set[Var]) -> Iterator[tuple[Var, Line]]:
         """Parameters that are counters, with their lines."""
         n = self.op.length
@@ -196,7 +196,7 @@ class _Loop:
         inside = low >= 0 and high + rows.size <= x.shape[rows.dim]
         return rows if inside and self.wanted(rows, x.shape) else None
 
-    # --- what is made of it ---------------------------------------------------------------------------------
+    # --- rewriting ------------------------------------------------------------------------------------------
     def rewritten(self) -> list[JaxprEqn] | None:
         """The loop with these rows as slices and outputs, with the equations that stack rows before it and restore
         arrays after it; None if there are no such rows."""

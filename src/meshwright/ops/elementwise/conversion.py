@@ -27,6 +27,7 @@ class ConvertElementType(Elementwise):
     new_dtype: np.dtype
     weak_type: bool = False
     name: ClassVar[str] = "convert_element_type"
+    converts: ClassVar[bool] = True
     accepts: ClassVar[tuple[str, ...]] = ("biufc",)
 
     def linear_groups(self, *avals: ShapedArray) -> tuple[tuple[int, ...], ...]:

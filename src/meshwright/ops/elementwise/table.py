@@ -21,7 +21,7 @@ from meshwright.core.static import static_index
 from meshwright.core.words import counted
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Region
-from meshwright.ir.op import CONSTANT, Builder, Cotangents, Dual, Linear, Op, Tangent, Unknown, Zero
+from meshwright.ir.op import CONSTANT, ZEROS, Builder, Cotangents, Dual, Linear, Op, Tangent, Unknown, Zero
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import cast
@@ -174,7 +174,7 @@ pow_: Elementwise = row(
     lambda t, y, a, b: mul(t, slopes.of_exponent(_OPS, y, a)),
 )  # fmt: skip
 atan2: Elementwise = row(
-    "atan2", "stablehlo.atan2", "f f",
+    "atan2", "stablehlo.atan2", "fc fc",
     lambda t, y, a, b: mul(t, div(b, add(square(a), square(b)))),
     lambda t, y, a, b: mul(t, div(neg(a), add(square(a), square(b)))),
 )  # fmt: skip
@@ -283,6 +283,9 @@ def materialize(x: Any) -> Any:
     if isinstance(x, Zero) and is_key(x.aval.dtype):
         return np.zeros(x.aval.shape, dtypes.float0)
     return cast(match_shape(np.zeros((), x.aval.dtype), x.aval), x.aval.vma) if isinstance(x, Zero) else x
+
+
+ZEROS.fill(materialize)
 
 
 # --- ops with parameters ------------------------------------------------------------------------------------

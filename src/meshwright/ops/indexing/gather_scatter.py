@@ -139,9 +139,8 @@ class _ScatterExtremum(ScatterBase):
         y = self.bind(x, indices, updates)
         if isinstance(tangents[0], Zero) and isinstance(tangents[2], Zero):
             return y, Zero(typeof(y))
-        # All values equal to the extremum of an element, updates and old value alike, share the derivative. NaN equals
-        # none, so
-        # its derivative is zero, except where there is no update.
+        # All values equal to the extremum of an element, updates and old value alike, share the derivative. NaN is
+        # equal to nothing, so its derivative is zero, except where there is no update.
         dtype, accumulate = typeof(x).dtype, self.as_add()
         nothing, one = zeros_like(x), scalar_like(1, x)
         touched = accumulate.bind(nothing, indices, broadcast_in_dim(one, typeof(updates).shape, ()))

@@ -131,13 +131,14 @@ class PlacedUpdate(Composite):
                 if (low, high) != (0, k):
                     inside.rows(d, iota(np.int32, (k,), 0), low, high)
             elif not ctx.is_split(1, d):
-                tile, begin[d] = divmod(at, ctx.in_local_shapes[0][d])  # type: ignore[call-overload]
+                tile, row = divmod(at, ctx.in_local_shapes[0][d])
+                begin[d] = np.int32(row)
                 inside.tile(eq(ctx.tile_index(ctx.axes(0, d)), np.int32(tile)))
             else:
                 begin[d] = np.int32(0)
                 if k != size:
                     window = Shown(k, size, at).window(ctx.num_tiles(0, d))
-                    update = ctx.fetch_window(update, 1, d, window.start, window.length, stop=window.stop)
+                    update = ctx.fetch_window(update, 1, d, window)
                 if (at + low, at + high) != (0, size):
                     number = ctx.add_tile_offset(iota(np.int32, (ctx.in_local_shapes[0][d],), 0), d)
                     inside.rows(d, number, at + low, at + high)

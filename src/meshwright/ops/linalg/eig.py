@@ -92,7 +92,18 @@ def _complex_of(dtype: np.dtype) -> np.dtype:
 
 
 def eig(a: Any, *, compute_left_eigenvectors: bool = True, compute_right_eigenvectors: bool = True) -> list[Any]:
-    """``[values]`` of matrices of shape (..., n, n), then the requested left and right eigenvectors; all complex.
+    """Eigenvalues and eigenvectors of general square matrices.
+
+    Args:
+      a: shape (..., n, n).
+      compute_left_eigenvectors, compute_right_eigenvectors: whether to return them.
+
+    Returns:
+      ``[values, left, right]`` without those not requested: eigenvalues of shape (..., n) in no particular order, and
+      eigenvectors as columns of norm 1, shape (..., n, n). All are complex, and NaN where LAPACK does not converge.
+
+    Raises:
+      ShapeError: matrices are not square. DTypeError: a dtype without LAPACK kernels.
 
     Example:
       >>> values, right = lax.linalg.eig(mnp.array([[0.0, 1.0], [0.0, 2.0]]), compute_left_eigenvectors=False)

@@ -71,10 +71,18 @@ class Eigh(Factorization, Composite):
 
 
 def eigh(a: Any, *, symmetrize_input: bool = True) -> list[Any]:
-    """``[vectors, values]`` of Hermitian matrices, shape (..., n, n); eigenvalues ascend.
+    """Eigenvectors and eigenvalues of Hermitian matrices.
 
     Args:
+      a: shape (..., n, n).
       symmetrize_input: use ``(a + a^H) / 2``, so that derivatives are symmetric; if false, only the lower triangle.
+
+    Returns:
+      ``[vectors, values]``: orthonormal eigenvectors as columns, shape (..., n, n), and real eigenvalues in ascending
+      order, shape (..., n).
+
+    Raises:
+      ShapeError: matrices are not square. DTypeError: a dtype without LAPACK kernels.
 
     Example:
       >>> vectors, values = lax.linalg.eigh(mnp.array([[2.0, 1.0], [1.0, 2.0]]))

@@ -45,8 +45,11 @@ _I32 = np.dtype(np.int32)
 
 @dataclass(frozen=True)
 class Lu(Factorization, Composite):
-    """``L`` (below the diagonal; its own diagonal is 1) and ``U`` in one matrix, the row with which each row was
-    exchanged, and the permutation: ``a[permutation] = L U``."""
+    """LU decomposition: ``a[permutation] = L U``.
+
+    Results are ``L`` (below the diagonal; its own diagonal is 1) and ``U`` in one matrix, the row with which each row
+    was exchanged, and the permutation.
+    """
 
     name: ClassVar[str] = "lu"
     multiple_results: ClassVar[bool] = True
@@ -154,7 +157,19 @@ def lu_solve(factors: Any, permutation: Any, b: Any, how: str = PLAIN) -> Any:
 
 
 def lu(a: Any) -> list[Any]:
-    """``(factors, pivots, permutation)`` of matrices of shape (..., m, n): see :class:`Lu`.
+    """LU decomposition with partial pivoting.
+
+    Args:
+      a: shape (..., m, n).
+
+    Returns:
+      ``[factors, pivots, permutation]`` with ``a[permutation] = L U``. ``factors``, shape (..., m, n), holds ``L``
+      below the diagonal (its own diagonal is 1) and ``U`` on and above it. Row ``i`` was exchanged with row
+      ``pivots[i]``, shape (..., min(m, n)); ``permutation``, shape (..., m), is the resulting order of rows. Both are
+      int32.
+
+    Raises:
+      ShapeError: fewer than two dimensions. DTypeError: a dtype without LAPACK kernels.
 
     Example:
       >>> factors, pivots, permutation = lax.linalg.lu(mnp.array([[1.0, 2.0], [4.0, 4.0]]))
@@ -166,7 +181,13 @@ def lu(a: Any) -> list[Any]:
 
 
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
-    """The permutation of ``permutation_size`` rows by a sequence of row exchanges, shape (..., k).
+    """The permutation of ``permutation_size`` rows by a sequence of row exchanges.
+
+    Args:
+      pivots: integers of shape (..., k), as returned by :func:`lu`: row ``i`` is exchanged with row ``pivots[i]``.
+
+    Returns:
+      the order of rows, shape (..., permutation_size).
 
     Raises:
       ShapeError: there are fewer rows than exchanges.

@@ -48,10 +48,10 @@ _I32 = np.dtype(np.int32)
 
 @dataclass(frozen=True)
 class Qr(Factorization, Composite):
-    """``q`` with orthonormal columns and upper triangular ``r`` with ``q r = a``; all columns of ``q`` with
-    ``full_matrices``.
+    """QR decomposition: ``q r = a`` with orthonormal columns in ``q`` and upper triangular ``r``.
 
-    With ``pivoting``, also the column order ``p``, with ``q r = a[:, p]``, for which the diagonal of ``r`` decreases.
+    With ``full_matrices``, ``q`` has all columns. With ``pivoting``, the column order ``p`` is returned too, for which
+    ``q r = a[:, p]`` and the diagonal of ``r`` decreases in magnitude.
     """
 
     full_matrices: bool = False
@@ -144,11 +144,14 @@ def _tangents(q: Any, r: Any, t: Any) -> tuple[Any, Any]:
 
 
 def householder_product(a: Any, taus: Any) -> Any:
-    """The matrix with orthonormal columns that is the product of the reflectors in the lower part of ``a``.
+    """The first n columns of the product of Householder reflectors, which are orthonormal. It has no derivative.
 
     Args:
-      a: shape (..., m, n) with m >= n, as returned by ``geqrf``.
-      taus: shape (..., k) with k <= n.
+      a: shape (..., m, n) with m >= n, with the reflectors below its diagonal, as returned by LAPACK's ``geqrf``.
+      taus: the reflectors' scales, shape (..., k) with k <= n.
+
+    Returns:
+      an array of ``a``'s shape.
 
     Example:
       >>> lax.linalg.householder_product(mnp.array([[1.0], [0.0]]), mnp.array([2.0])).tolist()
@@ -159,10 +162,20 @@ def householder_product(a: Any, taus: Any) -> Any:
 
 
 def qr(a: Any, *, pivoting: bool = False, full_matrices: bool = True) -> list[Any]:
-    """``[q, r]`` with orthonormal columns in ``q`` and upper triangular ``r``, for matrices of shape (..., m, n).
+    """QR decomposition: ``q r = a`` with orthonormal columns in ``q`` and upper triangular ``r``.
 
-    With ``pivoting``, also the order of columns, shape (..., n), for which the diagonal of ``r`` decreases:
-    ``q r = a[:, order]``.
+    Args:
+      a: shape (..., m, n).
+      pivoting: also return an order of columns, int32 of shape (..., n), for which the diagonal of ``r`` decreases in
+        magnitude; then ``q r = a[:, order]``.
+      full_matrices: return all m columns of ``q``.
+
+    Returns:
+      ``[q, r]``, or ``[q, r, order]`` with ``pivoting``. With ``k = min(m, n)``, or ``k = m`` with ``full_matrices``,
+      ``q`` has shape (..., m, k) and ``r`` shape (..., k, n).
+
+    Raises:
+      ShapeError: fewer than two dimensions. DTypeError: a dtype without LAPACK kernels.
 
     Example:
       >>> q, r = lax.linalg.qr(mnp.array([[3.0], [4.0]]), full_matrices=False)

@@ -42,8 +42,10 @@ from meshwright.ops.shape.broadcast_reduce import match_shape
 
 @dataclass(frozen=True)
 class Svd(Factorization, Composite):
-    """Descending singular values ``s``; with ``compute_uv`` also ``u`` and ``vh``, with ``u diag(s) vh = a``; all
-    vectors with ``full_matrices``."""
+    """Singular value decomposition: ``u diag(s) vh = a``, with singular values in descending order.
+
+    Results are ``s``, and with ``compute_uv`` ``u`` and ``vh``, which are square with ``full_matrices``.
+    """
 
     full_matrices: bool = False
     compute_uv: bool = True
@@ -130,7 +132,20 @@ def _outside(basis: Any, moved: Any, inverse: Any) -> Any:
 
 
 def svd(a: Any, *, full_matrices: bool = True, compute_uv: bool = True) -> Any:
-    """``[u, s, vh]`` of matrices of shape (..., m, n), or ``s`` alone; singular values descend.
+    """Singular value decomposition: ``u diag(s) vh = a``.
+
+    Args:
+      a: shape (..., m, n).
+      full_matrices: return all columns of ``u`` and all rows of ``vh``.
+      compute_uv: return ``u`` and ``vh`` too.
+
+    Returns:
+      ``[u, s, vh]``, or ``s`` alone without ``compute_uv``. Singular values are real and descend, shape (..., k) with
+      ``k = min(m, n)``. ``u`` has shape (..., m, k) and ``vh`` (..., k, n), or (..., m, m) and (..., n, n) with
+      ``full_matrices``.
+
+    Raises:
+      ShapeError: fewer than two dimensions. DTypeError: a dtype without LAPACK kernels.
 
     Example:
       >>> lax.linalg.svd(mnp.array([[3.0, 0.0], [0.0, 4.0]]), compute_uv=False).round(5).tolist()

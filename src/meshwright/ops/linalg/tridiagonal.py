@@ -32,7 +32,17 @@ def _square(name: str, a: Any) -> tuple[int, np.dtype]:
 
 
 def hessenberg(a: Any) -> list[Any]:
-    """``[packed, scales]``: the upper Hessenberg form of square matrices, with the reflectors packed below it.
+    """The upper Hessenberg form of square matrices, by LAPACK's ``gehrd``. It has no derivative.
+
+    Args:
+      a: shape (..., n, n).
+
+    Returns:
+      ``[packed, scales]``: the form with the reflectors below its first subdiagonal, shape (..., n, n), and their
+      scales, shape (..., n - 1).
+
+    Raises:
+      ShapeError: matrices are not square. DTypeError: a dtype without LAPACK kernels.
 
     Example:
       >>> packed, scales = lax.linalg.hessenberg(mnp.eye(3))
@@ -46,8 +56,18 @@ def hessenberg(a: Any) -> list[Any]:
 
 
 def schur(a: Any, *, compute_schur_vectors: bool = True) -> list[Any]:
-    """``[t, vectors]`` with (quasi) triangular ``t``, unitary vectors and ``vectors t vectors^H = a``, or ``[t]``
-    alone.
+    """The Schur decomposition ``vectors t vectors^H = a`` of square matrices, by LAPACK's ``gees``; no derivative.
+
+    Args:
+      a: shape (..., n, n).
+      compute_schur_vectors: return ``vectors`` too.
+
+    Returns:
+      ``[t, vectors]``, or ``[t]`` alone, of shape (..., n, n). ``vectors`` are unitary and ``t`` is upper triangular;
+      for real matrices ``t`` is quasi-triangular, with a 2 by 2 block for each pair of complex eigenvalues.
+
+    Raises:
+      ShapeError: matrices are not square. DTypeError: a dtype without LAPACK kernels.
 
     Example:
       >>> t, vectors = lax.linalg.schur(mnp.array([[1.0, 2.0], [0.0, 3.0]]))
@@ -62,8 +82,18 @@ def schur(a: Any, *, compute_schur_vectors: bool = True) -> list[Any]:
 
 
 def tridiagonal(a: Any, *, lower: bool = True) -> list[Any]:
-    """``[packed, diagonal, off_diagonal, scales]``: the real tridiagonal form of Hermitian matrices, with the
-    reflectors.
+    """The real tridiagonal form of Hermitian matrices, by LAPACK's ``sytrd`` or ``hetrd``. It has no derivative.
+
+    Args:
+      a: shape (..., n, n).
+      lower: read the lower triangle of ``a``, else the upper one.
+
+    Returns:
+      ``[packed, diagonal, off_diagonal, scales]``: the reflectors, shape (..., n, n); the form's diagonal, shape
+      (..., n), and off-diagonal, shape (..., n - 1), both real; and the scales of the reflectors, shape (..., n - 1).
+
+    Raises:
+      ShapeError: matrices are not square. DTypeError: a dtype without LAPACK kernels.
 
     Example:
       >>> lax.linalg.tridiagonal(mnp.array([[2.0, 1.0], [1.0, 3.0]]))[1].tolist()
@@ -77,7 +107,16 @@ def tridiagonal(a: Any, *, lower: bool = True) -> list[Any]:
 
 
 def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Any:
-    """``q c`` or ``c q`` (its adjoint with ``transpose``), for the ``q`` whose reflectors ``geqrf`` stored in ``a``.
+    """Multiply ``c`` by the orthogonal ``q`` whose reflectors ``geqrf`` stored in ``a``. It has no derivative.
+
+    Args:
+      a, taus: the reflectors and their scales, as in :func:`householder_product`.
+      c: shape (..., m, n).
+      left: compute ``q c``, else ``c q``.
+      transpose: use the conjugate transpose of ``q``.
+
+    Returns:
+      an array of ``c``'s shape.
 
     Example:
       >>> lax.linalg.ormqr(mnp.array([[1.0], [0.0]]), mnp.array([2.0]), mnp.eye(2)).tolist()

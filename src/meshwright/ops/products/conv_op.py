@@ -47,8 +47,7 @@ from meshwright.sharding.window import Window
 Dims = tuple[int, ...]
 
 #: up to this size, a batch of kernels becomes separate convolutions. On XLA's CPU a convolution with feature groups
-#: takes
-#: two to four times the time of separate ones (measured with 4 to 16 groups).
+#: takes two to four times as long as separate ones (measured with 4 to 16 groups)
 _MOST_SEPARATE = 16
 
 

@@ -1,17 +1,15 @@
 """``rng_bit_generator`` of StableHLO, with its state: Philox-4x32-10 and Threefry-2x32, as XLA computes them.
 
 Both are counter-based (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): word ``i`` of the result
-is a function of the state and ``i``. So every device generates its own tile, without communication. Which word of which
-counter an element is was found by experiment, and is tested against XLA:
+is a function of the state and ``i``. So every device generates its own tile, without communication. The assignment of
+words to elements was found by experiment, and is tested against XLA:
 
-- the state is ``key, counter`` as 64-bit words; for Philox ``key, counter, upper counter`` is also possible, and if the
-last
-  word is missing, the key is used. Without 64-bit types, each word is two of 32 bits, the lower one first;
-- Philox numbers elements row-major; a counter yields four words of 32 bits or two of 64;
+- The state is ``key, counter`` as 64-bit words. For Philox ``key, counter, upper counter`` is also possible; if the
+  last word is missing, the key is used. Without 64-bit types, each word is two of 32 bits, the lower one first.
+- Philox numbers elements row-major. A counter yields four words of 32 bits or two of 64.
 - Threefry yields one 64-bit word per counter, or two of 32 bits, which are neighbours along the first even dimension
-(the
-  first of the largest ones, if none is even);
-- narrower elements are the low bits of 32-bit words.
+  (the first of the largest ones, if none is even).
+- Narrower elements are the low bits of 32-bit words.
 """
 
 from __future__ import annotations
@@ -167,7 +165,7 @@ class RngBitGenerator(Op):
         return [after if given == np.uint32 else bitcast(after, given), self._bits(words, counter, word)]
 
     def _places(self, rows: Sequence[Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
-        """For the elements at ``rows`` of each dimension, the counter, and the word of it, that they are."""
+        """The counter of each element at ``rows`` of each dimension, and the number of its word in that counter."""
         sizes, word = list(self.shape), u32(0)
         rows = list(rows)
         if self.algorithm == "THREE_FRY" and self.words == 2:

@@ -53,7 +53,7 @@ _ZERO = np.array(0, np.uint32)
 
 @dataclass(frozen=True)
 class Source:
-    """How a generator's keys, here lists of words of which each is an array, become others and bits."""
+    """A generator for draws with many keys. A key is a list of words, each an array with an element per key."""
 
     #: ``split(key, number of keys)``
     split: Callable[[Sequence[Any], int], list[list[Any]]]

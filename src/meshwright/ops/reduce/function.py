@@ -44,7 +44,7 @@ class ReductionFunction:
 
 
 def _becomes(aval: ShapedArray, dtype: np.dtype) -> bool:
-    """Whether a scalar is of a dtype, or a number without one of its own that fits it."""
+    """Whether a scalar has the dtype, or is a weakly typed number that can be converted to it."""
     weak = aval.weak_type and dtypes.promote([(dtype, False), (aval.dtype, True)])[0] == dtype
     return aval.dtype == dtype or weak
 
@@ -55,10 +55,10 @@ def reduction_function(
     """Trace ``computation(a, b)``, a function of two trees of scalars, structured like ``operands``.
 
     Raises:
-      ArgumentTypeError: ``computation`` is no function.
-      ArgumentError: different structures, or no operands.
-      ShapeError: initial values that are not scalars, or operands of different shapes.
-      DTypeError: an initial value of another dtype than its operand, or a result of ``computation``.
+      ArgumentTypeError: ``computation`` is not callable.
+      ArgumentError: ``operands`` and ``init_values`` have different tree structures, or there are no operands.
+      ShapeError: an initial value is not a scalar, or the operands have different shapes.
+      DTypeError: an initial value or a result of ``computation`` has another dtype than its operand.
     """
     if not callable(computation):
         raise ArgumentTypeError(f"{name}: computation {computation!r} is no function of two scalars")

@@ -105,8 +105,7 @@ class ReduceProd(Reduction):
 
     def tangent(self, x: Any, t: Any, y: Any) -> Any:
         # Dividing the product by each factor fails at zeros. A tree of pairwise products is right there too, and so are
-        # its
-        # higher derivatives.
+        # its higher derivatives.
         for axis in self.axes:
             x, t = _tree_product(x, t, axis)
         return squeeze(t, self.axes)

@@ -28,6 +28,7 @@ from meshwright.ops.elementwise.table import add, scalar_like
 from meshwright.ops.shape.rearrange import Linear1, above
 from meshwright.ops.shape.slice_pad import Concatenate, Slice, concatenate, pad, slice_in_dim
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
+from meshwright.sharding.window import Window
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,13 @@ class CyclicWindow(Linear1, Composite):
             return self.expand(x)[0]
         size, rows = ctx.in_avals[0].shape[d], ctx.out_local_shapes[0][d]
         if not ctx.is_uneven(0, d):
-            return ctx.fetch_window(x, 0, d, lambda t: first + t * rows, rows, cyclic=True)
+            return ctx.fetch_window(x, 0, d, Window(lambda t: first + t * rows, rows), cyclic=True)
         # Padding interrupts the ring: use one window per turn, zero where the turn does not reach.
         stop = self.start + self.length
 
         def turn(k: int) -> Any:
-            start = lambda t: first + t * rows - k  # noqa: E731
-            return ctx.fetch_window(x, 0, d, start, rows, fill=nothing(ctx.in_avals[0].dtype), stop=stop - k)
+            window = Window(lambda t: first + t * rows - k, rows, stop - k)
+            return ctx.fetch_window(x, 0, d, window, nothing(ctx.in_avals[0].dtype))
 
         turns = [turn(k) for k in range(0, stop, size)]
         return reduce(add, turns)  # for bools, ``add`` is ``or``

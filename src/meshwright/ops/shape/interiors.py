@@ -1,9 +1,10 @@
-"""Computes interiors of arrays in the rows of the whole array, into which they are put back among borders.
+"""Rewrites stencils on the interior of an array as elementwise ops on shifts of the whole array.
 
-Stencils are written as slices of one array, each shifted by a row, combined elementwise, and padded or written into the
-array again. The tiles of the interior are not aligned with those of the array: along a split dimension, the slices
-would communicate several rows, and writing back more rows or everything. In rows of the whole array, each slice is a
-shift, for which neighbours have the rows that a tile lacks; results at the border are discarded.
+Stencils are written as slices of one array, each shifted by a row, which are combined elementwise and then padded, or
+written into the array again. The tiles of this interior are not aligned with those of the array: along a split
+dimension, each slice would communicate several rows, and writing back would communicate more rows or everything. In
+rows of the whole array, each slice is a shift, for which neighbours have the rows that a tile lacks. Results at the
+border are discarded.
 
 Slices of padded arrays, and of windows of periodic ones, are shifts as well. Concatenations of an interior and rows at
 its ends (borders that repeat or reflect the last rows, one-sided differences) become a selection by row number between
@@ -33,7 +34,7 @@ from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice, pad, slice_
 
 
 def interiors(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with interiors computed in rows of the whole array, and slices of padded arrays as shifts."""
+    """The program with interiors computed as shifts of the whole array, and slices of padded arrays as shifts."""
     if not any(isinstance(e.op, (Pad, PlacedUpdate, CyclicWindow, Concatenate)) for e in all_eqns(jaxpr.jaxpr)):
         return jaxpr
     makers, users = producers_of(jaxpr.jaxpr), uses_of(jaxpr.jaxpr)

@@ -18,6 +18,7 @@ from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dua
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
 from meshwright.sharding.rule import REPLICATED, WINDOW, SentTimes, ShardingRule, make_rule, pointwise_rule
+from meshwright.sharding.window import Window
 
 
 def move_dim(x: Any, source: int, target: int) -> Any:
@@ -235,13 +236,13 @@ class ReshapeRows(Reshape):
             rows = local[d]
             if ins == 1:  # a row of the result consists of several elements
                 per_row = math.prod(self.new_sizes[d + 1 : d + outs])
-                x = ctx.fetch_window(x, 0, d, lambda t: t * rows * per_row, rows * per_row)
+                x = ctx.fetch_window(x, 0, d, Window(lambda t: t * rows * per_row, rows * per_row))
             else:  # an element of the result is part of a row
                 per_row = math.prod(ctx.in_avals[0].shape[d + 1 : d + ins])
                 tiles = range(ctx.num_tiles(0, d))
                 first = [t * rows // per_row for t in tiles]
                 count = max(-(-(t + 1) * rows // per_row) - f for t, f in zip(tiles, first))
-                x = ctx.fetch_window(x, 0, d, lambda t: first[t], count)
+                x = ctx.fetch_window(x, 0, d, Window(first.__getitem__, count))
                 shape = typeof(x).shape
                 x = reshape(x, (*shape[:d], count * per_row, *shape[d + ins :]))
                 x = ctx.cut(x, 0, d, [t * rows - f * per_row for t, f in zip(tiles, first)], rows)
@@ -450,7 +451,7 @@ class Rev(Linear1):
             size = ctx.in_avals[0].shape[d]
             if ctx.is_split(0, d):
                 rows = ctx.in_local_shapes[0][d]
-                x = ctx.fetch_window(x, 0, d, _from_the_end(size, rows), rows)
+                x = ctx.fetch_window(x, 0, d, Window(_from_the_end(size, rows), rows))
         return self.bind(x) if self.dimensions else x
 
     def moved(self, x: np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ from meshwright.ops.shape.joined_pads import is_zero, zeros_of
 from meshwright.ops.shape.rearrange import Linear1
 from meshwright.ops.shape.slice_pad import Pad, pad, slice_in_dim
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
+from meshwright.sharding.window import Window
 
 #: number of rows down along each dimension
 Shift = tuple[int, ...]
@@ -67,7 +68,7 @@ class Shifts(Linear1, Composite):
         for d in split:
             above, rows = self._above(d), ctx.out_local_shapes[0][d]
             length = above + rows - min(0, *(s[d] for s in self.shifts))
-            rim = ctx.fetch_window(rim, 0, d, partial(_begin, rows, above), length)
+            rim = ctx.fetch_window(rim, 0, d, Window(partial(_begin, rows, above), length))
         results: list[Any] = []
         for shift in self.shifts:
             part = rim

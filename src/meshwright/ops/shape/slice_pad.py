@@ -189,9 +189,8 @@ class Pad(Op):
 
     def transpose(self, ct: Any, x: Any, value: Any) -> Cotangents:
         aval = x.aval if isinstance(x, Linear) else typeof(x)
-        # The rows of the result that come from the operand are every step-th row from its first. Where padding cropped,
-        # zeros are
-        # restored; what it added is cropped first.
+        # The operand's rows are at every step-th row of the result. Where padding cropped, zeros are restored; rows
+        # that it added are cropped first.
         cuts = [min(lo, hi) < 0 for lo, hi, _ in self.padding_config]
         undone = [(-lo, -hi, 0) if cut else (0, 0, 0) for (lo, hi, _), cut in zip(self.padding_config, cuts)]
         first = [0 if cut else lo for (lo, *_), cut in zip(self.padding_config, cuts)]
@@ -254,7 +253,7 @@ class Pad(Op):
                 continue
             step = inner + 1
             window = self._shown(d, ctx.in_avals[0], ctx.out_avals[0]).window(ctx.num_tiles(0, d))
-            x = ctx.fetch_window(x, 0, d, window.start, window.length, fill=value, stop=window.stop)
+            x = ctx.fetch_window(x, 0, d, window, value)
             if step == 1:
                 config[d] = (0, 0, 0)
                 continue
@@ -385,8 +384,7 @@ class Concatenate(Op):
             if shown.size == 1:
                 part = ctx.place_row(x, d, shown.before, fill)
             else:
-                window = shown.window(tiles)
-                part = ctx.fetch_window(x, i, d, window.start, window.length, fill=fill)
+                part = ctx.fetch_window(x, i, d, shown.window(tiles)._replace(stop=None), fill)
             total = part if total is None else add(total, part)  # for bools, ``add`` is ``or``
         assert total is not None, "there is an operand"
         return total

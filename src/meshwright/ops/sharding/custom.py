@@ -71,6 +71,7 @@ class CustomPartitioning(RegionOp):
     name: ClassVar[str] = "custom_partitioning"
     hidden_params: ClassVar[tuple[str, ...]] = ("partitioning", "num_consts", "mesh")
     kept_whole: ClassVar[bool] = True
+    is_manual: ClassVar[bool] = True
 
     @property
     def params(self) -> dict[str, Any]:

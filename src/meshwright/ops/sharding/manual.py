@@ -70,6 +70,7 @@ class ShardMap(RegionOp):
     #: axes that are manual around it; part of emitted programs
     around: tuple[str, ...] = ()
     name: ClassVar[str] = "shard_map"
+    is_manual: ClassVar[bool] = True
 
     @property
     def params(self) -> dict[str, Any]:

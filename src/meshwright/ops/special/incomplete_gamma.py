@@ -2,12 +2,10 @@
 
 With ``D = x^a e^-x / Gamma(a + 1)``, each of them is D times a moderate factor, which one core function computes:
 
-- where ``x < a`` or ``x < 1``, ``P = D S`` by the power series of DLMF 8.7.1, whose terms are all positive;
-- otherwise, and for large ``a``, the smaller of ``P`` and ``Q = 1 - P`` is a tail of the density, truncated where it
-falls
-  below the dtype's precision, by Gauss-Legendre quadrature. The idea is from Numerical Recipes (3rd edition, 6.2),
-  which
-  uses it only for large ``a``; truncated according to the density itself, it works everywhere.
+- Where ``x < a`` or ``x < 1``, ``P = D S`` by the power series of DLMF 8.7.1, whose terms are all positive.
+- Otherwise, and for large ``a``, the smaller of ``P`` and ``Q = 1 - P`` is a tail of the density, truncated where it
+  falls below the dtype's precision, by Gauss-Legendre quadrature. The idea is from Numerical Recipes (3rd edition,
+  6.2), which uses it only for large ``a``; truncated according to the density itself, it works everywhere.
 
 The derivative with respect to ``a`` is that of the terms of the series, or ``log t - digamma(a)`` under the integral. D
 is computed without cancellation (Loader 2000, "Fast and accurate computation of binomial probabilities").
@@ -77,7 +75,7 @@ def _shift(a: Any, x: Any) -> Any:
 
 # --- the series ---------------------------------------------------------------------------------------------
 def _unfinished(a: Any, x: Any, n: Any, term: Any, harmonic: Any, total: Any, slope: Any) -> Any:
-    """Whether the series need more terms. While terms grow (``a + n < x``), they do, however small the terms are."""
+    """Whether the series need more terms: always while the terms still grow (``a + n < x``), however small they are."""
     eps = float(ml_dtypes.finfo(typeof(x).dtype).eps)
     large = (term > eps * total) | (term * harmonic > -eps * slope)
     return ((x > a + n) & is_finite(x)) | large

@@ -64,7 +64,7 @@ class ReduceWindowBody(_BodyWindow, BodyOp):
         return combined_rows(apply, self.computation, list(map(self._seen, operands[:n], operands[n:])), operands[n:])
 
     def _seen(self, x: Any, init: Any) -> Any:
-        """What windows see at each of their positions, which are the rows."""
+        """The elements seen by windows: row ``i`` has the element at position ``i`` of each window."""
         return concatenate([expand_dims(part, [0]) for part in window_slices(x, self.windows, init)], 0)
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:

@@ -211,7 +211,7 @@ def fetch_dilated(
     different offsets within the dilation, this has been done already.
     """
     rows, phases = _undilated(window, dilation, ctx.num_tiles(operand, dim))
-    x = ctx.fetch_window(x, operand, dim, rows.start, rows.length, fill, rows.stop)
+    x = ctx.fetch_window(x, operand, dim, rows, fill)
     if dilation == 1:
         return x, (0, 0), 1
     if len(set(phases)) == 1 and phases[0] < window.length:

@@ -186,7 +186,7 @@ class _LocalScatter:
         starts = [a * window.stride - window.low for a in first]
         seen = Window(starts.__getitem__, (count - 1) * window.stride + window.extent)
         fill = worst(self.op.selects, ctx.in_avals[1].dtype)
-        self.source = ctx.fetch_window(self.source, 0, d, lambda t: first[t], count)
+        self.source = ctx.fetch_window(self.source, 0, d, Window(first.__getitem__, count))
         self.operand, pads, dilation = fetch_dilated(ctx, self.operand, 1, d, seen, window.base_dilation, fill)
         self.windows[d] = WindowDim(window.size, window.stride, *pads, dilation, window.window_dilation)
         step = window.base_dilation // dilation

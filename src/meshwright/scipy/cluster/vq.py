@@ -12,15 +12,18 @@ from meshwright.numpy.reductions import sum as sum_of
 
 
 def vq(obs: Any, code_book: Any, check_finite: bool = True) -> tuple[Any, Any]:
-    """The nearest code of each observation, and how far it is.
+    """The index of the nearest code for each observation, and its distance.
 
     Args:
-      obs: shape (m, n), or (m,) for observations of one feature.
-      code_book: shape (k, n), or (k,).
+      obs: the observations, shape (m, n), or (m,) with a single feature.
+      code_book: the codes, shape (k, n), or (k,).
       check_finite: has no effect.
 
+    Returns:
+      two arrays of shape (m,).
+
     Raises:
-      ShapeError: ranks or numbers of features differ.
+      ShapeError: the ranks or the numbers of features differ.
 
     >>> [x.tolist() for x in vq(np.array([[1.0, 1.0], [4.0, 5.0]]), np.array([[1.0, 0.0], [4.0, 5.0]]))]
     [[0, 1], [1.0, 0.0]]

@@ -1,6 +1,6 @@
-"""Decompositions with SciPy's defaults, in terms of those of :mod:`meshwright.numpy.linalg`.
+"""Decompositions and solvers with SciPy's defaults, based on those of :mod:`meshwright.numpy.linalg`.
 
-Arguments named ``overwrite_*`` and ``check_finite`` have no effect: arrays are immutable and nothing waits for values.
+Arguments named ``overwrite_*`` and ``check_finite`` have no effect: arrays are immutable, and values are not checked.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ def _adjoint(x: Any) -> Any:
 def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """The Cholesky factor of positive definite matrices, shape (..., n, n): ``r^H r = a``, or ``l l^H = a``.
 
-    Of ``a`` the triangle that the factor fills is read, and no more.
+    Only the corresponding triangle of ``a`` is read.
 
     Raises:
-      ShapeError, DTypeError: no square matrices, or of a dtype without kernels.
+      ShapeError: the matrices are not square.
+      DTypeError: a dtype without kernels.
 
     >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]])).tolist()
     [[2.0, 1.0], [0.0, 2.0]]
@@ -38,7 +39,7 @@ def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finit
 
 
 def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, bool]:
-    """A Cholesky factor for :func:`cho_solve`, and whether it is the lower one.
+    """The Cholesky factor, and whether it is the lower one, for :func:`cho_solve`.
 
     >>> cho_factor(np.array([[4.0]]))[0].tolist()
     [[2.0]]
@@ -47,13 +48,14 @@ def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_fin
 
 
 def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, ...]:
-    """``(p, l, u)`` with ``a = p l u``; or ``(p l, u)`` with ``permute_l``.
+    """LU decomposition with partial pivoting: ``(p, l, u)`` with ``a = p l u``; or ``(p l, u)`` with ``permute_l``.
 
     Args:
-      a: shape (m, n); p is (m, m), l (m, min(m, n)), u (min(m, n), n).
+      a: shape (m, n). Then p has shape (m, m), l (m, min(m, n)) and u (min(m, n), n).
 
     Raises:
-      ShapeError, DTypeError: no matrix, or of a dtype without kernels.
+      ShapeError: ``a`` is not a matrix.
+      DTypeError: a dtype without kernels.
 
     >>> p, l, u = lu(np.array([[1.0, 2.0], [4.0, 4.0]]))
     >>> p.tolist(), l.tolist(), u.tolist()
@@ -73,13 +75,13 @@ def qr(
     a: Any, overwrite_a: bool = False, lwork: Any = None, mode: str = "full", pivoting: bool = False,
     check_finite: bool = True,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """``(q, r)`` with ``a = q r``; ``(r,)`` in mode ``r``.
+    """QR decomposition: ``(q, r)`` with ``a = q r``; ``(r,)`` in mode ``r``.
 
     Args:
       a: shape (..., m, n).
-      mode: ``full``: q is (m, m); ``economic``: (m, min(m, n)); ``r``: only r.
-      pivoting: return ``(q, r, p)``, or ``(r, p)``: an order of columns, shape (..., n), in which the diagonal of r
-        falls, ``a[:, p] = q r``.
+      mode: ``full``, where q has shape (..., m, m); ``economic``, (..., m, min(m, n)); or ``r``, to return only r.
+      pivoting: also return an order of columns p, shape (..., n), for which the diagonal of r decreases in magnitude;
+        then ``a[:, p] = q r``.
 
     Raises:
       ArgumentError: another ``mode``.
@@ -101,7 +103,7 @@ def qr_multiply(
 ) -> tuple[Any, ...]:  # fmt: skip
     """``(c q, r)``, or ``(q c, r)`` in mode ``left``, for the economic factors of ``a = q r``.
 
-    With ``pivoting`` the order of columns of :func:`qr` is the last result.
+    With ``pivoting``, the order of columns is the last result, as in :func:`qr`.
 
     >>> qr_multiply(np.eye(2), np.array([[3.0, 4.0]]))[0].shape
     (1, 2)
@@ -117,7 +119,7 @@ def svd(
     a: Any, full_matrices: bool = True, compute_uv: bool = True, overwrite_a: bool = False, check_finite: bool = True,
     lapack_driver: str = "gesdd",
 ) -> Any:  # fmt: skip
-    """``(u, s, vh)`` with ``a = u diag(s) vh``, or the singular values alone.
+    """Singular value decomposition: ``(u, s, vh)`` with ``a = u diag(s) vh``, or the singular values alone.
 
     >>> svd(np.array([[0.0, 2.0], [3.0, 0.0]]), compute_uv=False).tolist()
     [3.0, 2.0]
@@ -133,11 +135,11 @@ def eigh(
     """``(w, v)``: eigenvalues in ascending order and eigenvectors of Hermitian matrices, or ``w`` alone.
 
     Args:
-      a: shape (..., n, n); the triangle that ``lower`` names is read.
-      b: positive definite; then the problem is ``a v = w b v``.
+      a: shape (..., n, n); only the triangle selected by ``lower`` is read.
+      b: positive definite matrices, to solve the generalized problem ``a v = w b v``.
 
     Raises:
-      ArgumentError: ``eigvals``, or a ``type`` other than 1.
+      ArgumentError: ``eigvals`` is given, or a ``type`` other than 1.
 
     >>> [round(v, 3) for v in eigh(np.array([[2.0, 1.0], [1.0, 2.0]]), eigvals_only=True).tolist()]
     [1.0, 3.0]
@@ -148,7 +150,7 @@ def eigh(
     if b is None:
         return linalg.eigvalsh(a, side) if eigvals_only else tuple(linalg.eigh(a, side))
     a, b = inexact_operands("eigh", a, b)
-    # With b = l l^H, the matrix of w is l^-1 a l^-H.
+    # With b = l l^H, w are the eigenvalues of l^-1 a l^-H.
     factor = linalg.cholesky(b if lower else _adjoint(b), symmetrize_input=False)
     whole = tril(a) + _adjoint(tril(a, -1)) if lower else triu(a) + _adjoint(triu(a, 1))
     half = linalg.solve_triangular(factor, whole, lower=True)
@@ -163,10 +165,12 @@ def eigh_tridiagonal(
     d: Any, e: Any, *, eigvals_only: bool = False, select: str = "a", select_range: tuple[int, int] | None = None,
     tol: float | None = None, key: Any = None,
 ) -> Any:  # fmt: skip
-    """``(w, v)`` of the symmetric matrix with diagonal ``d`` (n,) and ``e`` (n - 1,) beside it, or ``w`` alone.
+    """Eigenvalues and eigenvectors ``(w, v)`` of a symmetric tridiagonal matrix, or ``w`` alone.
 
     Args:
-      select: ``a`` for all; ``i`` for those numbered ``select_range``, first and last.
+      d: the diagonal, shape (n,).
+      e: the off-diagonal, shape (n - 1,).
+      select: ``a`` for all eigenvalues; ``i`` for those with numbers from ``select_range[0]`` to ``select_range[1]``.
       tol, key: have no effect.
 
     Raises:
@@ -188,7 +192,9 @@ def eigh_tridiagonal(
 
 
 def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
-    """``(t, z)`` with ``a = z t z^H``: the Schur form, of real matrices with blocks of two unless ``complex``.
+    """Schur decomposition: ``(t, z)`` with ``a = z t z^H``.
+
+    For real matrices ``t`` has 2 by 2 blocks for complex eigenvalues, unless ``output`` is ``complex``.
 
     Raises:
       ArgumentError: ``output`` is neither ``real`` nor ``complex``.
@@ -205,7 +211,7 @@ def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
 
 
 def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
-    """The complex Schur form from a real one: ``(t, z)`` with the same ``z t z^H``.
+    """Convert a real Schur form to a complex one: ``(t, z)`` with the same ``z t z^H``.
 
     >>> rsf2csf(np.array([[1.0, 2.0], [0.0, 3.0]]), np.eye(2))[0].real.tolist()
     [[1.0, 2.0], [0.0, 3.0]]
@@ -218,7 +224,7 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
 
 
 def hessenberg(a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
-    """The Hessenberg form ``h`` of square matrices, with ``calc_q`` also ``q`` with ``a = q h q^H``.
+    """The Hessenberg form ``h`` of square matrices; with ``calc_q`` also ``q``, where ``a = q h q^H``.
 
     >>> hessenberg(np.ones((3, 3))).round(3)[2, 0].item()
     0.0
@@ -239,12 +245,13 @@ def hessenberg(a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check
 def polar(
     a: Any, side: str = "right", *, method: str = "qdwh", eps: float | None = None, max_iterations: int | None = None
 ) -> tuple[Any, Any]:
-    """``(u, p)`` with ``a = u p``, or ``a = p u`` from the ``left``: a unitary and a positive semidefinite factor.
+    """Polar decomposition: ``(u, p)`` with ``a = u p``, where u is unitary and p positive semidefinite.
 
     Args:
       a: shape (m, n).
+      side: ``right``, or ``left`` for ``a = p u``.
       method: ``qdwh`` or ``svd``.
-      eps, max_iterations: of :func:`meshwright.lax.linalg.qdwh`.
+      eps, max_iterations: as in :func:`meshwright.lax.linalg.qdwh`.
 
     Raises:
       ArgumentError: another ``side`` or ``method``.
@@ -272,16 +279,17 @@ def solve(
     a: Any, b: Any, lower: bool = False, overwrite_a: bool = False, overwrite_b: bool = False, debug: bool = False,
     check_finite: bool = True, assume_a: str = "gen",
 ) -> Any:  # fmt: skip
-    """``x`` with ``a x = b``.
+    """Solve ``a x = b`` for ``x``.
 
     Args:
       a: shape (..., n, n).
       b: shape (n,) or (..., n, k).
-      assume_a: ``pos``: positive definite, of which the triangle that ``lower`` names is read; ``gen``, ``sym`` and
-        ``her`` are solved alike.
+      assume_a: ``pos`` for positive definite matrices, of which only the triangle selected by ``lower`` is read; or
+        ``gen``, ``sym`` or ``her``, which are treated alike.
 
     Raises:
-      ArgumentError: another ``assume_a``. ShapeError: sizes that do not fit.
+      ArgumentError: another ``assume_a``.
+      ShapeError: the shapes do not fit each other.
 
     >>> [round(v, 3) for v in solve(np.array([[4.0, 2.0], [2.0, 5.0]]), np.array([8.0, 8.0]), assume_a="pos").tolist()]
     [1.5, 1.0]
@@ -294,7 +302,7 @@ def solve(
 
 
 def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
-    """``x`` with ``a x = b``, from what :func:`cho_factor` gives for ``a``.
+    """Solve ``a x = b`` for ``x``, given the result of :func:`cho_factor` for ``a``.
 
     >>> cho_solve(cho_factor(np.array([[4.0]])), np.array([2.0])).tolist()
     [0.5]
@@ -312,7 +320,7 @@ def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
 
 
 def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
-    """The inverse of square matrices, shape (..., n, n); infinities or NaN where there is none.
+    """The inverse of square matrices, shape (..., n, n); infinite or NaN for singular matrices.
 
     >>> inv(np.array([[2.0, 0.0], [0.0, 4.0]])).tolist()
     [[0.5, 0.0], [0.0, 0.25]]
@@ -321,7 +329,7 @@ def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
 
 
 def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, Any]:
-    """``(factors, pivots)`` of an LU decomposition, for :func:`lu_solve`.
+    """LU decomposition as ``(factors, pivots)``, for :func:`lu_solve`.
 
     >>> lu_factor(np.array([[1.0, 2.0], [4.0, 4.0]]))[1].tolist()
     [1, 1]
@@ -332,8 +340,9 @@ def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> t
 def lu_solve(
     lu_and_piv: tuple[Any, Any], b: Any, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
 ) -> Any:  # fmt: skip
-    """``x`` with ``op(a) x = b``, from what :func:`lu_factor` gives for ``a``; ``trans`` is 0, 1 (the transpose) or 2
-    (its conjugate).
+    """Solve ``op(a) x = b`` for ``x``, given the result of :func:`lu_factor` for ``a``.
+
+    ``op(a)`` is ``a`` (``trans=0``), its transpose (1) or its conjugate transpose (2).
 
     >>> lu_solve(lu_factor(np.array([[2.0]])), np.array([4.0])).tolist()
     [2.0]
@@ -345,7 +354,7 @@ def solve_triangular(
     a: Any, b: Any, trans: int | str = 0, lower: bool = False, unit_diagonal: bool = False, overwrite_b: bool = False,
     debug: Any = None, check_finite: bool = True,
 ) -> Any:  # fmt: skip
-    """``x`` with ``op(a) x = b`` for triangular ``a``, of which only one triangle is read.
+    """Solve ``op(a) x = b`` for ``x``, with triangular ``a``, of which only one triangle is read.
 
     >>> solve_triangular(np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([2.0, 3.0]), lower=True).tolist()
     [1.0, 2.0]

@@ -1,7 +1,8 @@
 """Functions of matrices and Sylvester's equation, by Schur forms.
 
-Higham 2008, "Functions of matrices": a function of a triangular matrix follows from its diagonal, one superdiagonal
-after the other (Parlett's recurrence); Bartels and Stewart 1972, "Solution of the matrix equation AX + XB = C".
+A function of a triangular matrix follows from its diagonal, one superdiagonal after the other (Parlett's recurrence;
+Higham 2008, "Functions of matrices"). For Sylvester's equation: Bartels and Stewart 1972, "Solution of the matrix
+equation AX + XB = C".
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from meshwright.transforms.autodiff import jvp
 
 
 def _by_superdiagonals(t: Any, first: Any, entries: Callable[[Any], Any]) -> Any:
-    """A triangular matrix with diagonal ``first``; ``entries(f)`` are its next ones, from those found so far."""
+    """The triangular matrix with diagonal ``first``; ``entries(f)`` computes the next superdiagonal from the others."""
     n = t.shape[-1]
     offset = arange(n)[None, :] - arange(n)[:, None]
     return fori_loop(1, n, lambda d, f: where(offset == d, entries(f), f), diag(first))
@@ -37,10 +38,11 @@ def sqrtm(A: Any, blocksize: int = 1) -> Any:
 
     Args:
       A: shape (n, n).
-      blocksize: has no effect beyond 1, which is required.
+      blocksize: must be 1.
 
     Raises:
-      ArgumentError: another ``blocksize``. ShapeError: no square matrix.
+      ArgumentError: another ``blocksize``.
+      ShapeError: ``A`` is not a square matrix.
 
     >>> sqrtm(np.array([[4.0, 0.0], [0.0, 9.0]])).real.tolist()
     [[2.0, 0.0], [0.0, 3.0]]
@@ -56,15 +58,15 @@ def sqrtm(A: Any, blocksize: int = 1) -> Any:
 
 
 def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
-    """A function of a square matrix with different eigenvalues, given as an elementwise function.
+    """Apply an elementwise function to a square matrix with distinct eigenvalues, as a matrix function.
 
     Args:
       A: shape (n, n).
-      func: of arrays.
-      disp: False also returns an estimate of the relative error, in the 1-norm.
+      func: an elementwise function of arrays.
+      disp: if False, also return an estimate of the relative error, in the 1-norm.
 
     Raises:
-      ShapeError: no square matrix.
+      ShapeError: ``A`` is not a square matrix.
 
     >>> funm(np.array([[1.0, 0.0], [0.0, 2.0]]), lambda x: x**2).real.tolist()
     [[1.0, 0.0], [0.0, 4.0]]
@@ -90,14 +92,15 @@ def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
 
 
 def expm_frechet(A: Any, E: Any, *, method: str | None = None, compute_expm: bool = True) -> Any:
-    """``(expm(A), L)`` with the derivative L of the matrix exponential at A in direction E; or L alone.
+    """``(expm(A), L)``, where L is the derivative of the matrix exponential at A in direction E; or L alone.
 
     Args:
       A, E: shape (..., n, n).
       method: has no effect.
+      compute_expm: whether to return ``expm(A)`` too.
 
     Raises:
-      ShapeError: other shapes.
+      ShapeError: the matrices are not square, or have different shapes.
 
     >>> expm_frechet(np.zeros((2, 2)), np.eye(2), compute_expm=False).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -110,15 +113,18 @@ def expm_frechet(A: Any, E: Any, *, method: str | None = None, compute_expm: boo
 
 
 def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float = 1e-8) -> Any:
-    """``X`` with ``A X + X B = C``.
+    """Solve Sylvester's equation ``A X + X B = C`` for ``X``.
 
     Args:
-      A: shape (m, m). B: shape (n, n). C: shape (m, n).
-      method: ``schur``, or ``eigen``, which needs matrices that can be diagonalized.
+      A: shape (m, m).
+      B: shape (n, n).
+      C: shape (m, n).
+      method: ``schur``, or ``eigen``, for diagonalizable matrices.
       tol: has no effect.
 
     Raises:
-      ShapeError: sizes that do not fit. ArgumentError: another ``method``.
+      ShapeError: the shapes do not fit each other.
+      ArgumentError: another ``method``.
 
     >>> solve_sylvester(np.array([[2.0]]), np.array([[3.0]]), np.array([[10.0]])).tolist()
     [[2.0]]

@@ -1,4 +1,4 @@
-"""Matrices with a structure."""
+"""Structured matrices."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _vector(name: str, x: Any) -> Any:
 
 
 def block_diag(*arrs: Any) -> Any:
-    """Matrices along the diagonal of one, zeros elsewhere.
+    """A block diagonal matrix.
 
     Args:
-      arrs: numbers, vectors (rows) or matrices.
+      arrs: the blocks: numbers, vectors (which become rows) or matrices.
 
     Raises:
-      ShapeError: more than two dimensions.
+      ShapeError: a block has more than two dimensions.
 
     >>> block_diag(np.ones((1, 2)), 3.0).tolist()
     [[1.0, 1.0, 0.0], [0.0, 0.0, 3.0]]
@@ -52,8 +52,10 @@ def block_diag(*arrs: Any) -> Any:
 
 
 def toeplitz(c: Any, r: Any = None) -> Any:
-    """The matrix with constant diagonals, first column ``c`` (..., m) and first row ``r`` (..., n), whose first element
-    is ignored; the conjugate of ``c`` unless given. Leading dimensions are batches and broadcast.
+    """The Toeplitz matrix, with constant diagonals, whose first column is ``c`` and first row ``r``.
+
+    ``c`` has shape (..., m), ``r`` shape (..., n); by default, it is the conjugate of ``c``. Its first element is
+    ignored. Leading dimensions are batch dimensions, and are broadcast.
 
     >>> toeplitz(np.array([1, 2]), np.array([1, 5, 6])).tolist()
     [[1, 5, 6], [2, 1, 5]]
@@ -65,20 +67,22 @@ def toeplitz(c: Any, r: Any = None) -> Any:
 
 
 def _strong(x: Any) -> Any:
-    """Not weakly typed: a matrix is not the numbers that it is made of."""
+    """The array without weak type: matrices are strongly typed even if made of Python numbers."""
     return convert(x, typeof(x).dtype, False)
 
 
 def _column_and_row(c: Any, r: Any) -> list[Any]:
-    """Of one dtype, with equal leading dimensions."""
+    """The column and the row, promoted to one dtype, with leading dimensions broadcast."""
     c, r = promote_all([atleast_1d(asarray(c)), atleast_1d(asarray(r))])
     lead = broadcast_shapes(c.shape[:-1], r.shape[:-1])
     return [broadcast_to(v, (*lead, v.shape[-1])) for v in (c, r)]
 
 
 def hankel(c: Any, r: Any = None) -> Any:
-    """The matrix with constant anti-diagonals, first column ``c`` (..., m) and last row ``r`` (..., n), whose first
-    element is ignored; zeros unless given. Leading dimensions are batches and broadcast.
+    """The Hankel matrix, with constant anti-diagonals, whose first column is ``c`` and last row ``r``.
+
+    ``c`` has shape (..., m), ``r`` shape (..., n); by default, it is zero. Its first element is ignored. Leading
+    dimensions are batch dimensions, and are broadcast.
 
     >>> hankel(np.array([1, 2]), np.array([2, 5, 6])).tolist()
     [[1, 2, 5], [2, 5, 6]]
@@ -89,7 +93,7 @@ def hankel(c: Any, r: Any = None) -> Any:
 
 
 def circulant(c: Any) -> Any:
-    """The matrix whose columns are ``c`` (n,) turned further and further.
+    """The circulant matrix: column ``i`` is ``c``, shape (n,), rotated by ``i``.
 
     >>> circulant(np.array([1, 2, 3])).tolist()
     [[1, 3, 2], [2, 1, 3], [3, 2, 1]]
@@ -100,10 +104,12 @@ def circulant(c: Any) -> Any:
 
 
 def companion(a: Any) -> Any:
-    """The matrix whose eigenvalues are the roots of the polynomial with coefficients ``a`` (n,), highest first.
+    """The companion matrix, whose eigenvalues are the roots of a polynomial.
+
+    ``a``, shape (n,), are the coefficients, that of the highest power first.
 
     Raises:
-      ShapeError: fewer than two coefficients.
+      ShapeError: there are fewer than two coefficients.
 
     >>> companion(np.array([1.0, -3.0, 2.0])).tolist()
     [[3.0, -2.0], [1.0, 0.0]]
@@ -118,7 +124,7 @@ def companion(a: Any) -> Any:
 
 
 def fiedler(a: Any) -> Any:
-    """The matrix of distances ``|a[i] - a[j]|`` of a vector.
+    """The Fiedler matrix of a vector, whose elements are ``|a[i] - a[j]|``.
 
     >>> fiedler(np.array([1, 4])).tolist()
     [[0, 3], [3, 0]]
@@ -128,10 +134,10 @@ def fiedler(a: Any) -> Any:
 
 
 def leslie(f: Any, s: Any) -> Any:
-    """Leslie's matrix of fecundities ``f`` (n,) in the first row and survivals ``s`` (n - 1,) below the diagonal.
+    """The Leslie matrix, with fecundities ``f`` (n,) in the first row and survival rates ``s`` (n - 1,) below it.
 
     Raises:
-      ShapeError: sizes that do not fit.
+      ShapeError: the sizes do not fit each other.
 
     >>> leslie(np.array([0.0, 2.0]), np.array([0.5])).tolist()
     [[0.0, 2.0], [0.5, 0.0]]
@@ -165,7 +171,7 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
 
 
 def _constant(name: str, make: Callable[..., np.ndarray], what: str, example: str, shown: str) -> Callable[..., Any]:
-    """A matrix that its size determines, as SciPy makes it."""
+    """A matrix that is determined by its size, computed by SciPy."""
 
     def f(n: int, *args: Any, **kwargs: Any) -> Any:
         dtype = kwargs.pop("dtype", None) if name == "dft" else None

@@ -1,4 +1,4 @@
-"""``scipy.sparse``: solvers that need products with a matrix alone."""
+"""``scipy.sparse``: iterative solvers, which only need products with a matrix."""
 
 from meshwright.scipy.sparse import linalg
 

@@ -1,8 +1,8 @@
-"""Linear systems by products with the matrix alone, on trees of arrays (``scipy.sparse.linalg``).
+"""Iterative solvers of linear systems on pytrees of arrays (``scipy.sparse.linalg``).
 
-The methods are Krylov's: conjugate gradients (Hestenes and Stiefel 1952), BiCGSTAB (van der Vorst 1992) and restarted
-GMRES (Saad and Schultz 1986). A solution's derivative is the solution of another system (``lax.custom_linear_solve``),
-whatever steps were taken.
+They only need products with the matrix. The Krylov methods are conjugate gradients (Hestenes and Stiefel 1952),
+BiCGSTAB (van der Vorst 1992) and restarted GMRES (Saad and Schultz 1986). Derivatives are solutions of other systems
+(``lax.custom_linear_solve``), independent of the steps taken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Product = Callable[[Any], Any]
 
 
 def _product(matrix: Any, name: str) -> Product:
-    """Multiplication by a matrix that is a function, or an array."""
+    """The function that multiplies by a matrix, which is given as a function or an array."""
     if callable(matrix):
         return matrix
     aval = typeof(matrix)
@@ -61,7 +61,7 @@ def _cg(apply: Product, b: Any, x0: Any, tol: Any, atol: Any, maxiter: int, prec
 
 
 def _bound(b: Any, tol: Any, atol: Any) -> Any:
-    """The square of the residual that is small enough."""
+    """The square of the residual's norm at which to stop."""
     square = _real_dot(b, b)
     least = where(square * tol**2 > atol**2, square * tol**2, atol**2)
     return least.astype(square.dtype)
@@ -101,7 +101,7 @@ def _gmres(
     apply: Product, b: Any, x0: Any, tol: Any, atol: Any, maxiter: int, precondition: Product, restart: int
 ) -> Any:
     """Restarted GMRES on vectors, preconditioned from the left; each round is a least squares problem."""
-    # The preconditioner is on the left, so that what is small is judged by it.
+    # The preconditioner is on the left, so the criterion applies to the preconditioned residual.
     scaled = precondition(b)
     least = sqrt(_bound(b, tol, atol)) * where(norm(b) > 0, norm(scaled) / norm(b), 1.0)
     n = min(restart, typeof(b).size)
@@ -138,10 +138,11 @@ def _solved(
     name: str, method: Callable[..., Any], matrix: Any, b: Any, x0: Any, tol: Any, atol: Any, maxiter: Any,
     preconditioner: Any, symmetric: bool,
 ) -> tuple[Any, None]:  # fmt: skip
-    """``method`` on the leaves of ``b`` as one vector.
+    """Apply ``method`` to the leaves of ``b`` as one vector.
 
     Raises:
-      ArgumentTypeError: ``x0`` and ``b`` are other trees; ShapeError: other shapes.
+      ArgumentTypeError: ``x0`` and ``b`` have different tree structures.
+      ShapeError: they have different shapes.
     """
     start = pytree.map(zeros_like, b) if x0 is None else x0
     if pytree.structure(start) != pytree.structure(b):
@@ -171,18 +172,18 @@ def _inexact(x: Any) -> Any:
 def cg(
     A: Any, b: Any, x0: Any = None, *, tol: Any = 1e-5, atol: Any = 0.0, maxiter: int | None = None, M: Any = None
 ) -> tuple[Any, None]:
-    """``(x, None)`` with ``A x = b`` for Hermitian positive definite ``A``, by conjugate gradients.
+    """Solve ``A x = b`` for Hermitian positive definite ``A``, by conjugate gradients; returns ``(x, None)``.
 
     Args:
-      A: a function of trees like ``b``, or a matrix.
-      b: an array or tree of arrays.
-      x0: where to begin; zeros by default.
-      tol, atol: it ends where the residual's norm is at most ``max(tol * norm(b), atol)``.
-      maxiter: most steps; 10 times the number of unknowns by default.
-      M: a function that is nearly the inverse of ``A``, Hermitian and positive definite.
+      A: a linear function from pytrees like ``b`` to such pytrees, or a matrix.
+      b: an array or a pytree of arrays.
+      x0: the starting point, by default zeros.
+      tol, atol: stop when the residual's norm is at most ``max(tol * norm(b), atol)``.
+      maxiter: the maximum number of steps, by default 10 times the number of unknowns.
+      M: the preconditioner: a function that approximates the inverse of ``A``, Hermitian and positive definite.
 
     Raises:
-      ShapeError, ArgumentTypeError: arguments that do not fit each other.
+      ShapeError, ArgumentTypeError: the arguments do not fit each other.
 
     >>> cg(np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([5.0, 4.0]))[0].round(4).tolist()
     [1.0, 1.0]
@@ -193,10 +194,10 @@ def cg(
 def bicgstab(
     A: Any, b: Any, x0: Any = None, *, tol: Any = 1e-5, atol: Any = 0.0, maxiter: int | None = None, M: Any = None
 ) -> tuple[Any, None]:
-    """``(x, None)`` with ``A x = b`` for any square ``A``, by BiCGSTAB; arguments as for :func:`cg`.
+    """Solve ``A x = b`` for any square ``A``, by BiCGSTAB; returns ``(x, None)``. Arguments are those of :func:`cg`.
 
     Raises:
-      ShapeError, ArgumentTypeError: arguments that do not fit each other.
+      ShapeError, ArgumentTypeError: the arguments do not fit each other.
 
     >>> bicgstab(np.array([[4.0, 1.0], [2.0, 3.0]]), np.array([5.0, 5.0]))[0].round(4).tolist()
     [1.0, 1.0]
@@ -208,16 +209,18 @@ def gmres(
     A: Any, b: Any, x0: Any = None, *, tol: Any = 1e-5, atol: Any = 0.0, restart: int = 20, maxiter: int | None = None,
     M: Any = None, solve_method: str = "batched",
 ) -> tuple[Any, Any]:  # fmt: skip
-    """``(x, info)`` with ``A x = b`` for any square ``A``, by GMRES; arguments as for :func:`cg`. ``info`` is 0, and -1
-    where ``x`` is NaN.
+    """Solve ``A x = b`` for any square ``A``, by restarted GMRES; returns ``(x, info)``.
+
+    ``info`` is 0, or -1 if ``x`` is NaN. Other arguments are those of :func:`cg`.
 
     Args:
-      restart: how many products a round takes; more need more memory.
-      maxiter: most rounds.
-      solve_method: "batched" or "incremental", which are one here.
+      restart: the number of products per round; more need more memory.
+      maxiter: the maximum number of rounds.
+      solve_method: ``"batched"`` or ``"incremental"``, which are the same here.
 
     Raises:
-      ArgumentError: another method. ShapeError, ArgumentTypeError: arguments that do not fit each other.
+      ArgumentError: another method.
+      ShapeError, ArgumentTypeError: the arguments do not fit each other.
 
     >>> gmres(np.array([[4.0, 1.0], [2.0, 3.0]]), np.array([5.0, 5.0]))[0].round(4).tolist()
     [1.0, 1.0]

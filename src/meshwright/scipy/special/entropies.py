@@ -1,4 +1,4 @@
-"""Logarithms of products that may be ``0 log 0``, entropies made of them, and odds."""
+"""Functions such as ``x log y`` with ``0 log 0 = 0``, entropies, and logistic functions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _entr.defjvps(lambda t, out, x: t * where(x < 0, 0.0, -ops.log(where(x < 0, 1.0,
 
 @elementwise
 def entr(x: Any) -> Any:
-    """``-x log(x)``: the entropy of an event of probability ``x``; minus infinity for negative numbers.
+    """``-x log(x)``, the entropy of an event with probability ``x``; minus infinity for negative numbers.
 
     >>> entr(0.0).item()
     -0.0
@@ -72,7 +72,7 @@ def entr(x: Any) -> Any:
 
 @elementwise
 def rel_entr(p: Any, q: Any) -> Any:
-    """``p log(p / q)``, 0 where p is 0 and q is not negative; infinite where it is not defined.
+    """``p log(p / q)``; 0 where p is 0 and q is not negative, infinite where it is undefined.
 
     >>> rel_entr(0.0, 2.0).item()
     0.0
@@ -81,7 +81,7 @@ def rel_entr(p: Any, q: Any) -> Any:
 
 
 def _both_positive(p: Any, q: Any) -> tuple[Any, Any, Any]:
-    """Where both are, and both as they are there: what is not chosen stays finite, so that derivatives do."""
+    """Where both are positive, and both with harmless values elsewhere, so that derivatives remain finite."""
     both = (p > 0) & (q > 0)
     return both, where(both, p, 1.0), where(both, q, 1.0)
 
@@ -153,7 +153,7 @@ def _mean_power(t: np.ndarray) -> np.ndarray:
 
 @elementwise
 def boxcox(x: Any, lmbda: Any) -> Any:
-    """The Box-Cox transform ``(x^lmbda - 1) / lmbda``, its limit ``log(x)`` for 0.
+    """The Box-Cox transform ``(x^lmbda - 1) / lmbda``; for ``lmbda = 0`` its limit ``log(x)``.
 
     >>> boxcox(3.0, 1.0).item()
     2.0
@@ -163,7 +163,7 @@ def boxcox(x: Any, lmbda: Any) -> Any:
 
 @elementwise
 def boxcox1p(x: Any, lmbda: Any) -> Any:
-    """:func:`boxcox` of ``1 + x``, exact near 0.
+    """:func:`boxcox` of ``1 + x``, accurate near 0.
 
     >>> boxcox1p(2.0, 1.0).item()
     2.0
@@ -182,10 +182,10 @@ def logsumexp(
       b: weights, broadcast against ``a``; negative ones need ``return_sign``.
       keepdims: leave reduced axes with size 1.
       return_sign: return the logarithm of the sum's magnitude, and its sign.
-      where: which elements count.
+      where: a mask of the elements to include.
 
     Raises:
-      ShapeError, DTypeError: as :func:`meshwright.nn.logsumexp`.
+      ShapeError, DTypeError: as for :func:`meshwright.nn.logsumexp`.
 
     >>> round(logsumexp(np.array([10.0, 10.0])).item(), 4)
     10.6931
@@ -194,7 +194,7 @@ def logsumexp(
 
 
 def softmax(x: Any, axis: Axis = None) -> Any:
-    """``exp(x) / sum(exp(x))`` over ``axis``: all of ``x`` without one, as in SciPy.
+    """``exp(x) / sum(exp(x))`` over ``axis``; by default over all of ``x``, as in SciPy.
 
     >>> softmax(np.zeros((2, 2), "float32")).tolist()
     [[0.25, 0.25], [0.25, 0.25]]
@@ -203,7 +203,7 @@ def softmax(x: Any, axis: Axis = None) -> Any:
 
 
 def log_softmax(x: Any, axis: Axis = None) -> Any:
-    """``log(softmax(x))`` over ``axis``, without overflow: over all of ``x`` without one, as in SciPy.
+    """``log(softmax(x))`` over ``axis``, without overflow; by default over all of ``x``, as in SciPy.
 
     >>> log_softmax(np.zeros(1)).tolist()
     [0.0]

@@ -1,7 +1,7 @@
-"""Smooth functions of one variable as Chebyshev sums, whose coefficients are computed, once, from SciPy's values.
+"""Smooth functions of one variable as Chebyshev series, with coefficients computed once from SciPy's values.
 
-A function without an elementary algorithm is cut into intervals; on each, after a factor that takes its growth and
-singularities away, a polynomial of moderate degree is exact to the last digit (Clenshaw 1962, "Chebyshev series for
+The domain of a function is split into intervals. On each, divided by a factor that contains its growth and
+singularities, a polynomial of moderate degree is exact to the last digit (Clenshaw 1962, "Chebyshev series for
 mathematical functions", tabulated such coefficients).
 """
 
@@ -29,7 +29,7 @@ def _coefficients(f: Function, low: float, high: float, degree: int) -> np.ndarr
 
 
 def fitted(f: Function, low: float, high: float, degree: int, x: Any) -> Any:
-    """``f`` on [low, high], and its values at the ends beyond them.
+    """The fit of ``f`` on [low, high]; outside, the value at the nearer end.
 
     >>> round(float(fitted(np.exp, 0.0, 1.0, 12, np.float32(0.5))), 4)
     1.6487

@@ -1,4 +1,4 @@
-"""The gamma function and what is made of it."""
+"""The gamma function and related functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from meshwright.scipy.elementwise import elementwise
 
 
 def _sign(x: Any) -> Any:
-    """Between -1 and 0, and every other unit below, the gamma function is negative; at its poles it has no sign."""
+    """The sign of the gamma function: -1 between -1 and 0, -3 and -2, ...; NaN at its poles."""
     low = floor(x)
     odd = low - 2 * floor(low / 2) == 1
     sign = where((x < 0) & odd, -1.0, 1.0)
@@ -32,7 +32,7 @@ def _sign(x: Any) -> Any:
 
 @elementwise
 def gammasgn(x: Any) -> Any:
-    """The sign of the gamma function, NaN at its poles; that of 0 is the sign of the zero.
+    """The sign of the gamma function; NaN at its poles, and at 0 the sign of the zero.
 
     >>> gammasgn(-0.5).item()
     -1.0
@@ -61,7 +61,7 @@ def gamma(x: Any) -> Any:
 
 @elementwise
 def loggamma(x: Any) -> Any:
-    """The logarithm of the gamma function of positive numbers; NaN of others, where it is complex or infinite.
+    """The logarithm of the gamma function for positive numbers; NaN for others.
 
     >>> round(loggamma(5.0).item(), 4)
     3.1781
@@ -70,14 +70,14 @@ def loggamma(x: Any) -> Any:
 
 
 def factorial(n: Any, exact: bool = False) -> Any:
-    """``n!``, as a floating-point number; 0 for negative numbers.
+    """``n!``, as a float; 0 for negative numbers.
 
     Args:
       n: array or number.
-      exact: not supported, as in JAX.
+      exact: must be False, as in JAX.
 
     Raises:
-      ArgumentError: ``exact``.
+      ArgumentError: ``exact`` is True.
 
     >>> round(factorial(5).item(), 3)
     120.0
@@ -114,7 +114,7 @@ def beta(a: Any, b: Any) -> Any:
 
 @elementwise
 def betainc(a: Any, b: Any, x: Any) -> Any:
-    """The regularized incomplete beta function; differentiable by ``x`` alone.
+    """The regularized incomplete beta function; only differentiable with respect to ``x``.
 
     >>> round(betainc(1.0, 2.0, 0.5).item(), 4)
     0.75
@@ -144,7 +144,7 @@ def gammaincc(a: Any, x: Any) -> Any:
 
 @elementwise
 def polygamma(n: Any, x: Any) -> Any:
-    """The derivative of order ``n`` of :func:`digamma`; not differentiable by ``n``.
+    """The derivative of order ``n`` of :func:`digamma`; not differentiable with respect to ``n``.
 
     >>> round(polygamma(1, 1.0).item(), 4)
     1.6449
@@ -153,14 +153,14 @@ def polygamma(n: Any, x: Any) -> Any:
 
 
 def zeta(x: Any, q: Any = None) -> Any:
-    """Hurwitz's zeta function, the sum of ``(n + q)^-x`` for n from 0; Riemann's without ``q``.
+    """The Hurwitz zeta function, the sum of ``(n + q)^-x`` for n from 0; without ``q``, the Riemann zeta function.
 
     Args:
       x: array or number above 1.
-      q: array or number that broadcasts with ``x``; 1 unless given.
+      q: array or number that broadcasts with ``x``; by default 1.
 
     Raises:
-      ShapeError, DTypeError: shapes do not broadcast, or dtypes not promote.
+      ShapeError, DTypeError: shapes do not broadcast, or dtypes do not promote.
 
     >>> round(zeta(2.0).item(), 4)
     1.6449
@@ -175,7 +175,7 @@ def _zeta(x: Any, q: Any) -> Any:
 
 @elementwise
 def poch(z: Any, m: Any) -> Any:
-    """Pochhammer's symbol, ``gamma(z + m) / gamma(z)``.
+    """The Pochhammer symbol, ``gamma(z + m) / gamma(z)``.
 
     >>> round(poch(2.0, 3.0).item(), 3)
     24.0
@@ -187,13 +187,13 @@ def poch(z: Any, m: Any) -> Any:
 
 
 def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:
-    """How many ways there are to choose ``k`` of ``N`` things; with ``repetition``, things may be chosen again.
+    """The number of ways to choose ``k`` of ``N`` things; with ``repetition``, a thing may be chosen several times.
 
     Args:
       N, k: arrays or numbers that broadcast together.
 
     Raises:
-      ShapeError, DTypeError: shapes do not broadcast, or dtypes not promote.
+      ShapeError, DTypeError: shapes do not broadcast, or dtypes do not promote.
 
     >>> round(comb(5, 2).item(), 3)
     10.0
@@ -212,7 +212,7 @@ def _comb(n: Any, k: Any) -> Any:
 
 @promotes_freely()
 def multigammaln(a: Any, d: int) -> Any:
-    """The logarithm of the gamma function of ``d`` dimensions.
+    """The logarithm of the multivariate gamma function of dimension ``d``.
 
     Args:
       a: array of numbers above ``(d - 1) / 2``.
@@ -233,7 +233,7 @@ def multigammaln(a: Any, d: int) -> Any:
 
 
 def bernoulli(n: int) -> Any:
-    """Bernoulli's numbers 0 to ``n``, shape (n + 1,).
+    """The Bernoulli numbers 0 to ``n``, shape (n + 1,).
 
     Raises:
       ArgumentError: ``n`` is negative.

@@ -1,7 +1,7 @@
 """Exponential, sine, cosine and Fresnel integrals, and the dilogarithm.
 
-Near 0 they are fitted without their logarithm, far away as the slowly varying factors of their asymptotic forms
-(DLMF 6.12, 7.12, 25.12).
+They are fitted: near 0 without their logarithmic term, and for large arguments as the slowly varying factors of their
+asymptotic forms (DLMF 6.12, 7.12, 25.12).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _e1_far(t: np.ndarray) -> np.ndarray:
 
 
 def _e1(x: Any) -> Any:
-    """Of positive numbers."""
+    """E1 for positive numbers."""
     near = where(x < 2, x, 1.0)
     small = near * fitted(_ei_near, -2.0, 0.0, 40, -near) - np.euler_gamma - log(near)
     far = where(x < 2, 2.0, x)
@@ -108,7 +108,7 @@ def _more_of_series(n: Any, x: Any, k: Any, term: Any, total: Any) -> Any:
 
 
 def _series_step(n: Any, x: Any, k: Any, term: Any, total: Any) -> list[Any]:
-    """``-(-x)^k / (k! (k + 1 - n))``; the term without a denominator is left out. ``term`` is ``(-x)^k / k!``."""
+    """``-(-x)^k / (k! (k + 1 - n))``, without the term whose denominator is 0. ``term`` is ``(-x)^k / k!``."""
     k = k + 1
     term = term * -x / k
     left = k + 1 - n
@@ -116,7 +116,7 @@ def _series_step(n: Any, x: Any, k: Any, term: Any, total: Any) -> list[Any]:
 
 
 def _expn_series(n: Any, x: Any) -> Any:
-    """DLMF 8.19.8, for ``n`` of one or more and ``x`` up to 1."""
+    """The series DLMF 8.19.8, for ``n >= 1`` and ``x <= 1``."""
     one, zero = constant(1, x), constant(0, x)
     first = where(n == 1, 0.0, -1 / where(n == 1, 1.0, 1 - n))
     *_, total = loop(_more_of_series, _series_step, [n, x], [zero, one, first + zero])
@@ -139,7 +139,7 @@ def _fraction_step(n: Any, x: Any, k: Any, c: Any, d: Any, value: Any, change: A
 
 
 def _expn_fraction(n: Any, x: Any) -> Any:
-    """DLMF 8.19.17 in its even form, by Lentz and Thompson's method, for ``x`` of one or more."""
+    """The continued fraction DLMF 8.19.17 in its even form, by the method of Lentz and Thompson, for ``x >= 1``."""
     zero, d = constant(0, x), 1 / (x + n)
     *_, value, _ = loop(_more_of_fraction, _fraction_step, [n, x], [zero, constant(1e30, x), d, d, constant(2, x)])
     return exp(-x) * value
@@ -166,7 +166,7 @@ _expn.defjvps(None, lambda t, y, n, x: -t * _expn(n - 1, x))
 def expn(n: Any, x: Any) -> Any:
     """The exponential integral E of order ``n``, the integral of ``exp(-x t) / t^n`` from 1 to infinity.
 
-    ``n`` are integers that are not negative; the function is not differentiated by them.
+    ``n`` are nonnegative integers, with respect to which the function is not differentiable.
 
     >>> round(expn(2, 1.0).item(), 4)
     0.1485
@@ -253,7 +253,7 @@ _ci.defjvps(lambda t, y, x: t * (cos(x) / x))
 
 @elementwise
 def sici(x: Any) -> Any:
-    """The sine and cosine integrals Si and Ci, a pair of arrays; of negative numbers, Ci is the real part.
+    """The sine and cosine integrals Si and Ci, as a pair of arrays; for negative numbers, Ci is the real part.
 
     >>> [round(y.item(), 4) for y in sici(1.0)]
     [0.9461, 0.3374]
@@ -299,7 +299,7 @@ def _fresnel_above_zero(x: Any) -> tuple[Any, Any]:
     top = float(1 / (np.pi * 1.8**2) ** 2)
     f = fitted(_fresnel_f, 0.0, top, 60, 1 / (z * z)) / (np.pi * far)
     g = fitted(_fresnel_g, 0.0, top, 60, 1 / (z * z)) / (np.pi * z * far)
-    # The quarter turns of the square are taken off before it is rounded.
+    # Multiples of a quarter turn are subtracted from the square before it is rounded.
     rest = far - 2 * ops.floor(far / 2)
     whole = far - rest
     turn = np.pi / 2 * (2 * whole * rest + rest * rest - 4 * ops.floor((2 * whole * rest) / 4))
@@ -329,7 +329,7 @@ _fresnel_c.defjvps(lambda t, y, x: t * cos(np.pi / 2 * x * x))
 
 @elementwise
 def fresnel(x: Any) -> Any:
-    """The Fresnel integrals S and C of ``sin(pi t^2 / 2)`` and ``cos(pi t^2 / 2)``, a pair of arrays.
+    """The Fresnel integrals S and C of ``sin(pi t^2 / 2)`` and ``cos(pi t^2 / 2)``, as a pair of arrays.
 
     >>> [round(y.item(), 4) for y in fresnel(1.0)]
     [0.4383, 0.7799]

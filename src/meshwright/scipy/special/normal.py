@@ -1,4 +1,4 @@
-"""The error function and its relatives, and the normal distribution."""
+"""Error functions and the normal distribution."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ def _scaled_tail_slope(t: np.ndarray) -> np.ndarray:
 
 
 def _erfcx_slope(x: Any) -> Any:
-    """The derivative. It is ``2 x erfcx(x) - 2 / sqrt(pi)`` too, but these nearly cancel.
+    """The derivative. For positive ``x``, the terms of ``2 x erfcx(x) - 2 / sqrt(pi)`` nearly cancel.
 
-    (What is fitted goes beyond what is asked for, so that there is a slope at the end.)"""
+    So the slope is fitted, on an interval that is larger than necessary, so that there is a slope at its end.
+    """
     size = where(abs_(x) == np.inf, 0.0, abs_(x))
     slope = fitted(_scaled_tail_slope, 0.0, 1.05, 30, 4 / (4 + size)) / (1 + 2 * size) / (1 + 2 * size)
     below = where(x < 0, x, 0.0)
@@ -66,7 +67,7 @@ _erfcx.defjvps(lambda t, y, x: t * _erfcx_slope(x))
 
 @elementwise
 def erfcx(x: Any) -> Any:
-    """``exp(x^2) erfc(x)``, which does not underflow.
+    """The scaled complementary error function ``exp(x^2) erfc(x)``, which does not underflow.
 
     >>> erfcx(0.0).item()
     1.0
@@ -102,7 +103,7 @@ def _dawson_far_slope(v: np.ndarray) -> np.ndarray:
 
 
 def _dawsn_slope(y: Any, x: Any) -> Any:
-    """The derivative. It is ``1 - 2 x F(x)`` too, but far out these nearly cancel."""
+    """The derivative. For large ``x``, the formula ``1 - 2 x F(x)`` is not used, as its terms nearly cancel."""
     size = abs_(x)
     large = where(size < 5, 5.0, size)
     far = fitted(_dawson_far_slope, 0.0, 0.042, 40, 1 / (large * large)) / large / large
@@ -125,7 +126,7 @@ def dawsn(x: Any) -> Any:
 # --- the normal distribution ------------------------------------------------------------------------------------
 @elementwise
 def ndtr(x: Any) -> Any:
-    """The distribution function of the standard normal distribution.
+    """The cumulative distribution function of the standard normal distribution.
 
     >>> ndtr(0.0).item()
     0.5
@@ -142,7 +143,7 @@ def _log_ndtr(x: Any) -> Any:
 
 
 def _log_ndtr_slope(y: Any, x: Any) -> Any:
-    """The density by the distribution function, both scaled where they underflow."""
+    """The density divided by the distribution function, both scaled where they would underflow."""
     low, high = where(x < 0, x, 0.0), where(x < 0, 0.0, x)
     below = 2 / _ROOT_TWO_PI / _erfcx_above_zero(low / -_ROOT_TWO)
     return where(x < 0, below, exp(-high * high / 2 - where(x < 0, 0.0, y)) / _ROOT_TWO_PI)
@@ -152,14 +153,14 @@ _log_ndtr.defjvps(lambda t, y, x: t * _log_ndtr_slope(y, x))
 
 
 def log_ndtr(x: Any, series_order: int = 3) -> Any:
-    """The logarithm of :func:`ndtr`, exact for numbers far from 0.
+    """The logarithm of :func:`ndtr`, accurate for large negative numbers too.
 
     Args:
-      x: array of any shape, or a number.
-      series_order: has no effect; for callers of JAX's function.
+      x: an array of any shape, or a number.
+      series_order: has no effect; accepted for compatibility.
 
     Raises:
-      DTypeError, ArgumentTypeError: not an array of real numbers.
+      DTypeError, ArgumentTypeError: ``x`` is not an array of real numbers.
 
     >>> round(log_ndtr(-100.0).item(), 2)
     -5005.52
@@ -173,7 +174,7 @@ def _log_ndtr_of(x: Any) -> Any:
 
 
 def _lower_quantile(log_p: Any) -> Any:
-    """The quantile of ``exp(log_p)``, at most 1/50: its asymptotic form, and steps of Newton on the logarithm."""
+    """The quantile of ``exp(log_p)``, which is at most 1/50: its asymptotic form, improved by Newton's method."""
     square = -2 * log_p
     x = -sqrt(square - log(2 * np.pi * (square - log(2 * np.pi * square))))
     for _ in range(4):
@@ -208,7 +209,7 @@ def ndtri(p: Any) -> Any:
 
 
 def _owens(h: Any, a: Any) -> Any:
-    """Owen's T for ``0 <= a <= 1``, by Gauss and Legendre's quadrature."""
+    """Owen's T function for ``0 <= a <= 1``, by Gauss-Legendre quadrature."""
     nodes, weights = np.polynomial.legendre.leggauss(32)
     total: Any = 0.0
     for node, weight in zip((nodes + 1) / 2, weights / 2):
@@ -222,7 +223,7 @@ def _owens_t(h: Any, a: Any) -> Any:
     h, size = abs_(h), abs_(a)
     small = _owens(h, where(size < 1, size, 1.0))
     large = where(size < 1, 1.0, size)
-    # T(h, a) + T(a h, 1 / a) = (Phi(h) + Phi(a h)) / 2 - Phi(h) Phi(a h) (Owen 1956); by upper tails, which are small.
+    # T(h, a) + T(a h, 1 / a) = (Phi(h) + Phi(a h)) / 2 - Phi(h) Phi(a h) (Owen 1956), computed with the upper tails.
     ah = where((h == 0) | (size < 1), h, h * large)
     upper, other = (0.5 * ops.erfc(v / _ROOT_TWO) for v in (h, ah))
     beyond = (upper + other) / 2 - upper * other - _owens(ah, 1 / large)
@@ -238,7 +239,7 @@ _owens_t.defjvps(
 
 @elementwise
 def owens_t(h: Any, a: Any) -> Any:
-    """Owen's T: the probability of ``X > h`` and ``0 < Y < a X`` for independent standard normal X and Y.
+    """Owen's T function: the probability of ``X > h`` and ``0 < Y < a X`` for independent standard normal X and Y.
 
     >>> round(owens_t(0.0, 1.0).item(), 4)
     0.125

@@ -1,4 +1,4 @@
-"""The binomial distribution with a probability that has a beta distribution."""
+"""The beta-binomial distribution: binomial, with a probability that has a beta distribution."""
 
 from __future__ import annotations
 

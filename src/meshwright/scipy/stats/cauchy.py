@@ -1,4 +1,4 @@
-"""Cauchy's distribution."""
+"""The Cauchy distribution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _of = Family(__name__)
 
 
 def _above(z: Any) -> Any:
-    """The angle seen from above, exact far away; atan2 takes equal shapes."""
+    """``atan2(1, z) / pi``, the probability above ``z``, accurate for large ``z``; atan2 needs equal shapes."""
     return atan2(scalar_like(1, z), z) / np.pi
 
 

@@ -1,4 +1,4 @@
-"""The chi-squared distribution with ``df`` degrees of freedom: gamma's of ``df / 2``, at twice the scale."""
+"""The chi-squared distribution with ``df`` degrees of freedom: the gamma distribution of ``df / 2``, scaled by 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Densities estimated by a normal distribution around each point of a sample."""
+"""Kernel density estimation with normal distributions."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from meshwright.random import choice, multivariate_normal, split
 
 @register_pytree_node_class
 class gaussian_kde:
-    """A density estimate: the mean of normal distributions around the points of a sample.
+    """A kernel density estimate: the mean of normal distributions around the points of a sample.
 
     Args:
-      dataset: shape (d, n), n points of d dimensions; or (n,).
-      bw_method: the width: ``scott`` (default), ``silverman``, or a factor of the sample's covariance.
-      weights: of the points, shape (n,); equal unless given.
+      dataset: n points of d dimensions, shape (d, n), or (n,).
+      bw_method: the bandwidth: ``scott`` (default), ``silverman``, or a factor for the sample's covariance.
+      weights: the weights of the points, shape (n,), by default equal.
 
     Raises:
-      ShapeError: weights of another shape. ArgumentError: fewer than two points, or an unknown ``bw_method``.
+      ShapeError: the weights have another shape.
+      ArgumentError: there are fewer than two points, or ``bw_method`` is unknown.
 
     >>> estimate = gaussian_kde(np.array([0.0, 1.0, 3.0]))
     >>> round(estimate(1.0).item(), 4)
@@ -54,12 +55,12 @@ class gaussian_kde:
 
     @property
     def d(self) -> int:
-        """How many dimensions points have."""
+        """The number of dimensions of the points."""
         return self.dataset.shape[0]
 
     @property
     def n(self) -> int:
-        """How many points there are."""
+        """The number of points."""
         return self.dataset.shape[1]
 
     def _factor(self, method: Any) -> Any:
@@ -72,7 +73,7 @@ class gaussian_kde:
         raise ArgumentError(f"gaussian_kde: bw_method must be scott, silverman or a number, got {method!r}")
 
     def tree_flatten(self) -> tuple[Any, None]:
-        """Its arrays, for :mod:`meshwright.tree`."""
+        """The arrays, as children of a pytree."""
         return (self.dataset, self.weights, self.neff, self.covariance), None
 
     @classmethod
@@ -83,7 +84,7 @@ class gaussian_kde:
         return kde
 
     def logpdf(self, x: Any) -> Any:
-        """The logarithm of the estimate at points of shape (d, m), or (m,): shape (m,)."""
+        """The logarithm of the estimate, shape (m,), at points of shape (d, m), or (m,)."""
         points = atleast_2d(asarray(x) + 0.0)
         if points.shape[0] != self.d:
             if points.shape != (1, self.d):
@@ -102,7 +103,7 @@ class gaussian_kde:
     __call__ = evaluate = pdf
 
     def resample(self, key: Any, shape: tuple[int, ...] = ()) -> Any:
-        """Points drawn from the estimate, shape (d, *shape)."""
+        """Draw points from the estimated distribution, shape (d, *shape)."""
         first, second = split(key)
         chosen = self.dataset[:, choice(first, self.n, shape, p=self.weights)]
         zero = zeros(self.d, self.covariance.dtype)

@@ -1,4 +1,4 @@
-"""Dirichlet's distribution of probabilities."""
+"""The Dirichlet distribution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def logpdf(x: Any, alpha: Any) -> Any:
     """The logarithm of the density.
 
     Args:
-      x: shape (n, ...): probabilities along the first dimension, or all but the last of them.
+      x: shape (n, ...): the probabilities along the first dimension, or all except the last one.
       alpha: shape (n,).
 
     Raises:
@@ -43,7 +43,7 @@ def logpdf(x: Any, alpha: Any) -> Any:
 
 
 def pdf(x: Any, alpha: Any) -> Any:
-    """The density, of arguments as :func:`logpdf` takes.
+    """The density; arguments as for :func:`logpdf`.
 
     >>> round(pdf(np.array([0.2, 0.8]), np.array([2.0, 3.0])).item(), 4)
     1.536

@@ -1,5 +1,7 @@
-"""Distributions by their standard ones: what is moved by ``loc`` and stretched by ``scale``, and where parameters may
-lie. Elsewhere the functions of a distribution are NaN, as in SciPy."""
+"""Families of distributions, defined by a standard distribution that is shifted by ``loc`` and scaled by ``scale``.
+
+Functions of a distribution are NaN outside the domain of its parameters, as in SciPy.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _FIRST = {"ppf": "q", "isf": "q", "pmf": "k", "logpmf": "k"}
 
 
 def is_count(n: Any) -> Any:
-    """Whether numbers are 0, 1, 2, …
+    """Whether numbers are nonnegative integers.
 
     >>> is_count(np.array([2.0, 2.5, -1.0])).tolist()
     [True, False, False]
@@ -41,15 +43,15 @@ def is_count(n: Any) -> Any:
 
 
 def _unsigned(z: Any) -> Any:
-    """Without a sign of zeros: where a support begins at 0, both are its first point."""
+    """The numbers with zeros made positive, as both zeros belong to a support that starts at 0."""
     return where(z == 0, z - stop_gradient(z), z)
 
 
 class Family:
-    """The distributions of a module: a standard one with ``parameters``, moved by ``loc`` and stretched by ``scale``.
+    """The distributions of a module: a standard one with ``parameters``, shifted by ``loc`` and scaled by ``scale``.
 
-    ``inside`` says which parameters are in the domain. An instance makes the module's functions of those of the
-    standard distribution; ``at`` and ``gives`` are their examples.
+    ``inside`` tells which parameters are in the domain. An instance is used as a decorator, which makes the module's
+    functions from those of the standard distribution; ``at`` and ``gives`` are the example for the docstring.
 
     >>> cdf = Family("doctest", "b", inside=lambda b: b > 0)(1.0, 2.0, gives=0.5, name="cdf")(lambda z, b: z / b)
     >>> cdf(np.array([2.0, 3.0]), 2.0, 1.0, np.array([2.0, -2.0])).tolist()
@@ -69,7 +71,7 @@ class Family:
         self.inside = inside
 
     def __call__(self, *at: float, gives: float, name: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Decorator of a function of the standard variable (for quantiles, of a probability) and the parameters."""
+        """Decorator for a function of the standard variable (for quantiles, a probability) and the parameters."""
 
         def define(standard: Callable[..., Any]) -> Callable[..., Any]:
             public_name = name or standard.__name__
@@ -80,7 +82,7 @@ class Family:
     def of(
         self, name: str, apply: Callable[[Any], Any], other: Callable[..., Any], *at: float, gives: float
     ) -> Callable[..., Any]:
-        """``apply`` of another function of the distributions, such as ``exp`` of ``logpdf``."""
+        """A function that applies ``apply`` to another function of the distributions, such as ``exp`` to ``logpdf``."""
         return self._public(name, lambda *args: apply(other(*args)), at, gives)
 
     def _placed(self, name: str, standard: Callable[..., Any], x: Any, *others: Any) -> Any:
@@ -97,7 +99,7 @@ class Family:
         z = x - place["loc"] if "loc" in place else x
         value = standard(_unsigned(z / place["scale"] if "scale" in place else z), *parameters)
         if name == "logpdf" and "scale" in place:
-            # Outside of the support the density is zero at every scale, its derivative too.
+            # Outside of the support the density and its derivative are zero for every scale.
             value = where(value == -np.inf, value, value - log(place["scale"]))
         return where(valid, value, np.nan)
 

@@ -23,7 +23,7 @@ pdf = _of.of("pdf", exp, logpdf, 0.5, 1.5, gives=0.3889)
 
 @_of(0.5, 1.5, gives=0.7417)
 def cdf(z: Any, beta: Any) -> Any:
-    # At 0 the slope of the size, which is none, meets that of its power, which is infinite.
+    # At 0, the slope of the absolute value is zero, and that of its power may be infinite.
     away = where(z == 0, 1.0, z)
     value = 0.5 * (1 + sign(away) * gammainc(1 / beta, power(abs_(away), beta)))
     return where(z == 0, 0.5 + z * exp(logpdf(z, beta)), value)

@@ -1,4 +1,4 @@
-"""Gumbel's distribution of minima."""
+"""The Gumbel distribution of minima."""
 
 from __future__ import annotations
 

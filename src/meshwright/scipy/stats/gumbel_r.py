@@ -1,4 +1,4 @@
-"""Gumbel's distribution of maxima: of minima, the other way round."""
+"""The Gumbel distribution of maxima, the mirror image of that of minima."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laplace's distribution."""
+"""The Laplace distribution."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def logpmf(x: Any, n: Any, p: Any) -> Any:
 
     Args:
       x: counts, shape (..., k).
-      n: how many there are, shape (...).
+      n: the numbers of draws, shape (...).
       p: probabilities, shape (..., k).
 
     Raises:
@@ -37,7 +37,7 @@ def logpmf(x: Any, n: Any, p: Any) -> Any:
 
 
 def pmf(x: Any, n: Any, p: Any) -> Any:
-    """The probability, of arguments as :func:`logpmf` takes.
+    """The probability; arguments as for :func:`logpmf`.
 
     >>> round(pmf(np.array([1, 2]), 3, np.array([0.4, 0.6])).item(), 4)
     0.432

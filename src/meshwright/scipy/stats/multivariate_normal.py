@@ -23,12 +23,13 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
 
     Args:
       x: shape (..., n).
-      mean: shape (..., n), or a number: with a number for ``cov`` that of one variable, whose values are all of ``x``.
-      cov: shape (..., n, n), positive definite; or a number, for independent variables of one variance.
+      mean: shape (..., n), or a number. If ``cov`` is a number too, the distribution has one variable, and all elements
+        of ``x`` are values of it.
+      cov: shape (..., n, n), positive definite; or a number, for independent variables with equal variances.
       allow_singular: not supported; must be None.
 
     Raises:
-      ShapeError: ``cov`` is no stack of square matrices of the size of ``x``'s last dimension.
+      ShapeError: ``cov`` does not consist of square matrices of the size of ``x``'s last dimension.
 
     >>> round(logpdf(np.array([0.5, 1.0]), np.zeros(2), np.eye(2)).item(), 4)
     -2.4629
@@ -55,7 +56,7 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
 
 
 def pdf(x: Any, mean: Any, cov: Any) -> Any:
-    """The density, of arguments as :func:`logpdf` takes.
+    """The density; arguments as for :func:`logpdf`.
 
     >>> round(pdf(np.array([0.5, 1.0]), np.zeros(2), np.eye(2)).item(), 4)
     0.0852

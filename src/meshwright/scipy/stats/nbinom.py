@@ -1,4 +1,4 @@
-"""The negative binomial distribution: failures before the success number ``n``."""
+"""The negative binomial distribution: the number of failures before the ``n``-th success."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pareto's distribution."""
+"""The Pareto distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Poisson's distribution."""
+"""The Poisson distribution."""
 
 from __future__ import annotations
 

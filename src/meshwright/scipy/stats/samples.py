@@ -26,7 +26,7 @@ from meshwright.transforms.vmap import vmap
 
 
 class ModeResult(NamedTuple):
-    """The most frequent values, and how often they occur."""
+    """The most frequent values, and their counts."""
 
     mode: Any
     count: Any
@@ -38,7 +38,7 @@ def _check_nan_policy(name: str, nan_policy: str, known: tuple[str, ...]) -> Non
 
 
 def _most_frequent(values: Any) -> tuple[Any, Any]:
-    """Of sorted rows, the first of the values that occur most often, and how often; of empty rows NaN, and 0."""
+    """For sorted rows, the first of the most frequent values, and its count; for empty rows NaN, and 0."""
     if values.shape[-1] == 0:
         return full(values.shape[:-1], np.nan, inexact(values.dtype)), zeros(values.shape[:-1], inexact(values.dtype))
     left, right = values[..., :, None], values[..., None, :]
@@ -48,13 +48,13 @@ def _most_frequent(values: Any) -> tuple[Any, Any]:
 
 
 def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: bool = False) -> ModeResult:
-    """The most frequent value along ``axis``, the least one of several, and its count; of none NaN.
+    """The most frequent value along ``axis``, and its count. Of several, it is the smallest; without elements, NaN.
 
     Args:
-      a: array of any shape.
+      a: an array of any shape.
       axis: the axis, or None for all elements.
-      nan_policy: ``propagate``: NaN is a value like others, and the largest.
-      keepdims: leave the axis with size 1.
+      nan_policy: ``propagate``, where NaN is treated like other values, as the largest.
+      keepdims: keep the axis with size 1.
 
     Raises:
       ArgumentError: another ``nan_policy``.
@@ -92,14 +92,14 @@ def _ranks(x: Any, method: str) -> Any:
 
 
 def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_policy: str = "propagate") -> Any:
-    """The ranks of elements in sorted order, from 1, as floating-point numbers.
+    """The ranks of elements in sorted order, counted from 1, as floats.
 
     Args:
-      a: array of any shape.
-      method: the rank of equal elements: the ``average``, ``min`` or ``max`` of their ranks, ``dense`` without gaps, or
-        ``ordinal``, different ones in order.
-      axis: rank along an axis; all elements, in one dimension, unless given.
-      nan_policy: ``propagate``: where a NaN is among the ranked elements, their ranks are NaN.
+      a: an array of any shape.
+      method: the rank of equal elements: the ``average``, ``min`` or ``max`` of their ranks; ``dense``, without gaps
+        between ranks; or ``ordinal``, different ranks in order.
+      axis: the axis along which to rank; by default, all elements are flattened.
+      nan_policy: ``propagate``, where ranks are NaN if any of the ranked elements is.
 
     Raises:
       ArgumentError: an unknown ``method`` or ``nan_policy``.
@@ -127,11 +127,11 @@ def sem(
     """The standard error of the mean.
 
     Args:
-      a: array of any shape.
+      a: an array of any shape.
       axis: the axis, or None for all elements.
-      ddof: what is taken off the number of elements.
-      nan_policy: ``propagate``, or ``omit`` NaN elements.
-      keepdims: leave the axis with size 1.
+      ddof: the number to subtract from the number of elements.
+      nan_policy: ``propagate``, or ``omit`` to ignore NaN elements.
+      keepdims: keep the axis with size 1.
 
     Raises:
       ArgumentError: another ``nan_policy``.

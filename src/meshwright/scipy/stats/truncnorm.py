@@ -1,4 +1,4 @@
-"""The normal distribution cut off outside of [loc + a scale, loc + b scale]."""
+"""The normal distribution truncated to [loc + a scale, loc + b scale]."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _of = Family(__name__, "a", "b", inside=lambda a, b: a < b)
 
 
 def _log_mass(a: Any, b: Any) -> Any:
-    """The logarithm of the normal probability of [a, b], taken on the side of 0 where it is a difference of tails."""
+    """The logarithm of the normal probability of [a, b], from the side of 0 where it is a difference of tails."""
     right = a > 0
     low, high = where(right, -b, a), where(right, -a, b)
     gap = log_ndtr(low) - log_ndtr(high)

@@ -1,4 +1,4 @@
-"""Von Mises's distribution of angles."""
+"""The von Mises distribution of angles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _of = Family(__name__, "kappa", inside=lambda kappa: kappa >= 0, place=())
 
 @_of(0.5, 2.0, gives=-0.9067)
 def logpdf(x: Any, kappa: Any) -> Any:
-    # Where kappa is 0, the slope of i0e is the mean of those on both sides, and the last term's makes up for it.
+    # At kappa = 0, the slope of i0e is the mean of those on both sides, which the slope of the last term corrects.
     return kappa * (cos(x) - 1) - log(2 * np.pi * i0e(kappa)) + 2 * min_(kappa, scalar_like(0, kappa))
 
 

@@ -15,7 +15,6 @@ from meshwright.spmd.explain.causes import causes
 from meshwright.spmd.explain.repeated import RepeatedEntry
 from meshwright.spmd.explain.suggest import Advisor, Progress, Suggestion
 from meshwright.spmd.origin import Origins
-from meshwright.spmd.partition.idle import HELD
 from meshwright.spmd.report import Collective, human_bytes
 from meshwright.spmd.steptime.report import Time, human_seconds
 from meshwright.spmd.steptime.schedule import step_time
@@ -120,7 +119,7 @@ def advised(
 
 def quicker_alone(program: ClosedJaxpr, mesh: AbstractMesh, seconds: float) -> list[str]:
     """A note if a single device of the mesh's machine would be faster than all of them."""
-    if mesh.machine is None or any(eqn.op.name in HELD for eqn in program.jaxpr.eqns):
+    if mesh.machine is None or any(eqn.op.is_manual for eqn in program.jaxpr.eqns):
         return []
     alone = step_time(program.jaxpr, mesh).seconds
     if alone >= seconds:

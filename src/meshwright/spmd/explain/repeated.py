@@ -10,7 +10,7 @@ from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import JaxprEqn
 from meshwright.spmd.explain.suggest import Advisor, Suggestion
 from meshwright.spmd.origin import Annotation
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.steptime.report import human_seconds
 from meshwright.spmd.work import Repeated, Work, precision_of
 

@@ -23,13 +23,13 @@ from meshwright.sharding import AbstractMesh, Layout, NamedSharding
 from meshwright.sharding.rule import PARALLEL, REDUCTION
 from meshwright.spmd.driver import partition
 from meshwright.spmd.explain.causes import origin_of
-from meshwright.spmd.factors import factor_axes_of, join_axes
-from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.factors import factor_axes_of, layouts_of
 from meshwright.spmd.memory.predict import predict
-from meshwright.spmd.partition.lookahead import price
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.attempt import price
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.reason import Reason
 from meshwright.spmd.report import Collective, collectives, human_bytes
+from meshwright.spmd.rules import eqn_rule
 from meshwright.spmd.steptime.report import human_seconds
 from meshwright.spmd.work import operations_of
 
@@ -231,13 +231,12 @@ class Advisor:
         if number is None:
             return
         axes = factor_axes_of(layout.dims, rule.operands[number], rule, self.mesh)
-        assigned = [axes.get(f, ()) for f in range(len(rule.factors))]
-        sizes = [f.size for f in rule.factors]
         others = [(a, fs) for a, fs in zip(user.invars, rule.operands) if a is not value]
-        for atom, factors in [*others, *zip(user.outvars, rule.results)]:
-            joined = [join_axes(fs, sizes, assigned, self.mesh) if fs else ((), True) for fs in factors]
-            if all(fits for _, fits in joined):
-                yield from self._on(atom, Layout(tuple(dims for dims, _ in joined)))
+        others += zip(user.outvars, rule.results)
+        layouts = layouts_of([fs for _, fs in others], axes, rule, self.mesh)
+        for (atom, _), matching in zip(others, layouts):
+            if matching is not None:
+                yield from self._on(atom, matching)
 
     def _on(self, atom: Atom, layout: Layout) -> Iterator[Candidate]:
         """A candidate with this layout for a value outside of loops and branches; none if an input has it already."""

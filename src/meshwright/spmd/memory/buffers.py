@@ -17,6 +17,7 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.graph import Graph
 from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.priority import is_product
 from meshwright.spmd.memory.prune import CHOICES, handed, through
 
 #: a step that is later than all others
@@ -53,11 +54,16 @@ class Liveness:
     of: dict[Kernel, list[Buffer | None]] = field(default_factory=dict)
     #: the latest kernel whose result each buffer holds: the one that wrote it, or a view
     last: dict[Buffer, Kernel] = field(default_factory=dict)
+    #: whether results of products are parts of tuples
+    tupled: bool = False
 
 
-def liveness(order: Sequence[Kernel], results: Sequence[Kernel], inner: Inner) -> Liveness:
-    """The buffers of kernels that run in this order, with their live ranges."""
-    live = Liveness()
+def liveness(order: Sequence[Kernel], results: Sequence[Kernel], inner: Inner, tupled: bool = False) -> Liveness:
+    """The buffers of kernels that run in this order, with their live ranges.
+
+    ``tupled``: results of products are parts of tuples.
+    """
+    live = Liveness(tupled=tupled)
     for step, kernel in enumerate(order):
         if not kernel.view:
             for source in kernel.inputs:
@@ -104,7 +110,7 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         places = ((a, tuple(b for b in live.of[k][:1] if b is not None)) for a, k in pairs)
         return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over, plainly=over) for a, over in places])
     found = [
-        (b, k.view or k.root.op in CHOICES)
+        (b, k.view or k.root.op in CHOICES or (live.tupled and is_product(k)))
         for k in kernel.inputs
         for b in live.of[k][:1]
         # XLA considers only the last alias of a value when it decides whether a reader may overwrite it.

@@ -25,6 +25,8 @@ class Compiler:
     ``sums_vectors``: products with vectors are computed elementwise, and summed up.
     ``tables``: several results have a table of addresses.
     ``workspace``: bytes that a library needs for each matrix product while it runs.
+    ``tupled``: products are library calls whose result is a part of a tuple, which nothing is written over.
+    ``library_convolutions``: convolutions are those of cuDNN, with copies into its orders.
     ``selects``: the largest elements of rows are found by sorting if they are more than that many; 0: never.
     ``tiles``: arrays are tiled and padded, and kernels choose the tiled dimensions.
     ``on_chip``: bytes of vector memory, where values are kept while in use; with ``two_cores``, each core has its own.
@@ -45,6 +47,8 @@ class Compiler:
     sums_vectors: bool = False
     tables: bool = False
     workspace: int = 0
+    tupled: bool = False
+    library_convolutions: bool = False
     selects: int = 0
     tiles: bool = False
     on_chip: int = 0
@@ -56,7 +60,15 @@ CPU = Compiler(
     swaps=True, in_parts=True, calls=True, windows=True, without_products=True, copies_transposed=True, tables=True
 )
 CUDA = Compiler(
-    narrow=True, by_bytes=True, depth_first=True, in_place=True, sums_vectors=True, workspace=4 * 2**20, selects=16
+    narrow=True,
+    by_bytes=True,
+    depth_first=True,
+    in_place=True,
+    sums_vectors=True,
+    workspace=4 * 2**20,
+    tupled=True,
+    library_convolutions=True,
+    selects=16,
 )
 TPU = Compiler(narrow=True, by_bytes=True, into_products=True, depth_first=True, swaps=True, in_place=True)
 #: MiB of vector memory that a device of a TPU has, and that kernels keep for themselves (``scoped_vmem_limit_kib``)

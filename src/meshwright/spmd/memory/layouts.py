@@ -144,6 +144,19 @@ def _pads(x: Node, tiles: Tiles) -> bool:
 
 def _row(node: Node) -> tuple[int, int] | None:
     """The dimension of the rows that are gathered or scattered, in the table and in the result; None of elements."""
+    long = _window(node)
+    return long[0] if long is not None and len(long) == 1 else None
+
+
+def elements_moved(node: Node) -> int:
+    """How many elements are gathered or scattered one by one."""
+    if _window(node) != []:
+        return 0
+    return (node if node.op == "gather" else node.operands[-1]).avals[0].size
+
+
+def _window(node: Node) -> list[tuple[int, int]] | None:
+    """The dimensions of what is gathered or scattered at once, in the table and in the result."""
     numbers = node.attributes.get("dimension_numbers" if node.op == "gather" else "scatter_dimension_numbers")
     if node.op not in ("gather", "scatter") or numbers is None or len(node.avals) > 1:
         return None
@@ -151,5 +164,4 @@ def _row(node: Node) -> tuple[int, int] | None:
     gone = [key for key in lists if key in _SINGLE]
     table = [d for d in range(len(node.operands[0].shape)) if not any(d in lists[key] for key in gone)]
     result = lists.get("offset_dims", []) if node.op == "gather" else table
-    long = [pair for pair in zip(table, result) if node.avals[0].shape[pair[1]] > 1]
-    return long[0] if len(long) == 1 else None
+    return [pair for pair in zip(table, result) if node.avals[0].shape[pair[1]] > 1]

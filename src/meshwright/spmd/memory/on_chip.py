@@ -32,12 +32,16 @@ from meshwright.spmd.memory.buffers import Buffer, Liveness
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.layouts import elements_moved
 from meshwright.spmd.memory.stacks import used_in_parts
 
 #: how many times as long as a copy the kernels take that run beside it (``msa_preferred_overlap_to_async_copy_ratio``)
 _OVERLAP = 2
 #: copies of the whole vector memory that a value may wait there (``msa_max_overlap_to_mem_size_async_copy_ratio``)
 _WAIT = 8
+
+#: bytes that main memory could move while an element is gathered or scattered by its number
+_ELEMENT = 3400
 
 #: what writes a part of its first operand
 UPDATES = ("dynamic_update_slice", "scatter")
@@ -237,10 +241,11 @@ class VectorMemory:
 
     @cached_property
     def _work(self) -> np.ndarray:
-        """The time of each slot's products, in bytes that main memory could move."""
+        """The time of each slot's products and single elements, in bytes that main memory could move."""
         work = np.zeros(self._slot[-1] + 1)
         for step, kernel in enumerate(self.order):
             work[self._slot[step]] += sum(map(_operations, kernel.members)) / self.compiler.intensity
+            work[self._slot[step]] += sum(map(elements_moved, kernel.members)) * _ELEMENT
         return work
 
 

@@ -17,7 +17,8 @@ from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.graph import COLLECTIVES, Make, Node
 from meshwright.spmd.memory.library import reduces
-from meshwright.spmd.memory.simplify import keeps_order
+from meshwright.spmd.memory.library_convolutions import labels_of, library_convolution
+from meshwright.spmd.memory.simplify import keeps_order, permuted
 
 _LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
 #: dtypes that an op does not compute in on a CPU, but in 32 bits
@@ -33,7 +34,6 @@ _ROW = 16
 _WINDOW = 32
 #: the dimensions of one array, the fastest first; those of scalars are an empty list
 _LAYOUT = re.compile(r"dense<\[?([\d, ]*)\]?>")
-_BRACKETS = re.compile(r"\[([^\]]*)\]")
 #: the attribute that names the dimension which a collective joins or splits
 _MAJOR = {"all_gather": "all_gather_dim", "reduce_scatter": "scatter_dimension", "all_to_all": "split_dimension"}
 #: nodes whose results have an order of their own; others are written in the order that their user wants
@@ -64,12 +64,14 @@ def ordered(
     if op == "reduce_window":
         return _cumulative(make, operands, aval, given)
     if op == "scatter" and len(operands) == 3 and "batched" not in given and (n := _batches(given)):
-        places = _with_numbers(make, operands[1], n)
+        places = _with_numbers(make, operands[1], n, compiler.tiles)
         return make(op, (operands[0], places, operands[2]), aval, {**given, "batched": True})
     if op == "scatter" and len(operands) == 3 and "ordered" not in given and _is_copied(operands[2], given):
         updates = make("reorder", operands[2:], operands[2].avals[0], {"major": 0})
         return make(op, (*operands[:2], updates), aval, {**given, "ordered": True})
     if op == "convolution" and "ordered" not in given:
+        if compiler.library_convolutions:
+            return library_convolution(make, operands, aval, given)
         return _convolution(make, operands, aval, given, compiler.swaps)
     if op == "all_reduce" and compiler.in_place and "in_place" not in given:
         return make(op, operands, aval, {**given, "in_place": True})
@@ -95,10 +97,12 @@ def _dimensions(given: Mapping[str, Any], key: str) -> list[int]:
     return [int(d) for d in lists.get(key, "").split(",") if d.strip()]
 
 
-def _with_numbers(make: Make, indices: Node, batches: int) -> Node:
-    """Places as numbers along every dimension, those that the scatter goes along included."""
+def _with_numbers(make: Make, indices: Node, batches: int, flat: bool) -> Node:
+    """Places as numbers along every dimension, those that the scatter goes along included; ``flat``: as one number."""
     aval = indices.avals[0]
     numbers = make("iota", (), aval, {"along": "batches"})
+    if flat:
+        return make("add", (numbers, indices), aval, {})
     joined = aval.update(shape=(*aval.shape[:-1], aval.shape[-1] * (batches + 1)))
     return make("concatenate", (*[numbers] * batches, indices), joined, {"dimension": aval.ndim - 1})
 
@@ -173,7 +177,7 @@ def _vector_product(
         flat = make("reshape", (vector,), vector.avals[0].update(shape=tuple(vector.shape[d] for d in kept)), {})
         order = sorted(range(len(at)), key=at.__getitem__)
         factor = make(
-            "broadcast_in_dim", (_permuted(make, flat, order),), x.avals[0], {"broadcast_dimensions": tuple(sorted(at))}
+            "broadcast_in_dim", (permuted(make, flat, order),), x.avals[0], {"broadcast_dimensions": tuple(sorted(at))}
         )
         products = make("multiply", (x, factor), x.avals[0], {})
         left = [d for d in range(len(x.shape)) if d not in gone]
@@ -183,7 +187,7 @@ def _vector_product(
         first = [*along, *(d for d in left if d not in along)]
         whole = make(
             "reshape",
-            (_permuted(make, sums, [left.index(d) for d in first]),),
+            (permuted(make, sums, [left.index(d) for d in first]),),
             sums.avals[0].update(shape=aval.shape),
             {},
         )
@@ -228,11 +232,11 @@ def _convolution(
     make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], swaps: bool
 ) -> Node:
     """On batch, positions, features; kernels are positions, features in, features out."""
-    labels = [[d.strip() for d in text.split(",")] for text in _BRACKETS.findall(str(given["dimension_numbers"]))]
+    labels = labels_of(given)
     positions = [str(i) for i in range(len(aval.shape) - 2)]
     standard = ["b", *positions, "f"], [*positions, "i", "o"], ["b", *positions, "f"]
     orders = [tuple(have.index(d) for d in want) for have, want in zip(labels, standard)]
-    x, kernel = (_permuted(make, node, order) for node, order in zip(operands, orders))
+    x, kernel = (permuted(make, node, order) for node, order in zip(operands, orders))
     swaps = swaps and given.get("feature_group_count", 1) == 1
     if swaps and _size(kernel, range(len(positions))) > _size(x, positions_of(x)):
         # More positions in the kernel than in the input: they change roles, and the kernel is reversed.
@@ -243,7 +247,7 @@ def _convolution(
     back = [0] * len(aval.shape)
     for i, d in enumerate(orders[2]):
         back[d] = i
-    return _permuted(make, convolution, tuple(back))
+    return permuted(make, convolution, tuple(back))
 
 
 def positions_of(x: Node) -> range:
@@ -270,7 +274,7 @@ def _cumulative(make: Make, operands: Sequence[Node], aval: ShapedArray, given: 
     order = list(range(aval.ndim))
     order[wide[0]], order[-1] = order[-1], order[wide[0]]
     x, start = operands
-    return _permuted(make, _in_rows(make, _permuted(make, x, order), start), order)
+    return permuted(make, _in_rows(make, permuted(make, x, order), start), order)
 
 
 def _in_rows(make: Make, x: Node, start: Node) -> Node:
@@ -299,12 +303,6 @@ def _in_rows(make: Make, x: Node, start: Node) -> Node:
 
 def _converted(make: Make, x: Node, dtype: Any) -> Node:
     return make("convert", (x,), x.avals[0].update(dtype=dtype), {})
-
-
-def _permuted(make: Make, x: Node, order: Sequence[int]) -> Node:
-    if list(order) == sorted(order):
-        return x
-    return make("transpose", (x,), x.avals[0].update(shape=tuple(x.shape[d] for d in order)), {"permutation": order})
 
 
 def _collective(

@@ -41,6 +41,7 @@ from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.schedule import breadth_first, freeing, kernel_post_order
 from meshwright.spmd.memory.simplify import scatter_in_place
+from meshwright.spmd.memory.splits import move_splits
 from meshwright.spmd.memory.workspaces import workspaces
 
 #: bytes per entry of the table of result addresses
@@ -63,6 +64,7 @@ def predict(
     known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
     graph = record(jaxpr, mesh, compiler)
     if compiler.tiles:
+        move_splits(graph)
         lay_out(graph)
         halve_invariants(graph)
     hoist(graph)
@@ -189,7 +191,7 @@ class _Plan:
         return [*sizes, self._temp_bytes - sum(sizes)] if self._temp_bytes > sum(sizes) else sizes
 
     def _place(self) -> None:
-        live = liveness(self.order, self.results, self._inner)
+        live = liveness(self.order, self.results, self._inner, self.compiler.tupled)
         if self.compiler.tiles:
             pad(live.buffers, self.order)
         live.buffers += workspaces(self.order, self.compiler)

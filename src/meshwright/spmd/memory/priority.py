@@ -7,13 +7,16 @@ the producer's operands and computes it again. Source: XLA's ``PriorityFusion`` 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import WAVES, Node, post_order
+from meshwright.spmd.memory.kernel_times import Reads, cycles, reads_of, saved
 from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: bytes that could be moved while a kernel is launched, while one elementwise operation runs, and while a function does
@@ -25,6 +28,10 @@ _EMITTED = 10_000
 _PRODUCTS = ("matmul", "convolution")
 #: expensive as they read much, not as they compute
 _READS = ("reduce", "gather")
+#: threads of a warp; how many times as many rows are summed by one thread each, where there are few columns
+_WARP, _COLUMNS = 32, ((8, 3), (4, 8), (2, 32))
+#: elements that a reduction sums up for each of its result, from which a kernel has but one of them
+_MANY = 16
 #: what reads of its operand no more than it has elements
 _PARTS = ("slice", "dynamic_slice")
 
@@ -34,17 +41,17 @@ def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compil
     if compiler.into_products:
         kept = kept | _joined(kernels)
     gone: set[Kernel] = set()
-    queue = [(-saved, k.number, k) for k in kernels if (saved := _saved(k, kept, compiler)) > 0]
+    queue = [(-gain, k.number, k) for k in kernels if (gain := _saved(k, kept, compiler)) > 0]
     heapq.heapify(queue)
     while queue:
         negative, _, producer = heapq.heappop(queue)
         if producer in gone:
             continue
-        saved = _saved(producer, kept, compiler)
-        if saved <= 0:
+        gain = _saved(producer, kept, compiler)
+        if gain <= 0:
             continue
-        if saved < -negative:
-            heapq.heappush(queue, (-saved, producer.number, producer))
+        if gain < -negative:
+            heapq.heappush(queue, (-gain, producer.number, producer))
             continue
         near = {*producer.inputs, *producer.users}
         for user in list(producer.users):
@@ -52,9 +59,9 @@ def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compil
             user.library = user.library or is_product(producer)
         gone.add(producer)
         for kernel in near:
-            saved = _saved(kernel, kept, compiler)
-            if saved > 0:
-                heapq.heappush(queue, (-saved, kernel.number, kernel))
+            gain = _saved(kernel, kept, compiler)
+            if gain > 0:
+                heapq.heappush(queue, (-gain, kernel.number, kernel))
     return [k for k in kernels if k not in gone]
 
 
@@ -66,13 +73,15 @@ def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
     if not all(_can_hold(u, producer, compiler) for u in users):
         return 0.0
     size = producer.root.avals[0].nbytes
-    if compiler.into_products and len(users) > 1 and not _reads_one(producer):
+    if compiler.into_products and len(users) > 1 and not _reads_little(producer):
         return 0.0
     inside = profile(producer)
     uses = [(u, profile(u)) for u in users]
     if any(inside.emitted * p.times[producer.root] + p.emitted > _EMITTED for _, p in uses):
         return 0.0
-    if compiler.into_products and any(p.shares[producer.root] > 1 and not is_product(u) for u, p in uses):
+    if not compiler.into_products:
+        return saved(producer, inside.reads, {u: p.reads for u, p in uses})
+    if any(p.shares[producer.root] > 1 and not is_product(u) for u, p in uses):
         if any(node.expensive and node.op not in _READS for node in producer.members):
             return 0.0  # what is expensive is not computed again for each element that it is repeated to
     unfused = size + sum(_read(producer, s) for s in producer.inputs) + sum(_read(u, producer) for u in users)
@@ -89,14 +98,33 @@ def _joined(kernels: Sequence[Kernel]) -> set[Kernel]:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a kernel computes, over and over where its operands are read in several orders: ``work`` in bytes, the
-    operations ``emitted``; of each operand the ``shares`` of its elements that are read together, and how many
-    ``times`` the code that reads it is written."""
+    """What a kernel computes, over and over where its operands are read in several orders: the operations ``emitted``,
+    and how often ``each`` is computed; of each operand the ``shares`` of its elements that are read together, and how
+    many ``times`` the code that reads it is written; ``places`` and ``computed`` as in :class:`Reads`."""
 
-    work: float
+    root: Node
     emitted: int
+    each: Sequence[tuple[Node, float]]
     shares: dict[Node, float]
     times: dict[Node, int]
+    places: dict[Node, dict[Node, None]]
+    computed: dict[Node, float]
+
+    @cached_property
+    def sums_many(self) -> bool:
+        """Whether a reduction of many elements is among it."""
+        return any(_sums_many(node) for node, _ in self.each)
+
+    @cached_property
+    def work(self) -> float:
+        """On TPUs, in bytes."""
+        return sum(share * node.avals[0].size * _cost(node) for node, share in self.each)
+
+    @cached_property
+    def reads(self) -> Reads:
+        """As GPUs' times are told by."""
+        clock = sum(share * cycles(node) for node, share in self.each)
+        return reads_of(self.root, clock, self.shares, self.places, self.computed)
 
 
 def profile(kernel: Kernel) -> Profile:
@@ -109,7 +137,7 @@ def profile(kernel: Kernel) -> Profile:
 def _profiled(kernel: Kernel) -> Profile:
     """From the root to the operands. What is read in the same place of the same value is computed once: elementwise
     operations hand on where they are read, others read anew (XLA's ``GpuHloCostAnalysis``)."""
-    root, work, emitted = kernel.root, 0.0, 0
+    root, emitted, each = kernel.root, 0, list[tuple[Node, float]]()
     shares, times, places = {root: 1.0}, {root: 1}, {root: {root: None}}
     read: tuple[dict[Node, float], dict[Node, int]] = {}, {}
     for node in reversed(post_order((root,), lambda n: n.operands if n in kernel.members else ())):
@@ -118,7 +146,7 @@ def _profiled(kernel: Kernel) -> Profile:
         if node not in kernel.members:
             read[0][node], read[1][node] = share, count
             continue
-        work += share * node.avals[0].size * _cost(node)
+        each.append((node, share))
         emitted += count
         for operand in node.operands:
             if node.elementwise and operand.shape == node.shape:
@@ -127,7 +155,7 @@ def _profiled(kernel: Kernel) -> Profile:
             places.setdefault(operand, {})[operand] = None
             shares[operand] = shares.get(operand, 0.0) + share * _share(node, operand)
             times[operand] = times.get(operand, 0) + count
-    return Profile(work, emitted, *read)
+    return Profile(root, emitted, each, *read, places, shares)
 
 
 def _share(node: Node, operand: Node) -> float:
@@ -137,12 +165,16 @@ def _share(node: Node, operand: Node) -> float:
     return 1.0
 
 
-def _reads_one(producer: Kernel) -> bool:
-    """At most one operand that is not small: to compute it again reads no more than to read it."""
-    size = _given_bytes(producer.root)
+def _reads_little(producer: Kernel) -> bool:
+    """Whether users that compute a value again read no more for it than they would of it, but what is small: on
+    average at most one operand that they do not read anyway."""
     if producer.root.op in _PARTS and len(producer.members) == 1:
         return True
-    return sum(_given_bytes(s.root) for s in producer.inputs) <= 1.5 * size
+    most = 1.5 * _given_bytes(producer.root)
+    given = {s: _given_bytes(s.root) for s in producer.inputs}
+    if sum(given.values()) <= most:
+        return True
+    return sum(n for u in producer.users for s, n in given.items() if s not in u.inputs) <= most * len(producer.users)
 
 
 def _given_bytes(node: Node) -> int:
@@ -155,8 +187,42 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
         return _has_epilogue(producer, compiler)
     if compiler.into_products and producer.root.op == "concatenate" and all(map(is_product, producer.users)):
         return True
+    if producer.root.op == "reduce" and not compiler.into_products:
+        return not _sums_many(producer.root) or _sums_few(producer.root)
     apart = ("reduce", "parameter", "constant", *(("gather",) if compiler.into_products else ()))
-    return producer.loop and producer.root.op not in apart and not (compiler.into_products and _spreads(producer))
+    return (
+        _loops(producer, compiler)
+        and producer.root.op not in apart
+        and not (compiler.into_products and _spreads(producer))
+    )
+
+
+def _sums_once(user: Kernel, producer: Kernel) -> bool:
+    """Whether a kernel of both has one reduction of many elements at most, and is not a loop around one of its own."""
+    if producer.root.op == "reduce" and user.root.op != "reduce" and not _sums_few(producer.root):
+        return False
+    return not all(
+        any(node.op == "reduce" and _sums_many(node) for node in kernel.members) for kernel in (user, producer)
+    )
+
+
+def _sums_many(reduction: Node) -> bool:
+    """Whether a node is a reduction of so many elements that no other is computed along with it."""
+    return reduction.op == "reduce" and reduction.operands[0].avals[0].size >= _MANY * reduction.avals[0].size
+
+
+def _sums_few(reduction: Node) -> bool:
+    """Whether a reduction is so small that each element of its result is computed at once, by one thread.
+
+    Source: XLA's ``IsUnnestedReductionFasterThanElemental``.
+    """
+    shape, dims = reduction.operands[0].shape, reduction.attributes["dimensions"]
+    summed = math.prod(shape[d] for d in dims)
+    if len(shape) - 1 in dims:
+        return bool(0 < summed < _WARP and _WARP % summed)
+    kept = math.prod(shape[d] for d in range(max(dims, default=-1) + 1, len(shape)))
+    most = next((times for times, below in _COLUMNS if kept < below), 1)
+    return bool(summed < most * _WARP)
 
 
 def _spreads(kernel: Kernel) -> bool:
@@ -172,7 +238,21 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
         return compiler.into_products
     if compiler.into_products and _spreads(user):
         return False
-    return user.loop or (compiler.into_products and user.root.op == "scatter" and producer.root.is_splat())
+    if not compiler.into_products and not _sums_once(user, producer):
+        return False
+    if user.root.op == "scatter":
+        return producer.root.is_splat() if compiler.into_products else _reads_in_place(user, producer)
+    return _loops(user, compiler)
+
+
+def _loops(kernel: Kernel, compiler: Compiler) -> bool:
+    """Whether a kernel computes its result element by element; on GPUs sums of windows, too."""
+    return kernel.loop or (kernel.root.op == "reduce_window" and not compiler.into_products)
+
+
+def _reads_in_place(scatter: Kernel, producer: Kernel) -> bool:
+    """Whether a value is a scatter's places or updates; what these go into has been copied before."""
+    return scatter.operands[0] is not producer and producer.root not in scatter.root.operands[:1]
 
 
 def is_product(kernel: Kernel) -> bool:
@@ -184,13 +264,13 @@ def _has_epilogue(product: Kernel, compiler: Compiler) -> bool:
     """Whether the one user of a product can be computed where its result is written: on GPUs, a bias that is added."""
     if len(product.users) != 1:
         return False
-    if product.library and not (compiler.into_products and product.root.op == "reshape"):
+    if product.library and not compiler.into_products:
         return False
     (user,) = product.users
     if user.library or not user.loop or user.root.op == "reduce":
         return False
     if user.root.op == "reshape":
-        return True
+        return compiler.into_products or user.view
     if compiler.into_products:
         return user.inputs[product] is Use.INPLACE
     others = [x for x in user.root.operands if x not in product.members]

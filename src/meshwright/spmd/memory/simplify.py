@@ -148,6 +148,14 @@ def _transpose(make: Make, x: Node, aval: ShapedArray, permutation: Sequence[int
     return None
 
 
+def permuted(make: Make, x: Node, order: Sequence[int]) -> Node:
+    """An array with its dimensions in another order."""
+    if list(order) == sorted(order):
+        return x
+    aval = x.avals[0].update(shape=tuple(x.shape[d] for d in order))
+    return make("transpose", (x,), aval, {"permutation": tuple(order)})
+
+
 def keeps_order(shape: Sequence[int], permutation: Sequence[int]) -> bool:
     """Whether a permutation moves only dimensions of size 1."""
     kept = [d for d in permutation if shape[d] != 1]

@@ -46,10 +46,11 @@ def stacked_bytes(aval: ShapedArray, step: int) -> int:
 
 
 def convolution_bytes(aval: ShapedArray) -> int:
-    """Of the input or the result of a convolution, ``[batch, positions…, features]``: features along the minor
-    dimension of tiles, or the batch, and features along the next one."""
+    """Of the input or the result of a convolution, ``[batch, positions…, features]``: features and batch along the
+    two dimensions of tiles; or features and positions, where the batch does not fill rows of tiles."""
     batch, *positions, features = aval.shape
-    return min(tiled(aval, batch, features), *(tiled(aval, features, n) for n in (batch, *positions)))
+    rows = (batch, *positions) if batch < _SUBLANES else (batch,)
+    return min(tiled(aval, batch, features), *(tiled(aval, features, n) for n in rows))
 
 
 def tiled(aval: ShapedArray, minor: int, rows: int) -> int:

@@ -20,8 +20,8 @@ from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.ops.shape.rearrange import Reshape, reshape
 from meshwright.sharding.rule import PARALLEL
-from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.propagate import Placement, Propagation
+from meshwright.spmd.rules import eqn_rule
 
 Groups = tuple[tuple[int, ...], ...]
 

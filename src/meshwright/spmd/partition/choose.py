@@ -13,92 +13,21 @@ cover a single equation, and in small programs communication always dominates.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from meshwright.core.avals import ShapedArray
-from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout, joined_reduction
-from meshwright.sharding.rule import PARALLEL, REDUCTION, REPLICATED, WINDOW, DimFactors, Part, ShardingRule
-from meshwright.spmd.factors import Axes, factor_axes_of, join_axes
+from meshwright.sharding.rule import REDUCTION, WINDOW
+from meshwright.spmd.factors import Axes, join_axes
+from meshwright.spmd.partition.candidates import Assignment, Passing, assignments, on_other_loops, passing
+from meshwright.spmd.partition.question import Choice, Operand, Question
+from meshwright.spmd.prices import prices
 from meshwright.spmd.reshard.plan import reshard_cost
 
 #: a less parallel assignment of a product is chosen only if its cost is below this fraction of the most parallel one's
 LESS_PARALLEL = 0.25
-#: up to this many assignments of a product's axes to its loops, all are tried; beyond it, axes are moved one at a time
-DEALT = 64
-
-Assignment = tuple[Axes, ...]
-
-
-class Prices(NamedTuple):
-    """Costs of a byte of memory traffic, a loop nest point, and starting a collective, in bytes on the wire."""
-
-    memory: float
-    work: float
-    latency: float
-
-
-#: for an accelerator with about 100 GB/s of interconnect, 1 TB/s of memory bandwidth and 100 TFLOP/s
-DEFAULT = Prices(0.1, 1e-3, 256.0)
-
-
-@lru_cache(maxsize=256)
-def prices(mesh: AbstractMesh) -> Prices:
-    """Prices for the mesh's machine with bfloat16 arithmetic, or ``DEFAULT`` if no machine is given."""
-    if not mesh.fabric.is_given:
-        return DEFAULT
-    machine, wire = mesh.fabric.machine, mesh.fabric.fastest
-    # Reshard prices already include the time to start collectives.
-    return Prices(wire / machine.memory_bandwidth, 2 * wire / machine.product_rate("bfloat16")[0], 0.0)
-
-
-class Operand(NamedTuple):
-    """An operand: its type, the layouts it is available in, its number of uses, and its target layout.
-
-    ``remade``: it is computed from constants, so every device can compute any tile of it. ``zero``: all elements are 0.
-    """
-
-    aval: ShapedArray
-    versions: tuple[Layout, ...]
-    uses: int = 1
-    target: Layout | None = None
-    remade: bool = False
-    zero: bool = False
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Layouts to reshard the operands to (with the version to start from), and the resulting layouts of the results."""
-
-    in_layouts: tuple[Layout, ...]
-    versions: tuple[int, ...]
-    out_layouts: tuple[Layout, ...]
-    cost: float
-    #: points of the loop nest per device
-    work: float
-
-
-class Question(NamedTuple):
-    """Everything a choice depends on: the cache key of :func:`choose`, one per equation."""
-
-    rule: ShardingRule
-    operands: tuple[Operand, ...]
-    results: tuple[ShapedArray, ...]
-    targets: tuple[Layout | None, ...]
-    #: for each result, the number of partial sums that share the collective which reduces it
-    summands: tuple[int, ...]
-    linear_in: tuple[tuple[int, ...], ...]
-    #: the groups of ``linear_in`` through which masked sums pass
-    masked_in: tuple[tuple[int, ...], ...]
-    #: the op is an elementwise addition or subtraction
-    adds: bool
-    moves_only: bool
-    mesh: AbstractMesh
-    exchanges: bool = False
 
 
 @lru_cache(maxsize=65536)
@@ -108,9 +37,9 @@ def choose(question: Question) -> Choice:
     With ``exchanges``, the axes of a product are also tried on its other loops."""
     parts = question.rule.parts
     if len(parts) > 1:
-        return _joined(question, [choose(_about(question, part)) for part in parts])
-    assignments = list(_assignments(question))
-    choices = _priced(question, assignments)
+        return _joined(question, [choose(question.restricted(part)) for part in parts])
+    given = list(assignments(question))
+    choices = _priced(question, given)
     best = _cheapest(choices)
     if not question.rule.is_product:
         return best
@@ -119,37 +48,14 @@ def choose(question: Question) -> Choice:
     best = best if best.cost < LESS_PARALLEL * parallel.cost else parallel
     if not question.exchanges:
         return best
-    others = dict.fromkeys(other for given in assignments for other in _on_other_loops(question, given))
+    others = dict.fromkeys(other for assignment in given for other in on_other_loops(question, assignment))
     return _cheapest([best, *(c for c in _priced(question, others) if c.work <= best.work)])
 
 
-def _priced(question: Question, assignments: Iterable[Assignment]) -> list[Choice]:
+def _priced(question: Question, among: Iterable[Assignment]) -> list[Choice]:
     """The choices of all assignments and partial sums to keep; invalid combinations are left out."""
-    priced = (
-        _price(question, assignment, kept, group, kind)
-        for assignment in assignments
-        for kept, group, kind in _partials(question, assignment)
-    )
+    priced = (_price(question, assignment, kept) for assignment in among for kept in passing(question, assignment))
     return [choice for choice in priced if choice is not None]
-
-
-def _about(q: Question, part: Part) -> Question:
-    """The question restricted to one part of a rule."""
-    number = {o: i for i, o in enumerate(part.operands)}
-
-    def about(groups: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(number[o] for o in group) for group in groups if all(o in number for o in group))
-
-    return q._replace(
-        rule=part.rule,
-        operands=tuple(q.operands[o] for o in part.operands),
-        results=tuple(q.results[r] for r in part.results),
-        targets=tuple(q.targets[r] for r in part.results),
-        summands=tuple(q.summands[r] for r in part.results),
-        linear_in=about(q.linear_in),
-        masked_in=about(q.masked_in),
-        moves_only=q.moves_only and 0 in number,
-    )
 
 
 def _joined(q: Question, choices: Sequence[Choice]) -> Choice:
@@ -173,204 +79,15 @@ def _cheapest(choices: Sequence[Choice]) -> Choice:
     return best
 
 
-# --- candidates ---------------------------------------------------------------------------------------------
-def _assignments(q: Question) -> Iterator[Assignment]:
-    """Candidate axes for every factor.
-
-    Each source takes precedence in turn, completed by the others. Variants drop the axes of one factor, or move the
-    axes of a factor that is expensive to split to another factor.
-    """
-    given: list[tuple[Layout, tuple[DimFactors, ...]]] = []
-    remade: list[tuple[Layout, tuple[DimFactors, ...]]] = []
-    for operand, factors in zip(q.operands, q.rule.operands):
-        (remade if operand.remade else given).extend((version, factors) for version in operand.versions)
-    given += [(layout, factors) for layout, factors in zip(q.targets, q.rule.results) if layout is not None]
-    # Recomputable operands come last, so that they do not decide ties.
-    sources = [factor_axes_of(layout.dims, factors, q.rule, q.mesh) for layout, factors in (*given, *remade)]
-    sources = [s for i, s in enumerate(sources) if s and s not in sources[:i]]
-    seen: set[Assignment] = set()
-    for i in range(len(sources)):
-        order = [sources[i], *sources[:i], *sources[i + 1 :]]
-        full = _merge(q, order)
-        more = [_merge(q, order, joins=True)] if q.rule.is_product else _moved(q, sources[i], full)
-        for variant in (full, *_without_one(full), _merge(q, [sources[i]]), *more):
-            # Once the axes of a major factor are dropped, those of a minor one may no longer form blocks.
-            if variant not in seen and _fits(q, variant):
-                seen.add(variant)
-                yield variant
-    empty: Assignment = ((),) * len(q.rule.factors)
-    if empty not in seen:
-        yield empty
-
-
-def _without_one(assignment: Assignment) -> Iterator[Assignment]:
-    for f, axes in enumerate(assignment):
-        if axes:
-            yield (*assignment[:f], (), *assignment[f + 1 :])
-
-
-def _moved(q: Question, source: Mapping[int, Axes], full: Assignment) -> Iterator[Assignment]:
-    """Assignments in which the axes of a factor that is impossible or expensive to split move to each free factor.
-
-    The operand is then resharded by an all-to-all, which sends a fraction of what a gather would. Indexing rows of one
-    operand by others along a split dimension is also expensive: it needs an all-reduce of results that are mostly zero.
-    """
-    indexed = len(q.operands) > 1 and not q.rule.is_product
-    for f, axes in source.items():
-        factor = q.rule.factors[f]
-        picks = factor.kind == REDUCTION and indexed and len(q.rule.operand_dims(f)) == 1
-        # The minor factor of merged dimensions, whose tiles would not be blocks of the merged dimension.
-        merged = factor.kind == PARALLEL and not full[f]
-        if factor.kind != REPLICATED and factor.passes is None and not picks and not merged:
-            continue
-        rest = tuple(() if i == f else other for i, other in enumerate(full))
-        if any(a in other for other in rest for a in axes):
-            continue
-        mates = {g for dims in (*q.rule.operands, *q.rule.results) for fs in dims if f in fs for g in fs}
-        # Factors merged with this one first, then unsplit ones.
-        for g in sorted(range(len(rest)), key=lambda g: (not merged or g not in mates, bool(rest[g]))):
-            other, both = q.rule.factors[g], (*rest[g], *axes)
-            free = other.kind == PARALLEL or (other.kind == WINDOW and other.passes is None)
-            if g != f and free and q.mesh.sizes(both) <= other.size:
-                yield (*rest[:g], both, *rest[g + 1 :])
-
-
-def _on_other_loops(q: Question, assignment: Assignment) -> Iterator[Assignment]:
-    """Assignments with the axes of a product on any of its loops.
-
-    All-to-alls of an operand and of the result can send less than a gather of the operand or a reduction of the result.
-    """
-    names = dict.fromkeys(q.mesh.axis_of(a) for axes in assignment for a in axes)
-    used = [tuple(a for axes in assignment for a in axes if q.mesh.axis_of(a) == name) for name in names]
-    loops = [f for f, factor in enumerate(q.rule.factors) if factor.kind in (PARALLEL, REDUCTION)]
-    # The number of ways to distribute the axes over the loops, counting their order.
-    if math.prod(range(len(loops), len(loops) + len(used))) > DEALT:
-        yield from _one_on_another_loop(q, assignment, loops)
-    else:
-        for order in itertools.permutations(used):
-            for places in itertools.product(loops, repeat=len(used)):
-                yield from _dealt(q, order, places)
-    yield from _in_two(q, assignment, loops)
-
-
-def _dealt(q: Question, order: Sequence[Axes], places: Sequence[int]) -> Iterator[Assignment]:
-    """The assignment of these axes, in this order, to these factors, if it fits."""
-    rest: list[Axes] = [()] * len(q.rule.factors)
-    for axes, f in zip(order, places):
-        rest[f] = (*rest[f], *axes)
-    if all(q.mesh.sizes(rest[f]) <= q.rule.factors[f].size for f in places) and _fits(q, rest):
-        yield tuple(rest)
-
-
-def _in_two(q: Question, assignment: Assignment, loops: Sequence[int]) -> Iterator[Assignment]:
-    """Assignments that distribute the axes of a reduction over two other loops: major axes to one, minor to the other.
-
-    Tiles of the result that are closer to square need smaller parts of the operands.
-    """
-    for f, axes in enumerate(assignment):
-        if q.rule.factors[f].kind == REDUCTION:
-            for cut, (g, h) in itertools.product(range(1, len(axes)), itertools.permutations(loops, 2)):
-                if f not in (g, h):
-                    rest = list(assignment)
-                    rest[f], rest[g], rest[h] = (), (*rest[g], *axes[:cut]), (*rest[h], *axes[cut:])
-                    if all(q.mesh.sizes(rest[i]) <= q.rule.factors[i].size for i in (g, h)) and _fits(q, rest):
-                        yield tuple(rest)
-
-
-def _one_on_another_loop(q: Question, assignment: Assignment, loops: Sequence[int]) -> Iterator[Assignment]:
-    """Assignments that move all axes of one loop, or one mesh axis of them, to another loop."""
-    for f, axes in enumerate(assignment):
-        names = list(dict.fromkeys(q.mesh.axis_of(a) for a in axes))
-        parts = [axes, *(tuple(a for a in axes if q.mesh.axis_of(a) == n) for n in names if len(names) > 1)]
-        for part, g in itertools.product(parts, loops):
-            if part and g != f:
-                rest = list(assignment)
-                rest[f] = tuple(a for a in axes if a not in part)
-                rest[g] = (*rest[g], *part)
-                if q.mesh.sizes(rest[g]) <= q.rule.factors[g].size and _fits(q, rest):
-                    yield tuple(rest)
-
-
-def _merge(q: Question, sources: Sequence[Mapping[int, Axes]], joins: bool = False) -> Assignment:
-    """Each factor's axes, from the first source that has any or with ``joins`` from all sources, as far as they fit."""
-    assigned: list[Axes] = [()] * len(q.rule.factors)
-    taken: set[str] = set()
-    for source in sources:
-        for f, axes in source.items():
-            factor, before = q.rule.factors[f], assigned[f]
-            if (before and not joins) or factor.kind == REPLICATED or factor.size == 1:
-                continue
-            left = [axis for axis in axes if axis not in taken]
-            free = left if joins else list(itertools.takewhile(lambda axis: axis not in taken, axes))
-            while free and q.mesh.sizes((*before, *free)) > factor.size:
-                free.pop()
-            if free:
-                assigned[f] = (*before, *free)
-                if _fits(q, assigned):
-                    taken.update(free)
-                else:
-                    assigned[f] = before
-    return tuple(assigned)
-
-
-def _fits(q: Question, assigned: Sequence[Axes]) -> bool:
-    sizes = [f.size for f in q.rule.factors]
-    return all(
-        join_axes(fs, sizes, assigned, q.mesh)[1] for dims in (*q.rule.operands, *q.rule.results) for fs in dims if fs
-    )
-
-
-def _partials(q: Question, assignment: Assignment) -> Iterator[tuple[Axes, tuple[int, ...], str]]:
-    """The partial sums that may pass through the equation: (axes, operands that carry them, kind).
-
-    The order decides ties: the collective is deferred if every operand of a group is already partial, and done before
-    the equation if some operand would have to be made partial.
-    """
-    used = {a for axes in assignment for a in axes}
-    ready: list[tuple[Axes, tuple[int, ...], str]] = []
-    mixed: list[tuple[Axes, tuple[int, ...], str]] = []
-    for group in q.linear_in or (((0,),) if q.moves_only else ()):
-        for version in {v: None for o in group for v in q.operands[o].versions if v.partial}:
-            free, kind = tuple(a for a in version.partial if a not in used), version.reduction
-            if free and (q.moves_only or kind == "sum" or (kind == "masked" and group in q.masked_in)):
-                everywhere = all(any(_is_terms_of(v, version) for v in q.operands[o].versions) for o in group)
-                (ready if everywhere else mixed).append((free, group, kind))
-    yield from ready
-    yield (), (), ""
-    yield from mixed
-
-
-def _is_terms_of(layout: Layout, like: Layout) -> bool:
-    """Whether ``layout`` is partial over the axes of ``like``, and its reduction can be treated as that of ``like``."""
-    return layout.partial == like.partial and joined_reduction(layout.reduction, like.reduction) == like.reduction
-
-
-def _reduction(q: Question, assignment: Assignment) -> str:
-    """The kind of partial result that an assignment leaves: sums are masked if some device has no rows to add up."""
-    split = zip(q.rule.factors, assignment)
-    over = [(f.size, q.mesh.sizes(axes)) for f, axes in split if f.kind == REDUCTION and axes]
-    idle = any((tiles - 1) * -(-size // tiles) >= size for size, tiles in over)
-    return "masked" if idle and q.rule.reduction == "sum" else q.rule.reduction
-
-
-def _kept_kind(q: Question, kept: Axes, group: tuple[int, ...], kind: str) -> str:
-    """The kind of sums that pass: masked if an operand has to be made partial, i.e. zeros on most devices."""
-    if kind != "sum" or q.adds:
-        return kind
-    made = any(
-        not q.operands[o].zero and not any(set(kept) <= set(v.partial) for v in q.operands[o].versions) for o in group
-    )
-    return "masked" if made else kind
-
-
 # --- prices -------------------------------------------------------------------------------------------------
-def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ...], kind: str) -> Choice | None:
+def _price(q: Question, assignment: Assignment, kept: Passing) -> Choice | None:
+    """The choice with its cost; None if sums that pass and those that arise cannot be completed together."""
     rule, mesh = q.rule, q.mesh
     unit = prices(mesh)
     reduced = tuple(a for f, axes in zip(rule.factors, assignment) if f.kind == REDUCTION for a in axes)
     combined = _reduction(q, assignment) if reduced else ""
-    if kept:
-        kind = _kept_kind(q, kept, group, kind)
+    kind = _kind(q, kept)
+    if kept.axes:
         joined = joined_reduction(kind, combined or kind)
         if joined is None:
             return None
@@ -381,8 +98,8 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
     in_layouts, versions = [], []
     for o, (operand, factors) in enumerate(zip(q.operands, rule.operands)):
         layout = _layout(factors, sizes, assignment, mesh)
-        if kept and o in group:
-            layout = layout.with_partial(kept, kind, mesh)
+        if o in kept.operands:
+            layout = layout.with_partial(kept.axes, kind, mesh)
         version, price = _bring(operand, layout, mesh)
         cost += price + memory * _local_bytes(operand.aval, layout, mesh)
         in_layouts.append(layout)
@@ -391,7 +108,7 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
     out_layouts = []
     for aval, factors, required, shared in zip(q.results, rule.results, q.targets, q.summands):
         layout = _layout(factors, sizes, assignment, mesh)
-        partial = reduced + kept
+        partial = reduced + kept.axes
         if partial:
             layout = layout.with_partial(partial, combined, mesh)
         target = layout.drop_partial() if required is None else required
@@ -400,6 +117,23 @@ def _price(q: Question, assignment: Assignment, kept: Axes, group: tuple[int, ..
         cost += memory * _local_bytes(aval, layout, mesh)
         out_layouts.append(layout)
     return Choice(tuple(in_layouts), tuple(versions), tuple(out_layouts), cost, work)
+
+
+def _reduction(q: Question, assignment: Assignment) -> str:
+    """The kind of partial result that an assignment leaves: sums are masked if some device has no rows to add up."""
+    split = zip(q.rule.factors, assignment)
+    over = [(f.size, q.mesh.sizes(axes)) for f, axes in split if f.kind == REDUCTION and axes]
+    idle = any((tiles - 1) * -(-size // tiles) >= size for size, tiles in over)
+    return "masked" if idle and q.rule.reduction == "sum" else q.rule.reduction
+
+
+def _kind(q: Question, kept: Passing) -> str:
+    """The kind of sums that pass: masked if an operand has to be made partial, i.e. zeros on most devices."""
+    if kept.kind != "sum" or q.adds:
+        return kept.kind
+    operands = (q.operands[o] for o in kept.operands)
+    made = any(not o.zero and not any(set(kept.axes) <= set(v.partial) for v in o.versions) for o in operands)
+    return "masked" if made else kept.kind
 
 
 def _work(q: Question, assignment: Assignment) -> float:

@@ -15,13 +15,11 @@ from collections.abc import Iterator
 
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding.rule import PARALLEL, ShardingRule
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.strategy import Share
 from meshwright.spmd.work import Work, work_of
 
-#: regions with manual axes: an axis that is idle outside of them may be in use inside
-HELD = frozenset({"shard_map", "custom_partitioning"})
 #: the least redundancy of all products, and the least share of redundant work of one kind, for an attempt to split them
 REPEATED, SHARED = 1.02, 0.01
 
@@ -29,8 +27,8 @@ REPEATED, SHARED = 1.02, 0.01
 def shares(part: Partition) -> Iterator[Share]:
     """Ways to split redundantly computed products, those with the most redundant work first."""
     propagation = part.propagation
-    if any(eqn.op.name in HELD for eqn in propagation.origins.eqns):
-        return
+    if any(eqn.op.is_manual for eqn in propagation.origins.eqns):
+        return  # an axis that is idle outside of a manual region may be in use inside
     work: Work = work_of(part.jaxpr.jaxpr, part.source.jaxpr, part.mesh)
     if work.product_redundancy <= REPEATED:
         return

@@ -24,8 +24,8 @@ from meshwright.ops.shape.slice_pad import Concatenate, Slice
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.row_map import RowMap, Span
 from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
-from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.propagate import Placement, Propagation
+from meshwright.spmd.rules import eqn_rule
 
 #: the rows moved instead must be smaller than this fraction of the rows moved before
 LESS = 0.8

@@ -7,9 +7,10 @@ of equal type and layout (as in repeated layers) are one sort, and one decision.
 programs, after the communication passes, are compared. No annotation is overridden: only the order of propagation
 changes.
 
-The search then tries three more changes whose cost also shows only in the whole program: splitting products along
-dimensions that nothing else is split along (two all-to-alls instead of a gather), splitting them over axes that they
-do not use yet, and keeping sums in tiles.
+The search then tries four more changes whose cost also shows only in the whole program: splitting values that one
+annotation reaches along several dimensions along another one of them, splitting products along dimensions that nothing
+else is split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, and
+keeping sums in tiles.
 
 The search is a greedy descent. Strategies that propagate to the same layouts count as one. Sorts whose conflicts cause
 almost no communication are skipped. A budget of equations limits how often large programs are partitioned, so that
@@ -20,98 +21,45 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.rule import REPLICATED, ShardingRule
 from meshwright.spmd.factors import Axes, factor_axes_of
-from meshwright.spmd.memory.estimate import estimate
-from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.origin import Sort
+from meshwright.spmd.partition.attempt import GAIN, Attempt
 from meshwright.spmd.partition.choose import choose
 from meshwright.spmd.partition.idle import shares
 from meshwright.spmd.partition.planner import Planner
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
+from meshwright.spmd.partition.turned import turns
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation, scanned
-from meshwright.spmd.report import collectives, starts, totals
-from meshwright.spmd.steptime.schedule import step_time
-from meshwright.spmd.strategy import FIRST, LARGEST, Share, Strategy
+from meshwright.spmd.report import collectives, sent_for_equations, totals
+from meshwright.spmd.strategy import FIRST, LARGEST, Strategy
 
 #: budget of equations to partition again per program; the least and the greatest number of strategies to try
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24
 #: programs with more equations are not partitioned again to split products along other dimensions
 EXCHANGED = 2_500
+#: in programs with more equations, only what is sent at conflicts counts, and not what they cause elsewhere
+CAUSED = 1_000
 #: programs with more equations do not keep sums in tiles
 TILED = 10_000
 #: the greatest number of attempts to share products, and the factor by which they may increase the bytes sent
 SHARINGS, SHARED_BYTES = 6, 2.0
+#: the greatest number of attempts to split values along another dimension that an axis reaches
+TURNINGS = 6
 #: how many sorts are tried at a time, and the least fraction of all bytes that must be sent at their conflicts
 WIDTH, SHARE = 3, 0.02
-#: the cost of a new strategy must be below this fraction of the best one's
-GAIN = 0.97
 #: the factor by which sums in tiles may increase the bytes sent: allows for the gradients of norm weights
 MORE_BYTES = 1.01
-#: the ratio of two estimates differs from the ratio of the predicted peaks by at most about this factor
-ROUGH = 1.6
-#: fraction of the links' busy time that is added to the price even if hidden, because schedules are not perfect
-HIDDEN = 0.5
 
 
-class Candidate:
-    """A program partitioned with a strategy, with cached figures for the comparisons."""
-
-    def __init__(self, part: Partition, strategy: Strategy) -> None:
-        self.part, self.strategy = part, strategy
-
-    @cached_property
-    def sent(self) -> tuple[int, int]:
-        """The number of collectives, and the bytes that they send."""
-        return totals(self.part.jaxpr.jaxpr)
-
-    @cached_property
-    def starts(self) -> int:
-        return starts(self.part.jaxpr.jaxpr)
-
-    @cached_property
-    def price(self) -> float:
-        return price(self.part)
-
-    @cached_property
-    def peak(self) -> int:
-        return max(1, _peak(self.part))
-
-    @cached_property
-    def estimate(self) -> int:
-        return max(1, estimate(self.part.jaxpr.jaxpr))
-
-    @cached_property
-    def ends(self) -> int:
-        """The bytes of arguments and results: a lower bound of the peak."""
-        inner = self.part.jaxpr.jaxpr
-        return sum(a.aval.nbytes for a in (*inner.invars, *inner.outvars))
-
-    def is_better(self, than: Candidate, more_bytes: float = 1.0) -> bool:
-        """Whether it sends at most ``more_bytes`` times the bytes of ``than``, and its product of time, bytes and peak
-        memory is less (by ``GAIN``).
-
-        A percent of one thus counts as much as a percent of another. Time includes starting collectives. Peaks are only
-        predicted if estimates do not decide: for large programs, a prediction takes as long as partitioning.
-        """
-        sent, new_sent = than.sent[1], self.sent[1]
-        if new_sent > more_bytes * sent:
-            return False
-        new = (self.price + (self.starts - than.starts) * self.part.mesh.fabric.start) * new_sent
-        old = GAIN * than.price * sent
-        if new * self.estimate * ROUGH < old * than.estimate:
-            return True
-        return new * self.ends < old * than.peak and new * self.peak < old * than.peak
-
-
-def look_ahead(planner: Planner) -> Candidate:
+def look_ahead(planner: Planner) -> Attempt:
     """The program partitioned with the best strategy that the search finds."""
     return _Search(planner).run()
 
@@ -121,16 +69,29 @@ class _Search:
         self.planner = planner
         outcome = planner.propagate(Strategy())
         self.seen = {_signature(outcome)}
-        self.best = Candidate(planner.partition(outcome), Strategy())
+        self.best = Attempt(planner.partition(outcome))
         self.tries = min(MOST, max(FEWEST, EQUATIONS // max(1, len(outcome.origins.eqns))))
 
-    def run(self) -> Candidate:
+    def run(self) -> Attempt:
         while self.tries > 0 and self.improve():
             pass
+        self.turn()
         self.exchange()
         self.share()
         self.keep_tiles()
         return self.best
+
+    def turn(self) -> None:
+        """Split values that one annotation reaches along several dimensions along another one, if that is better."""
+        left = TURNINGS
+        while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= EXCHANGED:
+            ways = (replace(self.best.strategy, turns=(*self.best.strategy.turns, t)) for t in turns(self.best.part))
+            tried = [Attempt(self.planner.partition(outcome)) for outcome in itertools.islice(self.unseen(ways), left)]
+            left -= len(tried)
+            better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best)]
+            if not better:
+                return
+            self.best = min(better, key=lambda c: c.price_with_starts)
 
     def exchange(self) -> None:
         """Share products along other dimensions too, if that is better."""
@@ -139,7 +100,7 @@ class _Search:
             return
         strategy = replace(self.best.strategy, exchanges=True)
         # Propagation does not depend on ``exchanges``, so its result is reused.
-        other = Candidate(self.planner.partition(replace(part.propagation, strategy=strategy)), strategy)
+        other = Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)))
         if other.is_better(self.best):
             self.best = other
 
@@ -152,37 +113,34 @@ class _Search:
             if not ways:
                 return
             asked.add(ways[0].rule)
-            tried = [self.candidate(outcome, strategy) for outcome, strategy in self.shared(ways[:left])]
+            strategies = (replace(self.best.strategy, shares=(*self.best.strategy.shares, way)) for way in ways[:left])
+            tried = [Attempt(self.planner.partition(outcome)) for outcome in self.unseen(strategies)]
             left -= len(tried)
             better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best, SHARED_BYTES)]
             self.best = min(better, key=lambda c: c.price, default=self.best)
 
-    def shared(self, ways: Sequence[Share]) -> Iterator[tuple[Propagation, Strategy]]:
-        """The propagation result and strategy for each share, without results seen before."""
-        for share in ways:
-            strategy = replace(self.best.strategy, shares=(*self.best.strategy.shares, share))
+    def unseen(self, strategies: Iterable[Strategy]) -> Iterator[Propagation]:
+        """The propagation result of each, without results seen before."""
+        for strategy in strategies:
             outcome = self.planner.propagate(strategy)
             if (signature := _signature(outcome)) not in self.seen:
                 self.seen.add(signature)
-                yield outcome, strategy
+                yield outcome
 
     def keep_tiles(self) -> None:
         """Keep sums in tiles until a use needs them whole, if that is better."""
         best, part = self.best, self.best.part
         if len(part.propagation.rules) > TILED or not has_large_sums(part.jaxpr.jaxpr):
             return
-        other = Candidate(self.planner.in_tiles(part), replace(best.strategy, tiles=True))
+        other = Attempt(self.planner.in_tiles(part))
         # The memory estimate is accurate enough for the differences between these two programs.
         if other.price * other.estimate < GAIN * best.price * best.estimate and other.is_better(best, MORE_BYTES):
             self.best = other
 
-    def candidate(self, outcome: Propagation, strategy: Strategy) -> Candidate:
-        return Candidate(self.planner.partition(outcome), strategy)
-
     def improve(self) -> bool:
         """Move to the best neighbour of the current strategy that is cheaper; False if there is none."""
-        better: Candidate | None = None
-        for strategy in neighbours(self.best.part, self.best.strategy):
+        better: Attempt | None = None
+        for strategy in neighbours(self.best.part):
             outcome = self.planner.propagate(strategy)
             signature = _signature(outcome)
             if signature in self.seen:
@@ -191,7 +149,7 @@ class _Search:
                 break
             self.seen.add(signature)
             self.tries -= 1
-            other = self.candidate(outcome, strategy)
+            other = Attempt(self.planner.partition(outcome))
             if other.price < (better.price if better else GAIN * self.best.price):
                 better = other
         if better is None:
@@ -206,28 +164,23 @@ def _exchanged(part: Partition) -> bool:
     return any(choose(question) != choose(question._replace(exchanges=True)) for question in asked)
 
 
-def price(part: Partition) -> float:
-    """The predicted seconds of a step, plus a fraction (``HIDDEN``) of the seconds in which the links are busy."""
-    time = step_time(part.jaxpr.jaxpr, part.mesh)
-    return time.seconds + HIDDEN * time.links
-
-
-def _peak(part: Partition) -> int:
-    return predict(part.jaxpr, part.mesh).peak_bytes
-
-
 def _signature(propagation: Propagation) -> int:
     return hash(frozenset((v, p.dims) for v, p in propagation.placements.items() if any(p.dims)))
 
 
 # --- contests -----------------------------------------------------------------------------------------------
-def neighbours(part: Partition, strategy: Strategy) -> list[Strategy]:
-    """Strategies that differ in one respect: a sort of annotations propagates later or earlier (those with the most
-    bytes sent at their conflicts first), slices of loops are split along another dimension, or a sort propagates first.
+def neighbours(part: Partition) -> list[Strategy]:
+    """Strategies that differ in one respect from that of ``part``: a sort of annotations propagates later or earlier
+    (those with the most bytes sent at their conflicts first), slices of loops are split along another dimension, or a
+    sort propagates first.
     """
-    sent = contests(part)
+    strategy, sent = part.strategy, contests(part)
     total = totals(part.jaxpr.jaxpr)[1]
     sorts = [sort for sort, there in sent.most_common(WIDTH) if there > SHARE * total]
+    if len(sorts) < WIDTH and len(sent) > len(sorts) and len(part.propagation.rules) <= CAUSED:
+        because = caused(part)
+        others = sorted((s for s in sent if s not in sorts and because[s] > SHARE * total), key=lambda s: -because[s])
+        sorts += others[: WIDTH - len(sorts)]
     toggled = [replace(strategy, later=strategy.later ^ {sort}) for sort in sorts]
     if scanned(part.propagation) or strategy.across:
         toggled += [replace(strategy, across=way) for way in ("", LARGEST, FIRST) if way != strategy.across]
@@ -236,10 +189,7 @@ def neighbours(part: Partition, strategy: Strategy) -> list[Strategy]:
 
 def contests(part: Partition) -> Counter[Sort]:
     """For each sort of annotations, the bytes sent at equations where it conflicts with another sort over an axis."""
-    sent: Counter[int] = Counter()
-    for c in collectives(part.jaxpr.jaxpr):
-        for user in {id(r.user) for r in c.reasons if r.user is not None}:
-            sent[user] += c.bytes_sent
+    sent = sent_for_equations(part.jaxpr.jaxpr)
     bytes_by_sort: Counter[Sort] = Counter()
     origins = part.propagation.origins
     for eqn, rule in zip(origins.eqns, part.propagation.rules):
@@ -250,6 +200,18 @@ def contests(part: Partition) -> Counter[Sort]:
             met |= sorts if len(sorts) > 1 else set()
         for sort in met:
             bytes_by_sort[sort] += sent[id(eqn)]
+    return bytes_by_sort
+
+
+def caused(part: Partition) -> Counter[Sort]:
+    """For each sort of annotations, the bytes sent because of axes that it brought to a value."""
+    bytes_by_sort: Counter[Sort] = Counter()
+    origins = part.propagation.origins
+    for c in collectives(part.jaxpr.jaxpr):
+        values = {id(r.value): r.value for r in c.reasons if r.value is not None}.values()
+        causes = (origins.of(value, axis) for value in values for axis in c.axes)
+        for sort in {cause.sort for cause in causes if cause is not None and cause.sort is not None}:
+            bytes_by_sort[sort] += c.bytes_sent
     return bytes_by_sort
 
 

@@ -8,77 +8,43 @@ values; the collective that reduces them is emitted when a consumer needs it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from meshwright.core import source
-from meshwright.core.avals import ShapedArray
-from meshwright.core.records import dataclass
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.op import Op
 from meshwright.ir.passes import DEAD_CODE, run_passes
-from meshwright.ir.state import extend_axis_env, set_trace
-from meshwright.ir.tracing import JaxprTrace, JaxprTracer
-from meshwright.ops.collective.base import Collective
+from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.elementwise.table import add, sub
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, ShardingRule
-from meshwright.spmd.factors import operand_layouts
-from meshwright.spmd.flatten import eqn_rule, rule_of
-from meshwright.spmd.localize.context import LocalContext
-from meshwright.spmd.masked import masked_groups, number_of
-from meshwright.spmd.partition.choose import Choice, Operand, Question, choose
-from meshwright.spmd.partition.control import partition_regions
-from meshwright.spmd.partition.keep_partial import KeepPartial
+from meshwright.spmd.masked import masked_groups
+from meshwright.spmd.partition.choose import choose
+from meshwright.spmd.partition.control import partition_control
 from meshwright.spmd.partition.layout_passes import layout_passes
-from meshwright.spmd.partition.record import Partition, Replicated
-from meshwright.spmd.partition.sharing import summands
+from meshwright.spmd.partition.manual import partition_manual
+from meshwright.spmd.partition.question import Choice, Operand, Question
+from meshwright.spmd.partition.regions import KeepPartial, Wanted
+from meshwright.spmd.partition.result import Diagnostics, Partition, Replicated, gathered_dims
+from meshwright.spmd.partition.summands import summands
+from meshwright.spmd.partition.values import LocalProgram, PartitionedValue, Recipe, Use
 from meshwright.spmd.propagate import Propagation, placement_of
-from meshwright.spmd.reason import Reason
-from meshwright.spmd.reshard.emit import emit_step
-from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
+from meshwright.spmd.rules import eqn_rule, rule_of
 
 
-@dataclass
-class Value:
-    """A value of the program, with its per-device value in each layout it is available in.
-
-    ``recipe`` is the equation that computes the value, with its rule, if the value depends on constants only. Such
-    values are recomputed in each layout that is needed, and never sent. ``counts`` is the dimension along which the
-    value is known to be 0, 1, 2, … (None if there is none).
-    """
-
-    aval: ShapedArray
-    versions: list[tuple[Layout, Any]]
-    made_by: str
-    atom: Var | Literal
-    source: source.SourceLocation = source.UNKNOWN
-    recipe: tuple[JaxprEqn, ShardingRule] | None = None
-    constant: bool = False
-    counts: int | None = None
-
-    @property
-    def is_remade(self) -> bool:
-        """Whether every device can compute any tile of the value without communication."""
-        return self.constant or self.recipe is not None
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        return tuple(layout for layout, _ in self.versions)
-
-
-def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> bool:
+def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue]) -> bool:
     """Whether every device can cheaply compute any tile of an equation's result from constants."""
     simple = len(eqn.outvars) == 1 and not eqn.op.has_effects and not eqn.op.holds_jaxprs
     return simple and all(v.is_remade for v in values) and all(f.kind in (PARALLEL, WINDOW) for f in rule.factors)
 
 
 class Partitioner:
-    """Partitions one jaxpr: the program, or a region of it."""
+    """Partitions one jaxpr: the program, or a region of it, which adds to the ``diagnostics`` of what is around it."""
 
     def __init__(
         self,
@@ -86,9 +52,9 @@ class Partitioner:
         mesh: AbstractMesh,
         propagation: Propagation,
         in_layouts: Sequence[Layout | None],
-        out_layouts: Sequence[Layout | KeepPartial | None],
-        region: bool = False,
+        out_layouts: Sequence[Wanted],
         names: Names = NUMBERS,
+        around: Diagnostics | None = None,
     ) -> None:
         self.source = jaxpr
         self.closed = jaxpr = run_passes(jaxpr, layout_passes(propagation, mesh))
@@ -96,15 +62,11 @@ class Partitioner:
         self.propagation = propagation
         self.in_layouts = [propagation.layout(v) if lo is None else lo for v, lo in zip(jaxpr.jaxpr.invars, in_layouts)]
         self.out_layouts = out_layouts
-        self.region = region
-        self.names = names
-        self.env: dict[Var, Value] = {}
-        self.trace = JaxprTrace()
-        self.replicated: list[Replicated] = []
-        self.products: list[Question] = []
+        self.is_region = around is not None
+        self.diagnostics = Diagnostics() if around is None else around
+        self.local = LocalProgram(mesh, names)
         #: results of constraints and marks, mapped to their operands with the layouts available at that point
-        self.laid_out: dict[Var, Value] = {}
-        self.stands_for: dict[Var, tuple[Var, Layout]] = {}
+        self.laid_out: dict[Var, PartitionedValue] = {}
         self.rules = [eqn_rule(e) for e in jaxpr.jaxpr.eqns]
         outs = jaxpr.jaxpr.outvars
         repeats = {a: lo.repeats for a, lo in zip(outs, out_layouts) if isinstance(lo, KeepPartial)}
@@ -114,36 +76,38 @@ class Partitioner:
         self.uses.update(a for a in jaxpr.jaxpr.outvars if isinstance(a, Var))
 
     def run(self) -> Partition:
-        self.walk()
-        return self.finished(self.out_layouts)
+        self.record()
+        return self.finished()
 
-    def walk(self) -> None:
+    def record(self) -> None:
         """Record the equations, without the resharding of the outputs."""
-        inner = self.closed.jaxpr
-        with extend_axis_env(self._axis_env()), set_trace(self.trace):
-            for number, (var, layout) in enumerate(zip(inner.invars, self.in_layouts)):
-                local = self.trace.new_arg(var.aval.update(shape=layout.local_shape(var.aval.shape, self.mesh)))
-                name = "a parameter of the loop or branch" if self.region else self.names.of("input", number)
-                self.env[var] = Value(var.aval, [(layout, local)], name, var)
-            for var, const in zip(inner.constvars, self.closed.consts):
-                whole = Layout.replicated(var.aval.ndim)
-                self.env[var] = Value(var.aval, [(whole, const)], "a constant", var, constant=True)
+        inner, names = self.closed.jaxpr, self.local.names
+        called = [
+            "a parameter of the loop or branch" if self.is_region else names.of("input", number)
+            for number in range(len(inner.invars))
+        ]
+        with self.local.recording():
+            self.local.add_inputs(self.closed, self.in_layouts, called)
             for eqn, rule in zip(inner.eqns, self.rules):
                 with source.at(eqn.source):
                     self.equation(eqn, rule)
 
-    def finished(self, wanted: Sequence[Layout | KeepPartial | None]) -> Partition:
-        """The recorded program, with its outputs resharded to the layouts ``wanted``."""
+    def finished(self, wanted: Sequence[Wanted] | None = None) -> Partition:
+        """The recorded program, with its outputs resharded to the layouts ``wanted``: by default, as first asked."""
         inner = self.closed.jaxpr
         outs, out_layouts = [], []
-        with extend_axis_env(self._axis_env()), set_trace(self.trace):
-            for number, (atom, target) in enumerate(zip(inner.outvars, wanted)):
+        with self.local.recording():
+            for number, (atom, target) in enumerate(zip(inner.outvars, self.out_layouts if wanted is None else wanted)):
                 local, final = self.output(number, atom, target)
                 outs.append(local)
                 out_layouts.append(final)
-        local_jaxpr = DEAD_CODE.apply(self.trace.finish(outs, inner.debug_name))
-        for variable, counterpart in self._what_stands_for():
-            self.stands_for.setdefault(variable, counterpart)
+        local_jaxpr = DEAD_CODE.apply(self.local.trace.finish(outs, inner.debug_name))
+        theirs = {*self.source.jaxpr.invars, *self.source.jaxpr.constvars}
+        theirs.update(v for e in self.source.jaxpr.eqns for v in e.outvars)
+        found = self.diagnostics
+        for variable, var, layout in self.local.counterparts():
+            if var in theirs:  # others were created by a layout pass
+                found.stands_for.setdefault(variable, (var, layout))
         return Partition(
             local_jaxpr,
             self.mesh,
@@ -151,115 +115,11 @@ class Partitioner:
             out_layouts,
             self.source,
             self.propagation,
-            self.replicated,
-            stands_for=self.stands_for,
-            products=self.products,
+            found.replicated,
+            stands_for=found.stands_for,
+            products=found.products,
+            strategy=self.propagation.strategy,
         )
-
-    def _what_stands_for(self) -> Iterator[tuple[Var, tuple[Var, Layout]]]:
-        theirs = {*self.source.jaxpr.invars, *self.source.jaxpr.constvars}
-        theirs.update(v for e in self.source.jaxpr.eqns for v in e.outvars)
-        for var, value in self.env.items():
-            if var not in theirs:  # created by a layout pass, not a value of the source
-                continue
-            for layout, local in value.versions:
-                if isinstance(local, JaxprTracer) and local.owner is self.trace:
-                    yield local.variable, (var, layout)
-
-    def _axis_env(self) -> dict[str, int]:
-        mesh = self.mesh
-        return {**mesh.shape, **{a: mesh.axis_size(a) for a in mesh.atoms}}
-
-    # --- values ---------------------------------------------------------------------------------------------
-    def value(self, atom: Var | Literal) -> Value:
-        if isinstance(atom, Literal):
-            return Value(atom.aval, [(Layout.replicated(0), atom.val)], "a constant", atom, constant=True)
-        return self.env[atom]
-
-    def bring(
-        self, value: Value, layout: Layout, user: JaxprEqn | str, number: int | None = None, version: int | None = None
-    ) -> Any:
-        """The per-device value in ``layout``. If it is not available, it is resharded and added to the versions.
-
-        Resharding starts from ``version``, or by default from the version that costs least. ``user`` is the equation
-        that takes the value as operand ``number``, or the kind of output that it is (``"output"`` of the program or
-        ``"result"`` of a region) with index ``number``.
-        """
-        for known, local in value.versions:
-            if known == layout:
-                return local
-        if value.is_remade:
-            version = self.remake(value, layout.drop_partial())
-        elif version is None:
-            version = self.cheapest(value, layout)
-        before, local = value.versions[version]
-        aval = value.aval
-        plan = plan_reshard(aval.shape, aval.dtype.itemsize, before, layout, self.mesh)
-        self.trace.note = self.reason(value, before, layout, user, number)
-        for (step, after), padded in zip(plan.steps, plan.shapes):
-            local = emit_step(local, step, padded, after, self.mesh)
-            fits = after.local_shape(padded, self.mesh) == after.local_shape(aval.shape, self.mesh)
-            if fits and not after.partial:
-                value.versions.append((after, local))
-        self.trace.note = None
-        if plan.steps and layout.partial:
-            value.versions.append((layout, local))
-        return local
-
-    def reason(self, value: Value, before: Layout, after: Layout, user: JaxprEqn | str, number: int | None) -> Reason:
-        """Why a value is resharded, for ``user`` as in :meth:`bring`."""
-        op, eqn = (user, None) if isinstance(user, str) else (user.op.name, user)
-        output = self.names.of("output", number) if op == "output" and number is not None else ""
-        return Reason(
-            op,
-            number,
-            before,
-            after,
-            value.made_by,
-            value.source,
-            self.mesh,
-            output=output,
-            value=value.atom,
-            user=eqn,
-        )
-
-    def operands(
-        self, eqn: JaxprEqn, values: Sequence[Value], layouts: Sequence[Layout], versions: Sequence[int]
-    ) -> list[Any]:
-        """The operands of an equation in ``layouts``, each resharded from one of its versions."""
-        choices = enumerate(zip(values, layouts, versions))
-        return [self.bring(value, layout, eqn, n, version) for n, (value, layout, version) in choices]
-
-    def set_results(self, eqn: JaxprEqn, layouts: Sequence[Layout], results: Sequence[Any]) -> None:
-        for var, layout, result in zip(eqn.outvars, layouts, results):
-            self.env[var] = Value(var.aval, [(layout, result)], eqn.op.name, var, eqn.source)
-
-    def remake(self, value: Value, layout: Layout) -> int:
-        """The index of a version of a recomputable value that reaches ``layout`` without communication.
-
-        The value is recomputed in that layout if possible, and otherwise replicated.
-        """
-        whole = Layout.replicated(value.aval.ndim)
-        for target in (layout, whole):
-            if target in value.layouts:
-                break
-            if value.recipe is not None and self.made_in(value, target, *value.recipe):
-                break
-        return value.layouts.index(target)
-
-    def made_in(self, value: Value, layout: Layout, eqn: JaxprEqn, rule: ShardingRule) -> bool:
-        """Add a version in ``layout`` by running the value's equation on operands split accordingly.
-
-        Returns False if tiles of the result cannot be computed from tiles of the operands alone.
-        """
-        ins = operand_layouts(layout, rule, self.mesh)
-        if ins is None:
-            return False
-        values = [self.value(a) for a in eqn.invars]
-        locals_ = [self.bring(v, lo, eqn, n) for n, (v, lo) in enumerate(zip(values, ins))]
-        with source.at(eqn.source):
-            value.versions.append((layout, self.localized(eqn, eqn.op, rule, values, ins, (layout,), locals_)[0]))
-        return True
 
     # --- equations ------------------------------------------------------------------------------------------
     def equation(self, eqn: JaxprEqn, rule: ShardingRule) -> None:
@@ -269,33 +129,37 @@ class Partitioner:
         elif isinstance(op, PropagationMark):
             self.lay_out(eqn, None if op.exact_group is None else self.propagation.layout(eqn.outvars[0]))
         elif op.holds_jaxprs and op.regions():
-            results, layouts = partition_regions(self, eqn)
-            self.set_results(eqn, layouts, results)
-        elif is_remade(eqn, rule, values := [self.value(a) for a in eqn.invars]):
+            partitioned = partition_control if isinstance(op, ControlOp) else partition_manual
+            results, layouts = partitioned(self, eqn)
+            self.local.set_results(eqn, layouts, results)
+        elif is_remade(eqn, rule, values := [self.local.value(a) for a in eqn.invars]):
             self.remember(eqn, rule, values)
         else:
             self.compute(eqn, rule, values)
 
-    def remember(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> None:
+    def remember(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue]) -> None:
         """Record how to recompute a value that depends on constants only, and compute it in its target layout."""
         (var,) = eqn.outvars
         counts = eqn.op.counts_along([v.counts for v in values], [v.aval for v in values])
-        remade = self.env[var] = Value(var.aval, [], eqn.op.name, var, eqn.source, (eqn, rule), counts=counts)
-        self.remake(remade, self.propagation.target(var) or Layout.replicated(var.aval.ndim))
+        remade = PartitionedValue(var.aval, [], eqn.op.name, var, eqn.source, Recipe(eqn, rule), counts=counts)
+        self.local.env[var] = remade
+        self.local.remake(remade, self.propagation.target(var) or Layout.replicated(var.aval.ndim))
 
-    def compute(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]) -> None:
+    def compute(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue]) -> None:
         """Record an equation on local shapes, in the cheapest layouts."""
         op, rule, choice = self.cheapest_form(eqn, rule, values)
-        locals_ = self.operands(eqn, values, choice.in_layouts, choice.versions)
+        chosen = enumerate(zip(values, choice.in_layouts, choice.versions))
+        operands = [self.local.bring(value, layout, Use(eqn, n), version) for n, (value, layout, version) in chosen]
         self.report(eqn, rule, values, choice)
-        results = self.localized(eqn, op, rule, values, choice.in_layouts, choice.out_layouts, locals_)
+        context = self.local.context(eqn, rule, values, choice.in_layouts, choice.out_layouts)
+        results = self.local.localized(eqn, op, context, operands)
         for var, layout in zip(eqn.outvars, choice.out_layouts):
             if not layout.partial:
                 self.summands.whole(var)
-        self.set_results(eqn, choice.out_layouts, results)
+        self.local.set_results(eqn, choice.out_layouts, results)
 
     def cheapest_form(
-        self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value]
+        self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue]
     ) -> tuple[Op, ShardingRule, Choice]:
         """The op, or if operands have to be resharded, its cheapest alternative; with the rule and choice for it."""
         best = eqn.op, rule, self.choose(eqn, eqn.op, rule, values)
@@ -309,31 +173,9 @@ class Partitioner:
                 best = op, rule, choice
         return best
 
-    def localized(
-        self,
-        eqn: JaxprEqn,
-        op: Op,
-        rule: ShardingRule,
-        values: Sequence[Value],
-        ins: Sequence[Layout],
-        outs: Sequence[Layout],
-        locals_: Sequence[Any],
-    ) -> Sequence[Any]:
-        """The results of ``op`` for an equation on one device."""
-        avals = tuple(v.aval for v in values), tuple(v.aval for v in eqn.outvars)
-        if any(any(lo.dims) for lo in (*ins, *outs)):
-            # A collective that the user wrote needs no reason.
-            self.trace.note = None if isinstance(op, Collective) else Reason(eqn.op.name, rule=rule, user=eqn)
-            ctx = LocalContext(self.mesh, rule, *avals, tuple(ins), tuple(outs), tuple(v.counts for v in values))
-            results: Any = op.localize(ctx, *locals_)
-            self.trace.note = None
-        else:
-            results = eqn.op.bind(*locals_)
-        return results if eqn.op.multiple_results else [results]
-
-    def choose(self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[Value]) -> Choice:
+    def choose(self, eqn: JaxprEqn, op: Op, rule: ShardingRule, values: Sequence[PartitionedValue]) -> Choice:
         avals = tuple(v.aval for v in values)
-        numbers = [number_of(v.atom, v.recipe[0] if v.recipe else None) for v in values]
+        numbers = [v.number for v in values]
         question = Question(
             rule,
             tuple(
@@ -353,58 +195,43 @@ class Partitioner:
             exchanges=rule.is_product and self.propagation.strategy.exchanges,
         )
         if rule.is_product:
-            self.products.append(question)
+            self.diagnostics.products.append(question)
         return choose(question)
 
-    def report(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[Value], choice: Choice) -> None:
+    def report(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue], choice: Choice) -> None:
         """Record operands that the op's rule forces to be gathered."""
         for n, (value, before, after) in enumerate(zip(values, choice.versions, choice.in_layouts)):
             if value.is_remade or value.layouts[before] is after:
                 continue
-            used = {a for axes in after.dims for a in axes}
-            for dim, (had, has) in enumerate(zip(value.layouts[before].dims, after.dims)):
+            for dim, axes in gathered_dims(value.layouts[before], after):
                 factors = rule.operands[n][dim]
-                forced = not factors or any(rule.factors[f].kind == REPLICATED for f in factors)
-                if had and not has and forced and not used.issuperset(had):
-                    axes = self.mesh.coalesce(had)
-                    self.replicated.append(Replicated(eqn.op.name, eqn.source, n, dim, axes))
+                if not factors or any(rule.factors[f].kind == REPLICATED for f in factors):
+                    self.diagnostics.replicated.append(
+                        Replicated(eqn.op.name, eqn.source, n, dim, self.mesh.coalesce(axes))
+                    )
 
-    def nested(
+    def region(
         self,
         jaxpr: ClosedJaxpr,
         in_layouts: Sequence[Layout],
-        out_layouts: Sequence[Layout | KeepPartial | None],
+        out_layouts: Sequence[Wanted],
         mesh: AbstractMesh | None = None,
-    ) -> Partition:
-        """A region of the program, partitioned with the layouts that propagation found in it.
+    ) -> Partitioner:
+        """A partitioner that has recorded a region, with the layouts that propagation found in it.
 
         ``mesh`` is the mesh to partition over; by default, the mesh of the program.
         """
         mesh = self.mesh if mesh is None else mesh
-        return self.noted(Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, region=True).run())
-
-    def walked(self, jaxpr: ClosedJaxpr, in_layouts: Sequence[Layout], added: Sequence[KeepPartial]) -> Partitioner:
-        """A partitioner that has recorded the equations of a region, but has not fixed the layouts of its results yet.
-
-        ``added`` tells for each result how many sums share the collective that reduces it.
-        """
-        region = Partitioner(jaxpr, self.mesh, self.propagation, in_layouts, added, region=True)
-        region.walk()
-        return region
-
-    def noted(self, part: Partition) -> Partition:
-        """``part``, the partition of a region, after adding its records to those of this partitioner."""
-        self.replicated += part.replicated
-        self.products += part.products
-        self.stands_for.update(part.stands_for)
-        return part
+        inside = Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, around=self.diagnostics)
+        inside.record()
+        return inside
 
     def constraint(self, eqn: JaxprEqn, op: ShardingConstraint) -> Layout:
         """The layout of a constraint's result.
 
         Open dimensions get the further axes that propagation found or, if the constraint names none, the present ones.
         """
-        var, present = eqn.outvars[0], self.value(eqn.invars[0]).layouts[0]
+        var, present = eqn.outvars[0], self.local.value(eqn.invars[0]).layouts[0]
         placement = placement_of(op, var.aval.ndim, self.mesh)
         grown = self.propagation.layout(var)
         taken = set(placement.barred).union(*placement.dims)
@@ -420,32 +247,28 @@ class Partitioner:
 
     def lay_out(self, eqn: JaxprEqn, target: Layout | None) -> None:
         """Set the result of an identity equation: its operand in layout ``target``, or with None in any layout."""
-        value, var = self.value(eqn.invars[0]), eqn.outvars[0]
+        value, var = self.local.value(eqn.invars[0]), eqn.outvars[0]
         versions = value.versions
         self.laid_out[var] = replace(value, versions=[*versions])
         if target is not None:
-            local = self.bring(value, target, eqn)
+            local = self.local.bring(value, target, Use(eqn, 0))
             versions = [(target, local), *(value.versions if value.is_remade else ())]
-        self.env[var] = Value(
-            var.aval, versions, value.made_by, var, value.source, value.recipe, value.constant, value.counts
-        )
+        self.local.env[var] = replace(value, aval=var.aval, versions=versions, atom=var)
 
-    def cheapest(self, value: Value, target: Layout) -> int:
-        """The index of the version that is cheapest to reshard to ``target``."""
-        aval = value.aval
-        costs = [reshard_cost(aval.shape, aval.dtype.itemsize, lo, target, self.mesh) for lo in value.layouts]
-        return costs.index(min(costs))
-
-    def put_out(self, atom: Var | Literal) -> Value:
+    def put_out(self, atom: Atom) -> PartitionedValue:
         """The value of an output.
 
         For a constraint's result without other uses, this is the operand of the constraint, so that it is resharded to
         the output's layout directly.
         """
-        return self.laid_out[atom] if atom in self.laid_out and self.uses[atom] == 1 else self.value(atom)
+        return self.laid_out[atom] if atom in self.laid_out and self.uses[atom] == 1 else self.local.value(atom)
 
-    def output(self, number: int, atom: Var | Literal, layout: Layout | KeepPartial | None) -> tuple[Any, Layout]:
-        value = self.value(atom) if layout is None or isinstance(layout, KeepPartial) else self.put_out(atom)
+    def results(self) -> list[PartitionedValue]:
+        return [self.put_out(atom) for atom in self.closed.jaxpr.outvars]
+
+    def output(self, number: int, atom: Atom, layout: Wanted) -> tuple[Any, Layout]:
+        free = layout is None or isinstance(layout, KeepPartial)
+        value = self.local.value(atom) if free else self.put_out(atom)
         if isinstance(layout, KeepPartial):
             if all(map(layout.keeps, value.layouts)):
                 return value.versions[0][1], value.layouts[0]
@@ -454,5 +277,4 @@ class Partitioner:
             hint = self.propagation.layout(atom)
             layout = hint if any(hint.dims) else value.layouts[0].drop_partial()
         with source.at(value.source):
-            role = "result" if self.region else "output"
-            return self.bring(value, layout, role, number), layout
+            return self.local.bring(value, layout, Use("result" if self.is_region else "output", number)), layout

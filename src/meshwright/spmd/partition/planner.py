@@ -12,7 +12,7 @@ from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.passes import dump
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.partition.partitioner import Partitioner
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.passes.pipeline import communication_passes, tiling_passes
 from meshwright.spmd.propagate import Propagation, propagate
 from meshwright.spmd.strategy import Strategy
@@ -49,11 +49,13 @@ class Planner:
         part = partitioner.run()
         dump(part.jaxpr, PARTITION)
         passes = communication_passes(self.mesh, part.in_layouts, self.combine_bytes)
-        part.jaxpr, part.changes = passes.run(part.jaxpr, self.verified)
-        return self.in_tiles(part) if propagation.strategy.tiles else part
+        jaxpr, changes = passes.run(part.jaxpr, self.verified)
+        part = replace(part, jaxpr=jaxpr, changes=changes)
+        return self.in_tiles(part) if part.strategy.tiles else part
 
     def in_tiles(self, part: Partition) -> Partition:
         """``part`` after the passes that keep sums over devices in tiles."""
         passes = tiling_passes(self.mesh, part.in_layouts, self.combine_bytes)
         jaxpr, changes = passes.run(part.jaxpr, self.verified)
-        return replace(part, jaxpr=jaxpr, changes=[*part.changes, *changes])
+        strategy = replace(part.strategy, tiles=True)
+        return replace(part, jaxpr=jaxpr, changes=[*part.changes, *changes], strategy=strategy)

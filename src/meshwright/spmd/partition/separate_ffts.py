@@ -17,8 +17,8 @@ from meshwright.ir.op import Op
 from meshwright.ops.linalg.fft import FFT, IFFT, IRFFT, Fft
 from meshwright.ops.shape.rearrange import Transpose
 from meshwright.sharding.rule import PARALLEL
-from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.propagate import Propagation
+from meshwright.spmd.rules import eqn_rule
 
 
 def separate_ffts(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr:

@@ -29,11 +29,11 @@ from meshwright.ir.rewrite import producers_of, uses_of
 from meshwright.ops.collective.tiles import AllGather, AllSlice
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.sharding import AbstractMesh
-from meshwright.spmd.flatten import eqn_rule
-from meshwright.spmd.partition.choose import prices
 from meshwright.spmd.passes.gathers import on_tiles
 from meshwright.spmd.passes.rewrite import merged_note
 from meshwright.spmd.passes.sink import Moved, is_simple, plain_price
+from meshwright.spmd.prices import prices
+from meshwright.spmd.rules import eqn_rule
 from meshwright.spmd.varying import Variance
 
 #: the weight of a byte against one gather: bytes come first, the number of gathers decides ties

@@ -20,10 +20,10 @@ from meshwright.ops.collective.base import Collective
 from meshwright.ops.collective.tiles import AllGather, AllSlice
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
-from meshwright.spmd.flatten import eqn_rule
 from meshwright.spmd.localize.context import LocalContext
 from meshwright.spmd.passes.partial_sums import meets, reduce_rule
 from meshwright.spmd.passes.sink import Moved, Sinking
+from meshwright.spmd.rules import eqn_rule
 from meshwright.spmd.varying import Variance
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from meshwright.core.records import dataclass
@@ -13,7 +13,7 @@ from meshwright.ops.collective.inside import collectives_in
 from meshwright.ops.shape.empty import without_empty
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.passes.combine import combine_collectives
-from meshwright.spmd.passes.common import common_collectives
+from meshwright.spmd.passes.cse import common_collectives
 from meshwright.spmd.passes.cuts import cut_gathers
 from meshwright.spmd.passes.dead import drop_dead
 from meshwright.spmd.passes.early import start_early
@@ -24,7 +24,7 @@ from meshwright.spmd.passes.pairs import merge_pairs
 from meshwright.spmd.passes.partial_sums import reassociate
 from meshwright.spmd.passes.rewrite import Rewrite, with_regions
 from meshwright.spmd.passes.scattered_sums import scatter_sums
-from meshwright.spmd.passes.tiles import sum_tiles
+from meshwright.spmd.passes.sum_tiles import sum_tiles
 from meshwright.spmd.report import human_bytes, totals
 
 
@@ -75,12 +75,15 @@ class Pipeline:
         return jaxpr, changes
 
 
-#: the pass that scattered sums rely on
-_CUTS = "gather where least is sent"
+#: makes a pass that applies a rewrite to the program and all of its regions, from its name, the rewrite and a sentence
+_Everywhere = Callable[[str, Rewrite, str], Pass]
 
 
-def _axes_of(layouts: Sequence[Layout]) -> list[frozenset[str]]:
-    return [frozenset(layout.axes_used) for layout in layouts]
+def _everywhere(mesh: AbstractMesh, in_layouts: Sequence[Layout]) -> _Everywhere:
+    inputs = [frozenset(layout.axes_used) for layout in in_layouts]
+    return lambda name, rewrite, about: Pass(
+        name, lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, rewrite), about
+    )
 
 
 def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:
@@ -88,12 +91,8 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
 
     ``combine_bytes`` is the bucket size for combining small collectives; 0 leaves each on its own.
     """
-    inputs = _axes_of(in_layouts)
-
-    def everywhere(name: str, rewrite: Rewrite, about: str) -> Pass:
-        return Pass(name, lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, rewrite), about)
-
-    passes = [
+    everywhere = _everywhere(mesh, in_layouts)
+    moved = (
         Pass("empty values", without_empty, "Equations with empty results become constants."),
         Pass("drop dead collectives", drop_dead, "Collectives whose results are unused are removed, in loops too."),
         everywhere("merge common collectives", common_collectives, "Collectives that repeat earlier ones are removed."),
@@ -112,8 +111,24 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
             "gather after what shrinks", lambda j, variance: sink_gathers(j, variance, mesh),
             "All-gathers move past ops that shrink their result.",
         ),
+    )  # fmt: skip
+    return Pipeline((*moved, *_placed_and_merged(everywhere, mesh, combine_bytes)))
+
+
+def tiling_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:
+    """The pass that scatters sums, and the passes that then place the gathers. The bytes sent hardly change."""
+    everywhere = _everywhere(mesh, in_layouts)
+    scattered = everywhere(
+        "scatter sums", scatter_sums, "All-reduces of large sums become reduce-scatters and all-gathers."
+    )
+    return Pipeline((scattered, *_placed_and_merged(everywhere, mesh, combine_bytes)))
+
+
+def _placed_and_merged(everywhere: _Everywhere, mesh: AbstractMesh, combine_bytes: int) -> Iterator[Pass]:
+    """The passes that place all-gathers at minimum cuts, and merge what is neighbouring or equal then."""
+    yield from (
         everywhere(
-            _CUTS, lambda j, variance: cut_gathers(j, variance, mesh),
+            "gather where least is sent", lambda j, variance: cut_gathers(j, variance, mesh),
             "All-gathers of values with several users are placed at a minimum cut of the bytes sent.",
         ),
         everywhere(
@@ -128,33 +143,20 @@ def communication_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combi
             "merge common collectives again", common_collectives, "Collectives that have become equal are merged."
         ),
         Pass("drop what became dead", drop_dead, "Values that the other passes left unused are removed."),
-    ]  # fmt: skip
+    )  # fmt: skip
     if combine_bytes:
-        combine = everywhere(
+        yield everywhere(
             "combine small collectives", lambda j, _: combine_collectives(j, combine_bytes),
             "Small collectives over the same axes are combined in buckets.",
         )  # fmt: skip
-        passes.append(combine)
-    return Pipeline(tuple(passes))
-
-
-def tiling_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_bytes: int = 0) -> Pipeline:
-    """The pass that scatters sums, and the communication passes from the cuts on. The bytes sent hardly change."""
-    inputs = _axes_of(in_layouts)
-    scattered = Pass(
-        "scatter sums", lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, scatter_sums),
-        "All-reduces of large sums become reduce-scatters and all-gathers.",
-    )  # fmt: skip
-    again = communication_passes(mesh, in_layouts, combine_bytes).passes
-    cuts = next(n for n, step in enumerate(again) if step.name == _CUTS)
-    return Pipeline((scattered, *again[cuts:]))
 
 
 def target_passes(platform: str, mesh: AbstractMesh, in_layouts: Sequence[Layout]) -> Pipeline:
     """The passes for the compiler of one platform."""
-    inputs = _axes_of(in_layouts)
-    early = Pass(
-        "start sums early", lambda jaxpr: with_regions(jaxpr, inputs, mesh.expand, start_early),
+    if platform != "tpu":
+        return Pipeline(())
+    early = _everywhere(mesh, in_layouts)(
+        "start sums early", start_early,
         "All-reduces move before the scaling of their operands, which then fuses with the sums' users.",
     )  # fmt: skip
-    return Pipeline((early,) if platform == "tpu" else ())
+    return Pipeline((early,))

@@ -19,7 +19,7 @@ from meshwright.ir.passes import dead_code
 from meshwright.ir.rewrite import use_counts
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.scan import Scan
-from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.rules import eqn_rule
 
 
 def recompute(closed: ClosedJaxpr, products: bool = False) -> ClosedJaxpr:

@@ -28,8 +28,8 @@ from meshwright.spmd.driver import PREPARE, partition
 from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.memory.limits import does_not_fit
 from meshwright.spmd.memory.predict import predict
-from meshwright.spmd.partition.lookahead import price
-from meshwright.spmd.partition.record import Partition
+from meshwright.spmd.partition.attempt import price
+from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.plan.dimensions import Kind, kinds
 from meshwright.spmd.strategy import Strategy
 

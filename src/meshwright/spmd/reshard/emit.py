@@ -180,7 +180,7 @@ def _emit_overlaps(x: Any, plan: Overlaps, mesh: AbstractMesh) -> Any:
 
 
 def _taken(x: Any, result: Any, turn: Round, axes: Sequence[str], mesh: AbstractMesh) -> Any:
-    """The chunk that this device sends, of what it held before or of what it has received."""
+    """The chunk that this device sends: a slice of its input or, if it relays, of what it has received."""
     at = [lookup(table, axes, mesh) for table in turn.takes]
     if not turn.relays:
         return dynamic_slice(x, at, turn.chunk)
@@ -191,7 +191,7 @@ def _taken(x: Any, result: Any, turn: Round, axes: Sequence[str], mesh: Abstract
 
 
 def _came(turn: Round, axes: Sequence[str], mesh: AbstractMesh) -> Any:
-    """Which elements of a chunk there are; None if all on every device."""
+    """A mask of the valid elements of a received chunk; None if all are valid on every device."""
     if not turn.valid:
         return None if all(turn.receives) else is_marked(turn.receives, axes, mesh)
     inside = []

@@ -88,7 +88,7 @@ def chains(
 
 
 def wired(all_chains: Sequence[Chain[Axis]]) -> set[Axis]:
-    """The axes along which devices send in an exchange: those of its all-to-alls, and all that it renames by."""
+    """The axes along which devices send in an exchange: those of all-to-alls and of chains that rename devices."""
     return {axis for chain in all_chains if chain.renames or chain.is_all_to_all for axis in chain.axes}
 
 
@@ -113,7 +113,7 @@ def _follow(axis: Axis, new: dict[Axis, Position], held_by: dict[Position, Axis]
             return
 
 
-# --- how to do it -------------------------------------------------------------------------------------------
+# --- recipes ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Recipe:
     """The operations of every device on its local array.
@@ -150,7 +150,7 @@ def exchange_recipe(
     return _recipe(tuple(shape), tuple(before), tuple(after), mesh)
 
 
-@lru_cache(maxsize=64)  # equal layers exchange alike, and a round names every device
+@lru_cache(maxsize=64)  # equal layers have the same exchanges, and rounds list every device
 def _recipe(
     shape: tuple[int, ...], before: tuple[tuple[str, ...], ...], after: tuple[tuple[str, ...], ...], mesh: AbstractMesh
 ) -> Recipe:
@@ -184,7 +184,7 @@ def _recipe(
 
 
 def _digits(rows: Sequence[int], sizes: Mapping[Position, int]) -> tuple[tuple[int, ...], dict[Position, int]]:
-    """Every dimension's extra positions, in order, and behind them its rows; and where each position went."""
+    """The shape with every dimension's additional positions, in order, before its rows; and the place of each."""
     shape: list[int] = []
     where: dict[Position, int] = {}
     for dim, count in enumerate(rows):
@@ -198,7 +198,7 @@ def _digits(rows: Sequence[int], sizes: Mapping[Position, int]) -> tuple[tuple[i
 def _rounds(
     all_chains: Sequence[Chain[str]], moved: Sequence[Chain[str]], axes: tuple[str, ...], sizes: Mapping[str, int]
 ) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Per round, where every device sends: along a chain each axis takes over the next one's coordinate."""
+    """For each round, the target of every device: along a chain, each axis takes the coordinate of the next one."""
     shape = [sizes[axis] for axis in axes]
     coordinates = dict(zip(axes, np.indices(shape).reshape(len(shape), math.prod(shape))))
     for shifts in itertools.product(*(range(sizes[chain.axes[0]]) for chain in moved)):

@@ -18,9 +18,9 @@ from meshwright.core.late import LateModule
 from meshwright.spmd.reshard.pieces import Piece, Sent
 
 _optimize = LateModule("scipy.optimize")
-MOST_SHAPES = 16  # of the largest pieces, that are tried as chunks
-MOST_PAIRED = 8  # of those, of which what two have in common is tried
-TRIED = 12  # chunks for which devices are assigned
+MOST_SHAPES = 16  # the number of shapes of the largest pieces that are tried as chunks
+MOST_PAIRED = 8  # the number of these shapes whose pairwise intersections are tried too
+TRIED = 12  # the maximum number of chunks for which an assignment is computed
 
 
 class _Left(NamedTuple):
@@ -37,7 +37,7 @@ class _Left(NamedTuple):
 
 
 class _Holders(NamedTuple):
-    """Devices that hold anything, the tile of each, and how many hold each tile."""
+    """The devices that hold tiles, the tile of each, and the number of holders of each tile."""
 
     device: np.ndarray
     tile: np.ndarray
@@ -68,13 +68,13 @@ class _Pairs:
         return int(np.ceil(max(np.bincount(self.left.target).max(), sent.max())))
 
     def largest(self, useful: np.ndarray) -> np.ndarray:
-        """The piece of each pair that is the most useful."""
+        """The most useful piece of each pair."""
         pair = np.repeat(np.arange(len(self.first)), np.diff(self.first, append=len(self.left.target)))
         largest: np.ndarray = np.lexsort((-useful, pair))[self.first]
         return largest
 
     def useful(self, chunks: np.ndarray) -> np.ndarray:
-        """For each chunk how much of each piece goes into it."""
+        """For each chunk, the number of elements of each piece that fit into it."""
         amounts: np.ndarray = np.minimum(self.shape[None], chunks[:, None]).prod(axis=2)
         return amounts
 
@@ -82,7 +82,7 @@ class _Pairs:
         return np.maximum.reduceat(useful, self.first, axis=1)
 
     def goals(self, pairs: np.ndarray) -> np.ndarray:
-        """For each chunk the least that the busiest device has to do after it."""
+        """For each chunk, a lower bound of the remaining work of the busiest device after it."""
         received = np.maximum.reduceat(pairs, self.target_first, axis=1)
         sent = np.maximum.reduceat(pairs[:, self.by_tile], self.tile_first, axis=1)
         after_receiving = self.receive[self.target[self.target_first]] - received
@@ -92,7 +92,7 @@ class _Pairs:
 
 
 class _Round(NamedTuple):
-    """A chunk, and who gets some of which tile from whom; ``price``: what it costs besides what it gets done."""
+    """A round: its chunk, its targets, and their senders. ``price`` is its cost beyond the work that it does."""
 
     price: float
     chunk: np.ndarray
@@ -104,8 +104,10 @@ class _Round(NamedTuple):
 def filled(
     pieces: Sequence[Piece], start: int, weight: float, most: int, below: float = math.inf
 ) -> list[list[Sent]] | None:
-    """The pieces, cut, in rounds; None if these are more than ``most``, or cost ``below`` or more. ``start``: what a
-    round costs besides its chunk; ``weight``: what it counts for when chunks are chosen."""
+    """Cut the pieces and assign them to rounds; None for more than ``most`` rounds, or if they cost ``below`` or more.
+
+    ``start`` is the cost of a round besides its chunk, and ``weight`` its value for the choice of chunks.
+    """
     tiles = {holders: number for number, holders in enumerate(dict.fromkeys(piece.holders for piece in pieces))}
     counts = np.array([len(holders) for holders in tiles])
     held = _Holders(
@@ -134,7 +136,7 @@ def filled(
 
 
 def _changes(*columns: np.ndarray) -> np.ndarray:
-    """Where a run of equal entries begins."""
+    """The indices at which runs of equal entries start."""
     new = np.ones(len(columns[0]), dtype=bool)
     new[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
     return np.flatnonzero(new)
@@ -158,7 +160,7 @@ def _best(pairs: _Pairs, start: float) -> _Round:
 
 
 def _chunks(pairs: _Pairs) -> np.ndarray:
-    """The shapes of pieces, what two of them have in common, and those with fewer rows by what they would waste."""
+    """Candidate chunks: shapes of pieces, intersections of two, and all of these with fewer rows, to waste less."""
     shapes = np.unique(pairs.shape, axis=0)
     shapes = shapes[np.argsort(-shapes.prod(axis=1), kind="stable")][:MOST_SHAPES]
     top = shapes[:MOST_PAIRED]
@@ -175,7 +177,7 @@ def _chunks(pairs: _Pairs) -> np.ndarray:
 def _assigned(
     pairs: _Pairs, chunk: np.ndarray, useful: np.ndarray, of_pairs: np.ndarray, goal: float, start: float
 ) -> _Round:
-    """Who gets something in a round: first those that must, to be down to ``goal`` after it."""
+    """Assign senders to targets in a round, first those whose remaining work must decrease to reach ``goal``."""
     size, held = float(chunk.prod()), pairs.holders
     worth = of_pairs + 0.5 * size * (pairs.receive[pairs.target] + pairs.send[pairs.tile]) / pairs.most
     for todo in (pairs.receive[pairs.target], pairs.send[pairs.tile]):
@@ -194,7 +196,7 @@ def _assigned(
 
 # --- taking -------------------------------------------------------------------------------------------------
 def _take(turn: _Round, pairs: _Pairs) -> tuple[list[Sent], _Left]:
-    """What a round moves, and what is left then."""
+    """The pieces sent in a round, and the remaining ones."""
     left, held = pairs.left, pairs.holders
     tiles = held.tile[turn.holders]
     taken = pairs.largest(turn.useful)[pairs.number[turn.targets, tiles]]
@@ -214,7 +216,7 @@ def _take(turn: _Round, pairs: _Pairs) -> tuple[list[Sent], _Left]:
 
 
 def _beyond(low: np.ndarray, stop: np.ndarray, high: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The boxes that are left of boxes of which the corners up to ``stop`` are taken, and which of them are any."""
+    """The boxes that remain of boxes without their corners up to ``stop``, and which of them are not empty."""
     corner, number = high.copy(), np.arange(len(low))
     for dim in np.argsort((stop - low) / (high - low), axis=1, kind="stable").T:
         first = low.copy()

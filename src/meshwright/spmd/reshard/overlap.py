@@ -27,14 +27,14 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.reshard.pieces import Box, Piece, Sent
 from meshwright.spmd.reshard.rounds import MAX_ROUNDS, chunk_of, in_rounds
 
-MAX_DEVICES = 256  # in a group that exchanges pieces
+MAX_DEVICES = 256  # the maximum number of devices in a group that exchanges pieces
 MAX_PIECES = 8192
 
 Table = tuple[int, ...]  # a number for each device of a group
 
 
 class Tiling(NamedTuple):
-    """An array padded to ``shape``, of which ``dims`` split each dimension, and ``inner`` each tile of that."""
+    """A tiling of an array padded to ``shape``: ``dims`` split its dimensions, and ``inner`` these tiles further."""
 
     shape: tuple[int, ...]
     dims: tuple[tuple[str, ...], ...]
@@ -45,12 +45,14 @@ class Tiling(NamedTuple):
         return Layout(tuple(outer + inner for outer, inner in zip(self.dims, self.inner)))
 
     def rows(self, mesh: AbstractMesh) -> Box:
-        """The shape of a device's buffer: a part of a part is as large as if both splits were one."""
+        """The shape of a device's buffer; a tile of a tile is as large as with a single split by all axes."""
         return self.layout.local_shape(self.shape, mesh)
 
     def spans(self, axes: tuple[str, ...], mesh: AbstractMesh) -> tuple[np.ndarray, np.ndarray]:
-        """Where the tile of each device of a group over ``axes`` begins and ends, in the dimensions that these split;
-        in others it is as if the first tile were all. Padding may be all that there is behind the beginning."""
+        """The start and end of the tile of each device of a group over ``axes``, in the dimensions that these split.
+
+        In other dimensions, they are those of the first tile. A tile may start in the padding.
+        """
         sizes = [mesh.axis_size(axis) for axis in axes]
         where = dict(zip(axes, np.indices(sizes).reshape(len(sizes), math.prod(sizes))))
         low, high = np.zeros((2, math.prod(sizes), len(self.shape)), dtype=np.int64)
@@ -74,12 +76,14 @@ def flat(shape: tuple[int, ...], dims: tuple[tuple[str, ...], ...]) -> Tiling:
 
 @dataclass(frozen=True)
 class Round:
-    """One chunk of each sender: of its buffer from ``takes[dim][device]`` on, put into the receiver's at
-    ``puts[dim][device]``. ``perm`` holds pairs (sender, receiver); without any, devices keep what they have.
+    """A round, in which each sender sends one chunk.
 
-    ``valid`` says for some dimensions between which rows of the chunk that each device receives it holds something;
-    ``receives``, which devices receive one; ``relays``, if any, which devices send what they have received before, out
-    of what their buffer becomes.
+    The chunk starts at ``takes[dim][device]`` in the sender's buffer, and is written at ``puts[dim][device]`` in the
+    receiver's. ``perm`` are pairs (sender, receiver); if it is empty, devices copy from their own buffers.
+
+    ``valid`` has, for some dimensions, the range of valid rows in the chunk that each device receives. ``receives``
+    tells which devices receive a chunk, and ``relays`` (if any) which devices send parts of their new buffer, which
+    they have received before.
     """
 
     chunk: Box
@@ -92,14 +96,16 @@ class Round:
 
     @property
     def sends_own(self) -> bool:
-        """Whether some device sends of what it held before. Else no chunk is cut out of that: it may be too small."""
+        """Whether a device sends from its old buffer. If not, no chunk is cut from that, as it may be too small."""
         return not self.relays or not all(self.relays[source] for source, _ in self.perm)
 
 
 @dataclass(frozen=True)
 class Overlaps:
-    """``rounds`` between the devices of groups over ``axes``, each of which ends with a buffer of ``rows``. Before they
-    cut chunks out of theirs it is padded by ``margin``."""
+    """The ``rounds`` between the devices of groups over ``axes``, whose new buffers have the shape ``rows``.
+
+    The old buffers are padded by ``margin`` before chunks are cut from them.
+    """
 
     axes: tuple[str, ...]
     rows: Box
@@ -139,17 +145,17 @@ def plan_overlaps(
         return None
     axes = moving_axes(before, after, mesh)
     held, goal = (list(map(tuple, tiling.spans(axes, mesh)[0].tolist())) for tiling in (before, after))
+    ends = _Ends(held, goal, before.rows(mesh), after.rows(mesh))
     kept = [Sent(p.target, p) for p in found.kept().pieces()]
     groups = [(kept, False)] * bool(kept) + [(group, True) for group in exchanged]
-    have, want = before.rows(mesh), after.rows(mesh)
-    cuts = [_cut(group, held, goal, have, want) for group, _ in groups]
+    cuts = [_cut(group, ends) for group, _ in groups]
     margin = tuple(
-        (max([0, *(h[d] - b[d] for c in cuts for h, b in c.edges(held))]),
-         max([0, *(b[d] + c.chunk[d] - h[d] - have[d] for c in cuts for h, b in c.edges(held))]))
+        (max([0, *(h[d] - b[d] for c in cuts for h, b in c.edges(ends.held))]),
+         max([0, *(b[d] + c.chunk[d] - h[d] - ends.have[d] for c in cuts for h, b in c.edges(ends.held))]))
         for d in range(len(size))
     )  # fmt: skip
-    rounds = (_round(group, sent, c, margin, held, goal, have) for (group, sent), c in zip(groups, cuts))
-    return Overlaps(axes, want, margin, tuple(rounds))
+    rounds = (_round(group, sent, c, margin, ends) for (group, sent), c in zip(groups, cuts))
+    return Overlaps(axes, ends.want, margin, tuple(rounds))
 
 
 @lru_cache(maxsize=4096)
@@ -163,8 +169,10 @@ def least_overlaps(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: A
 
 # --- pieces -------------------------------------------------------------------------------------------------
 class _Shared(NamedTuple):
-    """Boxes that new tiles share with old ones: for each its device, the old tile, and where it begins and ends; and
-    for each old tile who holds it."""
+    """The intersections of new tiles with old ones: the device of the new tile, the old tile, and the box of each.
+
+    ``holders`` are the devices that hold each old tile.
+    """
 
     target: np.ndarray
     tile: np.ndarray
@@ -194,8 +202,10 @@ class _Shared(NamedTuple):
         return sizes
 
     def busiest(self, each: np.ndarray | int) -> float:
-        """What some device receives, or sends if the holders of a tile share what they send once, where boxes count
-        ``each``."""
+        """The work of the busiest device, where each box counts ``each``.
+
+        A device receives its boxes, and sends a share of those of its tile, each of which its holders send once.
+        """
         weights = np.broadcast_to(each, self.target.shape)
         _, first = np.unique(np.column_stack([self.tile, self.low]), axis=0, return_index=True)
         sent = np.bincount(self.tile[first], weights[first], len(self.holders)) / [len(d) for d in self.holders]
@@ -208,7 +218,7 @@ class _Shared(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _shared(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: AbstractMesh) -> _Shared | None:
-    """What the new tiles of a group's devices have of old ones; None if these are too many."""
+    """The intersections for the devices of a group; None if there are too many devices or boxes."""
     axes = moving_axes(before, after, mesh)
     if mesh.sizes(axes) > MAX_DEVICES or 0 in size:
         return None
@@ -225,19 +235,29 @@ def _shared(size: tuple[int, ...], before: Tiling, after: Tiling, mesh: Abstract
 
 
 # --- rounds -------------------------------------------------------------------------------------------------
+class _Ends(NamedTuple):
+    """Where the old and the new tile of each device begin, and the shapes of the buffers that devices have and want."""
+
+    held: Sequence[Box]
+    goal: Sequence[Box]
+    have: Box
+    want: Box
+
+
 class _Cut(NamedTuple):
-    """A round's chunk, where in the array that of each sender begins, and which senders relay."""
+    """A round's chunk, the start of each sender's chunk in the array, and the senders that relay."""
 
     chunk: Box
     begins: Mapping[int, Box]
     relays: frozenset[int]
 
     def edges(self, held: Sequence[Box]) -> Iterator[tuple[Box, Box]]:
-        """Where the tile begins of each sender that sends of its own, and its chunk."""
+        """The starts of the tile and of the chunk, for each sender that does not relay."""
         return ((held[source], begin) for source, begin in self.begins.items() if source not in self.relays)
 
 
-def _cut(group: Sequence[Sent], held: Sequence[Box], goal: Sequence[Box], have: Box, want: Box) -> _Cut:
+def _cut(group: Sequence[Sent], ends: _Ends) -> _Cut:
+    held, goal, have, want = ends
     chunk = chunk_of(group)
     begins = {
         source: tuple(
@@ -249,21 +269,16 @@ def _cut(group: Sequence[Sent], held: Sequence[Box], goal: Sequence[Box], have: 
 
 
 def _begin(low: int, high: int, chunk: int, held: int, have: int, goal: int, want: int) -> int:
-    """Where a chunk begins that holds rows ``[low, high)`` and lies in the receiver's tile; in the sender's, too, if it
-    can."""
+    """The start of a chunk that contains rows ``[low, high)`` and is inside the receiver's tile.
+
+    If possible, it is inside the sender's tile too.
+    """
     first, last = max(goal, high - chunk), min(low, goal + want - chunk)
     return min(max(first, min(max(first, held), held + have - chunk)), last)
 
 
-def _round(
-    group: Sequence[Sent],
-    sent: bool,
-    cut: _Cut,
-    margin: Sequence[tuple[int, int]],
-    held: Sequence[Box],
-    goal: Sequence[Box],
-    have: Box,
-) -> Round:
+def _round(group: Sequence[Sent], sent: bool, cut: _Cut, margin: Sequence[tuple[int, int]], ends: _Ends) -> Round:
+    held, goal, have, _ = ends
     number, count = range(len(cut.chunk)), len(held)
     takes, puts, lows, highs = ([[0] * count for _ in number] for _ in range(4))
     for source, piece in group:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 Box = tuple[int, ...]
-Span = tuple[int, int]  # the first row, and that behind the last
-SPARE = 10  # one part in so many of a tile may be wasted for fewer slots
+Span = tuple[int, int]  # the first row, and the one after the last
+SPARE = 10  # up to this fraction (1 / SPARE) of a tile may be wasted to have fewer slots
 
 
 class Piece(NamedTuple):
@@ -50,13 +50,15 @@ class Slotted(NamedTuple):
 
 
 Side = Callable[[Piece], Hashable]
-#: whose tile a piece is a part of: of the device that receives it, or of those that hold it
+#: the tile that a piece is a part of: that of the receiver, or that of the holders
 SIDES: tuple[Side, ...] = (lambda piece: piece.target, lambda piece: piece.holders)
 
 
 def bound(pieces: Sequence[Piece], relays: bool = False) -> float:
-    """The elements that some device must receive, or send if the holders of a tile share it equally; with ``relays``,
-    if holders send everything once, and all share the rest."""
+    """A lower bound of the elements that the busiest device receives or sends.
+
+    The holders of a tile share its sends equally. With ``relays``, they send each piece only once, and others relay it.
+    """
     received: dict[int, int] = {}
     sent: dict[tuple[int, ...], int] = {}
     seen = set()
@@ -73,14 +75,13 @@ def as_they_are(pieces: Sequence[Piece]) -> list[Slotted]:
 
 
 def as_the_largest(pieces: Sequence[Piece]) -> list[Slotted]:
-    """The pieces, all with a slot of the size of the largest."""
+    """The pieces, all with a slot that fits the largest in each dimension."""
     largest = tuple(map(max, zip(*(piece.shape for piece in pieces))))
     return [Slotted(piece, largest) for piece in pieces]
 
 
 def cut_to_slots(pieces: Sequence[Piece], sides: Sequence[Side], spare: int) -> list[Slotted]:
-    """The pieces cut so that all tiles have equal slots, in each dimension those that are received or those that are
-    sent."""
+    """The pieces, cut so that all tiles have equal slots; ``sides`` selects received or sent tiles per dimension."""
     return list(_cut(pieces, sides, spare))
 
 
@@ -103,7 +104,7 @@ def _cut(pieces: Sequence[Piece], sides: Sequence[Side], spare: int) -> Iterator
 def shared_cuts(
     tiles: Sequence[tuple[Span, ...]], spare: int = 0
 ) -> dict[tuple[Span, ...], dict[Span, list[tuple[int, int, int]]]]:
-    """For each tile, given as the spans it consists of, where each span is cut: into rows, with the slot they take."""
+    """For each tile, given as its spans, the parts into which each span is cut, as (low, high, slot)."""
     left = [list(spans) for spans in tiles]
     cuts: list[list[tuple[int, int, int]]] = [[] for _ in tiles]
     may_waste = max(sum(high - low for low, high in spans) for spans in tiles) // spare if spare else 0
@@ -128,12 +129,12 @@ def shared_cuts(
 
 
 def _misfit(rows: int, slot: int) -> tuple[bool, int]:
-    """The span that is least above the slot; else the largest."""
+    """A sort key: first the smallest span that is at least the slot, else the largest span."""
     return rows < slot, abs(rows - slot)
 
 
 def _slot(left: Sequence[Sequence[Span]], may_waste: int) -> tuple[int, int]:
-    """The largest slot that wastes no more than it may, and what it wastes."""
+    """The largest slot that wastes at most ``may_waste`` rows, and the number that it wastes."""
     ends = {(sum(rows), max(rows)) for spans in left if (rows := [high - low for low, high in spans])}
     most, longest = max(whole for whole, _ in ends), max(span for _, span in ends)
     sizes = {high - low for spans in left for low, high in spans} | {most - whole + span for whole, span in ends}

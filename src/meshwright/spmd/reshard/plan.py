@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from meshwright.core.records import dataclass
@@ -85,54 +85,42 @@ def plan_reshard(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
     """The cheapest plan to reshard an array of ``shape`` from ``src`` to ``dst``."""
     src.validate(shape, mesh)
     dst.validate(shape, mesh)
-    plain, combined = _plain(shape, itemsize, src, dst, mesh), _combined(src, dst)
-    if _is_best(plain, shape, itemsize, src, combined, mesh):
-        return plain
-    ways = _ways(shape, itemsize, mesh).of(src, combined)
-    ranked = sorted(((_least(way, shape, itemsize, src, mesh), number, way) for number, way in enumerate(ways)))
-    limit = _limit(shape, itemsize, src, dst, mesh)
-    best, lowest = plain, _rank(plain, limit, mesh)
-    for least, _, way in ranked:
-        if least >= lowest:
-            break
-        if all(step.is_possible(mesh) for step, _ in way if isinstance(step, Overlap)):
-            found = _finish(shape, itemsize, src, way + _made_partial(shape, src, dst), mesh)
-            if (rank := _rank(found, limit, mesh)) < lowest:
-                best, lowest = found, rank
-    return best
+    return _reshard(shape, itemsize, src, dst, mesh).best()
 
 
-@lru_cache(maxsize=65536)
-def _plain(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> ReshardPlan:
-    """The plan found by the search alone, without overlaps or padding."""
-    steps, limit = _searched(shape, itemsize, src, _combined(src, dst), mesh), _limit(shape, itemsize, src, dst, mesh)
-    orders = ([(step, shape) for step in order] for order in (_leading_last(steps), steps))
-    last = _made_partial(shape, src, dst)
-    return min((_finish(shape, itemsize, src, order + last, mesh) for order in orders),
-               key=lambda plan: _rank(plan, limit, mesh))  # fmt: skip
+@lru_cache(maxsize=262144)
+def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
+    """The cost of resharding from ``src`` to ``dst``: a fast approximation of ``plan_reshard(...).price``.
+
+    Without a machine, it is in bytes that a device sends.
+    """
+    if mesh.fabric.is_given:
+        return 0 if src == dst else _reshard(shape, itemsize, src, dst, mesh).estimate()
+    if src.dims == dst.dims:
+        return _combine_cost(shape, itemsize, src, dst, mesh)
+    if src.partial == dst.partial and _stays(src, dst) and _is_even(shape, src, dst, mesh):
+        pairs = list(zip(src.dims, dst.dims))
+        if all(mine == theirs[: len(mine)] for mine, theirs in pairs):
+            return 0
+        if all(theirs == mine[: len(theirs)] for mine, theirs in pairs):
+            return buffer_bytes(shape, itemsize, dst, mesh) - buffer_bytes(shape, itemsize, src, mesh)
+    return _reshard(shape, itemsize, src, dst, mesh).estimate()
 
 
-def _combined(src: Layout, dst: Layout) -> Layout:
-    """The target layout, partial only over atoms over which the source is partial too."""
-    kept = tuple(atom for atom in src.partial if _stays(src, dst) and atom in dst.partial)
-    return Layout(dst.dims, kept, dst.reduction if kept else "")
+def _combine_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
+    """The cost if tiles do not move: the bytes sent by one all-reduce, or 0 if nothing is reduced."""
+    gone = tuple(atom for atom in src.partial if not (_stays(src, dst) and atom in dst.partial))
+    return AllReduce(gone, src.reduction).bytes_sent(shape, itemsize, src, mesh) if gone else 0
 
 
-def _made_partial(shape: tuple[int, ...], src: Layout, dst: Layout) -> Way:
-    added = tuple(atom for atom in dst.partial if atom not in _combined(src, dst).partial)
-    return [(MakePartial(added, dst.reduction), shape)] if added else []
+def _stays(src: Layout, dst: Layout) -> bool:
+    """Whether partial values of ``src`` are also valid partial values of ``dst`` without communication: the reductions
+    are the same, or combine to that of ``dst``."""
+    return joined_reduction(src.reduction, dst.reduction) == dst.reduction
 
 
-def _limit(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    return max(buffer_bytes(shape, itemsize, layout, mesh) for layout in (src, dst))
-
-
-def _searched(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> list[Step]:
-    return _merge(_search(shape, itemsize, src, dst, mesh))
-
-
-def _ways(shape: tuple[int, ...], itemsize: int, mesh: AbstractMesh) -> Ways:
-    return Ways(shape, mesh, int(_start(mesh) / itemsize), lambda size, a, b: _searched(size, itemsize, a, b, mesh))
+def _is_even(shape: Sequence[int], src: Layout, dst: Layout, mesh: AbstractMesh) -> bool:
+    return all(size % mesh.sizes(atoms) == 0 for layout in (src, dst) for size, atoms in zip(shape, layout.dims))
 
 
 class _Done(NamedTuple):
@@ -147,131 +135,196 @@ class _Done(NamedTuple):
     after: int
 
 
-def _walked(way: Way, shape: tuple[int, ...], itemsize: int, src: Layout, mesh: AbstractMesh) -> Iterator[_Done]:
-    layout, size, held = src, shape, buffer_bytes(shape, itemsize, src, mesh)
-    for step, padded in way:
-        then = step.apply(layout, mesh)
-        after = buffer_bytes(padded, itemsize, then, mesh)
-        yield _Done(step, size, layout, then, held, after)
-        layout, size, held = then, padded, after
+@dataclass(frozen=True)
+class _Reshard:
+    """An array, the layouts that it has and should get, and the ways from one to the other with what they cost."""
 
+    shape: tuple[int, ...]
+    itemsize: int
+    src: Layout
+    dst: Layout
+    mesh: AbstractMesh
 
-def _at_least(done: _Done, itemsize: int, mesh: AbstractMesh) -> float:
-    """A lower bound of the bytes that a step sends, which does not plan the rounds of overlaps."""
-    if isinstance(done.step, Overlap):
-        return itemsize * done.step.least(mesh)
-    return done.step.bytes_sent(done.shape, itemsize, done.layout, mesh)
+    @cached_property
+    def combined(self) -> Layout:
+        """The target layout, partial only over atoms over which the source is partial too."""
+        src, dst = self.src, self.dst
+        kept = tuple(atom for atom in src.partial if _stays(src, dst) and atom in dst.partial)
+        return Layout(dst.dims, kept, dst.reduction if kept else "")
 
+    @cached_property
+    def limit(self) -> int:
+        """The larger one of the buffers of source and target, in bytes."""
+        return max(self._buffer(layout) for layout in (self.src, self.dst))
 
-def _least(way: Way, shape: tuple[int, ...], itemsize: int, src: Layout, mesh: AbstractMesh) -> float:
-    """A lower bound of the cost of a way, including the start-up cost of its collectives."""
-    return sum(
-        _at_least(done, itemsize, mesh)
-        + _start(mesh) * (1 if isinstance(done.step, Overlap) else collectives(done.step, mesh))
-        for done in _walked(way, shape, itemsize, src, mesh)
-    )
+    @cached_property
+    def start(self) -> float:
+        """The start-up cost of a collective, in bytes."""
+        return COLLECTIVE_BYTES + self.mesh.fabric.start * self.mesh.fabric.fastest
 
+    def _buffer(self, layout: Layout) -> int:
+        return buffer_bytes(self.shape, self.itemsize, layout, self.mesh)
 
-def _start(mesh: AbstractMesh) -> float:
-    """The start-up cost of a collective, in bytes."""
-    return COLLECTIVE_BYTES + mesh.fabric.start * mesh.fabric.fastest
+    # --- plans ----------------------------------------------------------------------------------------------
+    def best(self) -> ReshardPlan:
+        """The cheapest plan of all ways."""
+        best = self.plain
+        if self._is_plain:
+            return best
+        ways = self._ways.of(self.src, self.combined)
+        ranked = sorted(((self._least(way), number, way) for number, way in enumerate(ways)))
+        lowest = self._rank(best)
+        for least, _, way in ranked:
+            if least >= lowest:
+                break
+            if all(step.is_possible(self.mesh) for step, _ in way if isinstance(step, Overlap)):
+                found = self._finished(way + self._made_partial)
+                if (rank := self._rank(found)) < lowest:
+                    best, lowest = found, rank
+        return best
 
+    def estimate(self) -> int:
+        """The price of the cheapest way, with lower bounds for overlaps.
 
-def _is_best(
-    plain: ReshardPlan, shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
-) -> bool:
-    """Whether no other way can be cheaper than the plan of the search."""
-    if is_torn(shape, src, dst, mesh) or (plain.price and copies_on_fast_links(src, dst, mesh)):
-        return False
-    goal = buffer_bytes(shape, itemsize, dst, mesh)
-    least = goal - _held(shape, itemsize, src, dst, mesh)
-    return src.partial != dst.partial or plain.price - least + _start(mesh) * (plain.collectives(mesh) - 1) <= 0
+        Their rounds are planned only for the reshards that are actually chosen.
+        """
+        if self._is_plain:
+            return self.plain.price
+        prices = [
+            sum(self._step_price(done, [self._at_least(done)]) for done in self._walked(way))
+            for way in self._ways.direct(self.src, self.combined)
+        ]
+        return int(min([self.plain.price, *prices]))
 
+    @cached_property
+    def plain(self) -> ReshardPlan:
+        """The plan found by the search alone, without overlaps or padding."""
+        steps = self._searched()
+        orders = ([(step, self.shape) for step in order] for order in (_leading_last(steps), steps))
+        return min((self._finished(order + self._made_partial) for order in orders), key=self._rank)
 
-def _held(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    """The minimum over devices of the bytes of its target tile that a device already holds, for even layouts."""
-    if any(mine[: len(theirs)] != theirs[: len(mine)] for mine, theirs in zip(src.dims, dst.dims)):
-        return 0
-    return itemsize * math.prod(map(min, src.local_shape(shape, mesh), dst.local_shape(shape, mesh)))
+    @cached_property
+    def _made_partial(self) -> Way:
+        added = tuple(atom for atom in self.dst.partial if atom not in self.combined.partial)
+        return [(MakePartial(added, self.dst.reduction), self.shape)] if added else []
 
+    @property
+    def _ways(self) -> Ways:
+        def searched(shape: tuple[int, ...], src: Layout, dst: Layout) -> list[Step]:
+            return _Reshard(shape, self.itemsize, src, dst, self.mesh)._searched()
 
-def _rank(plan: ReshardPlan, limit: int, mesh: AbstractMesh) -> float:
-    """The cost of a plan with start-up costs, scaled up if a buffer is larger than source and target."""
-    larger = max(1.0, plan.largest_bytes / limit) if limit else 1.0
-    return (plan.price + _start(mesh) * plan.collectives(mesh)) * larger**LARGER_BUFFER
+        return Ways(self.shape, self.mesh, int(self.start / self.itemsize), searched)
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether no other way can be cheaper than the plan of the search."""
+        plain, src, dst, mesh = self.plain, self.src, self.combined, self.mesh
+        if is_torn(self.shape, src, dst, mesh) or (plain.price and copies_on_fast_links(src, dst, mesh)):
+            return False
+        least = self._buffer(dst) - self._held()
+        return src.partial != dst.partial or plain.price - least + self.start * (plain.collectives(mesh) - 1) <= 0
 
-@lru_cache(maxsize=262144)
-def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    """The cost of resharding from ``src`` to ``dst``: a fast approximation of ``plan_reshard(...).price``.
-
-    Without a machine, it is in bytes that a device sends.
-    """
-    if mesh.fabric.is_given:
-        return 0 if src == dst else _estimate(shape, itemsize, src, dst, mesh)
-    if src.dims == dst.dims:
-        return _combine_cost(shape, itemsize, src, dst, mesh)
-    if src.partial == dst.partial and _stays(src, dst) and _is_even(shape, src, dst, mesh):
-        pairs = list(zip(src.dims, dst.dims))
-        if all(mine == theirs[: len(mine)] for mine, theirs in pairs):
+    def _held(self) -> int:
+        """The minimum over devices of the bytes of its target tile that a device already holds, for even layouts."""
+        src, dst = self.src, self.dst
+        if any(mine[: len(theirs)] != theirs[: len(mine)] for mine, theirs in zip(src.dims, dst.dims)):
             return 0
-        if all(theirs == mine[: len(theirs)] for mine, theirs in pairs):
-            return buffer_bytes(shape, itemsize, dst, mesh) - buffer_bytes(shape, itemsize, src, mesh)
-    return _estimate(shape, itemsize, src, dst, mesh)
+        before, after = (layout.local_shape(self.shape, self.mesh) for layout in (src, dst))
+        return self.itemsize * math.prod(map(min, before, after))
+
+    def _rank(self, plan: ReshardPlan) -> float:
+        """The cost of a plan with start-up costs, scaled up if a buffer is larger than source and target."""
+        larger = max(1.0, plan.largest_bytes / self.limit) if self.limit else 1.0
+        return (plan.price + self.start * plan.collectives(self.mesh)) * larger**LARGER_BUFFER
+
+    # --- what a way costs -----------------------------------------------------------------------------------
+    def _walked(self, way: Way) -> Iterator[_Done]:
+        layout, shape, held = self.src, self.shape, self._buffer(self.src)
+        for step, padded in way:
+            then = step.apply(layout, self.mesh)
+            after = buffer_bytes(padded, self.itemsize, then, self.mesh)
+            yield _Done(step, shape, layout, then, held, after)
+            layout, shape, held = then, padded, after
+
+    def _sent(self, done: _Done) -> int:
+        return done.step.bytes_sent(done.shape, self.itemsize, done.layout, self.mesh)
+
+    def _at_least(self, done: _Done) -> float:
+        """A lower bound of the bytes that a step sends, which does not plan the rounds of overlaps."""
+        step = done.step
+        return self.itemsize * step.least(self.mesh) if isinstance(step, Overlap) else self._sent(done)
+
+    def _least(self, way: Way) -> float:
+        """A lower bound of the cost of a way, including the start-up cost of its collectives."""
+        return sum(
+            self._at_least(done)
+            + self.start * (1 if isinstance(done.step, Overlap) else collectives(done.step, self.mesh))
+            for done in self._walked(way)
+        )
+
+    def _finished(self, way: Way) -> ReshardPlan:
+        walk = list(self._walked(way))
+        sent, price = 0, 0.0
+        for done in walk:
+            mine = self._sent(done)
+            permutes = done.step.plan(self.mesh).sent if isinstance(done.step, Overlap) else ()
+            sent += mine
+            price += self._step_price(done, [self.itemsize * elements for elements in permutes] or [mine])
+        start = self._buffer(self.src)
+        return ReshardPlan(
+            tuple((done.step, done.then) for done in walk),
+            tuple(padded for _, padded in way),
+            sent,
+            max([start, *(done.before + done.after for done in walk)]),
+            max([start, *(done.after for done in walk)]),
+            int(price),
+        )
+
+    def _step_price(self, done: _Done, sent: Sequence[float]) -> float:
+        """The price of a step that sends so many bytes; of one that is several permutes, in each."""
+        whole, mesh = sum(sent), self.mesh
+        if not whole or math.isinf(whole) or not mesh.fabric.is_given:
+            return whole
+        match done.step:
+            case Overlap(axes=axes):
+                prices = [mesh.wire_price("collective_permute", axes, n, n) for n in sent]
+            case Exchange(rounds=rounds) if rounds > 1:
+                prices = [mesh.wire_price("collective_permute", done.step.wires(mesh), whole / rounds, 0)] * rounds
+            case step:
+                prices = [mesh.wire_price(_KINDS[type(step)], step.axes, done.before, done.after)]
+        return max(whole, sum(prices))
+
+    # --- searching ------------------------------------------------------------------------------------------
+    def _searched(self) -> list[Step]:
+        """The steps that the search finds, with consecutive ones merged if one collective can do both."""
+        src, dst, mesh = self.src, self.combined, self.mesh
+        blocks = blocks_of(src, dst, mesh)
+        sizes = tuple(mesh.sizes(block) for block in blocks)
+        goal = tuple(in_blocks(atoms, blocks) for atoms in dst.dims)
+        combine = tuple(atom for atom in src.partial if atom not in dst.partial)
+        start = State(tuple(in_blocks(atoms, blocks) for atoms in src.dims), in_blocks(combine, blocks))
+        price = _price_of(blocks, mesh) if mesh.fabric.is_given else None
+        found = (
+            Search(sizes, self.shape, self.itemsize, goal, limit, price).cheapest(start)
+            for limit in (self.limit, math.inf)
+        )
+        way = next((way for way in found if way is not None), None)
+        if way is None:
+            raise ShardingError(f"no way to reshard {self.shape} from {src} to {dst}; this is a bug of the planner")
+        layout, steps = src, list[Step]()
+        for move in way:
+            step = _step(move, layout, blocks, mesh)
+            layout = step.apply(layout, mesh)
+            merged = _merged(steps[-1], step) if steps else None
+            if merged is None:
+                steps.append(step)
+            else:
+                steps[-1] = merged
+        return steps
 
 
-def _estimate(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    """The price of the cheapest way, with lower bounds for overlaps.
-
-    Their rounds are planned only for the reshards that are actually chosen.
-    """
-    plain, combined = _plain(shape, itemsize, src, dst, mesh), _combined(src, dst)
-    if _is_best(plain, shape, itemsize, src, combined, mesh):
-        return plain.price
-    prices = [
-        sum(_step_price(d, [_at_least(d, itemsize, mesh)], mesh) for d in _walked(way, shape, itemsize, src, mesh))
-        for way in _ways(shape, itemsize, mesh).direct(src, combined)
-    ]
-    return int(min([plain.price, *prices]))
-
-
-def _combine_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
-    """The cost when the tiles stay as they are: of one all-reduce, if of anything."""
-    gone = tuple(atom for atom in src.partial if not (_stays(src, dst) and atom in dst.partial))
-    return AllReduce(gone, src.reduction).bytes_sent(shape, itemsize, src, mesh) if gone else 0
-
-
-def _stays(src: Layout, dst: Layout) -> bool:
-    """Whether what is partial in one layout is in the other as it is: any sum may be taken to be a masked one."""
-    return joined_reduction(src.reduction, dst.reduction) == dst.reduction
-
-
-def _is_even(shape: Sequence[int], src: Layout, dst: Layout, mesh: AbstractMesh) -> bool:
-    return all(size % mesh.sizes(atoms) == 0 for layout in (src, dst) for size, atoms in zip(shape, layout.dims))
-
-
-# --- searching ----------------------------------------------------------------------------------------------
-def _search(
-    shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh
-) -> Iterator[tuple[Step, Layout]]:
-    """The steps found, each with the layout before it; ``dst`` is partial only over atoms that ``src`` is too."""
-    blocks = blocks_of(src, dst, mesh)
-    sizes = tuple(mesh.sizes(block) for block in blocks)
-    goal = tuple(in_blocks(atoms, blocks) for atoms in dst.dims)
-    combine = tuple(atom for atom in src.partial if atom not in dst.partial)
-    start = State(tuple(in_blocks(atoms, blocks) for atoms in src.dims), in_blocks(combine, blocks))
-    limit = _limit(shape, itemsize, src, dst, mesh)
-    price = _price_of(blocks, mesh) if mesh.fabric.is_given else None
-    way = Search(sizes, shape, itemsize, goal, limit, price).cheapest(start)
-    if way is None:
-        way = Search(sizes, shape, itemsize, goal, math.inf, price).cheapest(start)
-    if way is None:
-        raise ShardingError(f"no way to reshard {shape} from {src} to {dst}; this is a bug of the planner")
-    layout = src
-    for move in way:
-        step = _step(move, layout, blocks, mesh)
-        yield step, layout
-        layout = step.apply(layout, mesh)
+#: with their plain plans, which estimates and plans need alike
+_reshard = lru_cache(maxsize=65536)(_Reshard)
 
 
 def _price_of(blocks: Sequence[tuple[str, ...]], mesh: AbstractMesh) -> Price:
@@ -304,19 +357,6 @@ def _step(move: Move, before: Layout, blocks: Sequence[tuple[str, ...]], mesh: A
     return permute_between(before, Layout(dims, before.partial, before.reduction), mesh)
 
 
-# --- putting together ---------------------------------------------------------------------------------------
-def _merge(planned: Iterator[tuple[Step, Layout]]) -> list[Step]:
-    """The steps, with consecutive ones merged if one collective can do both."""
-    steps: list[Step] = []
-    for step, _ in planned:
-        merged = _merged(steps[-1], step) if steps else None
-        if merged is None:
-            steps.append(step)
-        else:
-            steps[-1] = merged
-    return steps
-
-
 def _merged(first: Step, second: Step) -> Step | None:
     match first, second:
         case AllGather(), AllGather() if first.dim == second.dim:
@@ -329,41 +369,7 @@ def _merged(first: Step, second: Step) -> Step | None:
 
 
 def _leading_last(steps: Sequence[Step]) -> list[Step]:
-    """The steps with neighbouring gathers in such an order that the last, and largest, is of the first dimension: then
-    what arrives is the result, and need not be copied to where it belongs."""
+    """The steps, with adjacent gathers ordered so that the last and largest gathers the first dimension: its output is
+    then contiguous and needs no copy."""
     runs = itertools.groupby(steps, lambda step: isinstance(step, AllGather))
     return [step for _, run in runs for step in sorted(run, key=lambda s: -s.dim if isinstance(s, AllGather) else 0)]
-
-
-def _finish(shape: tuple[int, ...], itemsize: int, src: Layout, way: Way, mesh: AbstractMesh) -> ReshardPlan:
-    walk = list(_walked(way, shape, itemsize, src, mesh))
-    sent, price = 0, 0.0
-    for done in walk:
-        mine = done.step.bytes_sent(done.shape, itemsize, done.layout, mesh)
-        permutes = done.step.plan(mesh).sent if isinstance(done.step, Overlap) else ()
-        sent += mine
-        price += _step_price(done, [itemsize * elements for elements in permutes] or [mine], mesh)
-    start = buffer_bytes(shape, itemsize, src, mesh)
-    return ReshardPlan(
-        tuple((done.step, done.then) for done in walk),
-        tuple(padded for _, padded in way),
-        sent,
-        max([start, *(done.before + done.after for done in walk)]),
-        max([start, *(done.after for done in walk)]),
-        int(price),
-    )
-
-
-def _step_price(done: _Done, sent: Sequence[float], mesh: AbstractMesh) -> float:
-    """The price of a step that sends so many bytes; of one that is several permutes, in each."""
-    whole = sum(sent)
-    if not whole or math.isinf(whole) or not mesh.fabric.is_given:
-        return whole
-    match done.step:
-        case Overlap(axes=axes):
-            prices = [mesh.wire_price("collective_permute", axes, n, n) for n in sent]
-        case Exchange(rounds=rounds) if rounds > 1:
-            prices = [mesh.wire_price("collective_permute", done.step.wires(mesh), whole / rounds, 0)] * rounds
-        case step:
-            prices = [mesh.wire_price(_KINDS[type(step)], step.axes, done.before, done.after)]
-    return max(whole, sum(prices))

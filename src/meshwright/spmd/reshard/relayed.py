@@ -20,10 +20,10 @@ from meshwright.core.late import LateModule
 from meshwright.spmd.reshard.pieces import SPARE, Piece, Sent, Slotted, cut_to_slots
 
 _optimize, _sparse = LateModule("scipy.optimize"), LateModule("scipy.sparse")
-TRIED = 6  # chunks, the largest first
-PARTS = (1, 2, 4)  # that slots are cut into, so that more devices are busy
-POWER = 4  # how much sooner those come that have more left to do
-OTHERS = 0.1  # what it counts for that somebody sends who was not to
+TRIED = 6  # the maximum number of chunks that are tried, the largest first
+PARTS = (1, 2, 4)  # the numbers of parts into which slots are cut, so that more devices are busy
+POWER = 4  # the exponent of the priority of devices with more remaining work
+OTHERS = 0.1  # the factor for the worth of a send by a device that should not send the piece
 
 Groups = list[list[int]]  # numbers of equal pieces, which differ in their targets
 
@@ -36,7 +36,7 @@ def groups_of(pieces: Sequence[Piece]) -> Groups:
 
 
 def leaders_of(pieces: Sequence[Piece]) -> dict[int, int]:
-    """For each target the first of those that will hold the same tile."""
+    """For each target, the first of the devices that will hold the same tile."""
     leaders: dict[int, int] = {}
     for group in groups_of(pieces):
         targets = [pieces[number].target for number in group]
@@ -46,8 +46,10 @@ def leaders_of(pieces: Sequence[Piece]) -> dict[int, int]:
 
 
 def slots_of(pieces: Sequence[Piece], most: int) -> Iterator[list[Slotted]]:
-    """The pieces cut so that all new tiles have equal slots: as large as can be, and in several parts; none that take
-    more rounds than ``most``."""
+    """The pieces, cut so that all new tiles have equal slots: as large as possible, and divided into several parts.
+
+    Those that need more than ``most`` rounds are omitted.
+    """
     leaders = leaders_of(pieces)
     sides = [lambda piece: leaders[piece.target]] * len(pieces[0].low)
     slotted = cut_to_slots(pieces, sides, SPARE)
@@ -58,7 +60,7 @@ def slots_of(pieces: Sequence[Piece], most: int) -> Iterator[list[Slotted]]:
 
 
 def _parts(item: Slotted, number: int) -> Iterator[Slotted]:
-    """A piece cut along the dimension in which its slot is longest."""
+    """Cut a piece along the dimension in which its slot is longest."""
     piece, slot = item
     dim = max(range(len(slot)), key=slot.__getitem__)
     rows = -(-slot[dim] // number)
@@ -72,16 +74,16 @@ def _with(box: tuple[int, ...], dim: int, rows: int) -> tuple[int, ...]:
     return (*box[:dim], rows, *box[dim + 1 :])
 
 
-# --- who sends what -----------------------------------------------------------------------------------------
+# --- assignment of senders ----------------------------------------------------------------------------------
 def least_relayed(pieces: Sequence[Piece]) -> float:
-    """The elements that some device sends or receives at least, if devices get nothing but what they will hold."""
+    """A lower bound of the elements that some device sends or receives, if devices only get what they will hold."""
     return _shared_out(pieces, groups_of(pieces), [piece.size for piece in pieces])[0]
 
 
 def _shared_out(
     pieces: Sequence[Piece], groups: Groups, sizes: Sequence[float]
 ) -> tuple[float, list[dict[int, float]]]:
-    """The most that a device has to do, and how much of all copies of each group's piece each device sends."""
+    """The work of the busiest device, and for each group the amount that each device sends of all copies."""
     pairs = [(g, device) for g, group in enumerate(groups) for device in _able(pieces, group)]
     of, sender = np.array(pairs).T
     devices = 1 + max(max(piece.target, *piece.holders) for piece in pieces)
@@ -108,12 +110,12 @@ def _shared_out(
 
 
 def _able(pieces: Sequence[Piece], group: Sequence[int]) -> list[int]:
-    """Who may send the piece of a group."""
+    """The devices that may send the piece of a group: its holders and its targets."""
     return sorted({*pieces[group[0]].holders, *(pieces[number].target for number in group)})
 
 
 class _Sends(NamedTuple):
-    """What is to be sent, a row for each: a piece's number, its size and slot, to whom, and who had best send it."""
+    """The remaining sends, a row each: number, size and slot of the piece, its target, and its preferred senders."""
 
     item: np.ndarray
     size: np.ndarray
@@ -128,7 +130,7 @@ class _Sends(NamedTuple):
         return self.only(np.delete(np.arange(len(self.item)), done))
 
     def loads(self) -> tuple[np.ndarray, np.ndarray]:
-        """What each device has to receive, and to send if those that had best send the same share it."""
+        """The amounts that each device has to receive, and to send if the preferred senders share each piece."""
         shared = self.size / self.senders.sum(axis=1)
         return np.bincount(self.target, self.size, self.senders.shape[1]), shared @ self.senders
 
@@ -138,7 +140,7 @@ class _Sends(NamedTuple):
 
 
 def _settled(slotted: Sequence[Slotted]) -> tuple[_Sends, np.ndarray]:
-    """Who had best send what to whom; and for each piece, by the number of its group's first, who holds it."""
+    """All sends with preferred senders; and the holders of each piece, by the number of the first of its group."""
     pieces = [item.piece for item in slotted]
     groups, size = groups_of(pieces), np.array([float(math.prod(item.slot)) for item in slotted])
     devices = 1 + max(max(piece.target, *piece.holders) for piece in pieces)
@@ -157,7 +159,7 @@ def _settled(slotted: Sequence[Slotted]) -> tuple[_Sends, np.ndarray]:
 def _chosen(
     pieces: Sequence[Piece], group: Sequence[int], share: dict[int, float], size: float
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Who sends each piece of a group: its holders to those that pass on most, these to others."""
+    """The senders of each piece of a group: holders send to the devices that relay most, and these to the others."""
     holders, left = pieces[group[0]].holders, dict(share)
     direct = max(1, round(sum(share[device] for device in holders) / size))
     order = sorted(group, key=lambda number: -share[pieces[number].target])
@@ -172,7 +174,7 @@ def _chosen(
 
 # --- rounds -------------------------------------------------------------------------------------------------
 class _Turn(NamedTuple):
-    """A round: what it costs besides what it gets done, its chunk, which sends are done, and by whom."""
+    """A round: its cost beyond the work that it does, its chunk, the sends that it does, and their sources."""
 
     price: float
     chunk: int
@@ -181,8 +183,11 @@ class _Turn(NamedTuple):
 
 
 def relayed(slotted: Sequence[Slotted], start: int, most: int, below: float = math.inf) -> list[list[Sent]] | None:
-    """The pieces in rounds; None if these are more than ``most``, or cost ``below`` or more. ``start``: what a round
-    costs besides its chunk. Who sends a piece and is none of its holders has received it before."""
+    """Assign the pieces to rounds; None for more than ``most`` rounds, or if they cost ``below`` or more.
+
+    ``start`` is the cost of a round besides its chunk. A sender that is not a holder of a piece has received it in an
+    earlier round.
+    """
     sends, held = _settled(slotted)
     rounds: list[list[Sent]] = []
     spent = 0
@@ -207,7 +212,7 @@ def _best(sends: _Sends, held: np.ndarray, start: float) -> _Turn:
 
 
 def _assigned(sends: _Sends, held: np.ndarray, chunk: np.ndarray, start: float) -> _Turn:
-    """What is sent in a round of a chunk: first by and to those that have most left to do."""
+    """The sends of a round with this chunk; devices with the most remaining work have priority."""
     rows = np.flatnonzero((sends.slot <= chunk).all(axis=1))
     received, sent = sends.loads()
     most, size = sends.most(), int(chunk.prod())

@@ -37,19 +37,19 @@ from meshwright.spmd.reshard.relayed import relayed, slots_of
 from meshwright.spmd.reshard.turns import in_turns
 
 MAX_ROUNDS = 64
-MAX_PATHS = 40  # that are tried for a piece
-MAX_HOLDERS = 4  # of a piece, that are tried as its sender
-GOOD = 1.01  # times the bound: no other way is tried
-FILLING = (0.003, 0.01, 0.03)  # parts of the bound that a round counts for besides its chunk, when rounds are filled
-POOR, FINER = 1.1, 0.001  # where all that leaves so many times the bound, smaller rounds are tried
+MAX_PATHS = 40  # the maximum number of paths that are tried for a piece
+MAX_HOLDERS = 4  # the maximum number of holders of a piece that are tried as its sender
+GOOD = 1.01  # a multiple of the bound; at this cost, no further schedules are tried
+FILLING = (0.003, 0.01, 0.03)  # costs of a round besides its chunk, as fractions of the bound, that ``filled`` tries
+POOR, FINER = 1.1, 0.001  # if the best cost is above this multiple of the bound, smaller rounds are tried
 
 Rounds = list[list[Sent]]
-#: rounds that cost less than so much; None if they would not, or are too many
+#: a function that returns rounds below the given cost; None if there are none, or too many
 Schedule = Callable[[float], Rounds | None]
 
 
 def in_rounds(pieces: Sequence[Piece], start: int) -> Rounds | None:
-    """The pieces, some of them cut, in the cheapest rounds; None if there are too many.
+    """Cut the pieces and assign them to the cheapest rounds; None if there are too many rounds.
 
     The cost of a round is the size of its chunk plus ``start``.
     """
@@ -68,7 +68,7 @@ def in_rounds(pieces: Sequence[Piece], start: int) -> Rounds | None:
 
 
 def _cheapest(schedules: Iterable[Schedule], start: int, enough: float, best: Rounds | None = None) -> Rounds | None:
-    """The rounds that cost least, ``best`` among them; the first whose chunks are ``enough``."""
+    """The cheapest rounds of all schedules and ``best``; stops at the first whose chunks are at most ``enough``."""
     for schedule in schedules:
         rounds = schedule(cost(best, start) if best else math.inf)
         if rounds is not None and (best is None or cost(rounds, start) < cost(best, start)):
@@ -87,7 +87,7 @@ def chunk_of(group: Sequence[Sent]) -> Box:
 
 
 def _passing_on(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
-    """Ways in which devices send what they have received."""
+    """Schedules in which devices relay what they have received."""
     for number, slotted in enumerate(slots_of(pieces, MAX_ROUNDS)):
         if not number:
             yield partial(_turned, slotted, start)
@@ -95,7 +95,7 @@ def _passing_on(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
 
 
 def _turned(slotted: Sequence[Slotted], start: int, below: float) -> Rounds | None:
-    """The pieces in rounds of two turns. What the second sends is of the new tiles, whoever has held it."""
+    """The rounds of a two-phase schedule. In the second phase, pieces are sent from new tiles, so have no holders."""
     first, then = in_turns(slotted)
     more = _turn(as_they_are(then), start, MAX_ROUNDS - math.ceil(_fewest(first)), below)
     rounds = _turn(first, start, MAX_ROUNDS - len(more), below - cost(more, start)) if more is not None else None
@@ -105,7 +105,7 @@ def _turned(slotted: Sequence[Slotted], start: int, below: float) -> Rounds | No
 
 
 def _turn(slotted: Sequence[Slotted], start: int, most: int, below: float) -> Rounds | None:
-    """The rounds of one turn, at most so many."""
+    """The rounds of one phase, at most ``most``."""
     pieces = [item.piece for item in slotted]
     least, rounds = bound(pieces), _coloured(slotted, start, below)
     if rounds is not None and len(rounds) > most:
@@ -117,7 +117,7 @@ def _turn(slotted: Sequence[Slotted], start: int, most: int, below: float) -> Ro
 
 
 def _schedules(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
-    """Ways to assign pieces to rounds, the fastest to compute first."""
+    """Schedules without relays, the fastest to compute first."""
     yield partial(_coloured, as_they_are(pieces), start)
     if len({piece.shape for piece in pieces}) > 1:
         yield partial(_coloured, as_the_largest(pieces), start)
@@ -128,7 +128,7 @@ def _schedules(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
 
 
 def _mixed(pieces: Sequence[Piece], start: int) -> Iterator[Schedule]:
-    """Cut in some dimensions as the tiles are that are received, in others as those that are sent."""
+    """Schedules with pieces cut by the received tiles in some dimensions, and by the sent tiles in others."""
     for sides in itertools.product(SIDES, repeat=len(pieces[0].low)):
         if len(set(sides)) > 1:
             yield partial(_cut_and_coloured, pieces, sides, start)
@@ -139,14 +139,14 @@ def _cut_and_coloured(pieces: Sequence[Piece], sides: Sequence[Side], start: int
 
 
 def _fewest(slotted: Sequence[Slotted]) -> float:
-    """The rounds that pieces take at least."""
+    """A lower bound of the number of rounds."""
     received = Counter(piece.target for piece, _ in slotted)
     sent = Counter(piece.holders for piece, _ in slotted)
     return max([*received.values(), *(number / len(holders) for holders, number in sent.items())], default=0)
 
 
 def _coloured(slotted: Sequence[Slotted], start: int, below: float) -> Rounds | None:
-    """The pieces in rounds, each sent by a holder that has sent least."""
+    """Assign the pieces to rounds by edge coloring; each is sent by the holder that has sent least."""
     if _fewest(slotted) > MAX_ROUNDS:
         return None
     rounds = _Rounds()
@@ -158,16 +158,16 @@ def _coloured(slotted: Sequence[Slotted], start: int, below: float) -> Rounds | 
 
 @dataclass(eq=False)
 class _Rounds:
-    """Rounds as they grow: their chunks, and what each device sends and receives in each."""
+    """The rounds so far: their chunks, and what each device sends and receives in each."""
 
     chunks: list[Box] = field(default_factory=list)
     sends: list[dict[int, Slotted]] = field(default_factory=list)
     receives: list[dict[int, tuple[int, Slotted]]] = field(default_factory=list)
     load: Counter[int] = field(default_factory=Counter)
-    total: int = 0  # of the chunks
+    total: int = 0  # the sum of the chunks' sizes
 
     def add(self, item: Slotted) -> bool:
-        """Whether there is a round for a piece; if so, it is in one."""
+        """Add a piece to a round; returns whether that is possible."""
         number, grown = -1, math.prod(item.slot)
         for at, chunk in enumerate(self.chunks):
             if item.piece.target not in self.receives[at] and any(h not in self.sends[at] for h in item.piece.holders):
@@ -205,9 +205,9 @@ class _Rounds:
         return all(map(operator.le, item.slot, self.chunks[number]))
 
     def _exchanged(self, item: Slotted) -> bool:
-        """Whether a piece found a round in which others changed places with those of a second round."""
+        """Add a piece to a round after swapping others with those of a second round; returns whether it succeeded."""
         order = sorted(range(len(self.chunks)), key=lambda number: math.prod(self.chunks[number]))
-        fitting = [number for number in order if self._fits(item, number)]  # in those of its slot pieces always change
+        fitting = [number for number in order if self._fits(item, number)]  # with equal slots, swaps always succeed
         free = (number for number in fitting if item.piece.target not in self.receives[number])
         holders = sorted(item.piece.holders, key=self.load.__getitem__)[:MAX_HOLDERS]
         paths = (
@@ -224,8 +224,10 @@ class _Rounds:
         return False
 
     def _path(self, source: int, number: int, other: int) -> list[tuple[int, Slotted, int, int]] | None:
-        """What changes places so that ``source`` sends nothing in round ``number``: who sends what, from which round
-        to which; None if something does not fit."""
+        """The swaps after which ``source`` sends nothing in round ``number``; None if a piece does not fit.
+
+        Each is the sender, the piece, and the rounds from which and to which it moves.
+        """
         path: list[tuple[int, Slotted, int, int]] = []
         here, there = number, other
         while source in self.sends[here]:

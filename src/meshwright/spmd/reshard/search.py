@@ -24,16 +24,16 @@ from meshwright.core.records import dataclass
 from meshwright.spmd.reshard.exchange import chains, wired
 from meshwright.spmd.reshard.steps import joins
 
-COLLECTIVE_BYTES = 64  # what starting a collective counts for
-MAX_ROUNDS = 8  # of an exchange that renames devices: that many collectives, each for a part of the buffer
-MAX_SPARE = 2  # blocks that an exchange may leave to be gathered and of which every arrangement is tried
-MAX_ARRANGEMENTS = 48  # that one layout may be permuted to
-MAX_EXPANDED = 100  # layouts whose moves are tried before the search hurries
+COLLECTIVE_BYTES = 64  # the cost of starting a collective
+MAX_ROUNDS = 8  # the maximum number of rounds (collectives) of an exchange that renames devices
+MAX_SPARE = 2  # the maximum number of blocks left to be gathered by an exchange of which all arrangements are tried
+MAX_ARRANGEMENTS = 48  # the maximum number of arrangements to which a layout may be permuted
+MAX_EXPANDED = 100  # the maximum number of layouts whose moves are tried with the admissible heuristic
 
 Dims = tuple[tuple[int, ...], ...]
 
 
-#: of a kind, blocks, and bytes of the operand and the result
+#: the cost of a collective, given its kind, its blocks, and the bytes of its operand and result
 Price = Callable[[str, tuple[int, ...], int, int], int]
 
 
@@ -116,7 +116,7 @@ class Search:
         return plain if fits else None
 
     def _best_first(self, start: State, bound: float, hurry: bool) -> list[Move] | None:
-        """The moves of the first way found below ``bound``; none if there is none, None if it took too long."""
+        """The moves of the first path found below ``bound``; empty if there is none, None if it took too long."""
         order = itertools.count()
         paid = {start: 0}
         reached_by: dict[State, tuple[State, Move]] = {}
@@ -141,7 +141,7 @@ class Search:
         return None if queue else []
 
     def _guess(self, state: State) -> int:
-        """What else there may be to pay: a buffer's worth for every dimension that is not as it should be."""
+        """A guess of the remaining cost: the size of a buffer for every dimension that differs from the goal."""
         return self.goal_bytes * sum(mine != target for mine, target in zip(state.dims, self.goal))
 
     def plain_way(self, start: State) -> list[Move]:
@@ -164,7 +164,7 @@ class Search:
         return way
 
     def _kept(self, dim: int, mine: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
-        """The longest common beginning from which uneven tiles allow both a gather and a slice."""
+        """The longest common prefix to which uneven tiles can be gathered, and from which they can be sliced."""
         for cut in range(min(len(mine), len(target)), 0, -1):
             kept = mine[:cut]
             if kept == target[:cut] and all(self.joins(dim, kept, rest[cut:]) for rest in (mine, target)):
@@ -185,7 +185,7 @@ class Search:
 
     # --- moves ----------------------------------------------------------------------------------------------
     def moves(self, state: State) -> Iterator[Move]:
-        """The moves from ``state`` that keep to ``limit``."""
+        """The moves from ``state`` to layouts within ``limit``."""
         size = self.bytes(state.dims)
         yield from self._slices(state)
         yield from self._gathers(state)
@@ -202,7 +202,7 @@ class Search:
         return set(range(len(self.sizes))) - used - set(state.partial)
 
     def _slices(self, state: State) -> Iterator[Move]:
-        """Slices by blocks that split something in the goal, though perhaps not this: a permute can mend that."""
+        """Slices by blocks that shard any dimension of the goal; a permute can move them to the right one."""
         free = self._free(state)
         for block in (block for blocks in self.goal for block in blocks if block in free):
             for dim in range(len(state.dims)):
@@ -218,7 +218,7 @@ class Search:
             yield Move("all_slice", blocks, dim, dim, 0, after)
 
     def _runs(self, state: State, dim: int, available: Collection[int]) -> Iterator[tuple[int, ...]]:
-        """Two blocks or more that lead on to the goal: uneven tiles may be reached at once but not one by one."""
+        """Runs of two or more blocks that continue towards the goal, for uneven tiles that one block cannot reach."""
         mine, target = state.dims[dim], self.goal[dim]
         if target[: len(mine)] == mine:
             run = tuple(itertools.takewhile(lambda block: block in available, target[len(mine) :]))
@@ -257,7 +257,7 @@ class Search:
                         yield Move("all_to_all", moved, dim, to_dim, cost, State(dims, state.partial))
 
     def _exchanges(self, state: State) -> Iterator[Move]:
-        """All that is left to do but gathers, in one exchange (see ``exchange``)."""
+        """The remaining changes except gathers, as a single exchange (see ``exchange``)."""
         sizes = dict(enumerate(self.sizes))
         for dims in self._exchange_ends(state):
             size = self.bytes(dims)
@@ -275,13 +275,13 @@ class Search:
                 yield Move("exchange", tuple(moved), 0, 0, cost, State(dims, state.partial))
 
     def _in_rounds(self, blocks: tuple[int, ...], size: int, rounds: int) -> int:
-        """What so many permutes of a buffer of ``size`` bytes cost together."""
+        """The cost of sending a buffer of ``size`` bytes in this number of permutes."""
         sent = size + COLLECTIVE_BYTES * rounds
         chunk = size // rounds
         return max(sent, rounds * self.price("collective_permute", blocks, chunk, chunk)) if self.price else sent
 
     def _exchange_ends(self, state: State) -> Iterator[Dims]:
-        """The goal, and behind its blocks those that still have to be gathered then, in all ways."""
+        """The goal, followed by the blocks that still have to be gathered afterwards, in all arrangements."""
         goal_blocks = {block for blocks in self.goal for block in blocks}
         if goal_blocks.intersection(state.partial):
             return
@@ -337,10 +337,10 @@ class Search:
 
     # --- permutes -------------------------------------------------------------------------------------------
     def _arrangements(self, state: State) -> Iterator[Dims]:
-        """Other blocks in the same numbers of tiles: per dimension as now, or beginning as the goal does.
+        """Arrangements of blocks with the same numbers of tiles: per dimension as now, or starting like the goal.
 
-        Where the goal has fewer tiles than there are now, blocks from outside fill up, in every order: which of
-        them is minor-most decides what an all-to-all can move next.
+        If the goal has fewer tiles than now, they are filled up with other blocks, in every order, since the minor-most
+        block determines what an all-to-all can move next.
         """
         everything = set(range(len(self.sizes))) - set(state.partial)
         options = []
@@ -353,7 +353,7 @@ class Search:
                 yield from self._fill([], list(choice), everything.difference(fixed))
 
     def _common_part(self, count: int, target: tuple[int, ...]) -> tuple[int, ...]:
-        """The longest beginning of ``target`` that makes a divisor of ``count`` tiles."""
+        """The longest prefix of ``target`` whose number of tiles divides ``count``."""
         cut = next(cut for cut in range(len(target), -1, -1) if count % self.count(target[:cut]) == 0)
         return target[:cut]
 
@@ -378,7 +378,7 @@ def _with(dims: Dims, dim: int, blocks: tuple[int, ...]) -> Dims:
 
 
 def _differ(before: Dims, after: Dims) -> tuple[int, ...]:
-    """The blocks that do not split what they did."""
+    """The blocks whose positions differ."""
     places = (pair for mine, theirs in zip(before, after) for pair in itertools.zip_longest(mine, theirs))
     return tuple({block for pair in places if pair[0] != pair[1] for block in pair if block is not None})
 

@@ -17,7 +17,7 @@ from meshwright.spmd.reshard.relayed import groups_of, leaders_of
 
 
 def in_turns(slotted: Sequence[Slotted]) -> tuple[list[Slotted], list[Piece]]:
-    """What is sent in the first turn, and in the second, with those that have it by then as its holders."""
+    """The pieces sent in the first and in the second phase; the latter with their holders after the first phase."""
     first: list[Slotted] = []
     then: dict[tuple[tuple[int, ...], int], list[Piece]] = defaultdict(list)
     for members in _classes(slotted):
@@ -30,7 +30,7 @@ def in_turns(slotted: Sequence[Slotted]) -> tuple[list[Slotted], list[Piece]]:
 
 
 def _classes(slotted: Sequence[Slotted]) -> Iterable[list[list[Slotted]]]:
-    """The copies of each piece, by the class that they are for."""
+    """The copies of each piece, grouped by the class of their targets."""
     pieces = [item.piece for item in slotted]
     leaders = leaders_of(pieces)
     classes: dict[int, list[list[Slotted]]] = defaultdict(list)
@@ -40,7 +40,7 @@ def _classes(slotted: Sequence[Slotted]) -> Iterable[list[list[Slotted]]]:
 
 
 def _entered(members: Sequence[list[Slotted]]) -> Iterator[tuple[list[Slotted], tuple[int, ...]]]:
-    """The copies of each piece with the devices of the class that have it after the first turn."""
+    """The copies of each piece, with the devices of the class that hold it after the first phase."""
     devices = {item.piece.target for group in members for item in group}
     load: Counter[int] = Counter()
     incoming = []
@@ -60,7 +60,7 @@ def _entered(members: Sequence[list[Slotted]]) -> Iterator[tuple[list[Slotted], 
 
 
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces, joined along one dimension after another where they touch."""
+    """Join adjacent pieces, along one dimension after the other."""
     for dim in range(len(pieces[0].low)):
         joined: list[Piece] = []
         for piece in sorted(pieces, key=lambda piece: (*_across(piece, dim), piece.low[dim])):
@@ -74,5 +74,5 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _across(piece: Piece, dim: int) -> tuple[int, ...]:
-    """Where a piece lies in the other dimensions."""
+    """The bounds of a piece in the other dimensions."""
     return piece.low[:dim] + piece.low[dim + 1 :] + piece.high[:dim] + piece.high[dim + 1 :]

@@ -27,7 +27,7 @@ from meshwright.spmd.reshard.blocks import blocks_of
 from meshwright.spmd.reshard.overlap import Tiling, flat, moving_axes
 from meshwright.spmd.reshard.steps import AllGather, Overlap, Slice, Step, joins
 
-MAX_SPARE = 3  # blocks that may split tiles further, of which every arrangement is tried
+MAX_SPARE = 3  # the maximum number of blocks for splitting tiles further of which all arrangements are tried
 
 Shape = tuple[int, ...]
 #: steps, each with the padded shape of the array after it
@@ -38,8 +38,10 @@ Searched = Callable[[Shape, Layout, Layout], Iterable[Step]]
 
 @dataclass(frozen=True)
 class Ways:
-    """The ways there are for an array of ``size`` on ``mesh``. Starting a permute counts for ``start`` elements;
-    ``search`` finds the steps between even tiles."""
+    """The ways to reshard an array of ``size`` on ``mesh``.
+
+    ``start`` is the cost of starting a permute, in elements; ``search`` returns the steps between even tiles.
+    """
 
     size: Shape
     mesh: AbstractMesh
@@ -47,7 +49,7 @@ class Ways:
     search: Searched
 
     def of(self, src: Layout, dst: Layout) -> Iterator[Way]:
-        """All ways; overlaps among them may turn out to take too much."""
+        """All ways. Some of their overlaps may turn out to be too large."""
         yield from self._in_parts(src, dst)
         torn = is_torn(self.size, src, dst, self.mesh)
         if torn:
@@ -58,7 +60,7 @@ class Ways:
                 yield from self._spread(src, dst)
 
     def direct(self, src: Layout, dst: Layout) -> Iterator[Way]:
-        """Ways whose cost, if they exist or not, is about that of the best, where many choices are priced."""
+        """Fewer ways, for pricing many choices; their cost is about that of the best way."""
         yield from self._in_parts(src, dst)
         if src.partial != dst.partial:
             yield from self._padded(src, dst)
@@ -78,14 +80,14 @@ class Ways:
                     yield [*first, *self._overlap(flat(padded, src.dims), flat(padded, dst.dims)), *last]
 
     def _spread(self, src: Layout, dst: Layout) -> Iterator[Way]:
-        """The devices that will hold a tile get different parts of it, which they gather then."""
+        """Ways in which the devices that will hold a tile receive different parts of it, and then gather these."""
         for inner in _parts(src, dst, self.mesh):
             first = self._overlap(flat(self.size, src.dims), Tiling(self.size, dst.dims, inner))
             gathers = [(AllGather(axes, dim), self.size) for dim, axes in enumerate(inner) if axes]
             yield [*first, *reversed(gathers)]
 
     def _in_parts(self, src: Layout, dst: Layout) -> Iterator[Way]:
-        """Copies on fast links are cut into parts first, which are gathered in the end."""
+        """Ways in which copies along fast links are first cut into parts, which are gathered at the end."""
         for axes in copies_on_fast_links(src, dst, self.mesh):
             number = self.mesh.sizes(axes)
             for dim, (rows, mine, theirs) in enumerate(zip(self.size, src.dims, dst.dims)):
@@ -95,20 +97,22 @@ class Ways:
                     yield [(step, self.size) for step in steps]
 
     def _overlap(self, before: Tiling, after: Tiling) -> Way:
-        """The one step between two tilings; none where the tiles are the same."""
+        """The step between two tilings, as a list; empty if the tiles are the same."""
         if before.layout == after.layout and before.rows(self.mesh) == after.rows(self.mesh) and self._nests(after):
             return []
         axes = moving_axes(before, after, self.mesh)
         return [(Overlap(axes, self.size, before, after, self.start), after.shape)]
 
     def _nests(self, tiling: Tiling) -> bool:
-        """Whether its tiles are those of its layout."""
+        """Whether the tiles of a tiling are those of its layout."""
         return all(joins(size, self.mesh.sizes(outer), self.mesh.sizes(inner)) for size, outer, inner in zip(*tiling))
 
 
 def copies_on_fast_links(src: Layout, dst: Layout, mesh: AbstractMesh) -> list[tuple[str, ...]]:
-    """The axes along which there are copies before and after, and whose links are faster than some that the reshard
-    takes: all together, and each alone."""
+    """The axes along which there are copies before and after, with faster links than some that the reshard uses.
+
+    They are returned all together, and each alone.
+    """
     if mesh.fabric.is_uniform:
         return []
     changed = {a for mine, theirs in zip(src.dims, dst.dims) if mine != theirs for a in (*mine, *theirs)}
@@ -120,7 +124,7 @@ def copies_on_fast_links(src: Layout, dst: Layout, mesh: AbstractMesh) -> list[t
 
 
 def is_torn(size: Shape, src: Layout, dst: Layout, mesh: AbstractMesh) -> bool:
-    """Whether a dimension whose tiles change is not divided by their numbers."""
+    """Whether the size of a dimension whose tiles change is not a multiple of the numbers of tiles."""
     return any(
         mine != theirs and any(rows % mesh.sizes(axes) for axes in (mine, theirs))
         for rows, mine, theirs in zip(size, src.dims, dst.dims)
@@ -128,8 +132,10 @@ def is_torn(size: Shape, src: Layout, dst: Layout, mesh: AbstractMesh) -> bool:
 
 
 def _padded(size: Shape, src: Layout, dst: Layout, mesh: AbstractMesh) -> Iterator[Shape]:
-    """The array padded so that tiles nest wherever they change, and do not nest already; wherever they change; and in
-    one dimension alone."""
+    """Padded shapes for which tiles nest.
+
+    Dimensions are padded if their tiles change and do not nest; if their tiles change; and one dimension at a time.
+    """
     changing = [
         (dim, rows, math.lcm(tiles, others), _nest(rows, tiles, others))
         for dim, (rows, mine, theirs) in enumerate(zip(size, src.dims, dst.dims))
@@ -147,7 +153,7 @@ def _nest(rows: int, mine: int, theirs: int) -> bool:
 
 
 def _parts(src: Layout, dst: Layout, mesh: AbstractMesh) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """What may split the target's tiles further, per dimension: some of what does not split it, in all ways."""
+    """Ways to split the target's tiles further, per dimension: all arrangements of blocks that do not split it."""
     free = mesh.in_mesh_order(set(mesh.atoms).difference(src.axes_used, dst.axes_used))
     spare = [b for b in (*blocks_of(src, dst, mesh), free) if b and b[0] not in dst.axes_used]
     for number in range(1, len(spare) + 1) if len(spare) <= MAX_SPARE else ():

@@ -16,7 +16,7 @@ from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding.rule import REDUCTION
-from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.rules import eqn_rule
 from meshwright.spmd.steptime.traffic import LOOP, REDUCES, Traffic
 
 #: the longest row that one kernel holds, in elements: XLA for an H200 fused rows of 16,384 elements, but not of 32,768

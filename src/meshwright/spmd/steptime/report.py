@@ -137,12 +137,12 @@ def time_of(jaxpr: Jaxpr, mesh: AbstractMesh) -> Time:
     path = list(_path(schedule, 1))
     fabric = mesh.fabric
     used = {figure for step, _ in everything if step.seconds for figure in _used(step)}
-    communication = sum(step.links * times for step, times in everything)
-    exposed = sum(seconds for step, _, seconds in path if step.links)
+    communication = sum(step.alone.links * times for step, times in everything)
+    exposed = sum(seconds for step, _, seconds in path if step.alone.links)
     return Time(
         schedule.seconds,
-        sum(step.arithmetic * times for step, times in everything),
-        sum(step.memory * times for step, times in everything),
+        sum(step.alone.arithmetic * times for step, times in everything),
+        sum(step.alone.memory * times for step, times in everything),
         communication,
         exposed,
         _parts(everything, path),
@@ -154,7 +154,7 @@ def time_of(jaxpr: Jaxpr, mesh: AbstractMesh) -> Time:
         fabric.machine,
         fabric.is_given,
         tuple(sorted(used & fabric.machine.chip.guessed)),
-        sum(step.starts * times for step, times in everything),
+        sum(step.alone.starts * times for step, times in everything),
     )
 
 

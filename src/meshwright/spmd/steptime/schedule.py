@@ -24,7 +24,7 @@ from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.callback import Callback
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh
-from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.rules import eqn_rule
 from meshwright.spmd.steptime.kernels import Launched, moved_by_kernels
 from meshwright.spmd.steptime.traffic import traffic
 from meshwright.spmd.work import operations, precision_of
@@ -35,27 +35,32 @@ ARITHMETIC, LINKS, FAR = "arithmetic", "links", "network"
 MEMORY, STARTS = "memory", "starts"
 
 
+class Seconds(NamedTuple):
+    """The seconds that arithmetic, memory traffic, links, and the start of kernels would take, each alone."""
+
+    arithmetic: float = 0.0
+    memory: float = 0.0
+    links: float = 0.0
+    starts: float = 0.0
+
+
 class Step(NamedTuple):
     """An equation in the schedule.
 
-    ``arithmetic``, ``memory`` and ``links`` are the seconds that each of these takes alone, and ``starts`` those in
-    which the kernels start. ``before`` is the number of the step that this one waited for last (-1: none). ``figures``
-    names the chip's figures that the seconds rest on. For a loop or conditional, ``inside`` holds the schedules of its
-    regions, run ``trips`` times.
+    ``before`` is the number of the step that this one waited for last (-1: none). ``figures`` names the chip's figures
+    that the seconds rest on. For a loop or conditional, ``inside`` holds the schedules of its regions, run ``trips``
+    times.
     """
 
     eqn: JaxprEqn
     stream: str
-    arithmetic: float
-    memory: float
-    links: float
+    alone: Seconds
     start: float
     end: float
     before: int
     figures: tuple[str, ...] = ()
     trips: int = 1
     inside: tuple[Schedule, ...] = ()
-    starts: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -66,9 +71,10 @@ class Step(NamedTuple):
         """The resource that determines how long the step takes."""
         if self.stream != ARITHMETIC:
             return self.stream
-        if self.starts > max(self.memory, self.arithmetic):
+        arithmetic, memory, _, starts = self.alone
+        if starts > max(memory, arithmetic):
             return STARTS
-        return MEMORY if self.memory > self.arithmetic else ARITHMETIC
+        return MEMORY if memory > arithmetic else ARITHMETIC
 
 
 @dataclass
@@ -122,7 +128,7 @@ class _Scheduler:
         for number, (eqn, each) in enumerate(zip(jaxpr.eqns, launched)):
             step = self.step(eqn, each, shares.get(each.kernel, 1.0))
             self.schedule.steps.append(step)
-            self.schedule.links += step.links
+            self.schedule.links += step.alone.links
             self.ready.update(dict.fromkeys(eqn.outvars, (step.end, number)))
             if step.seconds:
                 for stream in self.free if step.inside else (step.stream,):
@@ -144,14 +150,16 @@ class _Scheduler:
         sums: dict[int, list[float]] = {}
         for eqn, each in zip(jaxpr.eqns, launched):
             if each.kernel is not None:
-                bounds = (self.arithmetic(eqn, each.kernels)[0], *self.bounds(each))
-                of = sums.setdefault(each.kernel, [0.0] * 4)
+                bounds, _ = self.alone(eqn, each)
+                of = sums.setdefault(each.kernel, [0.0] * (len(bounds) + 1))
                 of[:] = map(add, of, (*bounds, max(bounds)))
         return {kernel: max(bounds) / alone for kernel, (*bounds, alone) in sums.items() if alone}
 
-    def bounds(self, launched: Launched) -> tuple[float, float]:
-        """The seconds of memory traffic, and those in which the kernels start."""
-        return launched.nbytes / self.machine.memory_bandwidth, launched.kernels.starts * self.chip.launch
+    def alone(self, eqn: JaxprEqn, launched: Launched) -> tuple[Seconds, str]:
+        """The seconds that an equation takes, and the name of the chip's figure that those of arithmetic rest on."""
+        arithmetic, figure = self.arithmetic(eqn, launched.kernels)
+        memory = launched.nbytes / self.machine.memory_bandwidth
+        return Seconds(arithmetic, memory, starts=launched.kernels.starts * self.chip.launch), figure
 
     def arithmetic(self, eqn: JaxprEqn, kernels: Kernels) -> tuple[float, str]:
         """The seconds of arithmetic, and the name of the chip's figure that they rest on."""
@@ -172,9 +180,8 @@ class _Scheduler:
             return self.sent(eqn, tuple(axes), tuple(("all_reduce", a.nbytes, a.nbytes) for a in op.results))
         if isinstance(op, RegionOp) and op.regions():
             return self.regions(eqn, op)
-        arithmetic, figure = self.arithmetic(eqn, launched.kernels)
-        memory, starts = self.bounds(launched)
-        return self.placed(eqn, ARITHMETIC, arithmetic, memory, 0.0, (figure,), starts, share)
+        alone, figure = self.alone(eqn, launched)
+        return self.placed(eqn, ARITHMETIC, alone, (figure,), share)
 
     def collective(self, eqn: JaxprEqn, op: Collective) -> Step:
         return self.sent(eqn, op.axes, ((op.kind, eqn.invars[0].aval.nbytes, eqn.outvars[0].aval.nbytes),))
@@ -182,7 +189,7 @@ class _Scheduler:
     def sent(self, eqn: JaxprEqn, axes: tuple[str, ...], kinds: Transfers) -> Step:
         """A step of collectives along ``axes``, one after the other."""
         stream, seconds, figures = _on_links(self.mesh, axes, kinds)
-        return self.placed(eqn, stream, 0.0, 0.0, seconds, figures)
+        return self.placed(eqn, stream, Seconds(links=seconds), figures)
 
     def regions(self, eqn: JaxprEqn, op: RegionOp) -> Step:
         inner = tuple(step_time(region.jaxpr, self.mesh) for region in op.regions())
@@ -198,20 +205,17 @@ class _Scheduler:
         start, before = max(waits, *self.free.values())
         links = trips * sum(t.links for t in inner)
         end = start + trips * sum(t.seconds for t in inner)
-        return Step(eqn, ARITHMETIC, 0.0, 0.0, links, start, end, before, (), trips, inner)
+        return Step(eqn, ARITHMETIC, Seconds(links=links), start, end, before, (), trips, inner)
 
     def one_more(self, eqn: JaxprEqn, inner: Schedule) -> None:
         """Append the kernel that counts the iterations of a loop, or selects a branch, to the schedule of a region."""
         last = max(range(len(inner.steps)), key=lambda n: inner.steps[n].end, default=-1)
         start, launch = inner.seconds, self.chip.launch
-        inner.steps.append(Step(eqn, ARITHMETIC, 0.0, 0.0, 0.0, start, start + launch, last, starts=launch))
+        inner.steps.append(Step(eqn, ARITHMETIC, Seconds(starts=launch), start, start + launch, last))
         inner.seconds += launch
 
-    def placed(
-        self, eqn: JaxprEqn, stream: str, arithmetic: float, memory: float, links: float, figures: tuple[str, ...],
-        starts: float = 0.0, share: float = 1.0,
-    ) -> Step:  # fmt: skip
+    def placed(self, eqn: JaxprEqn, stream: str, alone: Seconds, figures: tuple[str, ...], share: float = 1.0) -> Step:
         waits = max((self.ready.get(a, (0.0, -1)) for a in eqn.invars), default=(0.0, -1))
-        took = share * max(arithmetic, memory, links, starts)
+        took = share * max(alone)
         start, before = max(waits, self.free.get(stream, (0.0, -1))) if took else waits
-        return Step(eqn, stream, arithmetic, memory, links, start, start + took, before, figures, starts=starts)
+        return Step(eqn, stream, alone, start, start + took, before, figures)

@@ -11,7 +11,7 @@ from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ops.collective.base import Collective
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding.rule import PARALLEL, REDUCTION
-from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.rules import eqn_rule
 
 
 def traffic(jaxpr: Jaxpr) -> list[float]:

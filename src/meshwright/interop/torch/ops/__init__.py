@@ -25,6 +25,7 @@ from meshwright.interop.torch.ops import (
     resizing,
     sampling,
     scattering,
+    segments,
     shapes,
     sorting,
     special,

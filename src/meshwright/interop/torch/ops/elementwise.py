@@ -267,7 +267,7 @@ def nan_to_num(self: Any, nan: Any = None, posinf: Any = None, neginf: Any = Non
 
 @register("aten.complex")
 def complex_(real: Any, imag: Any) -> Any:
-    return lax.complex(*promoted(real, imag))
+    return lax.complex(*mnp.broadcast_arrays(*promoted(real, imag)))
 
 
 @register("aten.polar")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,25 @@ def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool =
     if mask is None:
         where = self.at[_where(indices)]
         return where.add(values) if accumulate else where.set(values)
-    if len(indices) != 1 or values.size != 1:
+    lead = next(i for i, index in enumerate(indices) if index is not None)
+    values, varies = _per_element(values, mask.ndim, self.ndim - lead - mask.ndim)
+    if varies or any(i is not None for i in indices[lead + 1 :]):
         raise RuleError(
-            "x[mask] = values needs one value for all, since the mask's number of true elements is not known"
+            "x[mask] = values needs one value for all that the mask picks, since the number of these is not known"
         )
-    mask = mask.reshape(*mask.shape, *(1,) * (self.ndim - mask.ndim))
-    return mnp.where(mask, self + values if accumulate else values.reshape(()), self)
+    mask = mask.reshape(*mask.shape, *(1,) * (self.ndim - lead - mask.ndim))
+    return mnp.where(mask, self + values if accumulate else values, self)
+
+
+def _per_element(values: Any, picked: int, trail: int) -> tuple[Any, bool]:
+    """What is written where a mask of ``picked`` dimensions is true, in place of rows for all elements that it picks;
+    and whether there is more than one row."""
+    if values.ndim <= trail:
+        return values, False
+    lead, count = values.shape[: values.ndim - trail - 1], values.shape[values.ndim - trail - 1]
+    if count != 1:
+        return values, True
+    return values.reshape(*lead, *(1,) * picked, *values.shape[values.ndim - trail :]), False
 
 
 # --- one dimension ------------------------------------------------------------------------------------------
@@ -72,7 +86,13 @@ def gather(self: Any, dim: int, index: Any) -> Any:
     return mnp.take_along_axis(self, index, dim) if others else self[grid(index, dim)]
 
 
-register("aten.take_along_dim")(lambda self, indices, dim=None: mnp.take_along_axis(self, indices, dim))
+@register("aten.take_along_dim")
+def take_along_dim(self: Any, indices: Any, dim: int | None = None) -> Any:
+    if dim is None:
+        self, indices, dim = self.ravel(), indices.ravel(), 0
+    return mnp.take_along_axis(self, indices, dim)
+
+
 register("aten.take")(lambda self, index: mnp.take(self.ravel(), index))
 
 
@@ -88,17 +108,24 @@ def index_select(self: Any, dim: int, index: Any) -> Any:
     return mnp.take(self, index.reshape(-1), dim) if self.ndim else self
 
 
-def _slots(self: Any, dim: int, index: Any) -> Any:
-    return self.at[(slice(None),) * (dim % self.ndim) + (index,)]
+def _written(how: str, self: Any, dim: int, index: Any, source: Any) -> Any:
+    """Slices at positions of one dimension set, or added to; a scalar has one slice."""
+    if self.ndim == 0:
+        return _written(how, self.reshape(1), 0, index.reshape(-1), source.reshape(-1)).reshape(())
+    return getattr(self.at[(slice(None),) * (dim % self.ndim) + (index,)], how)(source)
 
 
 @register("aten.index_add")
 def index_add(self: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Any:
-    return _slots(self, dim, index).add(source if is_one(alpha) else source * alpha)
+    return _written("add", self, dim, index, source if is_one(alpha) else source * alpha)
 
 
-register("aten.index_copy")(lambda self, dim, index, source: _slots(self, dim, index).set(source))
-register("aten.index_fill")(lambda self, dim, index, value: _slots(self, dim, index).set(cast(value, self.dtype)))
+register("aten.index_copy")(partial(_written, "set"))
+
+
+@register("aten.index_fill")
+def index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
+    return _written("set", self, dim, index, cast(value, self.dtype))
 
 
 # --- parts written ------------------------------------------------------------------------------------------
@@ -126,7 +153,7 @@ def diagonal_scatter(self: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: 
 
 @register("aten.masked_scatter")
 def masked_scatter(self: Any, mask: Any, source: Any) -> Any:
-    mask = mnp.broadcast_to(mask, self.shape)
+    self, mask = mnp.broadcast_arrays(self, mask)
     taken = mnp.cumsum(mask.ravel().astype(np.int32)) - 1
     values = mnp.take(source.ravel(), mnp.clip(taken, 0, source.size - 1)).reshape(self.shape)
     return mnp.where(mask, values, self)
@@ -169,6 +196,14 @@ def embedding(
         counts = mnp.zeros(weight.shape[0], rows.dtype).at[indices.ravel()].add(1)
         rows = _with_slope(rows, (1 / counts[indices])[..., None] + mnp.zeros_like(lax.stop_gradient(rows)))
     return rows
+
+
+@register("aten.embedding_renorm")
+def embedding_renorm(self: Any, indices: Any, max_norm: float, norm_type: float) -> Any:
+    """The rows at indices scaled down to ``max_norm``, if they are longer."""
+    rows = mnp.linalg.norm(self, norm_type, -1, keepdims=True)
+    taken = mnp.zeros(self.shape[0], bool).at[indices.ravel()].set(True)
+    return mnp.where(taken[:, None] & (rows > max_norm), self * (max_norm / (rows + 1e-7)), self)
 
 
 @register("aten.embedding_bag", "aten.embedding_bag.padding_idx", "aten._embedding_bag")

@@ -128,10 +128,15 @@ def _of_taps(x: Any, taps: np.ndarray, n: int) -> tuple[Any, Any]:
     """Maxima of what windows see, and where: the first of each, but the last NaN."""
     flat = x.reshape(*x.shape[: x.ndim - n], -1)
     seen = mnp.where(taps >= 0, flat[..., np.maximum(taps, 0)], _least(x.dtype))
+    return _first_largest(seen, taps)
+
+
+def _first_largest(seen: Any, taps: Any) -> tuple[Any, Any]:
+    """Of what windows see at places, -1 for none: the largest, and the place of the first of these, or the last NaN."""
     fixed, place = lax.stop_gradient(seen), np.arange(taps.shape[-1], dtype=np.int32)
     is_largest = (fixed == mnp.max(fixed, -1, keepdims=True)) & (taps >= 0)
     rank = mnp.where(is_largest, -place, -place.size)
-    if dtypes.is_inexact(x.dtype):
+    if dtypes.is_inexact(seen.dtype):
         rank = mnp.where(mnp.isnan(fixed), place + 1, rank)
     first = mnp.argmax(rank, -1)[..., None]
     index = mnp.take_along_axis(mnp.broadcast_to(taps, seen.shape), first, -1)[..., 0]
@@ -196,6 +201,45 @@ def adaptive_avg_pool(x: Any, sizes: tuple[int, ...], n: int) -> Any:
 
 for _n in (1, 2, 3):
     _register(_n)
+
+
+# --- windows at random places -------------------------------------------------------------------------------
+def _starts(size: int, out: int, window: int, drawn: Any) -> Any:
+    """Where ``out`` windows of a dimension begin, in steps that differ by one, for a number between 0 and 1."""
+    last = size - window
+    if out == 1:
+        return mnp.full((*drawn.shape, 1), last, np.int32)
+    step = cast(np.asarray(last / (out - 1)), drawn.dtype)
+    places = (mnp.arange(out).astype(drawn.dtype) + drawn[..., None]) * step
+    starts = mnp.trunc(places) - mnp.trunc(drawn[..., None] * step)
+    return mnp.where(mnp.arange(out) == out - 1, last, starts).astype(np.int32)
+
+
+def _fractional_max_pool(x: Any, window: Sequence[int], sizes: Sequence[int], drawn: Any, places: Any) -> Any:
+    """Maxima and where they are. ``places``: which of the numbers drawn is for which dimension."""
+    n = len(window)
+    lead, inner = x.shape[: x.ndim - n], x.shape[x.ndim - n :]
+    drawn = mnp.broadcast_to(drawn, (*drawn.shape[: drawn.ndim - 1], n)).reshape(*lead, n)
+    flat: Any = np.zeros((), np.int32)
+    for d, (size, out, k) in enumerate(zip(inner, sizes, window)):
+        rows = _starts(size, out, k, drawn[..., places[d]])[..., None] + np.arange(k, dtype=np.int32)
+        shape = [1] * (2 * n)
+        shape[d], shape[n + d] = out, k
+        flat = flat * size + rows.reshape(*lead, *shape)
+    taps = flat.reshape(*lead, math.prod(sizes), math.prod(window))
+    seen = mnp.take_along_axis(x.reshape(*lead, 1, -1), taps, -1)
+    out, index = _first_largest(seen, taps)
+    return out.reshape(*lead, *sizes), index.reshape(*lead, *sizes)
+
+
+@register("aten.fractional_max_pool2d")
+def fractional_max_pool2d(self: Any, kernel_size: Any, output_size: Any, random_samples: Any) -> tuple[Any, Any]:
+    return _fractional_max_pool(self, _each(kernel_size, 2), _each(output_size, 2), random_samples, (1, 0))
+
+
+@register("aten.fractional_max_pool3d")
+def fractional_max_pool3d(self: Any, kernel_size: Any, output_size: Any, random_samples: Any) -> tuple[Any, Any]:
+    return _fractional_max_pool(self, _each(kernel_size, 3), _each(output_size, 3), random_samples, (0, 1, 2))
 
 
 # --- undone -------------------------------------------------------------------------------------------------

@@ -42,9 +42,6 @@ rows(
         "outer ger": lambda self, vec2: mnp.outer(self, vec2),
         "kron": lambda self, other: mnp.kron(self, other),
         "linalg_cross cross": lambda self, other, dim=-1: mnp.cross(self, other, axis=dim),
-        "tensordot": lambda self, other, dims_self, dims_other: mnp.tensordot(
-            self, other, (tuple(dims_self), tuple(dims_other))
-        ),
         "chain_matmul": lambda matrices: mnp.linalg.multi_dot(list(matrices)),
         "linalg_multi_dot": lambda tensors: mnp.linalg.multi_dot(list(tensors)),
         "trace": lambda self: mnp.trace(self),
@@ -101,3 +98,14 @@ def grouped_product(input: Any, weight: Any, offs: Any) -> Any:
 def grouped_mm(self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
     out = mnp.matmul(self, mat2) if offs is None else grouped_product(self, mat2, offs)
     return out if bias is None else out + bias
+
+
+@register("aten.tensordot")
+def tensordot(self: Any, other: Any, dims_self: Sequence[int], dims_other: Sequence[int]) -> Any:
+    """Of two dimensions one may have size 1, which stands for as many equal elements as the other has."""
+    for i, j in zip(dims_self, dims_other):
+        if self.shape[i] == 1 and other.shape[j] != 1:
+            other = other.sum(j, keepdims=True)
+        elif other.shape[j] == 1 and self.shape[i] != 1:
+            self = self.sum(i, keepdims=True)
+    return mnp.tensordot(self, other, (tuple(dims_self), tuple(dims_other)))

@@ -57,6 +57,8 @@ def feature_dropout(input: Any, p: float, train: bool, draw: Draw) -> Any:
 def alpha_dropout(input: Any, p: float, train: bool, draw: Draw) -> Any:
     if not train or p == 0:
         return input
+    if p == 1:
+        return input * 0
     low = -1.7580993408473766
     keep = random.bernoulli(draw(), 1 - p, input.shape)
     a = ((1 - p) * (1 + p * low**2)) ** -0.5
@@ -151,18 +153,23 @@ def bernoulli_p(self: Any, draw: Draw, p: float = 0.5) -> Any:
 
 @register("aten.randint", random=True)
 def randint(high: int, size: Sequence[int], draw: Draw, dtype: Any = None) -> Any:
-    return random.randint(draw(), tuple(size), 0, high, array_dtype(dtype or torch.int64))
+    return randint_low(0, high, size, draw, dtype)
 
 
 @register("aten.randint.low", random=True)
 def randint_low(low: int, high: int, size: Sequence[int], draw: Draw, dtype: Any = None) -> Any:
-    return random.randint(draw(), tuple(size), low, high, array_dtype(dtype or torch.int64))
+    return _whole(draw(), size, low, high, array_dtype(dtype or torch.int64))
+
+
+def _whole(key: Any, shape: Sequence[int], low: Any, high: Any, dtype: Any) -> Any:
+    """Whole numbers, of a dtype that may be one of floats."""
+    drawn = dtype if mnp.issubdtype(dtype, mnp.integer) else array_dtype(torch.int64)
+    return cast(random.randint(key, tuple(shape), low, high, drawn), dtype)
 
 
 @register("aten.randint_like", random=True)
 def randint_like(self: Any, high: Any, draw: Draw, low: Any = 0, dtype: Any = None) -> Any:
-    whole = self.dtype if mnp.issubdtype(self.dtype, mnp.integer) else array_dtype(torch.int64)
-    return cast(random.randint(draw(), self.shape, low, high, whole), array_dtype(dtype) if dtype else self.dtype)
+    return _whole(draw(), self.shape, low, high, array_dtype(dtype) if dtype else self.dtype)
 
 
 @register("aten.randperm", random=True)

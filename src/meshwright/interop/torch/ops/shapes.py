@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright import lax
 from meshwright import numpy as mnp
+from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import common_dtype
 from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
@@ -63,14 +64,22 @@ def broadcast_tensors(tensors: Sequence[Any]) -> Any:
 
 
 @register("aten.squeeze", "aten.squeeze_copy")
-def squeeze(self: Any, dim: Any = ()) -> Any:
-    dims = range(self.ndim) if dim == () else dims_of(dim, self.ndim)
+def squeeze(self: Any, dim: Any = None) -> Any:
+    dims = range(self.ndim) if dim is None else dims_of(dim, self.ndim) if dim != [] else ()
     return mnp.squeeze(self, tuple(d for d in dims if self.ndim and self.shape[d] == 1))
 
 
 @register("aten.unsqueeze", "aten.unsqueeze_copy")
 def unsqueeze(self: Any, dim: int) -> Any:
     return mnp.expand_dims(self, dim)
+
+
+@register("aten.resize")
+def resize(self: Any, size: Sequence[int]) -> Any:
+    count = math.prod(size)
+    if count > self.size:
+        raise RuleError(f"{count} elements of {self.size} have no values; give them (torch.cat, torch.zeros)")
+    return self.reshape(-1)[:count].reshape(tuple(size))
 
 
 @register("aten.sum_to_size")
@@ -255,6 +264,13 @@ def repeat(self: Any, repeats: Sequence[int]) -> Any:
 
 
 register("aten.tile")(lambda self, dims: mnp.tile(self, tuple(dims)))
+
+
+@register("aten.repeat_interleave.Tensor")
+def repeated_numbers(repeats: Any, output_size: int | None = None) -> Any:
+    """Each number as often as ``repeats`` says, ``output_size`` in all; one past the last where there are fewer."""
+    ends = mnp.cumsum(repeats)
+    return cast(mnp.searchsorted(ends, mnp.arange(output_size, dtype=ends.dtype), side="right"), repeats.dtype)
 
 
 @register("aten.repeat_interleave.self_int")

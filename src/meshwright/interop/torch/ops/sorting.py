@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.reductions import evenly
 from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
+from meshwright.transforms.vmap import vmap
 
 
 def _index(x: Any) -> Any:
@@ -44,6 +46,8 @@ register("aten.msort")(lambda self: _sorted(self, 0, False)[0])
 @register("aten.nonzero_static")
 def nonzero_static(self: Any, size: int, fill_value: int = -1) -> Any:
     """The positions of the first ``size`` elements that are not 0, a row each; rows that are left are filled."""
+    if self.ndim == 0:  # of which a row has no numbers
+        return _index(mnp.zeros((size, 0), int))
     return _index(mnp.stack(mnp.nonzero(self, size=size, fill_value=fill_value), -1))
 
 
@@ -122,15 +126,33 @@ def mode(self: Any, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
 
 @register("aten.searchsorted")
 def searchsorted(
-    sorted_sequence: Any, self: Any, out_int32: bool = False, right: bool = False, side: str | None = None
-) -> Any:
-    positions = mnp.searchsorted(sorted_sequence, self, side=side or ("right" if right else "left"))
+    sorted_sequence: Any, self: Any, out_int32: bool = False, right: bool = False, side: str | None = None,
+    sorter: Any = None,
+) -> Any:  # fmt: skip
+    if sorter is not None:
+        sorted_sequence = mnp.take_along_axis(sorted_sequence, sorter, -1)
+    find: Callable[..., Any] = partial(mnp.searchsorted, side=side or ("right" if right else "left"))
+    for _ in sorted_sequence.shape[:-1]:  # each row has its own values
+        find = vmap(find)
+    positions = find(sorted_sequence, self)
     return _index(positions)
 
 
 @register("aten.bucketize")
 def bucketize(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
     return searchsorted(boundaries, self, out_int32, right)
+
+
+@register("aten.histogram")
+def histogram(self: Any, bins: Any, range: Any = None, weight: Any = None, density: bool = False) -> tuple[Any, Any]:
+    x = self.ravel()
+    low, high = range or ((mnp.min(x), mnp.max(x)) if x.size else (0.0, 0.0))
+    if isinstance(bins, int):  # the middle of equal elements, as torch has it
+        is_one = low == high
+        low, high = mnp.where(is_one, low - 0.5, low), mnp.where(is_one, high + 0.5, high)
+        bins = mnp.linspace(low, high, bins + 1, dtype=self.dtype)
+    counts, edges = mnp.histogram(x, bins, weights=None if weight is None else weight.ravel(), density=density)
+    return cast(counts, self.dtype), edges
 
 
 @register("aten.histc")

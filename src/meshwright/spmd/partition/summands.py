@@ -15,7 +15,7 @@ from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 from meshwright.ir.rewrite import use_counts
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding.rule import REDUCTION, ShardingRule
-from meshwright.spmd.flatten import eqn_rule
+from meshwright.spmd.rules import eqn_rule
 
 
 def summands(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 
 from meshwright.core.config import config
@@ -10,7 +10,7 @@ from meshwright.core.records import dataclass
 from meshwright.core.source import SourceLocation
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.partition.choose import Question
+from meshwright.spmd.partition.question import Question
 from meshwright.spmd.passes.pipeline import Change
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.strategy import Strategy
@@ -34,7 +34,23 @@ class Replicated:
         )
 
 
+def gathered_dims(before: Layout, after: Layout) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The dimensions that are split before a reshard and whole after it, and their axes, if not all split others."""
+    for dim, (had, has) in enumerate(zip(before.dims, after.dims)):
+        if had and not has and not set(had) <= set(after.split_axes):
+            yield dim, had
+
+
 @dataclass
+class Diagnostics:
+    """What is noted while a program and its regions are partitioned; for each field, see :class:`Partition`."""
+
+    replicated: list[Replicated] = field(default_factory=list)
+    products: list[Question] = field(default_factory=list)
+    stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Partition:
     """The per-device program and the layouts of its inputs and outputs."""
 

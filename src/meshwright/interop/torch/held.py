@@ -1,0 +1,78 @@
+"""Tensors that a module holds otherwise than as its parameters and buffers: in attributes, lists, other objects."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch.export.graph_signature import InputKind
+
+from meshwright.core.source import warn
+from meshwright.errors import ImportProgramError, MutationWarning
+
+
+def refuse_views(program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
+    """Raise for constants that share memory with parameters or buffers: views that were made before.
+
+    Raises:
+      ImportProgramError: there are some; they would not follow what the function is given.
+    """
+    tensors, specs = {**program.state_dict, **program.constants}, program.graph_signature.input_specs
+    state = {
+        tensors[s.target].untyped_storage()._cdata: s.target
+        for s in specs
+        if s.kind in (InputKind.PARAMETER, InputKind.BUFFER)
+    }
+    for spec in (s for s in specs if s.kind == InputKind.CONSTANT_TENSOR):
+        x = tensors[spec.target]
+        home = state.get(x.untyped_storage()._cdata) if isinstance(x, torch.Tensor) and x.numel() else None
+        if home is not None:
+            raise ImportProgramError(
+                f"from_torch: {type(module).__name__} reads a view of {home} (a tensor of shape {tuple(x.shape)}) that "
+                "was made before the forward, which would not follow what the function is given for it: make the view "
+                "in the forward"
+            )
+
+
+@contextmanager
+def assignments(found: list[str]) -> Iterator[None]:
+    """Within, ``found`` gets the attributes that a forward assigns tensors to; torch tells them in a warning."""
+    found.clear()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        yield
+    for message in told:
+        listed = re.match(r"The tensor attributes? (.*) (was|were) assigned during export", str(message.message))
+        # Recurrent layers list their parameters once more, and exchange these with them.
+        found += [name for name in listed[1].split(", ") if "._flat_weights[" not in name] if listed else []
+
+
+_REMEDY = "make what is to stay from call to call a buffer (register_buffer), and assign to that"
+
+
+def refuse_state(program: torch.export.ExportedProgram, assigned: Sequence[str], module: torch.nn.Module) -> None:
+    """Raise for attributes that a forward assigns to, and reads what they were before.
+
+    Raises:
+      ImportProgramError: there are some: the next call would read what this one assigned.
+    """
+    used = {n.name for n in program.graph.nodes if n.op == "placeholder" and n.users}
+    specs = program.graph_signature.input_specs
+    read = {f"self.{s.target}" for s in specs if s.kind == InputKind.CONSTANT_TENSOR and s.arg.name in used}
+    if state := [a for a in assigned if a in read]:
+        raise ImportProgramError(
+            f"from_torch: {type(module).__name__} reads and assigns {', '.join(state)} in each call; {_REMEDY}"
+        )
+
+
+def warn_of_assignments(assigned: Sequence[str], module: torch.nn.Module) -> None:
+    """Warn of attributes that a forward assigns tensors to, if there are some."""
+    if assigned:
+        warn(
+            f"from_torch: {type(module).__name__} assigns tensors to {', '.join(assigned)}; the function made of it "
+            f"does not: {_REMEDY}",
+            MutationWarning,
+        )

@@ -1,0 +1,85 @@
+"""Programs partitioned with different strategies, and which of two is better."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from meshwright.core.records import dataclass
+from meshwright.spmd.memory.estimate import estimate
+from meshwright.spmd.memory.predict import predict
+from meshwright.spmd.partition.result import Partition
+from meshwright.spmd.report import starts, totals
+from meshwright.spmd.steptime.schedule import step_time
+from meshwright.spmd.strategy import Strategy
+
+#: the cost of a new strategy must be below this fraction of the best one's
+GAIN = 0.97
+#: the ratio of two estimates differs from the ratio of the predicted peaks by at most about this factor
+ROUGH = 1.6
+#: fraction of the links' busy time that is added to the price even if hidden, because schedules are not perfect
+HIDDEN = 0.5
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A program partitioned with a strategy, with cached figures for the comparisons."""
+
+    part: Partition
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.part.strategy
+
+    @cached_property
+    def sent(self) -> tuple[int, int]:
+        """The number of collectives, and the bytes that they send."""
+        return totals(self.part.jaxpr.jaxpr)
+
+    @cached_property
+    def starts(self) -> int:
+        return starts(self.part.jaxpr.jaxpr)
+
+    @cached_property
+    def price(self) -> float:
+        return price(self.part)
+
+    @property
+    def price_with_starts(self) -> float:
+        """The price, and the seconds of starting collectives."""
+        return self.price + self.starts * self.part.mesh.fabric.start
+
+    @cached_property
+    def peak(self) -> int:
+        return max(1, predict(self.part.jaxpr, self.part.mesh).peak_bytes)
+
+    @cached_property
+    def estimate(self) -> int:
+        return max(1, estimate(self.part.jaxpr.jaxpr))
+
+    @cached_property
+    def ends(self) -> int:
+        """The bytes of arguments and results: a lower bound of the peak."""
+        inner = self.part.jaxpr.jaxpr
+        return sum(a.aval.nbytes for a in (*inner.invars, *inner.outvars))
+
+    def is_better(self, than: Attempt, more_bytes: float = 1.0) -> bool:
+        """Whether it sends at most ``more_bytes`` times the bytes of ``than``, and its product of time, bytes and peak
+        memory is less (by ``GAIN``).
+
+        A percent of one thus counts as much as a percent of another. Time includes starting collectives. Peaks are only
+        predicted if estimates do not decide: for large programs, a prediction takes as long as partitioning.
+        """
+        sent, new_sent = than.sent[1], self.sent[1]
+        if new_sent > more_bytes * sent:
+            return False
+        new = (self.price_with_starts - than.starts * self.part.mesh.fabric.start) * new_sent
+        old = GAIN * than.price * sent
+        if new * self.estimate * ROUGH < old * than.estimate:
+            return True
+        return new * self.ends < old * than.peak and new * self.peak < old * than.peak
+
+
+def price(part: Partition) -> float:
+    """The predicted seconds of a step, plus a fraction (``HIDDEN``) of the seconds in which the links are busy."""
+    time = step_time(part.jaxpr.jaxpr, part.mesh)
+    return time.seconds + HIDDEN * time.links

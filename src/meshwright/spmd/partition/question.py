@@ -1,0 +1,73 @@
+"""The question that is asked for each equation, in which layouts to compute it, and the answer to it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
+from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.rule import Part, ShardingRule
+
+
+class Operand(NamedTuple):
+    """An operand: its type, the layouts it is available in, its number of uses, and its target layout.
+
+    ``remade``: it is computed from constants, so every device can compute any tile of it. ``zero``: all elements are 0.
+    """
+
+    aval: ShapedArray
+    versions: tuple[Layout, ...]
+    uses: int = 1
+    target: Layout | None = None
+    remade: bool = False
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Layouts to reshard the operands to (with the version to start from), and the resulting layouts of the results."""
+
+    in_layouts: tuple[Layout, ...]
+    versions: tuple[int, ...]
+    out_layouts: tuple[Layout, ...]
+    cost: float
+    #: points of the loop nest per device
+    work: float
+
+
+class Question(NamedTuple):
+    """Everything a choice depends on: the cache key of :func:`~meshwright.spmd.partition.choose.choose`."""
+
+    rule: ShardingRule
+    operands: tuple[Operand, ...]
+    results: tuple[ShapedArray, ...]
+    targets: tuple[Layout | None, ...]
+    #: for each result, the number of partial sums that share the collective which reduces it
+    summands: tuple[int, ...]
+    linear_in: tuple[tuple[int, ...], ...]
+    #: the groups of ``linear_in`` through which masked sums pass
+    masked_in: tuple[tuple[int, ...], ...]
+    #: the op is an elementwise addition or subtraction
+    adds: bool
+    moves_only: bool
+    mesh: AbstractMesh
+    exchanges: bool = False
+
+    def restricted(self, part: Part) -> Question:
+        """The question restricted to one part of a rule."""
+        number = {o: i for i, o in enumerate(part.operands)}
+
+        def about(groups: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+            return tuple(tuple(number[o] for o in group) for group in groups if all(o in number for o in group))
+
+        return self._replace(
+            rule=part.rule,
+            operands=tuple(self.operands[o] for o in part.operands),
+            results=tuple(self.results[r] for r in part.results),
+            targets=tuple(self.targets[r] for r in part.results),
+            summands=tuple(self.summands[r] for r in part.results),
+            linear_in=about(self.linear_in),
+            masked_in=about(self.masked_in),
+            moves_only=self.moves_only and 0 in number,
+        )

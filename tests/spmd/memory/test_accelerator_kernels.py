@@ -1,0 +1,231 @@
+"""Which values get a buffer on GPUs and TPUs, and in which layout; what is said of compiled programs is of an H100 or
+a v5e."""
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import lax, nn
+from meshwright.core.avals import ShapedArray
+from meshwright.spmd.memory.compilers import CUDA, compiler_for
+from meshwright.spmd.memory.kernel_times import cycles
+from meshwright.spmd.memory.kernels import kernels_of
+from meshwright.spmd.memory.layouts import elements_moved
+from meshwright.spmd.memory.predict import predict
+from meshwright.spmd.memory.priority import fuse_by_bytes
+from meshwright.spmd.memory.record import record
+from meshwright.spmd.memory.splits import move_splits
+from meshwright.spmd.memory.tiles import convolution_bytes, tiled_bytes
+
+MESH = mw.AbstractMesh((2,), ("x",))
+MIB = 2**20
+V5E = compiler_for("tpu", "v5e")
+
+
+def array(*shape, dtype=np.float32):
+    return mw.ShapeDtypeStruct(shape, dtype)
+
+
+def memory(compiler, fun, *args):
+    return predict(mw.jit(fun).trace(*args).jaxpr, MESH, compiler=compiler)
+
+
+def temporaries(compiler, fun, *args):
+    return [(b.what, b.aval.shape) for b in memory(compiler, fun, *args).buffers if b.kind == "temporary"]
+
+
+def graph_of(fun, *args, compiler=V5E):
+    return record(mw.jit(fun).trace(*args).jaxpr, MESH, compiler)
+
+
+def fused(fun, *args, compiler=CUDA):
+    """The kernels of a program."""
+    graph = graph_of(fun, *args, compiler=compiler)
+    by_node = kernels_of(graph)
+    return fuse_by_bytes(list(by_node.values()), {by_node[r] for r in graph.results}, compiler)
+
+
+def nearest(x, points):
+    return lax.top_k(-((x**2).sum(1)[:, None] - 2 * x @ points.T), 8)
+
+
+def test_nothing_is_written_over_what_a_product_returns_beside_a_workspace():
+    """On GPUs; as compiled, 33.09 MiB, of which two arrays of 16."""
+    peak = memory(CUDA, nearest, array(512, 32), array(8192, 32)).peak_bytes
+    assert peak == pytest.approx(33.09 * MIB, rel=0.001)
+
+
+def test_chains_of_operations_are_computed_where_a_product_is_written():
+    """On TPUs; as compiled, one array of 16 MiB, an argument and the largest: 17.50."""
+    assert memory(V5E, nearest, array(512, 32), array(8192, 32)).temp_bytes == pytest.approx(17.5 * MIB, rel=0.03)
+
+
+def test_the_input_of_a_transposed_convolution_is_padded_before_on_gpus():
+    """As compiled, 9.04 MiB: of these 6.38 for the second input with zeros in between."""
+
+    def decode(a, b, x):
+        h = nn.relu(nn.conv_transpose(x, a, strides=2))
+        return nn.tanh(nn.conv_transpose(h, b, strides=2))
+
+    args = array(3, 3, 64, 48), array(3, 3, 48, 16), array(8, 16, 16, 64)
+    assert memory(CUDA, decode, *args).peak_bytes == pytest.approx(9.04 * MIB, rel=0.001)
+    assert ("pad", (8, 66, 66, 48)) in temporaries(CUDA, decode, *args)
+
+
+def test_gradients_of_convolutions_read_activations_as_they_are_on_gpus():
+    """cuDNN knows them; only kernels are transposed. What it does not know has its inputs copied."""
+
+    def moved(**window):
+        gradient = mw.grad(lambda k, x: (nn.conv(mnp.sin(x), k, **window) ** 2).sum(), argnums=(0, 1))
+        nodes = graph_of(gradient, array(3, 3, 16, 24), array(8, 32, 32, 16), compiler=CUDA).post_order()
+        return [node.shape for node in nodes if node.op == "transpose" and 8 in node.shape]
+
+    assert not moved() and not moved(padding=[(2, 0), (2, 0)]) and moved(dilation=2)
+
+
+def test_padding_on_one_side_is_written_on_gpus():
+    def causal(k, x):
+        return nn.conv(x, k, padding=[(4, 0)])
+
+    args = array(5, 64, 64), array(8, 512, 64)
+    assert ("pad", (8, 516, 64)) in temporaries(CUDA, causal, *args)
+    assert not any(what == "pad" for what, _ in temporaries(CUDA, lambda k, x: nn.conv(x, k, padding=[(2, 2)]), *args))
+
+
+def test_scatters_compute_the_places_that_they_write_on_gpus():
+    """The gradient of elements picked along a dimension: no array of three numbers for each."""
+
+    def loss(x, i):
+        return (mnp.take_along_axis(x, i[:, :, None], axis=1) ** 2).sum()
+
+    args = array(16, 100, 256), array(16, 100, dtype=np.int32)
+    assert not any(what == "concatenate" for what, _ in temporaries(CUDA, mw.grad(loss), *args))
+
+
+def test_places_of_elements_are_one_number_on_tpus():
+    def loss(x, i):
+        return (mnp.take_along_axis(x, i[:, :, None], axis=1) ** 2).sum()
+
+    graph = graph_of(mw.grad(loss), array(16, 100, 256), array(16, 100, dtype=np.int32))
+    (scatter,) = [node for node in graph.post_order() if node.op == "scatter"]
+    assert scatter.operands[1].shape == (16, 100, 256, 1)
+
+
+def test_windows_are_summed_along_with_what_reads_them_on_gpus():
+    def pooled(x):
+        return mnp.sin(nn.avg_pool(mnp.cos(x), 2)) + 1
+
+    kernels = fused(pooled, array(8, 64, 64, 32))
+    (kernel,) = [k for k in kernels if any(node.op == "reduce_window" for node in k.members)]
+    assert kernel.root.op == "add"
+
+
+def test_small_sums_are_computed_where_they_are_read_on_gpus():
+    """Of three elements anywhere, of four (which threads of a warp share) in a reduction, of many nowhere."""
+
+    def spread(n):
+        def f(x, w):
+            return mnp.tanh(((x[:, None] - x) ** 2).sum(-1)) @ w
+
+        return [k.root.op for k in fused(f, array(512, n), array(512, 64)) if k.root.shape == (512, 512)]
+
+    assert spread(3) == ["tanh"] and spread(4) == ["reduce", "tanh"]
+
+    def total(x):
+        return mnp.exp(-((x[:, None] - x) ** 2).sum(-1)).sum()
+
+    assert memory(CUDA, total, array(512, 4)).temp_bytes < 8192 < MIB <= memory(CUDA, total, array(512, 64)).temp_bytes
+
+
+def test_functions_cost_gpus_as_many_cycles_as_xla_has_measured():
+    """A sum those of all that it adds; what parts of no warp are joined of is dear."""
+
+    def f(x):
+        return mnp.tanh(x) + mnp.sqrt(x), mnp.concatenate([x, x[:, :8]], 1), mnp.sum(x)
+
+    of = {node.op: cycles(node) for node in graph_of(f, array(4, 64), compiler=CUDA).post_order()}
+    assert [of[op] / 256 for op in ("tanh", "sqrt", "add", "reduce")] == [467, 75, 7, 7]
+    assert of["concatenate"] == 4 * 72 * 400
+
+
+def test_only_views_of_products_are_products_on_gpus():
+    """A product is not computed along with what is elementwise before a reshape."""
+
+    def f(x, w):
+        return mnp.sin(x @ w).reshape(512, 8, 64).sum(1), x
+
+    kernels = fused(f, array(512, 512), array(512, 512))
+    assert any(k.root.op == "matmul" and len(k.members) == 1 for k in kernels)
+
+
+def normalized(x):
+    h = mnp.sin(x).reshape(16, 24, 24, 4, 16)
+    h = h - h.mean((1, 2, 4), keepdims=True)
+    return (h * lax.rsqrt((h**2).mean((1, 2, 4), keepdims=True) + 1e-5)).reshape(x.shape)
+
+
+def test_channels_are_normalized_before_they_are_split_on_tpus():
+    """Arrays of 4.5 MiB in tiles; with groups of 16 channels along the lanes they would have 12."""
+    x = array(16, 24, 24, 64)
+    assert tiled_bytes(ShapedArray((16, 24, 24, 4, 16), np.float32)) == 12 * MIB
+    assert memory(V5E, normalized, x).temp_bytes < 10 * MIB
+    graph = graph_of(normalized, x)
+    move_splits(graph)
+    large = [node for node in graph.post_order() if node.op != "reshape" and node.avals[0].size == 16 * 24 * 24 * 64]
+    assert {node.shape for node in large} == {(16, 24, 24, 64)}
+    reduced = [node for node in graph.post_order() if node.op == "reduce"]
+    assert {node.shape for node in reduced} == {(16, 64), (16, 4)}
+
+
+def test_splits_that_pad_nothing_stay():
+    def f(x):
+        return mnp.sin(x.reshape(64, 4, 128)) + 1
+
+    graph = graph_of(f, array(64, 512))
+    before = [node.shape for node in graph.post_order()]
+    move_splits(graph)
+    assert [node.shape for node in graph.post_order()] == before
+
+
+def test_convolutions_lie_in_tiles_of_features_and_batch():
+    """As compiled, f32[12,24,24,32] with 32 features along the lanes and the batch along rows; of two, positions."""
+    assert convolution_bytes(ShapedArray((12, 24, 24, 32), np.float32)) == 24 * 24 * 16 * 128 * 4
+    assert convolution_bytes(ShapedArray((2, 24, 24, 32), np.float32)) == 2 * 24 * 24 * 128 * 4
+
+
+def test_nothing_waits_on_the_chip_while_many_elements_are_gathered():
+    """As compiled, a product of 1.5 MiB waits in vector memory for 196,608 elements, and not for 393,216."""
+
+    def f(x, w, t, i):
+        h = mnp.tanh(x @ w)
+        return h * mnp.take_along_axis(t + h.sum(), i, axis=1).sum()
+
+    def held(n):
+        part = memory(V5E, f, array(512, 384), array(384, 768), array(8, n, 256), array(8, n, 256, dtype=np.int32))
+        return part.temp_bytes - 3 * tiled_bytes(ShapedArray((8, n, 256), np.float32))
+
+    assert held(96) - held(192) == pytest.approx(1.5 * MIB, rel=0.3)
+
+
+def test_rows_are_not_gathered_one_by_one():
+    def moved(f, *args):
+        return sum(elements_moved(node) for node in graph_of(f, *args).post_order())
+
+    numbers = array(100, dtype=np.int32)
+    assert moved(lambda x, i: x[i], array(64, 256), numbers) == 0
+    assert moved(lambda x, i: x[i], array(64), numbers) == 100
+    assert moved(lambda x, i: mnp.zeros(64).at[i].add(x), array(100), numbers) == 100
+
+
+def test_values_are_computed_again_where_that_reads_little_more_on_tpus():
+    """Each user reads one operand more on average; not where both users would read two."""
+
+    def difference(user):
+        def f(x, y):
+            return abs(x - y).sum(), user(x, x - y)
+
+        return {k.root.op for k in fused(f, array(512, 512), array(512, 512), compiler=V5E)}
+
+    assert "subtract" not in difference(lambda x, d: x * mnp.sign(d))
+    assert "subtract" in difference(lambda x, d: (d * d).sum(1))
