@@ -26,6 +26,7 @@ from meshwright.hardware.fabric import Fabric, fabric_of
 from meshwright.hardware.links import Link
 from meshwright.hardware.machine import Machine, machine_for
 from meshwright.sharding.axes import MOST_DEVICES, AxisPart, atomic_parts, parse_part
+from meshwright.sharding.axes_of_types import AxesOfTypes
 from meshwright.sharding.axis_type import AxisType, types_of
 
 html = LateModule("html")
@@ -44,7 +45,7 @@ class DeviceLike(Protocol):
 AnyMachine = Machine | str | None
 
 
-class AbstractMesh:
+class AbstractMesh(AxesOfTypes):
     """A mesh without devices: ``AbstractMesh((4, 2), ("data", "model"))``.
 
     ``machine`` is the hardware that it is for, ``"v5e:16x16"`` or a :class:`meshwright.hardware.Machine`; costs and
@@ -98,22 +99,6 @@ class AbstractMesh:
         types = [dict(zip(self.axis_names, self.axis_types))[a] for a in names]
         key = self._key and self._key.restricted(names)
         return _remade([self.shape[a] for a in names], names, self.machine, key, types)
-
-    def of_type(self, kind: AxisType) -> tuple[str, ...]:
-        """The axes of one type."""
-        return tuple(a for a, t in zip(self.axis_names, self.axis_types) if t is kind)
-
-    @property
-    def auto_axes(self) -> tuple[str, ...]:
-        return self.of_type(AxisType.Auto)
-
-    @property
-    def explicit_axes(self) -> tuple[str, ...]:
-        return self.of_type(AxisType.Explicit)
-
-    @property
-    def manual_axes(self) -> tuple[str, ...]:
-        return self.of_type(AxisType.Manual)
 
     def update_axis_types(self, types: Mapping[str, AxisType]) -> AbstractMesh:
         """The same mesh with other types for some axes."""
@@ -262,7 +247,7 @@ class AbstractMesh:
         return ", ".join(f"{n!r} (size {s})" for n, s in self.shape.items()) or "none, the mesh is empty"
 
 
-class Mesh:
+class Mesh(AxesOfTypes):
     """A named grid of devices: ``Mesh(np.array(devices).reshape(4, 2), ("data", "model"))``."""
 
     def __init__(
@@ -276,16 +261,16 @@ class Mesh:
                 f"{names} names {len(names)}; give one name per dimension, or reshape the devices"
             )
         self.abstract_mesh = AbstractMesh(self.devices.shape, names, axis_types, machine=machine)
-        self.device_ids: tuple[int, ...] = tuple(int(device.id) for device in self.devices.flat)
-        _check_unique(self.device_ids, "Mesh: devices", "every device can stand in a mesh only once")
-        self._hash = hash((self.abstract_mesh, self.device_ids))
+        self.flat_ids: tuple[int, ...] = tuple(int(device.id) for device in self.devices.flat)
+        _check_unique(self.flat_ids, "Mesh: devices", "every device can stand in a mesh only once")
+        self._hash = hash((self.abstract_mesh, self.flat_ids))
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if not isinstance(other, Mesh):
             return NotImplemented
-        return self.abstract_mesh == other.abstract_mesh and self.device_ids == other.device_ids
+        return self.abstract_mesh == other.abstract_mesh and self.flat_ids == other.flat_ids
 
     def __hash__(self) -> int:
         return self._hash
@@ -298,7 +283,7 @@ class Mesh:
         return f"Mesh({_axes_text(mesh)}{_types_text(mesh)}{_machine_text(mesh)})"
 
     def _repr_html_(self) -> str:
-        ids = np.array2string(np.reshape(self.device_ids, self.axis_sizes))
+        ids = np.array2string(self.device_ids)
         return f"<pre>{html.escape(repr(self))}\n{ids}</pre>"
 
     def update_axis_types(self, types: Mapping[str, AxisType]) -> Mesh:
@@ -316,6 +301,16 @@ class Mesh:
     @property
     def machine(self) -> Machine | None:
         return self.abstract_mesh.machine
+
+    @property
+    def device_ids(self) -> np.ndarray:
+        """The ids of the devices, in the shape of the mesh."""
+        return np.array(self.flat_ids, np.int64).reshape(self.axis_sizes)
+
+    @property
+    def local_devices(self) -> list[Any]:
+        """The devices that belong to this process, in the order of the mesh."""
+        return [d for d in self.devices.flat if getattr(d, "is_addressable", True)]
 
     @property
     def local_mesh(self) -> Mesh:
