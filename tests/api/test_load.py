@@ -172,7 +172,7 @@ def test_listed_devices_make_a_mesh_in_another_order():
 }"""
     program = mw.load(text)
     assert program.num_partitions == 4
-    assert program.mesh.device_ids == (3, 1, 0, 2)
+    assert program.mesh.flat_ids == (3, 1, 0, 2)
     x = np.arange(16, dtype=np.float32).reshape(8, 2)
     where = {d.id: i for d, i in program.in_shardings[0].devices_indices_map((8, 2)).items()}
     assert where[3][0] == slice(0, 2) and where[2][0] == slice(6, 8)

@@ -120,9 +120,10 @@ def jvp(primals, tangents, **params):
     return turn_p.bind(*primals, **params), turn_p.bind(*map(ad.instantiate_zeros, tangents), **params)
 
 def transpose(cts, x, y, *, by, kind):
-    assert ad.is_undefined_primal(x) and isinstance(y, ad.UndefinedPrimal) and x.aval.shape == y.aval.shape
+    assert ad.is_undefined_primal(x) and x.aval.shape == getattr(y, "aval", y).shape
     seen.append([type(ct) is ad.Zero for ct in cts])
-    return turn_p.bind(*map(ad.instantiate_zeros, cts), by=-by, kind=kind)
+    back = turn_p.bind(*map(ad.instantiate_zeros, cts), by=-by, kind=kind)
+    return [ct if ad.is_undefined_primal(v) else None for ct, v in zip(back, (x, y))]
 
 def batch(args, dims, **params):
     size = next(x.shape[d] for x, d in zip(args, dims) if d is not None)
@@ -252,7 +253,7 @@ def test_code_for_jax_gives_what_it_gives_there(program):
             if isinstance(y, (str, bool)):
                 assert x == y, name
             else:
-                assert x.dtype == np.asarray(y).dtype or name == "eager", name
+                assert x.dtype == np.asarray(y).dtype or name in ("eager", "again"), name  # by NumPy
                 np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6, err_msg=name)
 
 

@@ -38,7 +38,7 @@ def test_traced():
     assert [str(a) for a in traced.out_avals] == ["f32[8,16]"] and traced.fun_name == "layer"
     assert str(traced.jaxpr).splitlines()[0] == "{ lambda ; a:f32[8,8] b:f32[8,16]. let"
     assert str(traced) == str(traced.jaxpr) and "2 eqns" in repr(traced)
-    assert STEP.eval_shape(X, W) == mw.ShapeDtypeStruct((8, 16), np.float32)
+    assert STEP.eval_shape(X, W) == mw.ShapeDtypeStruct((8, 16), np.float32, sharding=ROWS)
 
 
 def test_stages_take_types_for_arguments():
@@ -279,3 +279,12 @@ def test_partitioning_for_given_devices():
     lowered = mw.jit(layer).lower(X, W)
     assert lowered.partition(num_devices=4).mesh.shape == {"devices": 4}
     assert lowered.partition(mw.AbstractMesh((512,), ("data",))).num_devices == 512
+
+
+def test_types_of_results_have_the_shardings_that_are_asked_for():
+    mesh = mw.make_mesh((4, 2), ("x", "y"))
+    rows = NamedSharding(mesh, P("x"))
+    f = mw.jit(lambda v: {"rows": v * 2, "sum": mnp.sum(v)}, out_shardings={"rows": rows, "sum": None})
+    for found in (mw.eval_shape(f, np.ones((8, 4), "float32")), f.eval_shape(np.ones((8, 4), "float32"))):
+        assert (found["rows"].shape, found["rows"].sharding, found["sum"].sharding) == ((8, 4), rows, None)
+    assert mw.eval_shape(lambda v: f(v), np.ones((8, 4), "float32"))["rows"].sharding is None

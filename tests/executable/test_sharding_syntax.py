@@ -67,7 +67,7 @@ def test_tile_assignments(sharding: str, local: tuple[int, ...], devices: tuple[
     (result,) = part.jaxpr.out_avals
     assert result.shape == local
     if devices is not None:
-        assert program.mesh.device_ids == devices
+        assert program.mesh.flat_ids == devices
 
 
 def test_unknown_says_nothing() -> None:
@@ -393,7 +393,7 @@ def test_shardy_all_reduce_of_an_unreduced_value() -> None:
 def test_meshes_with_devices_in_another_order() -> None:
     mesh = 'sdy.mesh @mesh = <["x"=2, "y"=4], device_ids=[7, 1, 3, 0, 2, 4, 6, 5]>'
     program = mw.load(shardy(ADD, x='[{"x"}, {"y"}]', mesh=mesh))
-    assert program.mesh.device_ids == (7, 1, 3, 0, 2, 4, 6, 5)
+    assert program.mesh.flat_ids == (7, 1, 3, 0, 2, 4, 6, 5)
     part = program.partition()
     part.verify()
     assert part.in_shardings[0].devices[0].id == 7

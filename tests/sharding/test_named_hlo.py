@@ -113,7 +113,7 @@ def test_each_value_in_its_own_order_of_devices():
 def test_a_declared_mesh_has_its_own_order():
     natural = "{devices=[2,2]<=[4]}"
     part = partitioned("{mesh['x'=2,'y'=2], device_ids=(1,0,3,2), [{'x'}, {'y'}]}", natural, natural)
-    assert part.mesh.device_ids == (1, 0, 3, 2) and part.in_shardings[0].mesh == part.mesh
+    assert part.mesh.flat_ids == (1, 0, 3, 2) and part.in_shardings[0].mesh == part.mesh
     assert [c.reason for c in part.collectives] == [
         "input 1 (p1) lies in another order of devices", "output 0 has to be in another order of devices",
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshwright.errors import MeshError, ShardingError
-from meshwright.sharding import AbstractMesh, Mesh, get_mesh, set_mesh
+from meshwright.sharding import AbstractMesh, AxisType, Mesh, get_mesh, set_mesh
 
 
 class Device(SimpleNamespace):
@@ -36,7 +36,7 @@ def test_members():
     mesh = Mesh(devices(4, 2), ("data", "model"))
     assert repr(mesh) == "Mesh('data': 4, 'model': 2)"
     assert mesh.abstract_mesh == AbstractMesh((4, 2), ("data", "model"))
-    assert mesh.device_ids == tuple(range(8))
+    assert mesh.flat_ids == tuple(range(8))
     assert (mesh.shape, mesh.size, mesh.empty) == ({"data": 4, "model": 2}, 8, False)
 
 
@@ -127,3 +127,22 @@ def test_the_current_mesh():
     assert get_mesh() is other
     set_mesh(None)
     assert get_mesh() is None
+
+
+def test_what_follows_from_axes_is_said_as_in_jax():
+    import jax
+
+    mesh = Mesh(devices(4, 2), ("data", "model"), (AxisType.Auto, AxisType.Explicit))
+    for one in (mesh, mesh.abstract_mesh):
+        assert one.shape_tuple == (("data", 4), ("model", 2))
+        assert (one.auto_axes, one.explicit_axes, one.manual_axes) == (("data",), ("model",), ())
+        assert not (one.are_all_axes_auto or one.are_all_axes_explicit or one.are_all_axes_manual)
+    assert mesh.device_ids.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert mesh.local_devices == list(mesh.devices.flat)
+    for types in ((AxisType.Auto,) * 2, (AxisType.Explicit,) * 2, (AxisType.Manual,) * 2):
+        own = AbstractMesh((4, 2), ("data", "model"), types)
+        peer = jax.sharding.AbstractMesh(
+            (4, 2), ("data", "model"), tuple(getattr(jax.sharding.AxisType, t.name) for t in types)
+        )
+        for name in ("shape_tuple", "are_all_axes_auto", "are_all_axes_explicit", "are_all_axes_manual"):
+            assert getattr(own, name) == getattr(peer, name), name

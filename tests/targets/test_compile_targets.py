@@ -139,7 +139,7 @@ def test_meshes_of_targets_devices():
     assert target.order_of(mesh) == [d.id for d in mesh.devices.flat]
     assert target.order_of(mesh) == target.order_of(mw.AbstractMesh((4, 2), ("data", "model")))
     made = mw.make_mesh((4, 2), ("data", "model"), devices=target.devices)
-    assert made.device_ids == mesh.device_ids
+    assert made.flat_ids == mesh.flat_ids
     placed = create_device_mesh((4, 2), target.devices[::-1])
     assert [d.id for d in placed.flat] == [d.id for d in mesh.devices.flat]
     turned = mw.Mesh(mesh.devices[::-1], ("data", "model"))

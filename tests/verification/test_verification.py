@@ -260,6 +260,15 @@ def test_which_part_of_a_complex_number_is_nan():
     assert program(lambda v: mnp.cumprod(v, 0), x).verify(x, finite=0)
 
 
+def test_the_order_of_infinities_is_said(refuses):
+    """``inf - inf`` or not: that depends on which steps are combined first."""
+    x = np.array([2.0, -1.0, 0.5, -1.0, 0.5, 0.5, np.inf, np.inf], F32)
+    steps = program(lambda v: lax.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (v, v)), x)
+    assert steps.verify().finite == 1
+    with refuses(VerificationError, "associative_scan", "in another order", "without such values"):
+        steps.verify(x, finite=0)
+
+
 def test_what_is_not_finite_proves_nothing(refuses):
     part = program(lambda x: mnp.log(x), zeros(8))
     with refuses(VerificationError, "only 50.0 % of output 0", "log at", "finite=0.5"):

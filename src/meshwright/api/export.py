@@ -201,7 +201,7 @@ def _local_mesh(program: ImportedProgram, count: int) -> Mesh:
     mesh = program.mesh
     if mesh is None:
         return Mesh(np.array(available[:count], object), ("devices",))
-    order = mesh.device_ids if isinstance(mesh, Mesh) else range(count)
+    order = mesh.flat_ids if isinstance(mesh, Mesh) else range(count)
     return Mesh(np.array([available[i] for i in order], object).reshape(mesh.axis_sizes), mesh.axis_names)
 
 

@@ -345,9 +345,10 @@ class JitFunction:
         return traced.lower(lowering_platforms=lowering_platforms, compiler_options=compiler_options)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The types of the results."""
+        """The types of the results, with the shardings of ``out_shardings``."""
         program = self.trace(*args, **kwargs).program
-        return pytree.unflatten(program.out_tree, list(map(ShapeDtypeStruct.of, program.jaxpr.out_avals)))
+        types = map(ShapeDtypeStruct.of, program.jaxpr.out_avals, program.out_shardings)
+        return pytree.unflatten(program.out_tree, list(types))
 
     def partition(self, *args: Any, **kwargs: Any) -> PartitionedProgram:
         """Short for ``.lower(...).partition()``."""

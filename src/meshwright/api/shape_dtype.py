@@ -46,10 +46,10 @@ class ShapeDtypeStruct(Typed):
         self.sharding = sharding
 
     @staticmethod
-    def of(aval: ShapedArray) -> ShapeDtypeStruct:
+    def of(aval: ShapedArray, wanted: Sharding | None = None) -> ShapeDtypeStruct:
         """The struct with all properties of a type, including how explicit axes split it."""
         typed = aval.explicit
-        sharding = None if typed is None else NamedSharding(mesh_of_type(typed.mesh), typed.spec)
+        sharding = wanted if typed is None else NamedSharding(mesh_of_type(typed.mesh), typed.spec)
         return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
 
     def update(self, **changes: Any) -> ShapeDtypeStruct:

@@ -240,7 +240,7 @@ def _shown(place: Place, other: Place) -> str:
     """A place as text, with its devices if ``other`` has the same text."""
     if not isinstance(place, Mesh) or repr(place) != repr(other):
         return repr(place)
-    return f"{place!r} of devices {', '.join(map(str, place.device_ids))}"
+    return f"{place!r} of devices {', '.join(map(str, place.flat_ids))}"
 
 
 def _join(a: Place, b: Place) -> Place | None:
@@ -318,7 +318,7 @@ def _same(a: AnyMesh, b: AnyMesh) -> bool:
     a, b = _untyped(a), _untyped(b)
     if isinstance(a, Mesh) and isinstance(b, Mesh):
         return a == b
-    numbered = [m.device_ids for m in (a, b) if isinstance(m, Mesh) and isinstance(m.devices.flat[0], LogicalDevice)]
+    numbered = [m.flat_ids for m in (a, b) if isinstance(m, Mesh) and isinstance(m.devices.flat[0], LogicalDevice)]
     return a.abstract_mesh == b.abstract_mesh and all(ids == tuple(range(a.size)) for ids in numbered)
 
 

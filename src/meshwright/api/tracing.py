@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshwright.api.jit import jit
+from meshwright.api.jit import JitFunction, jit
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.core import pytree
 from meshwright.core.tracebacks import boundary
@@ -57,7 +57,8 @@ def make_jaxpr(
 
 
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The types of ``fun``'s results, without computing them. Arguments may also be ``ShapeDtypeStruct``.
+    """The types of ``fun``'s results, without computing them. Arguments may also be ``ShapeDtypeStruct``. Those of a
+    jitted function have the shardings of its ``out_shardings``.
 
     Raises:
       ArgumentTypeError: ``fun`` is not a function, or an argument is not an array. Also raises what ``fun`` raises.
@@ -66,6 +67,8 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
       >>> mw.eval_shape(lambda a, b: a @ b, mw.ShapeDtypeStruct((2, 3), "float32"), mnp.ones((3, 4)))
       ShapeDtypeStruct(shape=(2, 4), dtype=float32)
     """
+    if isinstance(fun, JitFunction):
+        return fun.eval_shape(*args, **kwargs)
     return make_jaxpr(fun, return_shape=True)(*args, **kwargs)[1]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.core.expected import as_integers, as_tuple
 from meshwright.errors import MeshError, ShardingError
@@ -27,9 +27,54 @@ AnyMachine = Machine | str | None
 
 
 class BaseMesh:
-    """The base class of meshes with and without devices."""
+    """The base class of meshes with and without devices, with JAX's names for what follows from their axes."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def axis_names(self) -> tuple[str, ...]: ...
+        @property
+        def axis_sizes(self) -> tuple[int, ...]: ...
+        @property
+        def axis_types(self) -> tuple[AxisType, ...]: ...
+
+    @property
+    def shape_tuple(self) -> tuple[tuple[str, int], ...]:
+        """The name and size of each axis."""
+        return tuple(zip(self.axis_names, self.axis_sizes))
+
+    def of_type(self, kind: AxisType) -> tuple[str, ...]:
+        """The axes of one type."""
+        return tuple(a for a, t in zip(self.axis_names, self.axis_types) if t is kind)
+
+    @property
+    def auto_axes(self) -> tuple[str, ...]:
+        return self.of_type(AxisType.Auto)
+
+    @property
+    def explicit_axes(self) -> tuple[str, ...]:
+        return self.of_type(AxisType.Explicit)
+
+    @property
+    def manual_axes(self) -> tuple[str, ...]:
+        return self.of_type(AxisType.Manual)
+
+    @property
+    def are_all_axes_auto(self) -> bool:
+        return self._all_of(AxisType.Auto)
+
+    @property
+    def are_all_axes_explicit(self) -> bool:
+        return self._all_of(AxisType.Explicit)
+
+    @property
+    def are_all_axes_manual(self) -> bool:
+        return self._all_of(AxisType.Manual)
+
+    def _all_of(self, kind: AxisType) -> bool:
+        return bool(self.axis_types) and self.of_type(kind) == self.axis_names
 
 
 class AbstractMesh(BaseMesh):
@@ -99,22 +144,6 @@ class AbstractMesh(BaseMesh):
         types = [dict(zip(self.axis_names, self.axis_types))[a] for a in names]
         key = self._key and self._key.restricted(names)
         return AbstractMesh._on_part([self.shape[a] for a in names], names, types, self.machine, key)
-
-    def of_type(self, kind: AxisType) -> tuple[str, ...]:
-        """The axes of one type."""
-        return tuple(a for a, t in zip(self.axis_names, self.axis_types) if t is kind)
-
-    @property
-    def auto_axes(self) -> tuple[str, ...]:
-        return self.of_type(AxisType.Auto)
-
-    @property
-    def explicit_axes(self) -> tuple[str, ...]:
-        return self.of_type(AxisType.Explicit)
-
-    @property
-    def manual_axes(self) -> tuple[str, ...]:
-        return self.of_type(AxisType.Manual)
 
     def update_axis_types(self, types: Mapping[str, AxisType]) -> AbstractMesh:
         """The same mesh with other types for some axes."""

@@ -33,7 +33,7 @@ def device_order(mesh: AnyMesh) -> np.ndarray:
     """The device number at each position of a mesh, numbered from 0 even if the mesh is part of a machine."""
     if not isinstance(mesh, Mesh):
         return np.arange(mesh.size)
-    return np.argsort(np.argsort(np.array(mesh.device_ids)))
+    return np.argsort(np.argsort(np.array(mesh.flat_ids)))
 
 
 def check_groups(groups: Groups, count: int | None, attribute: str, what: str = "device") -> None:

@@ -105,7 +105,7 @@ def _strides(mesh: AbstractMesh) -> list[int]:
 
 def _places(mesh: AnyMesh, other: AnyMesh) -> np.ndarray | None:
     """For each position of ``mesh``, the position of its device in ``other``; None if the devices differ."""
-    ids, others = (m.device_ids if isinstance(m, Mesh) else tuple(range(m.size)) for m in (mesh, other))
+    ids, others = (m.flat_ids if isinstance(m, Mesh) else tuple(range(m.size)) for m in (mesh, other))
     where = {device: i for i, device in enumerate(others)}
     if where.keys() != set(ids):
         return None

@@ -50,16 +50,16 @@ class Mesh(BaseMesh):
                 f"{names} names {len(names)}; give one name per dimension, or reshape the devices"
             )
         self.abstract_mesh = AbstractMesh(self.devices.shape, names, axis_types, machine=machine)
-        self.device_ids: tuple[int, ...] = tuple(int(device.id) for device in self.devices.flat)
-        require_unique(self.device_ids, "Mesh: devices", "every device can stand in a mesh only once")
-        self._hash = hash((self.abstract_mesh, self.device_ids))
+        self.flat_ids: tuple[int, ...] = tuple(int(device.id) for device in self.devices.flat)
+        require_unique(self.flat_ids, "Mesh: devices", "every device can stand in a mesh only once")
+        self._hash = hash((self.abstract_mesh, self.flat_ids))
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if not isinstance(other, Mesh):
             return NotImplemented
-        return self.abstract_mesh == other.abstract_mesh and self.device_ids == other.device_ids
+        return self.abstract_mesh == other.abstract_mesh and self.flat_ids == other.flat_ids
 
     def __hash__(self) -> int:
         return self._hash
@@ -71,7 +71,7 @@ class Mesh(BaseMesh):
         return repr(self.abstract_mesh).removeprefix("Abstract")
 
     def _repr_html_(self) -> str:
-        ids = np.array2string(np.reshape(self.device_ids, self.axis_sizes))
+        ids = np.array2string(self.device_ids)
         return f"<pre>{html.escape(repr(self))}\n{ids}</pre>"
 
     def update_axis_types(self, types: Mapping[str, AxisType]) -> Mesh:
@@ -89,6 +89,16 @@ class Mesh(BaseMesh):
     @property
     def machine(self) -> Machine | None:
         return self.abstract_mesh.machine
+
+    @property
+    def device_ids(self) -> np.ndarray:
+        """The ids of the devices, in the shape of the mesh."""
+        return np.array(self.flat_ids, np.int64).reshape(self.axis_sizes)
+
+    @property
+    def local_devices(self) -> list[Any]:
+        """The devices that belong to this process, in the order of the mesh."""
+        return [d for d in self.devices.flat if getattr(d, "is_addressable", True)]
 
     @property
     def local_mesh(self) -> Mesh:

@@ -27,6 +27,7 @@ from meshwright.ops.collective.tiles import ReduceScatter
 from meshwright.ops.control.bodies import Operands
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import RegionOp
+from meshwright.ops.reduce.cumulative import Cumulative
 from meshwright.ops.shape.rearrange import squeeze
 from meshwright.ops.shape.slice_pad import slice_in_dim
 from meshwright.sharding import Layout
@@ -67,9 +68,17 @@ class FirstDifference:
 
     @property
     def _late(self) -> str:
-        """A note if infinities met the terms of an unfinished sum, which may not be an error."""
+        """A note if infinities met the terms of an unfinished sum, or parts in another order: it may not be an error."""
         of_terms = self.layout.partial or isinstance(self.local.op, AllReduce | ReduceScatter)
-        if not of_terms or np.isfinite(self.difference.absolute):
+        if np.isfinite(self.difference.absolute):
+            return ""
+        op = self.whole.op if self.whole is not None else None
+        if not of_terms and op is not None and op.takes_whole_rows and (op.holds_jaxprs or isinstance(op, Cumulative)):
+            return (
+                "; devices combine the parts of what is infinite or NaN in another order, in which other parts of the "
+                "result may be NaN: without such values the programs may agree"
+            )
+        if not of_terms:
             return ""
         return (
             "; the sum over devices is completed late, after ops that are linear in it, so that what is infinite or "
