@@ -202,6 +202,44 @@ def test_values_in_autocast_have_the_types_that_dynamo_saw():
     torch.testing.assert_close(compiled(f)(x, w), f(x, w), rtol=0.02, atol=0.02)
 
 
+OPTIMIZERS = {
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, foreach=True),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_whole_steps_of_optimizers(name):
+    """Forward, backward, clipping and update in one compiled function, ten times, with a schedule and frozen parts."""
+
+    def trained(compiles):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Linear(16, 3))
+        module[0].bias.requires_grad_(False)
+        optimizer = OPTIMIZERS[name]([p for p in module.parameters() if p.requires_grad])
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+
+        def step(x, labels):
+            loss = F.cross_entropy(module(x), labels)
+            loss.backward()
+            nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run = compiled(step) if compiles else step
+        losses = []
+        for _ in range(10):
+            losses.append(run(torch.randn(8, 6), torch.randint(0, 3, (8,))))
+            schedule.step()
+        return torch.stack(losses), module.state_dict()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(trained(True), trained(False), rtol=2e-4, atol=2e-5)
+
+
 def test_a_caller_may_cast():
     """Each way of casting is a program of its own, values have torch's types, and parameters keep theirs."""
     torch.manual_seed(0)

@@ -81,6 +81,60 @@ def test_steps_with_statistics_carried_on_and_dropout_by_key():
         np.testing.assert_allclose({**params, **buffers}[name], value, rtol=2e-5, atol=2e-6)
 
 
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows, self.out = torch.nn.Embedding(24, 8), torch.nn.Linear(8, 24, bias=False)
+        self.middle, self.norm = torch.nn.Linear(8, 8, bias=False), torch.nn.BatchNorm1d(8)
+        self.out.weight = self.rows.weight
+        self.middle.weight.requires_grad_(False)
+
+    def forward(self, ids):
+        x = self.norm(self.middle(self.rows(ids)).mT).mT
+        return torch.nn.functional.cross_entropy(self.out(x.tanh()).flatten(0, 1), ids.flatten())
+
+
+def test_ten_steps_on_4_by_2_of_tied_and_frozen_parameters():
+    """Clipped, with running statistics, weights split over one axis and the batch over the other."""
+    torch.manual_seed(0)
+    module, ids = Tied(), torch.randint(0, 24, (8, 5))
+    model = mw.from_torch(module, (ids,), share=False)
+    trained = {n: p for n, p in model.params.items() if n != "middle.weight"}
+    fixed = {n: p for n, p in model.params.items() if n not in trained}
+    optimizer = mw.optim.adamw(mw.optim.cosine_decay(0.02, 10), weight_decay=0.1)
+    mesh = mw.make_mesh((4, 2), ("data", "model"))
+
+    def step(params, fixed, buffers, state, ids):
+        run = lambda p: model.apply({**p, **fixed}, buffers, ids)  # noqa: E731
+        (loss, buffers), grads = mw.value_and_grad(run, has_aux=True)(params)
+        params, state = optimizer.update(mw.optim.clip_by_global_norm(grads, 0.5), state, params)
+        return params, buffers, state, loss
+
+    def place(p):
+        return mw.NamedSharding(mesh, mw.P("model") if p.ndim > 1 else mw.P())
+
+    shardings = {n: place(p) for n, p in trained.items()}
+    by_batch = mw.NamedSharding(mesh, mw.P("data"))
+    f = mw.jit(step, in_shardings=(shardings, None, None, None, by_batch), out_shardings=(shardings, None, None, None))
+    params, buffers, state, losses = trained, model.buffers, optimizer.init(trained), []
+    for _ in range(10):
+        params, buffers, state, loss = f(params, fixed, buffers, state, ids.numpy())
+        losses.append(float(loss))
+
+    updated = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=0.02, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(updated, 10)
+    for got in losses:
+        updated.zero_grad()
+        want = module(ids)
+        want.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        updated.step()
+        schedule.step()
+        np.testing.assert_allclose(got, want.item(), rtol=2e-5)
+    for name, value in {**params, **buffers}.items():
+        np.testing.assert_allclose(value, module.state_dict()[name], rtol=1e-3, atol=1e-4)
+
+
 def test_a_dropouts_gradient_is_that_of_what_it_kept():
     module = torch.nn.Sequential(torch.nn.Dropout(0.25), torch.nn.Linear(512, 1, bias=False)).train()
     x = torch.ones(1, 512)

@@ -157,3 +157,19 @@ def test_uniform_numbers():
     assert x.dtype == np.int32 and set(np.unique(x)) == set(range(-3, 5))
     first, second = (np.asarray(lax.rng_uniform(np.float32(1), np.float32(2), (50,))) for _ in range(2))
     assert not np.array_equal(first, second) and 1 <= min(first) and max(second) < 2
+
+
+def test_zeta_and_polygamma_of_negative_numbers(dtype):
+    """XLA's own are wrong by any factor below -8."""
+    x = np.random.default_rng(0).uniform(-40, 3, 200).astype(dtype)
+    x = np.concatenate([x[np.abs(x - np.round(x)) > 0.05], np.array([-1000.75, -8.5, 0.25], dtype)])
+    rtol = 1e-13 if dtype == np.float64 else 5e-5
+    for n in (1, 2, 3, 6):
+        want = sp.zeta(n + 1, x.astype(float))
+        np.testing.assert_allclose(lax.zeta(np.full_like(x, n + 1), x), want, rtol=rtol, atol=20 * rtol)
+        want = sp.polygamma(n, x.astype(float))
+        np.testing.assert_allclose(lax.polygamma(dtype(n), x), want, rtol=rtol, atol=20 * rtol * sp.factorial(n))
+    slopes = mw.vmap(mw.grad(lax.digamma))(x)
+    np.testing.assert_allclose(slopes, sp.polygamma(1, x.astype(float)), rtol=rtol, atol=20 * rtol)
+    assert np.isnan(lax.zeta(dtype(2.5), dtype(-0.5)))
+    np.testing.assert_array_equal(lax.polygamma(dtype(1), np.array([0, -3], dtype)), np.inf)

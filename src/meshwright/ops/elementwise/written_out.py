@@ -9,7 +9,7 @@ computes a maximum instead of a minimum, and loses NaN.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 from meshwright.core import dtypes
@@ -20,7 +20,7 @@ from meshwright.ops.composite import traced
 from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.shape.broadcast_reduce import match_shape
 
-NAMES = ("lt", "le", "gt", "ge", "max", "min", "pow", "pow_mixed", "zeta_far")
+NAMES = ("lt", "le", "gt", "ge", "max", "min", "pow", "pow_mixed", "above_zero", "zeta", "polygamma")
 
 
 def _ordered(ops: Any, direction: Any, strict: Any, x: Any, y: Any) -> list[Any]:
@@ -75,15 +75,51 @@ def pow_mixed(ops: Any, x: Any, y: Any) -> list[Any]:
     return [ops.pow_(x, ops.convert(y, typeof(x).dtype))]
 
 
-def zeta_far(ops: Any, x: Any, q: Any, total: Any) -> list[Any]:
-    """``total``, except for exponents so large that one term is the whole sum to working precision: there, XLA
-    multiplies the exponent with a result that has become 0."""
-    x, q = match_shape(x, typeof(total)), match_shape(q, typeof(total))
+# --- zeta and polygamma ---------------------------------------------------------------------------------------
+# XLA sums a fixed number of terms before it takes the rest for small: below -8 that is wrong by any factor. There, with
+# q = f - k for a whole number k and f between 0 and 1, zeta(s, q) is
+#     zeta(s, f) + (-1)^s (zeta(s, 1 - f) - zeta(s, 1 - q))
+# for whole numbers s, and the same holds for the polygamma function, which is zeta of n + 1 times a factor.
+def _is_below(ops: Any, q: Any) -> Any:
+    """Where ``q`` is negative, and no whole number: these are poles."""
+    return ops.and_(ops.lt(q, ops.scalar_like(0, q)), ops.ne(q, ops.floor(q)))
+
+
+def above_zero(ops: Any, q: Any) -> list[Any]:
+    """The arguments at which the function is computed instead of at ``q``."""
+    below, past, one = _is_below(ops, q), ops.sub(q, ops.floor(q)), match_shape(ops.scalar_like(1, q), typeof(q))
+    return [
+        ops.select(below, x, otherwise)
+        for x, otherwise in ((past, q), (ops.sub(one, past), one), (ops.sub(one, q), one))
+    ]
+
+
+def _joined(ops: Any, s: Any, q: Any, first: Any, second: Any, third: Any) -> Any:
+    half, rest = ops.mul(s, ops.scalar_like(0.5, s)), ops.sub(second, third)
+    signed = ops.select(ops.eq(half, ops.floor(half)), rest, ops.neg(rest))
+    nan = match_shape(ops.scalar_like(math.nan, s), typeof(s))
+    below = ops.select(ops.eq(s, ops.floor(s)), ops.add(first, signed), nan)  # powers of negative numbers
+    return ops.select(_is_below(ops, q), below, first)
+
+
+def polygamma(ops: Any, n: Any, x: Any, *parts: Any) -> list[Any]:
+    return [_joined(ops, ops.add(n, ops.scalar_like(1, n)), x, *parts)]
+
+
+def zeta(ops: Any, x: Any, q: Any, *parts: Any) -> list[Any]:
+    """For exponents so large that one term is the whole sum to working precision, that term: there, XLA multiplies the
+    exponent with a result that has become 0."""
     far = ops.and_(ops.ge(x, ops.scalar_like(1e4, x)), ops.gt(q, ops.scalar_like(0, q)))
-    return [ops.select(far, ops.pow_(q, ops.neg(x)), total)]
+    return [ops.select(far, ops.pow_(q, ops.neg(x)), _joined(ops, x, q, *parts))]
 
 
-def emit_zeta(far: Callable[..., list[Any]], op: Elementwise, b: Builder, x: Emitted, q: Emitted) -> Emitted:
-    """Emit the op, with its result corrected by :func:`zeta_far`."""
-    total: Any = Elementwise.emit(op, b, x, q)
-    return b.call("zeta", traced(far, "zeta", (*b.in_avals, *b.out_avals)), [x, q, total])[0]
+def emit_above_zero(arguments: Any, joined: Any, op: Elementwise, b: Builder, order: Emitted, q: Emitted) -> Emitted:
+    """Emit the op at the arguments that :func:`above_zero` gives, and join the results."""
+    out = b.out_avals[0]
+    order, q = (
+        b.broadcast(x, a.update(shape=out.shape), ()) if a.shape != out.shape else x
+        for x, a in zip((order, q), b.in_avals)
+    )
+    given = b.call("above_zero", traced(arguments, "above_zero", (out,)), [q])
+    parts = [b.op(op.hlo, [order, x], [out])[0] for x in given]
+    return b.call(op.name, traced(joined, op.name, (out,) * 5), [order, q, *parts])[0]
