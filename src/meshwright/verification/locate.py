@@ -68,7 +68,7 @@ class FirstDifference:
 
     @property
     def _late(self) -> str:
-        """A note if infinities met the terms of an unfinished sum, or parts in another order: it may not be an error."""
+        """A note where infinities met terms of an unfinished sum, or parts in another order, which may be no error."""
         of_terms = self.layout.partial or isinstance(self.local.op, AllReduce | ReduceScatter)
         if np.isfinite(self.difference.absolute):
             return ""
