@@ -42,6 +42,13 @@ class Annotation:
     number: int = 0
     source: SourceLocation = UNKNOWN
     sort: Sort | None = None
+    #: the priority of each dimension, where the user gave any
+    priorities: tuple[int, ...] = ()
+
+    def priority_of(self, axis: str) -> int:
+        """The priority with which it brings an axis; 0 is the first."""
+        dims = self.sort.dims if self.sort is not None else ()
+        return max((p for axes, p in zip(dims, self.priorities) if axis in axes), default=0)
 
     def describe(self, names: Sequence[str] = ()) -> str:
         """The annotation in words; ``names`` are those of the inputs."""

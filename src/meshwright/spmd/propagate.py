@@ -235,7 +235,7 @@ class _Propagator:
         var = eqn.outvars[0]
         placement = placement_of(op, var.aval.ndim, self.mesh)
         sort = Sort("constraint", var.aval, placement.dims)
-        self.fix(var, placement, Annotation("constraint", 0, eqn.source, sort))
+        self.fix(var, placement, Annotation("constraint", 0, eqn.source, sort, op.leeway.priorities))
         priorities = op.leeway.priorities or (0,) * var.aval.ndim
         for dim, priority in enumerate(priorities):
             if priority or sort in self.strategy.later:

@@ -39,7 +39,7 @@ class Turn:
 class Strategy:
     """How a program is partitioned where its annotations leave that open. No strategy overrules an annotation."""
 
-    #: annotations that spread after all others, regardless of their priorities
+    #: annotations that spread after all others
     later: frozenset[Sort] = frozenset()
     #: if a loop slices a value along a split dimension, the unsplit dimension of the slice that gets the axes:
     #: ``LARGEST``, ``FIRST``, or none if empty

@@ -188,16 +188,20 @@ def neighbours(part: Partition) -> list[Strategy]:
 
 
 def contests(part: Partition) -> Counter[Sort]:
-    """For each sort of annotations, the bytes sent at equations where it conflicts with another sort over an axis."""
+    """For each sort of annotations, the bytes sent at equations where it conflicts with another sort over an axis.
+
+    Between annotations of different priorities there is no conflict: the user said which one goes first.
+    """
     sent = sent_for_equations(part.jaxpr.jaxpr)
     bytes_by_sort: Counter[Sort] = Counter()
     origins = part.propagation.origins
     for eqn, rule in zip(origins.eqns, part.propagation.rules):
         met: set[Sort] = set()
         for sides in _contested(eqn, rule, part.propagation):
-            causes = (origins.of(var, axis) for var, axis in sides)
-            sorts = {cause.sort for cause in causes if cause is not None and cause.sort is not None}
-            met |= sorts if len(sorts) > 1 else set()
+            found = ((origins.of(var, axis), axis) for var, axis in sides)
+            causes = {(c.sort, c.priority_of(axis)) for c, axis in found if c is not None and c.sort is not None}
+            if len(causes) > 1 and len({priority for _, priority in causes}) == 1:
+                met |= {sort for sort, _ in causes}
         for sort in met:
             bytes_by_sort[sort] += sent[id(eqn)]
     return bytes_by_sort
