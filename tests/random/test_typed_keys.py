@@ -12,8 +12,9 @@ import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-from meshwright import NamedSharding
+from meshwright import NamedSharding, errors
 from meshwright import PartitionSpec as P
+from meshwright.sharding import AxisType
 
 IMPLS = ["threefry2x32", "rbg", "unsafe_rbg"]
 NAMES = {"threefry2x32": "key<fry>", "rbg": "key<rbg>", "unsafe_rbg": "key<urbg>"}
@@ -284,3 +285,25 @@ def test_words_of_a_key_stay_together_on_a_mesh():
         keys = wrap(split)
         assert keys.sharding.spec == P("x") and {s.data.shape for s in keys.addressable_shards} == {(2,)}
         np.testing.assert_array_equal(mw.random.key_data(mw.jit(lambda k: k)(keys)), words)
+
+
+def test_keys_that_types_split_stay_split(refuses):
+    """Not refused, as they were where they become words."""
+    mesh = mw.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    keys = mw.random.split(mw.random.key(3), 8)
+    words = np.asarray(mw.random.key_data(keys))
+
+    def draw(k):
+        return mw.vmap(lambda k: mw.random.normal(k, (3,)))(k), mw.vmap(mw.random.split)(k), mw.random.key_data(k)
+
+    with mw.set_mesh(mesh):
+        split = mw.device_put(keys, NamedSharding(mesh, P("x")))
+        for drawn in (draw(split), mw.jit(draw)(split)):
+            assert [mw.typeof(x).sharding.spec for x in drawn] == [P("x", None)] * 3
+            np.testing.assert_allclose(drawn[0], draw(keys)[0], rtol=1e-6)
+            np.testing.assert_array_equal(mw.random.key_data(drawn[1]), mw.random.key_data(draw(keys)[1]))
+            np.testing.assert_array_equal(drawn[2], words)
+        made = mw.random.wrap_key_data(mw.device_put(words, NamedSharding(mesh, P("x"))))
+        assert mw.typeof(made).sharding.spec == P("x")
+        with refuses(errors.ShardingTypeError, "random_wrap: dimension 1", "split over y", "P('x',)", "reshard"):
+            mw.random.wrap_key_data(mw.device_put(words, NamedSharding(mesh, P("x", "y"))))

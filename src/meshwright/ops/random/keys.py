@@ -20,6 +20,7 @@ from meshwright.ir.jaxpr import Jaxpr, sub_jaxprs
 from meshwright.ir.op import BatchAxis, BatchedResults, Dual, Op, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.shape.rearrange import move_dim
+from meshwright.sharding.rule import REPLICATED, ShardingRule, make_rule
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class RandomWrap(KeyOp):
         place = min(dim, last - 1)  # type: ignore[type-var]
         return self.bind(move_dim(x, dim, place)), place  # type: ignore[arg-type]
 
+    def sharding_rule(self, words: ShapedArray) -> ShardingRule:
+        return _rule(words.shape[:-1], self.key, from_words=True)
+
     def of_array(self, x: Any) -> Any:
         return x.keys(self.key)
 
@@ -80,12 +84,23 @@ class RandomUnwrap(KeyOp):
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
         return self.bind(*args), dims[0]
 
+    def sharding_rule(self, keys: ShapedArray) -> ShardingRule:
+        return _rule(keys.shape, self.key, from_words=False)
+
     def of_array(self, x: Any) -> Any:
         return x.words()
 
     def on_words(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         assert dim is not None
         return move_dim(x, dim, typeof(x).ndim - 1), None
+
+
+def _rule(shape: Sequence[int], key: KeyType, from_words: bool) -> ShardingRule:
+    """The keys are independent of each other; a device has all words of a key or none."""
+    keys = [f"d{d}" for d in range(len(shape))]
+    words = [*keys, "word"]
+    sides = (words, keys) if from_words else (keys, words)
+    return make_rule([sides[0]], [sides[1]], dict(zip(words, (*shape, key.words))), {"word": REPLICATED})
 
 
 def wrap_words(words: Any, key: KeyType) -> Any:
