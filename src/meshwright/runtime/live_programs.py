@@ -52,16 +52,15 @@ def described(modules: Iterable[str]) -> dict[str, dict[str, dict[str, Any]]]:
     Each also has the number of virtual ``devices`` whose results it computes. Where no live program has the number, all
     those of the name are taken, and if several have an op, only the fields on which they agree are filled in.
     """
-    live: dict[str, list[Any]] = {}
+    wanted = {module: module.rpartition("(")[0] or module for module in modules}
+    names, by_name, by_number = set(wanted.values()), dict[str, list[Any]](), dict[str, list[Any]]()
     for program in [p for p in PROGRAMS if p.loaded is not None]:
-        live.setdefault(program.loaded.hlo_modules()[0].name, []).append(program)
-    found = {}
-    for module in set(modules):
-        candidates = live.get(module.rpartition("(")[0] or module, [])
-        exact = [p for p in candidates if numbered(p.loaded.hlo_modules()[0]) == module]
-        if chosen := exact or candidates:
-            found[module] = _agreed(chosen)
-    return found
+        module = program.loaded.hlo_modules()[0]
+        if module.name in names:
+            by_name.setdefault(module.name, []).append(program)
+            by_number.setdefault(numbered(module), []).append(program)  # once for each: it serializes the module
+    found = {module: by_number.get(module) or by_name.get(name) for module, name in wanted.items()}
+    return {module: _agreed(programs) for module, programs in found.items() if programs}
 
 
 def _agreed(programs: Iterable[Any]) -> dict[str, dict[str, Any]]:
