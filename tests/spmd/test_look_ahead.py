@@ -14,6 +14,7 @@ from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.spmd.driver import partition
 from meshwright.spmd.partition import lookahead
+from meshwright.spmd.partition.attempt import price
 from meshwright.spmd.partition.lookahead import contests, neighbours
 from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.turned import turns
@@ -272,6 +273,23 @@ def test_arrays_that_meet_themselves(name, shape):
         for spec in [P("d"), P(None, "d"), P(mesh.axis_names)]:
             part = mw.jit(PAIRS[name], in_shardings=NamedSharding(mesh, spec)).lower(value).partition()
             part.verify(value)
+
+
+def test_a_turn_does_not_stand_in_the_way_of_splitting_products_otherwise():
+    """Products that are split along other dimensions alone are better here; after a turn, they no longer are."""
+    mesh = mw.AbstractMesh((2, 3), ("a", "b"))
+
+    def f(x, w):
+        near = mnp.exp(-((x[:, None] - x[None]) ** 2).sum(-1))
+        near = lax.with_sharding_constraint(near, NamedSharding(mesh, P(None, "b")))
+        return mnp.sin((near @ x) @ w).sum()
+
+    on = NamedSharding(mesh, P("a")), NamedSharding(mesh, P("b", "a"))
+    part = mw.jit(mw.grad(f, (0, 1)), in_shardings=on).lower(of(256, 32), of(32, 12)).partition()
+    alone = partition(part.part.source, mesh, *part.part.asked, strategy=Strategy(exchanges=True))
+    assert part.bytes_sent <= sum(c.bytes_sent for c in collectives(alone.jaxpr.jaxpr))
+    assert price(part.part) <= price(alone)
+    part.verify()
 
 
 # --- the time of a step -------------------------------------------------------------------------------------

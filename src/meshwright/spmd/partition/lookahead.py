@@ -10,7 +10,7 @@ changes.
 The search then tries four more changes whose cost also shows only in the whole program: splitting values that one
 annotation reaches along several dimensions along another one of them, splitting products along dimensions that nothing
 else is split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, and
-keeping sums in tiles.
+keeping sums in tiles. Products are split with and without the first of these, since either may be better.
 
 The search is a greedy descent. Strategies that propagate to the same layouts count as one. Sorts whose conflicts cause
 almost no communication are skipped. A budget of equations limits how often large programs are partitioned, so that
@@ -75,9 +75,14 @@ class _Search:
     def run(self) -> Attempt:
         while self.tries > 0 and self.improve():
             pass
+        unturned = self.best
         self.turn()
-        self.exchange()
-        self.share()
+        self.split_products()
+        if self.best.strategy.turns:
+            turned, self.best = self.best, unturned
+            self.split_products()
+            if self.best.price > turned.price or not self.best.is_better(turned, SHARED_BYTES):
+                self.best = turned
         self.keep_tiles()
         return self.best
 
@@ -92,6 +97,11 @@ class _Search:
             if not better:
                 return
             self.best = min(better, key=lambda c: c.price_with_starts)
+
+    def split_products(self) -> None:
+        """Split products along other dimensions and over other axes, if that is better."""
+        self.exchange()
+        self.share()
 
     def exchange(self) -> None:
         """Share products along other dimensions too, if that is better."""
