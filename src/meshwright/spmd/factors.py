@@ -80,6 +80,23 @@ def factor_axes_of(
     return by_factor
 
 
+@lru_cache(maxsize=8192)
+def contested_axes(
+    dims: tuple[tuple[Axes, ...], ...], rule: ShardingRule, mesh: AbstractMesh
+) -> Mapping[str, Mapping[int, Sequence[int]]]:
+    """The axes that values laid out as ``dims`` have on several factors: by factor, the positions of these values.
+
+    Operands come first, then results.
+    """
+    places: dict[str, dict[int, list[int]]] = {}
+    for i, (of, factors) in enumerate(zip(dims, (*rule.operands, *rule.results))):
+        for f, axes in factor_axes_of(of, factors, rule, mesh).items():
+            if rule.factors[f].kind != REPLICATED:
+                for axis in axes:
+                    places.setdefault(axis, {}).setdefault(f, []).append(i)
+    return {axis: by_factor for axis, by_factor in places.items() if len(by_factor) > 1}
+
+
 def operand_layouts(result: Layout, rule: ShardingRule, mesh: AbstractMesh) -> tuple[Layout, ...] | None:
     """The operand layouts from which the first result can be computed in the tiles of ``result`` alone.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 from itertools import takewhile
@@ -24,9 +24,9 @@ from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
+from meshwright.sharding.rule import PARALLEL, REPLICATED, Part, ShardingRule
 from meshwright.spmd.custom import inferred
-from meshwright.spmd.factors import Axes, carried_back, factor_axes_of, join_axes
+from meshwright.spmd.factors import Axes, carried_back, contested_axes, factor_axes_of, join_axes
 from meshwright.spmd.flatten import flatten
 from meshwright.spmd.layout_change import LayoutChange
 from meshwright.spmd.origin import Annotation, Origins, Sort
@@ -370,25 +370,24 @@ def scanned(propagation: Propagation) -> list[tuple[int, Var, Var]]:
     return places  # type: ignore[return-value]
 
 
-def reached(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> dict[str, dict[int, list[Var]]]:
-    """For each axis that an equation's values have on several of its factors, the values that have it on each."""
-    found: dict[str, dict[int, list[Var]]] = {}
+def contests_at(
+    eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation
+) -> Iterator[tuple[Part, Mapping[str, Mapping[int, Sequence[Var]]]]]:
+    """For each part of an equation's rule, the axes that its values have on several factors, with these values."""
     for part in rule.parts:
         atoms = [*(eqn.invars[i] for i in part.operands), *(eqn.outvars[i] for i in part.results)]
-        for atom, factors in zip(atoms, (*part.rule.operands, *part.rule.results)):
-            dims = propagation.layout(atom).dims
-            for f, axes in factor_axes_of(dims, factors, part.rule, propagation.mesh).items():
-                if part.rule.factors[f].kind != REPLICATED and isinstance(atom, Var):
-                    for axis in axes:
-                        found.setdefault(axis, {}).setdefault(f, []).append(atom)
-    return {axis: by_factor for axis, by_factor in found.items() if len(by_factor) > 1}
+        dims = tuple(propagation.layout(atom).dims for atom in atoms)
+        found = contested_axes(dims, part.rule, propagation.mesh)
+        if found:  # literals have no axes
+            yield part, {a: {f: [atoms[i] for i in at] for f, at in by.items()} for a, by in found.items()}  # type: ignore[misc]
 
 
 def _turned(propagation: Propagation, turn: Turn) -> dict[Var, Seed]:
     """The results to split otherwise for a turn, after propagation without it."""
     seeds = {}
     for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
-        if rule == turn.rule and reached(eqn, rule, propagation).keys() >= set(turn.axes):
+        contests = contests_at(eqn, rule, propagation) if rule == turn.rule else ()
+        if any(turn.result in part.results and set(turn.axes) <= by_axis.keys() for part, by_axis in contests):
             var = eqn.outvars[turn.result]
             dims = turned_dims(propagation.layout(var).dims, turn)
             cause = next(filter(None, (propagation.origins.of(a, turn.axes[0]) for a in eqn.invars)), None)

@@ -23,12 +23,8 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 
-from meshwright.ir.jaxpr import JaxprEqn, Var
-from meshwright.sharding import AbstractMesh
-from meshwright.sharding.rule import REPLICATED, ShardingRule
-from meshwright.spmd.factors import Axes, factor_axes_of
+from meshwright.sharding.rule import ShardingRule
 from meshwright.spmd.origin import Sort
 from meshwright.spmd.partition.attempt import GAIN, Attempt
 from meshwright.spmd.partition.choose import choose
@@ -37,7 +33,7 @@ from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.partition.turned import turns
 from meshwright.spmd.passes.scattered_sums import has_large_sums
-from meshwright.spmd.propagate import Propagation, scanned
+from meshwright.spmd.propagate import Propagation, contests_at, scanned
 from meshwright.spmd.report import collectives, sent_for_equations, totals
 from meshwright.spmd.strategy import FIRST, LARGEST, Strategy
 
@@ -91,7 +87,7 @@ class _Search:
         left = TURNINGS
         while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= EXCHANGED:
             ways = (replace(self.best.strategy, turns=(*self.best.strategy.turns, t)) for t in turns(self.best.part))
-            tried = [Attempt(self.planner.partition(outcome)) for outcome in itertools.islice(self.unseen(ways), left)]
+            tried = self.attempts(ways, left)
             left -= len(tried)
             better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best)]
             if not better:
@@ -124,13 +120,16 @@ class _Search:
                 return
             asked.add(ways[0].rule)
             strategies = (replace(self.best.strategy, shares=(*self.best.strategy.shares, way)) for way in ways[:left])
-            tried = [Attempt(self.planner.partition(outcome)) for outcome in self.unseen(strategies)]
+            tried = self.attempts(strategies, left)
             left -= len(tried)
             better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best, SHARED_BYTES)]
             self.best = min(better, key=lambda c: c.price, default=self.best)
 
+    def attempts(self, strategies: Iterable[Strategy], most: int) -> list[Attempt]:
+        """The program partitioned with each strategy, ``most`` of them, without layouts that were seen before."""
+        return [Attempt(self.planner.partition(found)) for found in itertools.islice(self.unseen(strategies), most)]
+
     def unseen(self, strategies: Iterable[Strategy]) -> Iterator[Propagation]:
-        """The propagation result of each, without results seen before."""
         for strategy in strategies:
             outcome = self.planner.propagate(strategy)
             if (signature := _signature(outcome)) not in self.seen:
@@ -149,20 +148,10 @@ class _Search:
 
     def improve(self) -> bool:
         """Move to the best neighbour of the current strategy that is cheaper; False if there is none."""
-        better: Attempt | None = None
-        for strategy in neighbours(self.best.part):
-            outcome = self.planner.propagate(strategy)
-            signature = _signature(outcome)
-            if signature in self.seen:
-                continue
-            if not self.tries:
-                break
-            self.seen.add(signature)
-            self.tries -= 1
-            other = Attempt(self.planner.partition(outcome))
-            if other.price < (better.price if better else GAIN * self.best.price):
-                better = other
-        if better is None:
+        tried = self.attempts(neighbours(self.best.part), self.tries)
+        self.tries -= len(tried)
+        better = min(tried, key=lambda c: c.price, default=self.best)
+        if better.price >= GAIN * self.best.price:
             return False
         self.best = better
         return True
@@ -207,11 +196,12 @@ def contests(part: Partition) -> Counter[Sort]:
     origins = part.propagation.origins
     for eqn, rule in zip(origins.eqns, part.propagation.rules):
         met: set[Sort] = set()
-        for sides in _contested(eqn, rule, part.propagation):
-            found = ((origins.of(var, axis), axis) for var, axis in sides)
-            causes = {(c.sort, c.priority_of(axis)) for c, axis in found if c is not None and c.sort is not None}
-            if len(causes) > 1 and len({priority for _, priority in causes}) == 1:
-                met |= {sort for sort, _ in causes}
+        for _, by_axis in contests_at(eqn, rule, part.propagation):
+            for axis, by_factor in by_axis.items():
+                found = (origins.of(var, axis) for values in by_factor.values() for var in values)
+                causes = {(c.sort, c.priority_of(axis)) for c in found if c is not None and c.sort is not None}
+                if len(causes) > 1 and len({priority for _, priority in causes}) == 1:
+                    met |= {sort for sort, _ in causes}
         for sort in met:
             bytes_by_sort[sort] += sent[id(eqn)]
     return bytes_by_sort
@@ -227,27 +217,3 @@ def caused(part: Partition) -> Counter[Sort]:
         for sort in {cause.sort for cause in causes if cause is not None and cause.sort is not None}:
             bytes_by_sort[sort] += c.bytes_sent
     return bytes_by_sort
-
-
-def _contested(eqn: JaxprEqn, whole: ShardingRule, propagation: Propagation) -> Iterator[list[tuple[Var, str]]]:
-    """For each axis that several values of an equation have on different factors, those values with the axis."""
-    for part in whole.parts:
-        atoms = [*(eqn.invars[i] for i in part.operands), *(eqn.outvars[i] for i in part.results)]
-        dims = tuple(propagation.layout(atom).dims for atom in atoms)
-        for axis, places in _contests_of(part.rule, dims, propagation.mesh):
-            yield [(atoms[i], axis) for i in places]  # type: ignore[misc]  # literals have no axes
-
-
-@lru_cache(maxsize=8192)
-def _contests_of(
-    rule: ShardingRule, dims: tuple[tuple[Axes, ...], ...], mesh: AbstractMesh
-) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The axes that operands and results laid out as ``dims`` have on different factors, and the positions of those
-    values (operands first, then results)."""
-    places: dict[str, list[tuple[int, int]]] = {}
-    for i, (of, factors) in enumerate(zip(dims, (*rule.operands, *rule.results))):
-        for f, axes in factor_axes_of(of, factors, rule, mesh).items():
-            if rule.factors[f].kind != REPLICATED:
-                for axis in axes:
-                    places.setdefault(axis, []).append((f, i))
-    return tuple((axis, tuple(i for _, i in where)) for axis, where in places.items() if len({f for f, _ in where}) > 1)

@@ -9,12 +9,13 @@ none has to be overridden.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.sharding.rule import PARALLEL, ShardingRule
+from meshwright.spmd.factors import Axes
 from meshwright.spmd.partition.result import Partition
-from meshwright.spmd.propagate import Propagation, reached
+from meshwright.spmd.propagate import Propagation, contests_at
 from meshwright.spmd.report import sent_for_equations
 from meshwright.spmd.strategy import Turn
 
@@ -36,19 +37,21 @@ def turns(part: Partition) -> Iterator[Turn]:
 
 def _ways(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> Iterator[Turn]:
     """For each result and dimension, the axes that also reach it along another dimension, by which it is not split."""
-    by_axis = reached(eqn, rule, propagation)
-    for result, var in enumerate(eqn.outvars) if by_axis else ():
-        dims = propagation.layout(var).dims
-        for dim, factors in enumerate(rule.results[result]):
-            if len(factors) != 1 or rule.factors[factors[0]].kind != PARALLEL:
-                continue
-            for axes in dims[:dim] + dims[dim + 1 :]:
-                for count in range(len(axes), 0, -1):
-                    last = axes[-count:]
-                    if all(
-                        factors[0] in by_axis.get(a, ()) and _is_of_one_sort(by_axis[a], a, propagation) for a in last
-                    ):
-                        yield Turn(rule, last, result, dim)
+    for part, by_axis in contests_at(eqn, rule, propagation):
+        own = {axis: by_factor for axis, by_factor in by_axis.items() if _is_of_one_sort(by_factor, axis, propagation)}
+        for result, results in zip(part.results, part.rule.results):
+            dims = propagation.layout(eqn.outvars[result]).dims
+            for dim, factors in enumerate(results):
+                if len(factors) == 1 and part.rule.factors[factors[0]].kind == PARALLEL:
+                    here = {axis for axis, by_factor in own.items() if factors[0] in by_factor}
+                    others = dims[:dim] + dims[dim + 1 :]
+                    yield from (Turn(rule, last, result, dim) for axes in others for last in _ends(axes, here))
+
+
+def _ends(axes: Axes, among: Container[str]) -> Iterator[Axes]:
+    """The last axes of a dimension that are all ``among`` some: as many as there are, and fewer."""
+    count = next((n for n, axis in enumerate(reversed(axes)) if axis not in among), len(axes))
+    return (axes[-n:] for n in range(count, 0, -1))
 
 
 def _is_of_one_sort(by_factor: Mapping[int, Sequence[Var]], axis: str, propagation: Propagation) -> bool:
