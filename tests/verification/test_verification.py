@@ -254,6 +254,9 @@ def test_which_part_of_a_complex_number_is_nan():
     for other in (complex(np.nan, np.nan), complex(np.inf, np.nan)):
         assert compare(np.array([other, 1j]), want).absolute == 0
     assert compare(np.array([1j, 1j]), want, 1).excess == np.inf
+    # infinities without a NaN are themselves
+    assert compare(np.array([complex(np.inf, 0)]), np.array([complex(-np.inf, 0)]), 1).excess == np.inf
+    assert compare(np.array([complex(np.inf, 0)]), np.array([complex(np.inf, 0)])).absolute == 0
     assert compare(np.array([complex(np.nan, 1), 2j]), want).excess > 0
     x = np.full((5, 2), 1 + 1j, np.complex64)
     x[:, 0] = np.inf, complex(0, -1), complex(np.inf, 1), complex(2, 0), complex(-np.inf, 3)

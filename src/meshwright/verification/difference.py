@@ -21,7 +21,7 @@ _OF_LARGEST = 1e-3
 class Difference:
     """The difference between two arrays. Equal NaNs and equal infinities count as no difference, and as not finite.
 
-    So do any two complex numbers that are not finite: the order of products decides which of their parts are NaN.
+    So do two complex numbers that are not finite if one has a NaN: the order of products decides which parts are NaN.
 
     ``excess`` is how far the worst element exceeds ``rtol`` and ``atol``. ``copy`` is the index of the worst copy, if
     devices have several copies of the array.
@@ -96,8 +96,12 @@ def _take(total: Difference, a: np.ndarray, b: np.ndarray, rtol: float, atol: fl
     finite = np.isfinite(delta) & np.isfinite(sizes)
     count = int(np.count_nonzero(finite))
     if count < b.size:
-        same = ~np.isfinite(a) & ~np.isfinite(b) if a.dtype.kind == "c" else (a == b) | (np.isnan(a) & np.isnan(b))
-        delta = np.where(finite, delta, np.where(same, 0, np.inf))
+        nan = np.isnan(a), np.isnan(b)
+        if a.dtype.kind == "c":
+            undefined = ~np.isfinite(a) & ~np.isfinite(b) & (nan[0] | nan[1])
+        else:
+            undefined = nan[0] & nan[1]
+        delta = np.where(finite, delta, np.where((a == b) | undefined, 0, np.inf))
         sizes = np.where(finite, sizes, 0)
     total.finite += count
     total.absolute = max(total.absolute, float(delta.max()))
