@@ -102,6 +102,36 @@ def test_borders_are_little_work(stencil, mode):
     assert partitioned(lambda u: stencil(mnp.pad(u, 1, mode=mode)), "a", "b", size=512).work.redundancy < 1.02
 
 
+@pytest.mark.parametrize("mode", BORDERS)
+@pytest.mark.parametrize("size", [64, 61, 9])
+def test_borders_are_laid_around_the_halo_once(mode, size):
+    """Many windows of one extended array send and hold little more than windows of one with zeros around it."""
+
+    def windows(mode):
+        def f(u):
+            p = mnp.pad(u, 2, mode=mode)
+            return sum((1 + i - 3 * j) * mnp.exp(-p[i : i + size, j : j + size]) for i in range(5) for j in range(5))
+
+        return partitioned(f, "a", "b", size=size)
+
+    part, zeros = windows(mode), windows("constant")
+    part.verify()
+    assert part.bytes_sent == zeros.bytes_sent and len(part.collectives) == len(zeros.collectives)
+    assert part.peak_bytes < 1.2 * zeros.peak_bytes or size < N
+
+
+def test_borders_from_beyond_the_halo():
+    """A window that reaches less far than the rows that a border repeats, or than a tile."""
+    where = NamedSharding(MESH, P("a"))
+    for f in (
+        lambda u: mnp.concatenate([u[5:7], u, u[14:13:-1]])[1:-2] - u,
+        lambda u: mnp.pad(u, 9, mode="reflect")[2 : len(u) + 2] - mnp.pad(u, 9, mode="reflect")[17 : len(u) + 17],
+    ):
+        for rows in (16, 18, 21):
+            shape = mw.ShapeDtypeStruct((rows,), np.float32)
+            mw.jit(f, in_shardings=where, out_shardings=where).lower(shape).partition().verify()
+
+
 @pytest.mark.parametrize("fill", [0.0, 3.0])
 def test_rows_that_do_not_exist(fill):
     """Windows that begin before an array, end behind it, or lie outside, of tiles with padding and without."""

@@ -17,7 +17,7 @@ from meshwright.ops.indexing.known_places import known_places
 from meshwright.ops.shape.cyclic import cyclic_windows
 from meshwright.ops.shape.interiors import interiors
 from meshwright.ops.shape.joined_pads import joined_pads
-from meshwright.ops.shape.shifts import joined_shifts
+from meshwright.ops.shape.shifts import joined_shifts, windows_of_extended
 from meshwright.ops.shape.spaced_rows import spaced_rows
 from meshwright.ops.shape.undone import undone
 from meshwright.ops.sharding.untyped import UNTYPED
@@ -52,6 +52,11 @@ PREPARE = (
 )  # fmt: skip
 #: passes that are tried; their result is kept if it is cheaper
 ALTERNATIVE = (
+    Pass(
+        "windows of extended arrays",
+        windows_of_extended,
+        "Slices of an array that its own rows extend become shifts of the array, with these rows as borders.",
+    ),
     Pass("interiors", interiors, "Stencils on an array's interior are computed in the array's own tiles."),
     Pass("joined shifts", joined_shifts, "Shifts of one array along several dimensions become one halo exchange."),
     DEAD_CODE,

@@ -15,7 +15,7 @@ from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, Iota, ReduceSu
 from meshwright.ops.shape.cyclic import CyclicWindow
 from meshwright.ops.shape.rearrange import Reshape, ReshapeRows, Rev, Squeeze, Transpose
 from meshwright.ops.shape.row_moves import RowMoves
-from meshwright.ops.shape.shifts import Shifts
+from meshwright.ops.shape.shifts import Border, Shifts
 from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
 from meshwright.ops.shape.spaced_rows import SpacedRows
 from meshwright.ops.sharding.constraint import ShardingConstraint
@@ -62,6 +62,11 @@ def _shapes() -> Iterator[Sample]:
     yield sample(RowMoves(0, woven), ints(5, 2), ints(6, 2), label="ints")
     yield sample(Shifts(((1, -1), (0, 2), (-1, 0))), floats(8, 6), label="plane")
     yield sample(Shifts(((2, 0), (-1, 0))), ints(7, 2), label="uneven")
+    edges, mirrors = Border((0, 0), (7,)), Border((2, 1), (4, 3))
+    yield sample(Shifts(((1, -1), (-2, 2), (2, 0)), (edges, mirrors)), floats(8, 6), label="borders")
+    yield sample(
+        Shifts(((3, 0), (-1, 1)), (Border((5, 5), (6, 5, 4)), Border((), (1,)))), ints(7, 2), label="uneven borders"
+    )
     mesh = AbstractMesh((2,), ("nowhere",))
     yield sample(ShardingConstraint(NamedSharding(mesh, PartitionSpec())), floats(5, 3))
 

@@ -21,6 +21,7 @@ from meshwright.ir.rewrite import use_counts
 from meshwright.ops.shape.cyclic import CyclicWindow
 from meshwright.ops.shape.joined_pads import is_zero, zeros_of
 from meshwright.ops.shape.row_moves import RowMoves
+from meshwright.ops.shape.shifts import Shifts
 from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.row_map import ZEROS, RowMap, Span
@@ -131,7 +132,9 @@ def _move(eqn: JaxprEqn, layout: Callable[[Var], Layout], mesh: AbstractMesh, ze
     if not axes or min(*m.sources, *m.sizes) < 2:  # one row is not worth splitting
         return None
     tiles = mesh.sizes(axes)
-    move = _Move(dim, m, (), tuple(eqn.outvars), (eqn,), _sent(m, tiles, isinstance(eqn.op, CyclicWindow)), tiles)
+    alone = _without_borders(m) if isinstance(eqn.op, Shifts) else m
+    sent = _sent(alone, tiles, isinstance(eqn.op, CyclicWindow))
+    move = _Move(dim, m, (), tuple(eqn.outvars), (eqn,), sent, tiles)
     return _distinct(move, operands, m)
 
 
@@ -174,9 +177,25 @@ def _cyclic(eqn: JaxprEqn) -> _Mapped | None:
     return d, RowMap((size,), (tuple(Span(0, low, high) for low, high in pieces),)), 1
 
 
+def _shift(eqn: JaxprEqn) -> _Mapped | None:
+    op, size = eqn.op, eqn.invars[0].aval.shape
+    moved = [d for d, by in enumerate(op.shifts[0]) if by]  # type: ignore[attr-defined]
+    if len(op.shifts) > 1 or len(moved) != 1:  # type: ignore[attr-defined]
+        return None
+    (d,) = moved
+    return d, RowMap((size[d],), (tuple(op.spans(d, size[d])),)), 1  # type: ignore[attr-defined]
+
+
 _maps: dict[type[Op], Callable[[JaxprEqn], _Mapped | None]] = {
-    Slice: _slice, Pad: _pad, Concatenate: _concatenate, CyclicWindow: _cyclic,
+    Slice: _slice, Pad: _pad, Concatenate: _concatenate, CyclicWindow: _cyclic, Shifts: _shift,
 }  # fmt: skip
+
+
+def _without_borders(m: RowMap) -> RowMap:
+    """The map of a shift with zeros for its border, which a tile fills from the rows that it is sent for the rest."""
+    (spans,) = m.targets
+    inside = max(spans, key=lambda span: (span.source != ZEROS, span.rows))
+    return RowMap(m.sources, (tuple(s if s is inside else Span(ZEROS, 0, s.rows) for s in spans),))
 
 
 @lru_cache(maxsize=4096)
