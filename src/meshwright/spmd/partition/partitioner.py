@@ -161,9 +161,11 @@ class Partitioner:
     def cheapest_form(
         self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue]
     ) -> tuple[Op, ShardingRule, Choice]:
-        """The op, or if operands have to be resharded, its cheapest alternative; with the rule and choice for it."""
+        """The op, or its cheapest alternative if operands have to be resharded, or can be made in any layout; with the
+        rule and choice for it."""
         best = eqn.op, rule, self.choose(eqn, eqn.op, rule, values)
-        if all(layout in value.layouts for value, layout in zip(values, best[2].in_layouts)):
+        wanted = zip(values, best[2].in_layouts)
+        if all(layout in value.layouts and not value.is_remade for value, layout in wanted):
             return best
         avals = tuple(v.aval for v in values)
         for op in eqn.op.alternatives(*avals):
