@@ -12,7 +12,7 @@ from reshard_simulator import all_layouts, check_plan
 
 from meshwright.errors import ShardingError
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.spmd.reshard.plan import plan_reshard, reshard_cost
+from meshwright.spmd.reshard.plan import least_reshard_cost, plan_reshard, reshard_cost
 from meshwright.spmd.reshard.steps import (
     AllGather,
     AllReduce,
@@ -65,6 +65,19 @@ def test_what_uneven_reshards_cost_is_known_without_planning_their_rounds(mesh):
         for src, dst in pairs(all_layouts(mesh, 2), 8):
             cost, plan = (f(shape, ITEMSIZE, src, dst, mesh) for f in (reshard_cost, plan_reshard))
             assert 0.85 * plan.bytes_sent <= cost <= 1.15 * plan.bytes_sent, (shape, src, dst)
+
+
+@pytest.mark.parametrize("mesh", [M42, M222, M23, AbstractMesh((2, 8), ("node", "gpu"), machine="h100:2x8")], ids=str)
+@pytest.mark.parametrize("reduction", ["sum", "masked", "max"])
+def test_a_reshard_costs_at_least_its_bound(mesh, reduction):
+    """And the bound says something of most reshards that send."""
+    layouts, known, sending = partial_layouts(mesh, 2, reduction), 0, 0
+    for src, dst in pairs(layouts, 150):
+        for shape in ((48, 96), (16, 12), (5, 7)):
+            least, cost = (f(shape, 4, src, dst, mesh) for f in (least_reshard_cost, reshard_cost))
+            assert 0 <= least <= cost, (shape, src, dst)
+            known, sending = known + (least > 0), sending + (cost > 0)
+    assert known > sending / 3
 
 
 # --- correctness --------------------------------------------------------------------------------------------

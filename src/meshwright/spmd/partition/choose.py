@@ -14,8 +14,9 @@ cover a single equation, and in small programs communication always dominates.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from meshwright.core.avals import ShapedArray
 from meshwright.sharding import AbstractMesh, Layout, joined_reduction
@@ -24,8 +25,10 @@ from meshwright.spmd.factors import Axes, join_axes
 from meshwright.spmd.partition.candidates import Assignment, Passing, assignments, on_other_loops, passing
 from meshwright.spmd.partition.question import Choice, Operand, Question
 from meshwright.spmd.prices import prices
-from meshwright.spmd.reshard.plan import reshard_cost
+from meshwright.spmd.reshard.plan import least_reshard_cost, reshard_cost
 
+#: the cost of resharding an array of this shape and item size from one layout to another, or a bound of it
+ReshardCost = Callable[[tuple[int, ...], int, Layout, Layout, AbstractMesh], int]
 #: a less parallel assignment of a product is chosen only if its cost is below this fraction of the most parallel one's
 LESS_PARALLEL = 0.25
 
@@ -39,23 +42,60 @@ def choose(question: Question) -> Choice:
     if len(parts) > 1:
         return _joined(question, [choose(question.restricted(part)) for part in parts])
     given = list(assignments(question))
-    choices = _priced(question, given)
-    best = _cheapest(choices)
+    candidates = _candidates(question, given)
     if not question.rule.is_product:
-        return best
-    least = min(choice.work for choice in choices)
-    parallel = _cheapest([choice for choice in choices if choice.work == least])
-    best = best if best.cost < LESS_PARALLEL * parallel.cost else parallel
+        return _cheapest(question, candidates)
+    least = min(c.least.work for c in candidates)
+    parallel = _cheapest(question, [c for c in candidates if c.least.work == least])
+    best = _cheaper(question, candidates, LESS_PARALLEL * parallel.cost) or parallel
     if not question.exchanges:
         return best
-    others = dict.fromkeys(other for assignment in given for other in on_other_loops(question, assignment))
-    return _cheapest([best, *(c for c in _priced(question, others) if c.work <= best.work)])
+    others = _candidates(question, dict.fromkeys(o for a in given for o in on_other_loops(question, a)))
+    return _cheaper(question, [c for c in others if c.least.work <= best.work], _just_below(best)) or best
 
 
-def _priced(question: Question, among: Iterable[Assignment]) -> list[Choice]:
-    """The choices of all assignments and partial sums to keep; invalid combinations are left out."""
-    priced = (_price(question, assignment, kept) for assignment in among for kept in passing(question, assignment))
-    return [choice for choice in priced if choice is not None]
+class _Candidate(NamedTuple):
+    """An assignment, the partial sums to keep, and the choice that this is, with a lower bound of its cost."""
+
+    assignment: Assignment
+    kept: Passing
+    least: Choice
+
+
+def _candidates(question: Question, among: Iterable[Assignment]) -> list[_Candidate]:
+    """The candidates of all assignments and partial sums to keep; invalid combinations are left out."""
+    bounds = (
+        (assignment, kept, _price(question, assignment, kept, least_reshard_cost))
+        for assignment in among
+        for kept in passing(question, assignment)
+    )
+    return [_Candidate(assignment, kept, least) for assignment, kept, least in bounds if least is not None]
+
+
+def _cheapest(question: Question, candidates: Sequence[_Candidate]) -> Choice:
+    """The first choice of least cost, up to rounding errors."""
+    best = _cheaper(question, candidates, math.inf)
+    assert best is not None  # the empty assignment always exists
+    return best
+
+
+def _cheaper(question: Question, candidates: Sequence[_Candidate], limit: float) -> Choice | None:
+    """The first choice of least cost below ``limit``, up to rounding errors.
+
+    A candidate whose bound is too high is not priced: planning a reshard takes much longer than bounding it.
+    """
+    best = None
+    for candidate in candidates:
+        if candidate.least.cost < limit:
+            choice = _price(question, candidate.assignment, candidate.kept)
+            if choice is not None and choice.cost < limit:
+                best, limit = choice, _just_below(choice)
+    return best
+
+
+def _just_below(choice: Choice) -> float:
+    """The cost below which another choice is cheaper, rounding errors aside."""
+    return choice.cost * (1 - 1e-9)
 
 
 def _joined(q: Question, choices: Sequence[Choice]) -> Choice:
@@ -70,17 +110,8 @@ def _joined(q: Question, choices: Sequence[Choice]) -> Choice:
     return Choice(layouts, versions, out_layouts, sum(c.cost for c in choices), sum(c.work for c in choices))
 
 
-def _cheapest(choices: Sequence[Choice]) -> Choice:
-    """The first choice of least cost, up to rounding errors."""
-    best = choices[0]  # the empty assignment always exists
-    for choice in choices[1:]:
-        if choice.cost < best.cost * (1 - 1e-9):
-            best = choice
-    return best
-
-
 # --- prices -------------------------------------------------------------------------------------------------
-def _price(q: Question, assignment: Assignment, kept: Passing) -> Choice | None:
+def _price(q: Question, assignment: Assignment, kept: Passing, cost_of: ReshardCost = reshard_cost) -> Choice | None:
     """The choice with its cost; None if sums that pass and those that arise cannot be completed together."""
     rule, mesh = q.rule, q.mesh
     unit = prices(mesh)
@@ -100,7 +131,7 @@ def _price(q: Question, assignment: Assignment, kept: Passing) -> Choice | None:
         layout = _layout(factors, sizes, assignment, mesh)
         if o in kept.operands:
             layout = layout.with_partial(kept.axes, kind, mesh)
-        version, price = _bring(operand, layout, mesh)
+        version, price = _bring(operand, layout, mesh, cost_of)
         cost += price + memory * _local_bytes(operand.aval, layout, mesh)
         in_layouts.append(layout)
         versions.append(version)
@@ -112,7 +143,7 @@ def _price(q: Question, assignment: Assignment, kept: Passing) -> Choice | None:
         if partial:
             layout = layout.with_partial(partial, combined, mesh)
         target = layout.drop_partial() if required is None else required
-        price = reshard_cost(aval.shape, aval.dtype.itemsize, layout, target, mesh)
+        price = cost_of(aval.shape, aval.dtype.itemsize, layout, target, mesh)
         cost += (price + (unit.latency if price else 0)) / (shared if layout.partial else 1)
         cost += memory * _local_bytes(aval, layout, mesh)
         out_layouts.append(layout)
@@ -179,7 +210,7 @@ def _layout(
     return Layout.tiled(tuple(join_axes(fs, sizes, assignment, mesh)[0] if fs else () for fs in factors))
 
 
-def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh) -> tuple[int, float]:
+def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh, cost_of: ReshardCost) -> tuple[int, float]:
     """The version to start from, and the price of resharding it to ``layout``.
 
     The price of reducing a partial sum, or of resharding to the operand's target layout, is divided among all equations
@@ -189,7 +220,7 @@ def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh) -> tuple[int, f
         return 0, 0.0
     best, price = 0, math.inf
     for i, version in enumerate(operand.versions):
-        cost: float = reshard_cost(operand.aval.shape, operand.aval.dtype.itemsize, version, layout, mesh)
+        cost: float = cost_of(operand.aval.shape, operand.aval.dtype.itemsize, version, layout, mesh)
         if cost:
             cost += prices(mesh).latency
             if (version.partial and not layout.partial) or layout == operand.target:

@@ -107,6 +107,27 @@ def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
     return _reshard(shape, itemsize, src, dst, mesh).estimate()
 
 
+@lru_cache(maxsize=262144)
+def least_reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
+    """A lower bound of :func:`reshard_cost` that takes no search: the bytes of its target tile that a device lacks.
+
+    A collective delivers to a device at most as many bytes as it costs. 0 for uneven layouts.
+    """
+    if src == dst or not _is_even(shape, src, dst, mesh):
+        return 0
+    if any(not (_stays(src, dst) and atom in dst.partial) for atom in src.partial):  # what has to be reduced arrives
+        return buffer_bytes(shape, itemsize, dst, mesh)
+    return buffer_bytes(shape, itemsize, dst, mesh) - _held(shape, itemsize, src, dst, mesh)
+
+
+def _held(shape: Sequence[int], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
+    """The minimum over devices of the bytes of its target tile that a device already holds, for even layouts."""
+    if any(mine[: len(theirs)] != theirs[: len(mine)] for mine, theirs in zip(src.dims, dst.dims)):
+        return 0
+    before, after = (layout.local_shape(shape, mesh) for layout in (src, dst))
+    return itemsize * math.prod(map(min, before, after))
+
+
 def _combine_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
     """The cost if tiles do not move: the bytes sent by one all-reduce, or 0 if nothing is reduced."""
     gone = tuple(atom for atom in src.partial if not (_stays(src, dst) and atom in dst.partial))
@@ -221,16 +242,8 @@ class _Reshard:
         plain, src, dst, mesh = self.plain, self.src, self.combined, self.mesh
         if is_torn(self.shape, src, dst, mesh) or (plain.price and copies_on_fast_links(src, dst, mesh)):
             return False
-        least = self._buffer(dst) - self._held()
+        least = self._buffer(dst) - _held(self.shape, self.itemsize, self.src, self.dst, mesh)
         return src.partial != dst.partial or plain.price - least + self.start * (plain.collectives(mesh) - 1) <= 0
-
-    def _held(self) -> int:
-        """The minimum over devices of the bytes of its target tile that a device already holds, for even layouts."""
-        src, dst = self.src, self.dst
-        if any(mine[: len(theirs)] != theirs[: len(mine)] for mine, theirs in zip(src.dims, dst.dims)):
-            return 0
-        before, after = (layout.local_shape(self.shape, self.mesh) for layout in (src, dst))
-        return self.itemsize * math.prod(map(min, before, after))
 
     def _rank(self, plan: ReshardPlan) -> float:
         """The cost of a plan with start-up costs, scaled up if a buffer is larger than source and target."""
