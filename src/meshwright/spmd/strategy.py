@@ -56,6 +56,8 @@ class Strategy:
     turns: tuple[Turn, ...] = ()
     #: products to split over axes that do not split them yet, after all annotations have spread
     shares: tuple[Share, ...] = ()
+    #: sums over devices that a loop stacks are completed in each step, if that leaves each device a part of them
+    in_steps: bool = False
     #: sums over devices stay scattered until an equation needs them whole
     tiles: bool = False
 
@@ -74,6 +76,8 @@ class Strategy:
             lines.append("interiors of arrays are computed in the rows of the arrays, and their borders left out")
         if self.blocks:
             lines.append("what loops take in blocks of rows is laid out before them, and what they write so after them")
+        if self.in_steps:
+            lines.append("sums over devices that loops stack are completed in each step: less is held so")
         if self.tiles:
             lines.append(
                 "sums over devices stay in tiles until something needs them whole: less is repeated and held so"

@@ -79,7 +79,7 @@ def _loop_body(
     found = accumulating(inner, body.num_consts, used)
     keep = KeepPartial(max(1, trips or 1))
     carried = [replace(keep, reductions=found.sums[i].reductions) if i in found.sums else carry[i] for i in range(k)]
-    targets = [*carried, *[keep] * (count - k), *[Layout.replicated(0)] * len(found.scalars)]
+    targets = [*carried, *[replace(keep, stacked=True)] * (count - k), *[Layout.replicated(0)] * len(found.scalars)]
     ins = [*consts, *(carry[i] for i in found.kept), *xs]
     part = scope.region(ClosedJaxpr(found.without(), body.jaxpr.consts), ins, targets).finished()
     jaxpr = ClosedJaxpr(found.restored(part.jaxpr.jaxpr), part.jaxpr.consts)

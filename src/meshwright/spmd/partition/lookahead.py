@@ -51,6 +51,8 @@ SHARINGS, SHARED_BYTES = 6, 2.0
 TURNINGS = 6
 #: how many sorts are tried at a time, and the least fraction of all bytes that must be sent at their conflicts
 WIDTH, SHARE = 3, 0.02
+#: the factor by which a step may take longer for sums that loops complete in each step
+LONGER = 1.05
 #: the factor by which sums in tiles may increase the bytes sent: allows for the gradients of norm weights
 MORE_BYTES = 1.01
 
@@ -79,6 +81,7 @@ class _Search:
             self.split_products()
             if self.best.price > turned.price or not self.best.is_better(turned, SHARED_BYTES):
                 self.best = turned
+        self.complete_in_steps()
         self.keep_tiles()
         return self.best
 
@@ -135,6 +138,16 @@ class _Search:
             if (signature := _signature(outcome)) not in self.seen:
                 self.seen.add(signature)
                 yield outcome
+
+    def complete_in_steps(self) -> None:
+        """Complete sums that loops stack in each of their steps, if that is better."""
+        part = self.best.part
+        if not part.stacks_sums:
+            return
+        strategy = replace(part.strategy, in_steps=True)
+        other = Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)))
+        if other.price_with_starts < LONGER * self.best.price_with_starts and other.is_better(self.best):
+            self.best = other
 
     def keep_tiles(self) -> None:
         """Keep sums in tiles until a use needs them whole, if that is better."""

@@ -118,6 +118,7 @@ class Partitioner:
             found.replicated,
             stands_for=found.stands_for,
             products=found.products,
+            stacks_sums=found.stacks_sums,
             strategy=self.propagation.strategy,
         )
 
@@ -268,11 +269,19 @@ class Partitioner:
     def results(self) -> list[PartitionedValue]:
         return [self.put_out(atom) for atom in self.closed.jaxpr.outvars]
 
+    def completes_now(self, atom: Atom, value: PartitionedValue, asked: KeepPartial) -> bool:
+        """Whether a sum that a loop stacks is completed before that, by the strategy, so that less is stacked."""
+        wanted = {axis for axes in self.propagation.layout(atom).dims for axis in axes}
+        if not asked.stacked or wanted.isdisjoint(value.layouts[0].partial):
+            return False
+        self.diagnostics.stacks_sums = True
+        return self.propagation.strategy.in_steps
+
     def output(self, number: int, atom: Atom, layout: Wanted) -> tuple[Any, Layout]:
         free = layout is None or isinstance(layout, KeepPartial)
         value = self.local.value(atom) if free else self.put_out(atom)
         if isinstance(layout, KeepPartial):
-            if all(map(layout.keeps, value.layouts)):
+            if all(map(layout.keeps, value.layouts)) and not self.completes_now(atom, value, layout):
                 return value.versions[0][1], value.layouts[0]
             layout = None
         if layout is None:

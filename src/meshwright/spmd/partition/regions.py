@@ -26,11 +26,12 @@ class KeepPartial:
     """A request for a result of a region: any layout is accepted, and partial sums are left as they are.
 
     ``repeats`` of them are added up or stacked before they are reduced. ``reductions`` are the reductions for which the
-    result may stay partial; empty: any.
+    result may stay partial; empty: any. ``stacked``: they are stacked, so that reducing each sends as many bytes.
     """
 
     repeats: int = 1
     reductions: tuple[str, ...] = ()
+    stacked: bool = False
 
     def keeps(self, layout: Layout) -> bool:
         """Whether ``layout`` is partial with one of the accepted reductions."""

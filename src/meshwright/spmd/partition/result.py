@@ -48,6 +48,7 @@ class Diagnostics:
     replicated: list[Replicated] = field(default_factory=list)
     products: list[Question] = field(default_factory=list)
     stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
+    stacks_sums: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Partition:
     stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
     #: the questions asked of ``choose`` for its products, including those in regions
     products: list[Question] = field(default_factory=list)
+    #: loops stack sums over devices, of which each device needs only a part
+    stacks_sums: bool = False
     #: the layouts of inputs and outputs that were asked for
     asked: tuple[Sequence[Layout | None], Sequence[Layout | None]] = ((), ())
     #: the choices that annotations leave open

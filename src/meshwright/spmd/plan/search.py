@@ -188,7 +188,7 @@ class _Search:
         same = next((t for t in self.tried.values() if t.layouts == layouts and t.design.mesh == design.mesh), None)
         if same is not None:
             return same
-        part = partition(self.flat, design.mesh, *layouts, strategy=Strategy())
+        part = partition(self.flat, design.mesh, *layouts, strategy=Strategy(in_steps=True))  # holds least
         tried = self.tried[design] = Tried(design, part, price(part), layouts)
         return tried
 
