@@ -20,6 +20,8 @@ from meshwright.core.words import counted
 from meshwright.errors import CheckpointError
 
 Progress = Callable[[int, int], None]
+#: the folders that this process is writing
+IN_WORK: set[Path] = set()
 
 
 @dataclass
@@ -54,6 +56,13 @@ class Job:
 
     def _run(self, name: str) -> None:
         place = self.place = self.folder.parent / name
+        IN_WORK.add(place)
+        try:
+            self._fill(place)
+        finally:
+            IN_WORK.discard(place)
+
+    def _fill(self, place: Path) -> None:
         place.mkdir(parents=True, exist_ok=True)
         entries, name = self._write(place)
         if self.group.leads:

@@ -56,7 +56,7 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
     """
     folder = as_path("checkpoint_io.restore: directory", directory).absolute()
     with user_file("checkpoint_io.restore: directory", folder, CheckpointError):
-        folder = _settled(folder)
+        folder = settled(folder)
     with Opened(folder) as opened:
         if verify:
             _check(opened)
@@ -67,7 +67,7 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
         return pytree.unflatten(treedef, [_placed(opened, e, w) for e, w in zip(entries, targets)])
 
 
-def _settled(folder: Path) -> Path:
+def settled(folder: Path) -> Path:
     """The folder, or the checkpoint that it was to replace, if the process ended between the two renames."""
     old = folder.parent / f"{folder.name}{REPLACED}"
     return old if not folder.exists() and old.exists() else folder
