@@ -169,8 +169,8 @@ class CheckpointManager:
                 shutil.rmtree(self.folder(step), ignore_errors=True)
 
     def _clean(self) -> None:
-        """Once, before the first checkpoint, remove unfinished ones of earlier runs, and restore those that were renamed
-        but not yet replaced.
+        """Once, before the first checkpoint, remove unfinished ones of earlier runs; those that were renamed but not
+        replaced get their names back.
 
         Not when it is made: a manager that only reads must not touch what another run is writing.
         """

@@ -133,7 +133,9 @@ class Sharding(ABC):
         devices."""
         if self is other or self == other:
             return True
-        if self.memory_kind != other.memory_kind or self.num_devices != other.num_devices or self.tile_counts(ndim) != other.tile_counts(ndim):
+        if (self.memory_kind, self.num_devices) != (other.memory_kind, other.num_devices):
+            return False
+        if self.tile_counts(ndim) != other.tile_counts(ndim):
             return False
         return _tiles_by_device(self, ndim) == _tiles_by_device(other, ndim)
 
