@@ -92,11 +92,8 @@ def _refuse_half(env: Mapping[str, str]) -> None:
       DistributedError: names the missing variables.
     """
     for rank, size, *others in _TOGETHER:
-        # SLURM tells a shell how many tasks it may start
-        is_one = env.get(rank, "0") == "0" and (
-            env.get(size, "1") == "1" or (size == "SLURM_NTASKS" and rank not in env)
-        )
-        if is_one:
+        is_shell = size == "SLURM_NTASKS" and rank not in env  # which is told how many tasks it may start
+        if is_shell or (env.get(rank, "0"), env.get(size, "1")) == ("0", "1"):
             continue
         said = " and ".join(f"{name}={env[name]}" for name in (rank, size) if name in env)
         missing = [name for name in (rank, size, *others) if name not in env]
