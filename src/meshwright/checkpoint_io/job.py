@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,7 @@ class Job:
             self._finish(place, entries)
             self.group.tell("finished", "")
             return
-        written = {"entries": [asdict(e) for e in entries], "files": _sizes(place, name)}
+        written = {"entries": [e.plain() for e in entries], "files": _sizes(place, name)}
         self.group.tell("written", json.dumps(written))
         self.place = None  # unless the first process reports a failure, the folder becomes the checkpoint
         if failure := self.group.hear("finished", 0):
