@@ -363,6 +363,19 @@ def test_gpus_of_processes_by_their_places(monkeypatch):
     assert joining._by_place(third, None) == (4, 5) and joining._by_place(third, "0,1") is None
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--timeout", -3), "a positive number of seconds, got -3"),
+        (("--timeout", "nan"), "a positive number of seconds"),
+        (("--restarts", 1, "--min-processes", 4), "--min-processes 4 is more than the 2 of -n"),
+    ],
+)
+def test_options_that_no_job_can_have(options, words):
+    status, out, err = run("-n", 2, *options, "nothing.py")
+    assert status == 2 and words in err and not out
+
+
 @pytest.mark.parametrize("ids", [(), (0, 0), -1, "x"])
 def test_numbers_of_devices_that_are_none(ids):
     with pytest.raises(MeshwrightError, match="local_device_ids"):
