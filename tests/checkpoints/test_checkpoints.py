@@ -1,11 +1,14 @@
 """Checkpoints: what is saved comes back, onto anything; what is not whole is not there."""
 
 import errno
+import gc
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -408,6 +411,40 @@ def test_what_was_not_yet_replaced_is_put_back(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "other", "step_00000003", "step_00000004"]
     np.testing.assert_array_equal(restore(tmp_path / "latest"), VALUE)
     assert manager.steps() == [3, 4]
+
+
+UNTOLD = """
+import sys
+import numpy as np
+import meshwright as mw
+saving = mw.checkpoint_io.save(sys.argv[1] + "/there/a", {"w": np.ones(3)}, asynchronous=True)
+if len(sys.argv) > 2:
+    saving.wait()
+"""
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_failures_that_nobody_waited_for_are_told(tmp_path, waits):
+    """At the end of a program too."""
+    (tmp_path / "there").write_text("a file")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        saving = save(tmp_path / "there" / "a", VALUE, asynchronous=True)
+        if waits:
+            with pytest.raises(CheckpointError, match="could not be written"):
+                saving.wait()
+        while not saving.is_done:
+            time.sleep(0.01)
+        threads = [t for t in threading.enumerate() if t.name == "meshwright-checkpoint"]
+        for thread in threads:
+            thread.join()
+        del saving
+        gc.collect()
+    told = [str(w.message) for w in seen if issubclass(w.category, CheckpointWarning)]
+    assert len(told) == (not waits) and all("was not written, and wait() not called" in text for text in told)
+    command = [sys.executable, "-c", UNTOLD, str(tmp_path), *["waits"] * waits]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == int(waits) and ("wait() not called" in done.stderr) != waits, done.stderr
 
 
 def test_managers_that_only_read_leave_alone_what_another_run_is_writing(tmp_path):
