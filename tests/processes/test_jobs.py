@@ -116,6 +116,34 @@ def test_lost_processes_are_named_in_time(how, word):
     assert len(waits) == 2 and max(waits) < timeout + 2, waits
 
 
+ENDS_EARLY = """
+import time
+import numpy as np
+import meshwright as mw
+from meshwright.experimental import multihost_utils
+mw.distributed.initialize()
+x = mw.make_array_from_process_local_data(
+    mw.NamedSharding(mw.make_mesh((mw.device_count(),), ("x",)), mw.P("x")), np.ones(1, np.float32))
+if mw.process_index() == 1:
+    for work in (lambda: mw.jit(lambda x: x.sum())(x), lambda: multihost_utils.sync_global_devices("here")):
+        started = time.monotonic()
+        try:
+            work()
+        except mw.errors.DistributedError as error:
+            print(f"after {time.monotonic() - started:.0f} s: {error}".replace("\\n", " "), flush=True)
+"""
+
+
+def test_nobody_waits_for_a_process_that_has_ended(tmp_path):
+    """Neither to agree on a program nor at a barrier: the timeout is for those that may still come."""
+    script = tmp_path / "ends_early.py"
+    script.write_text(ENDS_EARLY)
+    _, out, err = run("-n", 2, "--timeout", 200, script, seconds=150)
+    told = re.findall(r"^\[1\] after (\d+) s: (.*)$", out, re.M)
+    assert len(told) == 2, out + err
+    assert all(int(seconds) < 60 and "rank 0 on host" in text and "has left the job" in text for seconds, text in told)
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_all(tmp_path, signum):
     """What the processes started, too; a scheduler's signal is passed on, for a last checkpoint."""

@@ -50,6 +50,8 @@ def refuse_inside(name: str, reals: Sequence[int]) -> None:
             "calls it (pure_callback, io_callback, debug.callback); call it in the traced function, or compute with "
             "NumPy or on one device there"
         )
+
+
 #: seconds within which a run must end after a callback has raised
 _PATIENCE = 2.0
 
