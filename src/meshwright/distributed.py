@@ -91,7 +91,7 @@ def _completed(address: str | None, count: int | None, rank: int | None) -> Job:
     Raises:
       ArgumentError: there is no launcher.
     """
-    launched = find_job(os.environ)
+    launched = find_job(os.environ, address)
     if launched is None:
         raise ArgumentError(
             "distributed.initialize: give coordinator_address, num_processes and process_id, all three, or start the "
@@ -99,8 +99,7 @@ def _completed(address: str | None, count: int | None, rank: int | None) -> Job:
         )
     return Job(
         launched.rank if rank is None else rank, launched.count if count is None else count,
-        address or launched.coordinator, launched.launcher, launched.is_served and address is None,
-        launched.local_rank,
+        launched.coordinator, launched.launcher, launched.is_served, launched.local_rank,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 import itertools
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -35,6 +36,18 @@ def test_batches_come_in_order_and_are_made_in_advance():
     rest = list(found)
     assert [int(b["x"][0, 0]) for b in [first, *rest]] == list(range(6))
     np.testing.assert_array_equal(rest[-1]["y"][0], np.arange(8) + 5)
+
+
+def test_threads_share_the_batches():
+    class Slow:
+        def __iter__(self):
+            time.sleep(0.1)  # in which all threads come
+            return iter([np.full(8, i) for i in range(40)])
+
+    found = mw.data.prefetch_to_mesh(Slow(), SPLIT)
+    with ThreadPoolExecutor(4) as pool:
+        taken = pool.map(lambda _: [int(batch[0]) for batch in found], range(4))
+    assert sorted(itertools.chain(*taken)) == list(range(40))
 
 
 def test_errors_come_in_their_turn_and_threads_end(refuses):

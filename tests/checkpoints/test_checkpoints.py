@@ -1,11 +1,14 @@
 """Checkpoints: what is saved comes back, onto anything; what is not whole is not there."""
 
 import errno
+import gc
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from meshwright import NamedSharding
 from meshwright import PartitionSpec as P
 from meshwright.checkpoint_io import CheckpointManager, files, restore, save, zarr
 from meshwright.checkpoint_io.group import Group
-from meshwright.checkpoint_io.index import REPLACED, WRITING, Entry, Index, Leaf
+from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING, Entry, Index, Leaf
 from meshwright.checkpoint_io.job import Job
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, CheckpointWarning, DTypeError
 
@@ -339,6 +342,7 @@ def test_managers_keep_the_latest_and_the_best(tmp_path):
     again = CheckpointManager(tmp_path)
     with pytest.warns(CheckpointWarning, match="step 4 is passed over"):
         np.testing.assert_array_equal(again.restore()["w"], VALUE + 3)
+        again.save(5, {"w": VALUE}).wait()
     assert not list(tmp_path.glob(f"*{WRITING}*"))
 
 
@@ -399,9 +403,73 @@ def test_what_was_not_yet_replaced_is_put_back(tmp_path):
     save(tmp_path / "latest", VALUE).folder.rename(tmp_path / f"latest{REPLACED}")
     save(tmp_path / "other", VALUE)
     (tmp_path / f"other{REPLACED}").mkdir()
-    CheckpointManager(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "other"]
+    manager = CheckpointManager(tmp_path)
+    save(manager.folder(3), -VALUE).folder.rename(tmp_path / f"step_00000003{REPLACED}")
+    assert manager.steps() == [3]
+    np.testing.assert_array_equal(manager.restore(), -VALUE)
+    manager.save(4, VALUE).wait()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "other", "step_00000003", "step_00000004"]
     np.testing.assert_array_equal(restore(tmp_path / "latest"), VALUE)
+    assert manager.steps() == [3, 4]
+
+
+UNTOLD = """
+import sys
+import numpy as np
+import meshwright as mw
+saving = mw.checkpoint_io.save(sys.argv[1] + "/there/a", {"w": np.ones(3)}, asynchronous=True)
+if len(sys.argv) > 2:
+    saving.wait()
+"""
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_failures_that_nobody_waited_for_are_told(tmp_path, waits):
+    """At the end of a program too."""
+    (tmp_path / "there").write_text("a file")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        saving = save(tmp_path / "there" / "a", VALUE, asynchronous=True)
+        if waits:
+            with pytest.raises(CheckpointError, match="could not be written"):
+                saving.wait()
+        while not saving.is_done:
+            time.sleep(0.01)
+        threads = [t for t in threading.enumerate() if t.name == "meshwright-checkpoint"]
+        for thread in threads:
+            thread.join()
+        del saving
+        gc.collect()
+    told = [str(w.message) for w in seen if issubclass(w.category, CheckpointWarning)]
+    assert len(told) == (not waits) and all("was not written, and wait() not called" in text for text in told)
+    command = [sys.executable, "-c", UNTOLD, str(tmp_path), *["waits"] * waits]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == int(waits) and ("wait() not called" in done.stderr) != waits, done.stderr
+
+
+def test_managers_that_only_read_leave_alone_what_another_run_is_writing(tmp_path):
+    save(tmp_path / "step_00000001", VALUE)
+    unfinished = tmp_path / f"step_00000002{WRITING}abc"
+    save(unfinished, VALUE)
+    (unfinished / NAME).unlink()
+    reader = CheckpointManager(tmp_path)
+    assert reader.steps() == [1] and reader.best_steps() == []
+    np.testing.assert_array_equal(reader.restore(), VALUE)
+    reader.wait()
+    assert unfinished.exists()
+    reader.save(2, VALUE).wait()  # now it is this run's folder
+    assert not unfinished.exists() and reader.steps() == [1, 2]
+
+
+def test_managers_leave_alone_what_their_process_is_writing(tmp_path):
+    """A checkpoint of another manager, or of none."""
+
+    def meanwhile(*_):
+        CheckpointManager(tmp_path).save(len(list(tmp_path.glob("step_*"))), -VALUE).wait()
+
+    save(tmp_path / "final", VALUE, progress=meanwhile)
+    np.testing.assert_array_equal(restore(tmp_path / "final", verify=True), VALUE)
+    np.testing.assert_array_equal(CheckpointManager(tmp_path).restore(0), -VALUE)
 
 
 def test_killed_at_any_moment():

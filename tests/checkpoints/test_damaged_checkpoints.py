@@ -345,7 +345,9 @@ def test_managers_leave_alone_what_is_not_theirs(tmp_path):
         (tmp_path / name).write_text("mine")
     save(tmp_path / "step_3", VALUE)
     manager = CheckpointManager(tmp_path)
-    assert manager.steps() == [] and all((tmp_path / name).read_text() == "mine" for name in mine)
+    assert manager.steps() == []
+    manager.save(10, VALUE).wait()
+    assert all((tmp_path / name).read_text() == "mine" for name in mine)
     assert (tmp_path / "step_3" / NAME).is_file()
 
 

@@ -127,9 +127,7 @@ def _waited(hit: re.Match | None, out: str) -> float | None:
 def _wrong_checkpoints(folder: Path, is_done: bool) -> str:
     """What is wrong with the checkpoints that are left."""
     with mw.enable_x64():
-        manager = CheckpointManager(folder)
-        if list(folder.glob("*.writing-*")):
-            return "a half checkpoint is left"
+        manager = CheckpointManager(folder, keep=None)
         step = manager.latest_step()
         if step is None or (is_done and step != STEPS - 1):
             return f"the last checkpoint is of step {step}" if is_done else ""
@@ -140,4 +138,7 @@ def _wrong_checkpoints(folder: Path, is_done: bool) -> str:
                 w = (3 * w + w.astype(np.int32).sum(dtype=np.int32) % PRIME + i) % PRIME
             if int(state["step"]) != one or not np.array_equal(np.asarray(state["w"]), w):
                 return f"the checkpoint of step {one} has other values"
+        manager.save(STEPS, state).wait()
+        if list(folder.glob("*.writing-*")):
+            return "a half checkpoint is left"
     return ""

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -114,6 +114,34 @@ def test_lost_processes_are_named_in_time(how, word):
         assert line and word in line[1] and "lose_one.py" in line[1], out + err
     waits = [float(s) for s in re.findall(r"^\[[02]\] after ([\d.]+) s", out, re.M)]
     assert len(waits) == 2 and max(waits) < timeout + 2, waits
+
+
+ENDS_EARLY = """
+import time
+import numpy as np
+import meshwright as mw
+from meshwright.experimental import multihost_utils
+mw.distributed.initialize()
+x = mw.make_array_from_process_local_data(
+    mw.NamedSharding(mw.make_mesh((mw.device_count(),), ("x",)), mw.P("x")), np.ones(1, np.float32))
+if mw.process_index() == 1:
+    for work in (lambda: mw.jit(lambda x: x.sum())(x), lambda: multihost_utils.sync_global_devices("here")):
+        started = time.monotonic()
+        try:
+            work()
+        except mw.errors.DistributedError as error:
+            print(f"after {time.monotonic() - started:.0f} s: {error}".replace("\\n", " "), flush=True)
+"""
+
+
+def test_nobody_waits_for_a_process_that_has_ended(tmp_path):
+    """Neither to agree on a program nor at a barrier: the timeout is for those that may still come."""
+    script = tmp_path / "ends_early.py"
+    script.write_text(ENDS_EARLY)
+    _, out, err = run("-n", 2, "--timeout", 200, script, seconds=150)
+    told = re.findall(r"^\[1\] after (\d+) s: (.*)$", out, re.M)
+    assert len(told) == 2, out + err
+    assert all(int(seconds) < 60 and "rank 0 on host" in text and "has left the job" in text for seconds, text in told)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -310,9 +338,48 @@ def test_places_in_jobs():
     assert find_job({**SLURM, **OPEN_MPI}).launcher == "Open MPI"
     uri = {"OMPI_MCA_orte_hnp_uri": "7.0;tcp6://[fe80::1,fe80::2]:34911"}
     assert find_job({**OPEN_MPI, **uri}).coordinator == "[fe80::1]:61007"
-    assert find_job({**TORCH, "MASTER_ADDR": "::1"}).coordinator == "[::1]:29501"
+    for host in ("::1", "[::1]"):
+        assert find_job({**TORCH, "MASTER_ADDR": host}).coordinator == "[::1]:29501"
     assert Job(0, 1, "::1:80", "").coordinator == "[::1]:80"
     assert find_job({"RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+PMI = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+#: what a launcher sets without which processes would run alone
+NEEDED = {
+    "MESHWRIGHT_COORDINATOR": OURS | {"MESHWRIGHT_PROCESS_ID": "1"}, "RANK": TORCH, "WORLD_SIZE": TORCH,
+    "MASTER_ADDR": TORCH, "MASTER_PORT": TORCH, "OMPI_COMM_WORLD_RANK": OPEN_MPI, "OMPI_COMM_WORLD_SIZE": OPEN_MPI,
+    "SLURM_NTASKS": SLURM, "SLURM_JOB_ID": SLURM,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", NEEDED)
+def test_one_of_several_processes_does_not_run_alone(missing, refuses):
+    with refuses(DistributedError, "there are several processes", f"{missing} must be set as well"):
+        find_job({name: value for name, value in NEEDED[missing].items() if name != missing})
+
+
+def test_one_process_runs_alone():
+    """In a shell that may start tasks, or where a launcher has started one process."""
+    shell = {name: value for name, value in SLURM.items() if name != "SLURM_PROCID"}
+    one = {"RANK": "0", "WORLD_SIZE": "1"}
+    for env in (shell, one, {"RANK": "0"}, {"PMI_RANK": "0", "PMI_SIZE": "1"}, {"SLURM_PROCID": "0"}):
+        assert find_job(env) is None, env
+
+
+def test_launchers_may_leave_the_address_to_the_program(refuses):
+    """Where they do not say it, and where they do."""
+    for env in (TORCH, OPEN_MPI, SLURM, JOB_SET, OURS):
+        there = find_job(env)
+        assert find_job(env, "h:9") == replace(there, coordinator="h:9", is_served=False)
+    bare = {name: value for name, value in OPEN_MPI.items() if name.startswith("OMPI_COMM")}
+    for env in (bare, PMI):
+        with refuses(DistributedError, "pass coordinator_address"):
+            find_job(env)
+        found = find_job(env, "h:9")
+        assert (found.rank, found.count, found.coordinator) == (1, 2, "h:9")
+    two = {"RANK": "1", "WORLD_SIZE": "2"}
+    assert find_job(two, "h:9") == Job(1, 2, "h:9", "RANK and WORLD_SIZE")
 
 
 def test_gpus_of_processes_by_their_places(monkeypatch):
@@ -322,6 +389,19 @@ def test_gpus_of_processes_by_their_places(monkeypatch):
     assert joining._by_place(Job(2, 4, "a:1", ""), None) is None
     monkeypatch.setattr(joining, "config", SimpleNamespace(real_devices=2))
     assert joining._by_place(third, None) == (4, 5) and joining._by_place(third, "0,1") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--timeout", -3), "a positive number of seconds, got -3"),
+        (("--timeout", "nan"), "a positive number of seconds"),
+        (("--restarts", 1, "--min-processes", 4), "--min-processes 4 is more than the 2 of -n"),
+    ],
+)
+def test_options_that_no_job_can_have(options, words):
+    status, out, err = run("-n", 2, *options, "nothing.py")
+    assert status == 2 and words in err and not out
 
 
 @pytest.mark.parametrize("ids", [(), (0, 0), -1, "x"])
@@ -339,8 +419,9 @@ def test_bad_places(refuses):
         find_job({**JOB_SET, "JOB_REPLICAS": "many"})
     with refuses(DistributedError, "port below 65536", "host0:65536"):
         find_job({**TORCH, "MASTER_PORT": "65535"})
-    with refuses(DistributedError, "process 2 of 4", "MASTER_PORT are not set"):
-        find_job({k: v for k, v in TORCH.items() if k != "MASTER_PORT"})
+    for there in (":1", "h:80:1", "[h:80]:1", "http://h:1", "[http://h]:1", "h:65536", "h"):
+        with refuses(DistributedError, "the coordinator's address must be host:port"):
+            Job(0, 1, there, "")
     with refuses(DistributedError, "PROCESSES_PER_JOB"):
         find_job({k: v for k, v in JOB_SET.items() if k != "PROCESSES_PER_JOB"})
 

@@ -45,6 +45,10 @@ for y in (x, whole, called, mw.device_put(value, rows), mw.device_put(x, NamedSh
     np.testing.assert_array_equal(mh.process_allgather(y), value)
 np.testing.assert_array_equal(mh.global_array_to_host_local_array(x, mesh, P("x")), half)
 np.testing.assert_array_equal(mh.process_allgather(mh.host_local_array_to_global_array(half, mesh, P("x"))), value)
+other_order = mw.sharding.Mesh(np.array(mw.devices())[[0, 2, 1, 3, 4, 6, 5, 7]].reshape(4, 2), ("x", "y"))
+y = mw.device_put(x, NamedSharding(other_order, P("x")))
+np.testing.assert_array_equal(mh.process_allgather(y), value)
+np.testing.assert_array_equal(mh.process_allgather(mw.device_put(y, rows)), value)
 assert "several processes" in repr(x)
 try:
     np.asarray(x)

@@ -347,3 +347,40 @@ def test_no_device_has_part_of_a_key():
         np.testing.assert_array_equal(mw.random.key_data(keys), words)
         drawn = mw.jit(mw.vmap(lambda k: mw.random.uniform(k)))(keys)
         np.testing.assert_array_equal(drawn, mw.vmap(mw.random.uniform)(mw.random.wrap_key_data(words)))
+
+
+@several
+@on_cpus
+@pytest.mark.parametrize("inner", ["program", "eager op", "move"])
+@pytest.mark.parametrize("call", ["pure_callback", "io_callback", "shard_map"])
+def test_programs_on_devices_that_wait_for_the_call_are_refused(inner, call):
+    """They would wait for each other, until XLA ends the process."""
+    double = mw.jit(lambda v: v * 2 + v.sum())
+    x = mw.device_put(VALUE[:4, :8], at("x"))
+    double(x)
+
+    def function(v):
+        v = mw.device_put(np.asarray(VALUE[:4, :8]), at("x"))
+        made = {"program": double, "eager op": lambda v: v.sum(), "move": lambda v: mw.device_put(v, at("y"))}[inner](v)
+        return np.zeros((1, 8) if call == "shard_map" else (4, 8), np.float32) * np.sum(made)
+
+    called = mw.io_callback if call == "io_callback" else mw.pure_callback
+    step = lambda x: called(function, mw.ShapeDtypeStruct(x.shape, x.dtype), x)  # noqa: E731
+    if call == "shard_map":
+        step = mw.shard_map(step, mesh=MESH, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+    with pytest.raises(CallbackError, match="which wait for the Python function that calls it"):
+        mw.jit(step)(x).block_until_ready()
+    np.testing.assert_array_equal(double(x), VALUE[:4, :8] * 2 + VALUE[:4, :8].sum())
+
+
+@several
+@on_cpus
+def test_callbacks_compute_on_devices_that_do_not_wait():
+    one = mw.jit(lambda v: v * 2)
+    here = lambda v: np.asarray(one(v))  # noqa: E731
+    split = mw.device_put(VALUE, at("x"))
+    got = mw.jit(lambda x: mw.pure_callback(here, mw.ShapeDtypeStruct(x.shape, x.dtype), x))(split)
+    np.testing.assert_array_equal(got, 2 * VALUE)
+    there = lambda v: np.asarray(mw.jit(lambda a: a + 1)(split))  # noqa: E731
+    alone = mw.jit(lambda x: mw.pure_callback(there, mw.ShapeDtypeStruct(x.shape, x.dtype), x))
+    np.testing.assert_array_equal(alone(VALUE), VALUE + 1)

@@ -31,6 +31,30 @@ def test_what_virtual_devices_do_real_ones_do():
     run_tests(8, *(HERE.parent / f for f in files))
 
 
+MESHES_OF_SIX = """
+import itertools
+import numpy as np
+import meshwright as mw
+devices, value = np.array(mw.devices()), np.arange(42.0).reshape(6, 7)
+meshes = [mw.sharding.Mesh(d, ("a", "b")[: d.ndim]) for d in (
+    devices, devices.reshape(3, 2), devices.reshape(2, 3), devices[::-1], devices[[3, 1, 4, 0, 5, 2]].reshape(2, 3))]
+specs = [mw.P("a"), mw.P(None, "a"), mw.P()]
+every = [mw.NamedSharding(m, s) for m in meshes for s in (*specs, mw.P(m.axis_names[::-1]))]
+for a, b in itertools.product(every, every):
+    x = mw.device_put(mw.device_put(value, a), b)
+    assert x.sharding == b and np.array_equal(x, value), (a, b)
+    for shard in x.addressable_shards:
+        assert np.array_equal(shard.data, value[shard.index]), (a, b)
+"""
+
+
+def test_arrays_move_between_all_meshes_of_six_devices():
+    """Axes of 2 and 3 in either order, which no axis of 6 has as parts; devices in any order."""
+    env = {**os.environ, "MESHWRIGHT_REAL_DEVICES": "6", "MESHWRIGHT_NUM_DEVICES": "6"}
+    done = subprocess.run([sys.executable, "-c", MESHES_OF_SIX], env=env, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+
+
 ENDLESS = """
 import numpy as np
 import meshwright as mw

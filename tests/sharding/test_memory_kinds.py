@@ -83,14 +83,15 @@ def test_every_sharding_keeps_its_memory(cls, kind):
     for same in (sharding, pickle.loads(pickle.dumps(sharding)), copy.deepcopy(sharding)):
         assert type(same) is cls and same == sharding and hash(same) == hash(sharding)
         assert same.memory_kind == same.to_named().memory_kind == kind
-        assert same.is_equivalent_to(plain, X.ndim) and repr(same) == repr(sharding)
+        assert same.is_equivalent_to(plain, X.ndim) == (kind == "device") and repr(same) == repr(sharding)
+        assert same.is_equivalent_to(sharding, X.ndim)
     if cls is not TypeSharding:
         array = mw.device_put(X, sharding)
         assert array.sharding == sharding and array.sharding.memory_kind == kind
         doubled = mw.jit(lambda x: x * 2)(array)
         assert doubled.sharding.memory_kind == kind and isinstance(doubled.sharding, cls)
         host = mw.jit(lambda x: x * 2, out_shardings=sharding)(X)
-        assert host.sharding.memory_kind == kind and host.sharding.is_equivalent_to(plain, X.ndim)
+        assert host.sharding.is_equivalent_to(sharding, X.ndim)
         np.testing.assert_array_equal(np.asarray(host), X * 2)
 
 
@@ -118,6 +119,35 @@ def test_results_are_in_the_memory_that_types_or_out_shardings_say():
     assert (host + 1).sharding.memory_kind == "pinned_host"
     assert mw.device_put(host, DEVICE).sharding == DEVICE
     assert mw.jit(lambda x: x, in_shardings=HOST)(X).sharding.memory_kind == "pinned_host"
+
+
+def test_programs_say_which_memory_their_arguments_and_results_are_in():
+    host = mw.device_put(X, HOST)
+    for lowered in (
+        mw.jit(lambda x: (x + 1, x)).lower(host),
+        mw.jit(lambda x: (x + 1, x)).lower(mw.ShapeDtypeStruct(X.shape, X.dtype, sharding=HOST)),
+        mw.jit(lambda x: (x + 1, x), in_shardings=HOST).lower(X),
+    ):
+        part, compiled = lowered.partition(), lowered.compile()
+        assert part.in_shardings == [HOST] and part.out_shardings == [HOST, HOST]
+        assert compiled.input_shardings == ((HOST,), {}) and compiled.output_shardings == (HOST, HOST)
+        assert [x.sharding for x in compiled(host)] == [HOST, HOST]
+    one = SingleDeviceSharding(mw.devices()[1], memory_kind="pinned_host")
+    assert mw.jit(lambda x: x + 1).lower(mw.device_put(X, one)).compile().input_shardings == ((one,), {})
+
+
+def test_arguments_placed_in_another_memory_are_refused():
+    host, device = mw.device_put(X, HOST), mw.device_put(X, DEVICE)
+    for there, here in ((host, device), (device, host)):
+        calls = (
+            mw.jit(lambda x: x + 1, in_shardings=there.sharding),
+            mw.jit(lambda x: x + 1).lower(there).compile(),
+            mw.jit(lambda x: x + 1).lower(there).partition(),
+        )
+        for call in calls:
+            with pytest.raises(ShardingError, match="and it has NamedSharding"):
+                call(here)
+            np.testing.assert_array_equal(np.asarray(call(there)), X + 1)
 
 
 def test_on_one_device():

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from meshwright.api.jit_options import JitOptions
 from meshwright.api.references import ForeignReferenceError, Ref
 from meshwright.core import pytree
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
 from meshwright.transforms.wrapped import is_pair, name_of
-
-if TYPE_CHECKING:
-    from meshwright.api.jit import JitFunction
 
 
 def _with_references(run: Callable[[tuple[Ref, ...]], Any]) -> Any:
@@ -169,49 +165,47 @@ class _Carried:
 
 
 # --- arguments ----------------------------------------------------------------------------------------------
-def call_with_references(jitted: JitFunction, args: Any, kwargs: Any, static: Any) -> Any:
-    """Call a jitted function that has references among its dynamic arguments.
+@dataclass(frozen=True)
+class GivenReferences:
+    """References among the arguments of a function.
 
-    Raises:
-      ArgumentTypeError: an argument is neither an array nor a reference.
-      ArgumentError: the same reference is passed twice.
+    ``key`` says which leaves of which tree they are; ``args`` and ``kwargs`` have their values in their places.
     """
-    leaves, treedef = pytree.flatten((args, kwargs))
-    places = tuple(i for i, x in enumerate(leaves) if isinstance(x, Ref))
-    if not places:
-        raise jitted.bad_argument(args, kwargs, static) from None
-    refs = [leaves[i] for i in places]
-    if len({id(ref) for ref in refs}) < len(refs):
-        raise ArgumentError(f"{jitted.name}: a reference is given twice; give each once") from None
-    for i, ref in zip(places, refs):
-        leaves[i] = ref.value
-    args, kwargs = pytree.unflatten(treedef, leaves)
-    try:
-        values, out = _jitted_of_values(jitted, (treedef, static, places))(*args, **kwargs)
-    except Exception as error:
-        raise error from None  # without the exception that led here
-    _replace(refs, values)
-    return out
+
+    refs: tuple[Ref, ...]
+    key: tuple[Any, tuple[int, ...]]
+    args: Any
+    kwargs: Any
+
+    @staticmethod
+    def among(name: str, args: Any, kwargs: Any) -> GivenReferences | None:
+        """Those among the arguments of the function ``name``; None if there are none.
+
+        Raises:
+          ArgumentError: the same reference is passed twice.
+        """
+        leaves, treedef = pytree.flatten((args, kwargs))
+        places = tuple(i for i, x in enumerate(leaves) if isinstance(x, Ref))
+        if not places:
+            return None
+        refs = tuple(leaves[i] for i in places)
+        if len({id(ref) for ref in refs}) < len(refs):
+            raise ArgumentError(f"{name}: a reference is given twice; give each once") from None
+        for i, ref in zip(places, refs):
+            leaves[i] = ref.value
+        return GivenReferences(refs, (treedef, places), *pytree.unflatten(treedef, leaves))
+
+    def call(self, fun: Callable[..., Any]) -> Any:
+        """The result of ``fun``, made by :func:`of_values`; the references get their final values."""
+        values, out = fun(*self.args, **self.kwargs)
+        _replace(self.refs, values)
+        return out
 
 
-def _jitted_of_values(jitted: JitFunction, key: tuple[Any, Any, tuple[int, ...]]) -> JitFunction:
-    """The jitted function of values; the same object for equal keys."""
-    known = vars(jitted).setdefault("_of_values", {})
-    if key not in known:
-        fun = _of_values(jitted.with_static(key[1]), key[2])
-        of, out = jitted.options, jitted.options.out_shardings
-        options = JitOptions(
-            of.in_shardings, None if out is None else (None, out), inline=of.inline,
-            compiler_options=of.compiler_options, keep_unused=of.keep_unused, move_arguments=of.move_arguments,
-        )  # fmt: skip
-        known[key] = type(jitted)(fun, options)
-    return known[key]
-
-
-def _of_values(fun: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
+def of_values(fun: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
     """``fun`` with values in place of references; returns their final values and the result."""
 
-    def of_values(*args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
+    def values_of(*args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         leaves, treedef = pytree.flatten((args, kwargs))
         refs = [Ref(leaves[i]) for i in places]
         for i, ref in zip(places, refs):
@@ -220,5 +214,5 @@ def _of_values(fun: Callable[..., Any], places: tuple[int, ...]) -> Callable[...
         out = fun(*args, **kwargs)
         return [ref.value for ref in refs], out
 
-    of_values.__name__ = name_of(fun)
-    return of_values
+    values_of.__name__ = name_of(fun)
+    return values_of

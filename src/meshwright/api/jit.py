@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_in_call, words_of
 from meshwright.api.calls import misplaced, together
-from meshwright.api.carried_references import call_with_references
+from meshwright.api.carried_references import GivenReferences, of_values
 from meshwright.api.compiled import Compiled
 from meshwright.api.jit_caches import CACHES, Ready
 from meshwright.api.jit_options import JitOptions, Static
@@ -160,7 +160,7 @@ class JitFunction:
         try:
             types = [x.aval if type(x) is Array and not x.committed else _signature(x) for x in leaves]
         except ArgumentTypeError:
-            return call_with_references(self, dynamic, named, static)
+            return self._with_references(dynamic, named, static)
         where = (get_mesh(), config.tracing) if STATE.decided is None else (get_mesh(), config.tracing, "decided")
         ready = self._programs.get((treedef, static, *where, *types))
         if ready is None:
@@ -174,6 +174,25 @@ class JitFunction:
         if config.debug_nans or config.debug_infs:
             self._check_finite(outs, leaves, treedef, static, bool(ready.executable.donated))
         return ready.unflatten(outs)
+
+    def _with_references(self, args: Any, kwargs: Any, static: Static | None) -> Any:
+        """A call with references among its dynamic arguments.
+
+        Raises:
+          ArgumentTypeError: an argument is neither an array nor a reference.
+          ArgumentError: the same reference is passed twice.
+        """
+        given = GivenReferences.among(self.name, args, kwargs)
+        if given is None:
+            raise self.bad_argument(args, kwargs, static) from None
+        known, key = vars(self).setdefault("_of_values", {}), (static, *given.key)
+        if key not in known:  # the same object for equal keys
+            fun = of_values(self.with_static(static), given.key[1])
+            known[key] = type(self)(fun, self.options.of_values)
+        try:
+            return given.call(known[key])
+        except Exception as error:
+            raise error from None  # without the exception that led here
 
     def _compile(self, args: Any, kwargs: Any, static: Static | None) -> Ready:
         compiled = Lowered(self._program(args, kwargs, static)).compile()
@@ -191,7 +210,7 @@ class JitFunction:
         try:
             avals = tuple(typeof(x) for x in leaves)
         except ArgumentTypeError:
-            return call_with_references(self, args, kwargs, static)
+            return self._with_references(args, kwargs, static)
         jaxpr, out_tree = self._trace(treedef, avals, static)
         closed, hoisted = _hoist_tracers(self._constrained(jaxpr, args, kwargs, out_tree))
         return pytree.unflatten(out_tree, Jit(self.name, closed, self.options.inline).bind(*hoisted, *leaves))

@@ -26,6 +26,15 @@ class JitOptions(NamedTuple):
     def has_static(self) -> bool:
         return bool(self.static_argnums or self.static_argnames)
 
+    @property
+    def of_values(self) -> JitOptions:
+        """Those of the function of the dynamic arguments that also returns the final values of references."""
+        outs = None if self.out_shardings is None else (None, self.out_shardings)
+        return JitOptions(
+            self.in_shardings, outs, inline=self.inline, compiler_options=self.compiler_options,
+            keep_unused=self.keep_unused, move_arguments=self.move_arguments,
+        )  # fmt: skip
+
 
 class Static(NamedTuple):
     """The static arguments of a call: the number of its positional arguments, and those that are static."""

@@ -127,7 +127,8 @@ class PartitionedProgram(Stage):
         self, layouts: Sequence[Layout], avals: Sequence[ShapedArray], stated: Sequence[Any]
     ) -> list[NamedSharding]:
         cut = [replace(lo, dims=lo.dims[: a.ndim]) for lo, a in zip(layouts, avals)]
-        return [s if says_explicitly(s, self.mesh, lo) else self._spelled(lo) for s, lo in zip(stated, cut)]
+        spelled = [s if says_explicitly(s, self.mesh, lo) else self._spelled(lo) for s, lo in zip(stated, cut)]
+        return [s.with_memory_kind(a.memory) for s, a in zip(spelled, avals)]
 
     @cached_property
     def _written(self) -> list[tuple[NamedSharding, int]]:
@@ -143,8 +144,7 @@ class PartitionedProgram(Stage):
         named."""
         rank = len(layout.dims)
         fitting = (s for s, n in self._written if n == rank and s.mesh == self.mesh and s.layout(n) == layout)
-        sharding = next(fitting, None) or NamedSharding.from_layout(self.mesh, layout)
-        return sharding.with_memory_kind(None)
+        return next(fitting, None) or NamedSharding.from_layout(self.mesh, layout)
 
     # --- costs ----------------------------------------------------------------------------------------------
     @cached_property

@@ -227,7 +227,8 @@ class Lowered(Stage):
         inspected = (e.op for e in all_eqns(program.jaxpr.jaxpr) if isinstance(e.op, InspectSharding))
         for op in inspected:
             op.callback(single)
-        place = one_device(single, [single] * len(program.arguments))
+        ins = [single.with_memory_kind(a.aval.memory) for a in program.arguments]
+        place = one_device(single, ins)
         results = Results(program.out_avals, [single] * len(program.out_avals), program.place is not None)
         passes = CHANNELS_LAST, ONEDNN, CONVOLVING_PRODUCTS, JOINED_REDUCTIONS, SWAPPED_PRODUCTS
         source = program.name, program.jaxpr, taken, program.names
@@ -239,7 +240,7 @@ class Lowered(Stage):
 
         with program.precision():
             executable = compile_lowered(source, lowered, results, place, flags)
-        return Compiled(self, executable, [single] * len(program.arguments))
+        return Compiled(self, executable, ins)
 
     def _compiled_on_mesh(self) -> Compiled:
         part = self.partition()

@@ -31,6 +31,8 @@ _NAMES = {
 METADATA = "__metadata__"
 #: the number of bytes that are written or read at a time
 BLOCK = 1 << 24
+#: the number of bytes up to which a checksum is not left to another thread
+_SMALL = 1 << 16
 #: the alignment of arrays in memory that XLA requires
 _ALIGNMENT = 64
 
@@ -75,15 +77,16 @@ def write(path: Path, blocks: Sequence[Block], progress: Callable[[int], None]) 
     text += b" " * (-len(text) % 64 + 56)  # so that the first array starts at a multiple of 64
     with path.open("xb", buffering=0) as file, ThreadPoolExecutor(1) as other:
         _write_all(file, memoryview(len(text).to_bytes(8, "little") + text))
-        sums = []
+        sums: list[Any] = []
         for block in blocks:
             raw = np.ascontiguousarray(block.value()).reshape(-1).view(np.uint8).data
-            sums.append(other.submit(zlib.crc32, raw))  # in parallel with writing, as both release the GIL
+            # in parallel with writing, as both release the GIL, unless that would take longer than the sum
+            sums.append(other.submit(zlib.crc32, raw) if len(raw) > _SMALL else zlib.crc32(raw))
             for start in range(0, len(raw), BLOCK):
                 _write_all(file, raw[start : start + BLOCK])
                 progress(min(BLOCK, len(raw) - start))
         os.fsync(file.fileno())
-        crcs = [s.result() for s in sums]
+        crcs = [s if isinstance(s, int) else s.result() for s in sums]
     return [(8 + len(text) + place, block.nbytes, crc) for place, block, crc in zip(places, blocks, crcs)]
 
 

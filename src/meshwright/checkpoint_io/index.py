@@ -10,7 +10,7 @@ import json
 import reprlib
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,10 @@ class Entry:
     key: str | None = None
     pieces: list[Piece] = field(default_factory=list)
 
+    def plain(self) -> dict[str, Any]:
+        """As dicts and lists, for JSON."""
+        return {**vars(self), "pieces": [vars(p) for p in self.pieces]}
+
 
 @dataclass
 class Leaf:
@@ -78,7 +82,7 @@ class Index:
 
     def text(self) -> str:
         """The index as JSON, with a checksum of the rest."""
-        raw = asdict(self)
+        raw = {**vars(self), "entries": [e.plain() for e in self.entries]}
         return json.dumps({**raw, "crc32": checksum(raw)})
 
 

@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ from meshwright.core.words import counted
 from meshwright.errors import CheckpointError
 
 Progress = Callable[[int, int], None]
+#: the folders that this process is writing
+IN_WORK: set[Path] = set()
 
 
 @dataclass
@@ -54,13 +55,20 @@ class Job:
 
     def _run(self, name: str) -> None:
         place = self.place = self.folder.parent / name
+        IN_WORK.add(place)
+        try:
+            self._fill(place)
+        finally:
+            IN_WORK.discard(place)
+
+    def _fill(self, place: Path) -> None:
         place.mkdir(parents=True, exist_ok=True)
         entries, name = self._write(place)
         if self.group.leads:
             self._finish(place, entries)
             self.group.tell("finished", "")
             return
-        written = {"entries": [asdict(e) for e in entries], "files": _sizes(place, name)}
+        written = {"entries": [e.plain() for e in entries], "files": _sizes(place, name)}
         self.group.tell("written", json.dumps(written))
         self.place = None  # unless the first process reports a failure, the folder becomes the checkpoint
         if failure := self.group.hear("finished", 0):

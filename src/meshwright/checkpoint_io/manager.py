@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING
-from meshwright.checkpoint_io.job import Progress
+from meshwright.checkpoint_io.job import IN_WORK, Progress
 from meshwright.checkpoint_io.parsing import read_index
-from meshwright.checkpoint_io.reading import restore
+from meshwright.checkpoint_io.reading import restore, settled
 from meshwright.checkpoint_io.writing import Saving, save
 from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
@@ -37,7 +37,8 @@ class CheckpointManager:
       every: ``should_save(step)`` is true for multiples of it.
       format: the format as in :func:`save`.
 
-    Only one run at a time may use a folder. As a context manager, it waits at the end for the last checkpoint.
+    Only one run at a time may save in a folder; others may read what it saved. As a context manager, it waits at the
+    end for the last checkpoint.
 
     Raises:
       ArgumentError: a number or ``mode`` is invalid.
@@ -66,10 +67,10 @@ class CheckpointManager:
         self.every, self.format = every, format
         self._saving: Saving | None = None
         self._last: int | None = None
+        self._is_clean = WORLD.rank != 0  # the first process cleans
         if WORLD.rank == 0:
             with user_file("CheckpointManager: directory", self.directory, CheckpointError):
                 self.directory.mkdir(parents=True, exist_ok=True)
-                self._clean()
 
     def __enter__(self) -> CheckpointManager:
         return self
@@ -84,9 +85,9 @@ class CheckpointManager:
 
     def steps(self) -> list[int]:
         """The steps with complete checkpoints, in order."""
-        matches = (_STEP.fullmatch(p.name) for p in self.directory.glob("step_*") if (p / NAME).is_file())
-        steps = (int(m[1]) for m in matches if m)
-        return sorted({step for step in steps if (self.folder(step) / NAME).is_file()})  # ignores names like step_5
+        names = (p.name.removesuffix(REPLACED) for p in self.directory.glob("step_*"))
+        steps = {int(m[1]) for m in map(_STEP.fullmatch, names) if m}
+        return sorted(s for s in steps if (settled(self.folder(s)) / NAME).is_file())  # ignores names like step_5
 
     def latest_step(self) -> int | None:
         return max(self.steps(), default=None)
@@ -101,7 +102,7 @@ class CheckpointManager:
     def _metric(self, step: int) -> float | None:
         """The metric of a step; None if it has none, or, with a warning, if the checkpoint is damaged."""
         try:
-            return read_index(self.folder(step)).metrics.get(self.metric)
+            return read_index(settled(self.folder(step))).metrics.get(self.metric)
         except CheckpointDamagedError as error:
             warn(f"step {step} is passed over: {error}", CheckpointWarning)
             return None
@@ -136,6 +137,7 @@ class CheckpointManager:
                 "remove it if the run goes on from here",
                 CheckpointWarning,
             )
+        self._clean()
         self._last = step
         self._saving = save(
             self.folder(step), tree, asynchronous=True, format=self.format, progress=progress, step=step,
@@ -167,13 +169,21 @@ class CheckpointManager:
                 shutil.rmtree(self.folder(step), ignore_errors=True)
 
     def _clean(self) -> None:
-        """Remove unfinished checkpoints of earlier runs, and restore those that were renamed but not yet replaced."""
-        for path in list(self.directory.iterdir()):
-            new = self.directory / path.name.removesuffix(REPLACED)
-            if new != path and not new.exists() and (path / NAME).is_file():
-                path.rename(new)
-            elif (new != path or WRITING in path.name or _is_unfinished(path)) and _is_ours(path):
-                shutil.rmtree(path, ignore_errors=True)
+        """Once, before the first checkpoint, remove unfinished ones of earlier runs; those that were renamed but not
+        replaced get their names back.
+
+        Not when it is made: a manager that only reads must not touch what another run is writing.
+        """
+        if self._is_clean:
+            return
+        with user_file("CheckpointManager: directory", self.directory, CheckpointError):
+            for path in {*self.directory.iterdir()} - IN_WORK:
+                new = self.directory / path.name.removesuffix(REPLACED)
+                if new != path and not new.exists() and (path / NAME).is_file():
+                    path.rename(new)
+                elif (new != path or WRITING in path.name or _is_unfinished(path)) and _is_ours(path):
+                    shutil.rmtree(path, ignore_errors=True)
+        self._is_clean = True
 
     # --- restoring ------------------------------------------------------------------------------------------
     def restore(self, step: int | None = None, like: Any = None, *, verify: bool = True) -> Any:

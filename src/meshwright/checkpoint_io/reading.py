@@ -56,7 +56,7 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
     """
     folder = as_path("checkpoint_io.restore: directory", directory).absolute()
     with user_file("checkpoint_io.restore: directory", folder, CheckpointError):
-        folder = _settled(folder)
+        folder = settled(folder)
     with Opened(folder) as opened:
         if verify:
             _check(opened)
@@ -67,7 +67,7 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
         return pytree.unflatten(treedef, [_placed(opened, e, w) for e, w in zip(entries, targets)])
 
 
-def _settled(folder: Path) -> Path:
+def settled(folder: Path) -> Path:
     """The folder, or the checkpoint that it was to replace, if the process ended between the two renames."""
     old = folder.parent / f"{folder.name}{REPLACED}"
     return old if not folder.exists() and old.exists() else folder
@@ -107,7 +107,7 @@ def _matched(opened: Opened, paths: Sequence[str], targets: Sequence[Any]) -> li
       CheckpointError: leaves are missing, left over or repeated, have other shapes or a dtype that loses part of the
         numbers, or are random keys on one side only. The message is a table.
     """
-    saved = {e.path: e for e in opened.index.entries}
+    saved, wanted = {e.path: e for e in opened.index.entries}, set(paths)
     rows = [(path, "-", "twice") for path, count in Counter(paths).items() if count > 1]
     for path, x in zip(paths, targets):
         try:
@@ -120,7 +120,7 @@ def _matched(opened: Opened, paths: Sequence[str], targets: Sequence[Any]) -> li
             rows.append((path, "-", text))
         elif list(shape) != _shape(entry) or not _converts(entry, dtype):
             rows.append((path, f"{entry.key or entry.dtype}{_shape(entry)}", text))
-    rows += [(e.path, f"{e.key or e.dtype}{_shape(e)}", "-") for p, e in saved.items() if p not in set(paths)]
+    rows += [(e.path, f"{e.key or e.dtype}{_shape(e)}", "-") for p, e in saved.items() if p not in wanted]
     if rows:
         raise CheckpointError(f"{opened.folder} is of another tree than like:\n{_table(rows)}")
     return [saved[p] for p in paths]

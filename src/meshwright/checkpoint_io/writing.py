@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -22,8 +23,9 @@ from meshwright.core.dtypes import as_dtype
 from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.core.key_types import is_key
+from meshwright.core.source import warn
 from meshwright.core.static import static_index
-from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, DTypeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, CheckpointWarning, DTypeError
 from meshwright.runtime.array import Array, refuse_masked
 from meshwright.runtime.parts import Parts
 from meshwright.runtime.pjrt.world import WORLD, ranks_of
@@ -34,11 +36,13 @@ HOST_VALUES = (bool, int, float, complex, np.ndarray, np.generic)
 
 
 class Saving:
-    """A checkpoint that is being written; see :meth:`wait`."""
+    """A checkpoint that is being written; see :meth:`wait`. A failure that nobody waits for becomes a warning."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._done: Future[None] = Future()
+        self._is_told = threading.Event()
+        weakref.finalize(self, _warn_untold, folder, self._done, self._is_told)
 
     def wait(self) -> None:
         """Wait until the checkpoint is complete.
@@ -46,22 +50,31 @@ class Saving:
         Raises:
           CheckpointError: it could not be written; no part of it remains.
         """
+        self._is_told.set()
         self._done.result()
 
     @property
     def is_done(self) -> bool:
         return self._done.done()
 
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-            self._done.set_result(None)
-        except BaseException as error:
-            self._done.set_exception(error)
-
     def __repr__(self) -> str:
         state = "being written" if not self.is_done else "failed" if self._done.exception() else "written"
         return f"Saving({str(self.folder)!r}, {state})"
+
+
+def _finish(done: Future[None], work: Callable[[], None]) -> None:
+    """Run ``work``; no method, so that the traceback of an error does not keep the :class:`Saving`."""
+    try:
+        work()
+        done.set_result(None)
+    except BaseException as error:
+        done.set_exception(error)
+
+
+def _warn_untold(folder: Path, done: Future[None], is_told: threading.Event) -> None:
+    """Warn of a failure, when the object with :meth:`Saving.wait` is gone without a call, also at the end."""
+    if done.done() and not is_told.is_set() and (error := done.exception()) is not None:
+        warn(f"the checkpoint {folder} was not written, and wait() not called: {error}", CheckpointWarning)
 
 
 def save(
@@ -122,7 +135,7 @@ def save(
         job.run()
         saving._done.set_result(None)
         return saving
-    threading.Thread(target=saving._run, args=(job.run,), name="meshwright-checkpoint").start()
+    threading.Thread(target=_finish, args=(saving._done, job.run), name="meshwright-checkpoint").start()
     return saving
 
 

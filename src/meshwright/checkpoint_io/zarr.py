@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import count
@@ -109,7 +108,7 @@ def _tree_metadata(known: Sequence[tuple[Keys, str]], entries: Sequence[Entry]) 
 
 
 def _checksum(entries: Sequence[Entry]) -> int:
-    return zlib.crc32(json.dumps([asdict(e) for e in entries]).encode())
+    return zlib.crc32(json.dumps([e.plain() for e in entries]).encode())
 
 
 # --- databases ----------------------------------------------------------------------------------------------

@@ -37,6 +37,12 @@ def _say(text: str) -> None:
         print(f"meshwright run: {text}", file=sys.stderr, flush=True)
 
 
+def _positive(seconds: float | None) -> float | None:
+    if seconds is not None and not seconds > 0:  # not a number either
+        raise typer.BadParameter(f"expected a positive number of seconds, got {seconds:g}")
+    return seconds
+
+
 def run(
     script: Annotated[Path, typer.Argument(help="A Python program that calls mw.distributed.initialize().")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
@@ -47,13 +53,17 @@ def run(
     min_processes: Annotated[
         int | None, typer.Option(min=1, help="Start again with those that did not die, down to so many.")
     ] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds after which a collective fails.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds after which a collective fails.", callback=_positive)
+    ] = None,
 ) -> None:
     """Run a program in several cooperating processes.
 
     Lines printed by process 1 begin with [1]. If a process fails, the others raise errors that name it, and all end;
     with --restarts they are started again, and resume from their last checkpoint.
     """
+    if min_processes is not None and min_processes > processes:
+        raise typer.BadParameter(f"--min-processes {min_processes} is more than the {processes} of -n")
     command = [sys.executable, str(script), *(arguments or [])]
     env, count = environment(devices, real_devices, timeout), processes
     heed_signals()

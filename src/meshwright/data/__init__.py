@@ -65,6 +65,7 @@ class Prefetched(Iterator[Any]):
         self._ready: queue.Queue[Any] = queue.Queue(size)
         self._source: Any = None
         self._thread: Background | None = None
+        self._starting = threading.Lock()
         self._is_over, self._state = False, None
 
     def __next__(self) -> Any:
@@ -104,12 +105,13 @@ class Prefetched(Iterator[Any]):
             self._thread.stop.set()
 
     def _start(self) -> None:
-        if self._thread is None and not self._is_over:
-            self._source = iter(self._batches)
-            self._state = _state(self._source)
-            options = dict(vars(config))  # the creating thread's, such as from ``with enable_x64()``
-            work = partial(_work, self._source, self._sharding, self._ready, options, ref(self))
-            self._thread = Background(work, "meshwright-prefetch")
+        with self._starting:  # several threads may share the batches
+            if self._thread is None and not self._is_over:
+                self._source = iter(self._batches)
+                self._state = _state(self._source)
+                options = dict(vars(config))  # the creating thread's, such as from ``with enable_x64()``
+                work = partial(_work, self._source, self._sharding, self._ready, options, ref(self))
+                self._thread = Background(work, "meshwright-prefetch")
 
 
 def _state(source: Any) -> Any:

@@ -171,7 +171,7 @@ def sync_global_devices(name: str) -> None:
     table.put(f"meshwright/barrier/{number}/{process_index()}", name.encode())
     what = f"rank {process_index()} waited at sync_global_devices({name!r})"
     for rank in range(process_count()):
-        theirs = table.get(f"meshwright/barrier/{number}/{rank}", config.collective_timeout)
+        theirs = heartbeats.told(f"meshwright/barrier/{number}/{rank}", rank, config.collective_timeout)
         if theirs is None:
             late = {rank: "is late: it lives, but did not come"}
             raise agreement.blamed(what, heartbeats.suspects((rank,)) or late)

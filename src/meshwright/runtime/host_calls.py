@@ -18,7 +18,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.errors import CallbackError
+from meshwright.errors import CallbackError, DeviceError
 from meshwright.ir.jaxpr import JaxprEqn
 from meshwright.ir.rewrite import replaced_in_all
 from meshwright.lowering.lower import DeviceProgram
@@ -27,14 +27,40 @@ from meshwright.runtime.pjrt.shielded import leave_behind, watched
 from meshwright.runtime.processes.agreement import exchanged
 
 T = TypeVar("T")
+
+
+class _Inside(threading.local):
+    """Which real devices wait for the callback that this thread runs."""
+
+    waiting: frozenset[int] = frozenset()
+
+
+_INSIDE = _Inside()
+
+
+def refuse_inside(name: str, reals: Sequence[int]) -> None:
+    """Refuse to run a program on several real devices within a callback for which these wait.
+
+    Raises:
+      DeviceError: they would wait for each other, without end.
+    """
+    if _INSIDE.waiting and not _INSIDE.waiting.isdisjoint(reals):
+        raise DeviceError(
+            f"{name!r} cannot run on the {len(reals)} devices of its mesh, which wait for the Python function that "
+            "calls it (pure_callback, io_callback, debug.callback); call it in the traced function, or compute with "
+            "NumPy or on one device there"
+        )
+
+
 #: seconds within which a run must end after a callback has raised
 _PATIENCE = 2.0
 
 
 @dataclass(eq=False)
 class Failures:
-    """The errors raised by a program's callbacks in the current runs."""
+    """The errors raised by a program's callbacks in the current runs. ``reals`` are the real devices that run it."""
 
+    reals: frozenset[int] = frozenset()
     first: CallbackError | None = None
     running: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -94,10 +120,13 @@ class _Deferred:
 
     def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
         if self.failures.first is None:
+            before, _INSIDE.waiting = _INSIDE.waiting, self.failures.reals
             try:
                 return self.op.call(*arrays)
             except BaseException as error:  # including SystemExit: the other devices would hang
                 self.failures.note(self.op, error)
+            finally:
+                _INSIDE.waiting = before
         return list(map(_missing, self.op.results))
 
 
@@ -108,9 +137,10 @@ def _missing(aval: ShapedArray) -> np.ndarray:
     return np.full(aval.shape, np.nan).astype(aval.dtype)
 
 
-def deferring(program: DeviceProgram) -> tuple[DeviceProgram, Failures | None]:
-    """The program with callbacks that do not raise, and the record of their errors; None if it has no callbacks."""
-    failures = Failures()
+def deferring(program: DeviceProgram, reals: Sequence[int]) -> tuple[DeviceProgram, Failures | None]:
+    """The program of these real devices with callbacks that do not raise, and the record of their errors; None if it
+    has no callbacks."""
+    failures = Failures(frozenset(reals))
 
     def rule(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
         if not isinstance(op := eqn.op, Callback):

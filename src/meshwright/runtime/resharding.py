@@ -1,7 +1,8 @@
 """Resharding of arrays.
 
-Between shardings over the same devices, a compiled program with the collectives of the reshard planner moves the data.
-Between different devices of this process, the parts are assembled and sliced again in host memory.
+Between shardings over the same devices, a compiled program with the collectives of the reshard planner moves the data,
+if the axes of one mesh can express both. Otherwise, and between different devices, whole values are sliced in host
+memory.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import numpy as np
 from meshwright.core.avals import ShapedArray
 from meshwright.core.caches import on_clear
 from meshwright.core.key_types import is_key
-from meshwright.errors import ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.lowering.batched import described, on_target
 from meshwright.lowering.lower import DeviceProgram, lower
@@ -26,7 +26,7 @@ from meshwright.runtime.parts import Parts, is_whole_here, spread_of, tiles_of
 from meshwright.runtime.pjrt import platforms
 from meshwright.runtime.pjrt.buffers import in_memory
 from meshwright.runtime.spread import compile_spread
-from meshwright.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, PositionalSharding, Sharding
+from meshwright.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, over
 from meshwright.sharding.memory_kind import DEVICE
 from meshwright.spmd.driver import partition
 
@@ -45,12 +45,16 @@ def buffer_with(x: Array, target: Sharding) -> Any:
         return x.buffer
     if kinds - {None}:
         return _of_memory(x, target)
-    if old == new and not old.is_one and _ordered(x.sharding) and _ordered(target):
-        return _mover(x.aval, _flat(x.sharding, x.ndim), _flat(target, x.ndim)).run([x.buffer])[0].buffer
-    if not is_whole_here(x.sharding, x.ndim) and _ordered(x.sharding):
-        whole = NamedSharding(_flat_mesh(x.sharding), PartitionSpec())
-        x = Array(x.aval, buffer_with(x, whole), whole)
+    if old == new and not old.is_one and (ends := _over_one_mesh(x.sharding, target)) is not None:
+        return _moved(x, *ends)
+    if not is_whole_here(x.sharding, x.ndim) and isinstance(source := x.sharding.to_named(), NamedSharding):
+        whole = NamedSharding(source.mesh, PartitionSpec())
+        x = Array(x.aval, _moved(x, source, whole), whole)
     return from_numpy(np.asarray(x), sharding=target, transfer="none").buffer
+
+
+def _moved(x: Array, source: NamedSharding, target: NamedSharding) -> Any:
+    return _mover(x.aval, source, target).run([x.buffer])[0].buffer
 
 
 def _of_memory(x: Array, target: Sharding) -> Any:
@@ -68,36 +72,16 @@ def _in_memory(buffer: Any, sharding: Sharding, kind: str | None) -> Any:
     return in_memory(buffer, here[0], kind or DEVICE)
 
 
-def _ordered(sharding: Sharding) -> bool:
-    """Whether the devices are in ascending order, as on a flat mesh."""
-    ids = [getattr(d, "id", d) for d in sharding.devices]
-    return isinstance(sharding, (NamedSharding, PositionalSharding)) and ids == sorted(ids)
-
-
-def _flat_mesh(sharding: Sharding) -> Mesh:
-    return Mesh(np.array(sharding.devices, dtype=object), ("devices",))
-
-
 @lru_cache(maxsize=4096)
-def _flat(sharding: Sharding, ndim: int) -> NamedSharding:
-    """The same sharding over a mesh of one axis, with sub-axes of that axis in place of the original axes."""
-    named = sharding.to_named() if isinstance(sharding, PositionalSharding) else sharding
-    if not isinstance(named, NamedSharding):
-        raise ShardingError(f"expected a sharding over a mesh, got {sharding!r}")
-    mesh = named.abstract_mesh
-    flat = _flat_mesh(named)
-    atoms = dict(zip(mesh.atoms, _parts(flat.abstract_mesh, mesh)))
-    layout = named.layout(ndim)
-    return NamedSharding(flat, PartitionSpec(*(tuple(atoms[a] for a in dim) for dim in layout.dims)))
-
-
-def _parts(flat: AbstractMesh, mesh: AbstractMesh) -> list[str]:
-    """The sub-axis of the flat mesh for each atom."""
-    parts, before = [], 1
-    for size in mesh.atom_sizes:
-        parts.append(flat.axis_names[0] if size == flat.size else f"{flat.axis_names[0]}:({before}){size}")
-        before *= size
-    return parts
+def _over_one_mesh(source: Sharding, target: Sharding) -> tuple[NamedSharding, NamedSharding] | None:
+    """Both shardings over the mesh of one of them; None if the axes of neither can express the other."""
+    ends = source.to_named(), target.to_named()
+    for end in ends:
+        if isinstance(end, NamedSharding):
+            a, b = (over(e, end.mesh) if isinstance(e, NamedSharding) else None for e in ends)
+            if a is not None and b is not None:
+                return a, b
+    return None
 
 
 @lru_cache(maxsize=1024)

@@ -20,7 +20,7 @@ from meshwright.lowering.lower import DeviceProgram
 from meshwright.runtime.array import Array
 from meshwright.runtime.compiling import Place
 from meshwright.runtime.executable import Executable, Results
-from meshwright.runtime.host_calls import Failures, deferring
+from meshwright.runtime.host_calls import Failures, deferring, refuse_inside
 from meshwright.runtime.parts import Parts, Spread, spread_of
 from meshwright.runtime.pjrt.buffers import execute_on_all, runner
 from meshwright.runtime.pjrt.compiler import Flags
@@ -56,6 +56,7 @@ class SpreadExecutable(Executable):
     is_virtual: ClassVar[bool] = False
 
     def run(self, buffers: list[Any]) -> list[Array]:
+        refuse_inside(self.name, self.spread.reals)
         if self.ranks:
             self._note_run()
         return super().run(buffers)
@@ -67,6 +68,7 @@ class SpreadExecutable(Executable):
         avals, shardings, committed = self.out_avals, self.out_shardings, self.out_committed
 
         def run(arrays: Sequence[Array]) -> list[Array]:
+            refuse_inside(self.name, self.spread.reals)
             operands = [x._buffer.operand for x, s in zip(arrays, wanted) if x.sharding == s and x._buffer is not None]
             if len(operands) < len(arrays) or any(o is None for o in operands):  # to be joined, moved, or refused
                 return self.run(self.take(arrays))
@@ -142,7 +144,8 @@ def _compiled(
     program: DeviceProgram, results: Results, known: Known
 ) -> tuple[Executable, dict[str, Any], Failures | None]:
     """The executable of a lowered program, the facts noted about it, and the record of its callbacks' errors."""
-    program, failures = deferring(program)
+    assert known.place is not None
+    program, failures = deferring(program, spread_of(known.place.sharding).reals)
     executable = known.compiled(program, results)
     facts = {"types": [(a.shape, a.dtype.name) for a in program.in_avals]}
     known.remember(executable, program, **facts)

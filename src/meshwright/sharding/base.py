@@ -129,10 +129,13 @@ class Sharding(ABC):
         return {device: index for device, index in self.devices_indices_map(shape).items() if device in here}
 
     def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
-        """Whether both put the same tiles of every ``ndim``-dimensional array on the same devices."""
+        """Whether both put the same tiles of every ``ndim``-dimensional array into the same memory of the same
+        devices."""
         if self is other or self == other:
             return True
-        if self.num_devices != other.num_devices or self.tile_counts(ndim) != other.tile_counts(ndim):
+        if (self.memory_kind, self.num_devices) != (other.memory_kind, other.num_devices):
+            return False
+        if self.tile_counts(ndim) != other.tile_counts(ndim):
             return False
         return _tiles_by_device(self, ndim) == _tiles_by_device(other, ndim)
 

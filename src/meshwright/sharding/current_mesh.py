@@ -5,27 +5,12 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshwright.errors import MeshError
 from meshwright.sharding.abstract_mesh import AbstractMesh, BaseMesh
-
-if TYPE_CHECKING:
-    from meshwright.sharding.mesh import AnyMesh
-
-#: the meshes of the ``with`` blocks around, outermost first; ``set_mesh`` replaces the last one
-_STACK: ContextVar[tuple[AnyMesh | None, ...]] = ContextVar("meshwright_current_mesh", default=())
-
-
-def enter(mesh: AnyMesh) -> None:
-    """Make ``mesh`` the current one until :func:`leave`."""
-    _STACK.set((*_STACK.get(), mesh))
-
-
-def leave() -> None:
-    """Make the mesh before the last :func:`enter` the current one again."""
-    _STACK.set(_STACK.get()[:-1])
+from meshwright.sharding.entered import STACK
+from meshwright.sharding.mesh import AnyMesh
 
 
 class _MeshSetting:
@@ -39,7 +24,7 @@ class _MeshSetting:
         return self.mesh
 
     def __exit__(self, *exception: object) -> None:
-        _STACK.set(self._before)
+        STACK.set(self._before)
 
 
 def set_mesh(mesh: AnyMesh | None) -> _MeshSetting:
@@ -57,8 +42,8 @@ def set_mesh(mesh: AnyMesh | None) -> _MeshSetting:
       NamedSharding(mesh=Mesh('x': 4), spec=PartitionSpec('x',))
     """
     require_mesh(mesh, "set_mesh")
-    before = _STACK.get()
-    _STACK.set((*before[:-1], mesh))
+    before = STACK.get()
+    STACK.set((*before[:-1], mesh))
     return _MeshSetting(mesh, before)
 
 
@@ -77,7 +62,7 @@ def get_mesh() -> AnyMesh | None:
       ...     mw.get_mesh()
       Mesh('x': 2, 'y': 4)
     """
-    stack = _STACK.get()
+    stack = STACK.get()
     return stack[-1] if stack else None
 
 

@@ -17,7 +17,7 @@ from meshwright.core.slots import Slot
 from meshwright.core.words import counted
 from meshwright.errors import MeshError
 from meshwright.hardware.machine import Machine
-from meshwright.sharding import current_mesh
+from meshwright.sharding import entered
 from meshwright.sharding.abstract_mesh import AbstractMesh, AnyMachine, AxisTypes, BaseMesh, require_unique
 from meshwright.sharding.axis_type import AxisType
 
@@ -80,11 +80,11 @@ class Mesh(BaseMesh):
         return self if new == self.axis_types else Mesh(self.devices, self.axis_names, new, machine=self.machine)
 
     def __enter__(self) -> Mesh:
-        current_mesh.enter(self)
+        entered.enter(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        current_mesh.leave()
+        entered.leave()
 
     @property
     def machine(self) -> Machine | None:

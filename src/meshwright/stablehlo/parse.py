@@ -7,8 +7,7 @@ those for which there is no op (calls, tuples, annotations) in ``read_*.py``. An
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -24,19 +23,18 @@ from meshwright.ir.program import Argument
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation
-from meshwright.sharding.axes import MOST_DEVICES
 from meshwright.stablehlo.call_order import in_call_order
 from meshwright.stablehlo.lines import line_of
 from meshwright.stablehlo.manual_regions import form_regions, outside_regions
+from meshwright.stablehlo.module_facts import ModuleFacts, module_name
 from meshwright.stablehlo.parsed import ParsedProgram
 from meshwright.stablehlo.per_device import (
     UNCOUNTED,
-    counted_devices,
     is_for_all_devices,
     of_all_devices,
     says_it_is_partitioned,
 )
-from meshwright.stablehlo.read_attributes import Attributes, UnsupportedType, is_token, resource_blobs
+from meshwright.stablehlo.read_attributes import UnsupportedType, is_token
 from meshwright.stablehlo.read_bodies import AlreadyPartitioned, BodyReader, Failure, leaves
 from meshwright.stablehlo.read_shardings import (
     Meshes,
@@ -47,89 +45,8 @@ from meshwright.stablehlo.read_shardings import (
 )
 
 
-class ModuleReader:
-    """Reads one module. Errors contain the name ``file``, and line numbers of ``text`` if it is given.
-
-    ``host_functions`` are the Python functions that the program calls, by number.
-    """
-
-    def __init__(
-        self, module: ir.Module, file: str, text: str = "", per_device: bool = False,
-        host_functions: Sequence[Callable[..., Any]] = (),
-    ) -> None:  # fmt: skip
-        self.module = module
-        self.per_device = per_device
-        self.host_functions = host_functions
-        self.file = file
-        self.text = text
-        self.attributes = Attributes(file, _module_name(module))
-        self.functions: dict[str, ClosedJaxpr] = {}
-        self.meshes = Meshes()
-        self.notes: dict[str, None] = {}
-        self.warnings: dict[str, None] = {}
-        #: the number of constants whose values the text omits
-        self.elided = 0
-        self._draws = itertools.count()
-        self._remembered: list[ir.Operation] = []
-
-    @cached_property
-    def blobs(self) -> dict[str, bytes]:
-        """The elements of constants that are stored after the module, by name."""
-        return resource_blobs(self.text or self.module.operation.get_asm())
-
-    def remember(self, operation: ir.Operation) -> int:
-        """A number for an operation, by which an error can refer to it later."""
-        self._remembered.append(operation)
-        return len(self._remembered) - 1
-
-    @cached_property
-    def num_partitions(self) -> int | None:
-        """The number of partitions, if the module declares it."""
-        return self._number("mhlo.num_partitions")
-
-    @property
-    def num_devices(self) -> int | None:
-        """The number of devices among which groups are formed, if it is known."""
-        return None if self.partitions is None else self.replicas * self.partitions
-
-    @property
-    def partitions(self) -> int | None:
-        """The number of devices of a replica. A program over an abstract mesh declares one partition."""
-        if self.per_device:
-            return self._counts and self._counts[1]
-        declared = [m.mesh.size for m in self.meshes.declared.values()]
-        return max(declared, default=1) if self.num_partitions == 1 else self.num_partitions
-
-    @property
-    def replicas(self) -> int:
-        """The number of replicas among which groups may be formed. A program for all devices has one."""
-        return self._counts[0] if self.per_device and self._counts else 1
-
-    @cached_property
-    def _counts(self) -> tuple[int, int] | None:
-        """The declared numbers of replicas and partitions; without any, those that follow from the collectives."""
-        partitions, replicas = self.num_partitions, self.num_replicas
-        if partitions is None and replicas is None:
-            return counted_devices(self.module)
-        return replicas or 1, partitions or 1
-
-    @cached_property
-    def num_replicas(self) -> int | None:
-        """The number of replicas, if the module declares it."""
-        return self._number("mhlo.num_replicas")
-
-    def _number(self, name: str) -> int | None:
-        attributes = self.module.operation.attributes
-        if name not in attributes:
-            return None
-        value = self.attributes.value(attributes[name])
-        if type(value) is not int or not 0 < value <= MOST_DEVICES:
-            raise ImportProgramError(f"{self.file}: {name} is {value!r}; expected a number of 1 to {MOST_DEVICES}")
-        return value
-
-    def next_draw(self) -> int:
-        """A number for each draw of random numbers without a key."""
-        return next(self._draws)
+class ModuleReader(ModuleFacts):
+    """Reads one module."""
 
     def read(self) -> ParsedProgram:
         """Read the whole program. A program for one device of several becomes one for all of them.
@@ -258,7 +175,7 @@ class ModuleReader:
         misplaced = None if self.per_device else next(outside_regions(jaxpr.jaxpr), None)
         if misplaced is not None:
             raise AlreadyPartitioned(self._remembered[misplaced.origin], ", or in a manual region")
-        name = _module_name(self.module) or entry
+        name = module_name(self.module) or entry
         results = _result_types(operation)
         each = zip(self._shardings(operation, "result", results), results)
         shardings = tuple(chain.from_iterable(s for s, type_ in each if not is_token(type_)))
@@ -316,11 +233,6 @@ def _result_types(operation: ir.Operation) -> list[ir.Type]:
 def _visibility(operation: ir.Operation) -> str:
     attributes = operation.attributes
     return attributes["sym_visibility"].value if "sym_visibility" in attributes else "public"
-
-
-def _module_name(module: ir.Module) -> str:
-    attributes = module.operation.attributes
-    return str(attributes["sym_name"].value) if "sym_name" in attributes else ""
 
 
 def _attribute_list(operation: ir.Operation, name: str, count: int) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -18,11 +18,9 @@ from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace, Tracer, typeof
 from meshwright.ops.control.call import Jit
 from meshwright.ops.imported.opaque import Opaque
+from meshwright.stablehlo.module_facts import ModuleFacts
 from meshwright.stablehlo.read_attributes import ELIDED, UnsupportedType, blob_array, is_token
 from meshwright.stablehlo.read_shardings import annotate, read_sharding
-
-if TYPE_CHECKING:
-    from meshwright.stablehlo.parse import ModuleReader
 
 _TERMINATORS = ("func.return", "stablehlo.return", "mhlo.return", "sdy.return")
 _ABOUT_SHARDING = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
@@ -40,7 +38,7 @@ class OperationReader:
         self.name = name
 
     @property
-    def module(self) -> ModuleReader:
+    def module(self) -> ModuleFacts:
         return self.body.module
 
     @property
@@ -149,7 +147,7 @@ class AlreadyPartitioned(Failure):
 class BodyReader:
     """Reads the blocks of one function under the current trace."""
 
-    def __init__(self, module: ModuleReader) -> None:
+    def __init__(self, module: ModuleFacts) -> None:
         self.module = module
         self.env: dict[ir.Value, Any] = {}
 

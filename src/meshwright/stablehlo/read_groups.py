@@ -3,7 +3,7 @@
 The numbers in a table of groups are those of replicas, partitions or devices, depending on the collective's kind, its
 channel and ``use_global_device_ids`` (StableHLO's specification calls these communication strategies). All are
 converted to numbers of devices, which count the partitions of one replica after the other. A program for all devices
-has one replica; that of one device, which is already partitioned, may have several (``ModuleReader.replicas``).
+has one replica; that of one device, which is already partitioned, may have several (``ModuleFacts.replicas``).
 """
 
 from __future__ import annotations

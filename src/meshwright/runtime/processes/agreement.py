@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -144,12 +145,12 @@ def _said(constant: Any) -> str:
 
 
 def _wait_for(key: str, rank: int, what: str) -> bytes:
-    table = heartbeats.LIVING.table
-    received = table.get(key, config.collective_timeout) if table is not None else None
+    started = time.monotonic()
+    received = heartbeats.told(key, rank, config.collective_timeout)
     if received is not None:
         return received
     raise blamed(
-        f"rank {WORLD.rank} waited {config.collective_timeout:g} s for rank {rank} to run {what}",
+        f"rank {WORLD.rank} waited {time.monotonic() - started:.0f} s for rank {rank} to run {what}",
         heartbeats.suspects((rank,)) or {rank: f"is late: it lives, but has not begun {what}"},
     )
 

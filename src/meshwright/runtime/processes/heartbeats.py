@@ -121,6 +121,24 @@ def read_heartbeats(ranks: tuple[int, ...]) -> dict[int, Heartbeat]:
     return beats
 
 
+def told(key: str, rank: int, seconds: float) -> bytes | None:
+    """What process ``rank`` stores under ``key``; None after so many seconds, or once it has ended without doing so."""
+    table, end, has_ended = LIVING.table, time.monotonic() + seconds, False
+    while table is not None:
+        left = end - time.monotonic()
+        value = table.get(key, max(min(left, 2 * PERIOD), 0.1))
+        if value is not None or has_ended or left <= 0:
+            return value
+        has_ended = _has_ended(rank)  # it may have stored it just before, so that is looked up once more
+    return None
+
+
+def _has_ended(rank: int) -> bool:
+    """Whether a process has left the job, or is dead, which is known of those of this machine alone."""
+    beat = read_heartbeats((rank,)).get(rank)
+    return beat is not None and (bool(beat.left) or _state(beat).startswith("is dead"))
+
+
 def are_gone(ranks: tuple[int, ...]) -> dict[int, str]:
     """The processes that are gone, with the reason for each. Used while waiting, when nothing has failed yet."""
     before = read_heartbeats(ranks)

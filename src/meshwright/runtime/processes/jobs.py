@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 
@@ -34,7 +35,7 @@ class Job:
                 f"distributed.initialize: {self.launcher} says that this is process {self.rank} of {self.count}; "
                 "numbers go from 0 to one less than the number of processes"
             )
-        if not re.fullmatch(r".+:\d{1,5}", self.coordinator) or host_and_port(self.coordinator)[1] >= 1 << 16:
+        if not _is_address(self.coordinator):
             raise DistributedError(
                 f"distributed.initialize: the coordinator's address must be host:port ([host]:port for IPv6, with a "
                 f"port below 65536), {self.launcher} says {self.coordinator!r}"
@@ -42,32 +43,64 @@ class Job:
         object.__setattr__(self, "coordinator", address_of(*host_and_port(self.coordinator)))
 
 
-def find_job(env: Mapping[str, str]) -> Job | None:
+def _is_address(address: str) -> bool:
+    """Whether it is ``host:port``, of a host that is no address itself, unless one of IPv6."""
+    if not re.fullmatch(r".+:\d{1,5}", address):
+        return False
+    host, port = host_and_port(address)
+    return port < 1 << 16 and "/" not in host and (":" not in host or _is_ipv6(host))
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def find_job(env: Mapping[str, str], address: str | None = None) -> Job | None:
     """The job described by environment variables; None if there are none.
+
+    The coordinator is at ``address``, if that is given, whatever they say.
 
     Raises:
       DistributedError: the variables are inconsistent.
     """
-    for find in (_ours, _torch, _open_mpi, _slurm, _job_set):  # SLURM may have started Open MPI
-        job = find(env)
+    for find in (_ours, _torch, _open_mpi, _slurm, _job_set, _pmi):  # SLURM may have started the others
+        job = find(env, address)
         if job is not None:
             return job
     _refuse_half(env)
     return None
 
 
+#: the variables that a launcher sets in each process: the process's number, how many there are, and others that we need
+_TOGETHER = (
+    ("MESHWRIGHT_PROCESS_ID", "MESHWRIGHT_PROCESS_COUNT", "MESHWRIGHT_COORDINATOR"),
+    ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+
+
 def _refuse_half(env: Mapping[str, str]) -> None:
-    """Refuse incomplete variables, with which each of several processes would run alone.
+    """Refuse variables that say that there are several processes, each of which would run alone.
 
     Raises:
       DistributedError: names the missing variables.
     """
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in env]
-    if "RANK" in env and env.get("WORLD_SIZE", "1") != "1" and missing:
+    for rank, size, *others in _TOGETHER:
+        is_shell = size == "SLURM_NTASKS" and rank not in env  # which is told how many tasks it may start
+        if is_shell or (env.get(rank, "0"), env.get(size, "1")) == ("0", "1"):
+            continue
+        said = " and ".join(f"{name}={env[name]}" for name in (rank, size) if name in env)
+        missing = [name for name in (rank, size, *others) if name not in env]
+        remedy = f"{' and '.join(missing)} must be set as well" if missing else "no variable says where the first is"
         raise DistributedError(
-            f"distributed.initialize: RANK and WORLD_SIZE say that this is process {env['RANK']} of "
-            f"{env['WORLD_SIZE']}, and {' and '.join(missing)} are not set; set them, or pass coordinator_address, "
-            "num_processes and process_id"
+            f"distributed.initialize: there are several processes ({said}), and {remedy}; pass coordinator_address, "
+            "num_processes and process_id instead"
         )
 
 
@@ -85,33 +118,38 @@ def _local_rank(env: Mapping[str, str], name: str) -> int | None:
     return _number(env, name) if name in env else None
 
 
-def _ours(env: Mapping[str, str]) -> Job | None:
+def _ours(env: Mapping[str, str], address: str | None) -> Job | None:
     if "MESHWRIGHT_COORDINATOR" not in env:
         return None
     rank, count = _number(env, "MESHWRIGHT_PROCESS_ID"), _number(env, "MESHWRIGHT_PROCESS_COUNT")
-    return Job(rank, count, env["MESHWRIGHT_COORDINATOR"], "meshwright run", True, rank)  # all on one machine
+    at = address or env["MESHWRIGHT_COORDINATOR"]
+    return Job(rank, count, at, "meshwright run", address is None, rank)  # all on one machine
 
 
-def _torch(env: Mapping[str, str]) -> Job | None:
+def _torch(env: Mapping[str, str], address: str | None) -> Job | None:
     """The variables of torchrun, which other launchers also set.
 
     Torchrun's own store listens at ``MASTER_PORT``, so the coordinator uses the next port.
     """
-    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys():
+    if not {"RANK", "WORLD_SIZE"} <= env.keys():
         return None
-    address = address_of(env["MASTER_ADDR"], _number(env, "MASTER_PORT") + 1)
+    if address is None:
+        if not {"MASTER_ADDR", "MASTER_PORT"} <= env.keys():
+            return None
+        address = address_of(env["MASTER_ADDR"].removeprefix("[").removesuffix("]"), _number(env, "MASTER_PORT") + 1)
     rank, count = _number(env, "RANK"), _number(env, "WORLD_SIZE")
     return Job(rank, count, address, "RANK and WORLD_SIZE", local_rank=_local_rank(env, "LOCAL_RANK"))
 
 
-def _slurm(env: Mapping[str, str]) -> Job | None:
+def _slurm(env: Mapping[str, str], address: str | None) -> Job | None:
     if not {"SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS"} <= env.keys():
         return None
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "localhost"
     steps = 1009 * _number(env, "SLURM_STEP_ID") if env.get("SLURM_STEP_ID") else 0  # which may run in parallel
     port = _FIRST_PORT + (_number(env, "SLURM_JOB_ID") + steps) % _PORTS
     rank, count = _number(env, "SLURM_PROCID"), _number(env, "SLURM_NTASKS")
-    return Job(rank, count, f"{first_node(nodes)}:{port}", "SLURM", local_rank=_local_rank(env, "SLURM_LOCALID"))
+    at = address or f"{first_node(nodes)}:{port}"
+    return Job(rank, count, at, "SLURM", local_rank=_local_rank(env, "SLURM_LOCALID"))
 
 
 def first_node(nodes: str) -> str:
@@ -120,9 +158,20 @@ def first_node(nodes: str) -> str:
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", match[0] if match else nodes)
 
 
-def _open_mpi(env: Mapping[str, str]) -> Job | None:
+def _open_mpi(env: Mapping[str, str], address: str | None) -> Job | None:
     if not {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"} <= env.keys():
         return None
+    rank, count = _number(env, "OMPI_COMM_WORLD_RANK"), _number(env, "OMPI_COMM_WORLD_SIZE")
+    local = _local_rank(env, "OMPI_COMM_WORLD_LOCAL_RANK")
+    return Job(rank, count, address or _of_open_mpi(env), "Open MPI", local_rank=local)
+
+
+def _of_open_mpi(env: Mapping[str, str]) -> str:
+    """The coordinator's address.
+
+    Raises:
+      DistributedError: no variable says where the first process is.
+    """
     uri = env.get("OMPI_MCA_orte_hnp_uri") or env.get("PMIX_SERVER_URI2") or env.get("PMIX_SERVER_URI21") or ""
     host = re.search(r"tcp[46]?://(?:\[([^\],]+)|([^,:;]+))", uri)
     if host is None:
@@ -130,13 +179,17 @@ def _open_mpi(env: Mapping[str, str]) -> Job | None:
             "distributed.initialize: Open MPI does not say where its first process is; pass coordinator_address"
         )
     job = re.match(r"\D*(\d+)", uri)
-    port = _FIRST_PORT + (int(job[1]) if job else 0) % _PORTS
-    rank, count = _number(env, "OMPI_COMM_WORLD_RANK"), _number(env, "OMPI_COMM_WORLD_SIZE")
-    local = _local_rank(env, "OMPI_COMM_WORLD_LOCAL_RANK")
-    return Job(rank, count, address_of(host[1] or host[2], port), "Open MPI", local_rank=local)
+    return address_of(host[1] or host[2], _FIRST_PORT + (int(job[1]) if job else 0) % _PORTS)
 
 
-def _job_set(env: Mapping[str, str]) -> Job | None:
+def _pmi(env: Mapping[str, str], address: str | None) -> Job | None:
+    """The variables of MPICH and those made of it, which do not say where the first process is."""
+    if address is None or not {"PMI_RANK", "PMI_SIZE"} <= env.keys():
+        return None
+    return Job(_number(env, "PMI_RANK"), _number(env, "PMI_SIZE"), address, "PMI")
+
+
+def _job_set(env: Mapping[str, str], address: str | None) -> Job | None:
     """A JobSet of Kubernetes: completion indices, and a headless service for host names.
 
     The number of processes is only in the environment if the manifest puts it there.
@@ -153,4 +206,4 @@ def _job_set(env: Mapping[str, str]) -> Job | None:
     name, replicated = env["JOBSET_NAME"], env["REPLICATED_JOB_NAME"]
     rank = _number(env, "JOB_INDEX") * per_job + _number(env, "JOB_COMPLETION_INDEX")
     host, port = f"{name}-{replicated}-0-0.{env.get('JOBSET_SUBDOMAIN', name)}", _number(env, "COORDINATOR_PORT")
-    return Job(rank, _number(env, "JOB_REPLICAS") * per_job, address_of(host, port), "JobSet")
+    return Job(rank, _number(env, "JOB_REPLICAS") * per_job, address or address_of(host, port), "JobSet")
