@@ -31,6 +31,8 @@ from meshwright.spmd.reshard.plan import least_reshard_cost, reshard_cost
 ReshardCost = Callable[[tuple[int, ...], int, Layout, Layout, AbstractMesh], int]
 #: a less parallel assignment of a product is chosen only if its cost is below this fraction of the most parallel one's
 LESS_PARALLEL = 0.25
+#: costs that differ by a smaller fraction are equal
+ROUNDING = 1e-9
 
 
 @lru_cache(maxsize=65536)
@@ -51,7 +53,7 @@ def choose(question: Question) -> Choice:
     if not question.exchanges:
         return best
     others = _candidates(question, dict.fromkeys(o for a in given for o in on_other_loops(question, a)))
-    return _cheaper(question, [c for c in others if c.least.work <= best.work], _just_below(best)) or best
+    return _cheaper(question, [c for c in others if c.least.work <= best.work], best.cost * (1 - ROUNDING)) or best
 
 
 class _Candidate(NamedTuple):
@@ -82,20 +84,20 @@ def _cheapest(question: Question, candidates: Sequence[_Candidate]) -> Choice:
 def _cheaper(question: Question, candidates: Sequence[_Candidate], limit: float) -> Choice | None:
     """The first choice of least cost below ``limit``, up to rounding errors.
 
-    A candidate whose bound is too high is not priced: planning a reshard takes much longer than bounding it.
+    Those with the lowest bounds are priced first, and those whose bound is too high not at all: to plan a reshard takes
+    much longer than to bound it.
     """
-    best = None
-    for candidate in candidates:
-        if candidate.least.cost < limit:
-            choice = _price(question, candidate.assignment, candidate.kept)
-            if choice is not None and choice.cost < limit:
-                best, limit = choice, _just_below(choice)
+    best, first = None, 0
+    for number, candidate in sorted(enumerate(candidates), key=lambda c: c[1].least.cost):
+        if candidate.least.cost >= limit:
+            break
+        choice = _price(question, candidate.assignment, candidate.kept)
+        if choice is None or choice.cost >= limit:
+            continue
+        if best is None or choice.cost < best.cost * (1 - ROUNDING) or number < first:
+            best, first = choice, number
+            limit = best.cost * (1 + ROUNDING)
     return best
-
-
-def _just_below(choice: Choice) -> float:
-    """The cost below which another choice is cheaper, rounding errors aside."""
-    return choice.cost * (1 - 1e-9)
 
 
 def _joined(q: Question, choices: Sequence[Choice]) -> Choice:

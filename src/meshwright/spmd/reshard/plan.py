@@ -111,10 +111,13 @@ def reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout
 def least_reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
     """A lower bound of :func:`reshard_cost` that takes no search: the bytes of its target tile that a device lacks.
 
-    A collective delivers to a device at most as many bytes as it costs. 0 for uneven layouts.
+    A collective delivers to a device at most as many bytes as it costs. Of uneven layouts, the first tile is full.
     """
-    if src == dst or not _is_even(shape, src, dst, mesh):
+    if src == dst:
         return 0
+    before, after = (layout.local_shape(shape, mesh) for layout in (src, dst))
+    if not _is_even(shape, src, dst, mesh):
+        return 0 if src.partial else itemsize * (math.prod(after) - math.prod(map(min, before, after)))
     if any(not (_stays(src, dst) and atom in dst.partial) for atom in src.partial):  # what has to be reduced arrives
         return buffer_bytes(shape, itemsize, dst, mesh)
     return buffer_bytes(shape, itemsize, dst, mesh) - _held(shape, itemsize, src, dst, mesh)
