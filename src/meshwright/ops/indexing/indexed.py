@@ -71,9 +71,9 @@ class DimensionNumbers:
         The last field are dimensions of the indices. They are counted without the index vector, which may have any
         place there and has the last one here.
         """
-        *others, batching = (attribute.get(name, ()) for name in names)
-        vector = attribute.get("index_vector_dim", 0)
-        return cls(*others, tuple(d - (d > vector) for d in batching))
+        fields, vector = [attribute.get(name, ()) for name in names], attribute.get("index_vector_dim", 0)
+        fields[-1] = tuple(d - (d > vector) for d in fields[-1])
+        return cls(*fields)
 
     def __str__(self) -> str:
         return f"({', '.join(f'{k}={v}' for k, v in vars(self).items() if v != ())})"
