@@ -26,6 +26,7 @@ from meshwright.ir.tracing import JaxprTrace
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation
 from meshwright.sharding.axes import MOST_DEVICES
 from meshwright.stablehlo.call_order import in_call_order
+from meshwright.stablehlo.hlo_header import hlo_places
 from meshwright.stablehlo.lines import line_of
 from meshwright.stablehlo.manual_regions import form_regions, outside_regions
 from meshwright.stablehlo.parsed import ParsedProgram
@@ -273,11 +274,12 @@ class ModuleReader:
     def _entry_parameters(self, operation: ir.Operation, jaxpr: ClosedJaxpr) -> tuple[Argument, ...]:
         arguments = self._entry_block(operation, "main").arguments
         attributes = _attribute_list(operation, "arg_attrs", len(arguments))
-        aliases = _hlo_aliases(self.module)
+        places = hlo_places(self.module, "arg_attrs", len(arguments))
+        aliases = _hlo_aliases(self.module, places, len(jaxpr.out_avals))
         params: list[Argument] = []
         avals = iter(jaxpr.in_avals)
         given = self._shardings(operation, "argument", [a.type for a in arguments])
-        for argument, entry, shardings in zip(arguments, attributes, given):
+        for n, (argument, entry, shardings) in enumerate(zip(arguments, attributes, given)):
             if is_token(argument.type):
                 continue
             name = argument.location.name_str if isinstance(argument.location, ir.NameLoc) else f"arg{len(params)}"
@@ -286,9 +288,10 @@ class ModuleReader:
                 raise Failure(operation, f"argument {len(params)}: tf.aliasing_output is {alias!r}, which is no result")
             donor = entry is not None and "jax.buffer_donor" in entry
             for i, sharding in enumerate(shardings):
-                target = aliases.get(len(params), alias)
-                suffix = f".{i}" if len(shardings) > 1 else ""
-                params.append(Argument(name + suffix, next(avals), sharding, donor or target is not None, target))
+                target = aliases.get(n, alias)
+                index = [*places[n][1:], *([i] if len(shardings) > 1 else [])]
+                full = ".".join([name, *map(str, index)])
+                params.append(Argument(full, next(avals), sharding, donor or target is not None, target))
         return tuple(params)
 
     # --- errors ---------------------------------------------------------------------------------------------
@@ -328,12 +331,15 @@ def _attribute_list(operation: ir.Operation, name: str, count: int) -> list[Any]
     return list(attributes[name]) if name in attributes else [None] * count
 
 
-def _hlo_aliases(module: ir.Module) -> dict[int, int]:
-    """The numbers of the results that parameters alias, in the form that modules converted from HLO have."""
+def _hlo_aliases(module: ir.Module, places: Sequence[tuple[int, ...]], num_results: int) -> dict[int, int]:
+    """The numbers of the results that arguments alias, in the form that modules converted from HLO have. ``places`` are
+    those of the arguments."""
     attributes = module.operation.attributes
+    results = hlo_places(module, "res_attrs", num_results)
     aliases: dict[int, int] = {}
     for entry in attributes["mhlo.input_output_alias"] if "mhlo.input_output_alias" in attributes else ():
-        alias, output = entry["alias"], list(entry["output_index"])
-        if not list(alias["parameter_index"]):
-            aliases[alias["parameter_number"].value] = output[0] if output else 0
+        alias, output = entry["alias"], tuple(entry["output_index"]) or (0,)
+        argument = alias["parameter_number"].value, *alias["parameter_index"]
+        if argument in places and output in results:
+            aliases[places.index(argument)] = results.index(output)
     return aliases

@@ -22,12 +22,12 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.stablehlo.bytecode import check_names
 from meshwright.stablehlo.context import new_context
-from meshwright.stablehlo.hlo import DEVICE_COUNTS, is_ours
+from meshwright.stablehlo.hlo import is_ours
 from meshwright.stablehlo.hlo_async import without_updates
 from meshwright.stablehlo.hlo_groups import with_listed_groups
+from meshwright.stablehlo.hlo_header import declare
 from meshwright.stablehlo.parse import ModuleReader
 from meshwright.stablehlo.parsed import ParsedProgram
-from meshwright.stablehlo.per_device import SCHEDULED
 from meshwright.stablehlo.reader import Refused, read
 
 # The modules of ops register their reading rules.
@@ -125,7 +125,7 @@ def _module(data: str | bytes, file: str) -> _Source:
         module = _read(form, _as_bytes(data if form == "stablehlo" else _for_xla(data), file), file)
     if form == "stablehlo":
         return _Source(module, file, data)
-    _declare_devices(module, data)
+    declare(module, data)
     return _Source(module, file, elided=data.count("constant({...})"))  # XLA silently reads these as zeros
 
 
@@ -141,20 +141,6 @@ def _exported(data: bytes) -> bytes | None:
     return module if len(module) > len(_BYTECODE) else None
 
 
-_HEADER = re.compile(rf"\b({'|'.join(DEVICE_COUNTS)})=(\d{{1,9}})\b")
-
-
-def _declare_devices(module: ir.Module, text: str) -> None:
-    """Add to the module the number of devices from the header of its text, and whether a compiler has scheduled it."""
-    header = next((line for line in text.splitlines() if line.startswith("HloModule")), "")
-    with module.context:
-        i32 = ir.IntegerType.get_signless(32)
-        for name, number in _HEADER.findall(header):
-            module.operation.attributes[DEVICE_COUNTS[name]] = ir.IntegerAttr.get(i32, int(number))
-        if "is_scheduled=true" in header:
-            module.operation.attributes[SCHEDULED] = ir.UnitAttr.get()
-
-
 def _own(form: str, text: str) -> ir.Module:
     """The module of a text that this process has written."""
     if form == "hlo":
@@ -166,7 +152,11 @@ def _own(form: str, text: str) -> ir.Module:
 def _of_proto(data: bytes, what: str) -> ir.Module:
     """The module of a serialized ``HloModuleProto``."""
     text = _asked("unsaid", data, what).decode()
-    return _read("hlo", _for_xla(text).encode(), what) if text else _read("proto", data, what)
+    if not text:
+        return _read("proto", data, what)
+    module = _read("hlo", _for_xla(text).encode(), what)
+    declare(module, text)
+    return module
 
 
 def _for_xla(text: str) -> str:
