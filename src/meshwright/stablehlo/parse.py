@@ -49,21 +49,23 @@ from meshwright.stablehlo.read_shardings import (
 
 
 class ModuleReader:
-    """Reads one module. Errors contain the name ``file``, and line numbers of ``text`` if it is given.
+    """Reads one module. Errors contain the name ``file``, and line numbers of ``text`` (of ``hlo``, if the module was
+    made from such text) if it is given.
 
     ``host_functions`` are the Python functions that the program calls, by number.
     """
 
     def __init__(
         self, module: ir.Module, file: str, text: str = "", per_device: bool = False,
-        host_functions: Sequence[Callable[..., Any]] = (),
+        host_functions: Sequence[Callable[..., Any]] = (), hlo: str = "",
     ) -> None:  # fmt: skip
         self.module = module
         self.per_device = per_device
         self.host_functions = host_functions
         self.file = file
         self.text = text
-        self.attributes = Attributes(file, _module_name(module))
+        self.hlo = hlo
+        self.attributes = Attributes(file, _module_name(module), hlo)
         self.functions: dict[str, ClosedJaxpr] = {}
         self.meshes = Meshes()
         self.notes: dict[str, None] = {}
@@ -150,7 +152,7 @@ class ModuleReader:
             raise ImportProgramError(
                 f"{self.file}: regions are nested too deeply to be read; flatten the program's control flow"
             ) from None
-        reader = ModuleReader(self.module, self.file, self.text, True, self.host_functions)
+        reader = ModuleReader(self.module, self.file, self.text, True, self.host_functions, self.hlo)
         if reader.num_devices is None:
             raise self._error(Failure(misplaced.operation, UNCOUNTED))
         program = reader.read()
@@ -237,7 +239,7 @@ class ModuleReader:
                 for sharding, aval in zip(shardings[-1], avals):
                     check_rank(sharding, aval)
             except (UnsupportedType, MeshwrightError) as error:
-                raise Failure(operation, f"{side} {number}: {error}") from None
+                raise Failure(operation, f"{side} {number}{_name_of(operation, side, number)}: {error}") from None
         return shardings
 
     def _entry_block(self, operation: ir.Operation, name: str) -> ir.Block:
@@ -251,7 +253,8 @@ class ModuleReader:
         try:
             return _parameters(trace, self.attributes.type(argument.type))
         except (UnsupportedType, ShapeError) as error:
-            raise Failure(operation, f"argument {argument.arg_number}: {error}") from None
+            number = argument.arg_number
+            raise Failure(operation, f"argument {number}{_name_of(operation, 'argument', number)}: {error}") from None
 
     # --- the entry function ---------------------------------------------------------------------------------
     def _program(self, operation: ir.Operation, entry: str) -> ParsedProgram:
@@ -299,7 +302,8 @@ class ModuleReader:
         """The error with the operation's name, its line in the file, and its line in the original program."""
         operation = failure.operation
         where = self.attributes.location(operation.location)
-        line = line_of(self.text, self.module, operation)
+        by_name = self.attributes.hlo_line(operation.location)
+        line = line_of(self.text, self.module, operation) if self.text else by_name
         place = f"{self.file}:{line}" if line else self.file
         origin = f" (from {where})" if where is not UNKNOWN and where.file != self.file else ""
         return ImportProgramError(f"{place}: {operation.name}{origin}: {failure}")
@@ -319,6 +323,12 @@ def _result_types(operation: ir.Operation) -> list[ir.Type]:
 def _visibility(operation: ir.Operation) -> str:
     attributes = operation.attributes
     return attributes["sym_visibility"].value if "sym_visibility" in attributes else "public"
+
+
+def _name_of(operation: ir.Operation, side: str, number: int) -> str:
+    """The name of an argument of a function in brackets, if it has one."""
+    location = operation.regions[0].blocks[0].arguments[number].location if side == "argument" else None
+    return f" ({location.name_str})" if isinstance(location, ir.NameLoc) else ""
 
 
 def _module_name(module: ir.Module) -> str:

@@ -26,6 +26,8 @@ from meshwright.stablehlo.hlo import is_ours
 from meshwright.stablehlo.hlo_async import without_updates
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 from meshwright.stablehlo.hlo_header import declare
+from meshwright.stablehlo.hlo_shardings import bad_sharding
+from meshwright.stablehlo.lines import hlo_lines
 from meshwright.stablehlo.parse import ModuleReader
 from meshwright.stablehlo.parsed import ParsedProgram
 from meshwright.stablehlo.reader import Refused, read
@@ -42,6 +44,7 @@ for _name in _RULES:
 _BYTECODE = b"ML\xefR"
 _KNOWN = "HLO text, serialized HloModuleProto, StableHLO text, bytecode or portable artifact"
 _MLIR_POSITION = re.compile(r'loc\("([^"]*)":(\d+):(\d+)')
+_MLIR_NAME = re.compile(r'loc\("([^"]*)"')
 #: remedies for programs that cannot be parsed, by form
 _REMEDIES = {
     "stablehlo": "correct the text there, or print the module again: all of it, ops of known dialects only",
@@ -58,11 +61,12 @@ _HLO_POSITION = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
 
 @dataclass(frozen=True)
 class _Source:
-    """A parsed module, the name of its file for errors, and its text if it was read from text."""
+    """A parsed module, the name of its file for errors, and its text if it was read from text: of StableHLO or HLO."""
 
     module: ir.Module
     file: str
     text: str = ""
+    hlo: str = ""
     elided: int = 0
 
 
@@ -82,23 +86,24 @@ def parse_program(
       ImportProgramError: it cannot be read; says where.
     """
     source = _module(data, file)
-    program = read_module(source.module, source.file, source.text, per_device, host_functions)
+    program = read_module(source.module, source.file, source.text, per_device, host_functions, source.hlo)
     program.elided += source.elided
     return program
 
 
 def read_module(
     module: ir.Module, file: str, text: str = "", per_device: bool = False,
-    host_functions: Sequence[Callable[..., Any]] = (),
+    host_functions: Sequence[Callable[..., Any]] = (), hlo: str = "",
 ) -> ParsedProgram:  # fmt: skip
-    """:func:`parse_program` for a parsed module. With its ``text``, errors have line numbers.
+    """:func:`parse_program` for a parsed module. With its ``text``, or the ``hlo`` that it was made from, errors have
+    line numbers.
 
     Raises:
       ImportProgramError: it cannot be read; says where.
     """
     try:
         with wide_types():
-            return ModuleReader(module, file, text, per_device, host_functions).read()
+            return ModuleReader(module, file, text, per_device, host_functions, hlo).read()
     except MeshwrightError:
         raise
     except Exception as error:  # strings that are not UTF-8, function attributes of another kind, ...
@@ -126,7 +131,7 @@ def _module(data: str | bytes, file: str) -> _Source:
     if form == "stablehlo":
         return _Source(module, file, data)
     declare(module, data)
-    return _Source(module, file, elided=data.count("constant({...})"))  # XLA silently reads these as zeros
+    return _Source(module, file, hlo=data, elided=data.count("constant({...})"))  # XLA silently reads these as zeros
 
 
 def _exported(data: bytes) -> bytes | None:
@@ -203,8 +208,18 @@ def _complaint(place: str, message: str, what: str, text: str) -> str:
     elif match := _HLO_POSITION.search(message):
         line, column, message = match[1], match[2], match[3].removesuffix(":")
     else:
-        return f"{what}: {message.strip()}"
+        number, message = _hlo_line(place, message, text)
+        return f"{what}:{number}: {message.strip()}" if number else f"{what}: {message.strip()}"
     return f"{what}:{line}:{column}: {message}{_near(text, int(line), int(column))}"
+
+
+def _hlo_line(place: str, message: str, text: str) -> tuple[int, str]:
+    """The line of HLO text that XLA cannot convert, and why; line 0 if it is not found."""
+    name = _MLIR_NAME.match(place)
+    if name is not None:
+        return hlo_lines(text).get(name[1], 0), message
+    line, wrong = bad_sharding(text)
+    return line, wrong or message
 
 
 def _near(text: str, line: int, column: int) -> str:
