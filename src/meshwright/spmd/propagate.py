@@ -275,6 +275,8 @@ class _Propagator:
         """
         pinned = self.result.pinned
         for eqn, rule in zip(self.eqns, self.rules):
+            if isinstance(eqn.op, ShardingConstraint):
+                self.pin_constrained(eqn)
             self.pin_operands(eqn, rule)
         ends = dict(pinned)
         self.carry_back()
@@ -284,6 +286,13 @@ class _Propagator:
             pinned.clear()
             pinned.update(ends)
             self.carry_back(stays)
+
+    def pin_constrained(self, eqn: JaxprEqn) -> None:
+        """Pin the operand of a constraint that fixes all dimensions, if nothing else reads it."""
+        placement = self.result.placements[eqn.outvars[0]]
+        for atom in eqn.invars:  # none at the border of a manual region
+            if isinstance(atom, Var) and all(placement.fixed) and len(self.neighbours[atom]) <= 2:
+                self.result.pinned.setdefault(atom, Layout(placement.dims))
 
     def carry_back(self, stays: Container[Var] = ()) -> None:
         """Pin the operands of pinned values, except where the pinned value is in ``stays``."""
