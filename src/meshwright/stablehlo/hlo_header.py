@@ -41,7 +41,7 @@ def declare(module: ir.Module, text: str) -> None:
         _extend(main, "arg_attrs", {n: donated for n, place in enumerate(places) if place in donors})
         if "xla.sdy.meshes" not in text:
             for side, listed in _FREE.findall(header):
-                _fix(module, main, _SIDES[side], [word.strip() == "true" for word in listed.split(",")])
+                _fix(module, main, _SIDES[side], [word == "true" for word in re.findall("true|false", listed)])
 
 
 def _is_main(operation: ir.Operation) -> bool:
