@@ -71,6 +71,19 @@ def reductions() -> Iterator[Form]:
         args = {"x": floats(9, 6), "n": ints(9, 6)}
         yield form(f"reduce of pairs over {dim}", {"x": 0, "n": 0}, body, returns, sends=sends, most=most, **args)
     body = f"""
+  %z = stablehlo.constant dense<1.5> : {F}
+  %i = stablehlo.constant dense<4> : {I}
+  %r:2 = stablehlo.reduce(%x init: %z), (%n init: %i) across dimensions = [0]
+      : ({T(9, 6)}, {T(9, 6, e="i32")}, {F}, {I}) -> ({T(6)}, {T(6, e="i32")})
+    reducer(%a: {F}, %b: {F}) (%c: {I}, %d: {I}) {{
+      %s = stablehlo.add %a, %b : {F}
+      %m = stablehlo.maximum %c, %d : {I}
+      stablehlo.return %s, %m : {F}, {I}
+    }}"""
+    returns = f"%r#0, %r#1 : {T(6)}, {T(6, e='i32')}"
+    yield form("reduce that is a sum and a maximum", {"x": 0, "n": 0}, body, returns, sends=["all_reduce"], most=0.7,
+               x=floats(9, 6), n=ints(9, 6))  # fmt: skip
+    body = f"""
   %r = stablehlo.reduce(%x init: %z) across dimensions = [0] : ({T(11, 3)}, {F}) -> {T(3)}
     reducer(%a: {F}, %b: {F}) {{{LOG_SUM}
     }}"""
@@ -103,6 +116,19 @@ def windows() -> Iterator[Form]:
         body = reduce_window(region, "3, 1", T(20, 3), extra)
         yield form(f"windows with gaps, {name}", {"x": 0}, body, f"%r : {T(20, 3)}", sends=["collective_permute"],
                    most=0.5, **args)  # fmt: skip
+    body = f"""
+  %z = stablehlo.constant dense<0xFF800000> : {F}
+  %i = stablehlo.constant dense<0> : {I}
+  %r:2 = "stablehlo.reduce_window"(%x, %n, %z, %i) ({{
+  ^bb0(%a: {F}, %c: {I}, %b: {F}, %d: {I}):
+    %m = stablehlo.maximum %a, %b : {F}
+    %s = stablehlo.add %c, %d : {I}
+    stablehlo.return %m, %s : {F}, {I}
+  }}) {{window_dimensions = array<i64: 20, 1>, padding = dense<[[19, 0], [0, 0]]> : tensor<2x2xi64>}}
+      : ({T(20, 3)}, {T(20, 3, e="i32")}, {F}, {I}) -> ({T(20, 3)}, {T(20, 3, e="i32")})"""
+    returns = f"%r#0, %r#1 : {T(20, 3)}, {T(20, 3, e='i32')}"
+    yield form("cumulative maximum and sum in one", {"x": 0, "n": 0}, body, returns, sends=["all_gather"], most=0.3,
+               x=floats(20, 3), n=ints(20, 3))  # fmt: skip
     choice = f"""
     %p = stablehlo.compare GE, %a, %b : ({F}, {F}) -> {B}
     stablehlo.return %p : {B}"""
@@ -155,6 +181,11 @@ def orders() -> Iterator[Form]:
                    n=ints(45, 40))  # fmt: skip
         yield form(f"sort by {name}, another dimension split", {"x": 1, "n": 1}, *sort((5, 9), 0, region, 2),
                    x=floats(5, 9), n=ints(5, 9))  # fmt: skip
+    falling = PLAIN.replace("LT", "GT")
+    yield form("sort of values that puts large ones first", {"x": 0}, *sort((45, 40), 0, falling), sends=["all_to_all"],
+               most=0.71, x=floats(45, 40))  # fmt: skip
+    yield form("sort by values that puts large ones first", {"x": 1, "n": 1}, *sort((5, 9), 0, falling, 2),
+               x=floats(5, 9), n=ints(5, 9))  # fmt: skip
     x, split = floats(2, 40), {"x": 1}
     once = {"sends": ["all_gather"], "most": 0.9}
     text, returns = top_k("%r:2 = chlo.top_k(%x, k = 3)")

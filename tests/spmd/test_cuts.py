@@ -170,3 +170,17 @@ def test_the_cut_is_minimal(seed):
     cut = cuts._cut(Graph(n, users, begins, whole, prices, repeated))
     assert is_one(cut)
     assert price(cut) == min(price(c) for bits in range(2**n) if is_one(c := {i for i in range(n) if bits >> i & 1}))
+
+
+@pytest.mark.parametrize("rows", [24, 20])
+def test_what_was_split_before_a_constraint_is_not_split_again(rows):
+    """Rows that the devices do not divide are gathered and cut by more ops than rows that they divide."""
+
+    def step(x):
+        return mnp.tanh(mw.lax.with_sharding_constraint(x * 2, Sharding(MESH, P(None))))
+
+    by_rows = Sharding(MESH, P("x"))
+    x = mw.ShapeDtypeStruct((rows,), np.float32)
+    part = mw.jit(step, in_shardings=(by_rows,), out_shardings=by_rows).lower(x).partition(MESH)
+    assert part.collectives == []
+    part.verify()

@@ -57,3 +57,25 @@ def test_operands_that_lie_otherwise_go_where_the_result_is():
     part = partitioned(lambda x, y: mnp.sin(x) * y + y, (SHAPE, ROWS), (SHAPE, COLUMNS))
     assert part.bytes_sent == MOVED
     part.verify()
+
+
+LARGER = {
+    "broadcast": (lambda x: mnp.tanh(mnp.broadcast_to(x[:, None], (1024, 64))), (1024,)),
+    "pad": (lambda x: mw.lax.pad(x, 1.5, [(0, 0, 1), (0, 0, 1)]), (1024, 64)),
+    "repeat": (lambda x: mnp.repeat(x, 4, axis=1), (1024, 64)),
+    "compare": (lambda x: mnp.where(x[:, None] > mnp.arange(256.0), 1.0, 0.0), (1024,)),
+    "concatenate": (lambda x: mnp.concatenate([x, mnp.zeros((1024, 640), "float32")], 1), (1024, 64)),
+    "index": (lambda x: x[mnp.zeros(8192, "int32")], (1024, 64)),
+}
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_what_grows_before_a_constraint_is_gathered_before_it_grows(name: str) -> None:
+    """As before an output: a constraint is where the layout is wanted, not where it has to change."""
+    function, shape = LARGER[name]
+    mesh = mw.AbstractMesh((8,), ("x",))
+    rows, whole = mw.NamedSharding(mesh, P("x")), mw.NamedSharding(mesh, P())
+    constrained = mw.jit(lambda x: mnp.cos(mw.lax.with_sharding_constraint(function(x), whole)), in_shardings=(rows,))
+    part = constrained.lower(mw.ShapeDtypeStruct(shape, "float32")).partition(mesh)
+    assert sum(c.bytes_sent for c in part.collectives) == np.prod(shape) * 4 * 7 // 8
+    part.verify()

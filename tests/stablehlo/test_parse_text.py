@@ -101,6 +101,22 @@ CASES = {
   return %0, %1 : tensor<3xf32>, tensor<4x6xf32>"""),
         [array(5, 6), np.array([[5, 1, 9], [0, 4, -2]], np.int32), np.array([4, 0, 7, 2], np.int32)],
     ),
+    "index vectors before a batching dimension": (
+        main("%x: tensor<3x5xf32>, %i: tensor<4x1x3xi32>", "(tensor<4x3xf32>, tensor<3x5xf32>)", """
+  %0 = "stablehlo.gather"(%x, %i) {
+    dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [1], operand_batching_dims = [0],
+      start_indices_batching_dims = [2], start_index_map = [1], index_vector_dim = 1>,
+    slice_sizes = array<i64: 1, 1>} : (tensor<3x5xf32>, tensor<4x1x3xi32>) -> tensor<4x3xf32>
+  %1 = "stablehlo.scatter"(%x, %i, %0) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %2 = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %2 : tensor<f32>
+  }) {scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [1], input_batching_dims = [0],
+      scatter_indices_batching_dims = [2], scatter_dims_to_operand_dims = [1], index_vector_dim = 1>}
+      : (tensor<3x5xf32>, tensor<4x1x3xi32>, tensor<4x3xf32>) -> tensor<3x5xf32>
+  return %0, %1 : tensor<4x3xf32>, tensor<3x5xf32>"""),
+        [array(3, 5), RNG.integers(0, 5, (4, 1, 3)).astype(np.int32)],
+    ),
     "descending sorts": (
         main("%x: tensor<3x7xf32>, %n: tensor<3x7xi32>", "(tensor<3x7xf32>, tensor<3x7xi32>)", """
   %0:2 = "stablehlo.sort"(%x, %n) ({

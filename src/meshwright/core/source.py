@@ -135,7 +135,8 @@ class SourceLocation:
         file, lines, _, shown = self._resolve()
         if not file:
             return "<unknown>"
-        return f"{os.path.basename(file)}:{lines[0]}" + (f" ({shown})" if shown else "")
+        place = os.path.basename(file) + (f":{lines[0]}" if lines[0] else "")
+        return place + (f" ({shown})" if shown else "")
 
     __repr__ = __str__
 

@@ -19,6 +19,7 @@ from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ir.passes import dead_code, inline_calls
+from meshwright.ir.probing import used
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import eval_jaxpr, typeof
 from meshwright.ops.composite import traced
@@ -210,6 +211,46 @@ def read_body(r: Reader, number: int = 0) -> ClosedJaxpr:
     if region.captured:
         r.fail("has a region that uses values from outside; make them operands, or constants inside of it")
     return dead_code(inline_calls(region.jaxpr))
+
+
+def in_parts(
+    r: Reader, read_part: Callable[[ClosedJaxpr, tuple[int, ...], list[Any], list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """The results of a reduction, whose operands are arrays and then as many initial values.
+
+    A reduction of several arrays may be several reductions that only stand together: the region computes some results
+    without the others. ``read_part`` is called for each of them, with its part of the region, the numbers of its
+    arrays, the arrays and the initial values, and returns its results.
+    """
+    body, operands = read_body(r), r.operands
+    count = len(operands) // 2
+    outs: list[Any] = [None] * count
+    for part, numbers in independent(body):
+        chosen = ([operands[start + i] for i in numbers] for start in (0, count))
+        for i, out in zip(numbers, read_part(part, numbers, *(as_body_takes(part, xs) for xs in chosen))):
+            outs[i] = out
+    return outs
+
+
+def independent(body: ClosedJaxpr) -> list[tuple[ClosedJaxpr, tuple[int, ...]]]:
+    """The parts of the body of a reduction that do not depend on each other, and the numbers of the results of each."""
+    inner, count = body.jaxpr, len(body.out_avals)
+    group = list(range(count))
+    for i, out in enumerate(inner.outvars):
+        alone = used(dead_code(body.replace(jaxpr=inner.replace(outvars=[out]))))
+        joined = {group[i], *(group[n % count] for n in alone)}
+        group = [min(joined) if g in joined else g for g in group]
+    parts = [tuple(i for i in range(count) if group[i] == g) for g in dict.fromkeys(group)]
+    if len(parts) == 1:
+        return [(body, parts[0])]
+    return [(_restricted(body, numbers), numbers) for numbers in parts]
+
+
+def _restricted(body: ClosedJaxpr, numbers: Sequence[int]) -> ClosedJaxpr:
+    """The body of a reduction of some of its arrays, on which the others have no influence."""
+    inner, count = body.jaxpr, len(body.out_avals)
+    invars = [inner.invars[start + i] for start in (0, count) for i in numbers]
+    return dead_code(body.replace(jaxpr=inner.replace(invars=invars, outvars=[inner.outvars[i] for i in numbers])))
 
 
 def as_body_takes(body: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:

@@ -152,6 +152,7 @@ class _Propagator:
         self.result.origins.eqns, self.result.rules = self.eqns, self.rules
         self.queues: list[deque[int]] = [deque(), deque()]
         self.queued = [True] * len(self.eqns)
+        self.constraints = [(e, e.op) for e in self.eqns if isinstance(e.op, ShardingConstraint)]
         marks = ((e, e.op.exact_group) for e in self.eqns if isinstance(e.op, PropagationMark))
         self.groups = [(e, group) for e, group in marks if group is not None]
         #: by priority, the dimensions that are held back until then, with their placements
@@ -180,9 +181,8 @@ class _Propagator:
         self.later.setdefault(priority, []).append((var, dim, placement))
 
     def run(self, seeds: Mapping[Var, Seed]) -> None:
-        for eqn in self.eqns:
-            if isinstance(eqn.op, ShardingConstraint):
-                self.constrain(eqn, eqn.op)
+        for eqn, op in self.constraints:
+            self.constrain(eqn, op)
         self.agree(at_first=True)
         if seeds:
             self.plant(seeds)
@@ -274,6 +274,8 @@ class _Propagator:
         chain ends, the partitioner gathers the gradient once, and not each moment and the update separately.
         """
         pinned = self.result.pinned
+        for eqn, _ in self.constraints:
+            self.pin_constrained(eqn)
         for eqn, rule in zip(self.eqns, self.rules):
             self.pin_operands(eqn, rule)
         ends = dict(pinned)
@@ -284,6 +286,13 @@ class _Propagator:
             pinned.clear()
             pinned.update(ends)
             self.carry_back(stays)
+
+    def pin_constrained(self, eqn: JaxprEqn) -> None:
+        """Pin the operand of a constraint that fixes all dimensions, if nothing else reads it."""
+        placement = self.result.placements[eqn.outvars[0]]
+        for atom in eqn.invars:  # none at the border of a manual region
+            if isinstance(atom, Var) and all(placement.fixed) and len(self.neighbours[atom]) <= 2:
+                self.result.pinned.setdefault(atom, Layout(placement.dims))
 
     def carry_back(self, stays: Container[Var] = ()) -> None:
         """Pin the operands of pinned values, except where the pinned value is in ``stays``."""

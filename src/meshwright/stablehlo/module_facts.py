@@ -25,20 +25,21 @@ def module_name(module: ir.Module) -> str:
 class ModuleFacts:
     """A module, and what is known of it while it is read.
 
-    Errors contain the name ``file``, and line numbers of ``text`` if it is given. ``host_functions`` are the Python
-    functions that the program calls, by number.
+    Errors contain the name ``file``, and line numbers of ``text``, or of ``hlo`` if the module was made from such text.
+    ``host_functions`` are the Python functions that the program calls, by number.
     """
 
     def __init__(
         self, module: ir.Module, file: str, text: str = "", per_device: bool = False,
-        host_functions: Sequence[Callable[..., Any]] = (),
+        host_functions: Sequence[Callable[..., Any]] = (), hlo: str = "",
     ) -> None:  # fmt: skip
         self.module = module
         self.per_device = per_device
         self.host_functions = host_functions
         self.file = file
         self.text = text
-        self.attributes = Attributes(file, module_name(module))
+        self.hlo = hlo
+        self.attributes = Attributes(file, module_name(module), hlo)
         self.functions: dict[str, ClosedJaxpr] = {}
         self.meshes = Meshes()
         self.notes: dict[str, None] = {}

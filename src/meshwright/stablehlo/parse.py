@@ -24,6 +24,7 @@ from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation
 from meshwright.stablehlo.call_order import in_call_order
+from meshwright.stablehlo.hlo_header import hlo_places
 from meshwright.stablehlo.lines import line_of
 from meshwright.stablehlo.manual_regions import form_regions, outside_regions
 from meshwright.stablehlo.module_facts import ModuleFacts, module_name
@@ -66,7 +67,7 @@ class ModuleReader(ModuleFacts):
             raise ImportProgramError(
                 f"{self.file}: regions are nested too deeply to be read; flatten the program's control flow"
             ) from None
-        reader = ModuleReader(self.module, self.file, self.text, True, self.host_functions)
+        reader = ModuleReader(self.module, self.file, self.text, True, self.host_functions, self.hlo)
         if reader.num_devices is None:
             raise self._error(Failure(misplaced.operation, UNCOUNTED))
         program = reader.read()
@@ -153,7 +154,7 @@ class ModuleReader(ModuleFacts):
                 for sharding, aval in zip(shardings[-1], avals):
                     check_rank(sharding, aval)
             except (UnsupportedType, MeshwrightError) as error:
-                raise Failure(operation, f"{side} {number}: {error}") from None
+                raise Failure(operation, f"{side} {number}{_name_of(operation, side, number)}: {error}") from None
         return shardings
 
     def _entry_block(self, operation: ir.Operation, name: str) -> ir.Block:
@@ -167,7 +168,8 @@ class ModuleReader(ModuleFacts):
         try:
             return _parameters(trace, self.attributes.type(argument.type))
         except (UnsupportedType, ShapeError) as error:
-            raise Failure(operation, f"argument {argument.arg_number}: {error}") from None
+            number = argument.arg_number
+            raise Failure(operation, f"argument {number}{_name_of(operation, 'argument', number)}: {error}") from None
 
     # --- the entry function ---------------------------------------------------------------------------------
     def _program(self, operation: ir.Operation, entry: str) -> ParsedProgram:
@@ -190,11 +192,12 @@ class ModuleReader(ModuleFacts):
     def _entry_parameters(self, operation: ir.Operation, jaxpr: ClosedJaxpr) -> tuple[Argument, ...]:
         arguments = self._entry_block(operation, "main").arguments
         attributes = _attribute_list(operation, "arg_attrs", len(arguments))
-        aliases = _hlo_aliases(self.module)
+        places = hlo_places(self.module, "arg_attrs", len(arguments))
+        aliases = _hlo_aliases(self.module, places, len(jaxpr.out_avals))
         params: list[Argument] = []
         avals = iter(jaxpr.in_avals)
         given = self._shardings(operation, "argument", [a.type for a in arguments])
-        for argument, entry, shardings in zip(arguments, attributes, given):
+        for n, (argument, entry, shardings) in enumerate(zip(arguments, attributes, given)):
             if is_token(argument.type):
                 continue
             name = argument.location.name_str if isinstance(argument.location, ir.NameLoc) else f"arg{len(params)}"
@@ -203,9 +206,10 @@ class ModuleReader(ModuleFacts):
                 raise Failure(operation, f"argument {len(params)}: tf.aliasing_output is {alias!r}, which is no result")
             donor = entry is not None and "jax.buffer_donor" in entry
             for i, sharding in enumerate(shardings):
-                target = aliases.get(len(params), alias)
-                suffix = f".{i}" if len(shardings) > 1 else ""
-                params.append(Argument(name + suffix, next(avals), sharding, donor or target is not None, target))
+                target = aliases.get(n, alias)
+                index = [*places[n][1:], *([i] if len(shardings) > 1 else [])]
+                full = ".".join([name, *map(str, index)])
+                params.append(Argument(full, next(avals), sharding, donor or target is not None, target))
         return tuple(params)
 
     # --- errors ---------------------------------------------------------------------------------------------
@@ -213,7 +217,8 @@ class ModuleReader(ModuleFacts):
         """The error with the operation's name, its line in the file, and its line in the original program."""
         operation = failure.operation
         where = self.attributes.location(operation.location)
-        line = line_of(self.text, self.module, operation)
+        by_name = self.attributes.hlo_line(operation.location)
+        line = line_of(self.text, self.module, operation) if self.text else by_name
         place = f"{self.file}:{line}" if line else self.file
         origin = f" (from {where})" if where is not UNKNOWN and where.file != self.file else ""
         return ImportProgramError(f"{place}: {operation.name}{origin}: {failure}")
@@ -235,17 +240,26 @@ def _visibility(operation: ir.Operation) -> str:
     return attributes["sym_visibility"].value if "sym_visibility" in attributes else "public"
 
 
+def _name_of(operation: ir.Operation, side: str, number: int) -> str:
+    """The name of an argument of a function in brackets, if it has one."""
+    location = operation.regions[0].blocks[0].arguments[number].location if side == "argument" else None
+    return f" ({location.name_str})" if isinstance(location, ir.NameLoc) else ""
+
+
 def _attribute_list(operation: ir.Operation, name: str, count: int) -> list[Any]:
     attributes = operation.attributes
     return list(attributes[name]) if name in attributes else [None] * count
 
 
-def _hlo_aliases(module: ir.Module) -> dict[int, int]:
-    """The numbers of the results that parameters alias, in the form that modules converted from HLO have."""
+def _hlo_aliases(module: ir.Module, places: Sequence[tuple[int, ...]], num_results: int) -> dict[int, int]:
+    """The numbers of the results that arguments alias, in the form that modules converted from HLO have. ``places`` are
+    those of the arguments."""
     attributes = module.operation.attributes
+    results = hlo_places(module, "res_attrs", num_results)
     aliases: dict[int, int] = {}
     for entry in attributes["mhlo.input_output_alias"] if "mhlo.input_output_alias" in attributes else ():
-        alias, output = entry["alias"], list(entry["output_index"])
-        if not list(alias["parameter_index"]):
-            aliases[alias["parameter_number"].value] = output[0] if output else 0
+        alias, output = entry["alias"], tuple(entry["output_index"]) or (0,)
+        argument = alias["parameter_number"].value, *alias["parameter_index"]
+        if argument in places and output in results:
+            aliases[places.index(argument)] = results.index(output)
     return aliases

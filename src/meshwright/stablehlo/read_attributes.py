@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +14,7 @@ from jaxlib.mlir import ir
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.source import UNKNOWN, Range, SourceLocation
+from meshwright.stablehlo.lines import hlo_lines
 
 _ELEMENT_TYPES: dict[str, np.dtype] = {
     "i1": dtypes.bool_, "i2": np.dtype(ml_dtypes.int2), "i4": dtypes.int4, "i8": dtypes.int8, "i16": dtypes.int16,
@@ -45,12 +48,14 @@ def is_token(type_: ir.Type) -> bool:
 class Attributes:
     """Converts the types, attributes and locations of one module, with a cache.
 
-    ``file`` is the name of the file that the module was read from, ``name`` that of the module.
+    ``file`` is the name of the file that the module was read from, ``name`` that of the module, ``hlo`` its text if it
+    was HLO.
     """
 
-    def __init__(self, file: str, name: str = "") -> None:
+    def __init__(self, file: str, name: str = "", hlo: str = "") -> None:
         self.file = file
         self.name = name
+        self._hlo = hlo
         self._types: dict[ir.Type, Any] = {}
         self._values: dict[ir.Attribute, Any] = {}
         self._locations: dict[ir.Attribute, SourceLocation] = {}
@@ -107,8 +112,22 @@ class Attributes:
         key = location.attr
         source = self._locations.get(key)
         if source is None:
-            source = self._locations[key] = _source(location, self.file, self.name)
+            source = self._locations[key] = _source(location, self.file, self.name, self._line)
         return source
+
+    def hlo_line(self, location: ir.Location) -> int:
+        """The line of HLO text at which the operation at ``location`` stands; 0 if that is not known."""
+        if isinstance(location, ir.FusedLoc):
+            return max(map(self.hlo_line, location.locations), default=0)
+        return self._line(location.name_str) if isinstance(location, ir.NameLoc) else 0
+
+    @cached_property
+    def _lines(self) -> dict[str, int]:
+        return hlo_lines(self._hlo)
+
+    def _line(self, name: str) -> int:
+        """The line of HLO text with the instruction of this name; 0 if there is none, or not a single one."""
+        return self._lines.get(name, 0)
 
 
 def _static_shape(type_: ir.RankedTensorType) -> tuple[int, ...]:
@@ -222,7 +241,7 @@ def _number(text: str, aval: ShapedArray) -> Any:
 
 
 # --- locations ----------------------------------------------------------------------------------------------
-def _source(location: ir.Location, own: str, module: str) -> SourceLocation:
+def _source(location: ir.Location, own: str, module: str, line: Callable[[str], int]) -> SourceLocation:
     path, function, called = "", "", False
     frames: list[tuple[str, Range, str]] = []
     pending = [(location, False)]  # locations, and whether they are callers
@@ -245,6 +264,7 @@ def _source(location: ir.Location, own: str, module: str) -> SourceLocation:
             pending = [p for p in pending if p[1]]
     if not frames and not path:
         return UNKNOWN
+    unknown = (0 if frames else line(path), None, None, None)
     scope, _, _ = path.rpartition("/")
     first, _, rest = scope.partition("/")
     if _same_name(first, module):  # the name of the program, which is added to all scopes later
@@ -252,7 +272,7 @@ def _source(location: ir.Location, own: str, module: str) -> SourceLocation:
     caller = None
     for frame in reversed(frames[1:]):
         caller = SourceLocation.at(*frame, caller=caller)
-    file, lines, function = frames[0] if frames else (own, (0, None, None, None), function)
+    file, lines, function = frames[0] if frames else (own, unknown, function)
     return SourceLocation.at(file, lines, function, scope, caller, _readable(path))
 
 

@@ -206,7 +206,11 @@ def unspecified_dims(r: Any) -> tuple[int, ...]:
     """The dimensions that a custom call leaves to the partitioner."""
     config = str(r.attr("backend_config", ""))
     inside = config.partition("unspecified_dims=[")[2].partition("]")[0]
-    return tuple(int(d) for d in inside.split(",") if d.strip())
+    dims = tuple(int(d) for d in inside.split(",") if d.strip())
+    rank = r.in_avals[0].ndim
+    if not all(0 <= d < rank for d in dims):
+        r.fail(f"has unspecified_dims {list(dims)}, the value has {counted(rank, 'dimension')}")
+    return dims
 
 
 @reads("custom_call:Sharding", "custom_call:xla.sdy.FuncResultSharding")

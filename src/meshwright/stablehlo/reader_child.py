@@ -13,7 +13,7 @@ import resource
 import runpy
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from jaxlib.mlir import ir
 
 _context = runpy.run_path(str(Path(__file__).with_name("dialects.py")))["new_context"]
 
-#: parts of HLO text that StableHLO cannot always express: device groups over the axes of a mesh, and updates of
-#: asynchronous operations
-_UNSAID = "replica_groups=mesh[", "-update("
+#: parts of HLO text that StableHLO cannot always express: device groups over the axes of a mesh, updates of
+#: asynchronous operations, and donated parameters
+_UNSAID = "replica_groups=mesh[", "-update(", "buffer_donor={"
 
 
 # --- forms of requests --------------------------------------------------------------------------------------
@@ -40,7 +40,20 @@ def _from_bytecode(data: bytes) -> bytes:
 
 
 def _from_proto(data: bytes) -> bytes:
-    return _bytecode(_jax.mlir.xla_computation_to_mlir_module(_hlo.XlaComputation(data)))
+    computation = _hlo.XlaComputation(data)
+    shape = computation.program_shape()
+    parameters = [p for n, s in enumerate(shape.parameter_shapes()) for p in _places(s, (n,))]
+    places = {"parameter": parameters, "result": list(_places(shape.result_shape(), ()))}
+    return _bytecode(_jax.mlir.xla_computation_to_mlir_module(computation), places)
+
+
+def _places(shape: Any, place: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The places of the arrays in a shape, which may be a tuple; that of the shape itself is ``place``."""
+    if not shape.is_tuple():
+        yield place
+        return
+    for number, member in enumerate(shape.tuple_shapes()):
+        yield from _places(member, (*place, number))
 
 
 def _unsaid_text(data: bytes) -> bytes:
@@ -89,10 +102,18 @@ FORMS = {
 
 
 # --- modules ------------------------------------------------------------------------------------------------
-def _bytecode(source: str | bytes) -> bytes:
-    """Parse and verify a module; returns bytecode. Texts that the parent process will parse are parsed here first."""
+def _bytecode(source: str | bytes, places: Mapping[str, Sequence[tuple[int, ...]]] | None = None) -> bytes:
+    """Parse and verify a module; returns bytecode. Texts that the parent process will parse are parsed here first.
+
+    ``places`` are those in HLO of the module's parameters and results, and noted where there are tuples in tuples, or
+    tuples of parameters.
+    """
     context = _context()
     module = ir.Module.parse(source, context)
+    for side, found in (places or {}).items():
+        if any(len(place) > 1 for place in found):
+            entries = [ir.DenseI64ArrayAttr.get(place, context) for place in found]
+            module.operation.attributes[f"meshwright.{side}_places"] = ir.ArrayAttr.get(entries, context)
     out = io.BytesIO()
     module.operation.write_bytecode(file=out)
     if b"xla.sdy." in out.getvalue():

@@ -22,12 +22,14 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.stablehlo.bytecode import check_names
 from meshwright.stablehlo.context import new_context
-from meshwright.stablehlo.hlo import DEVICE_COUNTS, is_ours
+from meshwright.stablehlo.hlo import is_ours
 from meshwright.stablehlo.hlo_async import without_updates
 from meshwright.stablehlo.hlo_groups import with_listed_groups
+from meshwright.stablehlo.hlo_header import declare
+from meshwright.stablehlo.hlo_shardings import bad_sharding
+from meshwright.stablehlo.lines import hlo_lines
 from meshwright.stablehlo.parse import ModuleReader
 from meshwright.stablehlo.parsed import ParsedProgram
-from meshwright.stablehlo.per_device import SCHEDULED
 from meshwright.stablehlo.reader import Refused, read
 
 # The modules of ops register their reading rules.
@@ -42,6 +44,7 @@ for _name in _RULES:
 _BYTECODE = b"ML\xefR"
 _KNOWN = "HLO text, serialized HloModuleProto, StableHLO text, bytecode or portable artifact"
 _MLIR_POSITION = re.compile(r'loc\("([^"]*)":(\d+):(\d+)')
+_MLIR_NAME = re.compile(r'loc\("([^"]*)"')
 #: remedies for programs that cannot be parsed, by form
 _REMEDIES = {
     "stablehlo": "correct the text there, or print the module again: all of it, ops of known dialects only",
@@ -58,11 +61,12 @@ _HLO_POSITION = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
 
 @dataclass(frozen=True)
 class _Source:
-    """A parsed module, the name of its file for errors, and its text if it was read from text."""
+    """A parsed module, the name of its file for errors, and its text if it was read from text: of StableHLO or HLO."""
 
     module: ir.Module
     file: str
     text: str = ""
+    hlo: str = ""
     elided: int = 0
 
 
@@ -82,23 +86,24 @@ def parse_program(
       ImportProgramError: it cannot be read; says where.
     """
     source = _module(data, file)
-    program = read_module(source.module, source.file, source.text, per_device, host_functions)
+    program = read_module(source.module, source.file, source.text, per_device, host_functions, source.hlo)
     program.elided += source.elided
     return program
 
 
 def read_module(
     module: ir.Module, file: str, text: str = "", per_device: bool = False,
-    host_functions: Sequence[Callable[..., Any]] = (),
+    host_functions: Sequence[Callable[..., Any]] = (), hlo: str = "",
 ) -> ParsedProgram:  # fmt: skip
-    """:func:`parse_program` for a parsed module. With its ``text``, errors have line numbers.
+    """:func:`parse_program` for a parsed module. With its ``text``, or the ``hlo`` that it was made from, errors have
+    line numbers.
 
     Raises:
       ImportProgramError: it cannot be read; says where.
     """
     try:
         with wide_types():
-            return ModuleReader(module, file, text, per_device, host_functions).read()
+            return ModuleReader(module, file, text, per_device, host_functions, hlo).read()
     except MeshwrightError:
         raise
     except Exception as error:  # strings that are not UTF-8, function attributes of another kind, ...
@@ -125,8 +130,8 @@ def _module(data: str | bytes, file: str) -> _Source:
         module = _read(form, _as_bytes(data if form == "stablehlo" else _for_xla(data), file), file)
     if form == "stablehlo":
         return _Source(module, file, data)
-    _declare_devices(module, data)
-    return _Source(module, file, elided=data.count("constant({...})"))  # XLA silently reads these as zeros
+    declare(module, data)
+    return _Source(module, file, hlo=data, elided=data.count("constant({...})"))  # XLA silently reads these as zeros
 
 
 def _exported(data: bytes) -> bytes | None:
@@ -141,20 +146,6 @@ def _exported(data: bytes) -> bytes | None:
     return module if len(module) > len(_BYTECODE) else None
 
 
-_HEADER = re.compile(rf"\b({'|'.join(DEVICE_COUNTS)})=(\d{{1,9}})\b")
-
-
-def _declare_devices(module: ir.Module, text: str) -> None:
-    """Add to the module the number of devices from the header of its text, and whether a compiler has scheduled it."""
-    header = next((line for line in text.splitlines() if line.startswith("HloModule")), "")
-    with module.context:
-        i32 = ir.IntegerType.get_signless(32)
-        for name, number in _HEADER.findall(header):
-            module.operation.attributes[DEVICE_COUNTS[name]] = ir.IntegerAttr.get(i32, int(number))
-        if "is_scheduled=true" in header:
-            module.operation.attributes[SCHEDULED] = ir.UnitAttr.get()
-
-
 def _own(form: str, text: str) -> ir.Module:
     """The module of a text that this process has written."""
     if form == "hlo":
@@ -166,7 +157,11 @@ def _own(form: str, text: str) -> ir.Module:
 def _of_proto(data: bytes, what: str) -> ir.Module:
     """The module of a serialized ``HloModuleProto``."""
     text = _asked("unsaid", data, what).decode()
-    return _read("hlo", _for_xla(text).encode(), what) if text else _read("proto", data, what)
+    if not text:
+        return _read("proto", data, what)
+    module = _read("hlo", _for_xla(text).encode(), what)
+    declare(module, text)
+    return module
 
 
 def _for_xla(text: str) -> str:
@@ -213,8 +208,18 @@ def _complaint(place: str, message: str, what: str, text: str) -> str:
     elif match := _HLO_POSITION.search(message):
         line, column, message = match[1], match[2], match[3].removesuffix(":")
     else:
-        return f"{what}: {message.strip()}"
+        number, message = _hlo_line(place, message, text)
+        return f"{what}:{number}: {message.strip()}" if number else f"{what}: {message.strip()}"
     return f"{what}:{line}:{column}: {message}{_near(text, int(line), int(column))}"
+
+
+def _hlo_line(place: str, message: str, text: str) -> tuple[int, str]:
+    """The line of HLO text that XLA cannot convert, and why; line 0 if it is not found."""
+    name = _MLIR_NAME.match(place)
+    if name is not None:
+        return hlo_lines(text).get(name[1], 0), message
+    line, wrong = bad_sharding(text)
+    return line, wrong or message
 
 
 def _near(text: str, line: int, column: int) -> str:

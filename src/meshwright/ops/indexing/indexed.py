@@ -66,8 +66,14 @@ class DimensionNumbers:
 
     @classmethod
     def read(cls, attribute: Mapping[str, Any], *names: str) -> Self:
-        """Read from StableHLO's attribute, given its names of the fields; missing ones are empty."""
-        return cls(*(attribute.get(name, ()) for name in names))
+        """Read from StableHLO's attribute, given its names of the fields; missing ones are empty.
+
+        The last field are dimensions of the indices. They are counted without the index vector, which may have any
+        place there and has the last one here.
+        """
+        fields, vector = [attribute.get(name, ()) for name in names], attribute.get("index_vector_dim", 0)
+        fields[-1] = tuple(d - (d > vector) for d in fields[-1])
+        return cls(*fields)
 
     def __str__(self) -> str:
         return f"({', '.join(f'{k}={v}' for k, v in vars(self).items() if v != ())})"

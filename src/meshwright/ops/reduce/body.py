@@ -19,7 +19,6 @@ from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Tangent
-from meshwright.ir.reading import Reader
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import scalar_like
 from meshwright.ops.reduce.derivative import each, fold_with_tangents, with_tangents, without_none
@@ -27,12 +26,10 @@ from meshwright.ops.scalar_body import (
     BodyOp,
     OnElements,
     along,
-    as_body_takes,
     checked_arrays,
     combined_rows,
     lifted,
     one_by_one,
-    read_body,
 )
 from meshwright.ops.shape.broadcast_reduce import batch_reduce_axes, broadcast_in_dim, infer_reduce, match_shape
 from meshwright.ops.shape.rearrange import expand_dims, reshape, transpose
@@ -139,12 +136,3 @@ def reduce_parts(
     some = FALSE if inits is None else TRUE
     outs: list[Any] = ReduceBody(tuple(axes), lifted(body)).bind(*arrays, exists, *first, some)
     return outs
-
-
-# --- reading ------------------------------------------------------------------------------------------------
-def read_reduce_body(r: Reader) -> Any:
-    """Read any ``stablehlo.reduce``."""
-    n = len(r.operands) // 2
-    body = read_body(r)
-    operands = [*as_body_takes(body, r.operands[:n]), *as_body_takes(body, r.operands[n:])]
-    return ReduceBody(tuple(r.attr("dimensions")), body).bind(*operands)

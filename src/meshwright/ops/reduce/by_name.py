@@ -10,12 +10,11 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.probing import grid, run
-from meshwright.ir.reading import Reader, reads, scalar_of
+from meshwright.ir.reading import Reader, binary_op_name, reads, scalar_of
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.monoid import MONOIDS
-from meshwright.ops.elementwise.table import convert
 from meshwright.ops.elementwise.total_order import total_order_direction
-from meshwright.ops.reduce.body import read_reduce_body
+from meshwright.ops.reduce.body import ReduceBody
 from meshwright.ops.reduce.reductions import (
     ArgMax,
     ArgMin,
@@ -26,6 +25,7 @@ from meshwright.ops.reduce.reductions import (
     ReduceProd,
     ReduceXor,
 )
+from meshwright.ops.scalar_body import in_parts
 from meshwright.ops.shape.broadcast_reduce import Iota, ReduceSum
 
 _REDUCTIONS: dict[str, Any] = {
@@ -50,29 +50,35 @@ def reduce_by(name: str, x: Any, init: Any, axes: tuple[int, ...]) -> Any:
 # --- reading ------------------------------------------------------------------------------------------------
 @reads("stablehlo.reduce")
 def _read_reduce(r: Reader) -> Any:
-    axes = r.attr("dimensions")
-    name = r.reducer() if len(r.operands) == 2 else ""
-    if not name:
-        return _read_arg_extremum(r, axes) or read_reduce_body(r)
-    x, init = (convert(v, r.out_avals[0].dtype) for v in r.operands)
-    return reduce_by(name, x, init, axes)
+    axes = tuple(r.attr("dimensions"))
+
+    def part(body: ClosedJaxpr, numbers: tuple[int, ...], arrays: list[Any], starts: list[Any]) -> Sequence[Any]:
+        name = binary_op_name(body)
+        if name:
+            return [reduce_by(name, arrays[0], starts[0], axes)]
+        found = _read_arg_extremum(r, body, numbers, arrays, starts, axes)
+        outs: list[Any] = found or ReduceBody(axes, body).bind(*arrays, *starts)
+        return outs
+
+    return in_parts(r, part)
 
 
-def _read_arg_extremum(r: Reader, axes: Sequence[int]) -> list[Any]:
+def _read_arg_extremum(
+    r: Reader, body: ClosedJaxpr, numbers: Sequence[int], arrays: Sequence[Any], starts: Sequence[Any],
+    axes: tuple[int, ...],
+) -> list[Any]:  # fmt: skip
     """Read a reduction of (value, position) pairs that finds an extremum and its position. Returns an empty list for
     other reductions."""
-    if len(r.operands) != 4:
+    if len(arrays) != 2 or len(axes) != 1:
         return []
-    x, positions, start, _ = r.operands
-    shape = typeof(x).shape
-    kind = _pair_reduction(r.region().jaxpr)
-    if not kind or len(axes) != 1 or not _counts(r, axes[0]):
+    x, positions = arrays
+    kind = _pair_reduction(body)
+    if not kind or not _counts(r, numbers[1], axes[0]):
         return []
     arg, extremum = (ArgMax, ReduceMax) if kind == "max" else (ArgMin, ReduceMin)
-    value = scalar_of(start)
-    if value is None or not bool(value == extremum.monoid.identity(typeof(x).dtype)) or not shape[axes[0]]:
+    value = scalar_of(starts[0])
+    if value is None or not bool(value == extremum.monoid.identity(typeof(x).dtype)) or not typeof(x).shape[axes[0]]:
         return []
-    axes = tuple(axes)
     return [extremum(axes).bind(x), arg(axes, typeof(positions).dtype).bind(x)]
 
 
@@ -98,7 +104,7 @@ def _same(x: np.ndarray, y: np.ndarray) -> bool:
     return bool(np.all((x == y) | ((x != x) & (y != y))))
 
 
-def _counts(r: Reader, axis: int) -> bool:
-    """Whether the second operand of a pair reduction counts along ``axis``."""
-    eqn = r.producer_of(1)
+def _counts(r: Reader, operand: int, axis: int) -> bool:
+    """Whether an operand counts along ``axis``."""
+    eqn = r.producer_of(operand)
     return eqn is not None and isinstance(eqn.op, Iota) and eqn.op.dimension == axis

@@ -401,10 +401,11 @@ def _read_sort(r: Reader) -> list[Any]:
         return outs
     if descending:
         # In ascending order of keys that fall as the operand rises; equal elements stay in order.
-        key = operands[keys[0]]
-        falling = neg(key) if dtypes.is_float(typeof(key).dtype) else not_(key)
-        outs = Sort(dimension, 1, stable).bind(falling, *operands)[1:]
-        return outs
+        (key,) = keys
+        falling = neg if dtypes.is_float(typeof(operands[key]).dtype) else not_
+        others = [x for i, x in enumerate(operands) if i != key]
+        rising, *outs = Sort(dimension, 1, stable).bind(falling(operands[key]), *others)
+        return [*outs[:key], falling(rising), *outs[key:]]
     order = [*keys, *(i for i in range(len(operands)) if i not in keys)]
     outs = Sort(dimension, len(keys), stable).bind(*(operands[i] for i in order))
     return [outs[order.index(i)] for i in range(len(operands))]

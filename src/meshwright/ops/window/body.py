@@ -24,7 +24,6 @@ from meshwright.ops.scalar_body import (
     BodyOp,
     OnElements,
     along,
-    as_body_takes,
     batched_with_initial,
     checked_arrays,
     combined_rows,
@@ -167,15 +166,15 @@ def cumulative_axis(window: dict[str, Any], shape: Sequence[int]) -> tuple[int, 
     return axis, pads[axis] == (0, rows - 1)
 
 
-def read_reduce_window_body(r: Reader, window: dict[str, Any]) -> Any:
-    """Read any ``stablehlo.reduce_window``."""
-    n = len(r.operands) // 2
-    body = read_body(r)
-    operands = [*as_body_takes(body, r.operands[:n]), *as_body_takes(body, r.operands[n:])]
-    along_axis = cumulative_axis(window, typeof(operands[0]).shape)
-    if along_axis is None:
-        return ReduceWindowBody(**window, computation=body).bind(*operands)
-    return cumulative(body, *along_axis, operands[:n], operands[n:])
+def reduce_window_body(
+    body: ClosedJaxpr, arrays: Sequence[Any], starts: Sequence[Any], window: dict[str, Any]
+) -> Sequence[Any]:
+    """Arrays reduced together over windows by ``body``, from initial values."""
+    along_axis = cumulative_axis(window, typeof(arrays[0]).shape)
+    if along_axis is not None:
+        return cumulative(body, *along_axis, arrays, starts)
+    outs: list[Any] = ReduceWindowBody(**window, computation=body).bind(*arrays, *starts)
+    return outs
 
 
 def read_select_and_scatter_body(r: Reader, window: dict[str, Any]) -> Any:

@@ -17,15 +17,17 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer
+from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Builder, Cotangents, Dual, Op, Tangent, Zero
-from meshwright.ir.reading import Reader, reads
+from meshwright.ir.reading import Reader, binary_op_name, reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.monoid import MAX, MIN, PROD, SUM, Monoid
-from meshwright.ops.elementwise.table import add, convert, mul, scalar_like
+from meshwright.ops.elementwise.table import add, mul, scalar_like
 from meshwright.ops.reduce.cumulative import CumMax, CumMin, CumProd, CumSum
 from meshwright.ops.reduce.function import reduction_function
+from meshwright.ops.scalar_body import in_parts
 from meshwright.ops.shape.rearrange import Linear1
-from meshwright.ops.window.body import ReduceWindowBody, cumulative_axis, read_reduce_window_body
+from meshwright.ops.window.body import ReduceWindowBody, cumulative_axis, reduce_window_body
 from meshwright.ops.window.geometry import WindowDim, dilate, fetch_for_result, int_tuple, make_windows, pad_pairs
 from meshwright.ops.window.op import WindowOp, window_params
 from meshwright.ops.window.select import SelectAndGatherAdd, select_op
@@ -267,18 +269,21 @@ def read_windows(r: Reader) -> dict[str, Any]:
 @reads("stablehlo.reduce_window")
 def _read_reduce_window(r: Reader) -> Any:
     window = read_windows(r)
-    name = r.reducer() if len(r.operands) == 2 else ""
-    is_bool = dtypes.is_bool(r.out_avals[0].dtype)
-    if is_bool:
-        name = {"add": "or", "mul": "and"}.get(name, name)
-    if name not in _REDUCTIONS and not (is_bool and name in _BOOL_SYNONYMS):
-        return read_reduce_window_body(r, window)
-    x, init = (convert(v, r.out_avals[0].dtype) for v in r.operands)
-    scanned = cumulative_axis(window, typeof(x).shape)
-    if scanned is None or is_bool:
-        return reduce_window(x, init, name, **window)
-    op = _CUMULATIVE[name](*scanned)
-    return op.monoid.started(init, op.bind(x))
+
+    def part(body: ClosedJaxpr, numbers: tuple[int, ...], arrays: list[Any], starts: list[Any]) -> Sequence[Any]:
+        name, is_bool = binary_op_name(body), dtypes.is_bool(body.out_avals[0].dtype)
+        if is_bool:
+            name = {"add": "or", "mul": "and"}.get(name, name)
+        if name not in _REDUCTIONS and not (is_bool and name in _BOOL_SYNONYMS):
+            return reduce_window_body(body, arrays, starts, window)
+        (x,), (init,) = arrays, starts
+        scanned = cumulative_axis(window, typeof(x).shape)
+        if scanned is None or is_bool:
+            return [reduce_window(x, init, name, **window)]
+        op = _CUMULATIVE[name](*scanned)
+        return [op.monoid.started(init, op.bind(x))]
+
+    return in_parts(r, part)
 
 
 _CUMULATIVE = {cls.monoid.name: cls for cls in (CumSum, CumMax, CumMin, CumProd)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshwright.core.key_types import is_key
 from meshwright.core.records import dataclass
@@ -126,20 +126,27 @@ def _move(eqn: JaxprEqn, layout: Callable[[Var], Layout], mesh: AbstractMesh, ze
     mapped = _maps[type(eqn.op)](eqn)
     if mapped is None or not isinstance(eqn.invars[0], Var) or is_key(eqn.invars[0].aval.dtype):
         return None
-    dim, m, count = mapped
+    dim, m, count, alone = mapped
     operands: Any = eqn.invars[:count]
     axes = next((a for v in (*operands, *eqn.outvars) if (a := layout(v).dims[dim])), ())
     if not axes or min(*m.sources, *m.sizes) < 2:  # one row is not worth splitting
         return None
     tiles = mesh.sizes(axes)
-    alone = _without_borders(m) if isinstance(eqn.op, Shifts) else m
-    sent = _sent(alone, tiles, isinstance(eqn.op, CyclicWindow))
+    sent = _sent(alone or m, tiles, isinstance(eqn.op, CyclicWindow))
     move = _Move(dim, m, (), tuple(eqn.outvars), (eqn,), sent, tiles)
     return _distinct(move, operands, m)
 
 
-#: the dimension along which an equation moves rows, the row map, and the number of operands the rows come from
-_Mapped = tuple[int, RowMap, int]
+class _Mapped(NamedTuple):
+    """The dimension along which an equation moves rows, the row map, and the number of operands the rows come from.
+
+    ``alone``: the map whose rows the equation sends if partitioned alone, if that is another one.
+    """
+
+    dim: int
+    map: RowMap
+    operands: int
+    alone: RowMap | None = None
 
 
 def _slice(eqn: JaxprEqn) -> _Mapped | None:
@@ -149,7 +156,7 @@ def _slice(eqn: JaxprEqn) -> _Mapped | None:
     if len(cut) != 1 or spans[cut[0]][2] != 1:
         return None
     (d,) = cut
-    return d, RowMap((shape[d],), ((Span(0, *spans[d][:2]),),)), 1
+    return _Mapped(d, RowMap((shape[d],), ((Span(0, *spans[d][:2]),),)), 1)
 
 
 def _pad(eqn: JaxprEqn) -> _Mapped | None:
@@ -162,19 +169,19 @@ def _pad(eqn: JaxprEqn) -> _Mapped | None:
     if inner or not shape[d]:
         return None
     spans = (Span(ZEROS, 0, max(low, 0)), Span(0, max(-low, 0), shape[d] - max(-high, 0)), Span(ZEROS, 0, max(high, 0)))
-    return d, RowMap((shape[d],), (tuple(s for s in spans if s.rows > 0),)), 1
+    return _Mapped(d, RowMap((shape[d],), (tuple(s for s in spans if s.rows > 0),)), 1)
 
 
 def _concatenate(eqn: JaxprEqn) -> _Mapped | None:
     d = eqn.op.dimension  # type: ignore[attr-defined]
     sizes = tuple(a.aval.shape[d] for a in eqn.invars)
-    return d, RowMap(sizes, (tuple(Span(i, 0, n) for i, n in enumerate(sizes)),)), len(sizes)
+    return _Mapped(d, RowMap(sizes, (tuple(Span(i, 0, n) for i, n in enumerate(sizes)),)), len(sizes))
 
 
 def _cyclic(eqn: JaxprEqn) -> _Mapped | None:
     d, size = eqn.op.dimension, eqn.invars[0].aval.shape[eqn.op.dimension]  # type: ignore[attr-defined]
     pieces = eqn.op.pieces(size)  # type: ignore[attr-defined]
-    return d, RowMap((size,), (tuple(Span(0, low, high) for low, high in pieces),)), 1
+    return _Mapped(d, RowMap((size,), (tuple(Span(0, low, high) for low, high in pieces),)), 1)
 
 
 def _shift(eqn: JaxprEqn) -> _Mapped | None:
@@ -183,19 +190,16 @@ def _shift(eqn: JaxprEqn) -> _Mapped | None:
     if len(op.shifts) > 1 or len(moved) != 1:  # type: ignore[attr-defined]
         return None
     (d,) = moved
-    return d, RowMap((size[d],), (tuple(op.spans(d, size[d])),)), 1  # type: ignore[attr-defined]
+    spans = op.spans(d, size[d])  # type: ignore[attr-defined]
+    # Borders are filled from rows that a tile has, or is sent for the rest.
+    inside = max(spans, key=lambda span: (span.source != ZEROS, span.rows))
+    alone = tuple(s if s is inside else Span(ZEROS, 0, s.rows) for s in spans)
+    return _Mapped(d, RowMap((size[d],), (tuple(spans),)), 1, RowMap((size[d],), (alone,)))
 
 
 _maps: dict[type[Op], Callable[[JaxprEqn], _Mapped | None]] = {
     Slice: _slice, Pad: _pad, Concatenate: _concatenate, CyclicWindow: _cyclic, Shifts: _shift,
 }  # fmt: skip
-
-
-def _without_borders(m: RowMap) -> RowMap:
-    """The map of a shift with zeros for its border, which a tile fills from the rows that it is sent for the rest."""
-    (spans,) = m.targets
-    inside = max(spans, key=lambda span: (span.source != ZEROS, span.rows))
-    return RowMap(m.sources, (tuple(s if s is inside else Span(ZEROS, 0, s.rows) for s in spans),))
 
 
 @lru_cache(maxsize=4096)

@@ -251,12 +251,13 @@ class Partitioner:
     def lay_out(self, eqn: JaxprEqn, target: Layout | None) -> None:
         """Set the result of an identity equation: its operand in layout ``target``, or with None in any layout."""
         value, var = self.local.value(eqn.invars[0]), eqn.outvars[0]
-        versions = value.versions
+        versions, earlier = value.versions, value.earlier
         self.laid_out[var] = replace(value, versions=[*versions])
         if target is not None:
             local = self.local.bring(value, target, Use(eqn, 0))
+            earlier = (*earlier, *(v for v in value.versions if not v[0].partial))
             versions = [(target, local), *(value.versions if value.is_remade else ())]
-        self.local.env[var] = replace(value, aval=var.aval, versions=versions, atom=var)
+        self.local.env[var] = replace(value, aval=var.aval, versions=versions, atom=var, earlier=earlier)
 
     def put_out(self, atom: Atom) -> PartitionedValue:
         """The value of an output.

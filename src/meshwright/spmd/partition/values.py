@@ -49,7 +49,8 @@ class PartitionedValue:
     """A value of the program, with its per-device value in each layout it is available in.
 
     A value with a ``recipe`` is recomputed in each layout that is needed, and never sent. ``counts`` is the dimension
-    along which the value is known to be 0, 1, 2, … (None if there is none).
+    along which the value is known to be 0, 1, 2, … (None if there is none). ``earlier`` are versions from before a
+    constraint on the value: what follows is not laid out like them, but takes them if it needs just these layouts.
     """
 
     aval: ShapedArray
@@ -60,6 +61,7 @@ class PartitionedValue:
     recipe: Recipe | None = None
     constant: bool = False
     counts: int | None = None
+    earlier: tuple[tuple[Layout, Any], ...] = ()
 
     @property
     def is_remade(self) -> bool:
@@ -137,7 +139,7 @@ class LocalProgram:
 
         Resharding starts from ``version``, or by default from the version that costs least.
         """
-        for known, local in value.versions:
+        for known, local in (*value.versions, *value.earlier):
             if known == layout:
                 return local
         if value.is_remade:
