@@ -112,7 +112,6 @@ NAMES: dict[str, dict[str, str]] = {
         ".*_p": _PRIMITIVES,
     },
     "interpreters.batching": {
-        "axis_primitive_batchers": "use fancy_primitive_batchers, whose rules get the axis first",
         "defreducer": "register a rule in primitive_batchers that counts the axes past the batch dimension",
         "(un)?register_vmappable": "use register_pytree_node",
     },

@@ -26,12 +26,12 @@ from meshwright.ops.sharding.constraint import with_type
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
 from meshwright.runtime.dlpack import from_dlpack as dlpack_array
-from meshwright.sharding import Sharding, SingleDeviceSharding
+from meshwright.sharding import Sharding, SingleDeviceSharding, said_by
 
 
 def _sharding(device: Any, name: str) -> Sharding | None:
     if device is None or isinstance(device, Sharding):
-        return device
+        return said_by(device)
     if isinstance(device, Device):
         return SingleDeviceSharding(device)
     raise ArgumentTypeError(f"{name}: device must be a device or a sharding, got {device!r}")

@@ -97,6 +97,12 @@ def explicit_of(sharding: Sharding, ndim: int) -> TypeSharding | None:
     return type_over(mesh, entries, spec.unreduced & explicit, spec.reduced & explicit)
 
 
+def said_by(sharding: Any) -> Any:
+    """``sharding``; None for one over no axes and no devices, which types have whose values no axis splits."""
+    silent = isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh) and sharding.mesh.empty
+    return None if silent and sharding.host_kind is None else sharding
+
+
 def typed_by(aval: ShapedArray, sharding: Sharding | None) -> ShapedArray:
     """The type of an array with this sharding.
 
