@@ -59,3 +59,13 @@ def test_the_sharding_of_a_type_asks_for_nothing(name):
 def test_a_mesh_without_devices_is_still_refused(refuses):
     with refuses(TypeError, "no devices", "make_mesh"):
         mw.device_put(X, mw.NamedSharding(mw.AbstractMesh((2,), ("a",)), mw.P("a")))
+
+
+def test_types_are_made_with_shardings():
+    aval = mw.core.ShapedArray((4, 3), np.dtype(np.float32))
+    assert mw.core.ShapedArray((4, 3), np.float32, sharding=None) is aval
+    assert mw.core.ShapedArray((4, 3), np.float32, sharding=aval.sharding) is aval
+    for kind, text in ((mw.sharding.AxisType.Explicit, "f32[4@a,3]"), (mw.sharding.AxisType.Auto, "f32[4,3]")):
+        mesh = mw.AbstractMesh((2,), ("a",), axis_types=(kind,))
+        split = mw.core.ShapedArray((4, 3), np.float32, sharding=mw.NamedSharding(mesh, mw.P("a", None)))
+        assert text in str(split) and mw.core.ShapedArray((4, 3), np.float32, sharding=split.sharding) is split

@@ -388,14 +388,3 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     [1, 2]
     """
     return from_numpy(np.frombuffer(buffer, dtypes.requested(dtype, "frombuffer"), count, offset))
-
-
-def fromfunction(function: Any, shape: Sequence[int], *, dtype: Any = float, **kwargs: Any) -> Any:
-    """Call ``function`` with the coordinates: for each dimension, an array of ``shape`` that counts along it.
-
-    >>> fromfunction(lambda i, j: i + j, (2, 2), dtype=int).tolist()
-    [[0, 1], [1, 2]]
-    """
-    sizes = normal_shape(shape, "fromfunction")
-    target = dtypes.requested(dtype, "fromfunction")
-    return function(*(iota(target, sizes, d) for d in range(len(sizes))), **kwargs)

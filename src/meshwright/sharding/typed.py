@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from meshwright.core.avals import WHOLE, ShapedArray, axes_text
+from meshwright.core.avals import SPLIT, WHOLE, ShapedArray, axes_text
 from meshwright.core.weak import WeakValues
 from meshwright.errors import ShardingTypeError
 from meshwright.sharding.abstract_mesh import AbstractMesh
@@ -136,3 +136,4 @@ def check_divisible(shape: Sequence[int], sharding: TypeSharding, what: str) -> 
 
 
 WHOLE.fill(lambda ndim: NamedSharding(AbstractMesh((), ()), PartitionSpec(*[None] * ndim)))
+SPLIT.fill(explicit_of)
