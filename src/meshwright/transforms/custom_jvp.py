@@ -132,8 +132,11 @@ class _Rule:
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         """The flat results, their tangents, and the output structure."""
-        given = tangents if self.symbolic_zeros else map(tangent_of, map(typeof, primals), tangents)
-        ts = pytree.unflatten(self.in_tree, list(given))
+        if self.symbolic_zeros:
+            given = [Zero(t.aval.to_tangent_aval()) if isinstance(t, Zero) else t for t in tangents]
+        else:
+            given = [tangent_of(typeof(x), t) for x, t in zip(primals, tangents)]
+        ts = pytree.unflatten(self.in_tree, given)
         result = with_arrays(lambda xs: self.rule(*self.static, pytree.unflatten(self.in_tree, xs), ts), primals)
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             raise DifferentiationError(
@@ -184,16 +187,16 @@ def _checked(
     for which, values in (("an output", outs), ("a tangent", touts)):
         for x, want in zip(values, avals):
             aval = x.aval if isinstance(x, Zero) else typeof(x)
-            exact = which == "an output" or isinstance(x, Zero) or is_inexact(want.dtype)
-            dtype = want.dtype if exact else float0
+            exact = which == "an output" or is_inexact(want.dtype)
+            dtypes = [want.dtype] if exact else [float0, want.dtype] if isinstance(x, Zero) else [float0]
             lenient = aval.weak_type and exact and is_inexact(aval.dtype) == is_inexact(want.dtype)
-            if aval.shape != want.shape or (aval.dtype != dtype and not lenient):
+            if aval.shape != want.shape or (aval.dtype not in dtypes and not lenient):
                 raise DifferentiationError(
                     f"custom_jvp {name}: the rule returned {which} of type {aval} where the function returns {want}; "
                     "an output and its tangent have the same shape and dtype, but tangents of integers and bools are "
                     "numpy.zeros(shape, float0), as the rule gets them"
                 )
-    zeros = [t if isinstance(t, Zero) or is_inexact(a.dtype) else Zero(a) for t, a in zip(touts, avals)]
+    zeros = [t if is_inexact(a.dtype) else Zero(a) for t, a in zip(touts, avals)]
     return outs, [t if isinstance(t, Zero) else convert(t, a.dtype) for t, a in zip(zeros, avals)], got
 
 

@@ -1,0 +1,74 @@
+"""What ``vmap`` passes unmapped need not be an array; symbolic zeros of integers and bools are ``float0``."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright.errors import ArgumentTypeError, DifferentiationError
+
+
+@pytest.mark.parametrize("more", [mnp.mean, "mean", object(), len], ids=["function", "text", "object", "built-in"])
+def test_vmap_passes_unmapped_objects_as_they_are(more):
+    seen = []
+
+    def f(x, options, y):
+        seen.append(options)
+        return x + y
+
+    got = mw.vmap(f, in_axes=(0, None, None))(mnp.arange(3.0), {"more": more, "n": 2}, 1.5)
+    assert seen == [{"more": more, "n": 2}] and got.tolist() == [1.5, 2.5, 3.5]
+    inner = mw.vmap(mw.vmap(f, in_axes=(0, None, None)), in_axes=(0, None, None))(mnp.ones((2, 3)), more, 1)
+    assert seen[-1] is more and inner.shape == (2, 3)
+
+
+def test_mapped_objects_are_refused_by_name(refuses):
+    with refuses(ArgumentTypeError, "argument options", "function"):
+        mw.vmap(lambda x, options: x, in_axes=(0, 0))(mnp.arange(3.0), mnp.mean)
+
+
+#: what a rule returns for the tangent of a bool: of a library, the tangent given and the type of the value
+TANGENTS = {
+    "given": lambda m, t, aval: t,
+    "of the tangents' type": lambda m, t, aval: m.custom_derivatives.SymbolicZero(aval.to_tangent_aval()),
+    "made": lambda m, t, aval: m.custom_derivatives.SymbolicZero(m.core.ShapedArray((), m.dtypes.float0)),
+    "array": lambda m, t, aval: np.zeros((), m.dtypes.float0),
+}
+
+
+@pytest.mark.parametrize("name", TANGENTS)
+def test_symbolic_zeros_of_bools(name):
+    def answers(m, n):
+        seen = []
+
+        @m.custom_jvp
+        def f(x, b):
+            return n.sin(x), b
+
+        def rule(primals, tangents):
+            x, b = primals
+            zero = tangents[1]
+            seen.append((zero.aval.shape, np.dtype(zero.aval.dtype), np.dtype(zero.dtype)))
+            return f(x, b), (3 * tangents[0], TANGENTS[name](m, zero, m.typeof(b)))
+
+        f.defjvp(rule, symbolic_zeros=True)
+        g = m.grad(lambda x: f(x, x > 2)[0])
+        scanned = m.grad(lambda x: m.lax.scan(lambda c, _: (f(*c), None), (x, x > 2), None, 3)[0][0])
+        return [h(n.float32(0.5)) for h in (g, m.jit(g), scanned, lambda x: m.vmap(g)(x[None]))], seen
+
+    (got, ours), (want, theirs) = answers(mw, mnp), answers(jax, jnp)
+    for x, y in zip(got, want):
+        np.testing.assert_allclose(x, y, rtol=1e-6)
+    assert set(ours) == set(theirs) == {((), np.dtype(mw.dtypes.float0), np.dtype(mw.dtypes.float0))}
+
+
+def test_other_tangents_of_bools_are_refused(refuses):
+    @mw.custom_jvp
+    def f(x, b):
+        return mnp.sin(x), b
+
+    f.defjvp(lambda primals, tangents: (f(*primals), (tangents[0], mnp.float32(0))))
+    with refuses(DifferentiationError, "float0"):
+        mw.grad(lambda x: f(x, x > 2)[0])(0.5)
