@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from meshwright.api.jit_options import JitOptions
 from meshwright.api.references import ForeignReferenceError, Ref
 from meshwright.core import pytree
+from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
 from meshwright.transforms.wrapped import is_pair, name_of

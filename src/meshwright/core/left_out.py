@@ -166,6 +166,5 @@ MODULES: dict[str, str] = {
     r"interpreters\.partial_eval": (
         "rules of primitives are those of interpreters.ad, batching and mlir; a jaxpr is made by make_jaxpr"
     ),
-    r"scipy\.fft": "use numpy.fft of the mirrored values, or a product with a matrix of cosines",
     r"scipy\.spatial(\..*)?": "use products with rotation matrices, or SciPy's outside of the program",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes, pytree
+from meshwright.core.naming import wraps
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import typeof
@@ -97,7 +97,7 @@ def vectorize(
     """
     core = None if signature is None else _parse(signature)
 
-    @functools.wraps(pyfunc)
+    @wraps(pyfunc)
     def call(*args: Any, **kwargs: Any) -> Any:
         mapped = [i for i in range(len(args)) if i not in excluded]
         names = [n for n in kwargs if n not in excluded]

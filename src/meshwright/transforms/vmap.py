@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
@@ -12,6 +11,7 @@ from meshwright.core import pytree
 from meshwright.core.dtypes import float0
 from meshwright.core.expected import as_tuple
 from meshwright.core.float0 import is_float0
+from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
@@ -87,7 +87,7 @@ def vmap(
         )
     spmd = as_tuple("vmap: spmd_axis_name", "names of mesh axes", spmd_axis_name or ())
 
-    @functools.wraps(fun)
+    @wraps(fun)
     @ends_traces
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if isinstance(in_axes, tuple) and len(in_axes) != len(args):
