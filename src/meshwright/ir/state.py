@@ -24,6 +24,8 @@ class _State(threading.local):
     nest: Any = None
     #: if set, ambiguous shardings over explicit axes are resolved, not errors (:mod:`meshwright.ir.explicit`)
     decided: Any = None
+    #: whether ops on concrete values are evaluated while others are recorded
+    folding: bool = False
 
 
 STATE = _State()

@@ -7,7 +7,8 @@ whether it has ended: a leaked tracer is reported when it is used, with the sour
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NoReturn
 
@@ -311,10 +312,11 @@ def array_leaves(out: Any, complaint: Callable[[str], str]) -> tuple[list[Any], 
     return leaves, tree
 
 
-def ensure_compile_time_eval() -> set_trace:
+@contextmanager
+def ensure_compile_time_eval() -> Iterator[None]:
     """In the ``with`` block, ops on concrete values are evaluated eagerly, even while a function is being traced.
 
-    Using a traced value in the block is an error.
+    Ops on traced values are recorded as everywhere.
 
     Example:
       >>> @mw.jit
@@ -325,7 +327,11 @@ def ensure_compile_time_eval() -> set_trace:
       >>> f(2.0)
       Array(12., dtype=float32, weak_type=True)
     """
-    return set_trace(EVAL)
+    old, STATE.folding = STATE.folding, True
+    try:
+        yield
+    finally:
+        STATE.folding = old
 
 
 class EvalTrace(Trace):
@@ -405,6 +411,9 @@ class JaxprTrace(Trace):
         return JaxprTracer(self, var, source.UNKNOWN)
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
+        if STATE.folding and not any(isinstance(x, Tracer) for x in args):
+            with set_trace(EVAL):
+                return EVAL.process(op, args)
         invars: list[Var | Literal] = []
         avals = []
         for x in args:
