@@ -38,6 +38,12 @@ SAME = {
     "polyadd to the last row": lambda m, n: n.polyadd(n.array(TALL), n.array([2])),
     "polysub along rows": lambda m, n: n.polysub(n.array(ROW), n.array(TALL)),
     "polysub from the last row": lambda m, n: n.polysub(n.array([2]), n.array(TALL)),
+    "polyval of several": lambda m, n: [
+        n.polyval(n.array(TALL), n.array(2)),
+        n.polyval(n.array(TALL), n.arange(3)),
+        n.polyval(n.array(TALL)[:, None], n.arange(2)[:, None]),
+        n.polyval(n.zeros((0, 3)), 2.0),
+    ],
     "circulant": lambda m, n: m.scipy.linalg.circulant(n.array([V, W])),
     "byteswap": lambda m, n: [
         n.arange(6, dtype=d).reshape(2, 3).byteswap() for d in ("int32", "uint16", "int8", "float16", "bfloat16")

@@ -72,3 +72,74 @@ def test_other_tangents_of_bools_are_refused(refuses):
     f.defjvp(lambda primals, tangents: (f(*primals), (tangents[0], mnp.float32(0))))
     with refuses(DifferentiationError, "float0"):
         mw.grad(lambda x: f(x, x > 2)[0])(0.5)
+
+
+#: what a backward rule returns for an argument of ``{"a": x, "n": None, "m": ()}`` whose cotangent is ``g``
+COTANGENTS = {
+    "as it is": lambda g: {"a": g, "n": None, "m": ()},
+    "something for nothing": lambda g: {"a": g, "n": object(), "m": 3},
+    "arrays for nothing": lambda g: {"a": g, "n": g, "m": g},
+    "None for nothing": lambda g: {"a": g, "n": None, "m": None},
+    "one for all": lambda g: g,
+    "None": lambda g: None,
+}
+
+
+@pytest.mark.parametrize("name", COTANGENTS)
+def test_cotangents_are_a_prefix_of_the_argument(name):
+    def answers(m, n):
+        f = m.custom_vjp(lambda p: n.sin(p["a"]))
+        f.defvjp(lambda p: (f(p), None), lambda _, g: (COTANGENTS[name](3 * g),))
+        return m.grad(lambda x: f({"a": x, "n": None, "m": ()}))(0.5)
+
+    np.testing.assert_allclose(answers(mw, mnp), answers(jax, jnp))
+
+
+def test_other_structures_of_cotangents_are_refused(refuses):
+    f = mw.custom_vjp(lambda p: mnp.sin(p["a"]))
+    f.defvjp(lambda p: (f(p), None), lambda _, g: ({"b": g},))
+    with refuses(DifferentiationError, "argument 0", "structure"):
+        mw.grad(lambda x: f({"a": x}))(0.5)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_integers_are_never_perturbed(closed):
+    def answers(m, n):
+        seen = []
+
+        def use(x, i, by):
+            f = m.custom_vjp(lambda x, i: x * i * by if closed else x * i)
+
+            def fwd(x, i):
+                seen.append((x.perturbed, i.perturbed))
+                values = m.custom_derivatives.custom_vjp_primal_tree_values((x, {"i": i}))
+                return f(values[0], values[1]["i"]), values[1]["i"]
+
+            f.defvjp(fwd, lambda i, g: (g * i, None), symbolic_zeros=True)
+            return f(x, i)
+
+        return m.grad(m.jit(lambda x, y: use(x, n.arange(3)[2], y)))(1.5, 2.0), seen
+
+    got, seen = answers(mw, mnp)
+    assert float(got) == 2.0 and set(seen) == {(True, False)}
+    if not closed:  # JAX has no values of what functions close over
+        want, theirs = answers(jax, jnp)
+        assert float(want) == 2.0 and set(theirs) == set(seen)
+
+
+def test_zeros_of_values():
+    def answers(m, n):
+        tree = {"x": n.ones((2, 3), "bfloat16"), "i": n.arange(2), "b": True, "f": 1.5, "n": np.ones(2, np.float32)}
+        zero = m.custom_derivatives.zero_from_primal
+        return zero(tree), zero(tree, symbolic_zeros=True)
+
+    (got, ours), (want, theirs) = answers(mw, mnp), answers(jax, jnp)
+    for name, z in want.items():
+        assert np.shape(got[name]) == np.shape(z) and np.asarray(got[name]).dtype == np.asarray(z).dtype, name
+        assert ours[name].aval.shape == theirs[name].aval.shape and ours[name].aval.dtype == theirs[name].aval.dtype
+        assert type(ours[name]) is mw.custom_derivatives.SymbolicZero
+
+
+def test_values_that_are_no_primals_are_refused(refuses):
+    with refuses(ArgumentTypeError, "tree['a']", "symbolic_zeros"):
+        mw.custom_derivatives.custom_vjp_primal_tree_values({"a": 1.0})

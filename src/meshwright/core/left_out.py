@@ -64,12 +64,7 @@ NAMES: dict[str, dict[str, str]] = {
         "eval_context": "use ensure_compile_time_eval",
         "max_dim|min_dim": "dimensions are numbers here; use max and min",
     },
-    "custom_derivatives": {
-        ".*_p": _PRIMITIVES,
-        "custom_vjp_primal_tree_values|zero_from_primal": (
-            "with custom_vjp(...).defvjp(symbolic_zeros=True), rules get CustomVJPPrimal and SymbolicZero"
-        ),
-    },
+    "custom_derivatives": {".*_p": _PRIMITIVES},
     "example_libraries.optimizers": {"safe_map|safe_zip|unzip2|map|zip": _INSIDE},
     "example_libraries.stax": {
         "elu|gelu|leaky_relu|log_softmax|relu|selu|sigmoid|softmax|softplus|standardize": "use that of nn",

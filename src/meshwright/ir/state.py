@@ -49,6 +49,26 @@ class set_trace:
 
 
 @contextmanager
+def ensure_compile_time_eval() -> Iterator[None]:
+    """In the ``with`` block, ops on concrete values are evaluated even while those on traced ones are recorded.
+
+    Example:
+      >>> @mw.jit
+      ... def f(x):
+      ...     with mw.ensure_compile_time_eval():
+      ...         n = int(mnp.arange(4).sum())  # a number already, not a traced value
+      ...     return x * n
+      >>> f(2.0)
+      Array(12., dtype=float32, weak_type=True)
+    """
+    old, STATE.folding = STATE.folding, True
+    try:
+        yield
+    finally:
+        STATE.folding = old
+
+
+@contextmanager
 def extend_axis_env(axes: Mapping[str, int], checked: bool = False) -> Iterator[None]:
     """Bring named axes into scope for collectives; with ``checked``, types track which values vary over them."""
     old = STATE.axis_env, STATE.checked

@@ -7,8 +7,7 @@ whether it has ended: a leaked tracer is reported when it is used, with the sour
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NoReturn
 
@@ -310,28 +309,6 @@ def array_leaves(out: Any, complaint: Callable[[str], str]) -> tuple[list[Any], 
         except ArgumentTypeError as error:
             raise ArgumentTypeError(f"{complaint(path)}: {error}") from None
     return leaves, tree
-
-
-@contextmanager
-def ensure_compile_time_eval() -> Iterator[None]:
-    """In the ``with`` block, ops on concrete values are evaluated eagerly, even while a function is being traced.
-
-    Ops on traced values are recorded as everywhere.
-
-    Example:
-      >>> @mw.jit
-      ... def f(x):
-      ...     with mw.ensure_compile_time_eval():
-      ...         n = int(mnp.arange(4).sum())  # a number already, not a traced value
-      ...     return x * n
-      >>> f(2.0)
-      Array(12., dtype=float32, weak_type=True)
-    """
-    old, STATE.folding = STATE.folding, True
-    try:
-        yield
-    finally:
-        STATE.folding = old
 
 
 class EvalTrace(Trace):

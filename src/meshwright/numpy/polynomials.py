@@ -23,7 +23,7 @@ from meshwright.numpy.linalg.solving import inv, lstsq
 from meshwright.numpy.linear import dot
 from meshwright.numpy.logic import where as choose_by
 from meshwright.numpy.manipulation import atleast_1d, broadcast_to, reshape, roll
-from meshwright.numpy.promotion import operands, promote_all, promotes_freely, scalar_like, spread
+from meshwright.numpy.promotion import broadcast_shapes, operands, promote_all, promotes_freely, scalar_like, spread
 from meshwright.numpy.ranges import eye, vander
 from meshwright.numpy.searching import concrete
 from meshwright.numpy.sorting import argsort, cumsum
@@ -34,15 +34,20 @@ from meshwright.ops.shape.slice_pad import pad
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     """Evaluate the polynomial at every element of ``x``, by Horner's rule.
 
-    The loop is fully unrolled; ``unroll`` has no effect.
+    Further dimensions of ``p`` are those of several polynomials, and broadcast with ``x``. The loop is fully unrolled;
+    ``unroll`` has no effect.
+
+    Raises:
+      ShapeError: they do not broadcast.
 
     >>> polyval(np.array([2.0, 0.0, 1.0]), 3.0).item()
     19.0
     """
     p, x = atleast_1d(asarray(p)), asarray(x)
-    x = operands("polyval", (x, p[:1].reshape(()) if typeof(p).size else zeros((), typeof(p).dtype)))[0]
-    value = spread(zeros((), typeof(x).dtype), typeof(x).shape)
-    for i in range(typeof(p).size):
+    count, *rest = typeof(p).shape
+    x = operands("polyval", (x, p.ravel()[:1].reshape(()) if typeof(p).size else zeros((), typeof(p).dtype)))[0]
+    value = spread(zeros((), typeof(x).dtype), broadcast_shapes(typeof(x).shape, tuple(rest)))
+    for i in range(count):
         value = add(multiply(value, x), p[i])
     return value
 
