@@ -7,6 +7,7 @@ import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
+from meshwright import lax
 from meshwright.errors import ArgumentTypeError, DifferentiationError
 
 
@@ -143,3 +144,40 @@ def test_zeros_of_values():
 def test_values_that_are_no_primals_are_refused(refuses):
     with refuses(ArgumentTypeError, "tree['a']", "symbolic_zeros"):
         mw.custom_derivatives.custom_vjp_primal_tree_values({"a": 1.0})
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_rules_that_nothing_asks_for_do_not_run(closed):
+    """Rules may fail for some operands; where functions close over traced values, they are traced early."""
+    ran = []
+
+    def power(x, y, one):
+        f = mw.custom_jvp(lambda x, y: mnp.where(y == 0, one, x**y))
+
+        def rule(primals, tangents):
+            ran.append(1)
+            return f(*primals), primals[0] * tangents[0] + tangents[1] * 2.0  # not for float0
+
+        f.defjvp(rule)
+        return f(x, y)
+
+    def summed(x, one):
+        ones = one if closed else mnp.ones(())
+        return lax.fori_loop(0, 3, lambda i, total: total + power(x, i, ones), mnp.zeros_like(x))
+
+    for run in (summed, mw.jit(summed), mw.vmap(summed, in_axes=(0, None))):
+        np.testing.assert_array_equal(run(mnp.full(3, 2.0), mnp.ones(())), [7.0, 7.0, 7.0])
+    assert closed or not ran
+    with pytest.raises(TypeError, match="float0"):
+        mw.jvp(lambda x: summed(x, mnp.ones(())), (2.0,), (1.0,))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda z: mnp.ones(3) * z, lambda z: z + mnp.ones(3), lambda z: mnp.where(True, z, 1.0), lambda z: mnp.sum(z),
+     lambda z: mnp.ones(3) == z, lambda z: mnp.ones((3, 3)) @ z, lambda z: mnp.maximum(mnp.ones(3), z),
+     lambda z: mnp.stack([z, z]), lambda z: lax.mul(mnp.ones(3), z), lambda z: mnp.asarray(z)],
+)  # fmt: skip
+def test_float0_has_no_values_to_compute_with(use, refuses):
+    with refuses(TypeError, "float0", "no values"):
+        use(np.zeros(3, mw.dtypes.float0))

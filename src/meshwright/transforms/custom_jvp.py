@@ -11,14 +11,14 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
-from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
+from meshwright.ir.tracing import EVAL, Tracer, eval_jaxpr, typeof
 from meshwright.ops.control.call import CustomJvpCall
 from meshwright.ops.elementwise.base import with_arrays
 from meshwright.ops.elementwise.table import convert, materialize
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.custom_function import CustomDerivative, positional, with_operands, with_static
 from meshwright.transforms.jaxprs import Stand
-from meshwright.transforms.levels import Differentiation, closes_over_tracers, differentiation, traced_once
+from meshwright.transforms.levels import Differentiation, Failure, closes_over_tracers, differentiation, traced_once
 from meshwright.transforms.linearized import jvp_flat, tangent_of
 from meshwright.transforms.wrapped import name_of, require_callable
 
@@ -95,10 +95,12 @@ class custom_jvp(CustomDerivative):
         jaxpr, consts, out_tree = closed_call(call, flat, name)
         rule.out_tree, rule.out_avals = out_tree, jaxpr.out_avals
         flat_rule: Any = rule.flat
-        if consts or closes_over_tracers(rule.rule):
+        if any(isinstance(c, Tracer) for c in consts) or closes_over_tracers(rule.rule):
             # The rule may also close over tracers; trace it now, while their traces are alive.
             traced = traced_once(self, lambda: rule.traced(flat))
-            if traced is not None:
+            if isinstance(traced, Failure):
+                flat_rule = traced.again
+            elif traced is not None:
                 flat_rule, more = traced
                 jaxpr, consts = with_operands(jaxpr, len(consts), more), [*consts, *more]
         op = CustomJvpCall(name, jaxpr, _closed_rule(jaxpr, len(consts), flat_rule))

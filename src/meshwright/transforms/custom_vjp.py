@@ -10,7 +10,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError, TangentMismatchError
 from meshwright.ir.op import Mapped, Zero
 from meshwright.ir.state import set_trace
-from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
+from meshwright.ir.tracing import EVAL, Tracer, eval_jaxpr, typeof
 from meshwright.ops.control.custom_vjp import CustomVjpCall, closed_over, linear_part
 from meshwright.ops.elementwise.table import convert, materialize
 from meshwright.transforms.autodiff import closed_call
@@ -18,6 +18,7 @@ from meshwright.transforms.custom_function import CustomDerivative, positional, 
 from meshwright.transforms.jaxprs import Stand
 from meshwright.transforms.levels import (
     Differentiation,
+    Failure,
     carries_tangent,
     closes_over_tracers,
     differentiation,
@@ -140,10 +141,13 @@ class custom_vjp(CustomDerivative):
         fwd: Any = lambda primals, perturbed: rules.forward(primals[len(consts) :], perturbed[len(consts) :])  # noqa: E731
         bwd: Any = rules.backward
         loose = 0
-        if consts or closes_over_tracers(self.fwd) or closes_over_tracers(self.bwd):
+        held = any(isinstance(c, Tracer) for c in consts)
+        if held or closes_over_tracers(self.fwd) or closes_over_tracers(self.bwd):
             # The rules may close over tracers too; trace them now, while their traces are alive.
             traced = traced_once(self, lambda: _traced(rules, flat))
-            if traced is not None:
+            if isinstance(traced, Failure):
+                fwd = traced.again
+            elif traced is not None:
                 fwd, bwd, more, last = traced
                 jaxpr = with_operands(with_operands(jaxpr, len(consts), more), 0, last)
                 consts, loose = [*last, *consts, *more], len(last)
@@ -172,6 +176,8 @@ def _at_once(rules: _Rules, level: Differentiation) -> Any:
     if closes_over_tracers(rules.bwd, level.traces):
         # These traces end before the backward pass begins, so the rule is traced now.
         traced = traced_once(rules.bwd, lambda: _traced_backward(rules, [typeof(x) for x in residuals]))
+        if isinstance(traced, Failure):
+            traced.again()
         if traced is not None:
             bwd, residuals = traced[0], [*traced[1], *residuals]
     saved = [level.lowered(x) for x in residuals]
