@@ -62,7 +62,8 @@ with _collector_paused():  # everything imported stays alive
     from meshwright.core.source import name_scope as named_scope
     from meshwright.core.version import __version__
     from meshwright.ir.op import Zero as SymbolicZero
-    from meshwright.ir.tracing import ensure_compile_time_eval, typeof
+    from meshwright.ir.state import ensure_compile_time_eval
+    from meshwright.ir.tracing import typeof
     from meshwright.runtime.array import Array, Shard
     from meshwright.runtime.devices import (
         Device,

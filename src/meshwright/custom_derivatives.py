@@ -4,7 +4,12 @@ from meshwright.core.absent import absent as _absent
 from meshwright.ir.op import Zero as SymbolicZero
 from meshwright.transforms.closures import custom_gradient, linear_call
 from meshwright.transforms.custom_jvp import custom_jvp
-from meshwright.transforms.custom_vjp import CustomVJPPrimal, custom_vjp
+from meshwright.transforms.custom_vjp import (
+    CustomVJPPrimal,
+    custom_vjp,
+    custom_vjp_primal_tree_values,
+    zero_from_primal,
+)
 from meshwright.transforms.jacobian import closure_convert
 
 __all__ = [
@@ -14,7 +19,9 @@ __all__ = [
     "custom_gradient",
     "custom_jvp",
     "custom_vjp",
+    "custom_vjp_primal_tree_values",
     "linear_call",
+    "zero_from_primal",
 ]
 
 __getattr__ = _absent("custom_derivatives")

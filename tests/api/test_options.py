@@ -309,10 +309,42 @@ def test_ensure_compile_time_eval(refuses):
 
     def bad(x):
         with mw.ensure_compile_time_eval():
-            return x + 1
+            return x * int(x + 1)
 
     with refuses(errors.TracerError, "concrete"):
         mw.jit(bad)(1.0)
+
+
+def test_what_depends_on_traced_values_is_recorded_beside_what_is_evaluated():
+    inside = []
+
+    @mw.custom_jvp
+    def cubed(x):
+        return x**3
+
+    cubed.defjvp(lambda p, t: (cubed(*p), 3 * p[0] ** 2 * t[0]))
+
+    def f(x):
+        with mw.ensure_compile_time_eval():
+            table = mw.lax.scan(lambda c, _: (2 * c, c), mnp.float32(1), None, 3)[1]
+            slope = mw.grad(cubed)(mnp.float32(2.0)) + mw.jit(mnp.sin)(mnp.arange(2.0))[0]
+            key = mw.random.normal(mw.random.key(0), (3,))
+            inside.extend([table, slope, key])
+            y = mnp.where(x.sum() > 0, table, 0) * slope + cubed(mw.jit(mnp.sin)(x))
+            y = mw.lax.cond(y[0] > 0, lambda: y + table, lambda: y)
+            return mw.lax.scan(lambda c, v: (c + v * table, c[0]), y, mnp.arange(2.0))[0] + mw.vmap(mnp.cos)(x) + key
+
+    def plain(x):
+        table, key = mnp.array([1.0, 2.0, 4.0]), mw.random.normal(mw.random.key(0), (3,))
+        y = mnp.where(x.sum() > 0, table, 0) * 12 + mnp.sin(x) ** 3
+        return y + mnp.where(y[0] > 0, table, 0) + table + mnp.cos(x) + key
+
+    x = mnp.array([0.5, 1.0, -0.25])
+    for run in (mw.jit, lambda f: f, lambda f: mw.grad(lambda x: f(x).sum()), lambda f: mw.jit(mw.jacrev(f)),
+                lambda f: lambda x: mw.vmap(f)(mnp.stack([x, -x]))):  # fmt: skip
+        np.testing.assert_allclose(run(f)(x), run(plain)(x), rtol=1e-5, atol=1e-6)
+    assert inside and not any(isinstance(v, mw.core.Tracer) for v in inside)
+    assert isinstance(mw.jit(lambda x: (mnp.ones(2) + 1, x)[1])(x), mw.Array)  # the block has ended
 
 
 def test_typeof():

@@ -212,6 +212,16 @@ def batch(axis, args, dims, *, by):
 
 batching.fancy_primitive_batchers[affine_p] = batch
 
+sized_p = Primitive("sized")
+sized_p.def_abstract_eval(lambda x, *, by: ShapedArray(x.shape, x.dtype))
+mlir.register_lowering(sized_p, mlir.lower_fun(lambda x, by: x * by, multiple_results=False))
+
+def batch_sized(size, name, kind, args, dims, *, by):
+    assert (size, name, kind) == (3, "rows", None)
+    return sized_p.bind(*args, by=by + size), *dims
+
+batching.axis_primitive_batchers[sized_p] = batch_sized
+
 where_p = Primitive("where_it_runs")
 where_p.def_abstract_eval(lambda x: x)
 for platform, by in (("cpu", 2), ("tpu", 3), (None, 5)):
@@ -228,6 +238,7 @@ mlir.register_lowering(called_p, mlir.lower_fun(call))
 inner = jax.make_jaxpr(lambda x: (jnp.sin(x), affine_p.bind(x, by=2)))(X)
 answers = dict(
     affine=jax.jit(lambda x: affine_p.bind(x, by=2))(X), fancy=jax.jit(jax.vmap(lambda x: affine_p.bind(x, by=1)))(X),
+    sized=jax.jit(jax.vmap(lambda x: sized_p.bind(x, by=2), axis_name="rows"))(jnp.arange(3.0)),
     where=jax.jit(where_p.bind)(X), called=jax.jit(lambda x: called_p.bind(x, jaxpr=inner))(X),
     nothing=jax.jit(lambda x: x * where_p.bind(2.0))(X),
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 from meshwright.api.references import ForeignReferenceError, Ref
 from meshwright.core import pytree
+from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
 from meshwright.transforms.wrapped import is_pair, name_of

@@ -5,7 +5,6 @@ Follows ``jax.xla_computation`` as of JAX 0.4.30; ``in_parts`` and ``out_parts``
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.api.shardings import is_spec, named, resolve, spread
 from meshwright.core import pytree
 from meshwright.core.avals import NOWHERE, ShapedArray
+from meshwright.core.naming import wraps
 from meshwright.core.tracebacks import boundary
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ShardingError
@@ -84,11 +84,11 @@ def xla_computation(
     axes = _checked_axes(axis_env or ())
 
     @boundary
-    @functools.wraps(fun)
+    @wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with extend_axis_env(axes.shape):
             # A new function object each time, so that an earlier trace is not reused.
-            own = functools.wraps(fun)(lambda *a, **k: fun(*a, **k))
+            own = wraps(fun)(lambda *a, **k: fun(*a, **k))
             traced = jit(own, static_argnums=static_argnums, donate_argnums=donate_argnums).trace(*args, **kwargs)
         program = traced.program
         parts = _parts(program, in_parts, out_parts)

@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.api.jit import jit
 from meshwright.api.placement import reshard
 from meshwright.core import pytree
+from meshwright.core.naming import wraps
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, typeof
@@ -97,7 +98,7 @@ def _with_axes(
       ArgumentTypeError: there is no sharding.
     """
 
-    @functools.wraps(f)
+    @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         called = kwargs.pop(keyword, None)
         sharding = called if called is not None else given

@@ -44,6 +44,7 @@ from meshwright.sharding import (
     explicit_of,
     get_mesh,
     mesh_of_type,
+    said_by,
     set_mesh,
 )
 
@@ -295,7 +296,7 @@ def made_as(sharding: Any, make: Callable[[], Any]) -> Any:
     Raises:
       ShardingTypeError: it leaves a sum unreduced that the result does not have.
     """
-    if sharding is None:
+    if said_by(sharding) is None:
         return make()
     with decided() as decisions:
         out = make()

@@ -9,7 +9,6 @@ Follows ``jax.pmap`` as it was before it became a thin wrapper.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
@@ -29,6 +28,7 @@ from meshwright.core.avals import NOWHERE, Typed
 from meshwright.core.config import config
 from meshwright.core.expected import as_numbers, as_tuple, from_front
 from meshwright.core.identity import made_of
+from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
 from meshwright.core.words import counted, there_are
@@ -152,7 +152,7 @@ def pmap(
     axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     spec = _Pmap(fun, axis_name, axes, out_axes, numbers, _checked(devices), axis_size, check_vma)
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
         return _run(spec, args, kwargs)
 

@@ -20,6 +20,7 @@ from meshwright.core.config import config
 from meshwright.core.expected import as_tuple
 from meshwright.core.identity import made_of
 from meshwright.core.key_types import is_key
+from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
 from meshwright.core.tracebacks import boundary
@@ -127,7 +128,7 @@ def shard_map(
     where = mesh
 
     @boundary
-    @functools.wraps(f)
+    @wraps(f)
     def traced(*args: Any) -> Any:
         mesh = where if where is not None else get_mesh()
         if mesh is None:

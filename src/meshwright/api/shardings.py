@@ -29,6 +29,7 @@ from meshwright.sharding import (
     common_mesh,
     get_mesh,
     over,
+    said_by,
 )
 from meshwright.sharding.auto import AutoSharding
 from meshwright.sharding.format import Format
@@ -114,7 +115,7 @@ def resolve(entry: Any, what: str) -> Any:
     if isinstance(entry, Format):
         return resolve(entry.placed(what), what)
     if isinstance(entry, (Sharding, AutoSharding)):
-        return entry
+        return said_by(entry)
     if isinstance(entry, PartitionSpec):
         mesh = get_mesh()
         if mesh is None:
@@ -149,7 +150,7 @@ def committed_to(x: Any) -> Sharding | None:
     """The sharding of a committed array; None for other values."""
     if type(x) in FOREIGN:
         return None
-    return named(getattr(x, "sharding", None)) if getattr(x, "committed", True) else None
+    return named(said_by(getattr(x, "sharding", None))) if getattr(x, "committed", True) else None
 
 
 def placed(program: Program) -> Program:

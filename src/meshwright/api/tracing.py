@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright.api.jit import JitFunction, jit
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.core import pytree
+from meshwright.core.naming import wraps
 from meshwright.core.tracebacks import boundary
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentTypeError
@@ -42,7 +42,7 @@ def make_jaxpr(
     require_callable(fun, "make_jaxpr")
 
     @boundary
-    @functools.wraps(fun)
+    @wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> ClosedJaxpr | tuple[ClosedJaxpr, Any]:
         with extend_axis_env(dict(axis_env or ())):
             # A new function object each time, so that an earlier trace is not reused.

@@ -11,7 +11,6 @@ Follows ``xmap`` in JAX before 0.4.31.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -20,6 +19,7 @@ from meshwright.api.jit import jit
 from meshwright.api.serial_loop import check_loops, in_steps, split_resources
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
+from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described
 from meshwright.core.words import counted
@@ -164,7 +164,7 @@ def xmap(
     spec = _Xmap(in_axes, out_axes, dict(axis_sizes or {}), resources, steps)
     _check_names(spec)
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def run(*args: Any) -> Any:
         return _run(fun, spec, args)
 

@@ -11,7 +11,8 @@ __getattr__, __dir__ = late_attributes(
     {
         "ShapedArray": "meshwright.core.avals",
         **dict.fromkeys(("ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "Var"), "meshwright.ir.jaxpr"),
-        **dict.fromkeys(("Trace", "Tracer", "ensure_compile_time_eval", "eval_jaxpr"), "meshwright.ir.tracing"),
+        **dict.fromkeys(("Trace", "Tracer", "eval_jaxpr"), "meshwright.ir.tracing"),
+        "ensure_compile_time_eval": "meshwright.ir.state",
         "Primitive": "meshwright.ops.primitive",
         "jaxpr_as_fun": "meshwright.api.tracing",
     },

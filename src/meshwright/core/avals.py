@@ -28,6 +28,8 @@ NOWHERE: Axes = frozenset()
 
 #: creates the sharding of a type without one
 WHOLE: Slot[Callable[[int], Any]] = Slot("the sharding of whole values", "meshwright.sharding.typed")
+#: the part of a sharding that belongs to the type of a value with so many dimensions
+SPLIT: Slot[Callable[[Any, int], Any]] = Slot("the explicit part of a sharding", "meshwright.sharding.typed")
 
 
 def axes_text(axes: Sequence[str]) -> str:
@@ -43,7 +45,7 @@ class ShapedArray:
 
     ``explicit`` tells how the *explicit* axes of a mesh split the value, a
     :class:`meshwright.sharding.typed.TypeSharding`, or None. ``memory`` is the kind of memory it is in, if that is not
-    the device's own.
+    the device's own. It may be given by a ``sharding``, whose explicit axes it then has.
     """
 
     __slots__ = ("__weakref__", "dtype", "explicit", "memory", "shape", "vma", "weak_type")
@@ -64,7 +66,11 @@ class ShapedArray:
         vma: Iterable[str] = NOWHERE,
         explicit: Any = None,
         memory: str | None = None,
+        *,
+        sharding: Any = None,
     ) -> ShapedArray:
+        if sharding is not None:
+            explicit = SPLIT.value(sharding, len(shape))
         if type(vma) is not frozenset:
             vma = frozenset(vma)
         if weak_type and dtype == _BOOL:

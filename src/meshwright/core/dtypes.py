@@ -96,13 +96,19 @@ def as_dtype(spec: Any) -> np.dtype:
     try:
         return _as_dtype(getattr(spec, "dtype", spec) if not isinstance(spec, type) else spec)
     except TypeError:
+        why = f": {_NO_VALUES}" if isinstance(dtype, np.dtype) and dtype == float0 else ""
         raise DTypeError(
-            f"expected a number or bool dtype (such as 'float32', np.int32, bfloat16), got {spec!r}"
+            f"expected a number or bool dtype (such as 'float32', np.int32, bfloat16), got {spec!r}{why}"
         ) from None
 
 
 #: dtype of derivatives with respect to integers and bools, which carry no information and take no bytes
 float0 = np.dtype([("float0", np.void, 0)])
+_NO_VALUES = "derivatives with respect to integers and bools are float0, which have no values to compute with"
+
+
+def is_float0(dtype: Any) -> bool:
+    return not is_key(dtype) and dtype == float0
 
 
 def wide_types(wide: bool = True) -> AbstractContextManager[None]:
@@ -314,9 +320,10 @@ def _node(dtype: np.dtype, weak: bool) -> str:
 
 @lru_cache(maxsize=4096)
 def _promote(types: frozenset[tuple[np.dtype, bool]], strict: bool) -> tuple[np.dtype, bool]:
-    if any(is_key(d) for d, _ in types):
-        listed = ", ".join(sorted(str(d) for d, _ in types))
-        raise TypePromotionError(f"no implicit promotion between dtypes {listed}: random keys are no numbers")
+    for special, why in ((is_key, "random keys are no numbers"), (is_float0, _NO_VALUES)):
+        if any(special(d) for d, _ in types):
+            listed = ", ".join(sorted("float0" if is_float0(d) else str(d) for d, _ in types))
+            raise TypePromotionError(f"no implicit promotion between dtypes {listed}: {why}")
     nodes = frozenset(_node(d, w) for d, w in types)
     top = _join(nodes)
     if strict:

@@ -64,12 +64,7 @@ NAMES: dict[str, dict[str, str]] = {
         "eval_context": "use ensure_compile_time_eval",
         "max_dim|min_dim": "dimensions are numbers here; use max and min",
     },
-    "custom_derivatives": {
-        ".*_p": _PRIMITIVES,
-        "custom_vjp_primal_tree_values|zero_from_primal": (
-            "with custom_vjp(...).defvjp(symbolic_zeros=True), rules get CustomVJPPrimal and SymbolicZero"
-        ),
-    },
+    "custom_derivatives": {".*_p": _PRIMITIVES},
     "example_libraries.optimizers": {"safe_map|safe_zip|unzip2|map|zip": _INSIDE},
     "example_libraries.stax": {
         "elu|gelu|leaky_relu|log_softmax|relu|selu|sigmoid|softmax|softplus|standardize": "use that of nn",
@@ -112,7 +107,6 @@ NAMES: dict[str, dict[str, str]] = {
         ".*_p": _PRIMITIVES,
     },
     "interpreters.batching": {
-        "axis_primitive_batchers": "use fancy_primitive_batchers, whose rules get the axis first",
         "defreducer": "register a rule in primitive_batchers that counts the axes past the batch dimension",
         "(un)?register_vmappable": "use register_pytree_node",
     },
@@ -167,6 +161,5 @@ MODULES: dict[str, str] = {
     r"interpreters\.partial_eval": (
         "rules of primitives are those of interpreters.ad, batching and mlir; a jaxpr is made by make_jaxpr"
     ),
-    r"scipy\.fft": "use numpy.fft of the mirrored values, or a product with a matrix of cosines",
     r"scipy\.spatial(\..*)?": "use products with rotation matrices, or SciPy's outside of the program",
 }

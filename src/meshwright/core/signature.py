@@ -10,6 +10,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 from meshwright.core import pytree
+from meshwright.core.naming import name_of
 from meshwright.core.source import is_ours
 
 
@@ -32,7 +33,7 @@ def described(fun: Any) -> str:
     while isinstance(fun, functools.partial):
         fun = fun.func
     fun = inspect.unwrap(fun)
-    name = getattr(fun, "__name__", type(fun).__name__)
+    name = name_of(fun)
     code = getattr(fun, "__code__", None)
     if code is None or is_ours(code):
         return name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,14 +17,28 @@ from meshwright.ops.shape.broadcast_reduce import put_batch_dim
 from meshwright.ops.shape.rearrange import reshape
 
 __all__ = [
-    "bdim_at_front", "broadcast", "defbroadcasting", "defvectorized", "fancy_primitive_batchers", "moveaxis",
-    "not_mapped", "primitive_batchers",
+    "axis_primitive_batchers", "bdim_at_front", "broadcast", "defbroadcasting", "defvectorized",
+    "fancy_primitive_batchers", "moveaxis", "not_mapped", "primitive_batchers",
 ]  # fmt: skip
 
 __getattr__ = _absent("interpreters.batching")
 
 #: the batch dimension of unbatched values
 not_mapped = None
+
+
+class _SizeAndName:
+    """Where rules are registered that take the axis as its size, its name and None."""
+
+    def __setitem__(self, prim: Primitive, rule: Callable[..., Any]) -> None:
+        def of_axis(axis: Any, args: Sequence[Any], dims: Sequence[int | None], **params: Any) -> Any:
+            return rule(axis.size, axis.name, None, args, dims, **params)
+
+        fancy_primitive_batchers[prim] = of_axis
+
+
+#: an earlier form of ``fancy_primitive_batchers``: ``rule(axis_size, axis_name, None, args, dims, **params)``
+axis_primitive_batchers = _SizeAndName()
 
 
 def bdim_at_front(x: Any, bdim: int | None, size: int) -> Any:

@@ -24,6 +24,8 @@ class _State(threading.local):
     nest: Any = None
     #: if set, ambiguous shardings over explicit axes are resolved, not errors (:mod:`meshwright.ir.explicit`)
     decided: Any = None
+    #: whether ops on concrete values are evaluated while others are recorded
+    folding: bool = False
 
 
 STATE = _State()
@@ -44,6 +46,26 @@ class set_trace:
 
     def __exit__(self, *exc: object) -> None:
         STATE.trace = self.old
+
+
+@contextmanager
+def ensure_compile_time_eval() -> Iterator[None]:
+    """In the ``with`` block, ops on concrete values are evaluated even while those on traced ones are recorded.
+
+    Example:
+      >>> @mw.jit
+      ... def f(x):
+      ...     with mw.ensure_compile_time_eval():
+      ...         n = int(mnp.arange(4).sum())  # a number already, not a traced value
+      ...     return x * n
+      >>> f(2.0)
+      Array(12., dtype=float32, weak_type=True)
+    """
+    old, STATE.folding = STATE.folding, True
+    try:
+        yield
+    finally:
+        STATE.folding = old
 
 
 @contextmanager

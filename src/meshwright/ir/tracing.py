@@ -311,23 +311,6 @@ def array_leaves(out: Any, complaint: Callable[[str], str]) -> tuple[list[Any], 
     return leaves, tree
 
 
-def ensure_compile_time_eval() -> set_trace:
-    """In the ``with`` block, ops on concrete values are evaluated eagerly, even while a function is being traced.
-
-    Using a traced value in the block is an error.
-
-    Example:
-      >>> @mw.jit
-      ... def f(x):
-      ...     with mw.ensure_compile_time_eval():
-      ...         n = int(mnp.arange(4).sum())  # a number already, not a traced value
-      ...     return x * n
-      >>> f(2.0)
-      Array(12., dtype=float32, weak_type=True)
-    """
-    return set_trace(EVAL)
-
-
 class EvalTrace(Trace):
     """Evaluates ops eagerly. ``meshwright.runtime.eager`` supplies the evaluator, since ``ir`` may not import it."""
 
@@ -405,6 +388,9 @@ class JaxprTrace(Trace):
         return JaxprTracer(self, var, source.UNKNOWN)
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
+        if STATE.folding and not any(isinstance(x, Tracer) for x in args):
+            with set_trace(EVAL):
+                return EVAL.process(op, args)
         invars: list[Var | Literal] = []
         avals = []
         for x in args:

@@ -9,7 +9,7 @@ from meshwright.core.late import made_importable as _made_importable
 from meshwright.ir.tracing import ArrayMethods as ndarray
 from meshwright.numpy import fft, linalg
 from meshwright.numpy import methods as _methods
-from meshwright.numpy.applying import apply_along_axis, apply_over_axes, vectorize
+from meshwright.numpy.applying import apply_along_axis, apply_over_axes, fromfunction, vectorize
 from meshwright.numpy.arithmetic import (
     abs,
     absolute,
@@ -54,7 +54,6 @@ from meshwright.numpy.creation import (
     empty_like,
     from_dlpack,
     frombuffer,
-    fromfunction,
 )
 from meshwright.numpy.einsum import einsum, einsum_path
 from meshwright.numpy.files import (

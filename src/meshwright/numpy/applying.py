@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -10,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.core import pytree
+from meshwright.core import dtypes, pytree
+from meshwright.core.naming import wraps
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.axes import normal_axis
-from meshwright.numpy.creation import asarray
+from meshwright.numpy.axes import normal_axis, normal_shape
+from meshwright.numpy.creation import arange, asarray
 from meshwright.numpy.manipulation import expand_dims, moveaxis
 from meshwright.numpy.promotion import broadcast_shapes
 from meshwright.transforms.vmap import vmap
@@ -97,7 +97,7 @@ def vectorize(
     """
     core = None if signature is None else _parse(signature)
 
-    @functools.wraps(pyfunc)
+    @wraps(pyfunc)
     def call(*args: Any, **kwargs: Any) -> Any:
         mapped = [i for i in range(len(args)) if i not in excluded]
         names = [n for n in kwargs if n not in excluded]
@@ -177,3 +177,18 @@ def _mapped(
         gone = tuple(i for i, n in enumerate(own) if n == 1 != loop[i + len(loop) - len(own)])
         squeezed.append(x.squeeze(gone) if gone else x)
     return pytree.map(asarray, f(*squeezed))
+
+
+def fromfunction(function: Any, shape: Sequence[int], *, dtype: Any = float, **kwargs: Any) -> Any:
+    """The results of ``function`` for the coordinates of each element of an array of ``shape``, which are scalars of
+    ``dtype``. Dimensions of results come after those of ``shape``.
+
+    >>> fromfunction(lambda i, j: i + j, (2, 2), dtype=int).tolist()
+    [[0, 1], [1, 2]]
+    """
+    sizes = normal_shape(shape, "fromfunction")
+    axes = [arange(n, dtype=dtypes.requested(dtype, "fromfunction")) for n in sizes]
+    mapped: Any = lambda *coordinates: function(*coordinates, **kwargs)  # noqa: E731
+    for d in reversed(range(len(sizes))):
+        mapped = vmap(mapped, in_axes=tuple(0 if d == e else None for e in range(len(sizes))))
+    return mapped(*axes)

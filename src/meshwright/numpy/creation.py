@@ -26,12 +26,12 @@ from meshwright.ops.sharding.constraint import with_type
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
 from meshwright.runtime.dlpack import from_dlpack as dlpack_array
-from meshwright.sharding import Sharding, SingleDeviceSharding
+from meshwright.sharding import Sharding, SingleDeviceSharding, said_by
 
 
 def _sharding(device: Any, name: str) -> Sharding | None:
     if device is None or isinstance(device, Sharding):
-        return device
+        return said_by(device)
     if isinstance(device, Device):
         return SingleDeviceSharding(device)
     raise ArgumentTypeError(f"{name}: device must be a device or a sharding, got {device!r}")
@@ -388,14 +388,3 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     [1, 2]
     """
     return from_numpy(np.frombuffer(buffer, dtypes.requested(dtype, "frombuffer"), count, offset))
-
-
-def fromfunction(function: Any, shape: Sequence[int], *, dtype: Any = float, **kwargs: Any) -> Any:
-    """Call ``function`` with the coordinates: for each dimension, an array of ``shape`` that counts along it.
-
-    >>> fromfunction(lambda i, j: i + j, (2, 2), dtype=int).tolist()
-    [[0, 1], [1, 2]]
-    """
-    sizes = normal_shape(shape, "fromfunction")
-    target = dtypes.requested(dtype, "fromfunction")
-    return function(*(iota(target, sizes, d) for d in range(len(sizes))), **kwargs)

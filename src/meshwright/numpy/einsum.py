@@ -4,8 +4,8 @@ pair."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 from meshwright.api.placement import made_as
@@ -44,6 +44,7 @@ def einsum(
     optimize: Any = "auto",
     precision: Any = None,
     preferred_element_type: Any = None,
+    _dot_general: Callable[..., Any] | None = None,
     out_sharding: Any = None,
 ) -> Any:
     """Sum of products over named dimensions.
@@ -53,6 +54,8 @@ def einsum(
         all others are summed. A letter repeated within an operand takes its diagonal.
       operands: arrays; dtypes are promoted.
       optimize: the method by which ``opt_einsum`` finds the contraction order, or an order from :func:`einsum_path`.
+      _dot_general: what contracts two operands in place of ``lax.dot_general``, and is called as it is, as layers do
+        that quantize their operands.
       out_sharding: a constraint on the result, as by :func:`meshwright.with_sharding_constraint`.
 
     Raises:
@@ -71,6 +74,7 @@ def einsum(
     weak = weak and preferred_element_type is None
     arrays = [converted(x, dtype) for x in arrays]
     shapes = tuple(typeof(x).shape for x in arrays)
+    product = partial(_product, precision, preferred_element_type, _dot_general)
     path = _path(subscripts.replace(" ", ""), shapes, _hashable(optimize))
 
     def make() -> Any:
@@ -79,7 +83,7 @@ def einsum(
             chosen = [arrays[i] for i in numbers]
             for i in sorted(numbers, reverse=True):
                 del arrays[i]
-            arrays.append(_step(list(zip(terms.split(","), chosen)), kept, precision, preferred_element_type))
+            arrays.append(_step(list(zip(terms.split(","), chosen)), kept, product, preferred_element_type))
         return ops.convert(arrays[0], dtype, weak) if weak else arrays[0]
 
     return made_as(out_sharding, make)
@@ -120,16 +124,23 @@ def _from_lists(args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     return text, tuple(x for x, _ in pairs)
 
 
-def _step(terms: list[tuple[str, Any]], out: str, precision: Any, preferred: Any) -> Any:
-    """One contraction, of one operand or two."""
+def _product(precision: Any, preferred: Any, dot_general: Callable[..., Any] | None, x: Any, y: Any, dims: Any) -> Any:
+    """Two operands contracted, by ``dot_general`` if the user gave one."""
+    if dot_general is None:
+        return contract("einsum", x, y, dims, precision, preferred)
+    return dot_general(x, y, dims, precision, preferred_element_type=preferred)
+
+
+def _step(terms: list[tuple[str, Any]], out: str, product: Callable[..., Any], preferred: Any) -> Any:
+    """One contraction, of one operand or two, by ``product(x, y, dims)``."""
     if len(terms) > 2:  # no order was asked for: pairwise from the left
         (a, x), (b, y), *rest = terms
         needed = set(out).union(*(t for t, _ in rest))
         middle = "".join(dict.fromkeys(c for c in a + b if c in needed))
-        return _step([(middle, _pair(a, x, b, y, middle, precision, preferred)), *rest], out, precision, preferred)
+        return _step([(middle, _pair(a, x, b, y, middle, product)), *rest], out, product, preferred)
     if len(terms) == 2:
         (a, x), (b, y) = terms
-        return _pair(a, x, b, y, out, precision, preferred)
+        return _pair(a, x, b, y, out, product)
     ((a, x),) = terms
     if preferred is not None:
         preferred = dtypes.requested(preferred, "einsum")
@@ -166,7 +177,7 @@ def _summed(x: Any, axes: Sequence[int]) -> Any:
     return (reduce_or if dtypes.is_bool(typeof(x).dtype) else reduce_sum)(x, axes)
 
 
-def _pair(a: str, x: Any, b: str, y: Any, out: str, precision: Any, preferred: Any) -> Any:
+def _pair(a: str, x: Any, b: str, y: Any, out: str, product: Callable[..., Any]) -> Any:
     """Contract two operands: shared letters in the result are batch dimensions, other shared letters are contracted."""
     a, x = _alone(a, x, set(b) | set(out))
     b, y = _alone(b, y, set(a) | set(out))
@@ -186,9 +197,9 @@ def _pair(a: str, x: Any, b: str, y: Any, out: str, precision: Any, preferred: A
     # dot_general puts free letters of its first operand first: choose the order that needs no transpose.
     if [*batch, *free_b, *free_a] == letters != [*batch, *free_a, *free_b]:
         (ca, cb), (ba, bb) = dims
-        result, order = contract("einsum", y, x, ((cb, ca), (bb, ba)), precision, preferred), letters
+        result, order = product(y, x, ((cb, ca), (bb, ba))), letters
     else:
-        result, order = contract("einsum", x, y, dims, precision, preferred), [*batch, *free_a, *free_b]
+        result, order = product(x, y, dims), [*batch, *free_a, *free_b]
     result = transpose(result, [order.index(c) for c in letters])
     if len(letters) == len(out):
         return result

@@ -43,13 +43,14 @@ def ndim(a: Any) -> int:
     return len(shape(a))
 
 
-def size(a: Any, axis: int | None = None) -> int:
-    """The number of elements of ``a``, or its size along one axis.
+def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
+    """The number of elements of ``a``, or its size along one axis or several.
 
     >>> size([[1, 2]])
     2
     """
-    return math.prod(shape(a)) if axis is None else shape(a)[axis]
+    sizes = shape(a)
+    return math.prod(sizes if axis is None else (sizes[d] for d in normal_axes(axis, len(sizes), "size")))
 
 
 def _new_shape(total: int, old: tuple[int, ...], new: Any) -> tuple[int, ...]:

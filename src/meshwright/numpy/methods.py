@@ -168,7 +168,19 @@ def _to_device(self: Any, device: Any, *, stream: Any = None) -> Any:
     return device_put(self, device)
 
 
+def _byteswap(self: Any) -> Any:
+    """The array with the bytes of each element in reverse order."""
+    wide = self.dtype if not dtypes.is_complex(self.dtype) else dtypes.real_of(self.dtype)
+    count = dtypes.bit_width(wide) // 8
+    if count < 2:
+        return self
+    parts = self.dtype.itemsize // count
+    each = bits_as(self[..., None], dtypes.uint8).reshape(*self.shape, parts, count)
+    return bits_as(each[..., ::-1].reshape(*self.shape, parts * count), self.dtype)[..., 0]
+
+
 _METHODS: dict[str, Any] = {
+    "byteswap": _byteswap,
     "reshape": _reshape, "transpose": _transpose, "astype": _astype, "flatten": _flatten, "clip": _clip,
     "copy": _copy, "view": _view, "to_device": _to_device, "ravel": manipulation.ravel, "squeeze": manipulation.squeeze,
     "swapaxes": manipulation.swapaxes, "repeat": repeating.repeat, "round": ar.round, "dot": linear.dot,

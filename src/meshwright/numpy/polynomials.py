@@ -12,18 +12,21 @@ from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import add, divide, multiply, subtract
 from meshwright.numpy.axes import static_int
-from meshwright.numpy.creation import asarray, ones, zeros
+from meshwright.numpy.creation import arange, asarray, ones, zeros
 from meshwright.numpy.filters import convolve
+from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.linalg.decompositions import eigvals
 from meshwright.numpy.linalg.norms import vector_norm
 from meshwright.numpy.linalg.operands import inexact_operands
 from meshwright.numpy.linalg.solving import inv, lstsq
 from meshwright.numpy.linear import dot
-from meshwright.numpy.manipulation import atleast_1d, reshape
-from meshwright.numpy.promotion import operands, promote_all, promotes_freely, scalar_like, spread
+from meshwright.numpy.logic import where as choose_by
+from meshwright.numpy.manipulation import atleast_1d, broadcast_to, reshape, roll
+from meshwright.numpy.promotion import broadcast_shapes, operands, promote_all, promotes_freely, scalar_like, spread
 from meshwright.numpy.ranges import eye, vander
 from meshwright.numpy.searching import concrete
+from meshwright.numpy.sorting import argsort, cumsum
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.shape.slice_pad import pad
 
@@ -31,24 +34,40 @@ from meshwright.ops.shape.slice_pad import pad
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     """Evaluate the polynomial at every element of ``x``, by Horner's rule.
 
-    The loop is fully unrolled; ``unroll`` has no effect.
+    Further dimensions of ``p`` are those of several polynomials, and broadcast with ``x``. The loop is fully unrolled;
+    ``unroll`` has no effect.
+
+    Raises:
+      ShapeError: they do not broadcast.
 
     >>> polyval(np.array([2.0, 0.0, 1.0]), 3.0).item()
     19.0
     """
     p, x = atleast_1d(asarray(p)), asarray(x)
-    x = operands("polyval", (x, p[:1].reshape(()) if typeof(p).size else zeros((), typeof(p).dtype)))[0]
-    value = spread(zeros((), typeof(x).dtype), typeof(x).shape)
-    for i in range(typeof(p).size):
+    count, *rest = typeof(p).shape
+    x = operands("polyval", (x, p.ravel()[:1].reshape(()) if typeof(p).size else zeros((), typeof(p).dtype)))[0]
+    value = spread(zeros((), typeof(x).dtype), broadcast_shapes(typeof(x).shape, tuple(rest)))
+    for i in range(count):
         value = add(multiply(value, x), p[i])
     return value
 
 
 def _aligned(a1: Any, a2: Any) -> tuple[Any, Any]:
-    """Two vectors, the shorter one padded with leading zeros."""
-    a, b = promote_all([atleast_1d(asarray(a1)), atleast_1d(asarray(a2))])
-    n, zero = max(typeof(a).size, typeof(b).size), scalar_like(0, a)
-    return pad(a, zero, [(n - typeof(a).size, 0, 0)]), pad(b, zero, [(n - typeof(b).size, 0, 0)])
+    """Two vectors, the shorter one padded with leading zeros; along further dimensions, it is broadcast to the other.
+
+    Raises:
+      ShapeError: it does not broadcast.
+    """
+    pair = promote_all([atleast_1d(asarray(a1)), atleast_1d(asarray(a2))])
+    n = max(typeof(x).shape[0] for x in pair)
+    longer = pair[0] if typeof(pair[0]).shape[0] == n else pair[1]
+
+    def lengthened(x: Any) -> Any:
+        own, wanted = typeof(x).shape, (typeof(x).shape[0], *typeof(longer).shape[1:])
+        full = x if own == wanted else broadcast_to(x, wanted)
+        return pad(full, scalar_like(0, x), [(n - own[0], 0, 0), *[(0, 0, 0)] * (len(wanted) - 1)])
+
+    return lengthened(pair[0]), lengthened(pair[1])
 
 
 def polyadd(a1: Any, a2: Any) -> Any:
@@ -243,8 +262,8 @@ def roots(p: Any, *, strip_zeros: bool = True) -> Any:
 
     Args:
       p: vector of n coefficients, the highest power first.
-      strip_zeros: remove leading zeros, whose number must be known, so that the result has no spurious zeros. If false,
-        the first coefficient must not be 0 (the results would be NaN), and ``p`` may be traced.
+      strip_zeros: remove leading zeros, whose number must be known. If false, ``p`` may be traced, and there is a NaN
+        at the end for each leading zero.
 
     Returns:
       Complex zeros, shape (degree,).
@@ -264,11 +283,25 @@ def roots(p: Any, *, strip_zeros: bool = True) -> Any:
         first, last = (places[0], places[-1] + 1) if places.size else (typeof(c).size, typeof(c).size)
         trailing = 0 if not places.size else typeof(c).size - last
         c = c[first:last]
-    n = typeof(c).size
-    kind = dtypes.complex_of(typeof(c).dtype)
-    none = zeros((int(trailing),), kind)
-    if n < 2:
+    none = zeros((int(trailing),), dtypes.complex_of(typeof(c).dtype))
+    if typeof(c).size < 2:
         return none
-    below = eye(n - 1, k=-1, dtype=typeof(c).dtype)
-    companion = below.at[0, :].set(divide(-c[1:], c[0]))
-    return concatenate([eigvals(companion), none])
+    return concatenate([_roots_of(c) if strip_zeros else _roots_and_none(c), none])
+
+
+def _roots_of(c: Any) -> Any:
+    """The eigenvalues of the companion matrix of coefficients that begin with one other than 0."""
+    below = eye(typeof(c).size - 1, k=-1, dtype=typeof(c).dtype)
+    return eigvals(below.at[0, :].set(divide(-c[1:], c[0])))
+
+
+def _roots_and_none(c: Any) -> Any:
+    """The roots, then a NaN for each leading zero.
+
+    With its leading zeros at the end, the polynomial has as many further roots, which are 0.
+    """
+    n = typeof(c).size
+    leading = (cumsum(c != 0) == 0).sum()
+    found = _roots_of(roll(choose_by(leading == n, ones((n,), typeof(c).dtype), c), -leading))
+    found = take(found, argsort(found == 0, stable=True))
+    return choose_by(arange(n - 1) < n - 1 - leading, found, scalar_like(complex(np.nan, np.nan), found))

@@ -224,19 +224,21 @@ class _Joiner:
 
     def __getitem__(self, key: Any) -> Any:
         items = list(key) if isinstance(key, tuple) else [key]
-        axis, ndmin, place = self.default
-        if items and isinstance(items[0], str):
-            axis, ndmin, place = self._directive(items.pop(0))
-        parts = [self._part(item, ndmin, place) for item in items]
-        return concatenate(promote_all(parts), axis)
+        directive = items.pop(0) if items and isinstance(items[0], str) else ""
+        axis, ndmin, place = self.default if directive in ("", "r", "c") else self._directive(directive)
+        joined = concatenate(promote_all([self._part(item, ndmin, place) for item in items]), axis)
+        if directive in ("", "c", "r") and typeof(joined).ndim == 1:  # as the row or the column of a matrix
+            return joined if not directive else expand_dims(joined, 0 if directive == "r" else 1)
+        return joined
 
-    def _directive(self, text: str) -> tuple[int, int, int]:
+    def _directive(self, text: str) -> tuple[int, ...]:
+        """The axis to join along, the least number of dimensions and the place of given ones, where not the default."""
         numbers = text.split(",")
         if not all(n.strip().lstrip("-").isdigit() for n in numbers) or len(numbers) > 3:
-            raise ArgumentError(f"{self.name}: expected a directive of one to three integers, got {text!r}")
-        _, ndmin, _ = self.default
-        given = [int(n) for n in numbers]
-        return given[0], given[1] if len(given) > 1 else ndmin, given[2] if len(given) > 2 else -1
+            raise ArgumentError(
+                f"{self.name}: expected a directive of one to three integers, or 'r' or 'c', got {text!r}"
+            )
+        return *map(int, numbers), *self.default[len(numbers) :]
 
     def _part(self, item: Any, ndmin: int, place: int) -> Any:
         x = _range_of(item, self.name) if isinstance(item, slice) else asarray(item)

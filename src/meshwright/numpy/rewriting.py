@@ -363,10 +363,10 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     [0.0, 2.0]
     """
     x = asarray(x)
-    conditions = [
-        truth(asarray(c), "piecewise")
-        for c in (condlist if isinstance(condlist, (list, tuple)) or np.ndim(condlist) > typeof(x).ndim else [condlist])
-    ]
+    listed = isinstance(condlist, (list, tuple)) or np.ndim(condlist) > typeof(x).ndim
+    if not listed and np.ndim(condlist):  # one condition, or as many scalars as the functions ask for
+        listed = len(funclist) in (len(condlist), len(condlist) + 1)
+    conditions = [truth(asarray(c), "piecewise") for c in (condlist if listed else [condlist])]
     if len(funclist) not in (len(conditions), len(conditions) + 1):
         raise ArgumentError(
             f"piecewise: {len(conditions)} conditions take as many functions or one more, got {len(funclist)}"

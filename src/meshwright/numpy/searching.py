@@ -173,7 +173,7 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
         return tuple(asarray(p.astype(dtypes.default_int())) for p in positions)
     flat = _flat_positions(ravel(truth(x, "nonzero")), static_int(size, "nonzero", "size"))
     total = math.prod(shape)
-    fills = fill_value if isinstance(fill_value, tuple) else (fill_value or 0,) * len(shape)
+    fills = fill_value if isinstance(fill_value, tuple) else (0 if fill_value is None else fill_value,) * len(shape)
     return tuple(_coordinates(flat, shape, d, fill, total) for d, fill in enumerate(fills))
 
 

@@ -28,7 +28,7 @@ from meshwright.sharding.sharding_spec import ShardingSpec
 from meshwright.sharding.spec import UNCONSTRAINED, PartitionSpec
 from meshwright.sharding.tile_assignment import IotaOrder, TileAssignment
 from meshwright.sharding.tiles import atom_coordinates, tile_numbers, tile_slice, tile_slices, tile_table
-from meshwright.sharding.typed import TypeSharding, explicit_of, mesh_of_type, typed_by
+from meshwright.sharding.typed import TypeSharding, explicit_of, mesh_of_type, said_by, typed_by
 
 #: their names in the JAX of 2022 and 2023
 MeshPspecSharding, OpShardingSharding, XLACompatibleSharding = NamedSharding, GSPMDSharding, Sharding
@@ -78,6 +78,7 @@ __all__ = [
     "over",
     "parse_hlo_sharding",
     "pmapped",
+    "said_by",
     "set_mesh",
     "tile_numbers",
     "tile_slice",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from meshwright.core.avals import WHOLE, ShapedArray, axes_text
+from meshwright.core.avals import SPLIT, WHOLE, ShapedArray, axes_text
 from meshwright.core.weak import WeakValues
 from meshwright.errors import ShardingTypeError
 from meshwright.sharding.abstract_mesh import AbstractMesh
@@ -97,6 +97,12 @@ def explicit_of(sharding: Sharding, ndim: int) -> TypeSharding | None:
     return type_over(mesh, entries, spec.unreduced & explicit, spec.reduced & explicit)
 
 
+def said_by(sharding: Any) -> Any:
+    """``sharding``; None for one over no axes and no devices, which types have whose values no axis splits."""
+    silent = isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh) and sharding.mesh.empty
+    return None if silent and sharding.host_kind is None else sharding
+
+
 def typed_by(aval: ShapedArray, sharding: Sharding | None) -> ShapedArray:
     """The type of an array with this sharding.
 
@@ -130,3 +136,4 @@ def check_divisible(shape: Sequence[int], sharding: TypeSharding, what: str) -> 
 
 
 WHOLE.fill(lambda ndim: NamedSharding(AbstractMesh((), ()), PartitionSpec(*[None] * ndim)))
+SPLIT.fill(explicit_of)

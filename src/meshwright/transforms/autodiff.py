@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from meshwright.core import dtypes, pytree
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.expected import as_numbers, from_front
+from meshwright.core.naming import wraps
 from meshwright.core.pytree_classes import Partial
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
@@ -237,7 +237,7 @@ def argument_numbers(argnums: Any, n: int, where: str) -> tuple[int, ...]:
 def function_of(fun: Callable[..., Any], numbers: Sequence[int], args: Sequence[Any], kwargs: Any) -> Any:
     """``fun`` as a function of the arguments at positions ``numbers``; the others are fixed to ``args``, ``kwargs``."""
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def call(*values: Any) -> Any:
         full = list(args)
         for i, v in zip(numbers, values):

@@ -16,6 +16,7 @@ import numpy as np
 from meshwright.core import dtypes, pytree, source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
+from meshwright.core.naming import wraps
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckError
@@ -180,7 +181,7 @@ def checkify(f: Callable[..., Any] | None = None, errors: frozenset[str] = user_
     if not isinstance(errors, frozenset) or not errors <= all_checks:
         raise ArgumentError(f"checkify: errors must be made of user_checks, nan_checks, ..., got {errors!r}")
 
-    @functools.wraps(f)
+    @wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> tuple[Error, Any]:
         flat, in_tree = pytree.flatten((args, kwargs))
 

@@ -11,14 +11,14 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, DifferentiationError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
-from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
+from meshwright.ir.tracing import EVAL, Tracer, eval_jaxpr, typeof
 from meshwright.ops.control.call import CustomJvpCall
 from meshwright.ops.elementwise.base import with_arrays
 from meshwright.ops.elementwise.table import convert, materialize
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.custom_function import CustomDerivative, positional, with_operands, with_static
 from meshwright.transforms.jaxprs import Stand
-from meshwright.transforms.levels import Differentiation, closes_over_tracers, differentiation, traced_once
+from meshwright.transforms.levels import Differentiation, Failure, closes_over_tracers, differentiation, traced_once
 from meshwright.transforms.linearized import jvp_flat, tangent_of
 from meshwright.transforms.wrapped import name_of, require_callable
 
@@ -95,10 +95,12 @@ class custom_jvp(CustomDerivative):
         jaxpr, consts, out_tree = closed_call(call, flat, name)
         rule.out_tree, rule.out_avals = out_tree, jaxpr.out_avals
         flat_rule: Any = rule.flat
-        if consts or closes_over_tracers(rule.rule):
+        if any(isinstance(c, Tracer) for c in consts) or closes_over_tracers(rule.rule):
             # The rule may also close over tracers; trace it now, while their traces are alive.
             traced = traced_once(self, lambda: rule.traced(flat))
-            if traced is not None:
+            if isinstance(traced, Failure):
+                flat_rule = traced.again
+            elif traced is not None:
                 flat_rule, more = traced
                 jaxpr, consts = with_operands(jaxpr, len(consts), more), [*consts, *more]
         op = CustomJvpCall(name, jaxpr, _closed_rule(jaxpr, len(consts), flat_rule))
@@ -132,8 +134,11 @@ class _Rule:
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         """The flat results, their tangents, and the output structure."""
-        given = tangents if self.symbolic_zeros else map(tangent_of, map(typeof, primals), tangents)
-        ts = pytree.unflatten(self.in_tree, list(given))
+        if self.symbolic_zeros:
+            given = [Zero(t.aval.to_tangent_aval()) if isinstance(t, Zero) else t for t in tangents]
+        else:
+            given = [tangent_of(typeof(x), t) for x, t in zip(primals, tangents)]
+        ts = pytree.unflatten(self.in_tree, given)
         result = with_arrays(lambda xs: self.rule(*self.static, pytree.unflatten(self.in_tree, xs), ts), primals)
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             raise DifferentiationError(
@@ -184,16 +189,16 @@ def _checked(
     for which, values in (("an output", outs), ("a tangent", touts)):
         for x, want in zip(values, avals):
             aval = x.aval if isinstance(x, Zero) else typeof(x)
-            exact = which == "an output" or isinstance(x, Zero) or is_inexact(want.dtype)
-            dtype = want.dtype if exact else float0
+            exact = which == "an output" or is_inexact(want.dtype)
+            dtypes = [want.dtype] if exact else [float0, want.dtype] if isinstance(x, Zero) else [float0]
             lenient = aval.weak_type and exact and is_inexact(aval.dtype) == is_inexact(want.dtype)
-            if aval.shape != want.shape or (aval.dtype != dtype and not lenient):
+            if aval.shape != want.shape or (aval.dtype not in dtypes and not lenient):
                 raise DifferentiationError(
                     f"custom_jvp {name}: the rule returned {which} of type {aval} where the function returns {want}; "
                     "an output and its tangent have the same shape and dtype, but tangents of integers and bools are "
                     "numpy.zeros(shape, float0), as the rule gets them"
                 )
-    zeros = [t if isinstance(t, Zero) or is_inexact(a.dtype) else Zero(a) for t, a in zip(touts, avals)]
+    zeros = [t if is_inexact(a.dtype) else Zero(a) for t, a in zip(touts, avals)]
     return outs, [t if isinstance(t, Zero) else convert(t, a.dtype) for t, a in zip(zeros, avals)], got
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError, DifferentiationError, TangentMismatchError
+from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError, TangentMismatchError
 from meshwright.ir.op import Mapped, Zero
 from meshwright.ir.state import set_trace
-from meshwright.ir.tracing import EVAL, eval_jaxpr, typeof
+from meshwright.ir.tracing import EVAL, Tracer, eval_jaxpr, typeof
 from meshwright.ops.control.custom_vjp import CustomVjpCall, closed_over, linear_part
 from meshwright.ops.elementwise.table import convert, materialize
 from meshwright.transforms.autodiff import closed_call
@@ -18,6 +18,7 @@ from meshwright.transforms.custom_function import CustomDerivative, positional, 
 from meshwright.transforms.jaxprs import Stand
 from meshwright.transforms.levels import (
     Differentiation,
+    Failure,
     carries_tangent,
     closes_over_tracers,
     differentiation,
@@ -29,11 +30,48 @@ from meshwright.transforms.wrapped import is_pair, name_of, require_callable
 
 
 @dataclass(frozen=True)
+class _Given:
+    """A leaf of what a backward rule returned, for as many leaves of the argument as are in its place, or none."""
+
+    cotangent: Any
+
+
+def _is_zero(x: Any) -> bool:
+    return x is None or isinstance(x, Zero)
+
+
+@dataclass(frozen=True)
 class CustomVJPPrimal:
     """An argument of a forward rule with ``symbolic_zeros``: its value, and whether it is differentiated."""
 
     value: Any
     perturbed: bool
+
+
+def custom_vjp_primal_tree_values(tree: Any) -> Any:
+    """The values of a tree of :class:`CustomVJPPrimal`.
+
+    Raises:
+      ArgumentTypeError: a leaf is none.
+    """
+    for x, path in zip(pytree.leaves(tree), pytree.paths(tree)):
+        if not isinstance(x, CustomVJPPrimal):
+            raise ArgumentTypeError(
+                f"custom_vjp_primal_tree_values: tree{path} is a {type(x).__name__}, expected what a forward rule gets "
+                "with symbolic_zeros=True"
+            )
+    return pytree.map(lambda x: x.value, tree)
+
+
+def zero_from_primal(tree: Any, symbolic_zeros: bool = False) -> Any:
+    """The zero tangents of a tree of values: arrays, or with ``symbolic_zeros`` objects that need no memory.
+
+    >>> zero_from_primal(1.0).item()
+    0.0
+    """
+    if symbolic_zeros:
+        return pytree.map(lambda x: Zero(typeof(x).to_tangent_aval()), tree)
+    return pytree.map(lambda x: tangent_of(typeof(x).strong(), Zero(typeof(x))), tree)
 
 
 class custom_vjp(CustomDerivative):
@@ -103,10 +141,13 @@ class custom_vjp(CustomDerivative):
         fwd: Any = lambda primals, perturbed: rules.forward(primals[len(consts) :], perturbed[len(consts) :])  # noqa: E731
         bwd: Any = rules.backward
         loose = 0
-        if consts or closes_over_tracers(self.fwd) or closes_over_tracers(self.bwd):
+        held = any(isinstance(c, Tracer) for c in consts)
+        if held or closes_over_tracers(self.fwd) or closes_over_tracers(self.bwd):
             # The rules may close over tracers too; trace them now, while their traces are alive.
             traced = traced_once(self, lambda: _traced(rules, flat))
-            if traced is not None:
+            if isinstance(traced, Failure):
+                fwd = traced.again
+            elif traced is not None:
                 fwd, bwd, more, last = traced
                 jaxpr = with_operands(with_operands(jaxpr, len(consts), more), 0, last)
                 consts, loose = [*last, *consts, *more], len(last)
@@ -135,6 +176,8 @@ def _at_once(rules: _Rules, level: Differentiation) -> Any:
     if closes_over_tracers(rules.bwd, level.traces):
         # These traces end before the backward pass begins, so the rule is traced now.
         traced = traced_once(rules.bwd, lambda: _traced_backward(rules, [typeof(x) for x in residuals]))
+        if isinstance(traced, Failure):
+            traced.again()
         if traced is not None:
             bwd, residuals = traced[0], [*traced[1], *residuals]
     saved = [level.lowered(x) for x in residuals]
@@ -156,7 +199,9 @@ def _traced(rules: _Rules, flat: Sequence[Any]) -> tuple[Any, Any, list[Any], li
 
     Those of the forward rule become the last constants of the op, those of the backward rule the first.
     """
-    every = [True] * len(flat)  # traced once for all uses, whichever arguments they differentiate
+    every = [
+        dtypes.is_inexact(typeof(x).dtype) for x in flat
+    ]  # traced once for all uses, whichever arguments they differentiate
     fwd_jaxpr, more, _ = closed_call(lambda *leaves: rules.forward(leaves, every), flat, rules.name)
     count = rules.num_residuals
     backward, last = _traced_backward(rules, fwd_jaxpr.out_avals[:count])
@@ -255,18 +300,18 @@ class _Rules:
             )
         flat: list[Any] = []
         for number, (ct, tree) in enumerate(zip(in_cts, arguments)):
-            if ct is None:
-                flat += [None] * tree.num_leaves
-                continue
-            leaves, got = pytree.flatten(ct, is_leaf=lambda x: x is None or isinstance(x, Zero))
-            if got != tree:
+            given = pytree.map(_Given, ct, is_leaf=_is_zero)
+            try:
+                spread = pytree.broadcast_prefix(given, pytree.unflatten(tree, range(tree.num_leaves)), "a cotangent")
+            except ArgumentError:
+                got = pytree.structure(ct, is_leaf=_is_zero)
                 where = pytree.difference(tree, got, exact=True)
                 raise DifferentiationError(
                     f"custom_vjp {self.name}: the backward rule's cotangent of argument {number} has structure "
                     f"{pytree.show(got)}, the argument {pytree.show(tree)} ({where}); None may stand for a whole "
-                    "argument or a leaf"
-                )
-            flat += leaves
+                    "argument or a part of it"
+                ) from None
+            flat += [g.cotangent for g in spread]
         return [self._checked(i, ct, aval) for i, (ct, aval) in enumerate(zip(flat, self.in_avals))]
 
     def _checked(self, number: int, ct: Any, aval: Any) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from meshwright.core import pytree
 from meshwright.core.records import dataclass
@@ -188,14 +188,28 @@ def _is_empty(cell: Any) -> bool:
 _being_traced: ContextVar[frozenset[int]] = ContextVar("being_traced", default=frozenset())
 
 
+@dataclass(frozen=True)
+class Failure:
+    """The error of a rule that was traced before it was known whether it is needed."""
+
+    error: Exception
+
+    def again(self, *operands: Any) -> NoReturn:
+        """Raise the error, in place of calling the rule."""
+        raise self.error
+
+
 def traced_once(owner: Any, trace: Callable[[], Any]) -> Any:
-    """``trace()``, or None in a recursive call for the same ``owner``, so that a rule may call its own function."""
+    """``trace()``, or the :class:`Failure` if it raises an error; None in a recursive call for the same ``owner``, so
+    that a rule may call its own function."""
     outer = _being_traced.get()
     if id(owner) in outer:
         return None
     token = _being_traced.set(outer | {id(owner)})
     try:
         return trace()
+    except Exception as error:
+        return Failure(error)
     finally:
         _being_traced.reset(token)
 

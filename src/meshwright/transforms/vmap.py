@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
@@ -12,6 +11,7 @@ from meshwright.core import pytree
 from meshwright.core.dtypes import float0
 from meshwright.core.expected import as_tuple
 from meshwright.core.float0 import is_float0
+from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
@@ -61,10 +61,10 @@ def vmap(
     """``fun`` mapped over an axis of its arguments.
 
     ``in_axes`` (an int, None, or a tree prefix of the positional arguments with ints and None as leaves) gives the
-    mapped axis of each argument; None passes the argument unmapped. ``out_axes`` gives the position of the mapped axis
-    in the results. Keyword arguments are mapped over axis 0. With ``axis_name``, collectives in ``fun`` may use the
-    axis by that name. ``spmd_axis_name`` names the mesh axes over which the mapped axis is sharded; they are added to
-    sharding constraints and ``shard_map`` calls in ``fun``.
+    mapped axis of each argument; None passes the argument unmapped, whatever it is. ``out_axes`` gives the position of
+    the mapped axis in the results. Keyword arguments are mapped over axis 0. With ``axis_name``, collectives in ``fun``
+    may use the axis by that name. ``spmd_axis_name`` names the mesh axes over which the mapped axis is sharded; they
+    are added to sharding constraints and ``shard_map`` calls in ``fun``.
 
     Raises (when called):
       ArgumentTypeError: ``in_axes`` or ``out_axes`` hold something other than ints and None;
@@ -87,7 +87,7 @@ def vmap(
         )
     spmd = as_tuple("vmap: spmd_axis_name", "names of mesh axes", spmd_axis_name or ())
 
-    @functools.wraps(fun)
+    @wraps(fun)
     @ends_traces
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if isinstance(in_axes, tuple) and len(in_axes) != len(args):
@@ -97,10 +97,11 @@ def vmap(
             )
         flat, treedef = pytree.flatten((args, kwargs))
         call = MappedCall("vmap", fun, args, kwargs)
-        for i, x in enumerate(flat):
-            check_alive(x)
-            call.check(i, x)
         axes = [*flat_axes(in_axes, args, "vmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
+        for i, (x, a) in enumerate(zip(flat, axes)):
+            check_alive(x)
+            if a is not None:  # what is not mapped need not be an array
+                call.check(i, x)
         axes = [call.axis(x, a, i) for i, (x, a) in enumerate(zip(flat, axes))]
         size = call.size(flat, axes, axis_size)
         trace = watched(BatchTrace(STATE.trace, BatchAxis(size, axis_name, spmd)))  # type: ignore[arg-type]

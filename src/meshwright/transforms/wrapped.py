@@ -10,15 +10,9 @@ from types import MethodType
 from typing import Any
 
 from meshwright.core.identity import made_of
+from meshwright.core.naming import name_of
 from meshwright.core.tracebacks import without_own_frames
 from meshwright.errors import ArgumentTypeError
-
-
-def name_of(fun: Any) -> str:
-    """A function's name, for messages and jaxprs."""
-    while isinstance(fun, functools.partial):
-        fun = fun.func
-    return getattr(fun, "__name__", type(fun).__name__)
 
 
 def is_pair(out: Any) -> bool:

@@ -93,14 +93,14 @@ def hankel(c: Any, r: Any = None) -> Any:
 
 
 def circulant(c: Any) -> Any:
-    """The circulant matrix: column ``i`` is ``c``, shape (n,), rotated by ``i``.
+    """The circulant matrix: column ``i`` is ``c``, shape (..., n), rotated by ``i``.
 
     >>> circulant(np.array([1, 2, 3])).tolist()
     [[1, 3, 2], [2, 1, 3], [3, 2, 1]]
     """
-    c = _vector("circulant", c)
-    n = c.shape[0]
-    return c[(arange(n)[:, None] - arange(n)[None, :]) % n]
+    c = atleast_1d(asarray(c))
+    n = c.shape[-1]
+    return c[..., (arange(n)[:, None] - arange(n)[None, :]) % max(n, 1)]
 
 
 def companion(a: Any) -> Any:
