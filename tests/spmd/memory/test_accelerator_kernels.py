@@ -50,6 +50,13 @@ def nearest(x, points):
     return lax.top_k(-((x**2).sum(1)[:, None] - 2 * x @ points.T), 8)
 
 
+@pytest.mark.parametrize(("rows", "columns", "kernels"), [(4096, 1024, 2), (1024, 4096, 1), (16384, 1024, 1)])
+def test_sums_of_few_columns_read_what_is_computed_before(rows, columns, kernels):
+    """Few blocks read slowly, also from caches. Of very many rows the sums are made in two steps, with more blocks."""
+    made = fused(lambda x, y: (x + y).sum(0), array(rows, columns), array(columns))
+    assert len([k for k in made if k.root.op not in ("parameter", "constant")]) == kernels
+
+
 def test_nothing_is_written_over_what_a_product_returns_beside_a_workspace():
     """On GPUs; as compiled, 33.09 MiB, of which two arrays of 16."""
     peak = memory(CUDA, nearest, array(512, 32), array(8192, 32)).peak_bytes

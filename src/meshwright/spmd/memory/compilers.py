@@ -24,6 +24,7 @@ class Compiler:
     elementwise. ``copies_transposed``: results computed in another layout are copied if there are several.
     ``sums_vectors``: products with vectors are computed elementwise, and summed up.
     ``tables``: several results have a table of addresses.
+    ``hoists``: operations on values that a loop does not change are moved before it.
     ``workspace``: bytes that a library needs for each matrix product while it runs.
     ``tupled``: products are library calls whose result is a part of a tuple, which nothing is written over.
     ``library_convolutions``: convolutions are those of cuDNN, with copies into its orders.
@@ -46,6 +47,7 @@ class Compiler:
     copies_transposed: bool = False
     sums_vectors: bool = False
     tables: bool = False
+    hoists: bool = True
     workspace: int = 0
     tupled: bool = False
     library_convolutions: bool = False
@@ -65,6 +67,7 @@ CUDA = Compiler(
     depth_first=True,
     in_place=True,
     sums_vectors=True,
+    hoists=False,
     workspace=4 * 2**20,
     tupled=True,
     library_convolutions=True,

@@ -67,7 +67,8 @@ def predict(
         move_splits(graph)
         lay_out(graph)
         halve_invariants(graph)
-    hoist(graph)
+    if compiler.hoists:
+        hoist(graph)
     if compiler.tiles:
         halve_stacks(graph)
     memory = _Plan(graph, donated, known=known, names=names, compiler=compiler).memory

@@ -124,7 +124,8 @@ class Profile:
     def reads(self) -> Reads:
         """As GPUs' times are told by."""
         clock = sum(share * cycles(node) for node, share in self.each)
-        return reads_of(self.root, clock, self.shares, self.places, self.computed)
+        sums = next((node for node, _ in self.each if _sums_many(node)), None)
+        return reads_of(self.root, clock, self.shares, self.places, self.computed, sums)
 
 
 def profile(kernel: Kernel) -> Profile:
