@@ -12,6 +12,9 @@ of the two memories' peaks, not their sum. The rules, derived from buffer assign
 - Arguments that a loop reads only in slices are not copied.
 - A value that is not read for eight times as long as a copy of the whole vector memory takes is not kept there.
 - Results stay until the end of the program, where they are copied out one after the other.
+- The body of a loop copies what it reads whole from main memory, if it does other work first. For that, its work counts
+  five times as long for each loop around it.
+- A value that a loop changes is handed over when the loop begins: then it counts twice, one value at a time.
 - Consecutive loops over the same arrays run as one, so all values that they read and write are live together.
 - A value that overwrites an operand counts in addition to it while it is written, although both share one buffer.
 """
@@ -21,7 +24,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -40,6 +43,8 @@ _OVERLAP = 2
 #: copies of the whole vector memory that a value may wait there (``msa_max_overlap_to_mem_size_async_copy_ratio``)
 _WAIT = 8
 
+#: how often a body is taken to run (``msa_while_execution_count``)
+_ITERATIONS = 5
 #: bytes that main memory could move while an element is gathered or scattered by its number
 _ELEMENT = 3400
 
@@ -65,19 +70,48 @@ class Stay:
 class VectorMemory:
     """Which values of a schedule are in vector memory, and when."""
 
-    def __init__(self, live: Liveness, order: Sequence[Kernel], compiler: Compiler) -> None:
-        self.live, self.order, self.compiler = live, order, compiler
+    def __init__(self, live: Liveness, order: Sequence[Kernel], compiler: Compiler, depth: int = 0) -> None:
+        self.live, self.order, self.compiler, self._depth = live, order, compiler, depth
         self._slot = slots_of(order)
         self.stays = list(self._chosen())
 
-    @property
-    def peak_bytes(self) -> int:
-        """Most bytes that are there at a time."""
+    def peak_bytes(self, inside: Mapping[int, int]) -> int:
+        """Most bytes that are there at a time, with those that kernels of some steps copy there themselves."""
         changes = np.zeros(self._slot[-1] + 2, np.int64)
         for stay in self.stays:
             changes[max(stay.start, 0)] += stay.nbytes
             changes[stay.slots[-1] + 1] -= stay.nbytes
-        return int(max(np.cumsum(changes)))
+        held = np.cumsum(changes)
+        for step, nbytes in inside.items():
+            slot = self._slot[step]
+            held[slot] += min(nbytes, max(self.compiler.on_chip - held[slot], 0))
+        return int(max([*held, *map(self._handed, self._loops)]))
+
+    @cached_property
+    def _loops(self) -> list[int]:
+        """The steps of loops."""
+        return [step for step, kernel in enumerate(self.order) if kernel.root.op == "while"]
+
+    def _handed(self, step: int) -> int:
+        """Bytes at the start of a loop: what it changes is handed over one by one, and counts twice meanwhile."""
+        slot, loop = self._slot[step], self.order[step]
+        here = [stay for stay in self.stays if stay.start <= slot <= stay.slots[-1] and stay.buffer.kernel is not loop]
+        body = loop.root.regions[1]
+        carried = zip(loop.operands, body.parameters, body.results)
+        changed = {self.live.of[source][0] for source, before, after in carried if before is not after}
+        return sum(s.nbytes for s in here) + max((s.nbytes for s in here if s.buffer in changed), default=0)
+
+    def holds(self, buffer: Buffer, step: int) -> bool:
+        """Whether a value is there at a step."""
+        slot = self._slot[step]
+        return any(stay.buffer is buffer and stay.start <= slot <= stay.slots[-1] for stay in self.stays)
+
+    def copies(self) -> Iterator[tuple[Buffer, int, int]]:
+        """The arguments that are copied there, with the first and the last step of their stay."""
+        for stay in self.stays:
+            if stay.buffer.kind == "argument":
+                first, end = (bisect_left(self._slot, slot) for slot in (max(stay.start, 0), stay.slots[-1] + 1))
+                yield stay.buffer, first, max(end - 1, first)
 
     @property
     def only_here(self) -> set[Buffer]:
@@ -109,7 +143,7 @@ class VectorMemory:
 
     def _may_be_before(self, run: Slots, buffer: Buffer) -> bool:
         """Whether an argument may be copied before the program begins; not what is read but once, by no product."""
-        if buffer.kind != "argument" or run[0] != self._runs[buffer][0][0] or buffer in self._in_bodies:
+        if self._depth or buffer.kind != "argument" or run[0] != self._runs[buffer][0][0] or buffer in self._in_bodies:
             return False
         return len(run) > 1 or self._work[run[0]] > 0
 
@@ -222,7 +256,8 @@ class VectorMemory:
     @cached_property
     def _time(self) -> np.ndarray:
         """When each slot begins, in bytes that main memory could move until then."""
-        return np.cumsum([0, *np.maximum(self._moved, self._work)])
+        time: np.ndarray = np.cumsum([0, *np.maximum(self._moved, self._work)]) * _ITERATIONS**self._depth
+        return time
 
     @cached_property
     def _waits(self) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.kernels import Kernel
 
 #: what reads no more of its first operand than it gives, or writes no more of it than it is given
@@ -30,6 +30,14 @@ def used_in_parts(kernel: Kernel) -> dict[Kernel, int | None]:
         source: _step_dimension(source.root.shape, [node for _, node in pairs])
         for source, pairs in uses.items()
         if pairs and all(node.op in _PARTS and node.operands[0] is x for x, node in pairs)
+    }
+
+
+def whole_readers(body: Graph) -> set[Node]:
+    """The parameters of a body that are read, not only in parts."""
+    readers = _readers(body.parameters, body.post_order())
+    return {
+        x for x, nodes in readers.items() if any(node.op not in _PARTS or node.operands[0] is not x for node in nodes)
     }
 
 
