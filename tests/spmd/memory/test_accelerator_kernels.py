@@ -12,6 +12,7 @@ from meshwright.spmd.memory.compilers import CUDA, compiler_for
 from meshwright.spmd.memory.kernel_times import cycles
 from meshwright.spmd.memory.kernels import kernels_of
 from meshwright.spmd.memory.layouts import elements_moved
+from meshwright.spmd.memory.plan import Scope, planned
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.record import record
@@ -236,3 +237,33 @@ def test_values_are_computed_again_where_that_reads_little_more_on_tpus():
 
     assert "subtract" not in difference(lambda x, d: x * mnp.sign(d))
     assert "subtract" in difference(lambda x, d: (d * d).sum(1))
+
+
+def test_joined_rows_are_computed_where_they_are_read():
+    """On GPUs. Each row takes its neighbours' ends."""
+
+    def sums(x):
+        return mnp.sin(mnp.roll(x, 1, 1)) + mnp.roll(x, -1, 1)
+
+    assert temporaries(CUDA, sums, array(512, 512)) == []
+
+
+def test_gpus_write_copies_of_what_several_scatters_start_with_at_once():
+    """As compiled for an H100, the zeros of all sums come from one kernel."""
+
+    def sums(x, numbers):
+        return [mnp.sin(mnp.zeros(2**18).at[numbers].add(k * x)).sum() for k in range(1, 5)]
+
+    held = memory(CUDA, sums, array(1024), array(1024, dtype=np.int32))
+    assert held.temp_bytes >= 4 * MIB
+
+
+@pytest.mark.parametrize(("rows", "gathers"), [(1024, 1), (2**16, 2)])
+def test_gpus_combine_gathered_arrays_up_to_a_size(rows, gathers):
+    mesh = mw.AbstractMesh((8,), ("x",))
+    placed = mw.NamedSharding(mesh, mw.PartitionSpec("x"))
+    whole = mw.NamedSharding(mesh, mw.PartitionSpec())
+    step = mw.jit(lambda a, b: (a + 1, b * 2), in_shardings=(placed, placed), out_shardings=(whole, whole))
+    part = step.lower(array(rows, 64), array(rows, 64)).partition()
+    plan = planned(record(part.jaxpr, mesh.abstract_mesh, CUDA), Scope(CUDA))
+    assert sum(k.root.op == "all_gather" for k in plan.order) == gathers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from meshwright.core.records import dataclass
@@ -25,6 +26,7 @@ class Compiler:
     ``sums_vectors``: products with vectors are computed elementwise, and summed up.
     ``tables``: several results have a table of addresses.
     ``hoists``: operations on values that a loop does not change are moved before it.
+    ``combines``: the collectives that are combined, each up to as many bytes as ``together``.
     ``workspace``: bytes that a library needs for each matrix product while it runs.
     ``tupled``: products are library calls whose result is a part of a tuple, which nothing is written over.
     ``library_convolutions``: convolutions are those of cuDNN, with copies into its orders.
@@ -48,6 +50,8 @@ class Compiler:
     sums_vectors: bool = False
     tables: bool = False
     hoists: bool = True
+    combines: tuple[str, ...] = ("all_reduce",)
+    together: float = math.inf
     workspace: int = 0
     tupled: bool = False
     library_convolutions: bool = False
@@ -68,6 +72,8 @@ CUDA = Compiler(
     in_place=True,
     sums_vectors=True,
     hoists=False,
+    combines=("all_gather", "all_reduce", "reduce_scatter"),
+    together=30 * 2**20 + 7,
     workspace=4 * 2**20,
     tupled=True,
     library_convolutions=True,

@@ -33,7 +33,7 @@ from meshwright.spmd.memory.packing import Span, highest, joined, packed
 from meshwright.spmd.memory.padding import pad
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import prune
-from meshwright.spmd.memory.schedule import breadth_first, freeing, kernel_post_order
+from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order
 from meshwright.spmd.memory.simplify import scatter_in_place
 from meshwright.spmd.memory.stacks import whole_readers
 from meshwright.spmd.memory.workspaces import workspaces
@@ -128,7 +128,7 @@ class Plan:
         else:
             fuse_reductions(kernels, kept)
             fuse([k for k in kernels if k.users or k in kept or k.root.op == "parameter"], kept)
-        combine(self.results, self._effects)
+        combine(self.results, self._effects, self.compiler)
 
     def _aliases(self) -> Mapping[int, int]:
         """The parameter whose memory each result is written to, by their numbers."""
@@ -157,7 +157,7 @@ class Plan:
         if not self.compiler.depth_first:
             return breadth_first(kernels, self.parameters)
         if not self.compiler.into_products:
-            return kernels
+            return copied_at_once(kernels)
         orders = kernels, freeing(kernels, {*self.results})
         return min(orders, key=lambda order: highest(joined(liveness(order, self.results, self._inner).buffers)[0])[0])
 

@@ -247,8 +247,8 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
 
 
 def _loops(kernel: Kernel, compiler: Compiler) -> bool:
-    """Whether a kernel computes its result element by element; on GPUs sums of windows, too."""
-    return kernel.loop or (kernel.root.op == "reduce_window" and not compiler.into_products)
+    """Whether a kernel computes its result element by element; on GPUs sums of windows and joined rows, too."""
+    return kernel.loop or (kernel.root.op in ("reduce_window", "concatenate") and not compiler.into_products)
 
 
 def _reads_in_place(scatter: Kernel, producer: Kernel) -> bool:
