@@ -421,3 +421,19 @@ def test_what_loops_change_as_a_whole_is_there_twice():
     part = mw.jit(f).trace(array(1024, 1024))
     found = predict(part.jaxpr, MESH, compiler=compiler_for("tpu", "v5e"))
     assert found.peak_bytes == pytest.approx(20 * MIB, rel=0.01)
+
+
+def test_gathered_rows_stay_along_the_lanes():
+    """On TPUs: 64 elements of each row take 128, as long as the rows are used."""
+
+    def rows(table, numbers):
+        taken = table[numbers]
+        return (mnp.sin(taken).sum(0) @ mnp.sin(taken).mT).sum(), taken.max(0)
+
+    held = memory(compiler_for("tpu", "v5e"), rows, array(64, 64), array(16384, dtype=np.int32))
+    assert held.temp_bytes >= 16384 * 128 * 4
+
+
+def test_decompositions_read_and_write_rows_along_the_lanes():
+    held = memory(compiler_for("tpu", "v5e"), lambda x: mnp.linalg.solve(x * 2, x[..., :1]), array(512, 16, 16))
+    assert held.temp_bytes >= 512 * 16 * 128 * 4

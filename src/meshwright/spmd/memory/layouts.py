@@ -1,10 +1,11 @@
 """Layouts that TPU kernels require, where they differ from the layout with the least padding.
 
 Gathers and scatters of rows need the row elements along the lanes of tiles. The table is copied into that layout
-before, and the gathered rows (or the scattered sums) into a less padded one after, if there is one. Elementwise kernels
-that read such sums keep their layout, and read copies of their other arguments. A convolution that sums several
-features per group has only these along the lanes, such as the kernel gradient of a depthwise convolution, which sums
-over the batch. Derived from programs compiled by libtpu 0.0.42.
+before. Gathered rows stay in it. Scattered sums are copied into a less padded layout after, if there is one.
+Elementwise kernels that read such sums keep their layout, and read copies of their other arguments. Custom calls have
+the last dimension along the lanes. A convolution that sums several features per group has only these along the lanes.
+An example is the kernel gradient of a depthwise convolution, which sums over the batch. The rules were derived from
+programs that libtpu 0.0.42 compiled.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ def lay_out(graph: Graph) -> None:
             _read_copy(node, i, wanted, copies)
         tiles = tiles or _written(node)
         if tiles is not None and _pads(node, tiles):
-            laid = _copied_back(node, tiles)
-            if laid.op != "gather":
-                rows[node] = laid
+            if node.op == "gather":
+                node.attributes = {**node.attributes, "tiles": tiles}
+            else:
+                rows[node] = _copied_back(node, tiles)
 
 
 def _inherit(node: Node, rows: Mapping[Node, Node]) -> Tiles | None:
@@ -113,6 +115,8 @@ def _wanted(node: Node) -> Sequence[tuple[int, Tiles]]:
         minor = table.shape[row[0]]
         also = [(2, _rows(added, minor))] if node.op == "scatter" and minor in added.shape else []
         return [(0, _rows(table, minor)), *also]
+    if node.op == "custom_call":
+        return [(i, (x.shape[-1], x.shape[-2])) for i, x in enumerate(node.operands) if len(x.shape) > 1]
     if is_batched(node):
         return [(i, matrix_tiles(x.avals[0])) for i, x in enumerate(node.operands) if x.op in _FIXED]
     if node.op == "convolution":

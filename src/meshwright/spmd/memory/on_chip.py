@@ -4,7 +4,7 @@ XLA assigns each value to main or vector memory. The peak that it reports, besid
 of the two memories' peaks, not their sum. The rules, derived from buffer assignments and settings of libtpu 0.0.42:
 
 - Computed values are written to vector memory. If two cores with separate vector memories form a device (v5p), this
-  holds for loops only; products, collectives and copies write to main memory.
+  holds for loops only; products, collectives and copies write to main memory. Custom calls always do.
 - A value in main memory is prefetched into vector memory before it is read, so early that the kernels in between take
   twice as long as the copy. Copies are sequential. The value stays until its last read. If the copy would be too late,
   there is none.
@@ -206,7 +206,7 @@ class VectorMemory:
 
     def _writes(self, buffer: Buffer) -> bool:
         """Whether a value is written to vector memory."""
-        if buffer.kind == "argument" or self._in_argument(buffer):
+        if buffer.kind == "argument" or self._in_argument(buffer) or buffer.kernel.root.op == "custom_call":
             return False
         return buffer.kernel.loop or not self.compiler.two_cores
 
