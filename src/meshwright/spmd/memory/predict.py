@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.collector import collector_paused
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.names import called
 from meshwright.sharding import AbstractMesh, Layout
@@ -37,6 +38,18 @@ def predict(
     ``stands_for`` maps values of the program to the values of the unpartitioned program that they are shards of, and
     to their layouts.
     """
+    with collector_paused():
+        return _predicted(jaxpr, mesh, donated, stands_for, names, compiler)
+
+
+def _predicted(
+    jaxpr: ClosedJaxpr,
+    mesh: AbstractMesh,
+    donated: Sequence[int],
+    stands_for: Mapping[Var, tuple[Var, Layout]] | None,
+    names: Sequence[str],
+    compiler: Compiler,
+) -> Memory:
     known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
     graph = record(jaxpr, mesh, compiler)
     if compiler.tiles:

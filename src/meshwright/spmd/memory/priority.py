@@ -11,11 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 
 from meshwright.spmd.memory.compilers import Compiler
-from meshwright.spmd.memory.graph import WAVES, Node, post_order
+from meshwright.spmd.memory.graph import WAVES, Node
 from meshwright.spmd.memory.kernel_times import Reads, cycles, reads_of, saved
 from meshwright.spmd.memory.kernels import Kernel, Use
 
@@ -34,6 +35,8 @@ _WARP, _COLUMNS = 32, ((8, 3), (4, 8), (2, 32))
 _MANY = 16
 #: what reads of its operand no more than it has elements
 _PARTS = ("slice", "dynamic_slice")
+
+_number = attrgetter("number")
 
 
 def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compiler) -> list[Kernel]:
@@ -140,23 +143,25 @@ def _profiled(kernel: Kernel) -> Profile:
     operations hand on where they are read, others read anew (XLA's ``GpuHloCostAnalysis``)."""
     root, emitted, each = kernel.root, 0, list[tuple[Node, float]]()
     shares, times, places = {root: 1.0}, {root: 1}, {root: {root: None}}
-    read: tuple[dict[Node, float], dict[Node, int]] = {}, {}
-    for node in reversed(post_order((root,), lambda n: n.operands if n in kernel.members else ())):
-        share = sum(shares[place] for place in places[node])
-        count = sum(times[place] for place in places[node])
-        if node not in kernel.members:
-            read[0][node], read[1][node] = share, count
-            continue
+    for node in sorted(kernel.members, key=_number, reverse=True):
+        share, count = 0.0, 0
+        for place in places[node]:
+            share += shares[place]
+            count += times[place]
         each.append((node, share))
         emitted += count
+        same = node.avals[0].shape if node.elementwise else None
         for operand in node.operands:
-            if node.elementwise and operand.shape == node.shape:
+            if operand.avals[0].shape == same:
                 places.setdefault(operand, {}).update(places[node])
                 continue
             places.setdefault(operand, {})[operand] = None
             shares[operand] = shares.get(operand, 0.0) + share * _share(node, operand)
             times[operand] = times.get(operand, 0) + count
-    return Profile(root, emitted, each, *read, places, shares)
+    read = [node for node in places if node not in kernel.members]
+    shared = {node: sum(shares[place] for place in places[node]) for node in read}
+    written = {node: sum(times[place] for place in places[node]) for node in read}
+    return Profile(root, emitted, each, shared, written, places, shares)
 
 
 def _share(node: Node, operand: Node) -> float:
