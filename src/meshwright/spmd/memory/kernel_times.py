@@ -34,7 +34,7 @@ _CYCLES = {
     "tanh": 467,
 }
 _OTHERS, _SPECIAL = 3, 100
-#: joining is comparisons and branches; where parts do not fill warps, XLA makes it dear
+#: concatenation needs comparisons and branches. XLA makes it expensive if parts do not fill warps
 _JOINED, _JOINED_APART, _WARP = 6, 400, 32
 #: bytes of main memory per cycle of a unit and per launch of a kernel, and what remains of the shorter of two times
 _CYCLE, _LAUNCH, _BESIDE = 0.05, 3.35e6, 0.05
@@ -50,11 +50,12 @@ _TILE, _ROWS, _COLUMNS = 32, 4096, 16_384
 
 @dataclass(frozen=True)
 class Reads:
-    """What a kernel computes and reads: cycles, and how often each element of an operand is read on average.
+    """What a kernel computes and reads.
 
-    Elementwise operations hand on where they are read: ``places`` are the operations at whose indices each operand is
-    read, and ``shares`` how often these are computed. ``alone`` is the kernel's time, ``moved`` what it reads in it,
-    and ``blocks`` the number of blocks of threads that it is split into.
+    ``cycles`` are those of its arithmetic. ``times`` says how often each element of an operand is read on average.
+    ``places`` are the operations at whose indices an operand is read, and ``shares`` how often these are computed.
+    ``moved`` is the time of its reads, and ``alone`` its time if nothing more is fused. ``blocks`` is the number of
+    blocks of threads.
     """
 
     cycles: float
@@ -74,22 +75,26 @@ def reads_of(
     shares: Mapping[Node, float],
     sums: Node | None,
 ) -> Reads:
-    """With the time of a kernel that writes ``root``; ``sums`` is its reduction of many elements, if it has one."""
+    """The reads and the time of a kernel that writes ``root``.
+
+    ``sums`` is its reduction of many elements, if it has one.
+    """
     blocks = _blocks_of_sums(sums) if sums is not None else _blocks(root)
     moved = sum(_from(_size(node), time, blocks) for node, time in times.items())
     return Reads(cycles, times, places, shares, moved, _time(cycles, moved, _size(root), blocks), blocks)
 
 
 def _blocks(root: Node) -> int:
-    """The blocks of a loop over elements."""
+    """The number of blocks of a loop over elements."""
     size = root.avals[0].size
     return max(-(-size // (_THREADS * (_SEVERAL if size >= _SEVERAL_FROM else 1))), 1)
 
 
 def _blocks_of_sums(sums: Node) -> int:
-    """The blocks of a reduction. Sums of very long rows or columns are made in two steps of about as many elements.
+    """The number of blocks of a reduction.
 
-    Source: XLA's ``ReductionIsRaceFree`` and ``TreeReductionRewriter``.
+    A reduction of very many elements is made in two steps of about as many elements each. Then the first step has more
+    blocks. Source: XLA's ``ReductionIsRaceFree`` and ``TreeReductionRewriter``.
     """
     shape, dims = sums.operands[0].shape, sums.attributes["dimensions"]
     summed, kept = prod(shape[d] for d in dims), max(sums.avals[0].size, 1)
@@ -101,7 +106,7 @@ def _blocks_of_sums(sums: Node) -> int:
 
 
 def cycles(node: Node) -> float:
-    """Of all elements of an operation."""
+    """The clock cycles of an operation, for all elements."""
     size = node.avals[0].size
     if node.op == "concatenate":
         d = node.attributes["dimension"]
@@ -117,13 +122,13 @@ def cycles(node: Node) -> float:
 
 
 def saved(producer: Kernel, inside: Reads, users: Mapping[Kernel, Reads]) -> float:
-    """What is gained by fusing a producer into all of its users."""
+    """The time that is saved if a producer is fused into all of its users."""
     gained = sum(reads.alone - _fused(producer, inside, user, reads) for user, reads in users.items())
     return _LAUNCH + inside.alone + gained
 
 
 def _fused(producer: Kernel, inside: Reads, user: Kernel, reads: Reads) -> float:
-    """The time of a user that computes what the producer does."""
+    """The time of a user after the producer is fused into it."""
     root = producer.root
     times, places = reads.times[root], reads.places[root]
     blocks = reads.blocks
@@ -142,7 +147,7 @@ def _fused(producer: Kernel, inside: Reads, user: Kernel, reads: Reads) -> float
 
 
 def _from(size: float, times: float, blocks: int) -> float:
-    """The time of reading an array of so many bytes so many times; each block reads at a limited speed."""
+    """The time to read an array of ``size`` bytes ``times`` times. Each block reads at a limited speed."""
     most = blocks / _FILLING
     first = size * min(times, 1) / min(most, 1)
     if times <= 1:

@@ -254,7 +254,10 @@ class Plan:
         return replace(found, copies=copies, with_copies=more)
 
     def _copied_inside(self, vector: VectorMemory, live: Liveness) -> dict[int, int]:
-        """The bytes that the bodies of loops copy to vector memory, by step: of what is not there before."""
+        """The bytes that the bodies of loops copy to vector memory, by the step of the loop.
+
+        Values that are there before the loop are not copied.
+        """
         copied = {}
         for step, kernel in enumerate(self.order):
             if kernel.root.op == "while" and (body := self._region(kernel.root.regions[1], loop=True).placed).copies:

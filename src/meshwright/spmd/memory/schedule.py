@@ -39,7 +39,7 @@ def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel]) -> li
 
 
 def copied_at_once(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The same order, but a kernel that computes element by element writes the copies of its result along with it.
+    """The same order, but each kernel that computes element by element also writes the copies of its result.
 
     Source: XLA's ``CopyFusion``.
     """
