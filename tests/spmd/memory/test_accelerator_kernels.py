@@ -12,6 +12,7 @@ from meshwright.spmd.memory.compilers import CUDA, compiler_for
 from meshwright.spmd.memory.kernel_times import cycles
 from meshwright.spmd.memory.kernels import kernels_of
 from meshwright.spmd.memory.layouts import elements_moved
+from meshwright.spmd.memory.merge import merge_products
 from meshwright.spmd.memory.plan import Scope, planned
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.memory.priority import fuse_by_bytes
@@ -267,3 +268,15 @@ def test_gpus_combine_gathered_arrays_up_to_a_size(rows, gathers):
     part = step.lower(array(rows, 64), array(rows, 64)).partition()
     plan = planned(record(part.jaxpr, mesh.abstract_mesh, CUDA), Scope(CUDA))
     assert sum(k.root.op == "all_gather" for k in plan.order) == gathers
+
+
+@pytest.mark.parametrize(("rows", "products"), [(1024, 1), (2**16, 2)])
+def test_gpus_make_one_product_of_two_that_read_the_same_matrix(rows, products):
+    """If they are not too large."""
+
+    def gated(x, gate, up):
+        return mnp.sin(x @ gate) * (x @ up)
+
+    graph = graph_of(gated, array(rows, 256), array(256, 128), array(256, 128), compiler=CUDA)
+    merge_products(graph, CUDA.merges)
+    assert sum(node.op == "matmul" for node in graph.post_order()) == products

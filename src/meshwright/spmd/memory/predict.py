@@ -17,6 +17,7 @@ from meshwright.spmd.memory.held import LiveBuffer, Memory
 from meshwright.spmd.memory.invariants import hoist, sink
 from meshwright.spmd.memory.kernels import Kernel
 from meshwright.spmd.memory.layouts import lay_out
+from meshwright.spmd.memory.merge import merge_products
 from meshwright.spmd.memory.plan import Plan, Scope, planned
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.splits import move_splits
@@ -56,6 +57,8 @@ def _predicted(
         move_splits(graph)
         lay_out(graph)
         halve_invariants(graph)
+    if compiler.merges:
+        merge_products(graph, compiler.merges)
     if compiler.hoists:
         hoist(graph)
     if compiler.tiles:
