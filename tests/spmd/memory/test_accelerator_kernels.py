@@ -280,3 +280,12 @@ def test_gpus_make_one_product_of_two_that_read_the_same_matrix(rows, products):
     graph = graph_of(gated, array(rows, 256), array(256, 128), array(256, 128), compiler=CUDA)
     merge_products(graph, CUDA.merges)
     assert sum(node.op == "matmul" for node in graph.post_order()) == products
+
+
+def test_gpus_write_solutions_beside_what_they_solve_for():
+    """As compiled for an H100, a triangular solve has an array for its result."""
+
+    def solved(low, x):
+        return lax.linalg.triangular_solve(low, mnp.sin(x), left_side=True, lower=True).sum()
+
+    assert memory(CUDA, solved, array(64, 64), array(64, 4096)).temp_bytes >= 2 * MIB

@@ -67,6 +67,8 @@ class Recorder(Interpreter[Node]):
         effect = short in _EFFECTS or str(attributes.get("has_side_effect", False)).lower() == "true"
         if "annotate_device_placement" in str(attributes.get("call_target_name", "")):
             return list(operands)
+        if self.compiler.tupled and "trsm" in str(attributes.get("call_target_name", "")):
+            attributes.pop("output_operand_aliases", None)  # cuBLAS writes solutions to another array
         in_parts = short == "all_to_all" and self.compiler.in_parts and attributes["split_count"] > 1
         plain = short != "custom_call" and not in_parts
         if dialect == "stablehlo" and len(out_avals) == 1 and not graphs and not effect and plain:
