@@ -12,6 +12,8 @@ from meshwright.spmd.memory.compilers import CUDA, compiler_for
 from meshwright.spmd.memory.kernel_times import cycles
 from meshwright.spmd.memory.kernels import kernels_of
 from meshwright.spmd.memory.layouts import elements_moved
+from meshwright.spmd.memory.merge import merge_products
+from meshwright.spmd.memory.plan import Scope, planned
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.record import record
@@ -48,6 +50,13 @@ def fused(fun, *args, compiler=CUDA):
 
 def nearest(x, points):
     return lax.top_k(-((x**2).sum(1)[:, None] - 2 * x @ points.T), 8)
+
+
+@pytest.mark.parametrize(("rows", "columns", "kernels"), [(4096, 1024, 2), (1024, 4096, 1), (16384, 1024, 1)])
+def test_sums_of_few_columns_read_what_is_computed_before(rows, columns, kernels):
+    """Few blocks read slowly, also from caches. Of very many rows the sums are made in two steps, with more blocks."""
+    made = fused(lambda x, y: (x + y).sum(0), array(rows, columns), array(columns))
+    assert len([k for k in made if k.root.op not in ("parameter", "constant")]) == kernels
 
 
 def test_nothing_is_written_over_what_a_product_returns_beside_a_workspace():
@@ -229,3 +238,54 @@ def test_values_are_computed_again_where_that_reads_little_more_on_tpus():
 
     assert "subtract" not in difference(lambda x, d: x * mnp.sign(d))
     assert "subtract" in difference(lambda x, d: (d * d).sum(1))
+
+
+def test_joined_rows_are_computed_where_they_are_read():
+    """On GPUs. Each row takes its neighbours' ends."""
+
+    def sums(x):
+        return mnp.sin(mnp.roll(x, 1, 1)) + mnp.roll(x, -1, 1)
+
+    assert temporaries(CUDA, sums, array(512, 512)) == []
+
+
+def test_gpus_write_copies_of_what_several_scatters_start_with_at_once():
+    """As compiled for an H100, the zeros of all sums come from one kernel."""
+
+    def sums(x, numbers):
+        return [mnp.sin(mnp.zeros(2**18).at[numbers].add(k * x)).sum() for k in range(1, 5)]
+
+    held = memory(CUDA, sums, array(1024), array(1024, dtype=np.int32))
+    assert held.temp_bytes >= 4 * MIB
+
+
+@pytest.mark.parametrize(("rows", "gathers"), [(1024, 1), (2**16, 2)])
+def test_gpus_combine_gathered_arrays_up_to_a_size(rows, gathers):
+    mesh = mw.AbstractMesh((8,), ("x",))
+    placed = mw.NamedSharding(mesh, mw.PartitionSpec("x"))
+    whole = mw.NamedSharding(mesh, mw.PartitionSpec())
+    step = mw.jit(lambda a, b: (a + 1, b * 2), in_shardings=(placed, placed), out_shardings=(whole, whole))
+    part = step.lower(array(rows, 64), array(rows, 64)).partition()
+    plan = planned(record(part.jaxpr, mesh.abstract_mesh, CUDA), Scope(CUDA))
+    assert sum(k.root.op == "all_gather" for k in plan.order) == gathers
+
+
+@pytest.mark.parametrize(("rows", "products"), [(1024, 1), (2**16, 2)])
+def test_gpus_make_one_product_of_two_that_read_the_same_matrix(rows, products):
+    """If they are not too large."""
+
+    def gated(x, gate, up):
+        return mnp.sin(x @ gate) * (x @ up)
+
+    graph = graph_of(gated, array(rows, 256), array(256, 128), array(256, 128), compiler=CUDA)
+    merge_products(graph, CUDA.merges)
+    assert sum(node.op == "matmul" for node in graph.post_order()) == products
+
+
+def test_gpus_write_solutions_beside_what_they_solve_for():
+    """As compiled for an H100, a triangular solve has an array for its result."""
+
+    def solved(low, x):
+        return lax.linalg.triangular_solve(low, mnp.sin(x), left_side=True, lower=True).sum()
+
+    assert memory(CUDA, solved, array(64, 64), array(64, 4096)).temp_bytes >= 2 * MIB

@@ -149,6 +149,35 @@ def test_bodies_of_loops_are_counted_by_what_they_need():
     assert memory(v5e, power, array(512, 512), array(512)).temp_bytes < MIB / 8
 
 
+def test_bodies_of_loops_copy_what_they_read_again_to_vector_memory():
+    """As compiled for a v5e, 2.01 MiB: the matrix of 1 MiB, and its copy."""
+
+    def power(a, x):
+        return lax.fori_loop(0, 3, lambda i, x: mnp.sin(a.T @ mnp.sin(a @ x)), x)
+
+    held = memory(compiler_for("tpu", "v5e"), power, array(512, 512), array(512))
+    assert held.peak_bytes == pytest.approx(2.01 * MIB, rel=0.001)
+
+
+def test_what_a_loop_changes_counts_twice_when_it_begins():
+    """As compiled for a v5e, 65.00 MiB, of which the results of the steps are 32."""
+
+    def stacked(x):
+        return mnp.sin(lax.scan(lambda x, _: (mnp.sin(x), x), x, None, length=64)[1]).sum()
+
+    held = memory(compiler_for("tpu", "v5e"), stacked, array(256, 512))
+    assert held.peak_bytes == pytest.approx(65 * MIB, rel=0.001)
+
+
+def test_only_gpus_compute_what_a_loop_does_not_change_in_each_step():
+    def run(x, numbers):
+        return lax.fori_loop(0, 3, lambda i, x: x + mnp.sin(x)[mnp.where(numbers < 0, numbers + 512, numbers)].sum(), x)
+
+    given = array(512), array(2**18, dtype=np.int32)
+    gpu, tpu = (memory(c, run, *given).temp_bytes for c in (CUDA, compiler_for("tpu", "v5e")))
+    assert gpu < MIB <= tpu
+
+
 def test_loops_read_one_copy_of_rows():
     v5e, numbers = compiler_for("tpu", "v5e"), array(1024, dtype=np.int32)
 
@@ -392,3 +421,19 @@ def test_what_loops_change_as_a_whole_is_there_twice():
     part = mw.jit(f).trace(array(1024, 1024))
     found = predict(part.jaxpr, MESH, compiler=compiler_for("tpu", "v5e"))
     assert found.peak_bytes == pytest.approx(20 * MIB, rel=0.01)
+
+
+def test_gathered_rows_stay_along_the_lanes():
+    """On TPUs: 64 elements of each row take 128, as long as the rows are used."""
+
+    def rows(table, numbers):
+        taken = table[numbers]
+        return (mnp.sin(taken).sum(0) @ mnp.sin(taken).mT).sum(), taken.max(0)
+
+    held = memory(compiler_for("tpu", "v5e"), rows, array(64, 64), array(16384, dtype=np.int32))
+    assert held.temp_bytes >= 16384 * 128 * 4
+
+
+def test_decompositions_read_and_write_rows_along_the_lanes():
+    held = memory(compiler_for("tpu", "v5e"), lambda x: mnp.linalg.solve(x * 2, x[..., :1]), array(512, 16, 16))
+    assert held.temp_bytes >= 512 * 16 * 128 * 4

@@ -46,7 +46,7 @@ class Allocations:
     def _fits(self, buffer: Buffer, at: int, whole: int) -> bool:
         """Whether the allocation is free at the buffer's steps.
 
-        If one use ends at the step at which the next begins, the next must be able to overwrite it.
+        A use may begin at the step at which another one ends if it can overwrite the other one.
         """
         result, used = self.results[at], self._used[at]
         if result.start == buffer.end and buffer not in result.over:

@@ -121,7 +121,7 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
 
 
 def _of_choice(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buffer | None]:
-    """The buffers of a conditional's (or call's) used results; operands that branches return keep their buffers."""
+    """The buffers of the used results of a conditional or a call. Operands that branches return keep their buffers."""
     root = kernel.root
     _inside(live, kernel, step, inner)
     used, over = root.attributes["used"], root.attributes.get("over", {})
@@ -142,7 +142,7 @@ def _of_choice(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[
 
 
 def _inside(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> None:
-    """Add the temporaries of a control-flow op's bodies: those of the body that needs most."""
+    """Add the temporaries of the body that needs most."""
     is_loop, regions = kernel.root.op == "while", kernel.root.regions
     needs = [inner(region, is_loop and region is regions[1]) for region in regions]
     _new(live, [Buffer(kernel.root.avals[0], n, kernel, step, step) for n in max(needs, key=sum)])

@@ -1,8 +1,8 @@
 """Conditionals with results that alias an operand which the first branch returns unchanged.
 
-By default, every branch copies an operand that it returns. The copy is removed if the operand has no later use outside,
-or in another branch when that writes the result. It is kept if a branch that returns the operand follows one that
-writes its own result. Based on XLA's ``CopyInsertion``.
+By default, every branch copies an operand that it returns. The copy is removed if nothing outside uses the operand
+later. If another branch writes the result, that branch must not use the operand later either. The copy is kept if a
+branch that returns the operand follows one that writes its own result. Based on XLA's ``CopyInsertion``.
 """
 
 from __future__ import annotations

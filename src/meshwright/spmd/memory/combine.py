@@ -1,21 +1,27 @@
-"""Combines independent all-reduces over the same devices, as XLA's all-reduce combiner does."""
+"""Combines independent collectives over the same devices, as XLA's combiners do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel, Use
 from meshwright.spmd.memory.schedule import kernel_post_order
 
 
-def combine(results: list[Kernel], effects: Sequence[Kernel]) -> None:
-    """Combine all-reduces in place, and update ``results``."""
+def combine(results: list[Kernel], effects: Sequence[Kernel], compiler: Compiler) -> None:
+    """Combine the collectives that the compiler combines, in place, and update ``results``."""
+    for op in compiler.combines:
+        _combine(op, results, effects, compiler.together)
+
+
+def _combine(op: str, results: list[Kernel], effects: Sequence[Kernel], most: float) -> None:
     kernels = kernel_post_order([*results, *effects])
-    keys = {k: _key(k.root) for k in kernels if k.root.op == "all_reduce"}
+    keys = {k: _key(k.root) for k in kernels if k.root.op == op and _bytes(k) <= most}
     while keys:
-        together = _together(kernels, keys, next(iter(keys)).number)
+        together = _together(kernels, keys, next(iter(keys)).number, most)
         if len(together) > 1:
             replaced = _merge(together)
             results[:] = [replaced.get(k, k) for k in results]
@@ -25,11 +31,19 @@ def combine(results: list[Kernel], effects: Sequence[Kernel]) -> None:
 
 
 def _key(node: Node) -> Any:
-    return node.attributes["replica_groups"], node.attributes.get("reducer"), node.avals[0].dtype
+    dtype = None if node.op == "all_gather" else node.avals[0].dtype
+    return node.attributes["replica_groups"], node.attributes.get("reducer"), dtype
 
 
-def _together(kernels: Sequence[Kernel], keys: dict[Kernel, Any], start: int) -> list[Kernel]:
-    """The next all-reduce, at or after ``start``, and those to combine with it. Removes them from ``keys``."""
+def _bytes(kernel: Kernel) -> int:
+    return kernel.root.avals[0].nbytes
+
+
+def _together(kernels: Sequence[Kernel], keys: dict[Kernel, Any], start: int, most: float) -> list[Kernel]:
+    """The next collective, at or after ``start``, and those to combine with it. Removes them from ``keys``.
+
+    Together they have no more than ``most`` bytes.
+    """
     group: list[Kernel] = []
     after: set[Kernel] = set()
     group_key = None
@@ -38,7 +52,7 @@ def _together(kernels: Sequence[Kernel], keys: dict[Kernel, Any], start: int) ->
         depends = any(k in after for k in kernel.inputs)
         key = keys.get(kernel)
         if key is not None and (group_key is None or key == group_key):
-            if depends:
+            if depends or sum(map(_bytes, group)) + _bytes(kernel) > most:
                 break
             group_key = key
             group.append(kernel)
@@ -52,7 +66,7 @@ def _together(kernels: Sequence[Kernel], keys: dict[Kernel, Any], start: int) ->
 def _merge(together: Sequence[Kernel]) -> dict[Kernel, Kernel]:
     """Merge kernels into one; returns the replacement of each."""
     nodes = tuple(k.root for k in together)
-    whole = Node("all_reduce", (), tuple(n.avals[0] for n in nodes), nodes[0].attributes, nodes[0].source)
+    whole = Node(nodes[0].op, (), tuple(n.avals[0] for n in nodes), nodes[0].attributes, nodes[0].source)
     kernel = Kernel(whole, {whole: None}, {}, number=together[-1].number)
     replaced = {}
     for i, one in enumerate(together):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from meshwright.core.records import dataclass
@@ -24,6 +25,9 @@ class Compiler:
     elementwise. ``copies_transposed``: results computed in another layout are copied if there are several.
     ``sums_vectors``: products with vectors are computed elementwise, and summed up.
     ``tables``: several results have a table of addresses.
+    ``hoists``: operations on values that a loop does not change are moved before it.
+    ``merges``: bytes up to which products that read the same matrix become one; 0: they do not.
+    ``combines``: the collectives that are combined, each up to as many bytes as ``together``.
     ``workspace``: bytes that a library needs for each matrix product while it runs.
     ``tupled``: products are library calls whose result is a part of a tuple, which nothing is written over.
     ``library_convolutions``: convolutions are those of cuDNN, with copies into its orders.
@@ -46,6 +50,10 @@ class Compiler:
     copies_transposed: bool = False
     sums_vectors: bool = False
     tables: bool = False
+    hoists: bool = True
+    merges: int = 0
+    combines: tuple[str, ...] = ("all_reduce",)
+    together: float = math.inf
     workspace: int = 0
     tupled: bool = False
     library_convolutions: bool = False
@@ -65,6 +73,10 @@ CUDA = Compiler(
     depth_first=True,
     in_place=True,
     sums_vectors=True,
+    hoists=False,
+    merges=32 * 2**20,
+    combines=("all_gather", "all_reduce", "reduce_scatter"),
+    together=30 * 2**20 + 7,
     workspace=4 * 2**20,
     tupled=True,
     library_convolutions=True,

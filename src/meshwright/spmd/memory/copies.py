@@ -53,7 +53,7 @@ def _held_in(kernel: Kernel) -> Kernel:
 
 
 def with_own_results(graph: Graph) -> Graph:
-    """The program with every transposed result that a library's reduction reads as well transposed for each."""
+    """Give each transposed result that a reduction of a library also reads a transpose of its own."""
     if len(graph.results) == 1:
         return graph
     read = {x for node in graph.post_order() if node.op == "reduce" and node.shape for x in node.operands[:1]}
@@ -63,10 +63,10 @@ def with_own_results(graph: Graph) -> Graph:
 
 
 def copy_transposed(results: list[Kernel], carried: Sequence[Kernel], graph: Graph) -> None:
-    """Results that are computed in another order than theirs are copied, in place.
+    """Copy results that are computed in another order than their own, in place.
 
-    What a loop carries has the order that it is computed in, if only loops over elements read it. A reshape puts
-    dimensions of size 1 before all others, if its result is used for nothing else.
+    A value that a loop carries keeps the order in which it is computed, if only loops over elements read it. A reshape
+    puts dimensions of size 1 before all others, if its result has no other use.
     """
     copies: dict[Kernel, Kernel] = {}
     for i, kernel in enumerate(results):
@@ -76,7 +76,10 @@ def copy_transposed(results: list[Kernel], carried: Sequence[Kernel], graph: Gra
 
 
 def copy_carry(loop: Kernel) -> None:
-    """Insert copies for a loop, which works in its operands' buffers: of changed operands that have other uses."""
+    """Copy operands of a loop that the loop changes and that have other uses.
+
+    The loop works in its operands' buffers.
+    """
     body = loop.root.regions[1]
     for i, (before, after) in enumerate(zip(body.parameters, body.results)):
         if before is after:
@@ -138,7 +141,7 @@ def _views(kernel: Kernel) -> list[Kernel]:
 
 
 def _reread(kernel: Kernel) -> None:
-    """After operands have changed."""
+    """Update the inputs of a kernel after its operands have changed."""
     for source in kernel.inputs:
         del source.users[kernel]
     kernel.inputs = dict.fromkeys(kernel.operands, Use.REUSED)
@@ -147,13 +150,13 @@ def _reread(kernel: Kernel) -> None:
 
 
 def _transposed(kernel: Kernel) -> bool:
-    """Written in another order than results have, where something is computed on the way."""
+    """Whether a kernel computes something and writes it in another order than that of results."""
     moved = _moved(kernel)
     return moved.op == "transpose" and any(not node.view and node.op != "transpose" for node in kernel.members)
 
 
 def _ones_come_first(kernel: Kernel) -> bool:
-    """A reshape to dimensions of size 1 after others; of one dimension there is but one order."""
+    """Whether a kernel is a reshape to dimensions of size 1 after others. One dimension has only one order."""
     moved = _moved(kernel)
     if moved.op != "reshape" or len(moved.operands[0].shape) == 1:
         return False
@@ -162,7 +165,7 @@ def _ones_come_first(kernel: Kernel) -> bool:
 
 
 def _moved(kernel: Kernel) -> Node:
-    """What a kernel's root is elementwise functions of, one after the other."""
+    """The node that a kernel's root is computed from by a chain of elementwise functions."""
     root = kernel.root
     while root.elementwise and len(root.operands) == 1 and root.operands[0] in kernel.members:
         (root,) = root.operands

@@ -16,8 +16,8 @@ from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: the number of kernels that a dependence check visits; beyond that, a dependence is assumed
 _HORIZON = 256
-#: what is computed by asking where an element lies, or in a loop: the code is written into one place of one kernel
-#: (``FusionNodeIndexingEvaluation`` calls it what invalidates a cache)
+#: operations whose code is emitted at one place of one kernel only. They search for an element's place, or they loop.
+#: (In ``FusionNodeIndexingEvaluation``, they invalidate a cache.)
 _ONCE = ("concatenate", "dynamic_update_slice", "pad", "reduce", "reduce_window")
 #: how often the code of any operation may be emitted in a kernel
 _COPIES = 15
@@ -117,7 +117,7 @@ def _not_to_repeat(kernels: Sequence[Kernel], kept: set[Kernel]) -> set[Kernel]:
 
 
 def _reads_little(node: Node) -> bool:
-    """At most one operand of the result's rank, or operands that are together smaller than the result."""
+    """Whether a node has at most one operand of its rank, or operands that are smaller than the result together."""
     large = [x for x in node.operands if x.op not in ("broadcast_in_dim", "iota") and len(x.shape) >= len(node.shape)]
     if len([x for x in large if not (x.op == "constant" and not x.shape)]) <= 1:
         return True
@@ -146,7 +146,7 @@ def _on_all_paths(
 
 
 def depends(kernel: Kernel, source: Kernel, horizon: int = _HORIZON) -> bool:
-    """``kernel`` is computed from ``source``; taken to be so where that is more than ``horizon`` kernels away."""
+    """Whether ``kernel`` is computed from ``source``. Beyond ``horizon`` kernels it is assumed."""
     seen = {kernel}
     stack = [kernel]
     while stack:

@@ -60,6 +60,8 @@ class Node(Emitted):
     special: bool = False
     #: the first program variable that this node represents
     var: Var | None = None
+    #: its place in the order of the graph that kernels are made of
+    number: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """float32 values that TPUs store as bfloat16: those that only matrix products read.
 
 A float32 product rounds its operands to bfloat16, unless a precision is requested. XLA moves this conversion to the op
-that writes the operand, past ops that only move data, collectives included.
+that writes the operand. The conversion moves past ops that only move data, such as collectives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def halve(graph: Graph) -> None:
 
 
 def halve_invariants(graph: Graph) -> None:
-    """Convert loop invariants that only products read to bfloat16, in the body: XLA hoists such conversions."""
+    """Convert loop invariants that only products read to bfloat16, in the body. XLA hoists such conversions."""
     for node in graph.post_order():
         for region in node.regions:
             halve_invariants(region)
@@ -50,7 +50,10 @@ def _convert_invariants(body: Graph) -> None:
 
 
 def halve_stacks(graph: Graph) -> None:
-    """Let loops stack in bfloat16 what only products read later, in place: the conversion moves into the loop."""
+    """Let loops stack values in bfloat16 if only products read them later, in place.
+
+    The conversion moves into the loop.
+    """
     nodes = [node for node in graph.post_order() if node.regions]
     loops = [node for node in nodes if node.op == "while"]
     for region in (region for node in nodes for region in node.regions):
@@ -70,7 +73,7 @@ def halve_stacks(graph: Graph) -> None:
 
 
 def _stacked(loop: Node) -> list[int]:
-    """The float32 arrays, empty at first, that a loop does nothing to but write a part of."""
+    """The float32 arrays that are empty at first, and of which a loop only writes parts."""
     condition, body = loop.regions
     users, outer = _users(body), _users(condition)
     found = zip(body.parameters, body.results, condition.parameters, loop.operands)
@@ -101,7 +104,7 @@ def _stack_halves(loop: Node, i: int, values: Sequence[Node], readers: Sequence[
 
 
 def _passes(loop: Node, value: Node) -> bool:
-    """Whether a loop carries a value without using it, as one does whose body reads the converted value."""
+    """Whether a loop carries a value without using it. That is so if its body reads the converted value."""
     if loop.op != "while":
         return False
     condition, body = loop.regions

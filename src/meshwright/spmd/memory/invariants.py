@@ -46,6 +46,34 @@ def _hoist(loop: Node) -> None:
     )
 
 
+def sink(graph: Graph) -> None:
+    """Let bodies of loops make arrays of one number themselves, in place, instead of reading them.
+
+    Source: XLA's ``WhileLoopConstantSinking``.
+    """
+    for node in graph.post_order():
+        if node.op == "while":
+            _sink(node)
+        for region in node.regions:
+            sink(region)
+
+
+def _sink(loop: Node) -> None:
+    body = loop.regions[1]
+    splats = {x: y for x, after, y in zip(body.parameters, body.results, loop.operands) if x is after and _repeats(y)}
+    for node in body.post_order() if splats else ():
+        node.operands = tuple(_again(splats[x]) if x in splats else x for x in node.operands)
+
+
+def _repeats(node: Node) -> bool:
+    return node.op == "broadcast_in_dim" and node.is_splat()
+
+
+def _again(splat: Node) -> Node:
+    """The same array of one number, made by operations of its own."""
+    return Node(splat.op, tuple(map(_again, splat.operands)), splat.avals, splat.attributes, splat.source)
+
+
 def _copied(node: Node, outside: Mapping[Node, Node]) -> Node:
     """A copy of an operation on values outside the loop; it takes over the regions."""
     for parameter in (p for region in node.regions for p in region.parameters if "outside" in p.attributes):

@@ -93,6 +93,7 @@ def kernels_of(graph: Graph) -> dict[Node, Kernel]:
     """One kernel per node, in post-order."""
     kernels: dict[Node, Kernel] = {}
     for number, node in enumerate(graph.post_order()):
+        node.number = number
         inputs: dict[Kernel, Use] = {}
         kernel = kernels[node] = Kernel(node, {node: None}, inputs, number=number)
         kernel.operands = [kernels[x] for x in node.operands]

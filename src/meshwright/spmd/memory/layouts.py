@@ -1,10 +1,11 @@
 """Layouts that TPU kernels require, where they differ from the layout with the least padding.
 
 Gathers and scatters of rows need the row elements along the lanes of tiles. The table is copied into that layout
-before, and the gathered rows (or the scattered sums) into a less padded one after, if there is one. Elementwise kernels
-that read such sums keep their layout, and read copies of their other arguments. A convolution that sums several
-features per group has only these along the lanes, such as the kernel gradient of a depthwise convolution, which sums
-over the batch. Derived from programs compiled by libtpu 0.0.42.
+before. Gathered rows stay in it. Scattered sums are copied into a less padded layout after, if there is one.
+Elementwise kernels that read such sums keep their layout, and read copies of their other arguments. Custom calls have
+the last dimension along the lanes. A convolution that sums several features per group has only these along the lanes.
+An example is the kernel gradient of a depthwise convolution, which sums over the batch. The rules were derived from
+programs that libtpu 0.0.42 compiled.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from meshwright.spmd.memory.graph import COLLECTIVES, Graph, Node
 from meshwright.spmd.memory.tiles import tiled, tiled_bytes
 
 _LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
-#: dimensions of a table of which a place says all
+#: dimensions of a table in which an index names one position
 _SINGLE = ("collapsed_slice_dims", "operand_batching_dims", "inserted_window_dims", "input_batching_dims")
-#: what is in a layout of its own, and is copied into others
+#: operations with a layout of their own. Their results are copied if another layout is needed
 _FIXED = COLLECTIVES | {
     "parameter",
     "get",
@@ -36,13 +37,13 @@ Tiles = tuple[int, int]
 
 
 def laid_out(node: Node) -> int | None:
-    """Bytes in the layout that a kernel has chosen for its result, or None if it takes any."""
+    """The bytes of a result in the layout that its kernel has chosen, or None if the kernel has not chosen one."""
     tiles = node.attributes.get("tiles")
     return None if tiles is None else tiled(node.avals[0], *tiles)
 
 
 def lay_out(graph: Graph) -> None:
-    """Copy between layouts, in place, in bodies of loops and branches as well."""
+    """Insert copies between layouts, in place. Bodies of loops and branches are included."""
     copies: dict[tuple[Node, Tiles], Node] = {}
     rows: dict[Node, Node] = {}
     for node in graph.post_order():
@@ -53,13 +54,17 @@ def lay_out(graph: Graph) -> None:
             _read_copy(node, i, wanted, copies)
         tiles = tiles or _written(node)
         if tiles is not None and _pads(node, tiles):
-            laid = _copied_back(node, tiles)
-            if laid.op != "gather":
-                rows[node] = laid
+            if node.op == "gather":
+                node.attributes = {**node.attributes, "tiles": tiles}
+            else:
+                rows[node] = _copied_back(node, tiles)
 
 
 def _inherit(node: Node, rows: Mapping[Node, Node]) -> Tiles | None:
-    """Compute elementwise of sums of rows in their tiles, which are returned; None if that is something else."""
+    """Let an elementwise node compute on sums of rows in their tiles.
+
+    Returns the tiles, or None if it reads no such sums.
+    """
     if not (node.elementwise or _adds_ones(node)):
         return None
     given = [rows[x] for x in node.operands if x in rows and x.avals[0].size == node.avals[0].size]
@@ -71,12 +76,12 @@ def _inherit(node: Node, rows: Mapping[Node, Node]) -> Tiles | None:
 
 
 def _given(node: Node, tiles: Tiles) -> Sequence[tuple[int, Tiles]]:
-    """What the program is given is copied to be read along with rows."""
+    """The operands that are arguments, with the tiles that they are copied into."""
     return [(i, tiles) for i, x in enumerate(node.operands) if x.op == "parameter" and x.shape]
 
 
 def _read_copy(node: Node, i: int, tiles: Tiles, copies: dict[tuple[Node, Tiles], Node]) -> None:
-    """Let a kernel read a copy, if other tiles would pad the operand less."""
+    """Let a kernel read a copy of an operand, if the operand would have less padding in other tiles."""
     x = node.operands[i]
     if _pads(x, tiles) and not x.is_splat():
         copy = copies.setdefault((x, tiles), Node("relayout", (x,), x.avals, {"tiles": tiles}, node.source))
@@ -84,7 +89,7 @@ def _read_copy(node: Node, i: int, tiles: Tiles, copies: dict[tuple[Node, Tiles]
 
 
 def _copied_back(node: Node, tiles: Tiles) -> Node:
-    """Make a node the copy of what it computes, which is written in tiles and returned."""
+    """Turn a node into a copy of its own result, which another node now computes in ``tiles``. Returns that node."""
     attributes = {**node.attributes, "tiles": tiles}
     laid = Node(node.op, node.operands, node.avals, attributes, node.source, special=node.special, var=node.var)
     node.op, node.operands, node.attributes, node.special = "relayout", (laid,), {}, False
@@ -100,19 +105,21 @@ def _adds_ones(node: Node) -> bool:
 
 
 def _written(node: Node) -> Tiles | None:
-    """The tiles that rows are gathered into, or summed in."""
+    """The tiles of gathered rows, or of sums of scattered rows."""
     row = _row(node)
     return None if row is None else _rows(node, node.shape[row[1]])
 
 
 def _wanted(node: Node) -> Sequence[tuple[int, Tiles]]:
-    """Operands by number, and the tiles that a kernel wants them in."""
+    """The operands for which a kernel wants certain tiles: their numbers, and the tiles."""
     row = _row(node)
     if row is not None:
         table, added = node.operands[0], node.operands[-1]
         minor = table.shape[row[0]]
         also = [(2, _rows(added, minor))] if node.op == "scatter" and minor in added.shape else []
         return [(0, _rows(table, minor)), *also]
+    if node.op == "custom_call":
+        return [(i, (x.shape[-1], x.shape[-2])) for i, x in enumerate(node.operands) if len(x.shape) > 1]
     if is_batched(node):
         return [(i, matrix_tiles(x.avals[0])) for i, x in enumerate(node.operands) if x.op in _FIXED]
     if node.op == "convolution":
@@ -123,12 +130,12 @@ def _wanted(node: Node) -> Sequence[tuple[int, Tiles]]:
 
 
 def is_batched(node: Node) -> bool:
-    """Whether a node is a product of several pairs of matrices, whose tiles are along matrices' dimensions."""
+    """Whether a node is a product of several pairs of matrices. Its tiles are along the dimensions of the matrices."""
     return node.op == "matmul" and len(node.shape) > 2
 
 
 def matrix_tiles(aval: ShapedArray) -> Tiles:
-    """The tiles of matrices that pad them less: along rows, or along columns."""
+    """The tiles of matrices with less padding: along the rows, or along the columns."""
     *_, rows, columns = aval.shape
     return min((columns, rows), (rows, columns), key=lambda pair: tiled(aval, *pair))
 
@@ -143,7 +150,10 @@ def _pads(x: Node, tiles: Tiles) -> bool:
 
 
 def _row(node: Node) -> tuple[int, int] | None:
-    """The dimension of the rows that are gathered or scattered, in the table and in the result; None of elements."""
+    """The dimension of the rows that are gathered or scattered, in the table and in the result.
+
+    None if there is not one.
+    """
     long = _window(node)
     return long[0] if long is not None and len(long) == 1 else None
 
@@ -156,7 +166,7 @@ def elements_moved(node: Node) -> int:
 
 
 def _window(node: Node) -> list[tuple[int, int]] | None:
-    """The dimensions of what is gathered or scattered at once, in the table and in the result."""
+    """The dimensions that are gathered or scattered as a whole, in the table and in the result."""
     numbers = node.attributes.get("dimension_numbers" if node.op == "gather" else "scatter_dimension_numbers")
     if node.op not in ("gather", "scatter") or numbers is None or len(node.avals) > 1:
         return None

@@ -1,9 +1,9 @@
 """Reductions in library calls, and the operations fused with them.
 
 XLA's CPU compiler uses a library (YNNPACK) for matrix products, convolutions and large reductions. It fuses elementwise
-operations with a reduction: those on its operand and, if the result is broadcast over the operand's shape as in a
-softmax, those that follow, up to a matrix product that feeds them. Values with other users are not fused, not even a
-broadcast scalar.
+operations with a reduction: those on its operand, up to a matrix product that feeds them. If the result is broadcast
+over the operand's shape, as in a softmax, those that follow are fused too. Values with other users are not fused, not
+even a broadcast scalar.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Convolutions as XLA hands them to cuDNN on GPUs, with the copies that it makes for them.
 
-cuDNN knows three: forward, and the gradients of its input and its kernel. Features are the minor dimension of arrays,
-and outputs the major one of kernels, which are copied. What is none of the gradients is a forward convolution, whose
-arrays are copied into that order; where its input is moved apart, or padded more on one side, it is padded before.
-Source: XLA's ``ConvRewriter`` and ``ConvPaddingLegalization``.
+cuDNN knows three kinds: the forward convolution, the gradient of its input, and the gradient of its kernel. Features
+are the minor dimension of arrays. Kernels are copied, so that the output features are their major dimension. A
+convolution that is not one of the two gradients is a forward convolution, and its arrays are copied into that order.
+Its input is padded first if it is dilated, or if one side has more padding. Source: XLA's ``ConvRewriter`` and
+``ConvPaddingLegalization``.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def library_convolution(make: Make, operands: Sequence[Node], aval: ShapedArray,
 
 
 def _is_kernel_gradient(left: Labels, given: Mapping[str, Any]) -> bool:
-    """The sum over a batch, which stands where features do: of a convolution that moves nothing apart."""
+    """Whether a convolution sums over a batch, which is where features usually are, without dilation of its input."""
     return left[0] == "f" and _ones(given, "lhs_dilation") and _ones(given, "window_strides")
 
 
@@ -63,12 +64,12 @@ def _ones(given: Mapping[str, Any], name: str) -> bool:
 
 
 def _reversed(kernel: Node) -> Node | None:
-    """What a kernel is the reverse of."""
+    """The kernel before it is reversed, or None if it is not."""
     return kernel.operands[0] if kernel.op == "reverse" else None
 
 
 def _padded(make: Make, x: Node, labels: Labels, positions: Labels, given: Mapping[str, Any]) -> Node:
-    """The input with the padding that cuDNN does not know."""
+    """The input, padded where cuDNN does not support the padding."""
     edges = [tuple(map(int, pair)) for pair in given.get("padding", ())]
     apart = [int(n) for n in given.get("lhs_dilation", ())] or [1] * len(positions)
     if all(a == b >= 0 for a, b in edges) and all(n == 1 for n in apart):

@@ -4,7 +4,7 @@ XLA assigns each value to main or vector memory. The peak that it reports, besid
 of the two memories' peaks, not their sum. The rules, derived from buffer assignments and settings of libtpu 0.0.42:
 
 - Computed values are written to vector memory. If two cores with separate vector memories form a device (v5p), this
-  holds for loops only; products, collectives and copies write to main memory.
+  holds for loops only; products, collectives and copies write to main memory. Custom calls always do.
 - A value in main memory is prefetched into vector memory before it is read, so early that the kernels in between take
   twice as long as the copy. Copies are sequential. The value stays until its last read. If the copy would be too late,
   there is none.
@@ -12,6 +12,9 @@ of the two memories' peaks, not their sum. The rules, derived from buffer assign
 - Arguments that a loop reads only in slices are not copied.
 - A value that is not read for eight times as long as a copy of the whole vector memory takes is not kept there.
 - Results stay until the end of the program, where they are copied out one after the other.
+- The body of a loop copies what it reads whole from main memory, if it does other work first. For that, its work counts
+  five times as long for each loop around it.
+- A value that a loop changes is handed over when the loop begins: then it counts twice, one value at a time.
 - Consecutive loops over the same arrays run as one, so all values that they read and write are live together.
 - A value that overwrites an operand counts in addition to it while it is written, although both share one buffer.
 """
@@ -21,7 +24,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -35,11 +38,13 @@ from meshwright.spmd.memory.kernels import Kernel, Use
 from meshwright.spmd.memory.layouts import elements_moved
 from meshwright.spmd.memory.stacks import used_in_parts
 
-#: how many times as long as a copy the kernels take that run beside it (``msa_preferred_overlap_to_async_copy_ratio``)
+#: kernels beside a copy take this many times as long as the copy (``msa_preferred_overlap_to_async_copy_ratio``)
 _OVERLAP = 2
 #: copies of the whole vector memory that a value may wait there (``msa_max_overlap_to_mem_size_async_copy_ratio``)
 _WAIT = 8
 
+#: how often a body is taken to run (``msa_while_execution_count``)
+_ITERATIONS = 5
 #: bytes that main memory could move while an element is gathered or scattered by its number
 _ELEMENT = 3400
 
@@ -51,41 +56,76 @@ Slots = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Stay:
-    """A value's time in vector memory: the slots at which it is written or read there, the first and last included."""
+    """The time that a value spends in vector memory. ``slots`` are those at which it is written or read there."""
 
     buffer: Buffer
     nbytes: int
     slots: Slots
-    #: from where on it is there: ``slots[0]`` where it is written, earlier where it is copied
+    #: the slot at which it arrives: ``slots[0]`` if it is written there, an earlier one if it is copied
     start: int
-    #: main memory never holds it, but as a result
+    #: whether it is never in main memory, except as a result
     only: bool = False
 
 
 class VectorMemory:
     """Which values of a schedule are in vector memory, and when."""
 
-    def __init__(self, live: Liveness, order: Sequence[Kernel], compiler: Compiler) -> None:
-        self.live, self.order, self.compiler = live, order, compiler
+    def __init__(self, live: Liveness, order: Sequence[Kernel], compiler: Compiler, depth: int = 0) -> None:
+        self.live, self.order, self.compiler, self._depth = live, order, compiler, depth
         self._slot = slots_of(order)
         self.stays = list(self._chosen())
 
-    @property
-    def peak_bytes(self) -> int:
-        """Most bytes that are there at a time."""
+    def peak_bytes(self, inside: Mapping[int, int]) -> int:
+        """The most bytes that are there at a time.
+
+        ``inside`` are the bytes that loops copy there in their bodies, by the step of the loop.
+        """
         changes = np.zeros(self._slot[-1] + 2, np.int64)
         for stay in self.stays:
             changes[max(stay.start, 0)] += stay.nbytes
             changes[stay.slots[-1] + 1] -= stay.nbytes
-        return int(max(np.cumsum(changes)))
+        held = np.cumsum(changes)
+        for step, nbytes in inside.items():
+            slot = self._slot[step]
+            held[slot] += min(nbytes, max(self.compiler.on_chip - held[slot], 0))
+        return int(max([*held, *map(self._handed, self._loops)]))
+
+    @cached_property
+    def _loops(self) -> list[int]:
+        """The steps of loops."""
+        return [step for step, kernel in enumerate(self.order) if kernel.root.op == "while"]
+
+    def _handed(self, step: int) -> int:
+        """The bytes that are there when a loop begins.
+
+        Values that the loop changes are handed over one by one. The one that is handed over counts twice.
+        """
+        slot, loop = self._slot[step], self.order[step]
+        here = [stay for stay in self.stays if stay.start <= slot <= stay.slots[-1] and stay.buffer.kernel is not loop]
+        body = loop.root.regions[1]
+        carried = zip(loop.operands, body.parameters, body.results)
+        changed = {self.live.of[source][0] for source, before, after in carried if before is not after}
+        return sum(s.nbytes for s in here) + max((s.nbytes for s in here if s.buffer in changed), default=0)
+
+    def holds(self, buffer: Buffer, step: int) -> bool:
+        """Whether a value is there at a step."""
+        slot = self._slot[step]
+        return any(stay.buffer is buffer and stay.start <= slot <= stay.slots[-1] for stay in self.stays)
+
+    def copies(self) -> Iterator[tuple[Buffer, int, int]]:
+        """The arguments that are copied to vector memory, with the first and the last step of their stay."""
+        for stay in self.stays:
+            if stay.buffer.kind == "argument":
+                first, end = (bisect_left(self._slot, slot) for slot in (max(stay.start, 0), stay.slots[-1] + 1))
+                yield stay.buffer, first, max(end - 1, first)
 
     @property
     def only_here(self) -> set[Buffer]:
-        """The values that main memory never holds, but as results."""
+        """The values that are never in main memory, except as results."""
         return {stay.buffer for stay in self.stays if stay.only}
 
     def shorten(self) -> None:
-        """End the time in main memory of what is copied and read here only from then on."""
+        """Shorten the time in main memory of values that are only read here after they are copied."""
         for stay in self.stays:
             buffer = stay.buffer
             if buffer.kind == "temporary" and stay.slots[-1] == self._at(buffer.end) and not stay.only:
@@ -93,7 +133,7 @@ class VectorMemory:
 
     # --- which ----------------------------------------------------------------------------------------------
     def _chosen(self) -> Iterator[Stay]:
-        """What saves most first, as long as there is room, and time to copy it."""
+        """Choose stays. Those that save most come first. Each needs room, and time for its copy."""
         self._room = np.full(self._slot[-1] + 1, self.compiler.on_chip, np.int64)
         self._idle = np.diff(self._time)
         self._before: dict[int, int] = {}
@@ -108,26 +148,35 @@ class VectorMemory:
                 yield stay
 
     def _may_be_before(self, run: Slots, buffer: Buffer) -> bool:
-        """Whether an argument may be copied before the program begins; not what is read but once, by no product."""
-        if buffer.kind != "argument" or run[0] != self._runs[buffer][0][0] or buffer in self._in_bodies:
+        """Whether an argument may be copied before the program begins.
+
+        It must be read twice, or by a product.
+        """
+        if self._depth or buffer.kind != "argument" or run[0] != self._runs[buffer][0][0] or buffer in self._in_bodies:
             return False
         return len(run) > 1 or self._work[run[0]] > 0
 
     @cached_property
     def _in_bodies(self) -> set[Buffer | None]:
-        """What loops and choices read."""
+        """The values that loops and conditionals read."""
         kernels = (kernel for kernel in self.order if kernel.root.regions)
         return {buffer for kernel in kernels for source in kernel.inputs for buffer in self.live.of[source]}
 
     def _from(self, start: int, buffer: Buffer, run: Slots) -> Stay | None:
-        """There from a slot on, without time to copy it: it is written there, or copied before the program begins."""
+        """A stay from slot ``start`` on, which needs no time for a copy.
+
+        The value is written there, or it is copied before the program begins.
+        """
         if not self._take(buffer, buffer.nbytes, start, run[-1]):
             return None
         only = buffer.kind != "argument" and len(self._runs[buffer]) == 1
         return Stay(buffer, buffer.nbytes, run, start, only)
 
     def _copied(self, buffer: Buffer, run: Slots) -> Stay | None:
-        """Copied for the first read that there is time before, and kept to the last."""
+        """A stay that begins with a copy, in time for the first read that a copy can reach.
+
+        It lasts until the last read.
+        """
         nbytes, written = buffer.nbytes, self._at(buffer.start) + 1
         for i, slot in enumerate(run):
             first, left = self._beside(nbytes, slot, written)
@@ -142,7 +191,7 @@ class VectorMemory:
         return None
 
     def _beside(self, nbytes: int, slot: int, written: int) -> tuple[int, float]:
-        """The last slot from which a copy ends before ``slot``, and the bytes that find no time since ``written``."""
+        """The last slot at which a copy that ends before ``slot`` can begin, and the bytes that have no time."""
         left: float = nbytes
         while left > 0 and (slot := self._not_busy(slot - 1)) >= written:
             left -= self._idle[slot]
@@ -158,7 +207,7 @@ class VectorMemory:
         return slot
 
     def _take(self, buffer: Buffer, nbytes: int, start: int, end: int) -> bool:
-        """Take room, if there is; what another value is written over leaves it its place."""
+        """Take the room for a stay, if there is any. A value that is overwritten leaves its place to the new one."""
         room = self._room[start : max(end + 1 - (buffer in self._overwritten), start + 1)]
         if room.min() < nbytes:
             return False
@@ -172,16 +221,19 @@ class VectorMemory:
 
     def _writes(self, buffer: Buffer) -> bool:
         """Whether a value is written to vector memory."""
-        if buffer.kind == "argument" or self._in_argument(buffer):
+        if buffer.kind == "argument" or self._in_argument(buffer) or buffer.kernel.root.op == "custom_call":
             return False
         return buffer.kernel.loop or not self.compiler.two_cores
 
     def _in_argument(self, buffer: Buffer) -> bool:
-        """Whether only a part of a value is written, in the place of an argument, which is in main memory."""
+        """Whether only a part of a value is written, in the place of an argument. Arguments are in main memory."""
         return buffer.kernel.root.op in UPDATES and any(other.kind == "argument" for other in buffer.over)
 
     def _saved(self, run: Slots, buffer: Buffer) -> float:
-        """What a stay saves where main memory is what kernels wait for; large values are in the way of many."""
+        """What a stay saves: the time that kernels wait for main memory.
+
+        Large values count less: they take much room.
+        """
         nbytes = buffer.nbytes
         return float(sum(min(nbytes, self._waits[slot]) for slot in run) / max(nbytes, 1) ** 0.5)
 
@@ -204,7 +256,7 @@ class VectorMemory:
 
     @cached_property
     def _runs(self) -> dict[Buffer, list[Slots]]:
-        """The slots at which each value is written there or read, cut where it would wait too long."""
+        """The slots at which each value is written or read there. There is a cut where it would wait too long."""
         longest = _WAIT * self.compiler.on_chip
         alone = sum(not kernel.view and kernel.root.op != "parameter" for kernel in self.order) == 1
         runs = {}
@@ -222,11 +274,12 @@ class VectorMemory:
     @cached_property
     def _time(self) -> np.ndarray:
         """When each slot begins, in bytes that main memory could move until then."""
-        return np.cumsum([0, *np.maximum(self._moved, self._work)])
+        time: np.ndarray = np.cumsum([0, *np.maximum(self._moved, self._work)]) * _ITERATIONS**self._depth
+        return time
 
     @cached_property
     def _waits(self) -> np.ndarray:
-        """How long each slot takes only as main memory is slow, in bytes."""
+        """The time that each slot waits for main memory, in bytes."""
         waits: np.ndarray = np.maximum(self._moved - self._work, 0)
         return waits
 
@@ -261,7 +314,7 @@ def _operations(node: Node) -> float:
 
 
 def slots_of(order: Sequence[Kernel]) -> list[int]:
-    """When each kernel runs, and the end: neighbours that read the same arrays elementwise run as one."""
+    """The slot of each kernel, and that of the end. Neighbours that read the same arrays elementwise share a slot."""
     slots: list[int] = []
     now, shape, arrays = -1, None, set[Kernel]()
     for kernel in order:

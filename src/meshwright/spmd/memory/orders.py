@@ -21,14 +21,14 @@ from meshwright.spmd.memory.library_convolutions import labels_of, library_convo
 from meshwright.spmd.memory.simplify import keeps_order, permuted
 
 _LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
-#: dtypes that an op does not compute in on a CPU, but in 32 bits
+#: dtypes for which an op computes in 32 bits on a CPU
 _NARROW = {
     "dot_general": (dtypes.bfloat16, dtypes.float16),
     "convolution": (dtypes.bfloat16, dtypes.float16),
     "all_reduce": (dtypes.bfloat16,),
     "reduce_scatter": (dtypes.bfloat16,),
 }
-#: rows that a cumulative operation is computed in; then over the rows' ends
+#: length of the rows in which a cumulative operation is computed
 _ROW = 16
 #: elements along each dimension that a reduction sums up at a time
 _WINDOW = 32
@@ -81,24 +81,24 @@ def ordered(
 
 
 def _is_copied(updates: Node, given: Mapping[str, Any]) -> bool:
-    """Whether the updates of a scatter are copied first: a row of windows stays as it is."""
+    """Whether the updates of a scatter are copied first. A row of windows is not."""
     in_window = _dimensions(given, "update_window_dims")
     return updates.op in _FIXED and [d for d in range(len(updates.shape)) if d not in in_window] != [0]
 
 
 def _batches(given: Mapping[str, Any]) -> int:
-    """How many dimensions of its operand a scatter goes along with."""
+    """The number of batching dimensions of a scatter."""
     return len(_dimensions(given, "input_batching_dims"))
 
 
 def _dimensions(given: Mapping[str, Any], key: str) -> list[int]:
-    """Some of the dimensions that a scatter's numbers name."""
+    """A list of dimensions from the text of a scatter's dimension numbers."""
     lists = dict(_LIST.findall(str(given.get("scatter_dimension_numbers", ""))))
     return [int(d) for d in lists.get(key, "").split(",") if d.strip()]
 
 
 def _with_numbers(make: Make, indices: Node, batches: int, flat: bool) -> Node:
-    """Places as numbers along every dimension, those that the scatter goes along included; ``flat``: as one number."""
+    """Indices with a number for each batching dimension as well. ``flat``: one number for all dimensions."""
     aval = indices.avals[0]
     numbers = make("iota", (), aval, {"along": "batches"})
     if flat:
@@ -108,7 +108,7 @@ def _with_numbers(make: Make, indices: Node, batches: int, flat: bool) -> Node:
 
 
 def in_orders(make: Make, values: Sequence[Node], layouts: str) -> list[Node]:
-    """Operands or results of a custom call whose layouts are given, as MLIR text, in that order in memory."""
+    """The operands or results of a custom call in the order in memory that the call states, as MLIR text."""
     orders = [[int(d) for d in text.split(",") if d] for text in _LAYOUT.findall(layouts)]
     reordered = list(values)
     for i, (x, order) in enumerate(zip(values, orders)):
@@ -211,7 +211,7 @@ def _size(x: Node, dims: Sequence[int]) -> int:
 
 
 def _matrix(make: Make, x: Node, batch: Sequence[int], first: Sequence[int], second: Sequence[int]) -> Node:
-    """``x`` as the kernel reads it: matrices of dimensions ``first`` by ``second``, or the other way round."""
+    """``x`` as the kernel reads it: matrices of ``first`` by ``second``, or of ``second`` by ``first``."""
     order = (*batch, *first, *second)
     while x.op == "transpose":
         permutation = x.attributes["permutation"]
@@ -231,7 +231,7 @@ def _matrix(make: Make, x: Node, batch: Sequence[int], first: Sequence[int], sec
 def _convolution(
     make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], swaps: bool
 ) -> Node:
-    """On batch, positions, features; kernels are positions, features in, features out."""
+    """A convolution of batch, positions, features with a kernel of positions, features in, features out."""
     labels = labels_of(given)
     positions = [str(i) for i in range(len(aval.shape) - 2)]
     standard = ["b", *positions, "f"], [*positions, "i", "o"], ["b", *positions, "f"]
@@ -256,7 +256,7 @@ def positions_of(x: Node) -> range:
 
 
 def _in_windows(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
-    """A reduction of more than 32 elements along a dimension is one of windows of 32 first."""
+    """A reduction of more than 32 elements along a dimension first reduces windows of 32."""
     dims, shape = given["dimensions"], operands[0].shape
     if len(operands) != 2 or all(shape[d] <= _WINDOW for d in dims):
         return None
@@ -266,7 +266,7 @@ def _in_windows(make: Make, operands: Sequence[Node], aval: ShapedArray, given: 
 
 
 def _cumulative(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
-    """A window over all that comes before is computed in rows of 16; the rows' ends go through it in turn."""
+    """A cumulative operation is computed in rows of 16. The ends of the rows are accumulated in the same way."""
     window = given.get("window_dimensions", ())
     wide = [d for d, size in enumerate(window) if size != 1]
     if len(wide) != 1 or len(operands) != 2 or window[wide[0]] != aval.shape[wide[0]] or aval.shape[wide[0]] <= _ROW:
@@ -278,7 +278,7 @@ def _cumulative(make: Make, operands: Sequence[Node], aval: ShapedArray, given: 
 
 
 def _in_rows(make: Make, x: Node, start: Node) -> Node:
-    """A cumulative operation along the last dimension; of few elements in one window, else in rows."""
+    """A cumulative operation along the last dimension. If there are few elements, it is one window."""
     *outer, n = x.shape
 
     def as_type(*shape: int) -> ShapedArray:

@@ -18,9 +18,9 @@ Span = tuple[int, int, int]
 
 
 def joined(buffers: Sequence[Buffer]) -> tuple[list[Span], list[Span]]:
-    """``(bytes, start, end)`` of buffers, those that are written over each other as one: in steps, and in moments.
+    """The ``(bytes, start, end)`` of buffers, in steps and in moments. Buffers that share memory are joined to one.
 
-    In the block of temporaries, only what is read as it is is written over.
+    In the block of temporaries, a value is only overwritten by a kernel that reads it directly.
     """
     heirs: dict[Buffer, list[Buffer]] = {}
     head: dict[Buffer, Buffer] = {}
@@ -40,7 +40,10 @@ def joined(buffers: Sequence[Buffer]) -> tuple[list[Span], list[Span]]:
 
 
 def _moments(buffers: Sequence[Buffer]) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
-    """When each buffer is taken, and given back, counted in such events, as XLA does it to say which live longest."""
+    """When each buffer is allocated and freed.
+
+    These events are counted, as XLA does, to see which buffer lives longest.
+    """
     ordered = sorted(buffers, key=lambda b: (b.start, b.end))
     events = sorted((at, last, i) for i, b in enumerate(ordered) for at, last in ((b.start, False), (b.end, True)))
     taken = {ordered[i]: moment for moment, (_, last, i) in enumerate(events) if not last}
@@ -74,7 +77,7 @@ def packed(spans: Sequence[tuple[int, int, int]]) -> int:
 
 
 def _pack(spans: Sequence[Span]) -> int:
-    """The block's size where each in turn goes into the narrowest gap that holds it, between what lives at its time."""
+    """The size of the block if each buffer in turn goes into the narrowest gap that holds it."""
     low, high, first, last = np.zeros((4, len(spans)), np.int64)  # of those placed; they end where others may start
     top = 0
     for k, (nbytes, start, end) in enumerate(spans):
@@ -88,7 +91,7 @@ def _pack(spans: Sequence[Span]) -> int:
 
 
 def _gap(starts: Any, ends: Any, nbytes: int) -> int:
-    """Where the narrowest gap begins that holds so much, or what is above all ``ends``, which grow."""
+    """The start of the narrowest gap that holds ``nbytes``, or the top if there is none. ``ends`` must increase."""
     if not len(starts):
         return 0
     before = np.concatenate([[0], ends[:-1]])

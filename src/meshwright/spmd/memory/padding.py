@@ -1,4 +1,4 @@
-"""Padded sizes of tiled buffers; the kernels that write and read a buffer determine its tiled dimensions."""
+"""Padded sizes of tiled buffers. The kernels that write and read a buffer determine its tiled dimensions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNIT = 512
 
 
 def pad(buffers: Sequence[Buffer], order: Sequence[Kernel]) -> None:
-    """Let buffers be as large as their tiles, in place; what bodies need themselves is counted in tiles already."""
+    """Round the sizes of buffers up to whole tiles, in place. The temporaries of bodies are rounded already."""
     nodes = (node for kernel in order for node in kernel.members if node.op == "convolution")
     convolved = {x.shape for node in nodes for x in (node, node.operands[0])}
     steps = {k: d for kernel in order for k, d in used_in_parts(kernel).items() if d is not None}
@@ -33,6 +33,8 @@ def _bytes(buffer: Buffer, convolved: set[tuple[int, ...]]) -> int:
     chosen = laid_out(buffer.kernel.root)
     if chosen is not None:
         return chosen
+    if buffer.kernel.root.op == "custom_call" and buffer.aval.ndim > 1:
+        return tiled(buffer.aval, *buffer.aval.shape[:-3:-1])
     if buffer.aval.shape in convolved:
         return convolution_bytes(buffer.aval)
     if _cut(buffer):
@@ -44,20 +46,23 @@ def _bytes(buffer: Buffer, convolved: set[tuple[int, ...]]) -> int:
 
 
 def _matrices(kernel: Kernel) -> ShapedArray | None:
-    """The pairs' products, where a kernel multiplies pairs of matrices."""
+    """The product, if a kernel multiplies several pairs of matrices."""
     if not is_product(kernel):
         return None
     return next((node.avals[0] for node in kernel.members if is_batched(node)), None)
 
 
 def _cut(buffer: Buffer) -> bool:
-    """A part of an array, in the same order; results have the layout that pads them least."""
+    """Whether a buffer is a slice with the layout of the whole array.
+
+    Results have the layout with the least padding.
+    """
     node = buffer.kernel.root
     return node.op == "slice" and buffer.kind != "result" and node.operands[0] not in buffer.kernel.members
 
 
 def _shape(buffer: Buffer) -> tuple[int, ...]:
-    """The dimensions of a value; of products those that the program gives them, which tiles do not cross."""
+    """The dimensions of a value. Tiles do not cross the dimensions that the program gives a product."""
     node, members = buffer.kernel.root, buffer.kernel.members
     while node.op == "reshape" and node.operands[0] in members:
         (node,) = node.operands

@@ -78,7 +78,7 @@ def _cut(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
 
 
 def _of_windows(make: Make, x: Node, start: Sequence[int], limit: Sequence[int], aval: ShapedArray) -> Node | None:
-    """The window that holds everything along its dimension is a reduction: the last one of a cumulative operation."""
+    """A slice of the one window that holds all elements (the last of a cumulative operation) is a reduction."""
     size, padding = x.attributes["window_dimensions"], np.asarray(x.attributes["padding"])
     whole = x.operands[0].shape
     wide = [d for d, n in enumerate(size) if n != 1]
@@ -95,7 +95,7 @@ def _of_windows(make: Make, x: Node, start: Sequence[int], limit: Sequence[int],
 
 
 def _of_joined(make: Make, x: Node, start: Sequence[int], limit: Sequence[int], stride: Sequence[int]) -> Node | None:
-    """Of joined parts, those that the slice reaches into."""
+    """A slice of a concatenation only needs the parts that it overlaps."""
     d, at = x.attributes["dimension"], 0
     reached, before = [], 0
     for one in x.operands:
@@ -114,7 +114,7 @@ def _of_joined(make: Make, x: Node, start: Sequence[int], limit: Sequence[int], 
 
 
 def _joined(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
-    """Parts that are joined along the same dimension themselves."""
+    """A concatenation of concatenations along the same dimension is one concatenation."""
     if len(operands) == 1:
         return operands[0]
     inner = [x.op == "concatenate" and x.attributes["dimension"] == given["dimension"] for x in operands]
@@ -124,7 +124,7 @@ def _joined(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapp
 
 
 def _places(indices: Sequence[Node], x: Node, shape: Sequence[int]) -> list[int] | None:
-    """Where a part of ``shape`` begins, if that is known."""
+    """The start of a part of ``shape``, if it is known."""
     if not indices or len(indices) != len(x.shape) or any("value" not in i.attributes for i in indices):
         return None
     return [int(np.clip(i.attributes["value"], 0, n - k)) for i, n, k in zip(indices, x.shape, shape)]
@@ -138,7 +138,7 @@ def _at_known_place(make: Make, operands: Sequence[Node], aval: ShapedArray) -> 
 
 
 def _update(make: Make, operands: Sequence[Node], aval: ShapedArray) -> Node | None:
-    """What replaces all is the result; what is written into copies of a number, at a known place, is padded with it."""
+    """An update of a whole array is the result. An update of a splat at a known place is a pad."""
     x, update, *indices = operands
     if update.shape == aval.shape:
         return update
@@ -154,7 +154,7 @@ def _update(make: Make, operands: Sequence[Node], aval: ShapedArray) -> Node | N
 
 
 def _write(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node:
-    """A part at one place is written there, after what was there is added to it."""
+    """A scatter to one place reads what is there, adds the update, and writes the sum."""
     x, indices, update = operands
     window = update
     if given.get("reducer", "").startswith("stablehlo."):

@@ -11,11 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 
 from meshwright.spmd.memory.compilers import Compiler
-from meshwright.spmd.memory.graph import WAVES, Node, post_order
+from meshwright.spmd.memory.graph import WAVES, Node
 from meshwright.spmd.memory.kernel_times import Reads, cycles, reads_of, saved
 from meshwright.spmd.memory.kernels import Kernel, Use
 
@@ -26,14 +27,16 @@ _MEMBERS, _INPUTS = 400, 60
 #: operations that its code has at most (XLA's ``kMaxIRSize``)
 _EMITTED = 10_000
 _PRODUCTS = ("matmul", "convolution")
-#: expensive as they read much, not as they compute
+#: operations that are expensive because they read much, not because they compute much
 _READS = ("reduce", "gather")
-#: threads of a warp; how many times as many rows are summed by one thread each, where there are few columns
+#: the threads of a warp. With fewer columns than the second number, one thread may sum that many times as many rows
 _WARP, _COLUMNS = 32, ((8, 3), (4, 8), (2, 32))
-#: elements that a reduction sums up for each of its result, from which a kernel has but one of them
+#: a kernel has only one reduction with at least this many elements for each element of its result
 _MANY = 16
-#: what reads of its operand no more than it has elements
+#: operations that read only as many elements as their result has
 _PARTS = ("slice", "dynamic_slice")
+
+_number = attrgetter("number")
 
 
 def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compiler) -> list[Kernel]:
@@ -83,7 +86,7 @@ def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
         return saved(producer, inside.reads, {u: p.reads for u, p in uses})
     if any(p.shares[producer.root] > 1 and not is_product(u) for u, p in uses):
         if any(node.expensive and node.op not in _READS for node in producer.members):
-            return 0.0  # what is expensive is not computed again for each element that it is repeated to
+            return 0.0  # expensive operations are not repeated for each element of a broadcast
     unfused = size + sum(_read(producer, s) for s in producer.inputs) + sum(_read(u, producer) for u in users)
     fused = sum(_read(u, s) for u in users for s in producer.inputs if s not in u.inputs)
     again = inside.work * (sum(max(1.0, p.shares[producer.root]) for _, p in uses) - 1)
@@ -91,16 +94,20 @@ def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
 
 
 def _joined(kernels: Sequence[Kernel]) -> set[Kernel]:
-    """What TPUs pad or join with others, which they read as it is."""
+    """The operands of concatenations and pads. TPUs read them as they are."""
     users = (k for k in kernels if k.root.op in ("concatenate", "pad"))
     return {x for user in users for x in user.operands if not x.root.is_splat()}
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a kernel computes, over and over where its operands are read in several orders: the operations ``emitted``,
-    and how often ``each`` is computed; of each operand the ``shares`` of its elements that are read together, and how
-    many ``times`` the code that reads it is written; ``places`` and ``computed`` as in :class:`Reads`."""
+    """What a kernel computes.
+
+    ``emitted`` is the number of operations in its code. An operation counts again for each order in which its users
+    read it. ``each`` lists the operations, and how often each of their elements is computed. ``shares`` says how often
+    each element of an operand is read, and ``times`` how often the code that reads the operand is written. ``places``
+    and ``computed`` are the same as ``places`` and ``shares`` of :class:`Reads`.
+    """
 
     root: Node
     emitted: int
@@ -112,19 +119,20 @@ class Profile:
 
     @cached_property
     def sums_many(self) -> bool:
-        """Whether a reduction of many elements is among it."""
+        """Whether one of its operations is a reduction of many elements."""
         return any(_sums_many(node) for node, _ in self.each)
 
     @cached_property
     def work(self) -> float:
-        """On TPUs, in bytes."""
+        """The time of the arithmetic on TPUs, in bytes that memory could move."""
         return sum(share * node.avals[0].size * _cost(node) for node, share in self.each)
 
     @cached_property
     def reads(self) -> Reads:
-        """As GPUs' times are told by."""
+        """What the time model of GPUs needs to know."""
         clock = sum(share * cycles(node) for node, share in self.each)
-        return reads_of(self.root, clock, self.shares, self.places, self.computed)
+        sums = next((node for node, _ in self.each if _sums_many(node)), None)
+        return reads_of(self.root, clock, self.shares, self.places, self.computed, sums)
 
 
 def profile(kernel: Kernel) -> Profile:
@@ -135,27 +143,33 @@ def profile(kernel: Kernel) -> Profile:
 
 
 def _profiled(kernel: Kernel) -> Profile:
-    """From the root to the operands. What is read in the same place of the same value is computed once: elementwise
-    operations hand on where they are read, others read anew (XLA's ``GpuHloCostAnalysis``)."""
+    """Visits the operations from the root to the operands.
+
+    A value that is read twice in the same place is computed once. Elementwise operations read their operands in the
+    place where they are read themselves. Other operations read them in a new place. Source: XLA's
+    ``GpuHloCostAnalysis``.
+    """
     root, emitted, each = kernel.root, 0, list[tuple[Node, float]]()
     shares, times, places = {root: 1.0}, {root: 1}, {root: {root: None}}
-    read: tuple[dict[Node, float], dict[Node, int]] = {}, {}
-    for node in reversed(post_order((root,), lambda n: n.operands if n in kernel.members else ())):
-        share = sum(shares[place] for place in places[node])
-        count = sum(times[place] for place in places[node])
-        if node not in kernel.members:
-            read[0][node], read[1][node] = share, count
-            continue
+    for node in sorted(kernel.members, key=_number, reverse=True):
+        share, count = 0.0, 0
+        for place in places[node]:
+            share += shares[place]
+            count += times[place]
         each.append((node, share))
         emitted += count
+        same = node.avals[0].shape if node.elementwise else None
         for operand in node.operands:
-            if node.elementwise and operand.shape == node.shape:
+            if operand.avals[0].shape == same:
                 places.setdefault(operand, {}).update(places[node])
                 continue
             places.setdefault(operand, {})[operand] = None
             shares[operand] = shares.get(operand, 0.0) + share * _share(node, operand)
             times[operand] = times.get(operand, 0) + count
-    return Profile(root, emitted, each, *read, places, shares)
+    read = [node for node in places if node not in kernel.members]
+    shared = {node: sum(shares[place] for place in places[node]) for node in read}
+    written = {node: sum(times[place] for place in places[node]) for node in read}
+    return Profile(root, emitted, each, shared, written, places, shares)
 
 
 def _share(node: Node, operand: Node) -> float:
@@ -166,8 +180,10 @@ def _share(node: Node, operand: Node) -> float:
 
 
 def _reads_little(producer: Kernel) -> bool:
-    """Whether users that compute a value again read no more for it than they would of it, but what is small: on
-    average at most one operand that they do not read anyway."""
+    """Whether it costs little to compute a value again in each of its users.
+
+    That is so if a user reads no more bytes for it than the value has, apart from small operands.
+    """
     if producer.root.op in _PARTS and len(producer.members) == 1:
         return True
     most = 1.5 * _given_bytes(producer.root)
@@ -178,7 +194,7 @@ def _reads_little(producer: Kernel) -> bool:
 
 
 def _given_bytes(node: Node) -> int:
-    """Bytes in the type that the program gives."""
+    """The bytes of a value in the type that the program gives it."""
     return node.avals[0].nbytes * (2 if "halved" in node.attributes else 1)
 
 
@@ -198,7 +214,7 @@ def _can_be_inside(producer: Kernel, compiler: Compiler) -> bool:
 
 
 def _sums_once(user: Kernel, producer: Kernel) -> bool:
-    """Whether a kernel of both has one reduction of many elements at most, and is not a loop around one of its own."""
+    """Whether the fused kernel would have at most one reduction of many elements, which is not inside another loop."""
     if producer.root.op == "reduce" and user.root.op != "reduce" and not _sums_few(producer.root):
         return False
     return not all(
@@ -207,12 +223,12 @@ def _sums_once(user: Kernel, producer: Kernel) -> bool:
 
 
 def _sums_many(reduction: Node) -> bool:
-    """Whether a node is a reduction of so many elements that no other is computed along with it."""
+    """Whether a node is a reduction of many elements. A kernel computes only one of them."""
     return reduction.op == "reduce" and reduction.operands[0].avals[0].size >= _MANY * reduction.avals[0].size
 
 
 def _sums_few(reduction: Node) -> bool:
-    """Whether a reduction is so small that each element of its result is computed at once, by one thread.
+    """Whether a reduction is so small that one thread computes each element of its result.
 
     Source: XLA's ``IsUnnestedReductionFasterThanElemental``.
     """
@@ -226,7 +242,7 @@ def _sums_few(reduction: Node) -> bool:
 
 
 def _spreads(kernel: Kernel) -> bool:
-    """Elements are moved apart, which TPUs do in a kernel that does nothing else."""
+    """Whether a kernel moves elements apart. TPUs do that in a kernel of its own."""
     spread = np.asarray(kernel.root.attributes.get("interior_padding", 0))
     return kernel.root.op == "pad" and bool(spread.any())
 
@@ -246,22 +262,22 @@ def _can_hold(user: Kernel, producer: Kernel, compiler: Compiler) -> bool:
 
 
 def _loops(kernel: Kernel, compiler: Compiler) -> bool:
-    """Whether a kernel computes its result element by element; on GPUs sums of windows, too."""
-    return kernel.loop or (kernel.root.op == "reduce_window" and not compiler.into_products)
+    """Whether a kernel computes its result element by element. On GPUs, windows and concatenations count as well."""
+    return kernel.loop or (kernel.root.op in ("reduce_window", "concatenate") and not compiler.into_products)
 
 
 def _reads_in_place(scatter: Kernel, producer: Kernel) -> bool:
-    """Whether a value is a scatter's places or updates; what these go into has been copied before."""
+    """Whether a value is the indices or the updates of a scatter, not the array that it writes to."""
     return scatter.operands[0] is not producer and producer.root not in scatter.root.operands[:1]
 
 
 def is_product(kernel: Kernel) -> bool:
-    """A matrix product or a convolution, with what is computed along with it."""
+    """Whether a kernel is a matrix product or a convolution. It may include what is computed along with it."""
     return kernel.root.op in _PRODUCTS or (kernel.library and any(n.op in _PRODUCTS for n in kernel.members))
 
 
 def _has_epilogue(product: Kernel, compiler: Compiler) -> bool:
-    """Whether the one user of a product can be computed where its result is written: on GPUs, a bias that is added."""
+    """Whether the one user of a product can be computed where the result is written. On GPUs, only a bias can."""
     if len(product.users) != 1:
         return False
     if product.library and not compiler.into_products:
@@ -278,7 +294,10 @@ def _has_epilogue(product: Kernel, compiler: Compiler) -> bool:
 
 
 def _read(kernel: Kernel, source: Kernel) -> float:
-    """Bytes that a kernel reads of a value: no more than it has elements, unless it sums them up."""
+    """The bytes that a kernel reads of a value.
+
+    A kernel reads one element for each of its own, unless it sums them up.
+    """
     aval = source.root.avals[0]
     if kernel.root.op == "reduce" or kernel.inputs.get(source) is Use.REUSED or kernel.root.op in _PRODUCTS:
         return aval.nbytes

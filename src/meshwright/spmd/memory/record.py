@@ -27,7 +27,7 @@ from meshwright.spmd.memory.simplify import simplified, splat
 
 _INT32, _UINT32 = ShapedArray((), dtypes.int32), ShapedArray((), dtypes.uint32)
 _EFFECTS = ("infeed", "outfeed", "send", "recv")
-#: of an all-to-all at most, where the number of devices has such a divisor
+#: the most parts of an all-to-all. The number must divide that of devices
 _PARTS = 4
 
 
@@ -67,6 +67,8 @@ class Recorder(Interpreter[Node]):
         effect = short in _EFFECTS or str(attributes.get("has_side_effect", False)).lower() == "true"
         if "annotate_device_placement" in str(attributes.get("call_target_name", "")):
             return list(operands)
+        if self.compiler.tupled and "trsm" in str(attributes.get("call_target_name", "")):
+            attributes.pop("output_operand_aliases", None)  # cuBLAS writes solutions to another array
         in_parts = short == "all_to_all" and self.compiler.in_parts and attributes["split_count"] > 1
         plain = short != "custom_call" and not in_parts
         if dialect == "stablehlo" and len(out_avals) == 1 and not graphs and not effect and plain:
@@ -90,8 +92,10 @@ class Recorder(Interpreter[Node]):
         return in_orders(self._make, outs, attributes.get("result_layouts", ""))
 
     def _exchanged(self, x: Node, aval: ShapedArray, given: Mapping[str, Any]) -> Node:
-        """An all-to-all that takes a part for each device, and gives parts that are joined, then transposed; for many
-        devices several parts are one here: as many bytes lie as long in fewer buffers."""
+        """An all-to-all that takes one part for each device. The parts that it returns are joined and transposed.
+
+        With many devices, several parts are modelled as one. Then fewer buffers have the same bytes for the same time.
+        """
         n, split, concat = (given[key] for key in ("split_count", "split_dimension", "concat_dimension"))
         n = next((m for m in range(_PARTS, 1, -1) if n % m == 0), n)
         rows = x.shape[split] // n
@@ -114,7 +118,7 @@ class Recorder(Interpreter[Node]):
         return self._make("reshape", (exchanged,), aval, {})
 
     def _sorted(self, x: Node, avals: Sequence[ShapedArray]) -> list[Node]:
-        """The first elements of sorted rows, and their numbers."""
+        """The first elements of each sorted row, and their positions."""
         whole = x.avals[0]
         numbers = self._make("iota", (), whole.update(dtype=dtypes.int32), {"iota_dimension": whole.ndim - 1})
         node = Node("sort", (x, numbers), (whole, numbers.avals[0]), {"of_largest": True}, self._source)
@@ -186,7 +190,7 @@ class Recorder(Interpreter[Node]):
         return node
 
     def _folded(self, op: str, operands: Sequence[Node], aval: ShapedArray) -> Node | None:
-        """What is computed of constants alone is one, unless it repeats them."""
+        """A constant, if all operands are constants. An operation that repeats constants is kept."""
         folds = op in FOLDED and all(x.op == "constant" or x.is_splat() for x in operands)
         if not folds or not any(x.op == "constant" and x.shape for x in operands):
             return None
@@ -219,9 +223,9 @@ def _captured(graph: Graph) -> list[Node]:
 
 
 def _alike(graph: Graph) -> Any:
-    """What is the same of two programs that do the same: each operation, with the numbers of its operands.
+    """A key that is equal for two programs that do the same. It has each operation, and the numbers of its operands.
 
-    Collectives are kept apart, and constants whose values are not known.
+    Collectives are never equal, nor are constants whose values are not known.
     """
     order = graph.post_order()
     number = {node: i for i, node in enumerate(order)}

@@ -38,6 +38,20 @@ def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel]) -> li
     return order
 
 
+def copied_at_once(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """The same order, but each kernel that computes element by element also writes the copies of its result.
+
+    Source: XLA's ``CopyFusion``.
+    """
+    early = {k for k in kernels if k.root.op == "copy" and all(source.loop for source in k.inputs)}
+    order = []
+    for kernel in kernels:
+        if kernel not in early:
+            copies = sorted((k for k in kernel.users if k in early), key=lambda k: k.number)
+            order += [kernel, *copies]
+    return order
+
+
 def freeing(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
     """List scheduling: of the ready kernels, run the one that frees most bytes net of those that it writes.
 

@@ -64,9 +64,9 @@ def _neutral(op: str, operands: Sequence[Node]) -> Node | None:
 
 
 def _reduce(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
-    """Parts that are joined are reduced one by one; of a transposed array the dimensions have other numbers.
+    """A reduction of a concatenation reduces each part. That of a transposed array has other dimensions.
 
-    One element is what it is reduced to.
+    A reduction of one element returns the element.
     """
     (x, start), dims = operands, given["dimensions"]
     if dims and x.avals[0].size == aval.size and start.is_splat():

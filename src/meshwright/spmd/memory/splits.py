@@ -1,7 +1,7 @@
-"""Computing on arrays before their dimensions are split, where that pads them less, as XLA does for TPUs.
+"""Moves reshapes that split dimensions, as XLA does for TPUs.
 
-A reshape that splits dimensions (channels into groups) moves past elementwise operations, and into reductions: sums of
-whole dimensions are made before what is left is split.
+An array may have less padding before its dimensions are split (such as channels into groups). Then such a reshape moves
+past elementwise operations, and into reductions: whole dimensions are reduced before the others are split.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _compute_before(node: Node) -> None:
 
 
 def _whole(x: Node) -> Node | None:
-    """What an array is a split form of, if that pads it less."""
+    """The array before its dimensions were split, if it has less padding."""
     if x.op != "reshape":
         return None
     (whole,) = x.operands
@@ -76,7 +76,7 @@ def _groups(whole: Sequence[int], split: Sequence[int]) -> Groups | None:
 
 
 def _before(x: Node, whole: ShapedArray, groups: Groups) -> Node | None:
-    """An operand in the form that is not split."""
+    """An operand in the form before the split, or None if there is none."""
     aval = x.avals[0].update(shape=whole.shape)
     if not x.shape:
         return x
@@ -93,7 +93,7 @@ def _before(x: Node, whole: ShapedArray, groups: Groups) -> Node | None:
 
 
 def _broadcast(x: Node, aval: ShapedArray, groups: Groups) -> Node:
-    """Repeated along the rest of the dimensions that it has a part of, then along the others."""
+    """Repeats an array along the rest of the dimensions that it has a part of, then along the others."""
     dims = x.attributes["broadcast_dimensions"]
     kept = [i for i, group in enumerate(groups) if any(d in dims for d in group)]
     parts = [d for i in kept for d in groups[i]]

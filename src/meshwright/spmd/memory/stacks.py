@@ -1,6 +1,7 @@
 """Values that loops use one part at a time: stacked weights, caches, and the results of steps.
 
-Steps are not along the lanes of tiles, nor along their rows where there are other dimensions: a part is whole tiles.
+A part is always whole tiles. So the dimension of the steps is not along the lanes of tiles. It is not along their rows
+either, if there are other dimensions.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.kernels import Kernel
 
 #: what reads no more of its first operand than it gives, or writes no more of it than it is given
@@ -16,9 +17,9 @@ _PARTS = ("dynamic_slice", "dynamic_update_slice")
 
 
 def used_in_parts(kernel: Kernel) -> dict[Kernel, int | None]:
-    """The inputs of a loop that it uses in parts only; empty for other kernels.
+    """The inputs that a loop uses in parts only. For other kernels it is empty.
 
-    For each, the dimension along which it uses one element at a time, or None if there is not exactly one.
+    The value is the dimension along which the loop uses one element at a time, or None if there is not exactly one.
     """
     if kernel.root.op != "while":
         return {}
@@ -30,6 +31,14 @@ def used_in_parts(kernel: Kernel) -> dict[Kernel, int | None]:
         source: _step_dimension(source.root.shape, [node for _, node in pairs])
         for source, pairs in uses.items()
         if pairs and all(node.op in _PARTS and node.operands[0] is x for x, node in pairs)
+    }
+
+
+def whole_readers(body: Graph) -> set[Node]:
+    """The parameters of a body that some operation reads as a whole."""
+    readers = _readers(body.parameters, body.post_order())
+    return {
+        x for x, nodes in readers.items() if any(node.op not in _PARTS or node.operands[0] is not x for node in nodes)
     }
 
 

@@ -27,7 +27,7 @@ def tiled_bytes(aval: ShapedArray) -> int:
 
 
 def alike(aval: ShapedArray, whole: ShapedArray) -> int:
-    """Bytes of an array with the dimensions in tiles that pad another one of the same rank least."""
+    """The bytes of an array, tiled in the dimensions in which ``whole``, of the same rank, has the least padding."""
     if aval.ndim < 2:
         return tiled_bytes(aval)
     pairs = itertools.permutations(reversed(range(aval.ndim)), 2)
@@ -36,7 +36,7 @@ def alike(aval: ShapedArray, whole: ShapedArray) -> int:
 
 
 def stacked_bytes(aval: ShapedArray, step: int) -> int:
-    """Bytes of an array that is used one element along a dimension at a time."""
+    """The bytes of an array that is used one element at a time along the dimension ``step``."""
     part = tuple(n for d, n in enumerate(aval.shape) if d != step)
     if not part:
         return tiled_bytes(aval)
@@ -46,8 +46,11 @@ def stacked_bytes(aval: ShapedArray, step: int) -> int:
 
 
 def convolution_bytes(aval: ShapedArray) -> int:
-    """Of the input or the result of a convolution, ``[batch, positions…, features]``: features and batch along the
-    two dimensions of tiles; or features and positions, where the batch does not fill rows of tiles."""
+    """The bytes of the input or the result of a convolution, ``[batch, positions…, features]``.
+
+    Features and batch are along the two dimensions of tiles. If the batch does not fill the rows of tiles, features and
+    positions may be.
+    """
     batch, *positions, features = aval.shape
     rows = (batch, *positions) if batch < _SUBLANES else (batch,)
     return min(tiled(aval, batch, features), *(tiled(aval, features, n) for n in rows))

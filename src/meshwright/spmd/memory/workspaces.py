@@ -1,8 +1,9 @@
-"""What kernels need besides what they read and write, while they run.
+"""The memory that kernels need while they run, besides what they read and write.
 
-On GPUs, XLA gives cuBLAS a workspace for every matrix product. TPUs have neither complex numbers nor LAPACK: XLA writes
-Fourier transforms and decompositions as loops of products. Their intermediate arrays are counted here, without the
-operands and results, which the graph has. Derived from the vector memory of programs compiled by libtpu 0.0.42.
+On GPUs, XLA gives cuBLAS a workspace for every matrix product. TPUs have neither complex numbers nor LAPACK. There XLA
+writes Fourier transforms and decompositions as loops of products. This module counts their intermediate arrays.
+Operands and results are not included: they are nodes of the graph. The rules were derived from the vector memory of
+programs that libtpu 0.0.42 compiled.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ def _bytes(kernel: Kernel, compiler: Compiler) -> int:
 
 
 def _of_libraries(kernel: Kernel, product: int) -> int:
-    """Of a product by cuBLAS; of a stable sort of several arrays the elements' numbers, which decide between equals.
+    """The workspace of a product by cuBLAS, or of a stable sort of several arrays.
 
-    They take the place of a result that nothing uses, which XLA removes. (Of one array, they take as much as the model
-    gives too much: XLA writes a number over another type of the same size.)
+    A stable sort numbers the elements, to decide between equal ones. The numbers take the place of a result that
+    nothing uses, since XLA removes such a result. A sort of one array counts no numbers: the model has another array of
+    the same size, which XLA writes over.
     """
     root = kernel.root
     if is_product(kernel) and any(node.op == "matmul" for node in kernel.members):
@@ -63,7 +65,7 @@ def _of_libraries(kernel: Kernel, product: int) -> int:
 
 
 def _inside(node: Node) -> int:
-    """Bytes that are alive at the peak of an operation that is written out, operands and results included."""
+    """The most bytes that are live in an operation that is written as a loop. Operands and results are included."""
     whole = node.operands[0].avals[0] if node.operands else None
     target = str(node.attributes.get("call_target_name", "")).strip('"')
     if whole is None or whole.ndim < 1:
@@ -82,7 +84,7 @@ def _inside(node: Node) -> int:
 
 
 def _transform(kernel: Kernel) -> int:
-    """Bytes that are alive in a Fourier transform, whose dimensions are transformed one after the other."""
+    """The most bytes that are live in a Fourier transform. It transforms one dimension after the other."""
     node = kernel.root
     longest = max(node.operands[0].avals[0], node.avals[0], key=lambda aval: aval.size)
     x = longest.update(dtype=dtypes.real_of(longest.dtype))
@@ -92,7 +94,7 @@ def _transform(kernel: Kernel) -> int:
 
 
 def _along(x: ShapedArray, d: int, arrays: int) -> int:
-    """Bytes of so many arrays, where a dimension is transformed in a stage for each of two factors."""
+    """The bytes of ``arrays`` arrays while a dimension is transformed, in one stage for each of two factors."""
     n = x.shape[d]
     factor = min(n & -n, _WHOLE)
     shape = (*x.shape[:d], *x.shape[d + 1 :], factor, n // factor)

@@ -1,0 +1,267 @@
+"""What happens to a graph: values are fused into kernels, copied, scheduled, and given a place in memory.
+
+:func:`planned` runs these steps for a program. The bodies of its loops and the branches of its conditionals are planned
+in the same way, when the plan around them needs their sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from meshwright.spmd.memory.allocations import place
+from meshwright.spmd.memory.buffers import Buffer, Liveness, liveness
+from meshwright.spmd.memory.choices import aliases, handed_through
+from meshwright.spmd.memory.combine import combine
+from meshwright.spmd.memory.compilers import Compiler
+from meshwright.spmd.memory.copies import (
+    copy_carry,
+    copy_donated,
+    copy_results,
+    copy_transposed,
+    copy_updated,
+    matched,
+    with_own_results,
+)
+from meshwright.spmd.memory.fusion import fuse
+from meshwright.spmd.memory.graph import Graph
+from meshwright.spmd.memory.halves import halve
+from meshwright.spmd.memory.kernels import Kernel, kernels_of
+from meshwright.spmd.memory.library import fuse_reductions
+from meshwright.spmd.memory.on_chip import UPDATES, VectorMemory
+from meshwright.spmd.memory.packing import Span, highest, joined, packed
+from meshwright.spmd.memory.padding import pad
+from meshwright.spmd.memory.priority import fuse_by_bytes
+from meshwright.spmd.memory.prune import prune
+from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order
+from meshwright.spmd.memory.simplify import scatter_in_place
+from meshwright.spmd.memory.stacks import whole_readers
+from meshwright.spmd.memory.workspaces import workspaces
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a graph is a part of: a whole program, the body of a loop, or a branch of a conditional."""
+
+    compiler: Compiler
+    #: the numbers of donated arguments, for a program
+    donated: Sequence[int] = ()
+    #: the parameter that each result aliases, for a body or a branch; None for a program
+    aliases: Mapping[int, int] | None = None
+    branch: bool = False
+    #: the number of loops around it
+    depth: int = 0
+
+    @property
+    def inside(self) -> bool:
+        """Whether it is a body or a branch."""
+        return self.aliases is not None
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where the values of a plan are, and what that takes."""
+
+    arguments: Sequence[Buffer | None]
+    #: results that are written over an argument
+    donated: Mapping[Buffer, Buffer]
+    #: results with an allocation of their own
+    written: Sequence[Buffer]
+    #: temporaries that share one block
+    rest: Sequence[Buffer]
+    spans: Sequence[Span]
+    #: the step at which most bytes of the block are in use
+    peak: int
+    temp_bytes: int
+    #: of a body, the parameters that it copies to vector memory, by number, and the bytes of each
+    copies: Mapping[int, int]
+    #: the bytes that the peak of a body grows by if it makes all these copies
+    with_copies: int
+
+    @property
+    def temporaries(self) -> Sequence[int]:
+        """The sizes of the temporaries that are live at the peak, and the bytes lost to fragmentation."""
+        sizes = [n for n, start, end in self.spans if start <= self.peak <= end]
+        return [*sizes, self.temp_bytes - sum(sizes)] if self.temp_bytes > sum(sizes) else sizes
+
+    @property
+    def held(self) -> Sequence[Buffer]:
+        """The buffers that are live at the peak."""
+        return [
+            *(b for b in self.arguments if b is not None),
+            *(b for b in self.written if b not in self.donated),
+            *(b for b in self.rest if b.start <= self.peak <= b.end),
+        ]
+
+
+def planned(graph: Graph, scope: Scope) -> Plan:
+    """The plan of a graph, which is changed in place."""
+    prune(graph)
+    scatter_in_place(graph)
+    if scope.compiler.into_products:
+        halve(graph)
+    return Plan(with_own_results(graph) if scope.compiler.copies_transposed else graph, scope)
+
+
+class Plan:
+    """The kernels of a graph in the order in which they run, and the places of their values."""
+
+    def __init__(self, graph: Graph, scope: Scope) -> None:
+        self.graph, self.scope, self.compiler = graph, scope, scope.compiler
+        self._regions: dict[Graph, Plan] = {}
+        self._fuse()
+        self.aliases = self._aliases()
+        self._copy()
+        self.order = self._ordered()
+        self.placed = self._place()
+
+    # --- kernels --------------------------------------------------------------------------------------------
+    def _fuse(self) -> None:
+        by_node = kernels_of(self.graph)
+        self.parameters = [by_node[p] for p in self.graph.parameters]
+        self.results = [by_node[r] for r in self.graph.results]
+        self._effects = [by_node[e] for e in self.graph.effects]
+        kernels = list(by_node.values())
+        kept = {*self.results, *self._effects}
+        if self.compiler.by_bytes:
+            fuse_by_bytes(kernels, kept, self.compiler)
+        else:
+            fuse_reductions(kernels, kept)
+            fuse([k for k in kernels if k.users or k in kept or k.root.op == "parameter"], kept)
+        combine(self.results, self._effects, self.compiler)
+
+    def _aliases(self) -> Mapping[int, int]:
+        """The parameter whose memory each result is written to, by their numbers."""
+        given = self.scope.aliases
+        if self.compiler.copies_transposed and (len(self.results) > 1 or given is not None):
+            copy_transposed(self.results, self.parameters if given else (), self.graph)
+        return matched(self.results, self.parameters, self.scope.donated) if given is None else given
+
+    def _copy(self) -> None:
+        copy_results(self.results, self.parameters, self.aliases)
+        given = {self.parameters[a] for a in self.aliases.values()}
+        for kernel in self._post_order():
+            if kernel.root.op == "while":
+                copy_carry(kernel)
+            elif kernel.root.op in ("case", "if"):
+                self._hand_through(kernel, given)
+            else:
+                copy_updated(kernel, self.results, given)
+        self.copied = copy_donated(self.results, self.parameters, self.aliases)
+
+    def _post_order(self) -> list[Kernel]:
+        return kernel_post_order([*self.parameters, *self.results, *self._effects])
+
+    def _ordered(self) -> list[Kernel]:
+        kernels = self._post_order()
+        if not self.compiler.depth_first:
+            return breadth_first(kernels, self.parameters)
+        if not self.compiler.into_products:
+            return copied_at_once(kernels)
+        orders = kernels, freeing(kernels, {*self.results})
+        return min(orders, key=lambda order: highest(joined(liveness(order, self.results, self._inner).buffers)[0])[0])
+
+    # --- bodies and branches --------------------------------------------------------------------------------
+    def _hand_through(self, choice: Kernel, given: Collection[Kernel]) -> None:
+        """Let results of a conditional alias its operands where no branch needs a copy for that."""
+        over = handed_through(choice, self.results, given)
+        copied = {-1}
+        while over and copied:
+            branch = replace(self.scope, donated=(), branch=True)
+            plans = {b: planned(b, replace(branch, aliases=aliases(b, over))) for b in choice.root.regions}
+            copied = {place for plan in plans.values() for place in plan.copied}
+            over = {place: operand for place, operand in over.items() if place not in copied}
+        if over:
+            choice.root.attributes = {**choice.root.attributes, "over": over}
+            self._regions.update(plans)
+
+    def _region(self, region: Graph, loop: bool) -> Plan:
+        """The plan of a body or a branch; results of the body of a loop alias its parameters."""
+        plan = self._regions.get(region)
+        if plan is None:
+            carried = {i: i for i in range(len(region.results))} if loop else {}
+            scope = Scope(self.compiler, aliases=carried, depth=self.scope.depth + loop)
+            plan = self._regions[region] = planned(region, scope)
+        return plan
+
+    def _inner(self, region: Graph, loop: bool) -> Sequence[int]:
+        return self._region(region, loop).placed.temporaries
+
+    # --- places ---------------------------------------------------------------------------------------------
+    def _place(self) -> Placed:
+        live = liveness(self.order, self.results, self._inner, self.compiler.tupled)
+        if self.compiler.tiles:
+            pad(live.buffers, self.order)
+        live.buffers += workspaces(self.order, self.compiler)
+        arguments = [live.of[p][0] for p in self.parameters]
+        results = [live.of[r][0] for r in self.results]
+        donated = {
+            result: argument
+            for r, a in self.aliases.items()
+            if (result := results[r]) is not None and (argument := arguments[a]) is not None
+        }
+        if self.scope.branch:  # operands of a conditional are live as long as it runs
+            for argument in donated.values():
+                argument.end = len(self.order)
+        kept = [r for r in results if r is not None and r.kind == "result"]
+        vector = VectorMemory(live, self.order, self.compiler, self.scope.depth) if self.compiler.on_chip else None
+        if vector is None:
+            return self._packed(arguments, donated, *place(live, kept, donated))
+        if self.scope.inside:
+            return self._in_body(vector, arguments, donated, *place(live, kept, donated))
+        vector.shorten()
+        found = self._packed(arguments, donated, *place(live, kept, donated, vector.only_here))
+        return replace(found, temp_bytes=max(found.temp_bytes, vector.peak_bytes(self._copied_inside(vector, live))))
+
+    def _packed(
+        self,
+        arguments: Sequence[Buffer | None],
+        donated: Mapping[Buffer, Buffer],
+        written: Sequence[Buffer],
+        rest: Sequence[Buffer],
+    ) -> Placed:
+        """Temporaries share one block."""
+        spans, moments = joined(rest)
+        return Placed(arguments, donated, written, rest, spans, highest(spans)[1], packed(moments), {}, 0)
+
+    def _in_body(
+        self,
+        vector: VectorMemory,
+        arguments: Sequence[Buffer | None],
+        donated: Mapping[Buffer, Buffer],
+        written: Sequence[Buffer],
+        rest: Sequence[Buffer],
+    ) -> Placed:
+        """The places of a body on a TPU, and the copies that it makes.
+
+        A body that fits into vector memory has a place there for each value, even if it is written over another one.
+        What the loop carries has two places while it changes, unless only a part of it is written.
+        """
+        apart = [(b.nbytes, b.start, b.end) for b in rest]
+        changed = (b for b, old in donated.items() if b is not old and b.kernel.root.op not in UPDATES)
+        apart += [(b.nbytes, b.start, b.start) for b in changed]
+        found = self._packed(arguments, donated, written, rest)
+        if highest(apart)[0] < self.compiler.on_chip:
+            found = replace(found, spans=apart, peak=highest(apart)[1], temp_bytes=packed(apart))
+        copies, spans = dict[int, int](), [(n, at, at) for at, n in self._copied_inside(vector, vector.live).items()]
+        read = whole_readers(self.graph)
+        for buffer, first, last in vector.copies():
+            number = arguments.index(buffer)
+            if self.graph.parameters[number] in read:
+                copies[number] = buffer.nbytes
+                spans.append((buffer.nbytes, first, last))
+        more = highest([*found.spans, *spans])[0] - highest(found.spans)[0] if spans else 0
+        return replace(found, copies=copies, with_copies=more)
+
+    def _copied_inside(self, vector: VectorMemory, live: Liveness) -> dict[int, int]:
+        """The bytes that the bodies of loops copy to vector memory, by the step of the loop.
+
+        Values that are there before the loop are not copied.
+        """
+        copied = {}
+        for step, kernel in enumerate(self.order):
+            if kernel.root.op == "while" and (body := self._region(kernel.root.regions[1], loop=True).placed).copies:
+                sources = ((live.of[kernel.operands[i]][0], n) for i, n in body.copies.items())
+                apart = sum(n for b, n in sources if b is not None and not vector.holds(b, step))
+                copied[step] = min(body.with_copies, apart)
+        return copied
