@@ -15,7 +15,7 @@ LIBRARIES = ((mw, mnp), (jax, jnp))
 
 #: what JAX's signatures have for its own use, or for devices that are not here
 NOT_HERE = {
-    "vmap": {"sum_match"}, "pure_callback": {"sharding"},
+    "vmap": {"sum_match"},
     "ShapeDtypeStruct": {"manual_axis_type", "is_ref"},
 }  # fmt: skip
 FUNCTIONS = (

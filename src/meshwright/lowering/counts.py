@@ -22,6 +22,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
+from meshwright.ir.constants import known_values
 from meshwright.ir.interval import ANYWHERE, Interval
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.op import Op
@@ -60,7 +61,7 @@ def without_counts(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
     def apply(inner: ClosedJaxpr) -> ClosedJaxpr:
         if id(inner) not in done:
-            done[id(inner)] = _Words(inner.jaxpr, apply).result(inner)
+            done[id(inner)] = _Words(inner, apply).result()
         return done[id(inner)]
 
     try:
@@ -85,10 +86,14 @@ def _is_wide(atom: Atom) -> bool:
 class _Words:
     """Rewrites one jaxpr; ``apply`` rewrites the jaxprs that its ops hold."""
 
-    def __init__(self, jaxpr: Jaxpr, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> None:
+    def __init__(self, closed: ClosedJaxpr, apply: Callable[[ClosedJaxpr], ClosedJaxpr]) -> None:
+        self.closed, jaxpr = closed, closed.jaxpr
+        self.consts: dict[Var, Any] = {}
         self.wide: dict[Atom, _Word | _Pair] = {}
         self.names: dict[Var, Atom] = {}
         self.eqns: list[JaxprEqn] = []
+        for var, constant in zip(jaxpr.constvars, closed.consts):
+            self._add(var, constant)
         for old in jaxpr.eqns:
             self.eqn = renamed(old, self.names)
             if _meets_wide(old):
@@ -96,12 +101,22 @@ class _Words:
             else:
                 self.eqns.append(in_jaxprs(self.eqn, apply))
 
-    def result(self, jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    def _add(self, var: Var, constant: Any) -> None:
+        """Add a constant of the program; of 64-bit integers, their lower words."""
+        values = known_values(constant) if dtypes.is_integer(var.aval.dtype) and _is_wide(var) else None
+        if values is not None and values.size:
+            new = Var(var.aval.update(dtype=dtypes.uint32))
+            self.wide[var] = _Word(new, Interval(int(values.min()), int(values.max())))
+            var, constant = new, values.astype(np.uint32)
+        self.consts[var] = constant
+
+    def result(self) -> ClosedJaxpr:
         """The rewritten jaxpr."""
-        inner = jaxpr.jaxpr
+        inner = self.closed.jaxpr
         if any(map(_is_wide, (*inner.invars, *inner.outvars))):
             raise _Stays
-        return dead_code(jaxpr.replace(jaxpr=rebuilt(inner, self.eqns, self.names)))
+        jaxpr = rebuilt(inner, self.eqns, self.names).replace(constvars=[*self.consts])
+        return dead_code(ClosedJaxpr(jaxpr, [*self.consts.values()]))
 
     def _rewrite(self, rule: _Rule) -> None:
         eqn = self.eqn
