@@ -305,7 +305,9 @@ COMPILED = {
     "a constant": lambda: mw.jit(lambda x: mnp.asarray(BIG)[:4] * x),
     "nothing to run": lambda: mw.jit(lambda x: x),
     "LAPACK": lambda: mw.jit(lambda x: mnp.linalg.cholesky(x @ x.T + 9 * mnp.eye(3))),
-    "a mesh": lambda: mw.jit(mnp.cumsum, in_shardings=mw.NamedSharding(mw.make_mesh((2,), ("d",)), SPLIT)),
+    "a mesh": lambda: mw.jit(
+        lambda x: mnp.cumsum(x, 0), in_shardings=mw.NamedSharding(mw.make_mesh((2,), ("d",)), SPLIT)
+    ),
     "a donated argument": lambda: mw.jit(lambda x: x + 1, donate_argnums=0),
 }
 

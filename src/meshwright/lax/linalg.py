@@ -10,7 +10,7 @@ from meshwright.core.static import only_default as _only_default
 from meshwright.errors import ArgumentError
 from meshwright.ir.tracing import typeof as _typeof
 from meshwright.lax.polar import qdwh as _qdwh
-from meshwright.ops.elementwise.table import convert as _convert
+from meshwright.ops.elementwise.conversion import ConvertElementType as _ConvertElementType
 from meshwright.ops.linalg.cholesky import cholesky as _cholesky
 from meshwright.ops.linalg.eig import eig as _eig
 from meshwright.ops.linalg.eigh import eigh as _eigh
@@ -46,8 +46,9 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
 
 def _averaged(x: Any, symmetrize_input: bool) -> Any:
     """``x`` as floats if it will be averaged with its transpose."""
-    whole = symmetrize_input and _dtypes.is_integer(_typeof(x).dtype)
-    return _convert(x, _dtypes.inexact(_typeof(x).dtype)) if whole else x
+    aval = _typeof(x)
+    whole = symmetrize_input and _dtypes.is_integer(aval.dtype)
+    return _ConvertElementType(_dtypes.inexact(aval.dtype), aval.weak_type).bind(x) if whole else x
 
 
 def eig(

@@ -103,6 +103,8 @@ def logsumexp(
         return _over_names(logsumexp(a, split[0], b, keepdims, return_sign, where), split[1])
     if b is not None:  # its dtype is promoted with that of ``a``
         a, b = operands("logsumexp", (a, b), to_inexact=True)
+    elif where is not None and aval_of(a, "logsumexp").dtype == bool:  # with what is left out, -inf, a default float
+        a, _ = operands("logsumexp", (a, -np.inf))
     a = _masked(_inexact(a, "logsumexp"), where)
     counted = a if b is None else _masked(a, not_equal(b, 0))
     a = broadcast_to(a, typeof(counted).shape)

@@ -15,6 +15,7 @@ from meshwright.numpy.linalg.decompositions import cholesky
 from meshwright.numpy.linalg.operands import epsilon, fitting, inexact_operands, matrix, same_lead, square, with_lead
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import moveaxis, reshape
+from meshwright.numpy.promotion import strong_array
 from meshwright.numpy.reductions import sum
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.linalg.cholesky import symmetrized
@@ -208,7 +209,7 @@ def _lstsq(a: Any, b: Any, rcond: Any) -> tuple[Any, Any, Any, Any]:
     p, s = pinv_and_values(a, rcond)
     x = matmul(p, b)
     rest = b - matmul(a, x)
-    return x, sum(real_part(rest * conjugate(rest)), 0), sum(s > rcond * s[:1]), s
+    return x, sum(real_part(rest * conjugate(rest)), 0), sum(s > rcond * s[:1]), strong_array(s)
 
 
 # --- tensors ------------------------------------------------------------------------------------------------
