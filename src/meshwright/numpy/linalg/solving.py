@@ -15,7 +15,6 @@ from meshwright.numpy.linalg.decompositions import cholesky
 from meshwright.numpy.linalg.operands import epsilon, fitting, inexact_operands, matrix, same_lead, square, with_lead
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import moveaxis, reshape
-from meshwright.numpy.promotion import strong_array
 from meshwright.numpy.reductions import sum
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.linalg.cholesky import symmetrized
@@ -199,6 +198,8 @@ def lstsq(a: Any, b: Any, rcond: Any = None, *, numpy_resid: bool = False) -> tu
     tolerance = epsilon(a) * max(m, n) if rcond is None else epsilon(a) if rcond < 0 else rcond
     columns = reshape(b, (m, 1)) if vector else b
     x, residuals, rank, s = _lstsq(a, columns, convert(asarray(tolerance), real_of(typeof(a).dtype)))
+    if not m * n:
+        s = convert(s, typeof(a).dtype)  # JAX's type of no singular values
     if numpy_resid and (m <= n or int(rank) < n):
         residuals = residuals[:0]
     return reshape(x, (n,)) if vector else x, residuals, rank, s
@@ -209,7 +210,7 @@ def _lstsq(a: Any, b: Any, rcond: Any) -> tuple[Any, Any, Any, Any]:
     p, s = pinv_and_values(a, rcond)
     x = matmul(p, b)
     rest = b - matmul(a, x)
-    return x, sum(real_part(rest * conjugate(rest)), 0), sum(s > rcond * s[:1]), strong_array(s)
+    return x, sum(real_part(rest * conjugate(rest)), 0), sum(s > rcond * s[:1]), s
 
 
 # --- tensors ------------------------------------------------------------------------------------------------
