@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any
@@ -15,7 +16,6 @@ from meshwright.hardware.machine import Machine, machine_for
 from meshwright.hardware.machine import machine as machine_named
 from meshwright.sharding import AbstractMesh, AnyMesh, Mesh, get_mesh
 from meshwright.spmd.memory.limits import require_limit
-from meshwright.spmd.plan.search import SECONDS
 from meshwright.transforms.wrapped import require_callable
 
 
@@ -29,7 +29,7 @@ def plan(
     in_shardings: Any = None,
     out_shardings: Any = None,
     donate_argnums: int | Sequence[int] | None = None,
-    seconds: float = SECONDS,
+    seconds: float = math.inf,
 ) -> Plan:
     """Choose the shardings of the arguments of ``f`` on a machine, and the mesh's shape if no ``mesh`` is given.
 
@@ -44,7 +44,7 @@ def plan(
       mesh: the mesh to use; None to choose its shape.
       in_shardings, out_shardings, donate_argnums: as for ``jit``. Shardings given here, or by arrays that were placed,
         are kept; None and ``AUTO`` are chosen.
-      seconds: a time limit after which no further designs are tried.
+      seconds: a time limit after which no further designs are tried. Without it, their number depends on the program.
 
     Raises:
       MemoryLimitError: no design fits; says by how much, and which values are largest.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from meshwright.errors import MeshError
 from meshwright.hardware.machine import Machine
 from meshwright.ir.program import Program
 from meshwright.sharding import AbstractMesh, AnyMesh, Mesh, NamedSharding, get_mesh
-from meshwright.spmd.plan.search import SECONDS, Layouts, Request, SearchResult, search
+from meshwright.spmd.plan.search import Layouts, Request, SearchResult, search
 from meshwright.spmd.report import human_bytes
 from meshwright.spmd.steptime.report import Time, human_seconds
 from meshwright.transforms.keys import on_words
@@ -44,7 +45,7 @@ def choose_shardings(
     meshes: Sequence[AnyMesh],
     memory_limit: float | None,
     auto: Sequence[int] | None = None,
-    seconds: float = SECONDS,
+    seconds: float = math.inf,
 ) -> Chosen:
     """Choose the best of ``meshes``, and shardings for unconstrained arguments (those in ``auto``, if given) and
     results.

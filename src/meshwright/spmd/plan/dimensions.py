@@ -9,6 +9,7 @@ Source: inferring named dimensions in this way is from Automap (Schaarschmidt et
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -26,12 +27,33 @@ class Kind:
     """Dimensions of one size that play the same part.
 
     ``arguments`` are the arguments that have them, as pairs (argument, dimension). ``weight`` is the total bytes of
-    operands and results of equations that have such a dimension.
+    operands and results of equations that have such a dimension. ``meets``: the numbers of the other kinds that some
+    value has besides this one.
     """
 
     size: int
     arguments: tuple[tuple[int, int], ...]
     weight: int
+    meets: frozenset[int] = frozenset()
+
+
+def unions(kinds: Sequence[Kind]) -> list[Kind]:
+    """Kinds that one mesh axis can split together, since no value has two of them, as one kind; heaviest first.
+
+    Heads, hidden features of an MLP and the vocabulary are such: Megatron's tensor parallelism (Shoeybi et al. 2019)
+    splits all three.
+    """
+    found: dict[frozenset[int], Kind] = {}
+    for first in range(len(kinds)):
+        members = [first]
+        for other, kind in enumerate(kinds):
+            if other not in members and not kind.meets.intersection(members):
+                members.append(other)
+        parts = [kinds[n] for n in members]
+        if len(parts) > 1:
+            size, arguments = math.gcd(*(k.size for k in parts)), [a for k in parts for a in k.arguments]
+            found[frozenset(members)] = Kind(size, tuple(arguments), sum(k.weight for k in parts))
+    return sorted((kind for kind in found.values() if kind.size > 1), key=lambda kind: -kind.weight)
 
 
 def kinds(jaxpr: Jaxpr) -> list[Kind]:
@@ -55,12 +77,23 @@ def kinds(jaxpr: Jaxpr) -> list[Kind]:
     for root, where in places.items():
         parts = frozenset((jaxpr.invars[n].aval.shape, jaxpr.invars[n].aval.dtype, dim) for n, dim in where)
         same.setdefault(parts, []).append(root)
-    kinds = [
-        Kind(root[0].aval.shape[root[1]], tuple(p for r in roots for p in places[r]), sum(weights[r] for r in roots))
-        for roots in same.values()
-        for root in roots[:1]
+    groups = sorted(same.values(), key=lambda roots: -sum(weights[r] for r in roots))
+    numbers = {root: n for n, roots in enumerate(groups) for root in roots}
+    meets: dict[int, set[int]] = {n: set() for n in range(len(groups))}
+    for var in {a for eqn in flat.eqns for a in (*eqn.invars, *eqn.outvars) if isinstance(a, Var)}:
+        here = [numbers.get(union.root((var, dim))) for dim in range(var.aval.ndim)]
+        for n in here:
+            if n is not None:
+                meets[n].update(m for m in here if m is not None and m != n)
+    return [
+        Kind(
+            roots[0][0].aval.shape[roots[0][1]],
+            tuple(p for r in roots for p in places[r]),
+            sum(weights[r] for r in roots),
+            frozenset(meets[n]),
+        )
+        for n, roots in enumerate(groups)
     ]
-    return sorted(kinds, key=lambda kind: -kind.weight)
 
 
 def _joined(ins: Sequence[Atom], outs: Sequence[Atom], whole: ShardingRule) -> Iterator[list[Dim]]:

@@ -3,8 +3,9 @@
 A *design* says for each axis which kind of dimension it splits, if any, and whether it also splits the other arguments
 (the parameters, if the kind is the batch) along some dimension, so that they are gathered where they are used. Data
 parallelism, tensor parallelism, fully sharded data parallelism and their combinations are such designs. They are tried
-for single axes first, with the most promising kinds first; those of several axes combine the best single ones. The
-predicted step time decides among those whose peak fits in memory.
+for single axes first, with the most promising kinds first; those of several axes combine the best single ones, on
+meshes of all shapes in turn. The predicted step time decides among those whose peak fits in memory. How many are tried
+depends on the program alone, so that all processes choose the same.
 
 The user's annotations are kept. Results with the type of an argument are laid out like that argument.
 
@@ -14,6 +15,7 @@ Source: designs like these are what GSPMD's users write (Xu et al. 2021) and wha
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
@@ -25,16 +27,19 @@ from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import run_passes
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.driver import PREPARE, partition
+from meshwright.spmd.flatten import flatten
 from meshwright.spmd.memory.held import Memory
 from meshwright.spmd.memory.limits import does_not_fit
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.partition.attempt import price
 from meshwright.spmd.partition.result import Partition
-from meshwright.spmd.plan.dimensions import Kind, kinds
+from meshwright.spmd.plan.dimensions import Kind, kinds, unions
 from meshwright.spmd.strategy import Strategy
 
-#: the kinds tried for a single axis, and for each of several; seconds after which no more designs are tried
-KINDS, COMBINED, SECONDS = 8, 3, 20.0
+#: the kinds tried for a single axis, the unions of them, and for each of several axes: those known, and those unknown
+KINDS, UNIONS, COMBINED = 8, 3, 3
+#: budget of equations to partition, and the least and the greatest number of designs to try
+EQUATIONS, FEWEST, MOST = 30_000, 16, 120
 #: by which factor a simpler design may be slower
 SIMPLER = 1.03
 #: the share of all arguments' bytes below which an argument is not split just to save memory
@@ -85,7 +90,8 @@ class Request:
     meshes: Sequence[AbstractMesh]
     memory_limit: float | None
     donated: Sequence[int] = ()
-    seconds: float = SECONDS
+    #: a time after which no more designs are tried, in seconds
+    seconds: float = math.inf
     #: the arguments to choose layouts for; the others, unless annotated, are left to the partitioner. None: all
     auto: frozenset[int] | None = None
 
@@ -112,13 +118,15 @@ class _Search:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.flat = run_passes(request.jaxpr, PREPARE)
-        self.kinds = kinds(self.flat.jaxpr)[:KINDS]
+        single = kinds(self.flat.jaxpr)[:KINDS]
+        self.kinds = sorted([*single, *unions(single)[:UNIONS]], key=lambda kind: -kind.weight)
         self.tried: dict[Design, Tried] = {}
+        self.most = min(MOST, max(FEWEST, EQUATIONS // max(1, len(flatten(self.flat.jaxpr).eqns))))
         self.end = time.monotonic() + request.seconds
 
     def run(self) -> SearchResult:
         for design in self.designs():
-            if self.tried and time.monotonic() > self.end:
+            if self.tried and (len(self.tried) >= self.most or time.monotonic() > self.end):
                 break
             self.attempt(design)
         best = self.first_that_fits()
@@ -126,25 +134,34 @@ class _Search:
 
     # --- designs --------------------------------------------------------------------------------------------
     def designs(self) -> Iterator[Design]:
-        """All designs of one axis, then those of several that combine the best kinds so far."""
-        for mesh in sorted(self.request.meshes, key=lambda mesh: len(mesh.axis_names)):
-            count = len(mesh.axis_names)
+        """All designs of one axis, then those of several that combine the best kinds so far, of each mesh in turn."""
+        by_count = itertools.groupby(sorted(self.request.meshes, key=_axes), _axes)
+        for count, meshes in by_count:
             choices = self.promising() if count > 1 else [None, *range(len(self.kinds))]
-            for picked in itertools.product(choices, repeat=count):
-                used = [k for k in picked if k is not None]
-                if len(set(used)) < len(used) or not all(map(self.divides, picked, mesh.axis_sizes)):
-                    continue
+            each = [self.designs_on(mesh, choices) for mesh in meshes]
+            for designs in itertools.zip_longest(*each):
+                yield from filter(None, designs)
+
+    def designs_on(self, mesh: AbstractMesh, choices: Sequence[int | None]) -> Iterator[Design]:
+        """The designs on a mesh whose axes split these kinds, with the first ones first."""
+        places = itertools.product(range(len(choices)), repeat=_axes(mesh))
+        for numbers in sorted(places, key=sum):
+            picked = [choices[n] for n in numbers]
+            used = [k for k in picked if k is not None]
+            if len(set(used)) == len(used) and all(map(self.divides, picked, mesh.axis_sizes)):
                 for rest in self.sharding_the_rest(picked):
                     yield Design(mesh, tuple(map(AxisUse, picked, rest)))
 
     def promising(self) -> list[int | None]:
-        """The kinds with the fastest programs so far, best first; if none was tried, those of the largest weight."""
+        """For one of several axes: the heaviest kinds that were not tried, as they do not divide by all devices, and
+        those with the fastest programs so far."""
         ranked: dict[int | None, float] = {}
         for tried in self.tried.values():
             for use in tried.design.uses:
                 ranked[use.kind] = min(tried.seconds, ranked.get(use.kind, tried.seconds))
-        order: list[int | None] = sorted(ranked, key=lambda kind: ranked[kind]) or list(range(len(self.kinds)))
-        return [*[k for k in order if k is not None][:COMBINED], None]
+        known = sorted((k for k in ranked if k is not None), key=lambda kind: ranked[kind])
+        unknown = [k for k in range(len(self.kinds)) if k not in ranked]
+        return [*unknown[:COMBINED], *known[:COMBINED], None]
 
     def divides(self, kind: int | None, size: int) -> bool:
         return kind is None or self.kinds[kind].size % size == 0
@@ -219,6 +236,10 @@ class _Search:
     def fits(self, tried: Tried) -> bool:
         limit = self.request.memory_limit
         return limit is None or (_held(tried.part) <= limit and self.peak(tried) <= limit)
+
+
+def _axes(mesh: AbstractMesh) -> int:
+    return len(mesh.axis_names)
 
 
 def _held(part: Partition) -> int:
