@@ -97,7 +97,7 @@ def _squared(ops: Any, x: Any) -> tuple[Any, Any]:
     """The rounded square, and its rounding error."""
     square = ops.mul(x, x)
     kind = np.finfo(typeof(x).dtype)
-    high = ops.ReducePrecision(kind.nexp, kind.nmant // 2).bind(x)
+    high = ops.ReducePrecision(kind.nexp, (kind.nmant - 1) // 2).bind(x)  # its square is exact
     low = ops.sub(x, high)
     mixed = ops.mul(ops.mul(high, low), ops.scalar_like(2, x))
     return square, ops.add(ops.add(ops.sub(ops.mul(high, high), square), mixed), ops.mul(low, low))
