@@ -447,6 +447,23 @@ def test_failures_that_nobody_waited_for_are_told(tmp_path, waits):
     assert done.returncode == int(waits) and ("wait() not called" in done.stderr) != waits, done.stderr
 
 
+def test_failures_of_what_is_dropped_at_once_are_told(tmp_path, monkeypatch):
+    """Before it has failed."""
+    is_dropped = threading.Event()
+
+    def write(*_):
+        assert is_dropped.wait(60)
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(files, "write", write)
+    with pytest.warns(CheckpointWarning, match="was not written, and wait.. not called.*full"):
+        save(tmp_path / "a", VALUE, asynchronous=True)
+        gc.collect()
+        is_dropped.set()
+        for thread in [t for t in threading.enumerate() if t.name == "meshwright-checkpoint"]:
+            thread.join()
+
+
 def test_managers_that_only_read_leave_alone_what_another_run_is_writing(tmp_path):
     save(tmp_path / "step_00000001", VALUE)
     unfinished = tmp_path / f"step_00000002{WRITING}abc"

@@ -79,3 +79,28 @@ def test_what_grows_before_a_constraint_is_gathered_before_it_grows(name: str) -
     part = constrained.lower(mw.ShapeDtypeStruct(shape, "float32")).partition(mesh)
     assert sum(c.bytes_sent for c in part.collectives) == np.prod(shape) * 4 * 7 // 8
     part.verify()
+
+
+@pytest.mark.parametrize(
+    ("function", "devices", "spec", "sent"),
+    [
+        (mnp.tanh, 4, P(None, "x"), 0),
+        (mnp.tanh, 3, P(None, "x"), 0),
+        (mnp.tanh, 4, P(), 0),
+        # the gather of an operand, and an all-to-all of a product, but no gather of the result
+        (lambda x: x @ x.T @ x, 4, P(), 256 * 224 * 4 * 3 // 4 + 256 * 64 * 4 * 3 // 4),
+    ],
+)
+def test_constraints_in_loops_send_nothing_where_what_is_behind_is_as_before(function, devices, spec, sent):
+    """Their results go back into the loop, whose values are laid out otherwise."""
+    mesh = mw.AbstractMesh((devices,), ("x",))
+    rows, other = mw.NamedSharding(mesh, P("x")), mw.NamedSharding(mesh, spec)
+
+    def loop(x):
+        return mw.lax.fori_loop(0, 8, lambda _, c: mw.lax.with_sharding_constraint(function(c), other), x)
+
+    lowered = mw.jit(loop, in_shardings=rows, out_shardings=rows).lower(mw.ShapeDtypeStruct((256, 224), "float32"))
+    part = lowered.partition(mesh)
+    assert sum(c.bytes_sent for c in part.collectives) == 8 * sent
+    if sent == 0:  # products of products grow beyond bounds
+        part.verify()

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ class Saving:
         self.folder = folder
         self._done: Future[None] = Future()
         self._is_told = threading.Event()
-        weakref.finalize(self, _warn_untold, folder, self._done, self._is_told)
+        untold = partial(_warn_untold, folder, self._is_told)
+        weakref.finalize(self, self._done.add_done_callback, untold)  # calls it once done, or now if that is before
 
     def wait(self) -> None:
         """Wait until the checkpoint is complete.
@@ -71,9 +73,9 @@ def _finish(done: Future[None], work: Callable[[], None]) -> None:
         done.set_exception(error)
 
 
-def _warn_untold(folder: Path, done: Future[None], is_told: threading.Event) -> None:
+def _warn_untold(folder: Path, is_told: threading.Event, done: Future[None]) -> None:
     """Warn of a failure, when the object with :meth:`Saving.wait` is gone without a call, also at the end."""
-    if done.done() and not is_told.is_set() and (error := done.exception()) is not None:
+    if not is_told.is_set() and (error := done.exception()) is not None:
         warn(f"the checkpoint {folder} was not written, and wait() not called: {error}", CheckpointWarning)
 
 

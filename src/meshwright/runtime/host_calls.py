@@ -39,16 +39,20 @@ _INSIDE = _Inside()
 
 
 def refuse_inside(name: str, reals: Sequence[int]) -> None:
-    """Refuse to run a program on several real devices within a callback for which these wait.
+    """Refuse to run a program on several real devices within a callback for which several wait.
+
+    XLA starts such a program when the last one has ended, also if that runs on other devices.
 
     Raises:
-      DeviceError: they would wait for each other, without end.
+      DeviceError: the programs would wait for each other, without end.
     """
-    if _INSIDE.waiting and not _INSIDE.waiting.isdisjoint(reals):
+    if _INSIDE.waiting and (min(len(_INSIDE.waiting), len(reals)) > 1 or not _INSIDE.waiting.isdisjoint(reals)):
+        which = "some of" if not _INSIDE.waiting.isdisjoint(reals) else "others than"
         raise DeviceError(
-            f"{name!r} cannot run on the {len(reals)} devices of its mesh, which wait for the Python function that "
-            "calls it (pure_callback, io_callback, debug.callback); call it in the traced function, or compute with "
-            "NumPy or on one device there"
+            f"{name!r} cannot run on the {len(reals)} devices of its mesh: {len(_INSIDE.waiting)} devices, {which} "
+            "these, wait for the Python function that calls it (pure_callback, io_callback, debug.callback), and XLA "
+            "runs one program on several devices at a time; call it in the traced function, or compute with NumPy or "
+            "on one device there"
         )
 
 

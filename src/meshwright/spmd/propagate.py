@@ -288,11 +288,27 @@ class _Propagator:
             self.carry_back(stays)
 
     def pin_constrained(self, eqn: JaxprEqn) -> None:
-        """Pin the operand of a constraint that fixes all dimensions, if nothing else reads it."""
+        """Pin the operand of a constraint that fixes all dimensions, if nothing else reads it, and unless all that is
+        behind the constraint is laid out otherwise."""
         placement = self.result.placements[eqn.outvars[0]]
         for atom in eqn.invars:  # none at the border of a manual region
             if isinstance(atom, Var) and all(placement.fixed) and len(self.neighbours[atom]) <= 2:
-                self.result.pinned.setdefault(atom, Layout(placement.dims))
+                if not self.is_laid_out_again(eqn, placement.dims):
+                    self.result.pinned.setdefault(atom, Layout(placement.dims))
+
+    def is_laid_out_again(self, eqn: JaxprEqn, dims: Dims) -> bool:
+        """Whether the result of a constraint to ``dims`` only goes where it is laid out otherwise, as back into a loop.
+
+        What stays as it is there need not be sent to the constraint and back.
+        """
+        out = eqn.outvars[0]
+        known = self.result.pinned.get(out)
+        ends = [] if known is None else [[known.dims]]
+        for j in self.neighbours[out]:
+            if self.eqns[j] is not eqn:
+                is_tie = isinstance(self.eqns[j].op, RegionOp)
+                ends.append([self.dims_of(a) for a in self.atoms[j] if a is not out] if is_tie else [dims])
+        return bool(ends) and not any(dims in end for end in ends)
 
     def carry_back(self, stays: Container[Var] = ()) -> None:
         """Pin the operands of pinned values, except where the pinned value is in ``stays``."""
