@@ -50,7 +50,7 @@ OTHERWISE = {
     },
     "left out: see test_signatures, or of JAX's own parts": {
         "jax.vmap": {"sum_match"}, "jax.ShapeDtypeStruct": {"manual_axis_type", "is_ref"},
-        "jax.numpy.einsum": {"_dot_general"}, "jax.sharding.AbstractMesh": {"abstract_device"},
+        "jax.sharding.AbstractMesh": {"abstract_device"},
         "jax.export.export": {"_override_lowering_rules"}, "jax.debug.visualize_sharding": {"color_map"},
         "jax.debug.breakpoint": {"token", "kwargs"}, "jax.ref.swap": {"_function_name"},
         "jax.core.eval_jaxpr": {"propagate_source_info"}, "jax.interpreters.batching.bdim_at_front": {"mesh_axis"},

@@ -28,7 +28,6 @@ LEFT_OUT = {
     "jax.vmap": {"sum_match"},
     "jax.sharding.AbstractMesh": {"abstract_device"},
     "jax.sharding.PartitionSpec": {"unreduced", "reduced"},
-    "jax.numpy.einsum": {"_dot_general"},  # not public
     "jax.numpy.ufunc": {"nargs", "reduceat"},  # made by frompyfunc, not by users
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -26,6 +25,7 @@ from meshwright.core.files import user_file
 from meshwright.core.key_types import is_key
 from meshwright.core.source import warn
 from meshwright.core.static import static_index
+from meshwright.core.weak import when_gone
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, CheckpointWarning, DTypeError
 from meshwright.runtime.array import Array, refuse_masked
 from meshwright.runtime.parts import Parts
@@ -44,7 +44,7 @@ class Saving:
         self._done: Future[None] = Future()
         self._is_told = threading.Event()
         untold = partial(_warn_untold, folder, self._is_told)
-        weakref.finalize(self, self._done.add_done_callback, untold)  # calls it once done, or now if that is before
+        when_gone(self, self._done.add_done_callback, untold)  # calls it once done, or now if that is before
 
     def wait(self) -> None:
         """Wait until the checkpoint is complete.

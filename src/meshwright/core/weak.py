@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Any, Generic, TypeVar
-from weakref import ref
+from weakref import finalize, ref
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+def when_gone(value: Any, call: Callable[..., Any], *args: Any) -> None:
+    """Call a function once ``value`` is freed, or when the program ends. It is Python code: only for few objects."""
+    finalize(value, call, *args)
 
 
 class WeakKeys(Generic[K, V]):

@@ -63,15 +63,15 @@ def custom_vjp_primal_tree_values(tree: Any) -> Any:
     return pytree.map(lambda x: x.value, tree)
 
 
-def zero_from_primal(tree: Any, symbolic_zeros: bool = False) -> Any:
-    """The zero tangents of a tree of values: arrays, or with ``symbolic_zeros`` objects that need no memory.
+def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
+    """The zero tangents of a tree ``val`` of values: arrays, or with ``symbolic_zeros`` objects that need no memory.
 
     >>> zero_from_primal(1.0).item()
     0.0
     """
     if symbolic_zeros:
-        return pytree.map(lambda x: Zero(typeof(x).to_tangent_aval()), tree)
-    return pytree.map(lambda x: tangent_of(typeof(x).strong(), Zero(typeof(x))), tree)
+        return pytree.map(lambda x: Zero(typeof(x).to_tangent_aval()), val)
+    return pytree.map(lambda x: tangent_of(typeof(x).strong(), Zero(typeof(x))), val)
 
 
 class custom_vjp(CustomDerivative):
