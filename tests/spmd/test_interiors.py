@@ -9,6 +9,8 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
+from meshwright.ops.shape.interiors import interiors
+from meshwright.ops.shape.shifts import windows_of_extended
 
 N = 64
 MESH = mw.AbstractMesh((4, 2), ("a", "b"))
@@ -198,3 +200,37 @@ def test_calls_without_results_stand_beside_interiors():
     u = np.ones((8, 4), np.float32)
     part = mw.jit(shown, in_shardings=where).lower(u).partition()
     np.testing.assert_array_equal(part(u), shown(u))
+
+
+def repeatedly(step, n, x):
+    for _ in range(n):
+        x = step(x)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("f", "most"),
+    [
+        (lambda x, n: mnp.pad(repeatedly(mnp.sin, n, x[1:-1]), 1), 1),
+        (lambda x, n: mnp.pad(repeatedly(lambda y: y[1:-1], n, mnp.pad(x, n))[1:-1], 1), 2),
+        (lambda x, n: repeatedly(lambda y: mnp.concatenate([y, y[-1:] * 2]), n, x), 1),
+        (lambda x, n: repeatedly(lambda y: mnp.concatenate([y[1:2], y, y[2:1:-1]]), n, x)[7 : 7 + N], N // 2),
+        (lambda x, n: repeatedly(lambda y: mnp.concatenate([y, y.sum(keepdims=True)]), n, x)[5 : 5 + N], 1),
+    ],
+)
+def test_chains_of_any_length(f, most):
+    """They are followed without Python's stack, and the program grows by so many times at most."""
+    n = 1000
+    jaxpr = mw.make_jaxpr(lambda x: f(x, n))(np.ones(N, np.float32))
+    for rewrite in (interiors, windows_of_extended):
+        size = len(rewrite(jaxpr).jaxpr.eqns)
+        assert size <= (1 + most) * len(jaxpr.jaxpr.eqns) + 10
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_own_rows_around_own_rows(n):
+    def f(x):
+        y = repeatedly(lambda y: mnp.concatenate([y[1:2], y * 2, y[2:1:-1]]), n, x)
+        return y[2 : 2 + N] + repeatedly(lambda y: mnp.concatenate([y, y[-1:] * 2]), n, x)[1 : 1 + N]
+
+    partitioned(f, "a", "b").verify()

@@ -13,7 +13,7 @@ values that are each computed from shifts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from meshwright.core import source
 from meshwright.core.records import dataclass
+from meshwright.core.recursion import Call, run
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
 from meshwright.ir.rewrite import in_regions, producers_of, replaced, uses_of
 from meshwright.ir.state import set_trace
@@ -189,6 +190,11 @@ def _few_rows(eqn: JaxprEqn, few: Sequence[int]) -> _Interior | None:
 _Shift = tuple[Var, tuple[int, ...]]
 
 
+def _before_slice(op: Slice, start: Iterable[int]) -> tuple[int, ...]:
+    """The position of the array that is sliced, from that of the slice."""
+    return tuple(n - low for n, low in zip(start, op.start_indices))
+
+
 class _Whole:
     """Records equations in the rows of an array of ``shape``."""
 
@@ -205,10 +211,13 @@ class _Whole:
         self.trace = JaxprTrace()
         self.leaves: dict[Var, Any] = {}
         self.values: dict[_Shift, Any] = {}
+        self.sources: dict[_Shift, frozenset[_Shift]] = {}
 
     def equations(self, eqn: JaxprEqn, make: Callable[[_Whole], Any]) -> JaxprEqn | list[JaxprEqn]:
         """The equations that compute an equation's result by ``make``; the equation itself if no array has these
         rows."""
+        if not self.may_use_rows(eqn):
+            return eqn
         with set_trace(self.trace), source.at(eqn.source):
             closed = self.trace.finish([make(self)])
         if not any(self.is_of(v.aval.shape) for v in self.leaves):
@@ -230,6 +239,21 @@ class _Whole:
         """Whether an array of ``shape`` has these rows."""
         return len(shape) == len(self.shape) and all(shape[d] == self.shape[d] for d in self.along)
 
+    def may_use_rows(self, eqn: JaxprEqn) -> bool:
+        """Whether an array that ``eqn`` is computed from has these rows. This is quick: positions are not looked at."""
+        seen: set[Atom] = set()
+        todo = [*eqn.invars]
+        while todo:
+            atom = todo.pop()
+            if isinstance(atom, Literal) or atom in seen:
+                continue
+            if self.is_of(atom.aval.shape):
+                return True
+            seen.add(atom)
+            maker = self.maker(atom)
+            todo += maker.invars if maker else []
+        return False
+
     def leaf(self, var: Var) -> Any:
         """A value of the program as a parameter of the trace."""
         if var not in self.leaves:
@@ -244,9 +268,7 @@ class _Whole:
         op: Any = eqn.op
         match op:
             case Slice():
-                (x,) = eqn.invars
-                through = self.is_of(x.aval.shape) or (isinstance(x, Var) and self.maker(x) is not None)
-                return eqn if through and all(s == 1 for s in op.strides) else None
+                return eqn if self.is_shift(eqn) else None
             case BroadcastInDim():
                 return None if eqn.invars[0].aval.shape else eqn
             case Concatenate():
@@ -255,6 +277,27 @@ class _Whole:
                 shapes = {a.aval.shape for a in eqn.invars} - {()}
                 return eqn if shapes == {atom.aval.shape} and self.is_made_once(atom) else None
         return None
+
+    def remaker(self, atom: Var, start: tuple[int, ...]) -> JaxprEqn | None:
+        """``maker``; None for a value that has the rows of the whole as it is."""
+        eqn = self.maker(atom)
+        if eqn and isinstance(eqn.op, Elementwise) and atom.aval.shape == self.shape and not any(start):
+            return None
+        return eqn
+
+    def is_shift(self, eqn: JaxprEqn) -> bool:
+        """Whether a slice is of an array with these rows, or of a value that is recomputed; in one or several steps."""
+        while isinstance(eqn.op, Slice) and all(s == 1 for s in eqn.op.strides):
+            (x,) = eqn.invars
+            if self.is_of(x.aval.shape):
+                return True
+            maker = self.makers.get(x) if isinstance(x, Var) else None
+            if maker is None:
+                return False
+            if not isinstance(maker.op, Slice):
+                return self.maker(x) is not None  # type: ignore[arg-type]
+            eqn = maker
+        return False
 
     def is_made_once(self, atom: Var) -> bool:
         """Whether recomputing a value in rows of the whole does not duplicate work: one equation uses it, or only small
@@ -269,26 +312,32 @@ class _Whole:
 
     def value(self, atom: Atom, start: tuple[int, ...]) -> Any:
         """A value in rows of the whole, with its first rows at ``start``; the rows around it are arbitrary."""
+        return run(self.known_value(atom, start))
+
+    def known_value(self, atom: Atom, start: tuple[int, ...]) -> Call[Any]:
         if isinstance(atom, Literal):
             return atom.val
         if (atom, start) not in self.values:
-            self.values[atom, start] = self.made(atom, start)
+            self.values[atom, start] = yield self.made(atom, start)
         return self.values[atom, start]
 
-    def made(self, atom: Var, start: tuple[int, ...]) -> Any:
-        eqn = self.maker(atom) if atom.aval.shape else None
+    def made(self, atom: Var, start: tuple[int, ...]) -> Call[Any]:
+        eqn = self.remaker(atom, start) if atom.aval.shape else None
         if eqn is None:
             return self.placed(atom, start)
         op: Any = eqn.op
         with source.at(eqn.source):
             match op:
                 case Slice():
-                    return self.value(eqn.invars[0], tuple(n - low for n, low in zip(start, op.start_indices)))
+                    return (yield self.known_value(eqn.invars[0], _before_slice(op, start)))
                 case Concatenate():
-                    return self.chosen(eqn, start)
+                    return (yield self.chosen(eqn, start))
                 case BroadcastInDim():
                     return self.around(eqn.invars[0])
-            return op.bind(*[self.value(a, start) for a in eqn.invars])
+            args = []
+            for a in eqn.invars:
+                args.append((yield self.known_value(a, start)))
+            return op.bind(*args)
 
     def placed(self, var: Var, start: tuple[int, ...]) -> Any:
         """A value of the program, padded or cropped to its position."""
@@ -298,25 +347,28 @@ class _Whole:
             return slice_(x, [-at for at in start], [n - at for at, n in zip(start, self.shape)])
         return pad(x, scalar_like(0, x), config) if any(map(any, config)) else x
 
-    def chosen(self, eqn: JaxprEqn, start: tuple[int, ...]) -> Any:
+    def chosen(self, eqn: JaxprEqn, start: tuple[int, ...]) -> Call[Any]:
         """A concatenation as a selection between its pieces by row. A few rows for which an array would have to be
         shifted once more are read where they are, and put in place."""
         d: int = eqn.op.dimension  # type: ignore[attr-defined]
         pieces = list(self.pieces(eqn, start))
         known = self.shifts(*max(pieces, key=lambda piece: piece[0].aval.shape[d]))
-        rows = [None if self.shifts(a, at) <= known else self.row(a, at, d, known) for a, at in pieces]
+        rows = []
+        for a, at in pieces:
+            rows.append(None if self.shifts(a, at) <= known else (yield self.row(a, at, d, known)))
         *before, (last, at) = [piece for piece, row in zip(pieces, rows) if row is None]
-        value = self.value(last, at)
+        value = yield self.known_value(last, at)
         for atom, at in reversed(before):
             above = lt(iota(np.int32, (self.shape[d],), 0), np.int32(at[d] + atom.aval.shape[d]))
-            value = select(broadcast_in_dim(above, self.shape, (d,)), self.value(atom, at), value)
+            piece = yield self.known_value(atom, at)
+            value = select(broadcast_in_dim(above, self.shape, (d,)), piece, value)
         for (_, at), row in zip(pieces, rows):
             if row is not None:
                 place = tuple(at[d] if k == d else 0 for k in range(len(at)))
                 value = PlacedUpdate.of(place, typeof(row).shape).bind(value, row)
         return value
 
-    def row(self, atom: Atom, start: tuple[int, ...], d: int, known: set[_Shift]) -> Any:
+    def row(self, atom: Atom, start: tuple[int, ...], d: int, known: frozenset[_Shift]) -> Call[Any]:
         """A piece as rows of the whole along dimension ``d``, computed from arrays with known shifts; None if it uses
         others, or has more rows than the shift."""
         eqn = self.maker(atom) if isinstance(atom, Var) else None
@@ -333,11 +385,17 @@ class _Whole:
             ):
                 low, high = [0] * len(moved), list(self.shape)
                 low[d], high[d] = at + by, at + by + n
-                return Slice(tuple(low), tuple(high), (1,) * len(low)).bind(self.value(atom, moved))
+                value = yield self.known_value(atom, moved)
+                return Slice(tuple(low), tuple(high), (1,) * len(low)).bind(value)
         if not isinstance(eqn.op, Elementwise):
             return None
-        parts = [a.val if isinstance(a, Literal) else self.row(a, start, d, known) for a in eqn.invars]
-        return None if any(part is None for part in parts) else eqn.op.bind(*parts)
+        parts = []
+        for a in eqn.invars:
+            part = a.val if isinstance(a, Literal) else (yield self.row(a, start, d, known))
+            if part is None:
+                return None
+            parts.append(part)
+        return eqn.op.bind(*parts)
 
     def pieces(self, eqn: JaxprEqn, start: tuple[int, ...]) -> Iterator[tuple[Atom, tuple[int, ...]]]:
         """The pieces of a concatenation that overlap the rows of the whole, with the positions where they begin."""
@@ -349,22 +407,33 @@ class _Whole:
                 yield atom, (*start[:d], at, *start[d + 1 :])
             at = end
 
-    def shifts(self, atom: Atom, start: tuple[int, ...]) -> set[_Shift]:
+    def shifts(self, atom: Atom, start: tuple[int, ...]) -> frozenset[_Shift]:
         """The arrays from which a value is computed in rows of the whole, with their positions."""
+        return run(self.known_shifts(atom, start))
+
+    def known_shifts(self, atom: Atom, start: tuple[int, ...]) -> Call[frozenset[_Shift]]:
         if isinstance(atom, Literal) or not atom.aval.shape:
-            return set()
-        eqn = self.maker(atom)
+            return frozenset()
+        if (atom, start) not in self.sources:
+            found: list[frozenset[_Shift]] = []
+            for use in self.uses(atom, start):
+                found.append(frozenset([use]) if use == (atom, start) else (yield self.known_shifts(*use)))
+            self.sources[atom, start] = frozenset().union(*found)
+        return self.sources[atom, start]
+
+    def uses(self, atom: Var, start: tuple[int, ...]) -> list[tuple[Atom, tuple[int, ...]]]:
+        """What a value is computed from in rows of the whole: itself, if it is placed."""
+        eqn = self.remaker(atom, start)
         if eqn is None:
-            return {(atom, start)}
-        op: Any = eqn.op
-        match op:
+            return [(atom, start)]
+        match eqn.op:
             case Slice():
-                return self.shifts(eqn.invars[0], tuple(n - low for n, low in zip(start, op.start_indices)))
+                return [(eqn.invars[0], _before_slice(eqn.op, start))]
             case Concatenate():
-                return set().union(*(self.shifts(a, at) for a, at in self.pieces(eqn, start)))
+                return [*self.pieces(eqn, start)]
             case BroadcastInDim():
-                return set()
-        return set().union(*(self.shifts(a, start) for a in eqn.invars))
+                return []
+        return [(a, start) for a in eqn.invars]
 
     def around(self, border: Atom) -> Any:
         """A border as an array with these rows; a scalar is broadcast."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshwright.core.recursion import Call, run
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 from meshwright.ir.tracing import typeof
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, broadcast_in_dim
@@ -57,11 +58,14 @@ class PickedRows:
 
     def of(self, atom: Atom) -> Picked | None:
         """The array of that shape which ``atom`` is rows of; itself if it has the shape. None if there is none."""
+        return run(self._of(atom))
+
+    def _of(self, atom: Atom) -> Call[Picked | None]:
         if atom not in self.known:
-            self.known[atom] = self._found(atom)
+            self.known[atom] = yield self._found(atom)
         return self.known[atom]
 
-    def _found(self, atom: Atom) -> Picked | None:
+    def _found(self, atom: Atom) -> Call[Picked | None]:
         if atom.aval.shape == self.shape:
             return Picked(atom, tuple(map(np.arange, self.shape)))
         eqn = self.makers.get(atom) if isinstance(atom, Var) else None
@@ -69,11 +73,16 @@ class PickedRows:
             return None
         match eqn.op:
             case Slice() | Rev() | BroadcastInDim():
-                inner = self.of(eqn.invars[0])
+                inner = yield self._of(eqn.invars[0])
                 return inner and self._step(eqn, inner)
             case Concatenate(dimension=d):
-                pieces = [self.of(a) for a in eqn.invars]
-                return _joined([p for p in pieces if p], d) if all(pieces) else None
+                pieces: list[Picked] = []
+                for atom in eqn.invars:
+                    piece = yield self._of(atom)
+                    if piece is None:
+                        return None
+                    pieces.append(piece)
+                return _joined(pieces, d)
         return None
 
     def _step(self, eqn: JaxprEqn, inner: Picked) -> Picked | None:

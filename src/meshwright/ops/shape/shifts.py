@@ -70,13 +70,14 @@ class Shifts(Linear1, Composite):
     def infer(self, x: ShapedArray) -> tuple[ShapedArray, ...]:
         if any(len(shift) != x.ndim or any(abs(by) > n for by, n in zip(shift, x.shape)) for shift in self.shifts):
             raise ShapeError(f"shifts: {self.shifts} are not of {x}")
-        borders = [{*border.above, *border.below} for border in self.borders]
-        if borders and not (len(borders) == x.ndim and all(b <= {*range(n)} for b, n in zip(borders, x.shape))):
+        rows = [(row, n) for border, n in zip(self.borders, x.shape) for row in (*border.above, *border.below)]
+        if len(self.borders) not in (0, x.ndim) or not all(0 <= row < n for row, n in rows):
             raise ShapeError(f"shifts: {self.borders} are not borders of {x}")
         return (x,) * len(self.shifts)
 
     def expand(self, x: Value) -> list[Value]:
-        return [_moved(self._extended(x, range(x.ndim)), ends) for ends in self._ends(self._rims(x.ndim))]
+        extended = self._extended(x, range(x.ndim))
+        return [_moved(extended, ends) for ends in self._ends(self._rims(x.ndim))]
 
     def _border(self, dim: int) -> Border:
         """What comes in from outside along a dimension."""
@@ -88,7 +89,8 @@ class Shifts(Linear1, Composite):
         inside = Span(0, max(-by, 0), size - max(by, 0))
         sources = [border.source(row, size) for row in (range(-by, 0) if by > 0 else range(size, size - by))]
         outside = [Span(ZEROS, 0, 1) if row is None else Span(0, row, row + 1) for row in sources]
-        return [*outside, inside] if by > 0 else [inside, *outside]
+        spans = [*outside, inside] if by > 0 else [inside, *outside]
+        return [span for span in spans if span.rows]
 
     def _extended(self, x: Any, dims: Iterable[int]) -> Any:
         """An array with its borders along ``dims``."""
@@ -224,6 +226,8 @@ def _moved(x: Any, ends: Sequence[tuple[int, int]]) -> Any:
 # --- recognized in programs ---------------------------------------------------------------------------------
 def windows_of_extended(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """Slices of an array that its own rows extend become shifts of that array, if they have its shape."""
+    if not any(isinstance(e.op, Concatenate) for e in all_eqns(jaxpr.jaxpr)):
+        return jaxpr
     makers = producers_of(jaxpr.jaxpr)
     finders: dict[tuple[int, ...], PickedRows] = {}
 
@@ -237,8 +241,6 @@ def windows_of_extended(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
         window = extended and _window(extended, eqn.op.start_indices)
         return eqn.replace(op=window, invars=[extended.source]) if window and extended else eqn
 
-    if not any(isinstance(e.op, Concatenate) for e in all_eqns(jaxpr.jaxpr)):
-        return jaxpr
     return replaced(jaxpr, rewritten)
 
 

@@ -185,16 +185,15 @@ def _cyclic(eqn: JaxprEqn) -> _Mapped | None:
 
 
 def _shift(eqn: JaxprEqn) -> _Mapped | None:
-    op, size = eqn.op, eqn.invars[0].aval.shape
-    moved = [d for d, by in enumerate(op.shifts[0]) if by]  # type: ignore[attr-defined]
-    if len(op.shifts) > 1 or len(moved) != 1:  # type: ignore[attr-defined]
+    op: Any = eqn.op
+    shape = eqn.invars[0].aval.shape
+    moved = [d for d, by in enumerate(op.shifts[0]) if by]
+    if len(op.shifts) > 1 or len(moved) != 1:
         return None
     (d,) = moved
-    spans = op.spans(d, size[d])  # type: ignore[attr-defined]
     # Borders are filled from rows that a tile has, or is sent for the rest.
-    inside = max(spans, key=lambda span: (span.source != ZEROS, span.rows))
-    alone = tuple(s if s is inside else Span(ZEROS, 0, s.rows) for s in spans)
-    return _Mapped(d, RowMap((size[d],), (tuple(spans),)), 1, RowMap((size[d],), (alone,)))
+    whole, alone = (RowMap((shape[d],), (tuple(s.spans(d, shape[d])),)) for s in (op, replace(op, borders=())))
+    return _Mapped(d, whole, 1, alone)
 
 
 _maps: dict[type[Op], Callable[[JaxprEqn], _Mapped | None]] = {

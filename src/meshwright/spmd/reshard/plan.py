@@ -115,18 +115,23 @@ def least_reshard_cost(shape: tuple[int, ...], itemsize: int, src: Layout, dst: 
     """
     if src == dst:
         return 0
-    before, after = (layout.local_shape(shape, mesh) for layout in (src, dst))
+    wanted = buffer_bytes(shape, itemsize, dst, mesh)
     if not _is_even(shape, src, dst, mesh):
-        return 0 if src.partial else itemsize * (math.prod(after) - math.prod(map(min, before, after)))
+        return 0 if src.partial else wanted - _shared(shape, itemsize, src, dst, mesh)
     if any(not (_stays(src, dst) and atom in dst.partial) for atom in src.partial):  # what has to be reduced arrives
-        return buffer_bytes(shape, itemsize, dst, mesh)
-    return buffer_bytes(shape, itemsize, dst, mesh) - _held(shape, itemsize, src, dst, mesh)
+        return wanted
+    return wanted - _held(shape, itemsize, src, dst, mesh)
 
 
 def _held(shape: Sequence[int], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
     """The minimum over devices of the bytes of its target tile that a device already holds, for even layouts."""
     if any(mine[: len(theirs)] != theirs[: len(mine)] for mine, theirs in zip(src.dims, dst.dims)):
         return 0
+    return _shared(shape, itemsize, src, dst, mesh)
+
+
+def _shared(shape: Sequence[int], itemsize: int, src: Layout, dst: Layout, mesh: AbstractMesh) -> int:
+    """The most bytes that a tile in one layout has in common with a tile in the other."""
     before, after = (layout.local_shape(shape, mesh) for layout in (src, dst))
     return itemsize * math.prod(map(min, before, after))
 
