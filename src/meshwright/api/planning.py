@@ -202,7 +202,7 @@ def describe(design: Any, outcome: SearchResult, names: Sequence[str]) -> str:
     for axis, size, use in zip(design.mesh.axis_names, design.mesh.axis_sizes, design.uses):
         of = "nothing"
         if use.kind is not None:
-            number, dim = outcome.kinds[use.kind].arguments[0]
-            of = f"dimension {dim} of {names[number]}"
+            first = outcome.kinds[use.kind].divided_by(size)[0]
+            of = f"dimension {first.dim} of {names[first.argument]}"
         parts.append(f"{axis}={size} splits {of}{' and all the rest' if use.shards_rest else ''}")
     return ", ".join(parts)

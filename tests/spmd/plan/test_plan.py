@@ -137,10 +137,26 @@ def test_a_mesh_keeps_its_types_on_a_machine():
 def test_kinds_of_dimensions():
     traced = mw.jit(step).trace(*mlp(8, 32, 3, 4))
     found = kinds(run_passes(traced.jaxpr, PREPARE).jaxpr)
-    sizes = sorted(kind.size for kind in found)
-    assert sizes == [4, 8, 32]  # the batch; the width; the hidden features of all three layers, as one kind
-    (hidden,) = (kind for kind in found if kind.size == 32)
-    assert len(hidden.arguments) == 9
+    sizes = {size: len(kind.places) for kind in found for size in {place.size for place in kind.places}}
+    # the batch; the width; the hidden features of all three layers, as one kind
+    assert {size: sizes[size] for size in (4, 32)} == {4: 1, 32: 9} and sorted(sizes) == [4, 8, 32]
+
+
+def test_an_odd_dimension_stays_whole_where_others_are_split():
+    """The features of two layers of different sizes are split together, the vocabulary that is free as well is not."""
+
+    def f(p, x):
+        for up, down in p["layers"]:
+            x = x + nn.relu(x @ up) @ down
+        return nn.log_softmax(x @ p["head"])
+
+    layers = [(of(512, n), of(n, 512)) for n in (4096, 6144)]
+    plan = mw.plan(f, {"layers": layers, "head": of(512, 5003)}, of(3, 512), machine="v5e:2x4")
+    params = plan.in_shardings[0]
+    for up, down in params["layers"]:
+        assert plan.mesh.sizes(axes_of(up, 1)) == plan.mesh.sizes(axes_of(down, 0)) == 8
+    assert not axes_of(params["head"], 1)
+    plan.partition().verify()
 
 
 def test_bad_requests():

@@ -9,9 +9,9 @@ Source: inferring named dimensions in this way is from Automap (Schaarschmidt et
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, Jaxpr, Var
@@ -22,19 +22,29 @@ from meshwright.spmd.flatten import flatten
 Dim = tuple[Var, int]
 
 
+class Place(NamedTuple):
+    """A dimension of an argument."""
+
+    argument: int
+    dim: int
+    size: int
+
+
 @dataclass(frozen=True)
 class Kind:
-    """Dimensions of one size that play the same part.
+    """Dimensions that play the same part.
 
-    ``arguments`` are the arguments that have them, as pairs (argument, dimension). ``weight`` is the total bytes of
-    operands and results of equations that have such a dimension. ``meets``: the numbers of the other kinds that some
-    value has besides this one.
+    ``places`` are those of arguments. ``weight`` is the total bytes of operands and results of equations that have such
+    a dimension. ``meets``: the numbers of the other kinds that some value has besides this one.
     """
 
-    size: int
-    arguments: tuple[tuple[int, int], ...]
+    places: tuple[Place, ...]
     weight: int
     meets: frozenset[int] = frozenset()
+
+    def divided_by(self, count: int) -> list[Place]:
+        """The dimensions that ``count`` devices divide evenly. An odd vocabulary stays whole where heads are split."""
+        return [place for place in self.places if place.size % count == 0]
 
 
 def unions(kinds: Sequence[Kind]) -> list[Kind]:
@@ -51,9 +61,9 @@ def unions(kinds: Sequence[Kind]) -> list[Kind]:
                 members.append(other)
         parts = [kinds[n] for n in members]
         if len(parts) > 1:
-            size, arguments = math.gcd(*(k.size for k in parts)), [a for k in parts for a in k.arguments]
-            found[frozenset(members)] = Kind(size, tuple(arguments), sum(k.weight for k in parts))
-    return sorted((kind for kind in found.values() if kind.size > 1), key=lambda kind: -kind.weight)
+            places = tuple(place for kind in parts for place in kind.places)
+            found[frozenset(members)] = Kind(places, sum(kind.weight for kind in parts))
+    return sorted(found.values(), key=lambda kind: -kind.weight)
 
 
 def kinds(jaxpr: Jaxpr) -> list[Kind]:
@@ -68,14 +78,14 @@ def kinds(jaxpr: Jaxpr) -> list[Kind]:
     for eqn, rule in zip(flat.eqns, flat.rules):
         for var, dim in (member for members in _joined(eqn.invars, eqn.outvars, rule) for member in members):
             weights[union.root((var, dim))] += var.aval.nbytes
-    places: dict[Dim, list[tuple[int, int]]] = {}
+    places: dict[Dim, list[Place]] = {}
     for number, var in enumerate(jaxpr.invars):
         for dim, size in enumerate(var.aval.shape):
             if size > 1 and union.root((var, dim)) in weights:
-                places.setdefault(union.root((var, dim)), []).append((number, dim))
+                places.setdefault(union.root((var, dim)), []).append(Place(number, dim, size))
     same: dict[object, list[Dim]] = {}
     for root, where in places.items():
-        parts = frozenset((jaxpr.invars[n].aval.shape, jaxpr.invars[n].aval.dtype, dim) for n, dim in where)
+        parts = frozenset((jaxpr.invars[n].aval.shape, jaxpr.invars[n].aval.dtype, dim) for n, dim, _ in where)
         same.setdefault(parts, []).append(root)
     groups = sorted(same.values(), key=lambda roots: -sum(weights[r] for r in roots))
     numbers = {root: n for n, roots in enumerate(groups) for root in roots}
@@ -87,7 +97,6 @@ def kinds(jaxpr: Jaxpr) -> list[Kind]:
                 meets[n].update(m for m in here if m is not None and m != n)
     return [
         Kind(
-            roots[0][0].aval.shape[roots[0][1]],
             tuple(p for r in roots for p in places[r]),
             sum(weights[r] for r in roots),
             frozenset(meets[n]),

@@ -164,7 +164,7 @@ class _Search:
         return [*unknown[:COMBINED], *known[:COMBINED], None]
 
     def divides(self, kind: int | None, size: int) -> bool:
-        return kind is None or self.kinds[kind].size % size == 0
+        return kind is None or bool(self.kinds[kind].divided_by(size))
 
     def sharding_the_rest(self, picked: Sequence[int | None]) -> Iterator[tuple[bool, ...]]:
         """Which axes also split the other arguments: none, the first, or all."""
@@ -180,9 +180,10 @@ class _Search:
         dims: list[list[tuple[str, ...]]] = [[()] * a.ndim for a in avals]
         for axis, use in zip(mesh.axis_names, design.uses):
             if use.kind is not None:
-                for number, dim in self.kinds[use.kind].arguments:
-                    atoms = mesh.atoms_of(axis)
-                    if not any(a in axes for axes in dims[number] for a in atoms):
+                atoms = mesh.atoms_of(axis)
+                for number, dim, size in self.kinds[use.kind].places:
+                    taken = any(a in axes for axes in dims[number] for a in atoms)
+                    if not taken and size % mesh.sizes((*dims[number][dim], *atoms)) == 0:
                         dims[number][dim] += atoms
         total = sum(a.nbytes for a in avals)
         for axis, use in zip(mesh.axis_names, design.uses):
