@@ -233,8 +233,6 @@ def _cut(graph: _Graph) -> set[Var]:
     """The minimum cut nearest to the values that must be whole."""
     starts = {v for v, moved in graph.tiled.items() if moved.local is None}
     begins = starts - graph.whole  # the others are gathered whatever the cut
-    if not begins:
-        return starts
     network = Network()
     for var in graph.tiled:
         network.edge((var, 0), (var, 1), graph.price(var) if var in begins or var not in starts else 0)
