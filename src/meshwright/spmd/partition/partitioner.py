@@ -270,8 +270,9 @@ class Partitioner:
     def results(self) -> list[PartitionedValue]:
         return [self.put_out(atom) for atom in self.closed.jaxpr.outvars]
 
-    def completes_now(self, atom: Atom, value: PartitionedValue, asked: KeepPartial) -> bool:
-        """Whether a sum that a loop stacks is completed before that, by the strategy, so that less is stacked."""
+    def in_step(self, atom: Atom, value: PartitionedValue, asked: KeepPartial) -> bool:
+        """Whether the strategy completes a sum before a loop stacks it. That there is one is noted: the other strategy
+        is worth an attempt."""
         wanted = {axis for axes in self.propagation.layout(atom).dims for axis in axes}
         if not asked.stacked or wanted.isdisjoint(value.layouts[0].partial):
             return False
@@ -282,7 +283,7 @@ class Partitioner:
         free = layout is None or isinstance(layout, KeepPartial)
         value = self.local.value(atom) if free else self.put_out(atom)
         if isinstance(layout, KeepPartial):
-            if all(map(layout.keeps, value.layouts)) and not self.completes_now(atom, value, layout):
+            if all(map(layout.keeps, value.layouts)) and not self.in_step(atom, value, layout):
                 return value.versions[0][1], value.layouts[0]
             layout = None
         if layout is None:
