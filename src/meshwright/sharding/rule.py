@@ -98,8 +98,11 @@ class ShardingRule:
 
     @cached_property
     def is_product(self) -> bool:
-        """Whether the op sums over a factor that two operands share, as matrix products and convolutions do."""
-        sums = [f for f, factor in enumerate(self.factors) if factor.kind == REDUCTION]
+        """Whether the op sums over a factor that two operands share, as matrix products and convolutions do.
+
+        Outer products do not: compilers treat them as elementwise.
+        """
+        sums = [f for f, factor in enumerate(self.factors) if factor.kind == REDUCTION and factor.size > 1]
         return any(len({o for o, _ in self.operand_dims(f)}) > 1 for f in sums)
 
     @cached_property

@@ -114,7 +114,7 @@ def fuses(eqn: JaxprEqn) -> str | None:
     if _moves(eqn) or op.draws:
         return LOOP
     rule = eqn_rule(eqn)
-    kinds = {f.kind for f in rule.factors}
+    kinds = {f.kind for f in rule.factors if f.size > 1}
     if rule.is_product:
         return None
     if kinds <= {PARALLEL}:
