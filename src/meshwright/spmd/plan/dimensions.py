@@ -9,14 +9,15 @@ Source: inferring named dimensions in this way is from Automap (Schaarschmidt et
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, Jaxpr, Var
 from meshwright.sharding.rule import PARALLEL, REDUCTION, WINDOW, DimFactors, ShardingRule
-from meshwright.spmd.flatten import flatten
+from meshwright.spmd.flatten import Flat, flatten
 
 #: a value and the number of one of its dimensions
 Dim = tuple[Var, int]
@@ -68,41 +69,46 @@ def unions(kinds: Sequence[Kind]) -> list[Kind]:
 
 def kinds(jaxpr: Jaxpr) -> list[Kind]:
     """The kinds of dimensions of a program's arguments, by decreasing weight."""
-    union = _Union()
     flat = flatten(jaxpr)
-    for eqn, rule in zip(flat.eqns, flat.rules):
-        for members in _joined(eqn.invars, eqn.outvars, rule):
-            for other in members[1:]:
-                union.join(members[0], other)
+    joined = [members for eqn, rule in zip(flat.eqns, flat.rules) for members in _joined(eqn.invars, eqn.outvars, rule)]
+    union = _Union()
+    for first, *others in joined:
+        for other in others:
+            union.join(first, other)
     weights: Counter[Dim] = Counter()
-    for eqn, rule in zip(flat.eqns, flat.rules):
-        for var, dim in (member for members in _joined(eqn.invars, eqn.outvars, rule) for member in members):
-            weights[union.root((var, dim))] += var.aval.nbytes
+    for var, dim in itertools.chain.from_iterable(joined):
+        weights[union.root((var, dim))] += var.aval.nbytes
     places: dict[Dim, list[Place]] = {}
     for number, var in enumerate(jaxpr.invars):
         for dim, size in enumerate(var.aval.shape):
             if size > 1 and union.root((var, dim)) in weights:
                 places.setdefault(union.root((var, dim)), []).append(Place(number, dim, size))
-    same: dict[object, list[Dim]] = {}
-    for root, where in places.items():
-        parts = frozenset((jaxpr.invars[n].aval.shape, jaxpr.invars[n].aval.dtype, dim) for n, dim, _ in where)
-        same.setdefault(parts, []).append(root)
-    groups = sorted(same.values(), key=lambda roots: -sum(weights[r] for r in roots))
-    numbers = {root: n for n, roots in enumerate(groups) for root in roots}
-    meets: dict[int, set[int]] = {n: set() for n in range(len(groups))}
-    for var in {a for eqn in flat.eqns for a in (*eqn.invars, *eqn.outvars) if isinstance(a, Var)}:
-        here = [numbers.get(union.root((var, dim))) for dim in range(var.aval.ndim)]
-        for n in here:
-            if n is not None:
-                meets[n].update(m for m in here if m is not None and m != n)
+    groups = sorted(_alike(jaxpr, places), key=lambda roots: -sum(weights[r] for r in roots))
+    meets = _meetings(flat, union, {root: n for n, roots in enumerate(groups) for root in roots})
     return [
-        Kind(
-            tuple(p for r in roots for p in places[r]),
-            sum(weights[r] for r in roots),
-            frozenset(meets[n]),
-        )
+        Kind(tuple(p for r in roots for p in places[r]), sum(weights[r] for r in roots), frozenset(meets[n]))
         for n, roots in enumerate(groups)
     ]
+
+
+def _alike(jaxpr: Jaxpr, places: Mapping[Dim, Sequence[Place]]) -> Iterable[list[Dim]]:
+    """Dimensions of equal arguments, such as those of repeated layers, together."""
+    alike: dict[object, list[Dim]] = {}
+    for root, where in places.items():
+        parts = frozenset((jaxpr.invars[n].aval.shape, jaxpr.invars[n].aval.dtype, dim) for n, dim, _ in where)
+        alike.setdefault(parts, []).append(root)
+    return alike.values()
+
+
+def _meetings(flat: Flat, union: _Union, numbers: Mapping[Dim, int]) -> dict[int, set[int]]:
+    """For the number of each kind, those of the other kinds that some value has besides it."""
+    meets: dict[int, set[int]] = {n: set() for n in numbers.values()}
+    for var in {a for atoms in flat.atoms for a in atoms if isinstance(a, Var)}:
+        roots = (union.root((var, dim)) for dim in range(var.aval.ndim))
+        here = {numbers[root] for root in roots if root in numbers}
+        for n in here:
+            meets[n] |= here - {n}
+    return meets
 
 
 def _joined(ins: Sequence[Atom], outs: Sequence[Atom], whole: ShardingRule) -> Iterator[list[Dim]]:
