@@ -6,6 +6,7 @@ from typing import Any
 
 from meshwright.core import pytree
 from meshwright.errors import ArgumentError
+from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import add, clip, divide, maximum, multiply, sqrt
 from meshwright.numpy.functions import astype
 from meshwright.numpy.promotion import promotes_freely
@@ -35,7 +36,7 @@ def clip_by_global_norm(grads: Any, limit: float) -> Any:
     """
     norm = global_norm(grads)
     factor = divide(limit, maximum(norm, limit))
-    return pytree.map(lambda g: astype(multiply(g, factor), g.dtype), grads)
+    return pytree.map(lambda g: astype(multiply(g, factor), typeof(g).dtype), grads)
 
 
 def clip_by_value(grads: Any, limit: float) -> Any:
@@ -49,4 +50,4 @@ def clip_by_value(grads: Any, limit: float) -> Any:
     """
     if isinstance(limit, (int, float)) and limit < 0:
         raise ArgumentError(f"clip_by_value: limit must not be negative, got {limit}")
-    return pytree.map(lambda g: astype(clip(g, -limit, limit), g.dtype), grads)
+    return pytree.map(lambda g: astype(clip(g, -limit, limit), typeof(g).dtype), grads)

@@ -19,12 +19,13 @@ from meshwright.numpy.functions import real
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.manipulation import flip, moveaxis
 from meshwright.numpy.padding import pad
-from meshwright.numpy.promotion import operands
+from meshwright.numpy.promotion import operands, promotes_freely
 from meshwright.ops.elementwise.table import convert
 
 __all__ = ["dct", "dctn", "idct", "idctn"]
 
 
+@promotes_freely()
 def dct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The cosine transform of type 2 along ``axis``: the sums ``2 * x[m] * cos(pi * k * (2 * m + 1) / (2 * n))``.
 
@@ -44,6 +45,7 @@ def dct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str |
     return moveaxis(_forward(moveaxis(values, axis, -1), norm), -1, axis)
 
 
+@promotes_freely()
 def idct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The inverse of :func:`dct`, with its arguments.
 
@@ -57,6 +59,7 @@ def idct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str 
     return moveaxis(_inverse(moveaxis(values, axis, -1), norm), -1, axis)
 
 
+@promotes_freely()
 def dctn(
     x: Any, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
 ) -> Any:
@@ -73,6 +76,7 @@ def dctn(
     return _operand("dctn", x, type, norm)
 
 
+@promotes_freely()
 def idctn(
     x: Any, type: int = 2, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str | None = None
 ) -> Any:
