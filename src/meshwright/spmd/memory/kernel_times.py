@@ -37,7 +37,7 @@ _OTHERS, _SPECIAL = 3, 100
 #: concatenation needs comparisons and branches. XLA makes it expensive if parts do not fill warps
 _JOINED, _JOINED_APART, _WARP = 6, 400, 32
 #: bytes of main memory per cycle of a unit and per launch of a kernel, and what remains of the shorter of two times
-_CYCLE, _LAUNCH, _BESIDE = 0.05, 3.35e6, 0.05
+_CYCLE, LAUNCH, _BESIDE = 0.05, 3.35e6, 0.05
 #: sizes of arrays that caches hold, and how many times as fast they are as main memory
 _CACHES = (33 * 2**20, 20.0), (50 * 2**20, 2.5)
 #: units of the chip, each of which runs a block at a time, and blocks whose reads fill the bandwidth of main memory
@@ -121,10 +121,9 @@ def cycles(node: Node) -> float:
     return size * _CYCLES.get(node.op, _OTHERS)
 
 
-def saved(producer: Kernel, inside: Reads, users: Mapping[Kernel, Reads]) -> float:
-    """The time that is saved if a producer is fused into all of its users."""
-    gained = sum(reads.alone - _fused(producer, inside, user, reads) for user, reads in users.items())
-    return _LAUNCH + inside.alone + gained
+def gained(producer: Kernel, inside: Reads, user: Kernel, reads: Reads) -> float:
+    """The time by which a user is shorter if a producer is fused into it."""
+    return reads.alone - _fused(producer, inside, user, reads)
 
 
 def _fused(producer: Kernel, inside: Reads, user: Kernel, reads: Reads) -> float:

@@ -57,6 +57,8 @@ class Kernel:
     operands: list[Kernel] = field(default_factory=list)
     #: the fusion profile, cached with the number of members it was computed for
     profiled: tuple[int, Any] | None = None
+    #: what fusing this kernel into each user gains, cached with the numbers of members of both
+    gains: dict[Kernel, tuple[tuple[int, int], float | None]] = field(default_factory=dict)
 
     @property
     def view(self) -> bool:

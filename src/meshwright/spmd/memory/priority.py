@@ -17,7 +17,8 @@ import numpy as np
 
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import WAVES, Node
-from meshwright.spmd.memory.kernel_times import Reads, cycles, reads_of, saved
+from meshwright.spmd.memory.kernel_times import LAUNCH as _LAUNCHED
+from meshwright.spmd.memory.kernel_times import Reads, cycles, gained, reads_of
 from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: bytes that could be moved while a kernel is launched, while one elementwise operation runs, and while a function does
@@ -70,27 +71,48 @@ def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compil
 
 def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
     """Bytes saved by fusing a producer into its users; 0 or less if that is impossible or does not pay off."""
-    users = producer.users
-    if producer in kept or not users or not _can_be_inside(producer, compiler):
+    if producer in kept or not producer.users or not _can_be_inside(producer, compiler):
         return 0.0
-    if not all(_can_hold(u, producer, compiler) for u in users):
-        return 0.0
-    size = producer.root.avals[0].nbytes
-    if compiler.into_products and len(users) > 1 and not _reads_little(producer):
-        return 0.0
+    gained = 0.0
+    for user in producer.users:
+        gain = _gain(user, producer, compiler)
+        if gain is None:
+            return 0.0
+        gained += gain
     inside = profile(producer)
-    uses = [(u, profile(u)) for u in users]
-    if any(inside.emitted * p.times[producer.root] + p.emitted > _EMITTED for _, p in uses):
-        return 0.0
     if not compiler.into_products:
-        return saved(producer, inside.reads, {u: p.reads for u, p in uses})
-    if any(p.shares[producer.root] > 1 and not is_product(u) for u, p in uses):
+        return _LAUNCHED + inside.reads.alone + gained
+    if len(producer.users) > 1 and not _reads_little(producer):
+        return 0.0
+    read = sum(_read(producer, source) for source in producer.inputs)
+    return producer.root.avals[0].nbytes + read + inside.work + gained + _LAUNCH
+
+
+def _gain(user: Kernel, producer: Kernel, compiler: Compiler) -> float | None:
+    """The part of :func:`_saved` that one user contributes, None if it cannot hold the producer.
+
+    It is cached: of a producer with thousands of users, each fusion changes a few.
+    """
+    sizes = len(producer.members), len(user.members)
+    known = producer.gains.get(user)
+    if known is None or known[0] != sizes:
+        gain = _gained(user, producer, compiler) if _can_hold(user, producer, compiler) else None
+        producer.gains[user] = known = sizes, gain
+    return known[1]
+
+
+def _gained(user: Kernel, producer: Kernel, compiler: Compiler) -> float | None:
+    inside, around = profile(producer), profile(user)
+    if inside.emitted * around.times[producer.root] + around.emitted > _EMITTED:
+        return None
+    if not compiler.into_products:
+        return gained(producer, inside.reads, user, around.reads)
+    share = around.shares[producer.root]
+    if share > 1 and not is_product(user):
         if any(node.expensive and node.op not in _READS for node in producer.members):
-            return 0.0  # expensive operations are not repeated for each element of a broadcast
-    unfused = size + sum(_read(producer, s) for s in producer.inputs) + sum(_read(u, producer) for u in users)
-    fused = sum(_read(u, s) for u in users for s in producer.inputs if s not in u.inputs)
-    again = inside.work * (sum(max(1.0, p.shares[producer.root]) for _, p in uses) - 1)
-    return unfused - fused - again + _LAUNCH
+            return None  # expensive operations are not repeated for each element of a broadcast
+    fused = sum(_read(user, source) for source in producer.inputs if source not in user.inputs)
+    return _read(user, producer) - fused - inside.work * max(1.0, share)
 
 
 def _joined(kernels: Sequence[Kernel]) -> set[Kernel]:
