@@ -22,6 +22,7 @@ from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
 from meshwright.interop.torch.derivatives import connected
 from meshwright.interop.torch.overrides import known, overrides, unrecorded
+from meshwright.interop.torch.unchecked import bounded
 
 _functions = torch._VF
 _LIBRARY = torch.library.Library("meshwright", "FRAGMENT")
@@ -150,11 +151,12 @@ def _varying(padded: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor,
 
 
 @overrides(torch.Tensor.__getitem__)
-def _first_size(sizes: torch.Tensor, index: Any) -> torch.Tensor:
-    """Layers ask how many sequences take the first step: all, also where nobody knows the other sizes."""
-    if sizes in _VARYING and type(index) is int and index == 0:
-        return _recorded([_VARYING[sizes][0].shape[0]])[0]
-    return sizes[index]
+def _element(self: torch.Tensor, index: Any) -> torch.Tensor:
+    """Elements as torch's. Layers ask how many sequences take the first step: all, even where the other sizes of steps
+    are unknown."""
+    if type(index) is int and index == 0 and self in _VARYING:
+        return _recorded([_VARYING[self][0].shape[0]])[0]
+    return self[bounded(index)]
 
 
 def _packed(padded: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:

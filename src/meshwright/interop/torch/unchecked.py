@@ -39,8 +39,61 @@ def _number(read: Callable[[torch.Tensor], Any]) -> None:
             return read(value)
 
 
-for _read in (torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__):
+for _read in (
+    torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__index__,
+):  # fmt: skip
     _number(_read)
+
+
+# --- numbers given as tensors ---------------------------------------------------------------------------------
+_SIZED = (
+    *(getattr(torch.Tensor, name) for name in (
+        "view", "reshape", "expand", "repeat", "tile", "unflatten", "narrow", "split", "chunk", "roll", "unfold",
+        "new_zeros", "new_ones", "new_empty", "movedim", "transpose", "permute", "flatten", "select",
+    )),
+    torch.nn.functional.pad, torch._C._nn.pad, torch.reshape, torch.tile, torch.unflatten, torch.narrow, torch.split,
+    torch.chunk, torch.roll, torch.movedim, torch.transpose, torch.permute, torch.flatten, torch.select,
+)  # fmt: skip
+_CREATED = torch.zeros, torch.ones, torch.empty, torch.arange, torch.rand, torch.randn, torch.eye
+
+
+def _counted(x: Any) -> Any:
+    """``x`` with numbers for the tensors of one integer in it, if they are the same in every call."""
+    if isinstance(x, (tuple, list)):
+        return type(x)(map(_counted, x)) if type(x) in (tuple, list) else x
+    if isinstance(x, slice):
+        return slice(*map(_counted, (x.start, x.stop, x.step)))
+    is_count = isinstance(x, torch.Tensor) and x.ndim == 0 and not (x.is_floating_point() or x.is_complex())
+    value = known(x) if is_count and x.dtype != torch.bool else None
+    if value is None:
+        return x
+    with unrecorded():
+        return int(value)
+
+
+def _counts(function: Callable[..., Any], first: int) -> None:
+    @overrides(function)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        """Torch's function, of sizes, shifts and dimensions that are numbers."""
+        return function(*args[:first], *map(_counted, args[first:]), **{n: _counted(x) for n, x in kwargs.items()})
+
+
+for _function in _SIZED:
+    _counts(_function, 1)
+for _function in _CREATED:
+    _counts(_function, 0)
+
+
+def bounded(x: Any) -> Any:
+    """An index with numbers for the bounds of its slices."""
+    if isinstance(x, tuple):
+        return tuple(map(bounded, x))
+    return _counted(x) if isinstance(x, slice) else x
+
+
+@overrides(torch.Tensor.__setitem__)
+def _assigned(self: torch.Tensor, index: Any, value: Any) -> None:
+    self[bounded(index)] = value
 
 
 def _as_told(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
