@@ -151,3 +151,19 @@ def test_norms_that_only_read_their_statistics_are_traced_once(monkeypatch):
     monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
     model = mw.from_torch(module[:2], (x,))
     np.testing.assert_allclose(model(model.params, x.numpy()), module[:2](x).detach(), rtol=1e-5, atol=1e-6)
+
+
+def selected(self, x):
+    """By masks of a buffer, of constants, beside positions."""
+    y = (x * self.w)[:, :, None] * x[:, None]
+    mask = torch.ones(3, 3).tril() == 1
+    rows, columns = torch.where(mask)
+    y = y.clone()
+    y[torch.tensor([True, False] * 2), 1] = self.w
+    picked = y[:, self.on.bool().expand(3)], y[:, mask], y[:, rows, columns], y.masked_select(mask).reshape(4, -1)
+    some = y[:, torch.unique(torch.tensor([2, 0, 2]))], torch.combinations(y[0, 0])[None].expand(4, -1, -1)
+    return torch.cat([p.reshape(4, -1) for p in (*picked, *some)], 1) + torch.nonzero(mask).sum()
+
+
+def test_shapes_that_come_from_values_which_are_the_same_in_every_call():
+    check(selected, fixed={"on"})

@@ -63,7 +63,8 @@ def _stop_gradients(graph: fx.Graph) -> None:
         if node.target is torch._C._set_grad_enabled:
             enabled = node.args[0]
         elif not enabled and node.op == "call_function":
-            inside.add(node)
+            if node.target is not torch.ops.meshwright.unseen.default:  # which has the gradient of its first operand
+                inside.add(node)
             for given in node.all_input_nodes:
                 is_kept = node.target is torch.ops.meshwright.unseen.default and given is node.args[0]
                 if given not in inside and not is_kept and isinstance(given.meta.get("val"), torch.Tensor):

@@ -119,6 +119,16 @@ def unrecorded() -> Iterator[None]:
         yield
 
 
+def constant(values: torch.Tensor) -> torch.Tensor:
+    """A constant of the graph that is being recorded, whose values Python may ask for."""
+    with unrecorded():
+        listed = values.tolist()
+    tensor = torch.tensor(listed, dtype=values.dtype).reshape(values.shape)
+    if isinstance(tensor, FakeTensor):
+        tensor.constant = values
+    return tensor
+
+
 # --- what is known of values --------------------------------------------------------------------------------
 def known(tensor: torch.Tensor) -> torch.Tensor | None:
     """The values of a tensor, if these are the same in every call of what is being recorded; None if they may differ.

@@ -15,14 +15,13 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
 from meshwright.interop.torch.derivatives import connected
-from meshwright.interop.torch.overrides import known, overrides, unrecorded
-from meshwright.interop.torch.unchecked import bounded
+from meshwright.interop.torch.overrides import constant, known, overrides, unrecorded
+from meshwright.interop.torch.unchecked import bounded, positions
 
 _functions = torch._VF
 _LIBRARY = torch.library.Library("meshwright", "FRAGMENT")
@@ -99,12 +98,9 @@ def _padded_rows(sizes: Sequence[int]) -> tuple[list[list[int]], list[int]]:
 
 
 def _recorded(values: Sequence[int]) -> torch.Tensor:
-    """A constant of the graph, whose values Python may ask for."""
-    tensor = torch.tensor(values)
-    if isinstance(tensor, FakeTensor):
-        with unrecorded():
-            tensor.constant = torch.tensor(values)
-    return tensor
+    with unrecorded():
+        tensor = torch.tensor(values)
+    return constant(tensor)
 
 
 def _running(lengths: Sequence[int] | torch.Tensor, steps: int) -> torch.Tensor:
@@ -156,7 +152,7 @@ def _element(self: torch.Tensor, index: Any) -> torch.Tensor:
     are unknown."""
     if type(index) is int and index == 0 and self in _VARYING:
         return _recorded([_VARYING[self][0].shape[0]])[0]
-    return self[bounded(index)]
+    return self[positions(bounded(index))]
 
 
 def _packed(padded: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch.distributions import Distribution
 from torch.nn.modules import transformer
 
-from meshwright.interop.torch.overrides import known, overrides, unrecorded
+from meshwright.interop.torch.overrides import constant, known, overrides, unrecorded
 
 
 @contextmanager
@@ -93,8 +93,72 @@ def bounded(x: Any) -> Any:
 
 @overrides(torch.Tensor.__setitem__)
 def _assigned(self: torch.Tensor, index: Any, value: Any) -> None:
-    self[bounded(index)] = value
+    self[positions(bounded(index))] = value
 
 
 def _as_told(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
     return is_causal is True
+
+
+# --- shapes that come from values -------------------------------------------------------------------------------
+def _made(function: Callable[..., Any]) -> None:
+    @overrides(function)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        """Torch's function, computed at once if all tensors that it is given are the same in every call."""
+        leaves, tree = torch.utils._pytree.tree_flatten((args, kwargs))
+        values = [known(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+        if any(v is None and x is not None for v, x in zip(values, leaves)):
+            return function(*args, **kwargs)
+        with unrecorded():
+            given, named = torch.utils._pytree.tree_unflatten(values, tree)
+            out = function(*given, **named)
+        return torch.utils._pytree.tree_map_only(torch.Tensor, constant, out)
+
+
+for _function in (
+    torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere, torch.unique, torch.Tensor.unique,
+    torch.unique_consecutive, torch.Tensor.unique_consecutive, torch.bincount, torch.Tensor.bincount,
+):  # fmt: skip
+    _made(_function)
+
+
+def positions(x: Any) -> Any:
+    """An index with the positions of its masks, as far as these are the same in every call."""
+    if isinstance(x, tuple):
+        return tuple(p for part in x for p in _positions(part))
+    found = _positions(x)
+    return x if found[0] is x else found
+
+
+def _positions(x: Any) -> tuple[Any, ...]:
+    is_mask = isinstance(x, torch.Tensor) and x.dtype == torch.bool and x.ndim > 0
+    mask = known(x) if is_mask else None
+    if mask is None:
+        return (x,)
+    with unrecorded():
+        found = mask.nonzero(as_tuple=True)
+    return tuple(map(constant, found))
+
+
+@overrides(torch.masked_select, torch.Tensor.masked_select)
+def _selected(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The elements under a mask; under one that is the same in every call, those at its positions."""
+    if known(mask) is None:
+        return torch.masked_select(input, mask)
+    shape = torch.broadcast_shapes(input.shape, mask.shape)
+    return input.expand(shape)[positions(mask.expand(shape))]
+
+
+@overrides(torch.where)
+def _chosen(condition: torch.Tensor, *others: Any, **options: Any) -> Any:
+    """Torch's, which without others are the positions."""
+    given = positions(condition) if not (others or options) else condition
+    return torch.where(condition, *others, **options) if given is condition else given
+
+
+@overrides(torch.combinations)
+def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
+    """Torch's, which are the elements at combinations of positions."""
+    with unrecorded():
+        chosen = torch.combinations(torch.arange(input.shape[0]), r, with_replacement)
+    return input[constant(chosen)]

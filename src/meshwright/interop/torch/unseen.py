@@ -125,6 +125,10 @@ def _regions(graph: fx.Graph) -> Iterator[tuple[list[fx.Node], fx.Node]]:
             if enabled and region:
                 yield region, node
                 region = []
+        elif not enabled and node.target is torch.ops.meshwright.unseen.default:
+            if region:
+                yield region, region[-1]
+                region = []
         elif not enabled and node.op == "call_function":
             region.append(node)
         elif any(_is_detached(w) for w in _written(node)):
