@@ -299,7 +299,7 @@ class PaddingWarning(MeshwrightWarning):
 
 
 class MutationWarning(MeshwrightWarning):
-    """An imported program writes to its arguments, which a pure function cannot do."""
+    """An imported program writes to its arguments or parameters, which a pure function cannot do."""
 
 
 class PlanWarning(MeshwrightWarning):

@@ -147,8 +147,9 @@ class _Compiled:
         shared = overlapping(inputs)
         alone = [_like(x, wanted, i in shared) if t else x for i, (x, t) in enumerate(zip(inputs, tensors))]
         with torch.enable_grad(), enable_x64(True):
-            program, functions = export(module, tuple(alone), {}, None)
-            self._model = TorchModel(module, program, True, functions)
+            exported = export(module, tuple(alone), {}, None)
+            self._model = TorchModel(module, exported, True)
+        program = exported.program
         self.tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
         self._outputs = program.graph_signature.output_specs
         self._refuse()

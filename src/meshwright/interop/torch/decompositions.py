@@ -54,10 +54,13 @@ def _of_integers(target: Any) -> Callable[..., Any] | None:
     return lambda x, scale, zero, *more, **options: function(x, scale.reshape(()), zero.reshape(()), *more, **options)
 
 
-def writes(target: Any) -> bool:
-    """Whether an op may write to what it is given. Norms write to their statistics, which their schemas do not say."""
-    schema = getattr(target, "_schema", None)
-    return schema is not None and (schema.is_mutable or any(a.name == "running_mean" for a in schema.arguments))
+def writes(node: fx.Node) -> bool:
+    """Whether a node writes to what it is given. Norms in training write to their statistics; their schemas omit it."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or schema.is_mutable:
+        return schema is not None
+    given = {a.name: value for a, value in zip(schema.arguments, node.args)} | node.kwargs
+    return given.get("running_mean") is not None and bool(given.get("training", given.get("use_input_stats", True)))
 
 
 def _maps(target: Any) -> bool:
@@ -72,7 +75,7 @@ def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     Where that changes nothing, it is not asked for: torch traces the whole program again for it.
     """
     module = program.graph_module
-    if not without_rule(module) and not any(writes(n.target) or _maps(n.target) for n in calls(module)):
+    if not without_rule(module) and not any(writes(n) or _maps(n.target) for n in calls(module)):
         return program
     program = program.run_decompositions({})
     for _ in range(ROUNDS):

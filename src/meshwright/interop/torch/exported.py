@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -25,7 +25,13 @@ from meshwright.interop.torch.derivatives import GRADIENTS, Begun, begins_told
 from meshwright.interop.torch.flexible import ATTENTION, derivatives_of_attention
 from meshwright.interop.torch.functions import Call, functions_traced
 from meshwright.interop.torch.graph import calls
-from meshwright.interop.torch.held import assignments, refuse_state, refuse_views, warn_of_assignments
+from meshwright.interop.torch.held import (
+    assignments,
+    refuse_state,
+    refuse_views,
+    refuse_written,
+    warn_of_assignments,
+)
 from meshwright.interop.torch.mixing import refuse_mixed
 from meshwright.interop.torch.modes import cast_as_recorded, casts_begun, gradients_stopped, write_casts
 from meshwright.interop.torch.norms import cumulative_averages
@@ -42,11 +48,21 @@ from meshwright.interop.torch.unchecked import values_not_asked_for
 EXPORTING = threading.RLock()
 
 
-def export(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any
-) -> tuple[torch.export.ExportedProgram, list[Call]]:
-    """The module's program at the types of the arguments, in ops of the table; and the calls that it makes of
-    functions with a backward of their own, which it has only the numbers of.
+class Exported(NamedTuple):
+    """A module's program in ops of the table, and what belongs to it.
+
+    Attributes:
+      functions: its calls of functions with a backward of their own, of which the program has only the numbers.
+      fixed: the names of the buffers whose values Python has read. The program is the one for these values.
+    """
+
+    program: torch.export.ExportedProgram
+    functions: list[Call]
+    fixed: set[str]
+
+
+def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any) -> Exported:
+    """The module's program at the types of the arguments.
 
     Raises:
       ImportProgramError: what cannot be exported: shapes that depend on values, Python that depends on them.
@@ -61,22 +77,23 @@ def export(
     with EXPORTING, warnings.catch_warnings(), quiet(), _as_before(), casts_begun(module):
         warnings.simplefilter("ignore")
         try:
-            program, functions = _exported(module, args, kwargs, dynamic, assigned)
+            exported = _exported(module, args, kwargs, dynamic, assigned)
         except (ImportProgramError, RuleError) as error:
             raise _placed(error, module) from error.__cause__
         except Exception as error:
             raise _explained(error, module) from error
     warn_of_assignments(assigned, module)
-    in_memory_order(program.graph_module)
-    drop_packed(program.graph_module)
-    sink_views(program.graph_module)
-    refuse_unknown(program.graph_module, module)
-    return program, functions
+    graph = exported.program.graph_module
+    in_memory_order(graph)
+    drop_packed(graph)
+    sink_views(graph)
+    refuse_unknown(graph, module)
+    return exported
 
 
 def _exported(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any, assigned: list[str]
-) -> tuple[torch.export.ExportedProgram, list[Call]]:
+) -> Exported:
     """Torch's program of a module; where it takes derivatives, one of arguments that have gradients, as any of ours may
     have, and where it does so by torch.func, or scores attention by functions, of what Dynamo captures of it."""
     with cumulative_averages(module), derivatives_of_attention():
@@ -93,20 +110,22 @@ def _exported(
 def _followed(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any, assigned: list[str],
     *begins: Any,
-) -> tuple[torch.export.ExportedProgram, list[Call]]:  # fmt: skip
+) -> Exported:  # fmt: skip
     """Torch's program of a module; ``assigned`` gets the attributes that its forward assigns tensors to.
 
     Raises:
       Begun: one of ``begins`` was called, which an export does not follow by itself.
     """
-    with Overridden(module), values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
+    with Overridden(module) as overridden, values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
         with begins_told(*begins), assignments(assigned):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
         refuse_views(program, module)
         refuse_state(program, assigned, module)
         program = write_casts(program)
         refuse_mixed(program.graph_module, module)
-        return decomposed(program), functions
+    program = decomposed(program)
+    refuse_written(program, overridden.fixed, module)
+    return Exported(program, functions, overridden.fixed)
 
 
 def _with_gradient(x: Any) -> Any:

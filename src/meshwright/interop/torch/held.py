@@ -1,14 +1,15 @@
-"""Tensors that a module holds otherwise than as its parameters and buffers: in attributes, lists, other objects."""
+"""State of a module that a function of parameters and buffers would lose: tensors in attributes, lists and other
+objects, and values that Python reads."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from meshwright.core.source import warn
 from meshwright.errors import ImportProgramError, MutationWarning
@@ -75,4 +76,19 @@ def warn_of_assignments(assigned: Sequence[str], module: torch.nn.Module) -> Non
             f"from_torch: {type(module).__name__} assigns tensors to {', '.join(assigned)}; the function made of it "
             f"does not: {_REMEDY}",
             MutationWarning,
+        )
+
+
+def refuse_written(program: torch.export.ExportedProgram, fixed: Iterable[str], module: torch.nn.Module) -> None:
+    """Raise for buffers whose values Python reads, and that the forward writes to.
+
+    Raises:
+      ImportProgramError: there are some. The next call would need another program.
+    """
+    specs = program.graph_signature.output_specs
+    written = {s.target for s in specs if s.kind == OutputKind.BUFFER_MUTATION}
+    if both := sorted(written.intersection(fixed)):
+        raise ImportProgramError(
+            f"from_torch: {type(module).__name__} reads the values of {', '.join(both)} in Python (if, int, item) and "
+            "writes to them, so that its control flow depends on values: compute with the tensors (torch.where)"
         )

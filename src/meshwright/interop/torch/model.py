@@ -18,11 +18,14 @@ from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, MutationWarning, RuleError
 from meshwright.interop.torch import trees
 from meshwright.interop.torch.checks import Sizes, fitted, refuse_arguments, refuse_misfits, refuse_unknown_tensors
-from meshwright.interop.torch.exported import EXPORTING, export
+from meshwright.interop.torch.exported import EXPORTING, Exported, export
 from meshwright.interop.torch.graph import Interpreter, Keys
 from meshwright.interop.torch.hooks import warn_of_hooks
 from meshwright.interop.torch.state import arrays, tied
 from meshwright.interop.torch.tensors import as_array, example_tensors
+
+#: results that are what the module writes to something that it was given
+_WRITTEN = {OutputKind.USER_INPUT_MUTATION: "argument", OutputKind.PARAMETER_MUTATION: "parameter"}
 
 
 class TorchModel:
@@ -30,16 +33,15 @@ class TorchModel:
 
     Attributes:
       params: arrays by the names that ``module.named_parameters()`` has; a tied parameter is there once.
-      buffers: arrays by the names of ``module.named_buffers()``, as they were when the module was converted.
+      buffers: arrays by the names of ``module.named_buffers()``, as they were when the module was converted. Buffers
+        whose values Python reads in the forward (``if self.flag``) are constants of the program, and not among them.
       tied: for each further name of a tied parameter, the one under which it is in ``params``.
       program: torch's ``ExportedProgram``.
     """
 
-    def __init__(
-        self, module: torch.nn.Module, program: torch.export.ExportedProgram, share: bool | None, functions: Any = ()
-    ) -> None:
-        self.program = program
-        self._functions = functions  # which the program has by their numbers only
+    def __init__(self, module: torch.nn.Module, exported: Exported, share: bool | None) -> None:
+        program = self.program = exported.program
+        self._functions = exported.functions  # which the program has by their numbers only
         self.__name__ = self.__qualname__ = type(module).__name__
         self.__module__ = type(module).__module__
         self.__doc__ = type(module).__doc__
@@ -53,9 +55,11 @@ class TorchModel:
         trained = [n for n, t in tensors.items() if isinstance(t, torch.nn.Parameter) and t.requires_grad]
         copied = trained if (module.training if share is None else not share) else []
         self.params = arrays(tensors, dict.fromkeys(names.values()), copied)
-        self.buffers = arrays(tensors, dict.fromkeys(kinds[InputKind.BUFFER]), [*written, *([] if share else tensors)])
+        buffers = [n for n in dict.fromkeys(kinds[InputKind.BUFFER]) if n not in exported.fixed]
+        self.buffers = arrays(tensors, buffers, [*written, *([] if share else tensors)])
         self.tied = {name: first for name, first in names.items() if name != first}
         self._constants = {n: as_array(tensors[n]) for n in kinds[InputKind.CONSTANT_TENSOR]}
+        self._constants |= {n: as_array(tensors[n], copy=True) for n in exported.fixed}
         self._metas = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
         self._parameters = trees.parameter_names(module)
         args, kwargs = program.example_inputs or ((), {})
@@ -63,19 +67,21 @@ class TorchModel:
         self._jitted = jit(self._named_run(), static_argnums=(4,))
 
     def refuse_writes(self) -> None:
-        """Raise for parameters that the module writes to, warn of arguments."""
+        """Warn of arguments and parameters that the module writes to, raise for results that are no values."""
+        written: dict[str, list[str]] = {}
         for spec in self._outputs:
-            if spec.kind == OutputKind.USER_INPUT_MUTATION:
-                warn(
-                    f"from_torch: {self.__name__} writes to its argument {spec.target!r} in place; the function made "
-                    "of it leaves its arguments as they are",
-                    MutationWarning,
-                )
+            if spec.kind in _WRITTEN:
+                written.setdefault(_WRITTEN[spec.kind], []).append(repr(spec.target))
             elif spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION):
-                raise RuleError(
-                    f"from_torch: {self.__name__} has a result of kind {spec.kind.name} ({spec.target}): parameters "
-                    "that the forward writes to cannot be; make them buffers (register_buffer)"
-                )
+                raise RuleError(f"from_torch: {self.__name__} has a result of kind {spec.kind.name} ({spec.target})")
+        for what, names in written.items():
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            warn(
+                f"from_torch: {self.__name__} writes to its {what}{'s' * (len(names) > 1)} {', '.join(names[:5])}"
+                f"{more} in place; the function made of it computes with what is written, and leaves its {what}s as "
+                "they are",
+                MutationWarning,
+            )
 
     def _named_run(self) -> Any:
         def run(params: Any, buffers: Any, inputs: Any, key: Any, numbers: tuple[Any, ...]) -> Any:
@@ -179,7 +185,7 @@ class TorchModel:
             case InputKind.PARAMETER:
                 return params[self.tied.get(spec.target, spec.target)]
             case InputKind.BUFFER:
-                return buffers[spec.target]
+                return buffers[spec.target] if spec.target in buffers else self._constants[spec.target]
             case InputKind.CONSTANT_TENSOR:
                 return self._constants[spec.target]
             case InputKind.USER_INPUT:
@@ -254,9 +260,9 @@ def from_torch(
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             with torch.enable_grad():
-                program, functions = export(module, inputs, named, _dynamic(dynamic, inputs, named, module))
+                exported = export(module, inputs, named, _dynamic(dynamic, inputs, named, module))
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
-    model = TorchModel(module, program, share, functions)
+    model = TorchModel(module, exported, share)
     model.refuse_writes()
     return model

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import fx
 from torch._export.passes import replace_set_grad_with_hop_pass as passes
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx, set_proxy_slot
 
+from meshwright.errors import RuleError
 from meshwright.interop.torch.overrides import overrides
 from meshwright.interop.torch.unseen import write_unseen
 
@@ -22,6 +23,21 @@ from meshwright.interop.torch.unseen import write_unseen
 def data(self: torch.Tensor) -> torch.Tensor:
     """What ``x.data`` is: exports make a constant of it."""
     return self.detach()
+
+
+@overrides(torch.Tensor.data.__set__)  # type: ignore[attr-defined]
+def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
+    """What ``x.data = value`` does: ``x`` has other values from then on, and tensors that shared its memory do not."""
+    tracer = get_proxy_mode().tracer
+    if get_proxy_slot(self, tracer, None) is None or (self.shape, self.dtype) != (value.shape, value.dtype):
+        raise RuleError(
+            f"x.data = y, where x is {self.dtype} of shape {tuple(self.shape)}, expects a tensor y of the same dtype "
+            f"and shape, and x to be a parameter, buffer, or computed; got {value.dtype} of shape "
+            f"{tuple(value.shape)}. Assign to a variable instead"
+        )
+    new = torch.ops.meshwright.unseen(self, value.detach())
+    set_proxy_slot(self, tracer, get_proxy_slot(new, tracer))
+    torch.autograd.graph.increment_version(self)
 
 
 @contextmanager
@@ -47,9 +63,11 @@ def _stop_gradients(graph: fx.Graph) -> None:
         if node.target is torch._C._set_grad_enabled:
             enabled = node.args[0]
         elif not enabled and node.op == "call_function":
-            inside.add(node)
+            if node.target is not torch.ops.meshwright.unseen.default:  # which has the gradient of its first operand
+                inside.add(node)
             for given in node.all_input_nodes:
-                if given not in inside and isinstance(given.meta.get("val"), torch.Tensor):
+                is_kept = node.target is torch.ops.meshwright.unseen.default and given is node.args[0]
+                if given not in inside and not is_kept and isinstance(given.meta.get("val"), torch.Tensor):
                     node.replace_input_with(given, _detached(graph, given, node))
 
 

@@ -8,7 +8,7 @@ our own (``meshwright::...``).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,12 +21,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 Override = Callable[..., Any]
 _TABLE: dict[Any, Override] = {}
+#: the modes that are on, the innermost last
+_ENTERED: list[Overridden] = []
 
 
 def overrides(*functions: Any) -> Callable[[Override], Override]:
     """The decorated function stands for torch's ``functions`` while a module is exported."""
 
     def add(override: Override) -> Override:
+        assert _TABLE.keys().isdisjoint(functions), functions  # one override each
         _TABLE.update(dict.fromkeys(functions, override))
         return override
 
@@ -38,12 +41,44 @@ class Overridden(TorchFunctionMode):
 
     Parameters and buffers are those that the export has put in their places, also where a call is given what was there
     before: a cache, or a list, has a module's tensors in attributes of its own.
+
+    Attributes:
+      fixed: the names of the buffers whose values Python has read. The program is the one for these values.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
+        self.fixed: set[str] = set()
         held = [(d, n, t) for m in module.modules() for d in (m._parameters, m._buffers) for n, t in d.items()]
         self._homes = {id(t): (d, n) for d, n, t in held if t is not None}
+        self._buffers = [
+            (f"{path}.{n}" if path else n, m._buffers, n, t)
+            for path, m in module.named_modules()
+            for n, t in m._buffers.items()
+            if t is not None and not t.is_meta and not isinstance(module, fx.GraphModule)  # of torch.compile
+        ]
+
+    def __enter__(self) -> Overridden:
+        _ENTERED.append(self)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        _ENTERED.remove(self)
+
+    def buffers(self, tracer: Any) -> dict[fx.Node, tuple[str, torch.Tensor]]:
+        """The nodes that stand for buffers in what is being recorded: the buffers' names and tensors."""
+        slots = (
+            (name, t, get_proxy_slot(d[n], tracer, None)) for name, d, n, t in self._buffers if d.get(n) is not None
+        )
+        return {slot.proxy.node: (name, t) for name, t, slot in slots if slot is not None}
+
+    def _is_held(self, given: Any) -> bool:
+        """Whether one of the module's own tensors is among what a call is given."""
+        if isinstance(given, (tuple, list)):
+            return any(map(self._is_held, given))
+        return any(map(self._is_held, given.values())) if isinstance(given, dict) else id(given) in self._homes
 
     def _in_place(self, x: Any) -> Any:
         """What is where a tensor was when the export began."""
@@ -51,7 +86,8 @@ class Overridden(TorchFunctionMode):
         return x if home is None else home.get(name, x)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, self._in_place, (args, kwargs))
+        if self._is_held(args) or (kwargs and self._is_held(kwargs)):
+            args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, self._in_place, (args, kwargs))
         override = _TABLE.get(func)
         chosen = func if override is None or get_proxy_mode() is None else override
         if torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling():
@@ -83,11 +119,22 @@ def unrecorded() -> Iterator[None]:
         yield
 
 
+def constant(values: torch.Tensor) -> torch.Tensor:
+    """A constant of the graph that is being recorded, whose values Python may ask for."""
+    with unrecorded():
+        listed = values.tolist()
+    tensor = torch.tensor(listed, dtype=values.dtype).reshape(values.shape)
+    if isinstance(tensor, FakeTensor):
+        tensor.constant = values
+    return tensor
+
+
 # --- what is known of values --------------------------------------------------------------------------------
 def known(tensor: torch.Tensor) -> torch.Tensor | None:
     """The values of a tensor, if these are the same in every call of what is being recorded; None if they may differ.
 
-    They are computed again, by torch, from the constants that they come from.
+    Torch computes them again from the constants and buffers that they come from. These buffers become constants of the
+    program (:attr:`Overridden.fixed`).
     """
     if isinstance(tensor, FakeTensor) and tensor.constant is not None:
         return tensor.constant
@@ -98,8 +145,12 @@ def known(tensor: torch.Tensor) -> torch.Tensor | None:
     nodes = _origins(slot.proxy.node)
     if any(_is_written(node, nodes) for node in nodes):
         return None
+    buffers = _ENTERED[-1].buffers(mode.tracer) if _ENTERED and any(n.op == "placeholder" for n in nodes) else {}
     with unrecorded():
-        return _computed(nodes, mode.tracer.root)
+        value = _computed(nodes, mode.tracer.root, {node: buffer for node, (_, buffer) in buffers.items()})
+    if value is not None and buffers:
+        _ENTERED[-1].fixed.update(name for node, (name, _) in buffers.items() if node in nodes)
+    return value
 
 
 def _origins(node: fx.Node) -> list[fx.Node]:
@@ -135,12 +186,14 @@ def _is_view(node: fx.Node) -> bool:
     return schema is not None and any(r.alias_info is not None for r in schema.returns)
 
 
-def _computed(nodes: Iterable[fx.Node], root: Any) -> torch.Tensor | None:
-    """The value of the last of the nodes; None if one of them has no constant value."""
+def _computed(nodes: Iterable[fx.Node], root: Any, given: Mapping[fx.Node, torch.Tensor]) -> torch.Tensor | None:
+    """The value of the last of the nodes; None if one of them has no constant value, and is not ``given``."""
     values: dict[fx.Node, Any] = {}
     value = None
     for node in nodes:
-        if node.op == "get_attr":
+        if node in given:
+            value = given[node].detach().clone()
+        elif node.op == "get_attr":
             value = _copied(getattr(root, str(node.target), None))
         elif node.op == "call_function" and _is_computable(node.target):
             args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)

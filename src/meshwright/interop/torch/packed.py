@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
 from meshwright.interop.torch.derivatives import connected
-from meshwright.interop.torch.overrides import known, overrides, unrecorded
+from meshwright.interop.torch.overrides import constant, known, overrides, unrecorded
+from meshwright.interop.torch.unchecked import bounded, positions
 
 _functions = torch._VF
 _LIBRARY = torch.library.Library("meshwright", "FRAGMENT")
@@ -98,12 +98,9 @@ def _padded_rows(sizes: Sequence[int]) -> tuple[list[list[int]], list[int]]:
 
 
 def _recorded(values: Sequence[int]) -> torch.Tensor:
-    """A constant of the graph, whose values Python may ask for."""
-    tensor = torch.tensor(values)
-    if isinstance(tensor, FakeTensor):
-        with unrecorded():
-            tensor.constant = torch.tensor(values)
-    return tensor
+    with unrecorded():
+        tensor = torch.tensor(values)
+    return constant(tensor)
 
 
 def _running(lengths: Sequence[int] | torch.Tensor, steps: int) -> torch.Tensor:
@@ -150,11 +147,12 @@ def _varying(padded: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor,
 
 
 @overrides(torch.Tensor.__getitem__)
-def _first_size(sizes: torch.Tensor, index: Any) -> torch.Tensor:
-    """Layers ask how many sequences take the first step: all, also where nobody knows the other sizes."""
-    if sizes in _VARYING and type(index) is int and index == 0:
-        return _recorded([_VARYING[sizes][0].shape[0]])[0]
-    return sizes[index]
+def _element(self: torch.Tensor, index: Any) -> torch.Tensor:
+    """Elements as torch's. Layers ask how many sequences take the first step: all, even where the other sizes of steps
+    are unknown."""
+    if type(index) is int and index == 0 and self in _VARYING:
+        return _recorded([_VARYING[self][0].shape[0]])[0]
+    return self[positions(bounded(index))]
 
 
 def _packed(padded: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:

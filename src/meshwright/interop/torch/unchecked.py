@@ -11,7 +11,7 @@ import torch
 from torch.distributions import Distribution
 from torch.nn.modules import transformer
 
-from meshwright.interop.torch.overrides import known, overrides, unrecorded
+from meshwright.interop.torch.overrides import constant, known, overrides, unrecorded
 
 
 @contextmanager
@@ -39,9 +39,126 @@ def _number(read: Callable[[torch.Tensor], Any]) -> None:
             return read(value)
 
 
-for _read in (torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__):
+for _read in (
+    torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__, torch.Tensor.__index__,
+):  # fmt: skip
     _number(_read)
+
+
+# --- numbers given as tensors ---------------------------------------------------------------------------------
+_SIZED = (
+    *(getattr(torch.Tensor, name) for name in (
+        "view", "reshape", "expand", "repeat", "tile", "unflatten", "narrow", "split", "chunk", "roll", "unfold",
+        "new_zeros", "new_ones", "new_empty", "movedim", "transpose", "permute", "flatten", "select",
+    )),
+    torch.nn.functional.pad, torch._C._nn.pad, torch.reshape, torch.tile, torch.unflatten, torch.narrow, torch.split,
+    torch.chunk, torch.roll, torch.movedim, torch.transpose, torch.permute, torch.flatten, torch.select,
+)  # fmt: skip
+_CREATED = torch.zeros, torch.ones, torch.empty, torch.arange, torch.rand, torch.randn, torch.eye
+
+
+def _counted(x: Any) -> Any:
+    """``x`` with numbers for the tensors of one integer in it, if they are the same in every call."""
+    if isinstance(x, (tuple, list)):
+        return type(x)(map(_counted, x)) if type(x) in (tuple, list) else x
+    if isinstance(x, slice):
+        return slice(*map(_counted, (x.start, x.stop, x.step)))
+    is_count = isinstance(x, torch.Tensor) and x.ndim == 0 and not (x.is_floating_point() or x.is_complex())
+    value = known(x) if is_count and x.dtype != torch.bool else None
+    if value is None:
+        return x
+    with unrecorded():
+        return int(value)
+
+
+def _counts(function: Callable[..., Any], first: int) -> None:
+    @overrides(function)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        """Torch's function, of sizes, shifts and dimensions that are numbers."""
+        return function(*args[:first], *map(_counted, args[first:]), **{n: _counted(x) for n, x in kwargs.items()})
+
+
+for _function in _SIZED:
+    _counts(_function, 1)
+for _function in _CREATED:
+    _counts(_function, 0)
+
+
+def bounded(x: Any) -> Any:
+    """An index with numbers for the bounds of its slices."""
+    if isinstance(x, tuple):
+        return tuple(map(bounded, x))
+    return _counted(x) if isinstance(x, slice) else x
+
+
+@overrides(torch.Tensor.__setitem__)
+def _assigned(self: torch.Tensor, index: Any, value: Any) -> None:
+    self[positions(bounded(index))] = value
 
 
 def _as_told(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
     return is_causal is True
+
+
+# --- shapes that come from values -------------------------------------------------------------------------------
+def _made(function: Callable[..., Any]) -> None:
+    @overrides(function)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        """Torch's function, computed at once if all tensors that it is given are the same in every call."""
+        leaves, tree = torch.utils._pytree.tree_flatten((args, kwargs))
+        values = [known(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+        if any(v is None and x is not None for v, x in zip(values, leaves)):
+            return function(*args, **kwargs)
+        with unrecorded():
+            given, named = torch.utils._pytree.tree_unflatten(values, tree)
+            out = function(*given, **named)
+        return torch.utils._pytree.tree_map_only(torch.Tensor, constant, out)
+
+
+for _function in (
+    torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere, torch.unique, torch.Tensor.unique,
+    torch.unique_consecutive, torch.Tensor.unique_consecutive, torch.bincount, torch.Tensor.bincount,
+):  # fmt: skip
+    _made(_function)
+
+
+def positions(x: Any) -> Any:
+    """An index with the positions of its masks, as far as these are the same in every call."""
+    if isinstance(x, tuple):
+        return tuple(p for part in x for p in _positions(part))
+    found = _positions(x)
+    return x if found[0] is x else found
+
+
+def _positions(x: Any) -> tuple[Any, ...]:
+    is_mask = isinstance(x, torch.Tensor) and x.dtype == torch.bool and x.ndim > 0
+    mask = known(x) if is_mask else None
+    if mask is None:
+        return (x,)
+    with unrecorded():
+        found = mask.nonzero(as_tuple=True)
+    return tuple(map(constant, found))
+
+
+@overrides(torch.masked_select, torch.Tensor.masked_select)
+def _selected(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The elements under a mask; under one that is the same in every call, those at its positions."""
+    if known(mask) is None:
+        return torch.masked_select(input, mask)
+    shape = torch.broadcast_shapes(input.shape, mask.shape)
+    return input.expand(shape)[positions(mask.expand(shape))]
+
+
+@overrides(torch.where)
+def _chosen(condition: torch.Tensor, *others: Any, **options: Any) -> Any:
+    """Torch's, which without others are the positions."""
+    given = positions(condition) if not (others or options) else condition
+    return torch.where(condition, *others, **options) if given is condition else given
+
+
+@overrides(torch.combinations)
+def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
+    """Torch's, which are the elements at combinations of positions."""
+    with unrecorded():
+        chosen = torch.combinations(torch.arange(input.shape[0]), r, with_replacement)
+    return input[constant(chosen)]

@@ -1,4 +1,4 @@
-"""Writes within ``torch.no_grad`` to tensors that have gradients: autograd does not see them.
+"""Writes that autograd does not see: within ``torch.no_grad``, and by ``x.data = y``.
 
 What is read after the region has the new values, and the gradient of the old ones. Torch's export would have neither:
 a region is a graph of its own, and what is detached for it, and written to, stays detached.
@@ -85,7 +85,7 @@ def write_unseen(graph: fx.Graph) -> None:
     end."""
     regions = list(_regions(graph))
     inside = {n for region, _ in regions for n in region}
-    homes: dict[fx.Node, fx.Node] = {}  # the arguments that new values are of
+    homes = _assigned(graph)  # the arguments that new values are of
     for region, end in regions:
         roots = [r for r in dict.fromkeys(_root(w) for n in region for w in _written(n)) if r not in region]
         if not roots:
@@ -103,6 +103,18 @@ def write_unseen(graph: fx.Graph) -> None:
             graph.call_function(torch._C._set_grad_enabled, (True,))
 
 
+def _assigned(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """What the graph assigns last to the data of arguments, and these."""
+    last: dict[fx.Node, fx.Node] = {}
+    homes: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node.target is torch.ops.meshwright.unseen.default:
+            old: Any = node.args[0]
+            home = homes[node] = homes.get(old, old)
+            last[home] = node
+    return {node: home for home, node in last.items() if home.op == "placeholder"}
+
+
 def _regions(graph: fx.Graph) -> Iterator[tuple[list[fx.Node], fx.Node]]:
     """What runs without gradients: ops and the node that ends the region; writes to what was detached, each alone."""
     region: list[fx.Node] = []
@@ -112,6 +124,10 @@ def _regions(graph: fx.Graph) -> Iterator[tuple[list[fx.Node], fx.Node]]:
             enabled = bool(node.args[0])
             if enabled and region:
                 yield region, node
+                region = []
+        elif not enabled and node.target is torch.ops.meshwright.unseen.default:
+            if region:
+                yield region, region[-1]
                 region = []
         elif not enabled and node.op == "call_function":
             region.append(node)

@@ -18,6 +18,7 @@ from meshwright.interop.torch.ops import (
     numbers,
     pooling,
     products,
+    quantization,
     randomness,
     recurrent,
     reductions,

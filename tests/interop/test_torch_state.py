@@ -1,0 +1,169 @@
+"""Forwards of PyTorch modules that read or write state: buffers in Python, parameters, data, attributes."""
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+nn, F = torch.nn, torch.nn.functional
+
+import meshwright as mw  # noqa: E402
+from meshwright import errors  # noqa: E402
+
+
+class Stateful(nn.Module):
+    """Runs a function of itself and the argument, on a parameter and some buffers."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+        self.register_buffer("scale", torch.tensor([0.5, 2.0, 1.0]))
+        self.register_buffer("count", torch.tensor(2))
+        self.register_buffer("on", torch.tensor([1], dtype=torch.uint8))
+        self.function, self.calls = function, 0
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def check(function, warns=None, fixed=()):
+    """Results, new buffers and gradients are torch's."""
+    module, x = Stateful(function), torch.randn(4, 3)
+    theirs = copy.deepcopy(module)
+    if warns is None:
+        model = mw.from_torch(module, (x,))
+    else:
+        with pytest.warns(errors.MutationWarning, match=warns):
+            model = mw.from_torch(module, (x,))
+    assert set(model.buffers) == {"scale", "count", "on"}.difference(fixed)
+    assert torch.equal(module.w, theirs.w) and module.calls == theirs.calls
+    out, buffers = model.apply(model.params, model.buffers, x.numpy())
+    grads = mw.grad(lambda p: (model(p, x.numpy()) ** 2).sum())(model.params)
+    want = theirs(x)
+    (want**2).sum().backward()
+    np.testing.assert_allclose(out, want.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(grads["w"], theirs.w.grad, rtol=1e-5)
+    for name, value in buffers.items():
+        np.testing.assert_allclose(value, getattr(theirs, name), rtol=1e-6)
+    return model
+
+
+def padded_by_a_buffer(self, x):
+    if self.on[0] == 1:
+        x = F.pad(x, (self.count - 1, max(self.count // 2, 0)))
+    rows = torch.zeros(self.count, 3) + self.w
+    return x[..., : -self.count + 1][:, :3] * rows.expand(2, 3)[self.count - 1]
+
+
+def test_buffers_that_python_reads_are_constants_of_the_program(refuses):
+    model = check(padded_by_a_buffer, fixed={"on", "count"})
+    with refuses(errors.ArgumentError, "left over are ['count']"):
+        model.apply(model.params, {**model.buffers, "count": np.int64(3)}, np.ones((4, 3), np.float32))
+
+
+def test_buffers_that_python_does_not_read_stay_arguments():
+    check(lambda self, x: x * self.w * self.scale * self.count + torch.stack([self.count, self.count]).sum())
+
+
+def counting(self, x):
+    self.count += 1
+    return x * self.w if self.count > 2 else x
+
+
+def counted_later(self, x):
+    y = x * self.w if self.count > 1 else x
+    self.count.add_(1)
+    return y
+
+
+def test_buffers_that_python_reads_and_the_forward_writes_are_refused(refuses):
+    for function in (counting, counted_later):
+        with refuses(errors.ImportProgramError, "depend", "values"):
+            mw.from_torch(Stateful(function), (torch.ones(4, 3),))
+
+
+def clipped(self, x):
+    with torch.no_grad():
+        self.w.clamp_(-1.5, 1.5)
+    return x * self.w
+
+
+def renormalized(self, x):
+    self.w.data = torch.renorm(self.w.data[None], 2, 0, 1.0)[0]
+    return x * self.w
+
+
+def exchanged(self, x):
+    """Views of what was there before keep its values."""
+    old = self.w.data
+    self.w.data = self.scale * self.w * 3
+    y = x * self.w
+    self.w.data = old
+    return y + x * self.w
+
+
+def written_after(self, x):
+    with torch.no_grad():
+        self.w.data = self.w * 2
+        self.w.mul_(3)
+    return x * self.w
+
+
+@pytest.mark.parametrize("function", [clipped, renormalized, exchanged, written_after])
+def test_parameters_that_the_forward_writes(function):
+    check(function, warns="its parameter 'w' in place; the function made of it computes with what is written")
+
+
+def averaged(self, x):
+    self.scale.data = self.scale * 0.9 + x.detach().mean(0) * 0.1
+    y = x * self.w
+    y.data = y.data * 2
+    return y * self.scale
+
+
+def test_data_of_buffers_and_of_results_is_assigned():
+    check(averaged)
+
+
+def resized(self, x):
+    self.w.data = x.sum()
+    return x * self.w
+
+
+def test_data_of_another_shape_is_refused(refuses):
+    with refuses(errors.RuleError, "(3,)", "()", "Assign to a variable"):
+        mw.from_torch(Stateful(resized), (torch.ones(4, 3),))
+
+
+def calls_counted(self, x):
+    self.calls += 1
+    return x * self.w * self.calls
+
+
+def test_attributes_are_as_they_were():
+    check(calls_counted)
+
+
+def test_norms_that_only_read_their_statistics_are_traced_once(monkeypatch):
+    module = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3), nn.InstanceNorm1d(3, track_running_stats=True)).eval()
+    x = torch.randn(4, 3)
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
+    model = mw.from_torch(module[:2], (x,))
+    np.testing.assert_allclose(model(model.params, x.numpy()), module[:2](x).detach(), rtol=1e-5, atol=1e-6)
+
+
+def selected(self, x):
+    """By masks of a buffer, of constants, beside positions."""
+    y = (x * self.w)[:, :, None] * x[:, None]
+    mask = torch.ones(3, 3).tril() == 1
+    rows, columns = torch.where(mask)
+    y = y.clone()
+    y[torch.tensor([True, False] * 2), 1] = self.w
+    picked = y[:, self.on.bool().expand(3)], y[:, mask], y[:, rows, columns], y.masked_select(mask).reshape(4, -1)
+    some = y[:, torch.unique(torch.tensor([2, 0, 2]))], torch.combinations(y[0, 0])[None].expand(4, -1, -1)
+    return torch.cat([p.reshape(4, -1) for p in (*picked, *some)], 1) + torch.nonzero(mask).sum()
+
+
+def test_shapes_that_come_from_values_which_are_the_same_in_every_call():
+    check(selected, fixed={"on"})
