@@ -48,7 +48,7 @@ class ShapedArray:
     the device's own. It may be given by a ``sharding``, whose explicit axes it then has.
     """
 
-    __slots__ = ("__weakref__", "dtype", "explicit", "memory", "shape", "vma", "weak_type")
+    __slots__ = ("__weakref__", "dtype", "explicit", "memory", "nbytes", "shape", "size", "vma", "weak_type")
     _interned: dict[tuple[Shape, np.dtype, bool, Axes, Any, str | None], ShapedArray] = {}
 
     shape: Shape
@@ -57,6 +57,9 @@ class ShapedArray:
     vma: Axes
     explicit: Any
     memory: str | None
+    #: the number of elements, and of bytes
+    size: int
+    nbytes: int
 
     def __new__(
         cls,
@@ -85,6 +88,8 @@ class ShapedArray:
             set_(aval, "vma", vma)
             set_(aval, "explicit", explicit)
             set_(aval, "memory", memory)
+            set_(aval, "size", math.prod(aval.shape))
+            set_(aval, "nbytes", aval.size * aval.dtype.itemsize)
             if aval.nbytes > _MOST_BYTES:
                 raise ShapeError(f"{aval} has {aval.nbytes} bytes; expected at most {_MOST_BYTES}, which 64 bits count")
             key = aval.shape, aval.dtype, aval.weak_type, vma, explicit, memory
@@ -100,14 +105,6 @@ class ShapedArray:
     @property
     def ndim(self) -> int:
         return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
 
     @property
     def sharding(self) -> Any:
