@@ -330,6 +330,68 @@ def test_processes_that_fail_leave_nothing_and_are_heard(tmp_path, names, values
     assert not (tmp_path / "b").exists() or not [*(tmp_path / "b").iterdir()]
 
 
+def in_two_processes(monkeypatch, folder, steps):
+    """The errors of two processes that save steps, with a manager each."""
+    heard, ranks, errors = Heard(), threading.local(), ([], [])
+
+    class GroupOfTwo(Group):
+        def __init__(self):
+            ranks.saves += 1
+            self.rank, self.count, self.table, self._is_named = ranks.rank, 2, heard, False
+            self.key = f"save {ranks.saves}"
+
+    def process(rank):
+        ranks.rank, ranks.saves = rank, 0
+        manager = CheckpointManager(folder, keep=1)
+        if rank:
+            monkeypatch.setattr(manager, "_clean", lambda: None)
+            monkeypatch.setattr(manager, "_remove_old", lambda: None)
+        for step in steps:
+            try:
+                manager.save(step, {"w": 1.0} if rank == 0 else {}).wait()
+            except CheckpointError as error:
+                errors[rank].append(str(error))
+
+    monkeypatch.setattr("meshwright.checkpoint_io.manager.Group", GroupOfTwo)
+    monkeypatch.setattr("meshwright.checkpoint_io.group.PATIENCE", 20.0)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(process, rank) for rank in (0, 1)]:
+            done.result()
+    return errors
+
+
+@pytest.mark.parametrize("what", ["iterdir", "rename", "glob"])
+def test_all_processes_hear_that_the_first_cannot_tidy_up(tmp_path, what, monkeypatch):
+    """Before a save, the first process removes what earlier runs left; the others wait for it."""
+    (tmp_path / f"step_00000009{WRITING}abc").mkdir()
+    save(tmp_path / "step_00000005", {"w": 1.0})
+    (tmp_path / "step_00000005").rename(tmp_path / f"step_00000005{REPLACED}")
+
+    def fails(*args, **options):
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(type(tmp_path), what, fails)
+    first, second = in_two_processes(monkeypatch, tmp_path, (10, 11))
+    assert first == second and len(first) == 2, (first, second)
+    assert all("Permission denied" in e and str(tmp_path) in e for e in first)
+
+
+def test_managers_go_on_after_failures_that_were_heard(tmp_path, monkeypatch):
+    with CheckpointManager(tmp_path) as manager:
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "write", lambda *args: 1 / 0)
+            failed = manager.save(1, {"w": 1.0})
+            with pytest.raises(ZeroDivisionError):
+                failed.wait()
+        manager.save(2, {"w": 1.0}).wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "write", lambda *args: 1 / 0)
+            manager.save(3, {"w": 1.0})
+            with pytest.raises(ZeroDivisionError):
+                manager.wait()
+    assert manager.steps() == [2]
+
+
 def test_managers_keep_the_latest_and_the_best(tmp_path):
     with CheckpointManager(tmp_path, keep=2, keep_best=1, every=10) as manager:
         for step in range(5):
