@@ -25,6 +25,7 @@ from meshwright.checkpoint_io import CheckpointManager, files, restore, save, za
 from meshwright.checkpoint_io.group import Group
 from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING, Entry, Index, Leaf
 from meshwright.checkpoint_io.job import Job
+from meshwright.core.dtypes import as_dtype
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, CheckpointWarning, DTypeError
 
 HERE = Path(__file__).parent
@@ -587,3 +588,49 @@ def test_processes_write_together_and_others_read(tmp_path):
     for step in range(8):
         w = w - 0.1 * (step + 1) * np.tanh(w)
     np.testing.assert_allclose(got["w"], w, rtol=1e-5)
+
+
+#: numbers, the dtype that they are saved in, and by dtype in ``like`` how many of them it cannot hold
+RANGES = [
+    ([1, 65519.9, -3, np.inf, np.nan], "float32", {"float16": 0, "bfloat16": 0, "float8_e5m2": 1, "float4_e2m1fn": 3}),
+    ([65520, -3e30, np.inf], "float32", {"float16": 2, "bfloat16": 0, "complex64": 0, "float8_e4m3fn": 2}),
+    ([3.4e38, 1], "float32", {"bfloat16": 1, "float16": 1}),
+    ([1e39, 2], "float64", {"float32": 1}),
+    ([1e39j, -2], "complex128", {"complex64": 1}),
+    ([463, -463], "float32", {"float8_e4m3fn": 0, "float8_e4m3b11fnuz": 2}),
+    ([464, -464], "float32", {"float8_e4m3fn": 2}),
+    ([0, -1, 4], "float32", {"float8_e8m0fnu": 2}),
+    ([70000, -70000, 3], "int32", {"float16": 2, "bfloat16": 0}),
+    ([2**32], "uint64", {"float32": 0}),
+    ([True], "bool", {"float16": 0}),
+    ([1e30], "bfloat16", {"float16": 1}),
+    ([], "float32", {"float16": 0}),
+]
+
+
+@pytest.mark.parametrize(("numbers", "saved", "beyond"), RANGES)
+def test_numbers_beyond_the_range_of_a_dtype_are_refused(tmp_path, numbers, saved, beyond, refuses, monkeypatch):
+    """Neither infinities instead of numbers, nor NumPy's warnings."""
+    monkeypatch.setattr("meshwright.checkpoint_io.reading._AT_ONCE", 2)
+    value = np.array(numbers).astype(as_dtype(saved))
+    save(tmp_path / "a", {"w": [value]})
+    split = NamedSharding(mw.make_mesh((1,), ("x",)), P("x"))
+    for name, count in beyond.items():
+        own = as_dtype(name)
+        for like in (
+            np.zeros(len(numbers), own),
+            *(mw.ShapeDtypeStruct(value.shape, own, sharding=s) for s in (None, split)),
+        ):
+            if count:
+                with refuses(CheckpointError, f"['w'][0] of {saved} holds {count} number", f"that {name} cannot hold"):
+                    restore(tmp_path / "a", {"w": [like]})
+            else:
+                got = restore(tmp_path / "a", {"w": [like]})["w"][0]
+                assert got.dtype == own
+                np.testing.assert_array_equal(np.asarray(got).astype(complex), value.astype(own).astype(complex))
+
+
+def test_wide_numbers_are_not_narrowed_to_infinities(tmp_path, refuses):
+    save(tmp_path / "a", {"w": np.array([1e300, 1.0])})
+    with refuses(CheckpointError, "['w'] of float64 holds 1 number that float32 cannot hold", "from 1 to 1e+300"):
+        restore(tmp_path / "a")
