@@ -160,6 +160,10 @@ class Builder(Protocol):
         """A region that evaluates ``jaxpr`` on its block arguments, or on ``captured`` values from outside."""
         ...
 
+    def region(self, make: Callable[..., Sequence[Emitted]], captured: Sequence[Emitted]) -> Region:
+        """A region whose results are ``make(builder, *captured)``, of values from outside."""
+        ...
+
     def host_callback(self, function: Callable[..., Any]) -> int:
         """Register a Python function that the program calls; returns its number."""
         ...
