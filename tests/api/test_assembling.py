@@ -1,5 +1,7 @@
 """Arrays from parts, the parts of arrays, and the names of ``jax.sharding``."""
 
+from dataclasses import dataclass
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import P, errors
+from meshwright.api.assembling import _rows
 from meshwright.sharding import (
     AbstractMesh,
     AxisType,
@@ -99,3 +102,55 @@ def test_the_current_mesh_without_its_devices():
     with MESH:
         assert get_abstract_mesh() == AbstractMesh((4, 2), ("x", "y"))
     assert PartitionSpec is mw.P and SingleDeviceSharding is mw.SingleDeviceSharding
+
+
+@dataclass(frozen=True)
+class FarDevice:
+    """A device of some process; this one is number 0."""
+
+    id: int
+    process_index: int
+
+    @property
+    def is_addressable(self):
+        return self.process_index == 0
+
+
+def over_processes(*owners):
+    """A vector split over devices of these processes."""
+    return NamedSharding(Mesh(np.array([FarDevice(i, p) for i, p in enumerate(owners)]), ("x",)), P("x"))
+
+
+@pytest.mark.parametrize(
+    ("owners", "size", "given", "rows", "whole"),
+    [
+        ((0, 0, 1, 1), 4, None, [0, 1, 2, 3], 8),
+        ((0, 1, 0, 1), 4, None, [0, 1, 4, 5], 8),
+        ((1, 0, 1, 0), 4, None, [2, 3, 6, 7], 8),
+        ((1, 0, 0, 1), 4, 8, [2, 3, 4, 5], 8),
+        ((0, 1, 0, 1), 4, 7, [0, 1, 4, 5], 7),
+        ((1, 0, 1, 0), 3, 7, [2, 3, 6], 7),
+        ((0, 1, 0, 1), 8, 8, range(8), 8),
+        ((0, 1, 1), 2, 6, [0, 1], 6),
+        ((0, 1, 2, 1, 2, 0), 4, None, [0, 1, 10, 11], 12),
+    ],
+)
+def test_rows_of_a_process(owners, size, given, rows, whole):
+    got, n = _rows(over_processes(*owners), 0, size, given)
+    assert got.tolist() == [*rows] and n == whole
+
+
+def test_rows_that_do_not_follow(refuses):
+    with refuses(errors.ShardingError, "unevenly (process 0 [0], process 1 [1, 2] of 3 tiles)", "global_shape"):
+        mw.make_array_from_process_local_data(over_processes(0, 1, 1), np.ones(2))
+    with refuses(errors.ShardingError, "no device", "of this process"):
+        mw.make_array_from_process_local_data(over_processes(1, 2), np.ones(2))
+    with refuses(errors.ShapeError, "has rows 0:2, 4:6 of dimension 0, of 8", "shape (3,) has 3"):
+        mw.make_array_from_process_local_data(over_processes(0, 1, 0, 1), np.ones(3), (8,))
+
+
+def test_what_other_processes_have_is_not_converted(monkeypatch):
+    """Memory that is never written holds anything, about whose conversion NumPy would warn."""
+    monkeypatch.setattr("meshwright.api.assembling._rows", lambda *args: (np.arange(2), 4))
+    x = mw.make_array_from_process_local_data(NamedSharding(MESH, P()), np.array([1.5, 2.5]))
+    assert x.dtype == np.float32 and x.tolist() == [1.5, 2.5, 0, 0]

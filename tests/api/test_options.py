@@ -366,3 +366,51 @@ def test_live_arrays():
     assert any(x is mine for x in mw.live_arrays("cpu")) and not mw.live_arrays("gpu")
     mine.delete()
     assert not any(x is mine for x in mw.live_arrays())
+
+
+EVALUATED_IN_REGIONS = {
+    "position": (lambda x: mw.lax.axis_index("x"), [0, 1, 2, 3]),
+    "position in a call": (lambda x: mw.jit(lambda: mw.lax.axis_index("x") + 1)(), [1, 2, 3, 4]),
+    "position in a loop": (lambda x: mw.lax.fori_loop(0, 3, lambda i, c: c + mw.lax.axis_index("x"), 0), [0, 3, 6, 9]),
+    "sum": (lambda x: float(mw.lax.psum(mnp.float32(2.5), "x")), [10] * 4),
+    "sum of an array": (lambda x: np.asarray(mw.lax.psum(np.ones(1, np.int32), "x"))[0], [4] * 4),
+    "sums of groups": (
+        lambda x: mw.lax.psum(mnp.float32(2), "x", axis_index_groups=[[0, 1, 2], [3]]), [6, 6, 6, 2],
+    ),
+    "mean": (lambda x: int(mw.lax.pmean(mnp.int32(3), "x")), [3] * 4),
+    "largest": (lambda x: int(mw.lax.pmax(mnp.int32(3), "x")), [3] * 4),
+    "smallest": (lambda x: int(mw.lax.pmin(3, "x")), [3] * 4),
+    "sum of a traced value": (lambda x: mw.lax.psum(x, "x"), [10] * 4),
+    "gathered": (lambda x: mw.lax.all_gather(mnp.float32(2), "x")[3], [2] * 4),
+    "exchanged": (lambda x: mw.lax.ppermute(mnp.float32(2), "x", [(0, 1)]), [0, 2, 0, 0]),
+    "marked as varying": (lambda x: mw.lax.pcast(mnp.float32(2), "x", to="varying"), [2] * 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EVALUATED_IN_REGIONS)
+def test_what_depends_on_devices_is_recorded(name):
+    """Of a constant, reductions over devices are constants too; a device's position, and what it is sent, is not."""
+    make, want = EVALUATED_IN_REGIONS[name]
+
+    def body(x):
+        with mw.ensure_compile_time_eval():
+            y = make(x)
+        return 0 * x + y
+
+    mesh, x = mw.make_mesh((4,), ("x",)), mnp.array([1.0, 2, 3, 4])
+    for checked in (True, False):
+        region = mw.shard_map(body, mesh=mesh, in_specs=mw.P("x"), out_specs=mw.P("x"), check_vma=checked)
+        for run in (region, mw.jit(region)):
+            np.testing.assert_array_equal(run(x), want)
+    if name != "marked as varying":  # only in a region
+        np.testing.assert_array_equal(mw.vmap(body, axis_name="x")(x), want)
+
+
+def test_positions_are_no_constants(refuses):
+    def body(x):
+        with mw.ensure_compile_time_eval():
+            return x * int(mw.lax.axis_index("x"))
+
+    region = mw.shard_map(body, mesh=mw.make_mesh((4,), ("x",)), in_specs=mw.P("x"), out_specs=mw.P("x"))
+    with refuses(errors.ConcretizationTypeError, "int() needs a concrete value", "test_options.py"):
+        region(mnp.ones(4))

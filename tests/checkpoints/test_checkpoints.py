@@ -25,6 +25,7 @@ from meshwright.checkpoint_io import CheckpointManager, files, restore, save, za
 from meshwright.checkpoint_io.group import Group
 from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING, Entry, Index, Leaf
 from meshwright.checkpoint_io.job import Job
+from meshwright.core.dtypes import as_dtype
 from meshwright.errors import ArgumentError, ArgumentTypeError, CheckpointError, CheckpointWarning, DTypeError
 
 HERE = Path(__file__).parent
@@ -330,6 +331,68 @@ def test_processes_that_fail_leave_nothing_and_are_heard(tmp_path, names, values
     assert not (tmp_path / "b").exists() or not [*(tmp_path / "b").iterdir()]
 
 
+def in_two_processes(monkeypatch, folder, steps):
+    """The errors of two processes that save steps, with a manager each."""
+    heard, ranks, errors = Heard(), threading.local(), ([], [])
+
+    class GroupOfTwo(Group):
+        def __init__(self):
+            ranks.saves += 1
+            self.rank, self.count, self.table, self._is_named = ranks.rank, 2, heard, False
+            self.key = f"save {ranks.saves}"
+
+    def process(rank):
+        ranks.rank, ranks.saves = rank, 0
+        manager = CheckpointManager(folder, keep=1)
+        if rank:
+            monkeypatch.setattr(manager, "_clean", lambda: None)
+            monkeypatch.setattr(manager, "_remove_old", lambda: None)
+        for step in steps:
+            try:
+                manager.save(step, {"w": 1.0} if rank == 0 else {}).wait()
+            except CheckpointError as error:
+                errors[rank].append(str(error))
+
+    monkeypatch.setattr("meshwright.checkpoint_io.manager.Group", GroupOfTwo)
+    monkeypatch.setattr("meshwright.checkpoint_io.group.PATIENCE", 20.0)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(process, rank) for rank in (0, 1)]:
+            done.result()
+    return errors
+
+
+@pytest.mark.parametrize("what", ["iterdir", "rename", "glob"])
+def test_all_processes_hear_that_the_first_cannot_tidy_up(tmp_path, what, monkeypatch):
+    """Before a save, the first process removes what earlier runs left; the others wait for it."""
+    (tmp_path / f"step_00000009{WRITING}abc").mkdir()
+    save(tmp_path / "step_00000005", {"w": 1.0})
+    (tmp_path / "step_00000005").rename(tmp_path / f"step_00000005{REPLACED}")
+
+    def fails(*args, **options):
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(type(tmp_path), what, fails)
+    first, second = in_two_processes(monkeypatch, tmp_path, (10, 11))
+    assert first == second and len(first) == 2, (first, second)
+    assert all("Permission denied" in e and str(tmp_path) in e for e in first)
+
+
+def test_managers_go_on_after_failures_that_were_heard(tmp_path, monkeypatch):
+    with CheckpointManager(tmp_path) as manager:
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "write", lambda *args: 1 / 0)
+            failed = manager.save(1, {"w": 1.0})
+            with pytest.raises(ZeroDivisionError):
+                failed.wait()
+        manager.save(2, {"w": 1.0}).wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "write", lambda *args: 1 / 0)
+            manager.save(3, {"w": 1.0})
+            with pytest.raises(ZeroDivisionError):
+                manager.wait()
+    assert manager.steps() == [2]
+
+
 def test_managers_keep_the_latest_and_the_best(tmp_path):
     with CheckpointManager(tmp_path, keep=2, keep_best=1, every=10) as manager:
         for step in range(5):
@@ -525,3 +588,49 @@ def test_processes_write_together_and_others_read(tmp_path):
     for step in range(8):
         w = w - 0.1 * (step + 1) * np.tanh(w)
     np.testing.assert_allclose(got["w"], w, rtol=1e-5)
+
+
+#: numbers, the dtype that they are saved in, and by dtype in ``like`` how many of them it cannot hold
+RANGES = [
+    ([1, 65519.9, -3, np.inf, np.nan], "float32", {"float16": 0, "bfloat16": 0, "float8_e5m2": 1, "float4_e2m1fn": 3}),
+    ([65520, -3e30, np.inf], "float32", {"float16": 2, "bfloat16": 0, "complex64": 0, "float8_e4m3fn": 2}),
+    ([3.4e38, 1], "float32", {"bfloat16": 1, "float16": 1}),
+    ([1e39, 2], "float64", {"float32": 1}),
+    ([1e39j, -2], "complex128", {"complex64": 1}),
+    ([463, -463], "float32", {"float8_e4m3fn": 0, "float8_e4m3b11fnuz": 2}),
+    ([464, -464], "float32", {"float8_e4m3fn": 2}),
+    ([0, -1, 4], "float32", {"float8_e8m0fnu": 2}),
+    ([70000, -70000, 3], "int32", {"float16": 2, "bfloat16": 0}),
+    ([2**32], "uint64", {"float32": 0}),
+    ([True], "bool", {"float16": 0}),
+    ([1e30], "bfloat16", {"float16": 1}),
+    ([], "float32", {"float16": 0}),
+]
+
+
+@pytest.mark.parametrize(("numbers", "saved", "beyond"), RANGES)
+def test_numbers_beyond_the_range_of_a_dtype_are_refused(tmp_path, numbers, saved, beyond, refuses, monkeypatch):
+    """Neither infinities instead of numbers, nor NumPy's warnings."""
+    monkeypatch.setattr("meshwright.checkpoint_io.reading._AT_ONCE", 2)
+    value = np.array(numbers).astype(as_dtype(saved))
+    save(tmp_path / "a", {"w": [value]})
+    split = NamedSharding(mw.make_mesh((1,), ("x",)), P("x"))
+    for name, count in beyond.items():
+        own = as_dtype(name)
+        for like in (
+            np.zeros(len(numbers), own),
+            *(mw.ShapeDtypeStruct(value.shape, own, sharding=s) for s in (None, split)),
+        ):
+            if count:
+                with refuses(CheckpointError, f"['w'][0] of {saved} holds {count} number", f"that {name} cannot hold"):
+                    restore(tmp_path / "a", {"w": [like]})
+            else:
+                got = restore(tmp_path / "a", {"w": [like]})["w"][0]
+                assert got.dtype == own
+                np.testing.assert_array_equal(np.asarray(got).astype(complex), value.astype(own).astype(complex))
+
+
+def test_wide_numbers_are_not_narrowed_to_infinities(tmp_path, refuses):
+    save(tmp_path / "a", {"w": np.array([1e300, 1.0])})
+    with refuses(CheckpointError, "['w'] of float64 holds 1 number that float32 cannot hold", "from 1 to 1e+300"):
+        restore(tmp_path / "a")

@@ -432,3 +432,18 @@ def test_logarithms_of_complex_sums_are_principal() -> None:
         lambda m, n: m.jvp(lambda v: m.lax.cumlogsumexp(v, reverse=True), (n.asarray(x),), (n.ones_like(x),))[1],
     ):  # fmt: skip
         alike(call)
+
+
+@pytest.mark.parametrize("method", ["linear", "lower", "higher", "nearest", "midpoint", "inverted_cdf"])
+def test_quantiles_beyond_the_ends_are_the_ends(method: str) -> None:
+    x, q = np.array([[5, np.nan, 1, 3], [2, 2, 7, -1]], np.float32), np.array([-1, 0, 1, 1.25], np.float32)
+    ends = np.array([[1, -1], [1, -1], [5, 7], [5, 7]], np.float32)
+    np.testing.assert_array_equal(mnp.nanquantile(x, q, axis=1, method=method), ends)
+    np.testing.assert_array_equal(mnp.quantile(x[1], q, method=method), ends[:, 1])
+
+
+def test_middles_of_large_numbers() -> None:
+    """The sum of the two numbers in the middle is infinite in their type, in JAX too."""
+    big = np.float32(3e38)
+    assert mnp.median(np.full(2, big)) == big and mnp.nanmedian(np.array([big, -big, big, big])) == big
+    assert mnp.quantile(np.array([big, -big]), 0.25, method="midpoint") == 0

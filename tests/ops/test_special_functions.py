@@ -173,3 +173,28 @@ def test_zeta_and_polygamma_of_negative_numbers(dtype):
     np.testing.assert_allclose(slopes, sp.polygamma(1, x.astype(float)), rtol=rtol, atol=20 * rtol)
     assert np.isnan(lax.zeta(dtype(2.5), dtype(-0.5)))
     np.testing.assert_array_equal(lax.polygamma(dtype(1), np.array([0, -3], dtype)), np.inf)
+
+
+def test_zeta_and_polygamma_at_the_end(dtype):
+    """The limit, where XLA has NaN."""
+    end = np.array([np.inf, 2], dtype)
+    for n in (1, 2, 3):
+        assert lax.polygamma(dtype(n), end)[0] == 0 == lax.zeta(dtype(n + 1), end)[0]
+    assert mw.grad(lax.digamma)(dtype(np.inf)) == 0
+
+
+@pytest.mark.parametrize("f", [lax.zeta, lax.polygamma])
+def test_what_negative_numbers_take_is_left_out_without_them(f):
+    """On CPUs; each element of the result is the same with and without negative numbers beside it."""
+    x = np.array([[0.5, 3.0, 40.0], [-0.5, -3.25, -30.75]], np.float32)
+    whole, each = np.asarray(mw.jit(f)(np.float32(3), x)), [mw.jit(f)(np.float32(3), row) for row in x]
+    np.testing.assert_array_equal(whole, each)
+    np.testing.assert_array_equal(whole, [[f(np.float32(3), v) for v in row] for row in x])  # numbers: no branch
+    np.testing.assert_array_equal(whole, mw.vmap(lambda v: f(np.float32(3), v))(x))
+    split = mw.NamedSharding(mw.make_mesh((2,), ("x",)), mw.P("x"))
+    part = mw.jit(f, in_shardings=(None, split)).lower(np.float32(3), x).partition()
+    np.testing.assert_array_equal(whole, part(np.float32(3), mw.device_put(x, split)))
+    assert part.memory.peak_bytes >= 2 * x.nbytes // 2
+    text = mw.jit(f).lower(np.float32(3), x).as_text()
+    assert "stablehlo.case" in text
+    np.testing.assert_array_equal(whole, mw.load(text)(np.float32(3), x))

@@ -49,6 +49,11 @@ other_order = mw.sharding.Mesh(np.array(mw.devices())[[0, 2, 1, 3, 4, 6, 5, 7]].
 y = mw.device_put(x, NamedSharding(other_order, P("x")))
 np.testing.assert_array_equal(mh.process_allgather(y), value)
 np.testing.assert_array_equal(mh.process_allgather(mw.device_put(y, rows)), value)
+# tiles of a process with others' between them: its data is its tiles, one after the other
+woven = mw.sharding.Mesh(np.array(mw.devices())[[0, 4, 1, 5, 2, 6, 3, 7]], ("x",))
+mine = value[[r for r in range(8) if r % 2 == RANK]]
+z = mw.make_array_from_process_local_data(NamedSharding(woven, P("x")), mine)
+np.testing.assert_array_equal(mh.process_allgather(z), value)
 assert "several processes" in repr(x)
 try:
     np.asarray(x)

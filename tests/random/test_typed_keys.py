@@ -287,10 +287,11 @@ def test_words_of_a_key_stay_together_on_a_mesh():
         np.testing.assert_array_equal(mw.random.key_data(mw.jit(lambda k: k)(keys)), words)
 
 
-def test_keys_that_types_split_stay_split(refuses):
-    """Not refused, as they were where they become words."""
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_keys_that_types_split_stay_split(impl, refuses):
+    """Not refused, as they were where they become words, or where each key's bits are drawn by themselves."""
     mesh = mw.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
-    keys = mw.random.split(mw.random.key(3), 8)
+    keys = mw.random.split(mw.random.key(3, impl=impl), 8)
     words = np.asarray(mw.random.key_data(keys))
 
     def draw(k):
@@ -303,7 +304,12 @@ def test_keys_that_types_split_stay_split(refuses):
             np.testing.assert_allclose(drawn[0], draw(keys)[0], rtol=1e-6)
             np.testing.assert_array_equal(mw.random.key_data(drawn[1]), mw.random.key_data(draw(keys)[1]))
             np.testing.assert_array_equal(drawn[2], words)
-        made = mw.random.wrap_key_data(mw.device_put(words, NamedSharding(mesh, P("x"))))
+        numbers = mw.device_put(np.arange(8), NamedSharding(mesh, P(("x", "y"))))
+        folded = mw.vmap(lambda i: mw.random.fold_in(keys[0], i))(numbers)
+        assert mw.typeof(folded).sharding.spec[0] == ("x", "y")
+        one_by_one = [mw.random.key_data(mw.random.fold_in(keys[0], i)) for i in range(8)]
+        np.testing.assert_array_equal(mw.random.key_data(folded), one_by_one)
+        made = mw.random.wrap_key_data(mw.device_put(words, NamedSharding(mesh, P("x"))), impl=impl)
         assert mw.typeof(made).sharding.spec == P("x")
         with refuses(errors.ShardingTypeError, "random_wrap: dimension 1", "split over y", "P('x',)", "reshard"):
-            mw.random.wrap_key_data(mw.device_put(words, NamedSharding(mesh, P("x", "y"))))
+            mw.random.wrap_key_data(mw.device_put(words, NamedSharding(mesh, P("x", "y"))), impl=impl)

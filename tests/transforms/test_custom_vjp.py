@@ -133,13 +133,11 @@ class TestErrors:
         keep = lambda x, y: (x * y, None)  # noqa: E731
         with pytest.raises(DifferentiationError, match="one cotangent for each of the 2 differentiable arguments"):
             self.make(keep, lambda r, g: g)(Y)
-        with pytest.raises(
-            DifferentiationError, match=r"cotangent of type f32\[1\] for argument leaf 0 of type f32\[3\]"
-        ):
+        with pytest.raises(DifferentiationError, match=r"cotangent of type f32\[1\] for argument x of type f32\[3\]"):
             self.make(keep, lambda r, g: (g[:1], None))(Y)
-        with pytest.raises(DifferentiationError, match=r"cotangent of type c64\[3\] for argument leaf 0"):
+        with pytest.raises(DifferentiationError, match=r"cotangent of type c64\[3\] for argument x"):
             self.make(keep, lambda r, g: (g * 1j, None))(Y)
-        with pytest.raises(DifferentiationError, match=r"cotangent of type c64\[\] for argument leaf 1"):
+        with pytest.raises(DifferentiationError, match=r"cotangent of type c64\[\] for argument y"):
             f = mw.custom_vjp(lambda x, y: x * y)
             f.defvjp(keep, lambda r, g: (g, 1j))
             mw.grad(f, (0, 1))(1.0, 2.0)

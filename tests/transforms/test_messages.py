@@ -142,9 +142,9 @@ def rules(fwd, bwd):
 
 def test_rules_that_return_something_else(refuses):
     keep = lambda x, p: (p["k"] * x, None)  # noqa: E731
-    with refuses(TypeError, "custom_vjp <lambda>", "argument 0", "{'a': *}", "at the top: a leaf against a dict"):
+    with refuses(TypeError, "custom_vjp <lambda>", "argument x", "{'a': *}", "at the top: a leaf against a dict"):
         rules(keep, lambda r, ct: ({"a": ct}, {"k": ct}))
-    with refuses(TypeError, "custom_vjp <lambda>", "argument 1", "{'l': *}", "keys 'k' against a dict with keys 'l'"):
+    with refuses(TypeError, "custom_vjp <lambda>", "argument p", "{'l': *}", "keys 'k' against a dict with keys 'l'"):
         rules(keep, lambda r, ct: (ct, {"l": ct}))
     with refuses(TypeError, "forward rule returns output of type f32[2]", "the function f32[]"):
         rules(lambda x, p: (mnp.ones(2), None), lambda r, ct: (ct, None))
@@ -190,3 +190,82 @@ def test_sizes_that_are_traced(refuses):
 def test_the_truth_of_several_values(refuses):
     with refuses(TypeError, "bool()", "(2, 3)", ".any()", ".all()"):
         bool(mnp.asarray(X))
+
+
+TREE = {"a": np.arange(2, dtype=np.float32), "b": (np.float32(1), np.ones((2, 2), np.float32))}
+
+#: what a backward rule returns for arguments x: f32[3] and tree, and what the error says
+WRONG_COTANGENTS = {
+    "text": (("no", None), "cotangent of argument x is no array: expected an array or a number, got 'no' of type str"),
+    "an object in a tree": ((None, {**TREE, "b": (object(), None)}), "argument tree['b'][0] is no array"),
+    "text in a tree": ((None, {**TREE, "a": "no"}), "argument tree['a'] is no array"),
+    "objects of NumPy": ((np.array([None, 1, 2]), None), "argument x is no array: NumPy value of dtype object"),
+    "a function": ((np.sin, None), "argument x is no array"),
+    "nothing": (None, "for each of the 2 differentiable arguments (x, tree), got None"),
+    "one of two": ((1.0,), "for each of the 2 differentiable arguments (x, tree), got (*,)"),
+    "no tuple": (np.ones(3), "for each of the 2 differentiable arguments (x, tree), got a value of type ndarray"),
+    "another shape": ((np.ones(4, np.float32), None), "cotangent of type f32[4] for argument x of type f32[3]"),
+    "another shape in a tree": (
+        (None, {**TREE, "b": (np.ones(2, np.float32), None)}), "f32[2] for argument tree['b'][0] of type f32[]",
+    ),
+    "integers": ((np.ones(3, np.int32), None), "cotangent of type i32[3] for argument x of type f32[3]"),
+    "bools": ((np.ones(3, bool), None), "cotangent of type bool[3] for argument x of type f32[3]"),
+    "complex": ((np.ones(3, np.complex64), None), "cotangent of type c64[3] for argument x of type f32[3]"),
+    "another structure": ((None, {"a": None}), "cotangent of argument tree has structure {'a': *}"),
+    "a tuple for an array": (((None, None), None), "cotangent of argument x has structure (*, *)"),
+}  # fmt: skip
+
+
+def backward_returns(cotangents):
+    @mw.custom_vjp
+    def scaled(factor, x, tree):
+        return factor * x.sum() + tree["a"].sum()
+
+    static = mw.custom_vjp(scaled.fun, nondiff_argnums=(0,))
+    static.defvjp(lambda factor, x, tree: (scaled.fun(factor, x, tree), None), lambda factor, res, g: cotangents)
+    return lambda x: mw.grad(static, (1, 2))(2, x, TREE)
+
+
+@pytest.mark.parametrize("name", WRONG_COTANGENTS)
+def test_wrong_cotangents(name, refuses):
+    cotangents, message = WRONG_COTANGENTS[name]
+    run, x = backward_returns(cotangents), np.ones(3, np.float32)
+    for call in (run, mw.jit(run), lambda x: mw.vmap(run)(np.stack([x, x]))):
+        with refuses((TypeError, ValueError), "custom_vjp scaled: the backward rule", message):
+            call(x)
+
+
+def test_wrong_results_of_forward_rules(refuses):
+    def returns(out, residuals):
+        f = mw.custom_vjp(lambda x: {"y": x})
+        f.defvjp(lambda x: (out, residuals), lambda res, g: (g["y"],))
+        return lambda: mw.grad(lambda x: f(x)["y"])(1.0)
+
+    for out, residuals, message in (
+        ({"y": "no"}, None, "returns output['y'], which is no array"),
+        ({"y": 1.0}, [1, "no"], "returns residuals[1], which is no array"),
+        ({"y": np.ones(3)}, None, "returns output['y'] of type f32[3], the function f32[]"),
+    ):
+        run = returns(out, residuals)
+        for call in (run, mw.jit(run)):
+            with refuses((TypeError, ValueError), "custom_vjp <lambda>: the forward rule", message):
+                call()
+
+
+def test_wrong_tangents(refuses):
+    def returns(out, tangent):
+        f = mw.custom_jvp(lambda x: (x, x))
+        f.defjvp(lambda primals, tangents: (out, tangent))
+        return lambda: mw.jvp(f, (1.0,), (1.0,))
+
+    for out, tangent, message in (
+        (("no", 1.0), (1.0, 1.0), "the rule returned output[0], which is no array"),
+        ((1.0, 1.0), (1.0, "no"), "the rule returned the tangent of output[1], which is no array"),
+        ((1.0, 1.0), (1.0, np.ones(3)), "the rule returned the tangent of output[1] of type f32[3]"),
+        ((1.0, 1.0), None, "the rule returned structures (*, *) and None"),
+        (1.0, None, "the rule returned structures * and None"),
+    ):
+        run = returns(out, tangent)
+        for call in (run, mw.jit(run)):
+            with refuses((TypeError, ValueError), "custom_jvp <lambda>", message):
+                call()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import pytree
-from meshwright.core.dtypes import requested
+from meshwright.core.dtypes import as_dtype, canonical, requested
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError, ShardingError
 from meshwright.runtime.array import Array, from_numpy, index_text
@@ -81,11 +81,13 @@ def make_array_from_process_local_data(sharding: Any, local_data: Any, global_sh
 
     For a tree of data, ``sharding`` and ``global_shape`` are tree prefixes. Where ``global_shape`` (or an entry of it)
     is None, the global size of a dimension is its local size times the number of processes it is split over. An entry
-    equal to the local size means that every process has the whole dimension.
+    equal to the local size means that every process has the whole dimension. Where a process has several tiles of a
+    dimension, its data is these, one after the other, also if others are between them.
 
     Raises:
       ShapeError: ``global_shape`` does not fit the data and the sharding.
-      ShardingError: the sharding does not fit the shape, or has no devices.
+      ShardingError: the sharding does not fit the shape, has no devices, or leaves a size open, because processes have
+        different numbers of tiles, or some of them the same and others not.
 
     Example:
       >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), P("x"))
@@ -119,39 +121,62 @@ def _from_local(sharding: Sharding, local_data: Any, global_shape: Sequence[int 
             f"{value.shape}"
         )
     _indices(function, value.shape, sharding)
-    boxes = [_box(sharding, d, n, g) for d, (n, g) in enumerate(zip(value.shape, given))]
-    for dim, (size, (start, stop, whole)) in enumerate(zip(value.shape, boxes)):
-        if stop - start != size:
+    places = [_rows(sharding, d, n, g) for d, (n, g) in enumerate(zip(value.shape, given))]
+    for dim, (size, (rows, whole)) in enumerate(zip(value.shape, places)):
+        if rows.size != size:
             raise ShapeError(
-                f"{function}: this process has rows {start}:{stop} of dimension {dim}, of {whole}, and local_data of "
+                f"{function}: this process has rows {_ranges(rows)} of dimension {dim}, of {whole}, and local_data of "
                 f"shape {value.shape} has {size} (global_shape is {given}); give those rows, or all of them"
             )
-    if all(stop - start == whole for start, stop, whole in boxes):
+    if all(rows.size == whole for rows, whole in places):
         return from_numpy(value, sharding=sharding, transfer="explicit")
-    full = np.empty([whole for _, _, whole in boxes], value.dtype)  # pages never written take no physical memory
-    full[tuple(slice(start, stop) for start, stop, _ in boxes)] = value
-    return from_numpy(full, sharding=sharding, transfer="explicit")
+    full = _blank([whole for _, whole in places], value.dtype)
+    full[np.ix_(*(rows for rows, _ in places))] = value
+    return from_numpy(full, sharding=sharding, copy=False, transfer="explicit")
 
 
-def _box(sharding: Sharding, dim: int, size: int, given: int | None) -> tuple[int, int, int]:
-    """The first row of a dimension on this process, the row past its last, and the global size.
+def _rows(sharding: Sharding, dim: int, size: int, given: int | None) -> tuple[np.ndarray, int]:
+    """The rows of a dimension on this process, and the global size.
 
     Raises:
-      ShardingError: the rows are not contiguous.
+      ShardingError: the process has none, or the global size is open.
     """
-    counts = sharding.tile_counts(dim + 1)
-    table, here = sharding.tile_table(dim + 1)[:, dim], sharding.addressable_devices
-    tiles = sorted({int(t) for t, d in zip(table, sharding.devices) if d in here})
-    if not tiles or tiles[-1] - tiles[0] + 1 != len(tiles):
+    count, held = sharding.tile_counts(dim + 1)[dim], _tiles_by_process(sharding, dim)
+    here = next((getattr(d, "process_index", 0) for d in sharding.addressable_devices), None)
+    if here is None:
+        raise ShardingError(f"{_LOCAL}: no device of {sharding} is of this process; give it to those that have some")
+    tiles = held[here]
+    if given is None and any(len(t) != len(tiles) or (t != tiles and set(t) & set(tiles)) for t in held.values()):
+        others = ", ".join(f"process {p} {t}" for p, t in sorted(held.items()))
         raise ShardingError(
-            f"make_array_from_process_local_data: of dimension {dim} this process has the tiles {tiles} of "
-            f"{counts[dim]}, which are no block; use make_array_from_callback"
+            f"{_LOCAL}: processes share dimension {dim} unevenly ({others} of {count} tiles), so its size does not "
+            "follow from the data; give it in global_shape"
         )
-    whole = size * counts[dim] // len(tiles) if given is None else given
+    whole = size * count // len(tiles) if given is None else given
     if size == whole:
-        return 0, whole, whole
-    rows = -(-whole // counts[dim])
-    return min(tiles[0] * rows, whole), min((tiles[-1] + 1) * rows, whole), whole
+        return np.arange(whole), whole
+    rows = -(-whole // count)
+    return np.concatenate([np.arange(min(t * rows, whole), min((t + 1) * rows, whole)) for t in tiles]), whole
+
+
+def _tiles_by_process(sharding: Sharding, dim: int) -> dict[int, list[int]]:
+    """The tiles of a dimension that each process has, in order."""
+    held: dict[int, set[int]] = {}
+    for tile, device in zip(sharding.tile_table(dim + 1)[:, dim], sharding.devices):
+        held.setdefault(getattr(device, "process_index", 0), set()).add(int(tile))
+    return {process: sorted(tiles) for process, tiles in held.items()}
+
+
+def _ranges(rows: np.ndarray) -> str:
+    """Ascending numbers as text: ``0:4, 8:12``."""
+    blocks = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if rows.size else []
+    return ", ".join(f"{b[0]}:{b[-1] + 1}" for b in blocks) or "0:0"
+
+
+def _blank(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """An array to be filled, of a dtype that arrays have: what remains is not converted later. Pages that are never
+    written take no physical memory."""
+    return np.zeros(shape, canonical(as_dtype(dtype)))
 
 
 def _indices(function: str, shape: tuple[int, ...], sharding: Any) -> dict[Any, tuple[slice, ...]]:
@@ -172,7 +197,7 @@ def _assembled(
     if not parts and dtype is None:
         raise ArgumentError(f"{function}: no device of this process has a part of the array; give its dtype")
     kind = parts[0][1].dtype if dtype is None else requested(dtype, function)
-    whole = np.empty(shape, kind)
+    whole = _blank(shape, kind)
     for index, part in parts:
         if part.shape != whole[index].shape:
             where = ", ".join(map(index_text, index))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from meshwright.ir.explicit import decided, is_explicit
 from meshwright.ir.op import Op
 from meshwright.ir.program import Argument, Program
 from meshwright.ir.state import STATE
-from meshwright.ir.tracing import Tracer, check_alive, infer_cached, typeof
+from meshwright.ir.tracing import EVAL, Tracer, check_alive, infer_cached, typeof
 from meshwright.ops.elementwise.table import copy
 from meshwright.ops.sharding.constraint import RESHARD, Reshard, ShardingConstraint
 from meshwright.ops.sharding.memory_put import MemoryPut
@@ -89,16 +89,36 @@ def device_put(
     given = [None] * len(leaves) if target is None else spread(target, x, "device_put", is_spec)
     places = [p if isinstance(p, Space) else resolve(p, "device_put") for p in given]
     check_fit([None if isinstance(p, Space) else p for p in places], avals, pytree.paths(x), "device_put: x")
-    return pytree.unflatten(treedef, [_put(v, p, may_alias is False) for v, p in zip(leaves, places)])
+    return pytree.unflatten(treedef, [_put(v, p, "device_put", may_alias is False) for v, p in zip(leaves, places)])
 
 
-def _put(x: Any, sharding: Sharding | Space | None, copied: bool = False) -> Any:
+def put_by(name: str, x: Any, sharding: Sharding | None) -> Any:
+    """``x``, which the function ``name`` has made, placed as its argument ``device`` says; unchanged if it is there.
+
+    Raises:
+      ShardingError: the sharding does not fit the array. ArgumentTypeError: its mesh has no devices.
+    """
+    if sharding is None:
+        return x
+    sharding.check_compatible(typeof(x).shape, name)
+    is_there = type(x) is Array and x.committed and x.sharding == sharding
+    return x if is_there and not has_no_devices(sharding) else _put(x, sharding, name)
+
+
+def has_no_devices(sharding: Any) -> TypeGuard[NamedSharding]:
+    """Whether the mesh of a sharding has no devices."""
+    return isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh)
+
+
+def _put(x: Any, sharding: Sharding | Space | None, what: str, copied: bool = False) -> Any:
     if isinstance(sharding, Space):
-        return MemoryPut(sharding.kind).bind(x if isinstance(x, Tracer) else _put(x, None, copied))
+        return MemoryPut(sharding.kind).bind(x if isinstance(x, Tracer) else _put(x, None, what, copied))
     if isinstance(x, Tracer):
-        return _constraint(x, sharding, "device_put")
-    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
-        raise ArgumentTypeError(f"device_put: {sharding.mesh!r} has no devices; use a mesh from make_mesh")
+        return _constraint(x, sharding, what, moves=True)
+    if has_no_devices(sharding):
+        if STATE.trace is not EVAL:  # a program that may only be partitioned
+            return _constraint(_given(x), sharding, what, moves=True)
+        raise ArgumentTypeError(f"{what}: {sharding.mesh!r} has no devices; use a mesh from make_mesh")
     array = _given(x)
     if copied:
         array = copy.bind(array)
@@ -120,8 +140,8 @@ def _given(x: Any) -> Array:
     return from_numpy(x, copy=False, transfer="explicit")
 
 
-def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
-    """Constrain the layout of a traced value.
+def _constraint(x: Any, sharding: Sharding | None, what: str, moves: bool = False) -> Any:
+    """Constrain the layout of a value of a program; what ``moves`` values also changes types along explicit axes.
 
     Raises:
       ShardingError: a sharding on one of several devices, which only arguments can choose; ``device_put`` warns
@@ -136,9 +156,9 @@ def _constraint(x: Tracer, sharding: Sharding | None, what: str) -> Any:
         if isinstance(target, SingleDeviceSharding):
             return x
     if target.is_explicit and isinstance(target, NamedSharding):
-        return _asserted(x, target, what)
+        return Reshard(target).bind(x) if moves else _asserted(x, target, what)
     if not isinstance(target, NamedSharding):
-        if isinstance(target, SingleDeviceSharding) and (what == "device_put" or device_count() == 1):
+        if isinstance(target, SingleDeviceSharding) and (moves or device_count() == 1):
             if device_count() > 1:
                 warn(
                     f"{what}: a traced value is where its program runs, and is not put on {target.device}; place the "
@@ -158,8 +178,6 @@ def _asserted(x: Any, target: NamedSharding, what: str) -> Any:
     Raises:
       ShardingTypeError: the type differs.
     """
-    if what == "device_put":
-        return Reshard(target).bind(x)
     aval, asserted = typeof(x), explicit_of(target, typeof(x).ndim)
     explicit = set(target.abstract_mesh.of_type(AxisType.Explicit))
     if (asserted is not None and asserted != aval.explicit) or (
@@ -241,7 +259,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
 def _constrained(x: Any, sharding: Any) -> Any:
     if isinstance(x, Tracer) or (sharding is not None and typeof(x).explicit is not None):
         return _constraint(x, sharding, "with_sharding_constraint")
-    return _put(x, sharding)
+    return _put(x, sharding, "with_sharding_constraint")
 
 
 def laid_out(x: Any, sharding: Any) -> Any:
@@ -287,7 +305,7 @@ def _resharded(x: Any, sharding: Any) -> Any:
     target = named(sharding)
     if isinstance(target, NamedSharding) and target.is_explicit:
         return Reshard(target).bind(x)
-    return _constraint(x, sharding, "reshard") if isinstance(x, Tracer) else _put(x, sharding)
+    return _constraint(x, sharding, "reshard") if isinstance(x, Tracer) else _put(x, sharding, "reshard")
 
 
 def made_as(sharding: Any, make: Callable[[], Any]) -> Any:
@@ -319,7 +337,7 @@ def _is_explicit(x: Any, sharding: Any) -> bool:
 def _perform_reshard(op: Reshard, x: Any) -> Any:
     mesh = op.sharding.mesh
     mesh = mesh_of_type(mesh) if isinstance(mesh, AbstractMesh) else mesh
-    return _put(x, NamedSharding(mesh, op.sharding.spec))
+    return _put(x, NamedSharding(mesh, op.sharding.spec), "reshard")
 
 
 RESHARD.fill(_perform_reshard)

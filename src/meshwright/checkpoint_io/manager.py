@@ -8,11 +8,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from meshwright.checkpoint_io.group import Group
 from meshwright.checkpoint_io.index import NAME, REPLACED, WRITING
 from meshwright.checkpoint_io.job import IN_WORK, Progress
 from meshwright.checkpoint_io.parsing import read_index
 from meshwright.checkpoint_io.reading import restore, settled
-from meshwright.checkpoint_io.writing import Saving, save
+from meshwright.checkpoint_io.writing import Saving, save_in
 from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.core.source import warn
@@ -129,19 +130,21 @@ class CheckpointManager:
         step = static_index(step, "CheckpointManager.save", "the step")
         if step < 0:
             raise ArgumentError(f"CheckpointManager.save: expected a step of 0 or more, got {step}")
-        self.wait()
-        later = [s for s in self.steps() if s > step]
-        if later:
-            warn(
-                f"step {step} is saved where there are later steps, {later[-1]} the last: a restart takes that one; "
-                "remove it if the run goes on from here",
-                CheckpointWarning,
-            )
-        self._clean()
+        group = Group()  # the other processes wait for this one, also where it only tidies up
+        with group.told(f"save: {self.folder(step)} could not be written"):
+            self.wait()
+            later = [s for s in self.steps() if s > step]
+            if later:
+                warn(
+                    f"step {step} is saved where there are later steps, {later[-1]} the last: a restart takes that "
+                    "one; remove it if the run goes on from here",
+                    CheckpointWarning,
+                )
+            self._clean()
         self._last = step
-        self._saving = save(
-            self.folder(step), tree, asynchronous=True, format=self.format, progress=progress, step=step,
-            metrics=metrics,
+        self._saving = save_in(
+            group, self.folder(step), tree, asynchronous=True, overwrite=False, format=self.format, progress=progress,
+            step=step, metrics=metrics,
         )  # fmt: skip
         return self._saving
 
@@ -149,10 +152,10 @@ class CheckpointManager:
         """Wait for the checkpoint that is being written, then remove those that are not kept.
 
         Raises:
-          CheckpointError: it could not be written.
+          CheckpointError: it could not be written, unless its own ``wait`` has said so.
         """
         saving, self._saving = self._saving, None
-        if saving is not None:
+        if saving is not None and not saving.has_told_failure:
             saving.wait()
             self._remove_old()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ml_dtypes import finfo
 
 from meshwright.api.assembling import make_array_from_callback
 from meshwright.api.jit import shape_of
@@ -16,10 +17,21 @@ from meshwright.checkpoint_io.index import REPLACED, Entry, rebuilt
 from meshwright.checkpoint_io.opened import Opened
 from meshwright.checkpoint_io.parsing import damaged
 from meshwright.core import pytree
-from meshwright.core.dtypes import as_dtype, canonical, kind_of, max_value, min_value
+from meshwright.core.dtypes import (
+    as_dtype,
+    canonical,
+    holds_floats,
+    is_complex,
+    is_inexact,
+    kind_of,
+    max_value,
+    min_value,
+    real_of,
+)
 from meshwright.core.expected import as_path
 from meshwright.core.files import user_file
 from meshwright.core.key_types import KEY_TYPES, is_key
+from meshwright.core.words import counted
 from meshwright.errors import ArgumentTypeError, CheckpointError
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.sharding import AbstractMesh, Sharding
@@ -36,9 +48,9 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
       directory: the folder of the checkpoint.
       like: a pytree of arrays, ``ShapeDtypeStruct`` or numbers. Leaves get its shardings and dtypes, whatever they were
         saved with, and each process reads only what its devices hold. Complex numbers are not converted to real ones,
-        nor floats to integers, and integers must fit. Leaves that are NumPy's or Python's values in ``like`` are
-        restored as such. Without ``like``, arrays are on the default device, in the saved dicts, lists and tuples;
-        other trees become a dict by path.
+        nor floats to integers. Integers must fit, and other numbers be in the range of the dtype. Leaves that are
+        NumPy's or Python's values in ``like`` are restored as such. Without ``like``, arrays are on the default device,
+        in the saved dicts, lists and tuples; other trees become a dict by path.
       verify: first read the whole checkpoint and compare checksums.
 
     Raises:
@@ -146,12 +158,14 @@ def _table(rows: Sequence[tuple[str, str, str]]) -> str:
 
 # --- values -------------------------------------------------------------------------------------------------
 def _held(value: np.ndarray, dtype: np.dtype, entry: Entry) -> np.ndarray:
-    """``value``, after a check that its integers fit in ``dtype``.
+    """``value`` as ``dtype``, which holds its numbers, apart from rounding.
 
     Raises:
-      CheckpointError: they do not.
+      CheckpointError: an integer does not fit, or a finite number is beyond the largest of ``dtype``.
     """
-    if value.dtype != dtype and value.size and kind_of(value.dtype) == kind_of(dtype) == 0:
+    if value.dtype == dtype or not value.size:
+        return value.astype(dtype, copy=False)
+    if kind_of(value.dtype) == kind_of(dtype) == 0:
         wide = value if value.dtype.kind in "iu" else value.astype(np.int64)
         for end in (int(wide.min()), int(wide.max())):
             if not int(min_value(dtype)) <= end <= int(max_value(dtype)):
@@ -159,12 +173,46 @@ def _held(value: np.ndarray, dtype: np.dtype, entry: Entry) -> np.ndarray:
                     f"restore: {entry.path or 'the array'} holds {end}, which does not fit in {dtype}; restore it onto "
                     "a NumPy array or a Python number in like, or with enable_x64"
                 )
-    return value
+    elif is_inexact(dtype) and not holds_floats(dtype, value.dtype):
+        _check_range(value, dtype, entry)
+    return value.astype(dtype)
+
+
+#: how many numbers are compared with a range at once
+_AT_ONCE = 1 << 20
+
+
+def _check_range(value: np.ndarray, dtype: np.dtype, entry: Entry) -> None:
+    """Refuse numbers that a floating dtype would turn into others: too large, or of a kind that it lacks.
+
+    Raises:
+      CheckpointError: there are any; says how many, and which range the numbers have.
+    """
+    info, part = finfo(real_of(dtype)), real_of(dtype)
+    beyond = (
+        float(info.max) + float(info.eps) * 2.0 ** (info.maxexp - 1) / 2
+    )  # from here on, not rounded to the largest
+    has_others, has_zero = not np.isfinite(np.asarray(np.nan).astype(part)), float(info.min) < 0
+    count, least, most = 0, np.inf, -np.inf
+    flat = value.reshape(-1)
+    for start in range(0, flat.size, _AT_ONCE):
+        piece = flat[start : start + _AT_ONCE]
+        numbers = piece.astype(np.complex128).view(np.float64) if is_complex(value.dtype) else piece.astype(np.float64)
+        finite = numbers[np.isfinite(numbers)]
+        bad = (abs(finite) >= beyond) | ((finite <= 0) & (not has_zero))
+        count += int(np.count_nonzero(bad)) + (0 if has_others else numbers.size - finite.size)
+        least, most = min(least, finite.min(initial=np.inf)), max(most, finite.max(initial=-np.inf))
+    if count:
+        raise CheckpointError(
+            f"restore: {entry.path or 'the array'} of {entry.dtype} holds {counted(count, 'number')} that {dtype} "
+            f"cannot hold: they range from {least:g} to {most:g}, its own from {float(info.min):g} to "
+            f"{float(info.max):g}; restore it in a wider dtype, and clip or scale it"
+        )
 
 
 def _typed(value: np.ndarray, entry: Entry) -> Array:
     dtype = canonical(as_dtype(entry.dtype))
-    array = from_numpy(_held(value, dtype, entry), dtype, copy=False)
+    array = from_numpy(_held(value, dtype, entry), copy=False)
     return array.keys(KEY_TYPES[_key_name(entry)]) if entry.key else array
 
 
@@ -178,16 +226,16 @@ def _placed(opened: Opened, entry: Entry, like: Any) -> Any:
         return type(like)(opened.region(entry).item())
     sharding = getattr(like, "sharding", None)
     if isinstance(like, (np.ndarray, np.generic)):
-        value = np.array(_held(opened.region(entry), _type(like)[1], entry)).astype(like.dtype)
+        value = np.array(_held(opened.region(entry), _type(like)[1], entry)).astype(like.dtype, copy=False)
         return value if isinstance(like, np.ndarray) else value[()]
     dtype = as_dtype(entry.dtype) if entry.key else shape_of(like).dtype
 
     def part(where: Sequence[slice]) -> np.ndarray:
-        return _held(opened.region(entry, where), dtype, entry).astype(dtype, copy=False)
+        return _held(opened.region(entry, where), dtype, entry)
 
     placed = sharding if getattr(like, "committed", True) and isinstance(sharding, Sharding) else None
     if placed is None or isinstance(getattr(placed, "mesh", None), AbstractMesh):
-        array = from_numpy(part(()), dtype, copy=False)
+        array = from_numpy(part(()), copy=False)
     else:
         array = make_array_from_callback(tuple(entry.shape), placed, part, dtype)
     return array.keys(KEY_TYPES[_key_name(entry)]) if entry.key else array

@@ -59,6 +59,11 @@ class Saving:
     def is_done(self) -> bool:
         return self._done.done()
 
+    @property
+    def has_told_failure(self) -> bool:
+        """Whether :meth:`wait` has raised."""
+        return self._is_told.is_set() and self.is_done and self._done.exception() is not None
+
     def __repr__(self) -> str:
         state = "being written" if not self.is_done else "failed" if self._done.exception() else "written"
         return f"Saving({str(self.folder)!r}, {state})"
@@ -114,7 +119,21 @@ def save(
       >>> mw.checkpoint_io.restore(folder)["w"]
       Array([0., 1., 2.], dtype=float32)
     """
-    group = Group()  # from here on, failures are reported to the other processes
+    return save_in(
+        Group(), directory, tree, asynchronous=asynchronous, overwrite=overwrite, format=format, progress=progress,
+        step=step, metrics=metrics,
+    )  # fmt: skip
+
+
+def save_in(
+    group: Group, directory: str | os.PathLike[str], tree: Any, *, asynchronous: bool, overwrite: bool, format: str,
+    progress: Progress | None, step: int | None, metrics: dict[str, float] | None,
+) -> Saving:  # fmt: skip
+    """:func:`save` in a group of processes, which are told of all failures.
+
+    Raises:
+      MeshwrightError: as for :func:`save`.
+    """
     with group.told(f"save: {directory} could not be written"):
         if format not in FORMATS:
             raise ArgumentError(f"save: format must be one of {', '.join(FORMATS)}, got {format!r}")

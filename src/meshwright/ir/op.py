@@ -160,6 +160,10 @@ class Builder(Protocol):
         """A region that evaluates ``jaxpr`` on its block arguments, or on ``captured`` values from outside."""
         ...
 
+    def region(self, make: Callable[..., Sequence[Emitted]], captured: Sequence[Emitted]) -> Region:
+        """A region whose results are ``make(builder, *captured)``, of values from outside."""
+        ...
+
     def host_callback(self, function: Callable[..., Any]) -> int:
         """Register a Python function that the program calls; returns its number."""
         ...
@@ -241,6 +245,8 @@ class Op:
     #: evaluates the op with NumPy; for ops that only move elements, which are exact there. Used for small arrays that
     #: are ready, to avoid a compilation. A method in subclasses
     moved: ClassVar[Callable[..., np.ndarray] | None] = None
+    #: the op is over named axes, whose devices run it together: it has no value outside of their program
+    over_devices: ClassVar[bool] = False
     #: the results are a deterministic function of operands and parameters: equal on devices with equal operands
     of_operands: ClassVar[bool] = True
     #: parameters that printing leaves out

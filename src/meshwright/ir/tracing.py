@@ -32,7 +32,7 @@ from meshwright.errors import (
     UnexpectedTracerError,
 )
 from meshwright.ir.explicit import AGAIN, is_explicit
-from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns, sub_jaxprs
 from meshwright.ir.op import Op
 from meshwright.ir.state import STATE, set_trace
 
@@ -388,7 +388,7 @@ class JaxprTrace(Trace):
         return JaxprTracer(self, var, source.UNKNOWN)
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
-        if STATE.folding and not any(isinstance(x, Tracer) for x in args):
+        if STATE.folding and not any(isinstance(x, Tracer) for x in args) and not _over_devices(op):
             with set_trace(EVAL):
                 return EVAL.process(op, args)
         invars: list[Var | Literal] = []
@@ -438,6 +438,11 @@ class JaxprTrace(Trace):
         self.alive = False
         jaxpr = Jaxpr(list(self.constvars.values()), self.invars, outvars, self.eqns, debug_name)
         return ClosedJaxpr(jaxpr, list(self.consts.values()))
+
+
+def _over_devices(op: Op) -> bool:
+    """Whether the op, or one inside of it, is over named axes."""
+    return op.over_devices or any(e.op.over_devices for inner in sub_jaxprs(op) for e in all_eqns(inner))
 
 
 def trace_to_jaxpr(

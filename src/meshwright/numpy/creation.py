@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.api.placement import has_no_devices, put_by
+from meshwright.api.shardings import resolve
 from meshwright.core import dtypes
 from meshwright.core.avals import Typed
 from meshwright.core.config import config
@@ -26,15 +28,33 @@ from meshwright.ops.sharding.constraint import with_type
 from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.devices import Device
 from meshwright.runtime.dlpack import from_dlpack as dlpack_array
-from meshwright.sharding import Sharding, SingleDeviceSharding, said_by
+from meshwright.sharding import Sharding, SingleDeviceSharding
+from meshwright.sharding.format import Format
 
 
 def _sharding(device: Any, name: str) -> Sharding | None:
-    if device is None or isinstance(device, Sharding):
-        return said_by(device)
     if isinstance(device, Device):
         return SingleDeviceSharding(device)
+    if device is None or isinstance(device, (Sharding, Format)):
+        return resolve(device, name)
     raise ArgumentTypeError(f"{name}: device must be a device or a sharding, got {device!r}")
+
+
+def on_device(x: Any, device: Any, name: str) -> Any:
+    """``x``, made by the function ``name``, where its argument ``device`` says (a device, a sharding or None).
+
+    >>> on_device(zeros(2), None, "zeros").tolist()
+    [0.0, 0.0]
+    """
+    return put_by(name, x, _sharding(device, name))
+
+
+def _of_host(value: np.ndarray, sharding: Sharding | None, name: str, copy: bool, weak: bool = False) -> Any:
+    """An array of a NumPy value, made where it is wanted."""
+    if sharding is None or has_no_devices(sharding):
+        return put_by(name, from_numpy(value, copy=copy, weak_type=weak), sharding)
+    sharding.check_compatible(value.shape, name)
+    return from_numpy(value, sharding=sharding, copy=copy, weak_type=weak)
 
 
 def _holds_arrays(x: Any) -> bool:
@@ -106,9 +126,10 @@ def array(
     if order not in (None, "C", "K", "A"):
         raise ArgumentError(f"array: order must be 'C' or 'K' (arrays have no memory order), got {order!r}")
     target = None if dtype is None else dtypes.requested(dtype, "array")
-    result = _make(object, target, copy is not False, _sharding(device, "array"))
+    sharding = _sharding(device, "array")
+    result = _make(object, target, copy is not False, None if ndmin else sharding)
     missing = ndmin - typeof(result).ndim
-    return expand_dims(result, range(missing)) if missing > 0 else result
+    return put_by("array", expand_dims(result, range(missing)) if missing > 0 else result, sharding)
 
 
 def _is_buffer(x: Any) -> bool:
@@ -137,20 +158,20 @@ def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None
         value = _from_sequence(list(x) if isinstance(x, range) else x, dtype, "array")
         if not isinstance(value, np.ndarray):
             return value
-        return from_numpy(_to_dtype(value, dtype), sharding=sharding, copy=False)
+        return _of_host(_to_dtype(value, dtype), sharding, "array", copy=False)
     if isinstance(x, (np.ndarray, np.generic)):
         refuse_masked(x)
-        return from_numpy(_to_dtype(np.asarray(x), dtype), sharding=sharding, copy=copy_)
+        return _of_host(_to_dtype(np.asarray(x), dtype), sharding, "array", copy_)
     if type(x) in FOREIGN:
         return _make(FOREIGN[type(x)](x), dtype, copy_, sharding)
     if (array := stand_in(x)) is not None:
         return _make(array(), dtype, copy_, sharding)
     if hasattr(x, "__dlpack__") and not _numpy_has(x):
-        return _make(dlpack_array(x, sharding, copy_), dtype, False, sharding)
+        return _make(dlpack_array(x, copy_), dtype, False, None)
     if hasattr(x, "__array__") or hasattr(x, "__array_interface__") or _is_buffer(x):
-        return from_numpy(_to_dtype(_checked(np.asarray(x), x, "array"), dtype), sharding=sharding, copy=copy_)
+        return _of_host(_to_dtype(_checked(np.asarray(x), x, "array"), dtype), sharding, "array", copy_)
     if hasattr(x, "__dlpack__"):
-        return _make(dlpack_array(x, sharding, copy_), dtype, False, sharding)
+        return _make(dlpack_array(x, copy_), dtype, False, None)
     raise ArgumentTypeError(f"array: cannot make an array of {x!r} of type {type(x).__name__}")
 
 
@@ -178,7 +199,7 @@ def _from_number(x: Any, dtype: np.dtype | None, sharding: Sharding | None) -> A
         raise ArgumentError(f"array: Python integer {x} does not fit in {target}") from None
     except TypeError:
         raise ArgumentTypeError(f"array: {x!r} is no {target}; take its real part, or give a complex dtype") from None
-    return from_numpy(value, sharding=sharding, weak_type=weak)
+    return _of_host(value, sharding, "array", copy=True, weak=weak)
 
 
 def asarray(
@@ -219,29 +240,32 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
     shape = normal_shape(shape, "full")
     sharding = _sharding(device, "full")
     if isinstance(fill_value, (Array, np.ndarray, list, tuple)):
-        return spread(asarray(fill_value, dtype), shape)
+        return put_by("full", spread(asarray(fill_value, dtype), shape), sharding)
     if dtype is not None:
-        return _filled(shape, fill_value, dtypes.requested(dtype, "full"), False, sharding)
+        return _filled("full", shape, fill_value, dtypes.requested(dtype, "full"), sharding)
     own = typeof(fill_value)
-    return _filled(shape, fill_value, own.dtype, own.weak_type, sharding)
+    return _filled("full", shape, fill_value, own.dtype, sharding, own.weak_type)
 
 
-def _filled(shape: tuple[int, ...], value: Any, dtype: np.dtype, weak: bool = False, sharding: Any = None) -> Any:
+def _filled(
+    name: str, shape: tuple[int, ...], value: Any, dtype: np.dtype, sharding: Sharding | None, weak: bool = False
+) -> Any:
     if is_key(dtype):
-        words = _filled((*shape, dtype.words), value, dtypes.uint32, False, sharding)  # type: ignore[attr-defined]
-        return wrap_words(words, dtype)  # type: ignore[arg-type]
-    if STATE.trace is EVAL or sharding is not None:
+        words = _filled(name, (*shape, dtype.words), value, dtypes.uint32, None)  # type: ignore[attr-defined]
+        return put_by(name, wrap_words(words, dtype), sharding)  # type: ignore[arg-type]
+    if STATE.trace is EVAL or (sharding is not None and not has_no_devices(sharding)):
         if is_python_number(value):
             value = np.asarray(_from_number(value, dtype, None))
-        return from_numpy(np.full(shape, value, dtype), sharding=sharding, copy=False, weak_type=weak)
-    return broadcast_in_dim(scalar(value, dtype, weak, "full"), shape, ()) if shape else asarray(value, dtype)
+        return _of_host(np.full(shape, value, dtype), sharding, name, copy=False, weak=weak)
+    filled = broadcast_in_dim(scalar(value, dtype, weak, "full"), shape, ()) if shape else asarray(value, dtype)
+    return put_by(name, filled, sharding)
 
 
 def _filler(name: str, value: int) -> Any:
     def make(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
         target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, name)
         kind = bool if dtypes.is_bool(target) else float if dtypes.is_inexact(target) else int
-        return _filled(normal_shape(shape, name), kind(value), target, False, _sharding(device, name))
+        return _filled(name, normal_shape(shape, name), kind(value), target, _sharding(device, name))
 
     make.__name__ = make.__qualname__ = name
     make.__doc__ = (
@@ -353,18 +377,18 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
         raise ArgumentError("arange: step must not be 0")
     count = max(math.ceil((stop - start) / step), 0)
     sharding = _sharding(device, "arange")
-    if STATE.trace is EVAL or sharding is not None:
+    if STATE.trace is EVAL or (sharding is not None and not has_no_devices(sharding)):
         if dtypes.is_inexact(target):
             value = np.arange(start, stop, step)
         else:  # as in NumPy and JAX, and while tracing: start and step are truncated first
             first, each = (np.uint64(int(n) % 2**64) for n in (start, step))  # exact for every integer
             value = np.arange(count, dtype=np.uint64) * each + first
             value = value if dtypes.is_unsigned(target) else value.view(np.int64)
-        return from_numpy(cast_numpy(value[:count], target), sharding=sharding, copy=False)
+        return _of_host(cast_numpy(value[:count], target), sharding, "arange", copy=False)
     result = iota(target, (count,), 0)
     if step != 1:
         result = mul(result, scalar_like(step, result))
-    return add(result, scalar_like(start, result)) if start else result
+    return put_by("arange", add(result, scalar_like(start, result)) if start else result, sharding)
 
 
 # --- from elsewhere -----------------------------------------------------------------------------------------
@@ -375,10 +399,10 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
     [0, 1, 2]
     """
     if isinstance(external_array, Array):
-        return asarray(external_array, copy=copy)
+        return on_device(asarray(external_array, copy=copy), device, "from_dlpack")
     if not hasattr(external_array, "__dlpack__"):
         raise ArgumentTypeError(f"from_dlpack: expected an object with __dlpack__, got {type(external_array).__name__}")
-    return dlpack_array(external_array, _sharding(device, "from_dlpack"), bool(copy))
+    return on_device(dlpack_array(external_array, bool(copy)), device, "from_dlpack")
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:

@@ -18,7 +18,7 @@ from meshwright.errors import ArgumentError, DTypeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_axes, static_int
 from meshwright.numpy.compiled import compiled
-from meshwright.numpy.creation import asarray
+from meshwright.numpy.creation import asarray, on_device
 from meshwright.numpy.functions import conj
 from meshwright.numpy.manipulation import moveaxis, roll
 from meshwright.numpy.promotion import operands, promotes_freely
@@ -295,7 +295,7 @@ def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None) ->
     """
     n = _samples("fftfreq", n)
     order = (np.arange(n) + n // 2) % n - n // 2
-    return _frequencies(order, n, d, dtype)
+    return on_device(_frequencies(order, n, d, dtype), device, "fft.fftfreq")
 
 
 def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
@@ -308,7 +308,7 @@ def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None) -
     [0.0, 0.25, 0.5]
     """
     n = _samples("rfftfreq", n)
-    return _frequencies(np.arange(n // 2 + 1), n, d, dtype)
+    return on_device(_frequencies(np.arange(n // 2 + 1), n, d, dtype), device, "fft.rfftfreq")
 
 
 def _samples(name: str, n: Any) -> int:

@@ -12,6 +12,7 @@ from meshwright.core.avals import Typed
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import arctan2
 from meshwright.numpy.complex_values import standard_values
+from meshwright.numpy.creation import on_device
 from meshwright.numpy.makers import unary
 from meshwright.numpy.promotion import aval_of, is_arraylike, operands, scalar_like, strong_array
 from meshwright.ops.elementwise import library as library_functions
@@ -162,6 +163,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
     Args:
       x: array of any shape, which is also the result's; the result is not weakly typed.
       dtype: a dtype, its name, or a Python number type.
+      device: a device or sharding to place the result on.
 
     Raises:
       DTypeError: arrays cannot have this dtype.
@@ -175,8 +177,8 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
         (x,) = operands("astype", (x,))
         aval = typeof(x)
     if aval.dtype == target and not aval.weak_type and isinstance(x, Typed):
-        return ops.copy(x) if copy else x
-    return as_result(convert(x, target))
+        return on_device(ops.copy(x) if copy else x, device, "astype")
+    return on_device(as_result(convert(x, target)), device, "astype")
 
 
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:

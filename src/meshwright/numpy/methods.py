@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.placement import device_put, laid_out, made_as
+from meshwright.api.placement import device_put, made_as
 from meshwright.core import dtypes
 from meshwright.core.slots import Slot
 from meshwright.errors import ArgumentTypeError, ShapeError
@@ -106,7 +106,7 @@ def _transpose(self: Any, *axes: Any) -> Any:
 
 def _astype(self: Any, dtype: Any, copy: bool = False, device: Any = None) -> Any:
     """``astype(x, dtype)``, on ``device`` (a device or a sharding)."""
-    return laid_out(fn.astype(self, dtype, copy=copy), device)
+    return fn.astype(self, dtype, copy=copy, device=device)
 
 
 def _len(self: Any) -> int:

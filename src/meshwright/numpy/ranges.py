@@ -14,7 +14,7 @@ from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.numpy.arithmetic import add, floor, multiply, power, subtract
 from meshwright.numpy.axes import normal_shape, static_int
 from meshwright.numpy.compiled import compiled
-from meshwright.numpy.creation import asarray
+from meshwright.numpy.creation import asarray, on_device
 from meshwright.numpy.functions import exp, log
 from meshwright.numpy.logic import logical_and, where
 from meshwright.numpy.promotion import (
@@ -67,7 +67,7 @@ def linspace(
         result = floor(result)
     ndim = len(shape) + 1
     result = move_dim(converted(result, target), 0, operator.index(axis) % ndim)
-    result = asarray(result, device=device)
+    result = on_device(result, device, "linspace")
     if not retstep:
         return result
     # Without a gap there is no distance.
@@ -191,7 +191,7 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
     m = n if M is None else static_int(M, "eye", "M")
     normal_shape((n, m), "eye")
     target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, "eye")
-    return asarray(convert(_position_mask(n, m, k, ops.eq), target), device=device)
+    return on_device(convert(_position_mask(n, m, k, ops.eq), target), device, "eye")
 
 
 def identity(n: int, dtype: Any = None) -> Any:

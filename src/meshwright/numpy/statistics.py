@@ -50,7 +50,7 @@ def _quantile(
     if dtypes.bit_width(own.dtype) < 32:  # cannot represent positions
         x = convert(x, dtypes.float32)
     (q,) = operands(name, (q,), to_inexact=True)
-    q = convert(asarray(q), typeof(x).dtype)
+    q = maximum(minimum(convert(asarray(q), typeof(x).dtype), 1), 0)  # clamped, as in JAX
     if weights is not None:
         weights = convert(broadcast_to(weights, typeof(x).shape), typeof(x).dtype)
     axes = normal_axes(axis, typeof(x).ndim, name)
@@ -106,8 +106,7 @@ def _by_position(x: Any, q: Any, method: str, skip_nan: bool) -> Any:
         last = reshape(last, (*[1] * len(lead), *kept))
     else:
         last = np.asarray(n - 1, typeof(x).dtype)
-    # A ``q`` outside [0, 1] is clamped, as in JAX.
-    spot = broadcast_to(maximum(minimum(multiply(column, last), last), 0), (*lead, *kept))
+    spot = broadcast_to(multiply(column, last), (*lead, *kept))
     return _interpolated(x, spot, len(lead), method)
 
 
@@ -119,7 +118,6 @@ def _interpolated(x: Any, spot: Any, lead: int, method: str) -> Any:
     index = convert(low, dtypes.int32)
     above = ops.min_(ops.add(index, np.int32(1)), np.int32(n - 1))
     first, second = (_pick(x, i, lead) for i in (index, above))
-    half = scalar_like(0.5, weight)
     if method == "lower":
         return first
     if method == "higher":
@@ -127,9 +125,8 @@ def _interpolated(x: Any, spot: Any, lead: int, method: str) -> Any:
     if method == "nearest":  # halves are rounded to even, as in NumPy
         nearest = convert(ops.round_half_even(spot), dtypes.int32)
         return _pick(x, nearest, lead)
-    if method == "midpoint":
-        middle = multiply(half, ops.add(first, second))
-        return where(ops.gt(weight, scalar_like(0, weight)), middle, first)
+    if method == "midpoint":  # halves of each: the sum of both may be too large
+        weight = where(ops.gt(weight, scalar_like(0, weight)), scalar_like(0.5, weight), weight)
     mixed = ops.add(multiply(first, ops.sub(scalar_like(1, weight), weight)), multiply(second, weight))
     return select(ops.eq(weight, scalar_like(0, weight)), first, mixed)
 

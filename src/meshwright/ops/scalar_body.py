@@ -9,6 +9,7 @@ semigroup with an identity added is a monoid.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from meshwright.core import dtypes
@@ -16,6 +17,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted
+from meshwright.ir.explicit import decided
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Op
 from meshwright.ir.passes import dead_code, inline_calls
@@ -28,6 +30,8 @@ from meshwright.ops.elementwise.table import convert, or_, select
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, match_shape
 from meshwright.ops.shape.rearrange import above, expand_dims, move_dim, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.sharding.constraint import with_type
+from meshwright.sharding import TypeSharding
 from meshwright.sharding.rule import ShardingRule, pointwise_rule
 
 
@@ -42,13 +46,33 @@ def along(x: Any, dim: int | None, place: int, size: int) -> Any:
 
 
 def one_by_one(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> tuple[list[Any], list[int]]:
-    """Apply the op to each batch entry separately: for operands that cannot be batched, such as initial values."""
+    """Apply the op to each batch entry separately: for operands that cannot be batched, such as initial values.
+
+    If explicit axes split the batch dimension, all devices compute all results, which are then split in the same way.
+    """
+    split = next((s for x, d in zip(args, dims) if (s := _batch_sharding(x, d)) is not None), None)
     rows = []
     for i in range(axis.size):
-        entry = [x if d is None else squeeze(slice_in_dim(x, i, i + 1, axis=d), [d]) for x, d in zip(args, dims)]
+        with nullcontext() if split is None else decided():  # whole entries
+            entry = [x if d is None else squeeze(slice_in_dim(x, i, i + 1, axis=d), [d]) for x, d in zip(args, dims)]
         outs = op.bind(*entry)
         rows.append([expand_dims(y, [0]) for y in (outs if op.multiple_results else [outs])])
-    return [concatenate(column, 0) for column in zip(*rows)], [0] * len(rows[0])
+    joined = [concatenate(column, 0) for column in zip(*rows)]
+    return joined if split is None else [_split_first(y, split) for y in joined], [0] * len(rows[0])
+
+
+def _batch_sharding(x: Any, dim: int | None) -> TypeSharding | None:
+    """How explicit axes split a batch dimension, as the sharding of a vector; None if they do not."""
+    explicit = typeof(x).explicit
+    axes = () if explicit is None or dim is None else explicit.spec.axes(dim)
+    return explicit.replaced((axes,), (), ()) if axes else None
+
+
+def _split_first(y: Any, split: TypeSharding) -> Any:
+    """``y`` with its first dimension split as a vector is."""
+    aval = typeof(y)
+    rest = [()] * (aval.ndim - 1) if aval.explicit is None else list(aval.explicit.spec)[1:]
+    return with_type(y, aval.update(explicit=split.replaced((*split.spec, *rest))))
 
 
 def one_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:

@@ -13,10 +13,9 @@ from meshwright.runtime.array import Array, default_sharding, from_numpy
 from meshwright.runtime.parts import spread_of
 from meshwright.runtime.pjrt import dlpack
 from meshwright.runtime.pjrt.buffers import is_row_major
-from meshwright.sharding import Sharding
 
 
-def from_dlpack(exporter: Any, sharding: Sharding | None = None, copy: bool = False) -> Array:
+def from_dlpack(exporter: Any, copy: bool = False) -> Array:
     """An array of an object that supports DLPack, of any dtype of XLA, sharing its memory if possible.
 
     The memory is shared if it is row-major, aligned as XLA requires, and of a dtype that needs no narrowing. Dtypes
@@ -30,10 +29,8 @@ def from_dlpack(exporter: Any, sharding: Sharding | None = None, copy: bool = Fa
     except (BufferError, RuntimeError, TypeError, ValueError):
         host = None
     if host is not None:
-        return from_numpy(host, sharding=sharding, copy=copy)
+        return from_numpy(host, copy=copy)
     array = of_xlas_memory(exporter)
-    if sharding is not None:
-        return from_numpy(np.asarray(array), sharding=sharding)
     return array.__deepcopy__({}) if copy else array
 
 

@@ -18,6 +18,7 @@ from meshwright.sharding.hlo_convert import device_order_of, hlo_to_layout, mesh
 from meshwright.sharding.hlo_parse import parse_hlo_sharding
 from meshwright.sharding.kinds import MeshOf
 from meshwright.sharding.memory_kind import checked_kind, kind_text
+from meshwright.sharding.mesh import device_array
 from meshwright.sharding.named import NamedSharding
 
 
@@ -33,7 +34,7 @@ class GSPMDSharding(Sharding):
     """
 
     def __init__(self, devices: Sequence[Any], op_sharding: Any, *, memory_kind: str | None = None) -> None:
-        self._devices = tuple(np.array(devices, object).flat)
+        self._devices = tuple(device_array(devices, "GSPMDSharding").flat)
         sharding = op_sharding if isinstance(op_sharding, HloSharding) else parse_hlo_sharding(_text_of(op_sharding))
         if sharding.kind not in ("replicated", "tiled", "maximal") or {"manual", "unreduced"} & set(sharding.subgroups):
             raise ShardingError(

@@ -42,7 +42,7 @@ class Mesh(BaseMesh):
     def __init__(
         self, devices: Any, axis_names: Sequence[str], axis_types: AxisTypes = None, *, machine: AnyMachine = None
     ) -> None:
-        self.devices: np.ndarray = _device_array(devices)
+        self.devices: np.ndarray = device_array(devices, "Mesh")
         names = as_tuple("mesh: axis_names", "a sequence of strings", axis_names)
         if self.devices.ndim != len(names):
             raise MeshError(
@@ -138,12 +138,17 @@ class Mesh(BaseMesh):
 AnyMesh = Mesh | AbstractMesh
 
 
-def _device_array(devices: Any) -> np.ndarray:
+def device_array(devices: Any, what: str) -> np.ndarray:
+    """A read-only array of the devices given to ``what``.
+
+    Raises:
+      MeshError: one is no device.
+    """
     array = devices if isinstance(devices, np.ndarray) else np.array(devices, dtype=object)
     for device in array.flat:
         if not isinstance(device, DeviceLike):
             raise MeshError(
-                f"Mesh: devices must be an array of devices, found {device!r} of type "
+                f"{what}: devices must be an array of devices, found {device!r} of type "
                 f"{type(device).__name__}; take them from devices(), or use AbstractMesh(sizes, names) "
                 "for a mesh without any"
             )

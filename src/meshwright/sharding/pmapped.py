@@ -17,6 +17,7 @@ from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.sharding.base import Index, Sharding
 from meshwright.sharding.kinds import MeshOf
+from meshwright.sharding.mesh import device_array
 from meshwright.sharding.named import NamedSharding
 from meshwright.sharding.sharding_spec import NoSharding, Replicated, ShardedAxis, ShardingSpec, Unstacked
 
@@ -36,7 +37,7 @@ class PmapSharding(Sharding):
     has_memory_kinds = False
 
     def __init__(self, devices: Any, sharding_spec: ShardingSpec) -> None:
-        self._devices = tuple(np.array(devices, object).flat)
+        self._devices = tuple(device_array(devices, "PmapSharding").flat)
         self.sharding_spec = sharding_spec
         if len(self._devices) != prod(sharding_spec.mesh_shape):
             raise ShardingError(

@@ -18,6 +18,7 @@ from meshwright.core.words import counted
 from meshwright.errors import ShardingError
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.kinds import MeshOf
+from meshwright.sharding.mesh import device_array
 from meshwright.sharding.named import NamedSharding
 from meshwright.sharding.spec import PartitionSpec
 
@@ -28,7 +29,7 @@ class PositionalSharding(Sharding):
     has_memory_kinds = False
 
     def __init__(self, devices: Any, _cells: np.ndarray | None = None) -> None:
-        array = np.array(devices, dtype=object)
+        array = device_array(devices, "PositionalSharding")
         if array.size == 0:
             raise ShardingError("PositionalSharding: expected at least one device, got none; pass devices()")
         self._devices: tuple[Any, ...] = tuple(array.flat)

@@ -141,6 +141,15 @@ class ModuleBuilder(Interpreter[Any]):
 
         return fill
 
+    def region(self, make: Callable[..., Sequence[Any]], captured: Sequence[Any]) -> Any:
+        def fill(region: ir.Region) -> None:
+            with self._inside():
+                self.ip = ir.InsertionPoint(region.blocks.append())
+                outs = make(self, *captured)
+                _create("stablehlo.return", operands=list(outs), loc=self.loc, ip=self.ip)
+
+        return fill
+
     @contextmanager
     def _inside(self) -> Iterator[None]:
         """Restores the state of the current equation after the ``with`` block."""

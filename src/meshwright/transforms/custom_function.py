@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright.core import pytree
+from meshwright.core.avals import ShapedArray
 from meshwright.core.expected import as_numbers, from_front
 from meshwright.core.signature import positions
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.op import Zero
 from meshwright.ir.tracing import typeof
 from meshwright.transforms.levels import ResultTypes
 from meshwright.transforms.wrapped import name_of, require_callable
@@ -51,6 +53,27 @@ class CustomDerivative(CustomFunction):
         """
         what = f"{type(self).__name__}: nondiff_argnums"
         return {i: args[i] for i in from_front(what, self.nondiff_argnums, len(args), name_of(self.fun))}
+
+
+def types_of(values: Sequence[Any], what: Callable[[int], str]) -> list[ShapedArray]:
+    """The types of what a rule returned; ``what(i)`` names value ``i``.
+
+    Raises:
+      ArgumentTypeError: a value is no array.
+    """
+    avals = []
+    for i, x in enumerate(values):
+        try:
+            avals.append(x.aval if isinstance(x, Zero) else typeof(x))
+        except ArgumentTypeError as error:
+            raise ArgumentTypeError(f"{what(i)}: {error}") from None
+    return avals
+
+
+def shown(out: Any) -> str:
+    """What a rule returned, for messages: the structure of a container, or the type of anything else."""
+    is_tree = out is None or isinstance(out, (tuple, list, dict))
+    return pytree.show(pytree.structure(out)) if is_tree else f"a value of type {type(out).__name__}"
 
 
 def with_operands(jaxpr: ClosedJaxpr, at: int, values: Sequence[Any]) -> ClosedJaxpr:

@@ -16,7 +16,14 @@ from meshwright.ops.control.call import CustomJvpCall
 from meshwright.ops.elementwise.base import with_arrays
 from meshwright.ops.elementwise.table import convert, materialize
 from meshwright.transforms.autodiff import closed_call
-from meshwright.transforms.custom_function import CustomDerivative, positional, with_operands, with_static
+from meshwright.transforms.custom_function import (
+    CustomDerivative,
+    positional,
+    shown,
+    types_of,
+    with_operands,
+    with_static,
+)
 from meshwright.transforms.jaxprs import Stand
 from meshwright.transforms.levels import Differentiation, Failure, closes_over_tracers, differentiation, traced_once
 from meshwright.transforms.linearized import jvp_flat, tangent_of
@@ -142,7 +149,7 @@ class _Rule:
         result = with_arrays(lambda xs: self.rule(*self.static, pytree.unflatten(self.in_tree, xs), ts), primals)
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             raise DifferentiationError(
-                f"custom_jvp {self.name}: the rule must return a pair (output, output tangent), got {result!r}"
+                f"custom_jvp {self.name}: the rule must return a pair (output, output tangent), got {shown(result)}"
             )
         return _checked(self.name, self.out_avals, self.out_tree, *result)
 
@@ -185,17 +192,20 @@ def _checked(
             f"custom_jvp {name}: the rule returned structures {pytree.show(got)} and {pytree.show(tgot)}, the "
             f"function returns {pytree.show(expected)}"
         )
-    avals = [typeof(x) for x in outs] if out_avals is None else out_avals
-    for which, values in (("an output", outs), ("a tangent", touts)):
-        for x, want in zip(values, avals):
-            aval = x.aval if isinstance(x, Zero) else typeof(x)
-            exact = which == "an output" or is_inexact(want.dtype)
+    path = lambda i: pytree.paths(out)[i]  # noqa: E731
+    returned = f"custom_jvp {name}: the rule returned"
+    known = types_of(outs, lambda i: f"{returned} output{path(i)}, which is no array")
+    moved = types_of(touts, lambda i: f"{returned} the tangent of output{path(i)}, which is no array")
+    avals = known if out_avals is None else out_avals
+    for which, values, types in (("output", outs, known), ("the tangent of output", touts, moved)):
+        for i, (x, aval, want) in enumerate(zip(values, types, avals)):
+            exact = which == "output" or is_inexact(want.dtype)
             dtypes = [want.dtype] if exact else [float0, want.dtype] if isinstance(x, Zero) else [float0]
             lenient = aval.weak_type and exact and is_inexact(aval.dtype) == is_inexact(want.dtype)
             if aval.shape != want.shape or (aval.dtype not in dtypes and not lenient):
                 raise DifferentiationError(
-                    f"custom_jvp {name}: the rule returned {which} of type {aval} where the function returns {want}; "
-                    "an output and its tangent have the same shape and dtype, but tangents of integers and bools are "
+                    f"{returned} {which}{path(i)} of type {aval} where the function returns {want}; an output and its "
+                    "tangent have the same shape and dtype, but tangents of integers and bools are "
                     "numpy.zeros(shape, float0), as the rule gets them"
                 )
     zeros = [t if is_inexact(a.dtype) else Zero(a) for t, a in zip(touts, avals)]

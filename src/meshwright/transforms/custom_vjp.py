@@ -7,6 +7,7 @@ from typing import Any
 
 from meshwright.core import dtypes, pytree
 from meshwright.core.records import dataclass
+from meshwright.core.signature import leaf_names
 from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError, TangentMismatchError
 from meshwright.ir.op import Mapped, Zero
 from meshwright.ir.state import set_trace
@@ -14,7 +15,14 @@ from meshwright.ir.tracing import EVAL, Tracer, eval_jaxpr, typeof
 from meshwright.ops.control.custom_vjp import CustomVjpCall, closed_over, linear_part
 from meshwright.ops.elementwise.table import convert, materialize
 from meshwright.transforms.autodiff import closed_call
-from meshwright.transforms.custom_function import CustomDerivative, positional, with_operands, with_static
+from meshwright.transforms.custom_function import (
+    CustomDerivative,
+    positional,
+    shown,
+    types_of,
+    with_operands,
+    with_static,
+)
 from meshwright.transforms.jaxprs import Stand
 from meshwright.transforms.levels import (
     Differentiation,
@@ -131,7 +139,7 @@ class custom_vjp(CustomDerivative):
             if any(map(carries_tangent, pytree.leaves(out))):
                 raise closed_over(name)
             return out
-        rules = _Rules(name, self.fwd, self.bwd, static, len(args), in_tree, self.symbolic_zeros)
+        rules = _Rules(self.fun, self.fwd, self.bwd, static, len(args), in_tree, self.symbolic_zeros)
         call = with_static(self.fun, static, len(args), in_tree)
         if isinstance(level, Differentiation):
             rules.out_tree, rules.out_avals = self._types.of(call, level.primals, in_tree, *static.items())
@@ -243,7 +251,7 @@ def _traced_backward(rules: _Rules, residuals: Sequence[Any]) -> tuple[Any, list
 class _Rules:
     """The user's rules as functions of flat values; checks their results."""
 
-    name: str
+    fun: Callable[..., Any]
     fwd: Callable[..., Any]
     bwd: Callable[..., Any]
     static: dict[int, Any]
@@ -257,6 +265,10 @@ class _Rules:
     residual_tree: Any = None
 
     @property
+    def name(self) -> str:
+        return name_of(self.fun)
+
+    @property
     def num_residuals(self) -> int:
         return self.residual_tree.num_leaves
 
@@ -266,7 +278,7 @@ class _Rules:
         result = with_static(self.fwd, self.static, self.count, self.in_tree)(*operands)
         if not is_pair(result):
             raise DifferentiationError(
-                f"custom_vjp {self.name}: the forward rule must return a pair (output, residuals), got {result!r}"
+                f"custom_vjp {self.name}: the forward rule must return a pair (output, residuals), got {shown(result)}"
             )
         out, residuals = result
         outs, out_tree = pytree.flatten(out)
@@ -276,14 +288,15 @@ class _Rules:
                 f"custom_vjp {self.name}: the forward rule returns output structure {pytree.show(out_tree)}, the "
                 f"function {pytree.show(self.out_tree)}"
             )
-        for i, (x, want) in enumerate(zip(outs, self.out_avals or ())):
-            got = typeof(x)
+        rule = f"custom_vjp {self.name}: the forward rule returns"
+        avals = types_of(outs, lambda i: f"{rule} output{pytree.paths(out)[i]}, which is no array")
+        for i, (got, want) in enumerate(zip(avals, self.out_avals or ())):
             if got.shape != want.shape or (got.dtype != want.dtype and not got.weak_type):
                 raise DifferentiationError(
-                    f"custom_vjp {self.name}: the forward rule returns output{pytree.paths(out)[i]} of type {got}, the "
-                    f"function {want}; they must be equal"
+                    f"{rule} output{pytree.paths(out)[i]} of type {got}, the function {want}; they must be equal"
                 )
         leaves, self.residual_tree = pytree.flatten(residuals)
+        types_of(leaves, lambda i: f"{rule} residuals{pytree.paths(residuals)[i]}, which is no array")
         return leaves, outs
 
     def backward(self, residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
@@ -296,7 +309,7 @@ class _Rules:
         if not isinstance(in_cts, (tuple, list)) or len(in_cts) != len(arguments):
             raise DifferentiationError(
                 f"custom_vjp {self.name}: the backward rule must return a tuple with one cotangent for each of the "
-                f"{len(arguments)} differentiable arguments, got {in_cts!r}"
+                f"{len(arguments)} differentiable arguments ({', '.join(self._roots())}), got {shown(in_cts)}"
             )
         flat: list[Any] = []
         for number, (ct, tree) in enumerate(zip(in_cts, arguments)):
@@ -307,23 +320,40 @@ class _Rules:
                 got = pytree.structure(ct, is_leaf=_is_zero)
                 where = pytree.difference(tree, got, exact=True)
                 raise DifferentiationError(
-                    f"custom_vjp {self.name}: the backward rule's cotangent of argument {number} has structure "
-                    f"{pytree.show(got)}, the argument {pytree.show(tree)} ({where}); None may stand for a whole "
-                    "argument or a part of it"
+                    f"custom_vjp {self.name}: the backward rule's cotangent of argument {self._roots()[number]} has "
+                    f"structure {pytree.show(got)}, the argument {pytree.show(tree)} ({where}); None may stand for a "
+                    "whole argument or a part of it"
                 ) from None
             flat += [g.cotangent for g in spread]
         return [self._checked(i, ct, aval) for i, (ct, aval) in enumerate(zip(flat, self.in_avals))]
 
+    def _arguments(self) -> tuple[Any, ...]:
+        """The differentiable arguments, with the numbers of the leaves in place of their values."""
+        return pytree.unflatten(self.in_tree, range(self.in_tree.num_leaves))
+
+    def _roots(self) -> list[str]:
+        """The names of the differentiable arguments."""
+        return leaf_names(self.fun, [0] * len(self._arguments()), {}, self.static)
+
     def _checked(self, number: int, ct: Any, aval: Any) -> Any:
-        if ct is None or isinstance(ct, Zero) or not dtypes.is_inexact(aval.dtype):
+        if _is_zero(ct) or not dtypes.is_inexact(aval.dtype):
             return None
-        got = typeof(ct)
+        (got,) = types_of(
+            [ct],
+            lambda _: (
+                f"custom_vjp {self.name}: the backward rule's cotangent of argument {self._leaf(number)} is no array"
+            ),
+        )
         if dtypes.is_float(got.dtype) or (dtypes.is_complex(got.dtype) and dtypes.is_complex(aval.dtype)):
             ct, got = convert(ct, aval.dtype), got.update(dtype=aval.dtype)  # rules may compute in another dtype
         fits = got.weak_type and dtypes.is_complex(aval.dtype) >= dtypes.is_complex(got.dtype)
         if got.shape != aval.shape or (got.dtype != aval.dtype and not fits):
             raise TangentMismatchError(
-                f"custom_vjp {self.name}: the backward rule returned a cotangent of type {got} for argument leaf "
-                f"{number} of type {aval}; they must be equal"
+                f"custom_vjp {self.name}: the backward rule returned a cotangent of type {got} for argument "
+                f"{self._leaf(number)} of type {aval}; they must be equal"
             )
         return ct
+
+    def _leaf(self, number: int) -> str:
+        """The name of a leaf of the differentiable arguments."""
+        return leaf_names(self.fun, self._arguments(), {}, self.static)[number]

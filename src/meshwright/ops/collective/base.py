@@ -40,6 +40,7 @@ class Collective(Op):
     axes: tuple[str, ...]
     sizes: tuple[int, ...]
     hidden_params: ClassVar[tuple[str, ...]] = ("sizes",)
+    over_devices: ClassVar[bool] = True
     #: kind in reports; empty if it sends nothing
     kind: ClassVar[str] = ""
     #: whether all positions along ``axes`` get the same result

@@ -15,14 +15,14 @@ from meshwright.core.expected import as_integers, as_tuple, refused
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, AxisError, ShapeError
 from meshwright.ir.state import STATE, axis_size
-from meshwright.ir.tracing import typeof
+from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ir.varying import axes_of, cast
 from meshwright.ops.collective.all_reduce import AllReduce, Pmax, Pmin, Psum
 from meshwright.ops.collective.axis_groups import AxisGroups, axis_groups
 from meshwright.ops.collective.base import Collective, axis_index_of
 from meshwright.ops.collective.exchange import AllToAll, Ppermute
 from meshwright.ops.collective.tiles import AllGather, AllGatherInvariant, ReduceScatter
-from meshwright.ops.elementwise.table import convert, div, mul, scalar_like
+from meshwright.ops.elementwise.table import convert, copy, div, mul, scalar_like
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice_in_dim
 from meshwright.ops.reduce.reductions import reduce_max, reduce_min
 from meshwright.ops.shape.rearrange import expand_dims, move_dim, reshape, squeeze
@@ -55,11 +55,18 @@ def _each_leaf(collective: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # --- reductions ---------------------------------------------------------------------------------------------
-def _times(x: int | float, count: Any) -> Any:
-    """The sum over ``count`` positions of a Python number, which is the same at all of them."""
+def _times(x: Any, count: Any) -> Any:
+    """The sum over ``count`` positions of a value that is the same at all of them."""
+    if not isinstance(x, (int, float)):
+        return mul(x, scalar_like(count, x) if isinstance(count, int) else convert(count, typeof(x).dtype))
     if isinstance(count, int):
         return x * count
     return mul(convert(count, dtypes.default_int() if isinstance(x, int) else dtypes.default_float()), x)
+
+
+def _is_folded(x: Any) -> bool:
+    """Whether ``x`` is a concrete array, the same everywhere, of which reductions are wanted as concrete ones too."""
+    return STATE.folding and not isinstance(x, Tracer)
 
 
 @_each_leaf
@@ -86,6 +93,8 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
         return _times(x, groups.count() if groups else math.prod(sizes))
     if dtypes.is_bool(typeof(x).dtype):
         x = convert(x, dtypes.int32)
+    if _is_folded(x):
+        return _times(x, groups.count() if groups else math.prod(sizes))
     return groups.summed(x) if groups else _done(Psum(names, sizes), x)
 
 
@@ -120,6 +129,8 @@ def _extremum(op: type[AllReduce], reduction: Any, what: str, result: list[list[
     def extremum(x: Any, axis_name: Any, *, axis_index_groups: Groups = None) -> Any:
         names, sizes = _names(axis_name)
         groups = axis_groups(op.name, names, sizes, axis_index_groups, uneven=True)
+        if _is_folded(x):
+            return copy(x)
         if not groups:
             return _done(op(names, sizes), x)
         return groups.reduced(x, reduction, op.monoid.identity(typeof(x).dtype))

@@ -267,7 +267,7 @@ for _op in (lt, le, gt, ge, max_, min_, pow_, sin, cos, sinh, cosh, expm1, log1p
     type(_op).emit = _emit_written_out  # type: ignore
 for _op in (zeta, polygamma):
     type(_op).emit = lambda self, b, *xs: written_out.emit_above_zero(  # type: ignore
-        _WRITTEN_OUT["above_zero"], _WRITTEN_OUT[self.name], self, b, *xs
+        _WRITTEN_OUT["above_zero"], _WRITTEN_OUT[self.name], _WRITTEN_OUT["is_below"], self, b, *xs
     )
 type(neg).turns_signs = type(sub).turns_signs = type(conj).turns_signs = True
 type(exp2).emit, type(sign).emit, type(conj).emit = _emit_exp2, _emit_sign, _emit_conj  # type: ignore

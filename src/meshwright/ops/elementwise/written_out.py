@@ -12,7 +12,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
 from meshwright.ir.contract import Emitted
 from meshwright.ir.op import Builder
 from meshwright.ir.tracing import typeof
@@ -20,7 +23,7 @@ from meshwright.ops.composite import traced
 from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.shape.broadcast_reduce import match_shape
 
-NAMES = ("lt", "le", "gt", "ge", "max", "min", "pow", "pow_mixed", "above_zero", "zeta", "polygamma")
+NAMES = ("lt", "le", "gt", "ge", "max", "min", "pow", "pow_mixed", "above_zero", "is_below", "zeta", "polygamma")
 
 
 def _ordered(ops: Any, direction: Any, strict: Any, x: Any, y: Any) -> list[Any]:
@@ -99,7 +102,9 @@ def _joined(ops: Any, s: Any, q: Any, first: Any, second: Any, third: Any) -> An
     signed = ops.select(ops.eq(half, ops.floor(half)), rest, ops.neg(rest))
     nan = match_shape(ops.scalar_like(math.nan, s), typeof(s))
     below = ops.select(ops.eq(s, ops.floor(s)), ops.add(first, signed), nan)  # powers of negative numbers
-    return ops.select(_is_below(ops, q), below, first)
+    end = ops.and_(ops.eq(q, ops.scalar_like(math.inf, q)), ops.gt(s, ops.scalar_like(1, s)))
+    zero = match_shape(ops.scalar_like(0, s), typeof(s))  # the limit; XLA has NaN
+    return ops.select(end, zero, ops.select(_is_below(ops, q), below, first))
 
 
 def polygamma(ops: Any, n: Any, x: Any, *parts: Any) -> list[Any]:
@@ -113,13 +118,37 @@ def zeta(ops: Any, x: Any, q: Any, *parts: Any) -> list[Any]:
     return [ops.select(far, ops.pow_(q, ops.neg(x)), _joined(ops, x, q, *parts))]
 
 
-def emit_above_zero(arguments: Any, joined: Any, op: Elementwise, b: Builder, order: Emitted, q: Emitted) -> Emitted:
-    """Emit the op at the arguments that :func:`above_zero` gives, and join the results."""
+def is_below(ops: Any, q: Any) -> list[Any]:
+    """1 where the function of ``q`` is made of those of three arguments, else 0."""
+    return [ops.convert(_is_below(ops, q), dtypes.int32)]
+
+
+def emit_above_zero(
+    arguments: Any, joined: Any, below: Any, op: Elementwise, b: Builder, order: Emitted, q: Emitted
+) -> Emitted:
+    """Emit the op at the arguments that :func:`above_zero` gives, and join the results.
+
+    The function takes most of the time: on CPUs, the second and third argument are left out where no ``q`` is below 0.
+    """
     out = b.out_avals[0]
     order, q = (
         b.broadcast(x, a.update(shape=out.shape), ()) if a.shape != out.shape else x
         for x, a in zip((order, q), b.in_avals)
     )
     given = b.call("above_zero", traced(arguments, "above_zero", (out,)), [q])
-    parts = [b.op(op.hlo, [order, x], [out])[0] for x in given]
-    return b.call(op.name, traced(joined, op.name, (out,) * 5), [order, q, *parts])[0]
+
+    def whole(b: Builder, order: Emitted, q: Emitted, *given: Emitted) -> list[Emitted]:
+        parts = [b.op(op.hlo, [order, x], [out])[0] for x in given]
+        return b.call(op.name, traced(joined, op.name, (out,) * 5), [order, q, *parts])
+
+    if b.platform != "cpu" or not out.shape:  # elsewhere a branch waits for the host; and numbers are bodies of loops
+        return whole(b, order, q, *given)[0]
+    number = ShapedArray((), dtypes.int32)
+    where = b.call("is_below", traced(below, "is_below", (out,)), [q])[0]
+    index = b.op(
+        "stablehlo.reduce", [where, b.constant(np.int32(0), number)], [number],
+        regions=[b.reducer("stablehlo.maximum", [number])], dimensions=tuple(range(out.ndim)),
+    )[0]  # fmt: skip
+    above = lambda b, order, q, x: whole(b, order, q, x, x, x)  # noqa: E731
+    regions = [b.region(above, [order, q, given[0]]), b.region(whole, [order, q, *given])]
+    return b.op("stablehlo.case", [index], [out], regions=regions)[0]

@@ -6,7 +6,7 @@ operations on equal operands become one node, and every operation is simplified 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -144,6 +144,13 @@ class Recorder(Interpreter[Node]):
     def jaxpr_region(self, jaxpr: Jaxpr | ClosedJaxpr, captured: Sequence[Any] | None = None) -> Any:
         closed = jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr)
         return Recorder(self.mesh, self.compiler).graph(closed, captured)
+
+    def region(self, make: Callable[..., Sequence[Any]], captured: Sequence[Any]) -> Any:
+        inner = Recorder(self.mesh, self.compiler)
+        inner.in_avals, inner.out_avals, inner._source = self.in_avals, self.out_avals, self._source
+        parameters = tuple(Node("parameter", (), node.avals, {"outside": node}) for node in captured)
+        results = make(inner, *parameters)
+        return Graph(parameters, tuple(results), tuple(inner._effects))
 
     def host_callback(self, function: Any) -> int:
         return 0
