@@ -289,3 +289,15 @@ def test_gpus_write_solutions_beside_what_they_solve_for():
         return lax.linalg.triangular_solve(low, mnp.sin(x), left_side=True, lower=True).sum()
 
     assert memory(CUDA, solved, array(64, 64), array(64, 4096)).temp_bytes >= 2 * MIB
+
+
+@pytest.mark.parametrize(("rows", "columns", "mebibytes"), [(2, 2, 16.56), (2, 4, 8.53), (1, 2, 0.88)])
+def test_parts_of_lanes_are_copied_along_lanes_of_their_own(rows, columns, mebibytes):
+    """Sums of blocks of a matrix: 2 or 4 of 128 lanes are used, unless the rows are not split and can be the lanes."""
+
+    def pooled(x):
+        blocks = mnp.sin(x).reshape(256 // rows, rows, 256 // columns, columns)
+        return mnp.sin(blocks.sum((1, 3)))
+
+    found = memory(V5E, pooled, array(256, 256)).peak_bytes / MIB
+    assert found == pytest.approx(mebibytes, rel=0.01 if mebibytes > 1 else 0.5)

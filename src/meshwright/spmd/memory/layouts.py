@@ -3,9 +3,10 @@
 Gathers and scatters of rows need the row elements along the lanes of tiles. The table is copied into that layout
 before. Gathered rows stay in it. Scattered sums are copied into a less padded layout after, if there is one.
 Elementwise kernels that read such sums keep their layout, and read copies of their other arguments. Custom calls have
-the last dimension along the lanes. A convolution that sums several features per group has only these along the lanes.
-An example is the kernel gradient of a depthwise convolution, which sums over the batch. The rules were derived from
-programs that libtpu 0.0.42 compiled.
+the last dimension along the lanes. A reshape that splits every dimension of an array splits its lanes as well. Then the
+last parts are along the lanes and rows of tiles. A convolution that sums several features per group has only these
+along the lanes. An example is the kernel gradient of a depthwise convolution, which sums over the batch. The rules were
+derived from programs that libtpu 0.0.42 compiled.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.graph import COLLECTIVES, Graph, Node
+from meshwright.spmd.memory.splits import split_groups
 from meshwright.spmd.memory.tiles import tiled, tiled_bytes
 
 _LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
@@ -49,6 +51,10 @@ def lay_out(graph: Graph) -> None:
     for node in graph.post_order():
         for region in node.regions:
             lay_out(region)
+        if _splits_lanes(node):
+            node.op, node.operands = "relayout", (Node("reshape", node.operands, node.avals, {}, node.source),)
+            node.attributes = {"tiles": (node.shape[-1], node.shape[-2])}
+            continue
         tiles = _inherit(node, rows)
         for i, wanted in _wanted(node) if tiles is None else _given(node, tiles):
             _read_copy(node, i, wanted, copies)
@@ -58,6 +64,16 @@ def lay_out(graph: Graph) -> None:
                 node.attributes = {**node.attributes, "tiles": tiles}
             else:
                 rows[node] = _copied_back(node, tiles)
+
+
+def _splits_lanes(node: Node) -> bool:
+    """Whether a reshape splits each dimension of an array, whichever are its lanes."""
+    if node.op != "reshape":
+        return False
+    (whole,) = node.operands
+    groups = split_groups(whole.attributes.get("shape", whole.shape), node.shape)
+    parts = [[node.shape[d] for d in group if node.shape[d] > 1] for group in groups or ()]
+    return len([p for p in parts if p]) > 1 and all(len(p) != 1 for p in parts)
 
 
 def _inherit(node: Node, rows: Mapping[Node, Node]) -> Tiles | None:
