@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.kernels import Kernel
-from meshwright.spmd.memory.layouts import is_batched, laid_out, matrix_tiles
+from meshwright.spmd.memory.layouts import is_batched, laid_out, matrix_tiles, stacked_tiles
 from meshwright.spmd.memory.priority import is_product
 from meshwright.spmd.memory.stacks import used_in_parts
 from meshwright.spmd.memory.tiles import alike, convolution_bytes, stacked_bytes, tiled, tiled_bytes
@@ -21,10 +21,14 @@ def pad(buffers: Sequence[Buffer], order: Sequence[Kernel]) -> None:
     nodes = (node for kernel in order for node in kernel.members if node.op == "convolution")
     convolved = {x.shape for node in nodes for x in (node, node.operands[0])}
     steps = {k: d for kernel in order for k, d in used_in_parts(kernel).items() if d is not None}
+    loops = [kernel for kernel in order if kernel.root.op == "while"]
+    stacked = {k.operands[i]: tiles for k in loops for i, tiles in stacked_tiles(k.root).items()}
     for buffer in buffers:
         step = None if buffer.kind == "argument" else steps.get(buffer.kernel)
         if buffer.nbytes == buffer.aval.nbytes:
             buffer.nbytes = _bytes(buffer, convolved) if step is None else stacked_bytes(buffer.aval, step)
+            if buffer.kernel in stacked:
+                buffer.nbytes = tiled(buffer.aval, *stacked[buffer.kernel])
         else:
             buffer.nbytes = -(-buffer.nbytes // _UNIT) * _UNIT
 
