@@ -322,3 +322,18 @@ def test_solutions_are_tiled_like_matrices():
     assert found == pytest.approx(25.75, rel=0.03)
     found = memory(V5E, stacked, array(64, 64, 4, 4), array(64, 64, 4, 16)).peak_bytes / MIB
     assert found == pytest.approx(18.78, rel=0.1)
+
+
+def test_many_operations_are_one_kernel():
+    """121 shifted windows are weighted and added up without a temporary."""
+
+    def smoothed(x):
+        middle, total, weights = x[:, 5:133, 5:517], 0.0, 0.0
+        for row in range(11):
+            for column in range(11):
+                window = x[:, row : row + 128, column : column + 512]
+                weight = mnp.exp(-((window - middle) ** 2) * 4)
+                total, weights = total + weight * window, weights + weight
+        return total / weights
+
+    assert memory(CUDA, smoothed, array(4, 138, 522)).temp_bytes < 1000
