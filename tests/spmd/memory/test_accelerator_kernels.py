@@ -337,3 +337,13 @@ def test_many_operations_are_one_kernel():
         return total / weights
 
     assert memory(CUDA, smoothed, array(4, 138, 522)).temp_bytes < 1000
+
+
+def test_reshaped_results_of_convolutions_keep_their_layout():
+    """32 images of one channel are along 128 lanes: 16 MiB, also after the dimension of channels is dropped."""
+
+    def cost(x):
+        found = lax.conv_general_dilated(mnp.sin(x)[:, None], mnp.ones((1, 1, 5, 5), np.float32), (1, 1), "SAME")
+        return mnp.argmin(found[:, 0], 0)
+
+    assert memory(V5E, cost, array(32, 128, 256)).temp_bytes >= 16 * MIB

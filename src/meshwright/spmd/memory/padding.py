@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.buffers import Buffer
+from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel
 from meshwright.spmd.memory.layouts import is_batched, laid_out, matrix_tiles, stacked_tiles
 from meshwright.spmd.memory.priority import is_product
@@ -41,6 +42,9 @@ def _bytes(buffer: Buffer, convolved: set[tuple[int, ...]]) -> int:
         return tiled(buffer.aval, *buffer.aval.shape[:-3:-1])
     if buffer.aval.shape in convolved:
         return convolution_bytes(buffer.aval)
+    convolution = _unreshaped(buffer.kernel)
+    if convolution.op == "convolution" and buffer.kind != "result" and convolution.avals[0].size == buffer.aval.size:
+        return convolution_bytes(convolution.avals[0].update(dtype=buffer.aval.dtype))
     if _cut(buffer):
         return alike(buffer.aval, buffer.kernel.root.operands[0].avals[0])
     matrices = _matrices(buffer.kernel)
@@ -67,10 +71,16 @@ def _cut(buffer: Buffer) -> bool:
 
 def _shape(buffer: Buffer) -> tuple[int, ...]:
     """The dimensions of a value. Tiles do not cross the dimensions that the program gives a product."""
-    node, members = buffer.kernel.root, buffer.kernel.members
-    while node.op == "reshape" and node.operands[0] in members:
-        (node,) = node.operands
+    node = _unreshaped(buffer.kernel)
     if node.op == "matmul" and node.avals[0].size == buffer.aval.size:
         shape: tuple[int, ...] = node.attributes.get("shape", buffer.aval.shape)
         return shape
     return buffer.aval.shape
+
+
+def _unreshaped(kernel: Kernel) -> Node:
+    """What a kernel computes, before reshapes."""
+    node = kernel.root
+    while node.op == "reshape" and node.operands[0] in kernel.members:
+        (node,) = node.operands
+    return node
