@@ -289,3 +289,61 @@ def test_gpus_write_solutions_beside_what_they_solve_for():
         return lax.linalg.triangular_solve(low, mnp.sin(x), left_side=True, lower=True).sum()
 
     assert memory(CUDA, solved, array(64, 64), array(64, 4096)).temp_bytes >= 2 * MIB
+
+
+@pytest.mark.parametrize(("rows", "columns", "mebibytes"), [(2, 2, 16.56), (2, 4, 8.53), (1, 2, 0.88)])
+def test_parts_of_lanes_are_copied_along_lanes_of_their_own(rows, columns, mebibytes):
+    """Sums of blocks of a matrix: 2 or 4 of 128 lanes are used, unless the rows are not split and can be the lanes."""
+
+    def pooled(x):
+        blocks = mnp.sin(x).reshape(256 // rows, rows, 256 // columns, columns)
+        return mnp.sin(blocks.sum((1, 3)))
+
+    found = memory(V5E, pooled, array(256, 256)).peak_bytes / MIB
+    assert found == pytest.approx(mebibytes, rel=0.01 if mebibytes > 1 else 0.5)
+
+
+def test_solutions_are_tiled_like_matrices():
+    """Along 16 of 128 lanes: copies of both operands, and the solutions. A loop stacks solutions as they are.
+
+    The stack is written once more when it is handed over.
+    """
+
+    def solved(matrix, x):
+        return lax.linalg.triangular_solve(matrix, mnp.sin(x), left_side=True, lower=True)
+
+    def one(matrix, x):
+        return mnp.sin(solved(matrix, x))[:, :2] * 2
+
+    def stacked(*args):
+        return mnp.sum(lax.scan(lambda c, x: (c, solved(*x)), 0.0, args)[1], 0) * 2
+
+    found = memory(V5E, one, array(4096, 4, 4), array(4096, 4, 16)).peak_bytes / MIB
+    assert found == pytest.approx(25.75, rel=0.03)
+    found = memory(V5E, stacked, array(64, 64, 4, 4), array(64, 64, 4, 16)).peak_bytes / MIB
+    assert found == pytest.approx(18.78, rel=0.1)
+
+
+def test_many_operations_are_one_kernel():
+    """121 shifted windows are weighted and added up without a temporary."""
+
+    def smoothed(x):
+        middle, total, weights = x[:, 5:133, 5:517], 0.0, 0.0
+        for row in range(11):
+            for column in range(11):
+                window = x[:, row : row + 128, column : column + 512]
+                weight = mnp.exp(-((window - middle) ** 2) * 4)
+                total, weights = total + weight * window, weights + weight
+        return total / weights
+
+    assert memory(CUDA, smoothed, array(4, 138, 522)).temp_bytes < 1000
+
+
+def test_reshaped_results_of_convolutions_keep_their_layout():
+    """32 images of one channel are along 128 lanes: 16 MiB, also after the dimension of channels is dropped."""
+
+    def cost(x):
+        found = lax.conv_general_dilated(mnp.sin(x)[:, None], mnp.ones((1, 1, 5, 5), np.float32), (1, 1), "SAME")
+        return mnp.argmin(found[:, 0], 0)
+
+    assert memory(V5E, cost, array(32, 128, 256)).temp_bytes >= 16 * MIB

@@ -9,13 +9,13 @@ first, each into the smallest gap that holds it (``packing``).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
-from meshwright.spmd.memory.graph import Graph
+from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.kernels import Kernel, Use
 from meshwright.spmd.memory.priority import is_product
 from meshwright.spmd.memory.prune import CHOICES, handed, through
@@ -56,20 +56,32 @@ class Liveness:
     last: dict[Buffer, Kernel] = field(default_factory=dict)
     #: whether results of products are parts of tuples
     tupled: bool = False
+    #: the kernels with which each one runs as one
+    together: Mapping[Kernel, Sequence[Kernel]] = field(default_factory=dict)
 
 
-def liveness(order: Sequence[Kernel], results: Sequence[Kernel], inner: Inner, tupled: bool = False) -> Liveness:
+def liveness(
+    order: Sequence[Kernel],
+    results: Sequence[Kernel],
+    inner: Inner,
+    tupled: bool = False,
+    until: Sequence[int] = (),
+    together: Sequence[Sequence[Kernel]] = (),
+) -> Liveness:
     """The buffers of kernels that run in this order, with their live ranges.
 
-    ``tupled``: results of products are parts of tuples.
+    ``tupled``: results of products are parts of tuples. ``until`` are the steps until which kernels read their
+    operands. Kernels that are ``together`` run as one.
     """
-    live = Liveness(tupled=tupled)
+    live = Liveness(tupled=tupled, together={kernel: group for group in together for kernel in group})
     for step, kernel in enumerate(order):
         if not kernel.view:
             for source in kernel.inputs:
+                kept = until and (not _alone(live, kernel, source) or (live.tupled and is_product(source)))
+                end = until[step] if kept else step
                 for buffer in live.of[source]:
                     if buffer is not None:
-                        buffer.end = step
+                        buffer.end = max(buffer.end, end)
         live.of[kernel] = _write(live, kernel, step, inner)
         live.last.update((buffer, kernel) for buffer in live.of[kernel] if buffer is not None)
     for kernel in results:
@@ -114,7 +126,7 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         for k in kernel.inputs
         for b in live.of[k][:1]
         # XLA considers only the last alias of a value when it decides whether a reader may overwrite it.
-        if b is not None and live.last[b] is k and k.root.avals[0] in root.avals and overwrites(kernel, k)
+        if b is not None and live.last[b] is k and k.root.avals[0] in root.avals and _alone(live, kernel, k)
     ]
     over, plainly = tuple(b for b, _ in found), tuple(b for b, view in found if not view)
     return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over, plainly=plainly) for a in root.avals])
@@ -161,7 +173,18 @@ def updated(kernel: Kernel) -> list[Kernel]:
     root = kernel.root
     if "output_operand_aliases" in root.attributes:
         return [kernel.operands[int(i)] for i in _ALIASED.findall(root.attributes["output_operand_aliases"])]
+    if is_product(kernel):
+        return [k for k in kernel.inputs if _original(k.root) in _sums(kernel)]
     return [k for k in kernel.operands[:1] if root.op in ("dynamic_update_slice", "scatter") and k in kernel.inputs]
+
+
+def _sums(product: Kernel) -> list[Node]:
+    """What a product is added to in its place."""
+    return [x for node in product.members if node.op == "matmul" for x in node.operands[2:]]
+
+
+def _original(node: Node) -> Node:
+    return node.operands[0] if node.op == "copy" else node
 
 
 def _in_place(live: Liveness, kernel: Kernel, step: int, places: Sequence[Kernel]) -> list[Buffer | None]:
@@ -191,6 +214,12 @@ def overwrites(kernel: Kernel, source: Kernel) -> bool:
     if kernel.root.op in ("scatter", "sort"):
         return use is Use.MOVED
     return use is Use.INPLACE and (kernel.loop or kernel.library)
+
+
+def _alone(live: Liveness, kernel: Kernel, source: Kernel) -> bool:
+    """Whether a kernel can write over an operand, because none of those that run as one with it reads it as well."""
+    others = live.together.get(kernel, ())
+    return overwrites(kernel, source) and not any(source in other.inputs for other in others if other is not kernel)
 
 
 def _new(live: Liveness, buffers: list[Buffer]) -> list[Buffer | None]:

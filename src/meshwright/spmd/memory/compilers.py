@@ -27,6 +27,7 @@ class Compiler:
     ``tables``: several results have a table of addresses.
     ``hoists``: operations on values that a loop does not change are moved before it.
     ``merges``: bytes up to which products that read the same matrix become one; 0: they do not.
+    ``accumulates``: products are added to matrices in their place.
     ``combines``: the collectives that are combined, each up to as many bytes as ``together``.
     ``workspace``: bytes that a library needs for each matrix product while it runs.
     ``tupled``: products are library calls whose result is a part of a tuple, which nothing is written over.
@@ -52,6 +53,7 @@ class Compiler:
     tables: bool = False
     hoists: bool = True
     merges: int = 0
+    accumulates: bool = False
     combines: tuple[str, ...] = ("all_reduce",)
     together: float = math.inf
     workspace: int = 0
@@ -75,6 +77,7 @@ CUDA = Compiler(
     sums_vectors=True,
     hoists=False,
     merges=32 * 2**20,
+    accumulates=True,
     combines=("all_gather", "all_reduce", "reduce_scatter"),
     together=30 * 2**20 + 7,
     workspace=4 * 2**20,

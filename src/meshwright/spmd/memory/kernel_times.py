@@ -44,8 +44,9 @@ _CACHES = (33 * 2**20, 20.0), (50 * 2**20, 2.5)
 _UNITS, _FILLING = 132, 105.7
 #: threads of a block, from how many elements on a thread computes several, and how many
 _THREADS, _SEVERAL_FROM, _SEVERAL = 128, 270_336, 4
-#: columns that a block sums up, and the most rows and columns of sums that are not made in two steps
-_TILE, _ROWS, _COLUMNS = 32, 4096, 16_384
+#: columns that a block sums up, as the time of its reads and that of its arithmetic have it, and the most rows and
+#: columns of sums that are not made in two steps
+_TILE, _WIDE_TILE, _ROWS, _COLUMNS = 32, 64, 4096, 16_384
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Reads:
     ``cycles`` are those of its arithmetic. ``times`` says how often each element of an operand is read on average.
     ``places`` are the operations at whose indices an operand is read, and ``shares`` how often these are computed.
     ``moved`` is the time of its reads, and ``alone`` its time if nothing more is fused. ``blocks`` is the number of
-    blocks of threads.
+    blocks of threads that read, ``computing`` the number of those that compute.
     """
 
     cycles: float
@@ -65,6 +66,7 @@ class Reads:
     moved: float
     alone: float
     blocks: int
+    computing: int
 
 
 def reads_of(
@@ -79,9 +81,10 @@ def reads_of(
 
     ``sums`` is its reduction of many elements, if it has one.
     """
-    blocks = _blocks_of_sums(sums) if sums is not None else _blocks(root)
+    blocks = _blocks_of_sums(sums, _TILE) if sums is not None else _blocks(root)
+    computing = _blocks_of_sums(sums, _WIDE_TILE) if sums is not None else blocks
     moved = sum(_from(_size(node), time, blocks) for node, time in times.items())
-    return Reads(cycles, times, places, shares, moved, _time(cycles, moved, _size(root), blocks), blocks)
+    return Reads(cycles, times, places, shares, moved, _time(cycles, moved, _size(root), computing), blocks, computing)
 
 
 def _blocks(root: Node) -> int:
@@ -90,7 +93,7 @@ def _blocks(root: Node) -> int:
     return max(-(-size // (_THREADS * (_SEVERAL if size >= _SEVERAL_FROM else 1))), 1)
 
 
-def _blocks_of_sums(sums: Node) -> int:
+def _blocks_of_sums(sums: Node, tile: int) -> int:
     """The number of blocks of a reduction.
 
     A reduction of very many elements is made in two steps of about as many elements each. Then the first step has more
@@ -101,7 +104,7 @@ def _blocks_of_sums(sums: Node) -> int:
     if len(shape) - 1 in dims:
         return kept if summed <= _COLUMNS else kept * isqrt(summed)
     columns = max(prod(shape[max(dims) + 1 :]), 1)
-    tiles = kept // columns * -(-columns // _TILE)
+    tiles = kept // columns * -(-columns // tile)
     return max(tiles if summed <= _ROWS else tiles * isqrt(summed), 1)
 
 
@@ -142,7 +145,7 @@ def _fused(producer: Kernel, inside: Reads, user: Kernel, reads: Reads) -> float
                 total -= sum(reads.shares[place] for place in reads.places[node] if place in places)
             moved -= _from(size, before, blocks)
         moved += _from(size, total, blocks)
-    return _time(inside.cycles * times + reads.cycles, moved, _size(user.root), blocks)
+    return _time(inside.cycles * times + reads.cycles, moved, _size(user.root), reads.computing)
 
 
 def _from(size: float, times: float, blocks: int) -> float:

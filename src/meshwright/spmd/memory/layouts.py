@@ -3,9 +3,11 @@
 Gathers and scatters of rows need the row elements along the lanes of tiles. The table is copied into that layout
 before. Gathered rows stay in it. Scattered sums are copied into a less padded layout after, if there is one.
 Elementwise kernels that read such sums keep their layout, and read copies of their other arguments. Custom calls have
-the last dimension along the lanes. A convolution that sums several features per group has only these along the lanes.
-An example is the kernel gradient of a depthwise convolution, which sums over the batch. The rules were derived from
-programs that libtpu 0.0.42 compiled.
+the last dimension along the lanes. A reshape that splits every dimension of an array splits its lanes as well. Then the
+last parts are along the lanes and rows of tiles. A convolution that sums several features per group has only these
+along the lanes. An example is the kernel gradient of a depthwise convolution, which sums over the batch. Factors and
+solutions are tiled along the dimensions of matrices, and copied; but a loop stacks solutions as they are. The rules
+were derived from programs that libtpu 0.0.42 compiled.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.graph import COLLECTIVES, Graph, Node
+from meshwright.spmd.memory.splits import split_groups
 from meshwright.spmd.memory.tiles import tiled, tiled_bytes
 
 _LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
@@ -32,6 +35,8 @@ _FIXED = COLLECTIVES | {
     "matmul",
     "convolution",
 }
+#: operations that are written as loops of products of blocks of matrices
+_BY_BLOCKS = ("cholesky", "triangular_solve")
 #: elements along the lanes of tiles, and along their rows
 Tiles = tuple[int, int]
 
@@ -49,15 +54,31 @@ def lay_out(graph: Graph) -> None:
     for node in graph.post_order():
         for region in node.regions:
             lay_out(region)
+        if _splits_lanes(node):
+            node.op, node.operands = "relayout", (Node("reshape", node.operands, node.avals, {}, node.source),)
+            node.attributes = {"tiles": (node.shape[-1], node.shape[-2])}
+            continue
         tiles = _inherit(node, rows)
         for i, wanted in _wanted(node) if tiles is None else _given(node, tiles):
             _read_copy(node, i, wanted, copies)
         tiles = tiles or _written(node)
         if tiles is not None and _pads(node, tiles):
-            if node.op == "gather":
+            if is_by_blocks(node):
+                _copied_back(node, tiles)
+            elif node.op == "gather":
                 node.attributes = {**node.attributes, "tiles": tiles}
             else:
                 rows[node] = _copied_back(node, tiles)
+
+
+def _splits_lanes(node: Node) -> bool:
+    """Whether a reshape splits each dimension of an array, whichever are its lanes."""
+    if node.op != "reshape":
+        return False
+    (whole,) = node.operands
+    groups = split_groups(whole.attributes.get("shape", whole.shape), node.shape)
+    parts = [[node.shape[d] for d in group if node.shape[d] > 1] for group in groups or ()]
+    return len([p for p in parts if p]) > 1 and all(len(p) != 1 for p in parts)
 
 
 def _inherit(node: Node, rows: Mapping[Node, Node]) -> Tiles | None:
@@ -73,6 +94,19 @@ def _inherit(node: Node, rows: Mapping[Node, Node]) -> Tiles | None:
     node.operands = tuple(rows.get(x, x) for x in node.operands)
     tiles: Tiles = given[0].attributes["tiles"]
     return tiles
+
+
+def stacked_tiles(loop: Node) -> dict[int, Tiles]:
+    """The tiles of arrays that a loop stacks such results in, by the number of the operand."""
+    body = loop.regions[1]
+    given = ((i, node.operands[1]) for i, node in enumerate(body.results) if node.op == "dynamic_update_slice")
+    found = {}
+    for i, part in given:
+        while part.op == "reshape":
+            (part,) = part.operands
+        if part.op == "relayout" and is_by_blocks(part.operands[0]):
+            found[i] = matrix_tiles(part.avals[0])
+    return found
 
 
 def _given(node: Node, tiles: Tiles) -> Sequence[tuple[int, Tiles]]:
@@ -105,7 +139,9 @@ def _adds_ones(node: Node) -> bool:
 
 
 def _written(node: Node) -> Tiles | None:
-    """The tiles of gathered rows, or of sums of scattered rows."""
+    """The tiles of gathered rows, of sums of scattered rows, or of matrices."""
+    if is_by_blocks(node):
+        return matrix_tiles(node.avals[0])
     row = _row(node)
     return None if row is None else _rows(node, node.shape[row[1]])
 
@@ -127,6 +163,11 @@ def _wanted(node: Node) -> Sequence[tuple[int, Tiles]]:
         if 1 < summed and int(node.attributes.get("feature_group_count", 1)) == features:
             return [(0, (summed, 1)), (1, (summed, 1))]
     return ()
+
+
+def is_by_blocks(node: Node) -> bool:
+    """Whether a node is computed by products of blocks of matrices. For a vector these are sums."""
+    return node.op in _BY_BLOCKS and 1 not in node.shape[-2:]
 
 
 def is_batched(node: Node) -> bool:

@@ -305,7 +305,7 @@ class VectorMemory:
 def _operations(node: Node) -> float:
     """Multiplications and additions of a product."""
     if node.op == "matmul":
-        left, right = (x.avals[0].size for x in node.operands)
+        left, right = (x.avals[0].size for x in node.operands[:2])
         return 2 * math.sqrt(left * right * node.avals[0].size / max(math.prod(node.shape[:-2]), 1))
     if node.op == "convolution":
         kernel = node.operands[1]

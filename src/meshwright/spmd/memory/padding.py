@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.buffers import Buffer
+from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel
-from meshwright.spmd.memory.layouts import is_batched, laid_out, matrix_tiles
+from meshwright.spmd.memory.layouts import is_batched, laid_out, matrix_tiles, stacked_tiles
 from meshwright.spmd.memory.priority import is_product
 from meshwright.spmd.memory.stacks import used_in_parts
 from meshwright.spmd.memory.tiles import alike, convolution_bytes, stacked_bytes, tiled, tiled_bytes
@@ -21,10 +22,14 @@ def pad(buffers: Sequence[Buffer], order: Sequence[Kernel]) -> None:
     nodes = (node for kernel in order for node in kernel.members if node.op == "convolution")
     convolved = {x.shape for node in nodes for x in (node, node.operands[0])}
     steps = {k: d for kernel in order for k, d in used_in_parts(kernel).items() if d is not None}
+    loops = [kernel for kernel in order if kernel.root.op == "while"]
+    stacked = {k.operands[i]: tiles for k in loops for i, tiles in stacked_tiles(k.root).items()}
     for buffer in buffers:
         step = None if buffer.kind == "argument" else steps.get(buffer.kernel)
         if buffer.nbytes == buffer.aval.nbytes:
             buffer.nbytes = _bytes(buffer, convolved) if step is None else stacked_bytes(buffer.aval, step)
+            if buffer.kernel in stacked:
+                buffer.nbytes = tiled(buffer.aval, *stacked[buffer.kernel])
         else:
             buffer.nbytes = -(-buffer.nbytes // _UNIT) * _UNIT
 
@@ -37,6 +42,9 @@ def _bytes(buffer: Buffer, convolved: set[tuple[int, ...]]) -> int:
         return tiled(buffer.aval, *buffer.aval.shape[:-3:-1])
     if buffer.aval.shape in convolved:
         return convolution_bytes(buffer.aval)
+    convolution = _unreshaped(buffer.kernel)
+    if convolution.op == "convolution" and buffer.kind != "result" and convolution.avals[0].size == buffer.aval.size:
+        return convolution_bytes(convolution.avals[0].update(dtype=buffer.aval.dtype))
     if _cut(buffer):
         return alike(buffer.aval, buffer.kernel.root.operands[0].avals[0])
     matrices = _matrices(buffer.kernel)
@@ -63,10 +71,16 @@ def _cut(buffer: Buffer) -> bool:
 
 def _shape(buffer: Buffer) -> tuple[int, ...]:
     """The dimensions of a value. Tiles do not cross the dimensions that the program gives a product."""
-    node, members = buffer.kernel.root, buffer.kernel.members
-    while node.op == "reshape" and node.operands[0] in members:
-        (node,) = node.operands
+    node = _unreshaped(buffer.kernel)
     if node.op == "matmul" and node.avals[0].size == buffer.aval.size:
         shape: tuple[int, ...] = node.attributes.get("shape", buffer.aval.shape)
         return shape
     return buffer.aval.shape
+
+
+def _unreshaped(kernel: Kernel) -> Node:
+    """What a kernel computes, before reshapes."""
+    node = kernel.root
+    while node.op == "reshape" and node.operands[0] in kernel.members:
+        (node,) = node.operands
+    return node

@@ -26,6 +26,7 @@ from meshwright.spmd.memory.copies import (
 from meshwright.spmd.memory.fusion import fuse
 from meshwright.spmd.memory.graph import Graph
 from meshwright.spmd.memory.halves import halve
+from meshwright.spmd.memory.hiding import hide
 from meshwright.spmd.memory.kernels import Kernel, kernels_of
 from meshwright.spmd.memory.library import fuse_reductions
 from meshwright.spmd.memory.on_chip import UPDATES, VectorMemory
@@ -34,6 +35,7 @@ from meshwright.spmd.memory.padding import pad
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order
+from meshwright.spmd.memory.siblings import written_together
 from meshwright.spmd.memory.simplify import scatter_in_place
 from meshwright.spmd.memory.stacks import whole_readers
 from meshwright.spmd.memory.workspaces import workspaces
@@ -112,6 +114,8 @@ class Plan:
         self._fuse()
         self.aliases = self._aliases()
         self._copy()
+        self._until: Sequence[int] = ()
+        self._together: Sequence[Sequence[Kernel]] = ()
         self.order = self._ordered()
         self.placed = self._place()
 
@@ -157,7 +161,10 @@ class Plan:
         if not self.compiler.depth_first:
             return breadth_first(kernels, self.parameters)
         if not self.compiler.into_products:
-            return copied_at_once(kernels)
+            order, copied = copied_at_once(kernels)
+            self._together = [*copied, *written_together(kernels)]
+            order, self._until = hide(order, self._together)
+            return order
         orders = kernels, freeing(kernels, {*self.results})
         return min(orders, key=lambda order: highest(joined(liveness(order, self.results, self._inner).buffers)[0])[0])
 
@@ -189,7 +196,7 @@ class Plan:
 
     # --- places ---------------------------------------------------------------------------------------------
     def _place(self) -> Placed:
-        live = liveness(self.order, self.results, self._inner, self.compiler.tupled)
+        live = liveness(self.order, self.results, self._inner, self.compiler.tupled, self._until, self._together)
         if self.compiler.tiles:
             pad(live.buffers, self.order)
         live.buffers += workspaces(self.order, self.compiler)

@@ -10,6 +10,7 @@ from meshwright.core.collector import collector_paused
 from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.names import called
 from meshwright.sharding import AbstractMesh, Layout
+from meshwright.spmd.memory.accumulate import add_in_place
 from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.compilers import CPU, Compiler
 from meshwright.spmd.memory.halves import halve_invariants, halve_stacks
@@ -59,6 +60,8 @@ def _predicted(
         halve_invariants(graph)
     if compiler.merges:
         merge_products(graph, compiler.merges)
+    if compiler.accumulates:
+        add_in_place(graph)
     if compiler.hoists:
         hoist(graph)
     if compiler.tiles:

@@ -23,8 +23,8 @@ from meshwright.spmd.memory.kernels import Kernel, Use
 
 #: bytes that could be moved while a kernel is launched, while one elementwise operation runs, and while a function does
 _LAUNCH, _OPERATION, _FUNCTION = 4_000_000, 0.05, 1.0
-#: operations of one kernel, and arrays that it reads
-_MEMBERS, _INPUTS = 400, 60
+#: operations of one kernel, and arrays that it reads. XLA only has the second limit; the first is for quick predictions
+_MEMBERS, _INPUTS = 2000, 60
 #: operations that its code has at most (XLA's ``kMaxIRSize``)
 _EMITTED = 10_000
 _PRODUCTS = ("matmul", "convolution")

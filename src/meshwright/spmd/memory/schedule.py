@@ -38,18 +38,19 @@ def breadth_first(kernels: Sequence[Kernel], parameters: Sequence[Kernel]) -> li
     return order
 
 
-def copied_at_once(kernels: Sequence[Kernel]) -> list[Kernel]:
+def copied_at_once(kernels: Sequence[Kernel]) -> tuple[list[Kernel], list[list[Kernel]]]:
     """The same order, but each kernel that computes element by element also writes the copies of its result.
 
-    Source: XLA's ``CopyFusion``.
+    Also returns the kernels that do so, each with the copies. Source: XLA's ``CopyFusion``.
     """
     early = {k for k in kernels if k.root.op == "copy" and all(source.loop for source in k.inputs)}
-    order = []
+    order, groups = list[Kernel](), list[list[Kernel]]()
     for kernel in kernels:
         if kernel not in early:
-            copies = sorted((k for k in kernel.users if k in early), key=lambda k: k.number)
-            order += [kernel, *copies]
-    return order
+            group = [kernel, *sorted((k for k in kernel.users if k in early), key=lambda k: k.number)]
+            order += group
+            groups += [group] * (len(group) > 1)
+    return order, groups
 
 
 def freeing(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:

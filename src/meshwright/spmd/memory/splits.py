@@ -34,7 +34,7 @@ def _compute_before(node: Node) -> None:
     whole = next((x for x in map(_whole, node.operands) if x is not None), None)
     if whole is None:
         return
-    groups = _groups(whole.shape, node.shape)
+    groups = split_groups(whole.shape, node.shape)
     operands = [_before(x, whole.avals[0], groups) for x in node.operands] if groups else []
     if not operands or None in operands:
         return
@@ -62,7 +62,8 @@ def _source(x: Node) -> Node:
     return x
 
 
-def _groups(whole: Sequence[int], split: Sequence[int]) -> Groups | None:
+def split_groups(whole: Sequence[int], split: Sequence[int]) -> Groups | None:
+    """The dimensions that each dimension is split into, or None if it is not only split."""
     groups, d = list[list[int]](), 0
     for size in whole:
         group: list[int] = []
@@ -111,7 +112,7 @@ def _reduce_before(node: Node) -> None:
     """Reduce whole dimensions before the others are split."""
     x, start = node.operands
     whole = _whole(x)
-    groups = None if whole is None else _groups(whole.shape, x.shape)
+    groups = None if whole is None else split_groups(whole.shape, x.shape)
     if whole is None or groups is None:
         return
     dims = node.attributes["dimensions"]

@@ -16,8 +16,9 @@ from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel
+from meshwright.spmd.memory.layouts import is_by_blocks, laid_out, matrix_tiles
 from meshwright.spmd.memory.priority import is_product
-from meshwright.spmd.memory.tiles import tiled_bytes
+from meshwright.spmd.memory.tiles import tiled, tiled_bytes
 
 #: bytes of an element's number
 _NUMBER = 4
@@ -45,7 +46,8 @@ def _bytes(kernel: Kernel, compiler: Compiler) -> int:
     if not inside:
         return 0
     given = sum(tiled_bytes(k.root.avals[0]) for k in kernel.operands if k.root.op != "parameter")
-    return max(inside - given - sum(map(tiled_bytes, root.avals)), 0)
+    results = sum(laid_out(root) or tiled_bytes(aval) for aval in root.avals)
+    return max(inside - given - results, 0)
 
 
 def _of_libraries(kernel: Kernel, product: int) -> int:
@@ -72,10 +74,11 @@ def _inside(node: Node) -> int:
         return 0
     if node.op == "cholesky":
         # what is left to do, the factor before and after a block of columns, and this block's
-        return 3 * tiled_bytes(whole) + 2 * _blocks(whole)
+        return 3 * tiled_bytes(whole) + 2 * _matrices(_blocks(whole))
     if node.op == "triangular_solve":
         # the matrix with its blocks along the diagonal apart, their inverses, and solutions before and after a block
-        return tiled_bytes(whole) + _blocks(whole) + 2 * tiled_bytes(node.avals[0])
+        size = _matrices if is_by_blocks(node) else tiled_bytes
+        return tiled_bytes(whole) + size(_blocks(whole)) + 2 * size(node.avals[0])
     if target == "Eigh":
         # Jacobi's rotations go over quarters of the matrix and of its vectors
         half = (*whole.shape[:-2], -(-whole.shape[-2] // 2), -(-whole.shape[-1] // 2))
@@ -101,7 +104,12 @@ def _along(x: ShapedArray, d: int, arrays: int) -> int:
     return (_ONE_STAGE if factor == n else arrays) * tiled_bytes(x.update(shape=shape))
 
 
-def _blocks(matrices: ShapedArray) -> int:
+def _blocks(matrices: ShapedArray) -> ShapedArray:
     """A block of columns of each matrix."""
     shape = (*matrices.shape[:-1], min(_BLOCK, matrices.shape[-1]))
-    return tiled_bytes(matrices.update(shape=shape))
+    return matrices.update(shape=shape)
+
+
+def _matrices(aval: ShapedArray) -> int:
+    """The bytes of an array that is tiled along the dimensions of matrices."""
+    return tiled(aval, *matrix_tiles(aval))

@@ -1,0 +1,86 @@
+"""Kernels that XLA's GPU compiler makes one of although none of them is computed from another.
+
+Kernels that read the same value run as one if their loops have the same elements: those that they sum up, or those of
+their results. Source: XLA's ``MultiOutputFusion`` for GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.kernels import Kernel
+
+
+def written_together(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
+    """The groups of kernels, in post-order, that run as one.
+
+    Reductions come last in their group: what they read is not written over by the others.
+    """
+    number = {kernel: i for i, kernel in enumerate(kernels)}
+    loops = {kernel: loop for kernel in kernels if (loop := _loop(kernel)) is not None}
+    sources = [0] * len(kernels)  # bit sets of all kernels that each one is computed from
+    for i, kernel in enumerate(kernels):
+        for source in kernel.inputs:
+            sources[i] |= sources[number[source]] | 1 << number[source]
+    groups: dict[Kernel, list[Kernel]] = {}
+    for parent in reversed(kernels):
+        if parent.root.op == "constant" or len(parent.users) < 2:
+            continue
+        heads: dict[Hashable, list[list[Kernel]]] = {}
+        for user in sorted((u for u in parent.users if u in loops), key=number.__getitem__):
+            group = groups.get(user, [user])
+            same = heads.setdefault(loops[user][0], [])
+            if group in same:
+                continue
+            for other in same:
+                if _fit(group, other, loops) and _apart(group, other, sources, number):
+                    _join(group, other, groups, sources, number)
+                    break
+            else:
+                same.append(group)
+    firsts = [group for kernel, group in groups.items() if kernel is group[0]]
+    return [sorted(group, key=lambda kernel: kernel.root.op == "reduce") for group in firsts]
+
+
+def _loop(kernel: Kernel) -> tuple[Hashable, Node | None] | None:
+    """The elements of a kernel's loop, and its reduction; ``None`` if it does not run with others."""
+    root = kernel.root
+    if kernel.library or kernel.view or len(root.avals) != 1:
+        return None
+    if root.op == "reduce":
+        return root.operands[0].shape, root
+    return (root.shape, None) if root.elementwise and root.op != "copy" else None
+
+
+def _fit(group: Sequence[Kernel], other: Sequence[Kernel], loops: dict[Kernel, tuple[Hashable, Node | None]]) -> bool:
+    """Whether the reductions of two groups are over the same dimensions."""
+    sums = [node for kernel in (*group, *other) if (node := loops[kernel][1]) is not None]
+    return len({tuple(node.attributes["dimensions"]) for node in sums}) <= 1
+
+
+def _apart(group: Sequence[Kernel], other: Sequence[Kernel], sources: list[int], number: dict[Kernel, int]) -> bool:
+    """Whether neither group is computed from the other one."""
+    mine, theirs = (sum(1 << number[kernel] for kernel in kernels) for kernels in (group, other))
+    return not any(sources[number[k]] & theirs for k in group) and not any(sources[number[k]] & mine for k in other)
+
+
+def _join(
+    group: Sequence[Kernel],
+    other: Sequence[Kernel],
+    groups: dict[Kernel, list[Kernel]],
+    sources: list[int],
+    number: dict[Kernel, int],
+) -> None:
+    """Make one group of two. What is computed from one of its kernels is now computed from all of them."""
+    whole = sorted((*group, *other), key=number.__getitem__)
+    groups.update(dict.fromkeys(whole, whole))
+    members, before = 0, 0
+    for kernel in whole:
+        members |= 1 << number[kernel]
+        before |= sources[number[kernel]]
+    for i, known in enumerate(sources):
+        if known & members:
+            sources[i] = known | members | before
+    for kernel in whole:
+        sources[number[kernel]] = before
