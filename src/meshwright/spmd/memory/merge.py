@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 
+from meshwright.spmd.memory.ancestors import Ancestors
 from meshwright.spmd.memory.graph import Graph, Node
 
 
@@ -25,8 +28,11 @@ def merge_products(graph: Graph, small: int) -> None:
             ranks = {len(x.shape) for x in (node, *node.operands)}
             if node.op == "matmul" and len(ranks) == 1 and min(ranks) > 1:
                 readers[_key(node, side)].append(node)
-        for products in readers.values():
-            _join(products, side, small)
+        several = [products for products in readers.values() if len(products) > 1]
+        if several:
+            ancestors = Ancestors(graph.post_order(), attrgetter("operands"), chain.from_iterable(several))
+            for products in several:
+                _join(products, side, small, ancestors)
 
 
 def _key(node: Node, side: int) -> tuple[object, ...]:
@@ -49,14 +55,15 @@ def _free(node: Node, side: int) -> int:
     return len(other.shape) - back if other.shape[-back] == node.shape[-back] else -1
 
 
-def _join(products: Sequence[Node], side: int, most: int) -> None:
+def _join(products: Sequence[Node], side: int, most: int, ancestors: Ancestors[Node]) -> None:
     joined: list[Node] = []
     for node in products:
         small = _bytes(node) <= most or sum(map(_bytes, joined)) <= most
-        if small and not _reaches(node, joined) and not any(_reaches(x, [node]) for x in joined):
+        if small and ancestors.apart([node], joined):
             joined.append(node)
     if len(joined) < 2 or _free(joined[0], side) < 0:
         return
+    ancestors.join(joined)
     first = joined[0]
     at, d = len(first.shape) - 1 - side, _free(first, side)
     others = [node.operands[1 - side] for node in joined]
@@ -78,16 +85,3 @@ def _join(products: Sequence[Node], side: int, most: int) -> None:
 
 def _bytes(node: Node) -> int:
     return sum(x.avals[0].nbytes for x in (node, *node.operands))
-
-
-def _reaches(node: Node, others: Sequence[Node]) -> bool:
-    """Whether a product depends on one of the others."""
-    seen, stack = {node}, [node]
-    while stack:
-        for x in stack.pop().operands:
-            if x in others:
-                return True
-            if x not in seen:
-                seen.add(x)
-                stack.append(x)
-    return False

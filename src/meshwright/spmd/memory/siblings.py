@@ -7,7 +7,9 @@ their results. Source: XLA's ``MultiOutputFusion`` for GPUs.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from operator import attrgetter
 
+from meshwright.spmd.memory.ancestors import Ancestors
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel
 
@@ -19,10 +21,7 @@ def written_together(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
     """
     number = {kernel: i for i, kernel in enumerate(kernels)}
     loops = {kernel: loop for kernel in kernels if (loop := _loop(kernel)) is not None}
-    sources = [0] * len(kernels)  # bit sets of all kernels that each one is computed from
-    for i, kernel in enumerate(kernels):
-        for source in kernel.inputs:
-            sources[i] |= sources[number[source]] | 1 << number[source]
+    ancestors = Ancestors(kernels, attrgetter("inputs"), loops)
     groups: dict[Kernel, list[Kernel]] = {}
     for parent in reversed(kernels):
         if parent.root.op == "constant" or len(parent.users) < 2:
@@ -34,8 +33,10 @@ def written_together(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
             if group in same:
                 continue
             for other in same:
-                if _fit(group, other, loops) and _apart(group, other, sources, number):
-                    _join(group, other, groups, sources, number)
+                if _fit(group, other, loops) and ancestors.apart(group, other):
+                    whole = sorted((*group, *other), key=number.__getitem__)
+                    groups.update(dict.fromkeys(whole, whole))
+                    ancestors.join(whole)
                     break
             else:
                 same.append(group)
@@ -57,30 +58,3 @@ def _fit(group: Sequence[Kernel], other: Sequence[Kernel], loops: dict[Kernel, t
     """Whether the reductions of two groups are over the same dimensions."""
     sums = [node for kernel in (*group, *other) if (node := loops[kernel][1]) is not None]
     return len({tuple(node.attributes["dimensions"]) for node in sums}) <= 1
-
-
-def _apart(group: Sequence[Kernel], other: Sequence[Kernel], sources: list[int], number: dict[Kernel, int]) -> bool:
-    """Whether neither group is computed from the other one."""
-    mine, theirs = (sum(1 << number[kernel] for kernel in kernels) for kernels in (group, other))
-    return not any(sources[number[k]] & theirs for k in group) and not any(sources[number[k]] & mine for k in other)
-
-
-def _join(
-    group: Sequence[Kernel],
-    other: Sequence[Kernel],
-    groups: dict[Kernel, list[Kernel]],
-    sources: list[int],
-    number: dict[Kernel, int],
-) -> None:
-    """Make one group of two. What is computed from one of its kernels is now computed from all of them."""
-    whole = sorted((*group, *other), key=number.__getitem__)
-    groups.update(dict.fromkeys(whole, whole))
-    members, before = 0, 0
-    for kernel in whole:
-        members |= 1 << number[kernel]
-        before |= sources[number[kernel]]
-    for i, known in enumerate(sources):
-        if known & members:
-            sources[i] = known | members | before
-    for kernel in whole:
-        sources[number[kernel]] = before
