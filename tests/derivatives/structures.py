@@ -236,13 +236,13 @@ def _bodies() -> Iterator[Case]:
                 (np.array([1.0, 2.0, 0.0, 0.0, 5.0, -1.0, 3.0]),),
                 False,
             )
-        if name != "halves":
+        if name != "halves":  # it is not associative
             yield Case(
                 f"reduce {name}", lambda m, x, body=body, init=init: m.lax.reduce(x, init, body, (1,)), (ZEROS,), False
             )
-        yield Case(
-            f"associative_scan {name}", lambda m, x, body=body: m.lax.associative_scan(body, x, axis=1), (ZEROS,)
-        )
+            yield Case(
+                f"associative_scan {name}", lambda m, x, body=body: m.lax.associative_scan(body, x, axis=1), (ZEROS,)
+            )
 
     def compose(a: Any, b: Any) -> Any:
         return a[0] * b[0], a[1] * b[0] + b[1]
@@ -411,7 +411,7 @@ CASES = [*_reductions(), *_sorting(), *_indexing(), *_bodies(), *_linalg(), *_ma
 _DIFFERENCES = [
     *(f"reduce_window {body} {strides}" for body in ("first", "last", "halves", "product") for strides in ((1,), (2,))),
     *(f"at.apply {kind}" for kind in INDICES),
-    "reduce first", "reduce affine (3, 4)", "reduce affine (3, 13)", "reduce_window mul",
+    "reduce first", "reduce affine (3, 4)", "reduce affine (3, 13)", "reduce_window mul", "compress",
 ]  # fmt: skip
 #: of these JAX has no derivative, or not that of the values: "differences" are the oracle, or the values alone are
 #: compared with JAX and what is otherwise is said

@@ -247,6 +247,7 @@ EXCUSES = [
     Excuse("lax.fft", "accepted", "halves are computed with as floats", kinds="h"),
     Excuse(" ".join(n for n in TABLES if n.startswith(("scipy.stats.", "scipy.special."))), "values",
            "outside of parameters' ranges and at infinities as SciPy has it", as_scipy),
+    Excuse("scipy.special.zeta", "values", "the limit where q is infinite is 0", when=lambda c: bool(np.isinf(c.args[1]).any())),
     Excuse(_prefixed("fft", "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn"), "refused",
            "nothing has no transform; NumPy refuses, too", when=_transforms_nothing),
     Excuse(_prefixed("fft", "rfft ihfft rfft2 rfftn"), "accepted", "halves are computed with as floats", kinds="h"),

@@ -52,8 +52,8 @@ def _exp(a: Any, b: Any) -> list[Patch]:
     return [(and_(_is(np.inf, a), _is_wild(b)), np.inf, np.nan), (and_(_is(-np.inf, a), _is_wild(b)), 0, 0)]
 
 
-def _expm1(a: Any, b: Any) -> list[Patch]:
-    return [(and_(_is(np.inf, a), _is_wild(b)), np.inf, np.nan)]
+def _none(a: Any, b: Any) -> list[Patch]:
+    return []
 
 
 def _log(a: Any, b: Any) -> list[Patch]:
@@ -104,7 +104,7 @@ def _exchanged(patches: Patches) -> Patches:
 
 #: whether the function is odd, and its patches; sines need none (:mod:`meshwright.ops.elementwise.by_parts`)
 _FUNCTIONS: dict[str, tuple[bool, Patches]] = {
-    "exp": (False, _exp), "expm1": (False, _expm1), "log": (False, _log), "log1p": (False, _log),
+    "exp": (False, _exp), "expm1": (False, _none), "log": (False, _log), "log1p": (False, _log),
     "sqrt": (False, _sqrt), "acosh": (False, _acosh), "acos": (False, _acos),
     "tanh": (True, _tanh), "asinh": (True, _asinh), "atanh": (True, _atanh),
     "tan": (True, _exchanged(_tanh)), "asin": (True, _exchanged(_asinh)), "atan": (True, _exchanged(_atanh)),

@@ -113,9 +113,11 @@ def polygamma(ops: Any, n: Any, x: Any, *parts: Any) -> list[Any]:
 
 def zeta(ops: Any, x: Any, q: Any, *parts: Any) -> list[Any]:
     """For exponents so large that one term is the whole sum to working precision, that term: there, XLA multiplies the
-    exponent with a result that has become 0."""
+    exponent with a result that has become 0. The pole at 1 is infinite for all arguments."""
+    pole = ops.eq(x, ops.scalar_like(1, x))
     far = ops.and_(ops.ge(x, ops.scalar_like(1e4, x)), ops.gt(q, ops.scalar_like(0, q)))
-    return [ops.select(far, ops.pow_(q, ops.neg(x)), _joined(ops, x, q, *parts))]
+    near = ops.select(pole, parts[0], _joined(ops, x, q, *parts))
+    return [ops.select(far, ops.pow_(q, ops.neg(x)), near)]
 
 
 def is_below(ops: Any, q: Any) -> list[Any]:
