@@ -45,13 +45,13 @@ def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compil
     if compiler.into_products:
         kept = kept | _joined(kernels)
     gone: set[Kernel] = set()
-    queue = [(-gain, k.number, k) for k in kernels if (gain := _saved(k, kept, compiler)) > 0]
+    queue = [(-gain, k.number, k) for k in kernels if (gain := saved(k, kept, compiler)) > 0]
     heapq.heapify(queue)
     while queue:
         negative, _, producer = heapq.heappop(queue)
         if producer in gone:
             continue
-        gain = _saved(producer, kept, compiler)
+        gain = saved(producer, kept, compiler)
         if gain <= 0:
             continue
         if gain < -negative:
@@ -63,33 +63,33 @@ def fuse_by_bytes(kernels: Sequence[Kernel], kept: set[Kernel], compiler: Compil
             user.library = user.library or is_product(producer)
         gone.add(producer)
         for kernel in near:
-            gain = _saved(kernel, kept, compiler)
+            gain = saved(kernel, kept, compiler)
             if gain > 0:
                 heapq.heappush(queue, (-gain, kernel.number, kernel))
     return [k for k in kernels if k not in gone]
 
 
-def _saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
+def saved(producer: Kernel, kept: set[Kernel], compiler: Compiler) -> float:
     """Bytes saved by fusing a producer into its users; 0 or less if that is impossible or does not pay off."""
     if producer in kept or not producer.users or not _can_be_inside(producer, compiler):
         return 0.0
-    gained = 0.0
+    total = 0.0
     for user in producer.users:
         gain = _gain(user, producer, compiler)
         if gain is None:
             return 0.0
-        gained += gain
+        total += gain
     inside = profile(producer)
     if not compiler.into_products:
-        return _LAUNCHED + inside.reads.alone + gained
+        return _LAUNCHED + inside.reads.alone + total
     if len(producer.users) > 1 and not _reads_little(producer):
         return 0.0
     read = sum(_read(producer, source) for source in producer.inputs)
-    return producer.root.avals[0].nbytes + read + inside.work + gained + _LAUNCH
+    return producer.root.avals[0].nbytes + read + inside.work + total + _LAUNCH
 
 
 def _gain(user: Kernel, producer: Kernel, compiler: Compiler) -> float | None:
-    """The part of :func:`_saved` that one user contributes, None if it cannot hold the producer.
+    """The part of :func:`saved` that one user contributes, None if it cannot hold the producer.
 
     It is cached: of a producer with thousands of users, each fusion changes a few.
     """
