@@ -109,6 +109,10 @@ def numbers_for_nan(name: str, call: Call) -> bool:
     return bool((elementwise_same(ours, theirs, call.loose) | np.isnan(theirs)).all())
 
 
+def _asks_for_integers(call: Call) -> bool:
+    return np.dtype(call.kwargs.get("dtype") or float).kind in "biu"
+
+
 def on_the_cut(name: str, call: Call) -> bool:
     """The same, or on the other side of a cut on which the exact value lies."""
     ours, theirs = (np.asarray(outcome(function_of(m, name), call, m.asarray)) for m in (mnp, jnp))
@@ -251,6 +255,8 @@ EXCUSES = [
     Excuse("lax.dot_general", "dtype", "two integer dtypes are promoted", kinds="u"),
     Excuse("lax.gather", "values", "indices outside are filled without a mode; undefined in JAX", when=lambda c: c.kwargs["mode"] is None),
     Excuse("power", "dtype", "an integer of NumPy is promoted beside an array, as in NumPy", kinds="biu", when=_has_numpy_integer),
+    Excuse("mean average", "values", "of a complex sum each part is divided", numbers_for_nan, "c"),
+    Excuse("var nanvar", "refused", "no variance is computed in integers; JAX refuses std", when=_asks_for_integers),
     Excuse("power", "not weakly", "the same", kinds="biu", when=_has_numpy_integer),
     Excuse("power", "dtype", "a bool and a number make the default integer, as elsewhere", when=lambda c: c.args[0] is True),
     Excuse("lax.fft", "accepted", "halves are computed with as floats", kinds="h"),
