@@ -195,8 +195,9 @@ def _from_number(x: Any, dtype: np.dtype | None, sharding: Sharding | None) -> A
     weak = aval is not None and aval.weak_type
     try:
         value = np.asarray(x, target)
-    except OverflowError:
-        raise ArgumentError(f"array: Python integer {x} does not fit in {target}") from None
+    except (OverflowError, ValueError):
+        kind = "integer" if isinstance(x, int) else "float"
+        raise ArgumentError(f"array: Python {kind} {x} does not fit in {target}") from None
     except TypeError:
         raise ArgumentTypeError(f"array: {x!r} is no {target}; take its real part, or give a complex dtype") from None
     return _of_host(value, sharding, "array", copy=True, weak=weak)

@@ -174,11 +174,11 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     >>> trapezoid(np.array([1.0, 2.0, 3.0])).item()
     4.0
     """
-    (y,) = operands("trapezoid", (asarray(y),), to_inexact=True)
+    given = (y,) if x is None else (y, x)
+    y, *positions = operands("trapezoid", tuple(map(asarray, given)), to_inexact=True)
     d = normal_axis(axis, typeof(y).ndim, "trapezoid")
     y = moveaxis(y, d, -1)
-    if x is not None:
-        (x,) = operands("trapezoid", (asarray(x),), to_inexact=True)  # inexact, since differences may be negative
+    for x in positions:  # inexact, since differences may be negative
         dx = diff(x) if typeof(x).ndim == 1 else moveaxis(diff(x, axis=d), d, -1)
     return multiply(0.5, sum(multiply(add(y[..., 1:], y[..., :-1]), dx), -1))
 
@@ -243,8 +243,8 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     """
     if edge_order not in (None, 1):
         raise ArgumentError(f"gradient: edge_order must be 1, got {edge_order}")
-    numbers = [v for v in varargs if np.ndim(v) == 0]
-    x, *_ = operands("gradient", (asarray(f), *numbers), to_inexact=True)
+    given = [v if np.ndim(v) == 0 else asarray(v) for v in varargs]
+    x, *_ = operands("gradient", (asarray(f), *given), to_inexact=True)
     dims = normal_axes(axis, typeof(x).ndim, "gradient")
     spacings = list(varargs) * len(dims) if len(varargs) == 1 else list(varargs) or [1] * len(dims)
     if len(spacings) != len(dims):

@@ -48,8 +48,11 @@ def _pair(name: str, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def contract(name: str, x: Any, y: Any, dims: Any, precision: Any = None, preferred: Any = None) -> Any:
-    """``dot_general`` for operands of one dtype; bools are multiplied as integers."""
+    """``dot_general`` for operands of one dtype; bools are multiplied as integers, or as numbers of ``preferred``."""
     if dtypes.is_bool(typeof(x).dtype):
+        wanted = None if preferred is None else dtypes.requested(preferred, name)
+        if wanted is not None and not dtypes.is_bool(wanted):
+            return dot_general(convert(x, wanted), convert(y, wanted), dims, precision)
         out = dot_general(convert(x, dtypes.int32), convert(y, dtypes.int32), dims, precision)
         return ne(out, np.int32(0))
     return dot_general(x, y, dims, precision, preferred)
