@@ -177,6 +177,16 @@ def test_differences_and_integrals() -> None:
     positions = np.array([0.0, 1.0, 4.0, 5.0, 9.0], "f")
     for g, w in zip(mnp.gradient(M, 2.0, positions), np.gradient(M, 2.0, positions)):
         np.testing.assert_allclose(g, w, 1e-4, 1e-6)
+    rows = np.arange(M.shape[0], dtype="f") ** 2
+    for f, ours in (("gradient", mnp.gradient), ("trapezoid", mnp.trapezoid)):  # one position for each row, not column
+        np.testing.assert_allclose(ours(M, rows, axis=0), getattr(np, f)(M, rows, axis=0), 1e-4, 1e-5)
+    for g, w in zip(mnp.gradient(M, rows, positions), np.gradient(M, rows, positions)):
+        np.testing.assert_allclose(g, w, 1e-4, 1e-5)
+    halves, slanted = np.array([-1.0, 0.75, 2.25], np.float16), np.array([0, 1 + 1j, 3 + 3j], np.complex64)
+    assert (
+        mnp.gradient(halves, rows[:3]).dtype == np.float32 and mnp.trapezoid(halves, np.arange(3)).dtype == np.float16
+    )
+    np.testing.assert_allclose(mnp.gradient(slanted.real, slanted), [0.5 - 0.5j] * 3)
     check("trapezoid", M, axis=0)
     check("trapezoid", M, positions)
     check("ediff1d", INTS, to_begin=np.array([5], np.int32), to_end=np.array([1, 2], np.int32))

@@ -20,7 +20,7 @@ from meshwright.numpy.indexing import take
 from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import where
 from meshwright.numpy.manipulation import flip, moveaxis, ravel, reshape
-from meshwright.numpy.promotion import converted, inexact, operands, promotes_freely, scalar_like
+from meshwright.numpy.promotion import converted, inexact, operands, promote_all, promotes_freely, scalar_like
 from meshwright.numpy.reductions import sum
 from meshwright.numpy.searching import promoted, searchsorted
 from meshwright.numpy.sorting import cumsum, diff
@@ -174,11 +174,13 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     >>> trapezoid(np.array([1.0, 2.0, 3.0])).item()
     4.0
     """
-    given = (y,) if x is None else (y, x)
-    y, *positions = operands("trapezoid", tuple(map(asarray, given)), to_inexact=True)
+    if x is not None:
+        y, x = promote_all([asarray(y), asarray(x)])
+    (y,) = operands("trapezoid", (asarray(y),), to_inexact=True)
     d = normal_axis(axis, typeof(y).ndim, "trapezoid")
     y = moveaxis(y, d, -1)
-    for x in positions:  # inexact, since differences may be negative
+    if x is not None:
+        (x,) = operands("trapezoid", (x,), to_inexact=True)  # inexact, since differences may be negative
         dx = diff(x) if typeof(x).ndim == 1 else moveaxis(diff(x, axis=d), d, -1)
     return multiply(0.5, sum(multiply(add(y[..., 1:], y[..., :-1]), dx), -1))
 
@@ -194,7 +196,8 @@ def _gradient(f: Any, spacing: Any, dim: int) -> Any:
         raise ShapeError(f"gradient: dimension {dim} of shape {typeof(f).shape} has fewer than two elements")
     shape = [-1 if d == dim else 1 for d in range(typeof(f).ndim)]
     if np.ndim(spacing) == 1:
-        gaps = diff(converted(asarray(spacing), dtypes.real_of(typeof(f).dtype)))
+        positions, kind = asarray(spacing), typeof(f).dtype
+        gaps = diff(converted(positions, kind if dtypes.is_complex(typeof(positions).dtype) else dtypes.real_of(kind)))
         if typeof(gaps).size != n - 1:
             raise ShapeError(
                 f"gradient: {counted(typeof(gaps).size + 1, 'position')} for {counted(n, 'element')} along dimension "
@@ -243,8 +246,8 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     """
     if edge_order not in (None, 1):
         raise ArgumentError(f"gradient: edge_order must be 1, got {edge_order}")
-    given = [v if np.ndim(v) == 0 else asarray(v) for v in varargs]
-    x, *_ = operands("gradient", (asarray(f), *given), to_inexact=True)
+    x, *_ = promote_all([*map(asarray, (f, *varargs))])
+    (x,) = operands("gradient", (x,), to_inexact=True)
     dims = normal_axes(axis, typeof(x).ndim, "gradient")
     spacings = list(varargs) * len(dims) if len(varargs) == 1 else list(varargs) or [1] * len(dims)
     if len(spacings) != len(dims):
