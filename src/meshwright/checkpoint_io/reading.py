@@ -188,10 +188,10 @@ def _check_range(value: np.ndarray, dtype: np.dtype, entry: Entry) -> None:
     Raises:
       CheckpointError: there are any; says how many, and which range the numbers have.
     """
-    info, part = finfo(real_of(dtype)), real_of(dtype)
-    beyond = (
-        float(info.max) + float(info.eps) * 2.0 ** (info.maxexp - 1) / 2
-    )  # from here on, not rounded to the largest
+    part = real_of(dtype)
+    info = finfo(part)
+    # from here on, numbers are not rounded to the largest
+    beyond = float(info.max) + float(info.eps) * 2.0 ** (info.maxexp - 1) / 2
     has_others, has_zero = not np.isfinite(np.asarray(np.nan).astype(part)), float(info.min) < 0
     count, least, most = 0, np.inf, -np.inf
     flat = value.reshape(-1)

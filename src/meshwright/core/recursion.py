@@ -18,7 +18,7 @@ def run(call: Call[T]) -> T:
     error: BaseException | None = None
     while stack:
         try:
-            inner = stack[-1].throw(error) if error else stack[-1].send(result)
+            inner = stack[-1].throw(error) if error is not None else stack[-1].send(result)
         except StopIteration as done:
             stack.pop()
             result, error = done.value, None
@@ -28,6 +28,6 @@ def run(call: Call[T]) -> T:
         else:
             stack.append(inner)
             result = error = None
-    if error:
+    if error is not None:
         raise error
     return result  # type: ignore[no-any-return]

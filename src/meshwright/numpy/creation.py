@@ -18,7 +18,7 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, ConcretizationTy
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, FOREIGN, Tracer, refuse_masked, typeof
 from meshwright.numpy.axes import normal_shape
-from meshwright.numpy.promotion import cast_numpy, is_python_number, result_type, scalar, scalar_like, spread
+from meshwright.numpy.promotion import cast_numpy, is_python_number, misfit, result_type, scalar, scalar_like, spread
 from meshwright.ops.elementwise.table import add, convert, copy, mul
 from meshwright.ops.random.keys import wrap_words
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
@@ -196,8 +196,7 @@ def _from_number(x: Any, dtype: np.dtype | None, sharding: Sharding | None) -> A
     try:
         value = np.asarray(x, target)
     except (OverflowError, ValueError):
-        kind = "integer" if isinstance(x, int) else "float"
-        raise ArgumentError(f"array: Python {kind} {x} does not fit in {target}") from None
+        raise ArgumentError(misfit(x, target, "array")) from None
     except TypeError:
         raise ArgumentTypeError(f"array: {x!r} is no {target}; take its real part, or give a complex dtype") from None
     return _of_host(value, sharding, "array", copy=True, weak=weak)

@@ -91,11 +91,11 @@ def scalar(value: Any, dtype: np.dtype, weak: bool = False, name: str = "array")
             try:
                 return _scalar_array((value, kind, negative), dtype, weak)
             except (OverflowError, ValueError):
-                raise too_large(value, dtype, name) from None
+                raise _too_large(value, dtype, name) from None
     try:
         fixed = np.asarray(value, dtype)[()]
     except (OverflowError, ValueError):
-        raise too_large(value, dtype, name) from None
+        raise _too_large(value, dtype, name) from None
     if weak:
         kind = type(value)
         defaults = _WIDE if config.enable_x64 else _WEAK
@@ -126,10 +126,14 @@ def as_operand(x: Any, name: str) -> Any:
     return x if isinstance(x, Typed) else operands(name, (x,))[0]
 
 
-def too_large(value: Any, dtype: np.dtype, name: str) -> IntegerRangeError:
-    kind = "Python integer" if isinstance(value, int) else "Python float"
+def misfit(value: Any, dtype: np.dtype | None, name: str) -> str:
+    """That a Python number does not fit a dtype, for messages."""
+    return f"{name}: Python {'integer' if isinstance(value, int) else 'float'} {value} does not fit in {dtype}"
+
+
+def _too_large(value: Any, dtype: np.dtype, name: str) -> IntegerRangeError:
     return IntegerRangeError(
-        f"{name}: {kind} {value} does not fit in {dtype}; convert the other operand to a wider dtype with "
+        f"{misfit(value, dtype, name)}; convert the other operand to a wider dtype with "
         ".astype, or pass a NumPy value with the dtype that is meant"
     )
 
@@ -142,7 +146,7 @@ def check_integer(value: Any, dtype: np.dtype, name: str) -> None:
     """
     own = dtypes.int64 if config.enable_x64 else dtypes.int32
     if not any(np.iinfo(t).min <= value <= np.iinfo(t).max for t in (own, dtype) if t.name in _NUMPYS_INTEGERS):
-        raise too_large(value, dtype, name)
+        raise _too_large(value, dtype, name)
 
 
 _NUMPYS_INTEGERS = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))

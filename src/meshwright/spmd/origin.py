@@ -66,7 +66,7 @@ class Origins:
     eqns: Sequence[JaxprEqn] = ()
     notes: dict[tuple[Var, str], tuple[int, Annotation | int]] = field(default_factory=dict)
     #: where following the notes ended, by the time of the first: later notes do not change it
-    _followed: dict[int, Annotation | None] = field(default_factory=dict)
+    _followed: dict[int, Annotation | None] = field(default_factory=dict, init=False, repr=False)
 
     def note(self, var: Var, axes: Sequence[str], cause: Annotation | int) -> None:
         """Record that ``cause``, an annotation or the index of an equation, split a value by these axes."""
@@ -100,10 +100,11 @@ class Origins:
     def _follow(self, var: Var, axis: str) -> Annotation | None:
         stamp, cause = self.notes[var, axis]
         passed: list[int] = []
+        found: Annotation | None = None
         while stamp not in self._followed:
             passed.append(stamp)
             if isinstance(cause, Annotation):
-                self._followed[stamp] = cause
+                found = cause
                 break
             eqn = self.eqns[cause]
             known = [
@@ -113,9 +114,9 @@ class Origins:
             ]
             earlier, cause = min(known, key=lambda entry: entry[0])
             if earlier >= stamp:
-                self._followed[stamp] = None
                 break
             stamp = earlier
-        found = self._followed[stamp]
+        else:
+            found = self._followed[stamp]
         self._followed.update(dict.fromkeys(passed, found))
         return found

@@ -192,8 +192,11 @@ def _checked(
             f"custom_jvp {name}: the rule returned structures {pytree.show(got)} and {pytree.show(tgot)}, the "
             f"function returns {pytree.show(expected)}"
         )
-    path = lambda i: pytree.paths(out)[i]  # noqa: E731
     returned = f"custom_jvp {name}: the rule returned"
+
+    def path(i: int) -> str:
+        return str(pytree.paths(out)[i])
+
     known = types_of(outs, lambda i: f"{returned} output{path(i)}, which is no array")
     moved = types_of(touts, lambda i: f"{returned} the tangent of output{path(i)}, which is no array")
     avals = known if out_avals is None else out_avals

@@ -71,11 +71,11 @@ def expm1(ops: Any, z: Any) -> list[Any]:
     """``expm1(a) cos(b) - 2 sin(b / 2) ** 2 + i exp(a) sin(b)``; this form of the real part is used where ``a`` is
     small."""
     a, b = ops.real(z), ops.imag(z)
-    one, whole = ops.scalar_like(1, a), ops.exp(z)
+    one, whole, cosine = ops.scalar_like(1, a), ops.exp(z), ops.cos(b)
     sine = ops.sin(ops.mul(b, ops.scalar_like(0.5, b)))
-    near = ops.sub(ops.mul(ops.expm1(a), ops.cos(b)), ops.mul(ops.scalar_like(2, b), ops.mul(sine, sine)))
+    near = ops.sub(ops.mul(ops.expm1(a), cosine), ops.mul(ops.scalar_like(2, b), ops.mul(sine, sine)))
     # At infinity, a cosine that is NaN leaves nothing known, as in NumPy.
-    end = ops.select(ops.eq(a, ops.scalar_like(np.inf, a)), ops.mul(a, ops.cos(b)), ops.real(whole))
+    end = ops.select(ops.eq(a, ops.scalar_like(np.inf, a)), ops.mul(a, cosine), ops.real(whole))
     return [ops.complex_(ops.select(ops.lt(ops.abs_(a), one), near, ops.sub(end, one)), ops.imag(whole))]
 
 

@@ -139,6 +139,9 @@ def emit_above_zero(
     )
     given = b.call("above_zero", traced(arguments, "above_zero", (out,)), [q])
 
+    def above(b: Builder, order: Emitted, q: Emitted, x: Emitted) -> list[Emitted]:
+        return whole(b, order, q, x, x, x)
+
     def whole(b: Builder, order: Emitted, q: Emitted, *given: Emitted) -> list[Emitted]:
         parts = [b.op(op.hlo, [order, x], [out])[0] for x in given]
         return b.call(op.name, traced(joined, op.name, (out,) * 5), [order, q, *parts])
@@ -151,6 +154,5 @@ def emit_above_zero(
         "stablehlo.reduce", [where, b.constant(np.int32(0), number)], [number],
         regions=[b.reducer("stablehlo.maximum", [number])], dimensions=tuple(range(out.ndim)),
     )[0]  # fmt: skip
-    above = lambda b, order, q, x: whole(b, order, q, x, x, x)  # noqa: E731
     regions = [b.region(above, [order, q, given[0]]), b.region(whole, [order, q, *given])]
     return b.op("stablehlo.case", [index], [out], regions=regions)[0]

@@ -143,7 +143,8 @@ class _Schedule:
         #: the times at which steps are ready that are not yet
         self._later: list[float] = []
         self._under_way = False
-        self._waiting = 0
+        #: the waits that are free, and whether there are any while a collective is under way
+        self._waiting, self._backed = 0, False
 
     def run(self) -> list[_Step]:
         found = []
