@@ -190,7 +190,7 @@ EXCUSES = [
     Excuse("partition argpartition", "values", "order within the parts is open", same_parts),
     Excuse("partition argpartition kron polyadd polysub round sum prod insert place ix_ einsum choose diff ediff1d median "
                "percentile quantile nanmedian nanpercentile nanquantile gradient trapezoid interp vander indices roots isin "
-               "bincount digitize rot90 select extract compress fabs array_split polyval polyfit poly linspace",
+               "bincount digitize rot90 select extract compress fabs array_split polyval polyfit poly linspace meshgrid",
                "accepted", "NumPy accepts it"),
     Excuse("argpartition random.categorical", "dtype int64, expected int32", "positions are of the default type, as argsort's and argmax's"),
     Excuse("power", "values", "powers of integers wrap around; negative ones are quotients rounded towards zero", truncated, "iu"),
@@ -214,6 +214,7 @@ EXCUSES = [
     Excuse("cumulative_prod", "dtype", "narrow integers are widened, as the array API says and cumulative_sum does", kinds="biu"),
     Excuse("cumulative_prod", "values", "narrow integers that are widened do not wrap around", as_numpy, "iu"),
     Excuse("nanpercentile nanquantile percentile quantile median nanmedian", "values", "rounding of an interpolation of equals", as_numpy),
+    Excuse("polyfit", "values", "columns are scaled in the common dtype, not in that of x", as_numpy, when=lambda c: c.args[0].dtype != c.args[1].dtype),
     Excuse("roots", "values", "the order of zeros is open", same_elements),
     Excuse("nn.sigmoid nn.silu nn.glu nn.log1mexp nn.softmax nn.log_softmax scipy.special.log_ndtr scipy.special.ndtr "
                "scipy.special.ndtri", "accepted", "integers, bools and halves are computed with as floats", kinds="biuh"),
