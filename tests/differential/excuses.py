@@ -151,6 +151,13 @@ def singular(name: str, call: Call) -> bool:
     return bool(np.where(none, ours == -np.inf, elementwise_same(ours, theirs, call.loose)).all())
 
 
+def infinite_at_zero(name: str, call: Call) -> bool:
+    """Whether the density is infinite where one of the probabilities is 0 and its parameter below 1."""
+    x, alpha = map(_wide, call.args)
+    found = np.asarray(outcome(function_of(mw, name), call, mnp.asarray))
+    return bool(((x == 0) & (alpha < 1)).any() and found == np.inf)
+
+
 def near_in_parameters(name: str, call: Call) -> bool:
     """Whether draws are JAX's up to rounding in the dtype of the parameters."""
     ours, theirs = (np.asarray(outcome(function_of(m, name), call, m.numpy.asarray)) for m in (mw, jax))
@@ -181,6 +188,21 @@ def _wide(x: Any) -> np.ndarray:
 def as_numpy(name: str, call: Call) -> bool:
     with np.errstate(all="ignore"):
         return _agrees(name, call, function_of(mnp, name), function_of(jnp, name), function_of(np, name), 1)
+
+
+def as_numpy_with_signs(name: str, call: Call) -> bool:
+    """As NumPy, but for the signs of infinities beside NaN, which C99 leaves open."""
+
+    def positive(m: Any) -> Callable[..., Any]:
+        def f(x: Any) -> np.ndarray:
+            y = np.asarray(function_of(m, name)(x)).copy()
+            for part, other in ((y.real, y.imag), (y.imag, y.real)):
+                part[np.isinf(part) & np.isnan(other)] = np.inf
+            return y
+
+        return f
+
+    return _agrees(name, call, positive(mnp), positive(jnp), positive(np), 1)
 
 
 def as_scipy(name: str, call: Call) -> bool:
@@ -215,6 +237,7 @@ def _has_zero(x: np.ndarray) -> bool:
 _COMPLEX = "abs acos acosh asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 sin sinc sinh sqrt tan tanh"
 EXCUSES = [
     Excuse(_COMPLEX + " square power float_power", "values", "complex values at infinities and zeros are C99's", as_numpy),
+    Excuse("sin sinh", "values", "the signs of infinities beside NaN are open in C99; ours make the functions odd", as_numpy_with_signs, "c"),
     Excuse("maximum minimum fmax fmin max min nanmax nanmin less less_equal greater greater_equal ptp clip", "values",
                "NaN in complex numbers is kept and never below or above, as in NumPy", kinds="c"),
     Excuse("argmax argmin nanargmax nanargmin clip", "accepted", "complex numbers have NumPy's order everywhere", kinds="c"),
@@ -269,6 +292,9 @@ EXCUSES = [
                "scipy.special.ndtri", "accepted", "integers, bools and halves are computed with as floats", kinds="biuh"),
     Excuse("nn.log1mexp nn.log_sigmoid nn.soft_sign nn.squareplus nn.softmax nn.log_softmax nn.standardize nn.gelu nn.celu "
                "nn.logsumexp nn.logmeanexp scipy.special.softmax", "values", "integers wrap around in JAX's", of_floats, "iu"),
+    Excuse("scipy.stats.mode", "dtype", "floats stay what they are, as in SciPy", kinds="hf", when=lambda c: c.args[0].size == 0),
+    Excuse("scipy.stats.dirichlet.pdf scipy.stats.dirichlet.logpdf", "values", "where alpha is below 1, densities grow without limit towards 0", infinite_at_zero),
+    Excuse("scipy.stats.multinomial.pmf scipy.stats.multinomial.logpmf", "accepted", "floats may be whole numbers; others have no probability", kinds="hf"),
     Excuse("scipy.special.spence scipy.special.kl_div", "values", "limits at infinity, where JAX subtracts infinities", numbers_for_nan, "fh"),
     Excuse("scipy.special.spence", "accepted", "halves are computed with as floats", kinds="h"),
     Excuse("nn.log_sigmoid", "accepted", "bools are computed with as floats", kinds="b"),

@@ -17,7 +17,7 @@ ELSEWHERE = (
     "conv_general_permutations conv_general_shape_tuple conv_shape_tuple conv_transpose_shape_tuple custom_linear_solve "
     "custom_root fori_loop map optimization_barrier padtype_to_pads pbroadcast pcast platform_dependent pmax pmean pmin "
     "ppermute pshuffle psum psum_scatter pswapaxes scan switch while_loop with_sharding_constraint shape_as_value "
-    "reduce_window_shape_tuple rng_uniform broadcast_like ragged_all_to_all ragged_dot_general"
+    "reduce_window_shape_tuple rng_uniform broadcast_like ragged_all_to_all ragged_dot_general scaled_dot"
 )
 SYNONYMS: dict[str, str] = {}
 

@@ -157,7 +157,8 @@ def _near(g: np.ndarray, w: np.ndarray, rtol: float, signs: bool) -> np.ndarray:
             return g == w
         g, w = g.astype(np.float64), w.astype(np.float64)
         zeros = (g == 0) & (w == 0)
-        close = (g == w) | (np.isnan(g) & np.isnan(w)) | (np.abs(g - w) <= rtol * (np.abs(w) + 1e-2))
+        rounding = np.isfinite(w) & (np.abs(g - w) <= rtol * (np.abs(w) + 1e-2))
+        close = (g == w) | (np.isnan(g) & np.isnan(w)) | rounding
         return np.where(zeros, np.signbit(g) == np.signbit(w), close) if signs else close
 
 

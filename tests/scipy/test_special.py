@@ -181,3 +181,9 @@ def test_slopes_far_out_in_float32():
         np.testing.assert_allclose(mw.vmap(mw.grad(f))(points), want, rtol=4e-6)
     for f in (ms.exp1, ms.loggamma):
         assert np.isnan(mw.grad(f)(-0.5))
+
+
+@pytest.mark.parametrize("name", ["betaln", "boxcox", "boxcox1p", "comb", "xlogy"])
+def test_of_numbers_results_are_weakly_typed(name: str) -> None:
+    f = getattr(ms, name)
+    assert mw.typeof(f(2, 3.5)).weak_type and not mw.typeof(f(2, np.float32(3.5))).weak_type

@@ -12,6 +12,7 @@ import pytest
 import scipy.stats as st
 
 import meshwright as mw
+import meshwright.numpy as mnp
 import meshwright.scipy.stats as ms
 from meshwright import NamedSharding, errors
 from meshwright import PartitionSpec as P
@@ -183,3 +184,11 @@ def test_misuse(refuses) -> None:
 def test_the_slope_in_the_middle() -> None:
     assert [float(mw.grad(ms.laplace.cdf)(x)) for x in (0.0, -0.0)] == [0.5, 0.5]
     assert float(mw.grad(lambda loc: ms.laplace.cdf(1.0, loc))(1.0)) == -0.5
+
+
+def test_halves_are_floats() -> None:
+    x = mnp.asarray(np.array([2.0, np.nan, 1.0]), "bfloat16")
+    assert np.isnan(np.asarray(ms.rankdata(x))).all() and ms.rankdata(x[::2]).tolist() == [2.0, 1.0]
+    with mw.enable_x64(True):
+        for dtype, want in (("bfloat16", "bfloat16"), ("float32", "float32"), ("int32", "float64")):
+            assert {v.dtype.name for v in ms.mode(mnp.zeros(0, dtype))} == {want}

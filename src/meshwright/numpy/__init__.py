@@ -14,7 +14,6 @@ from meshwright.numpy.arithmetic import (
     abs,
     absolute,
     arctan2,
-    around,
     atan2,
     cbrt,
     ceil,
@@ -40,8 +39,6 @@ from meshwright.numpy.arithmetic import (
     power,
     reciprocal,
     remainder,
-    rint,
-    round,
     sign,
     signbit,
     sqrt,
@@ -318,6 +315,7 @@ from meshwright.numpy.rewriting import (
     put_along_axis,
     resize,
 )
+from meshwright.numpy.rounding import around, rint, round
 from meshwright.numpy.scalar_types import BY_NAME as _BY_NAME
 from meshwright.numpy.scalar_types import can_cast, finfo, iinfo, isdtype, issubdtype, promote_types
 from meshwright.numpy.searching import argwhere, digitize, flatnonzero, nonzero, searchsorted, where

@@ -14,7 +14,7 @@ from meshwright.errors import ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import FOREIGN, ArrayMethods, Tracer
 from meshwright.numpy import arithmetic as ar
 from meshwright.numpy import functions as fn
-from meshwright.numpy import joining, linear, logic, manipulation, ranges, reductions, repeating
+from meshwright.numpy import joining, linear, logic, manipulation, ranges, reductions, repeating, rounding
 from meshwright.numpy.at import IndexUpdater
 from meshwright.numpy.bits import bits_as
 from meshwright.numpy.creation import asarray, stand_in
@@ -127,7 +127,7 @@ def _contains(self: Any, value: Any) -> bool:
 
 def _round(self: Any, ndigits: int | None = None) -> Any:
     """``round(x)``, which returns integers by Python's protocol; with ``ndigits``, the dtype of ``x``."""
-    rounded = ar.round(self, ndigits or 0)
+    rounded = rounding.round(self, ndigits or 0)
     return rounded if ndigits is not None or dtypes.is_complex(self.dtype) else rounded.astype(int)
 
 
@@ -183,7 +183,7 @@ _METHODS: dict[str, Any] = {
     "byteswap": _byteswap,
     "reshape": _reshape, "transpose": _transpose, "astype": _astype, "flatten": _flatten, "clip": _clip,
     "copy": _copy, "view": _view, "to_device": _to_device, "ravel": manipulation.ravel, "squeeze": manipulation.squeeze,
-    "swapaxes": manipulation.swapaxes, "repeat": repeating.repeat, "round": ar.round, "dot": linear.dot,
+    "swapaxes": manipulation.swapaxes, "repeat": repeating.repeat, "round": rounding.round, "dot": linear.dot,
     "trace": linear.trace, "diagonal": ranges.diagonal, "take": take, "conj": fn.conj, "conjugate": fn.conj,
     **{
         name: getattr(reductions, name)

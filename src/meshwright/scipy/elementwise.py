@@ -7,8 +7,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from meshwright.ir.tracing import typeof
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.promotion import operands
+from meshwright.ops.elementwise.table import convert
 
 _ARGUMENTS = """Args:
   {names}: arrays or numbers whose shapes broadcast together; integers become floats.
@@ -20,6 +22,11 @@ Raises:
 def _least(default: Any) -> Any:
     """A default argument as a number of the lowest kind, so that it does not affect the promotion of dtypes."""
     return int(default) if isinstance(default, float) and default.is_integer() else default
+
+
+def as_weak(y: Any, *args: Any) -> Any:
+    """``y``, weakly typed if all arguments are, which constants in its formula are not."""
+    return convert(y, typeof(y).dtype, all(typeof(x).weak_type for x in args))
 
 
 def elementwise(f: Callable[..., Any]) -> Callable[..., Any]:

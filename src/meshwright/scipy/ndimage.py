@@ -10,10 +10,11 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
-from meshwright.numpy.arithmetic import floor, round
+from meshwright.numpy.arithmetic import floor
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import promote_all
+from meshwright.numpy.rounding import round
 
 #: by mode: maps positions outside of [0, size) along an axis to positions inside
 _INSIDE = {

@@ -11,7 +11,7 @@ from meshwright.numpy.logic import where
 from meshwright.numpy.reductions import Axis
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import abs_, expm1, is_finite, log1p
-from meshwright.scipy.elementwise import elementwise
+from meshwright.scipy.elementwise import as_weak, elementwise
 from meshwright.scipy.special.fits import fitted
 from meshwright.transforms.custom_jvp import custom_jvp
 
@@ -143,7 +143,8 @@ def _box_cox(power: Any, limit: Any, times_log: Any, x: Any) -> Any:
     log_near = where(near & is_finite(limit), limit, 0.0)
     small = log_near * fitted(_mean_power, -0.6, 0.6, 24, where(near, power, 0.0) * log_near)
     safe = where(near, 1.0, power)
-    return where(near, where(is_finite(limit), small, limit), expm1(times_log(safe, x)) / safe)
+    value = where(near, where(is_finite(limit), small, limit), expm1(times_log(safe, x)) / safe)
+    return as_weak(value, power, x)
 
 
 def _mean_power(t: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from meshwright.ops.elementwise.table import exp, floor, lgamma
 from meshwright.ops.special.incomplete_beta import betainc as _betainc
 from meshwright.ops.special.incomplete_beta import log_beta
 from meshwright.ops.special.incomplete_gamma import igamma, igammac
-from meshwright.scipy.elementwise import elementwise
+from meshwright.scipy.elementwise import as_weak, elementwise
 
 
 def _sign(x: Any) -> Any:
@@ -99,7 +99,7 @@ def betaln(a: Any, b: Any) -> Any:
     >>> round(betaln(2.0, 3.0).item(), 4)
     -2.4849
     """
-    return log_beta(a, b)
+    return as_weak(log_beta(a, b), a, b)
 
 
 @elementwise
@@ -207,7 +207,7 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:
 def _comb(n: Any, k: Any) -> Any:
     inside = (k >= 0) & (n >= k) & (n >= 0)
     n, k = where(inside, n, 1.0), where(inside, k, 0.0)
-    return where(inside, exp(-ops.log(n + 1) - log_beta(n - k + 1, k + 1)), 0.0)
+    return where(inside, exp(-ops.log(n + 1) - betaln(n - k + 1, k + 1)), 0.0)
 
 
 @promotes_freely()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshwright.core import dtypes
 from meshwright.errors import ArgumentError
 from meshwright.numpy.creation import asarray, full, ones, zeros
 from meshwright.numpy.functions import astype
@@ -15,7 +16,7 @@ from meshwright.numpy.joining import concatenate
 from meshwright.numpy.logic import isnan, where
 from meshwright.numpy.manipulation import expand_dims, moveaxis, ravel
 from meshwright.numpy.nan_reductions import nanstd
-from meshwright.numpy.promotion import inexact, operands
+from meshwright.numpy.promotion import operands
 from meshwright.numpy.reductions import any as any_of
 from meshwright.numpy.reductions import argmax, std
 from meshwright.numpy.reductions import max as max_of
@@ -40,7 +41,8 @@ def _check_nan_policy(name: str, nan_policy: str, known: tuple[str, ...]) -> Non
 def _most_frequent(values: Any) -> tuple[Any, Any]:
     """For sorted rows, the first of the most frequent values, and its count; for empty rows NaN, and 0."""
     if values.shape[-1] == 0:
-        return full(values.shape[:-1], np.nan, inexact(values.dtype)), zeros(values.shape[:-1], inexact(values.dtype))
+        dtype = values.dtype if dtypes.is_inexact(values.dtype) else dtypes.default_float()
+        return full(values.shape[:-1], np.nan, dtype), zeros(values.shape[:-1], dtype)
     left, right = values[..., :, None], values[..., None, :]
     counts = sum_of((left == right) | ((left != left) & (right != right)), -1)
     best = expand_dims(argmax(counts, -1), -1)
@@ -116,7 +118,7 @@ def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_po
     rows = moveaxis(x, axis, -1)
     flat = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
     ranks = astype(vmap(lambda row: _ranks(row, method))(flat).reshape(rows.shape), float)
-    if np.issubdtype(x.dtype, np.inexact):
+    if dtypes.is_inexact(x.dtype):
         ranks = where(any_of(isnan(rows), -1, keepdims=True), np.nan, ranks)
     return moveaxis(ranks, -1, axis)
 
