@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_oracle import assert_same, check, sample
 
+import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 
@@ -185,6 +186,29 @@ def test_clip_and_choices() -> None:
 def test_round_to_decimals(decimals: int) -> None:
     check("round", sample((6,)) * 10, decimals)
     check("round", np.arange(-20, 20, 7), decimals)
+
+
+def test_round_where_the_scale_leaves_the_dtype() -> None:
+    for dtype, x in (("float16", [3e4, -2049, np.inf, 1.25]), ("bfloat16", [3e38, -257, -np.inf]), ("f", [3e38, 0.15])):
+        x = np.array(x, mnp.dtype(dtype))
+        for decimals in (1, 3, 40, 400):
+            got = mnp.round(x, decimals)
+            assert got.dtype == x.dtype
+            np.testing.assert_allclose(np.asarray(got, "f"), np.round(x.astype("d"), np.minimum(decimals, 9)), 8e-3)
+        got = mnp.round(x, -40).tolist()
+        assert got == [v if np.isinf(v) else 0.0 for v in x.tolist()]
+    assert mw.grad(lambda x: mnp.round(x, 1))(3e38) == 0
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
+def test_round_of_integers_is_exact(dtype: str) -> None:
+    top = np.iinfo(dtype).max
+    x = np.unique(np.array([0, 4, 5, 15, 25, 26, 105, top // 3, top // 2 - 7, top // 2 + 6], dtype))
+    x = x if dtype[0] == "u" else np.concatenate([x, -x])
+    for decimals in (-1, -2, -3):
+        if 10**-decimals <= top:
+            assert mnp.round(x, decimals).tolist() == [round(v, decimals) for v in x.tolist()]
+    assert mnp.round(x, -12).tolist() == [0] * len(x)
 
 
 # --- errors -------------------------------------------------------------------------------------------------

@@ -149,6 +149,16 @@ def test_histograms_of_points() -> None:
         np.testing.assert_allclose(e, w, 1e-5)
 
 
+def test_weights_and_points_of_histograms_have_one_dtype() -> None:
+    with mw.enable_x64(True):
+        points = np.arange(6).reshape(3, 2)
+        for dtype in ("int32", "float32", "float64", "complex64"):
+            counts, edges = mnp.histogramdd(points, 2, weights=np.ones(3, dtype))
+            want = np.dtype(float) if dtype == "int32" else np.dtype(dtype)
+            assert {counts.dtype, *(e.dtype for e in edges)} == {want}
+            assert mnp.histogram2d(*points.T, 2, weights=np.ones(3, dtype))[0].dtype == want
+
+
 # --- filters ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 @pytest.mark.parametrize(("n", "m"), [(7, 4), (4, 7), (6, 3), (5, 5), (1, 1)])

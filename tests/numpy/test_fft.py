@@ -9,7 +9,7 @@ import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-from meshwright.errors import DTypeError
+from meshwright.errors import ArgumentTypeError, DTypeError
 
 ONE = ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"]
 SEVERAL = ["fftn", "ifftn", "rfftn", "irfftn"]
@@ -84,3 +84,9 @@ def test_rows_split_unevenly():
     part = mw.jit(lambda v: mnp.fft.fft(v * 2), in_shardings=sharding).lower(x).partition()
     assert part.bytes_sent == 0
     part.verify(x)
+
+
+@pytest.mark.parametrize("name", ["fft", "hfft", "fftshift", "ifftshift"])
+def test_sequences_are_no_arrays(name: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"fft.{name}"):
+        getattr(mnp.fft, name)([1, 2.5, 3])

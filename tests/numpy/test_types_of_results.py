@@ -164,3 +164,14 @@ def test_sets_of_narrow_floats_with_nan(name):
     assert values.dtype == name and counts.tolist() == [2, 2, 2, 2]
     assert mnp.unique_values(ours).shape == (5,) and mnp.union1d(ours, ours[:2]).shape == (4,)
     assert mnp.unique(ours, size=mnp.unique(ours).size, fill_value=0).shape == (4,)
+
+
+def test_conjugates_of_floats_are_weakly_typed_as_the_floats_are() -> None:
+    assert mw.typeof(mw.lax.conj(0.5)).weak_type and not mw.typeof(mw.lax.conj(np.float32(0.5))).weak_type
+
+
+def test_bits_are_as_wide_as_integers_may_be() -> None:
+    for wide, dtype in ((False, np.uint32), (True, np.uint64)):
+        with mw.enable_x64(wide), jax.enable_x64(wide):
+            got, want = (m.random.bits(m.random.key(3), (4,)) for m in (mw, jax))
+            assert got.dtype == dtype and got.tolist() == want.tolist()

@@ -14,7 +14,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 import meshwright.random as mr
 from meshwright.core.config import config
-from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, DrawnTypeError, DTypeError
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.transforms.vmap import vmap
 
@@ -183,3 +183,20 @@ def test_what_is_folded_in_has_no_width():
             len({tuple(np.asarray(mr.fold_in(mr.PRNGKey(3), np.int64(d))).tolist()) for d in (-1, 2**33 - 1, 2**40)})
             == 3
         )
+
+
+def test_numbers_of_elements_may_be_integer_arrays() -> None:
+    for n in (np.array(5, np.int8), np.uint16(5), jax.numpy.asarray(5)):
+        assert mr.permutation(KEY, mnp.asarray(n)).tolist() == jax.random.permutation(JAX_KEY, 5).tolist()
+        assert mr.choice(KEY, mnp.asarray(n), (3,)).tolist() == jax.random.choice(JAX_KEY, 5, (3,)).tolist()
+    for x in (2.5, np.float32(3), mnp.asarray(2.0), True):
+        with pytest.raises(ArgumentTypeError, match="permutation"):
+            mr.permutation(KEY, x)
+
+
+def test_counts_of_classes_may_be_integers() -> None:
+    p = np.array([0.25, 0.5, 0.25], np.float32)
+    got, want = (m.multinomial(k, 9, p, dtype="int32") for m, k in ((mr, KEY), (jax.random, JAX_KEY)))
+    assert got.dtype == np.int32 and got.tolist() == want.tolist()
+    with pytest.raises(DrawnTypeError, match="multinomial"):
+        mr.multinomial(KEY, 9, p, dtype="complex64")

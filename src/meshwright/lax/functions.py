@@ -101,7 +101,8 @@ def conj(x: Any) -> Any:
       >>> lax.conj(jnp.array([1 + 2j])).tolist(), lax.conj(jnp.array([2.0])).tolist()
       ([(1-2j)], [(2+0j)])
     """
-    return complex_(x, zeros_like(x)) if dtypes.is_float(typeof(x).dtype) else _conj(x)
+    aval = typeof(x)
+    return complex_(x, convert(zeros_like(x), aval.dtype, aval.weak_type)) if dtypes.is_float(aval.dtype) else _conj(x)
 
 
 def select_n(which: Any, *cases: Any) -> Any:

@@ -142,16 +142,45 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Any:
     if _exact(typeof(x).dtype):
         if decimals >= 0:
             return as_result(x)
-        unit = scalar_like(10**-decimals, x)
-        return ops.mul(convert(rint(ops.div(convert(x, dtypes.default_float()), 1.0 * unit)), typeof(x).dtype), unit)
+        return _rounded_integers(x, -decimals)
     if dtypes.is_complex(typeof(x).dtype):
         return ops.complex_(round(ops.real(x), decimals), round(ops.imag(x), decimals))
     if decimals == 0:
         return ops.round_half_even(x)
-    factor = scalar_like(10.0 ** np.abs(decimals), x)
+    return strong_array(_rounded_floats(x, decimals))
+
+
+@compiled(static_argnums=(1,))
+def _rounded_integers(x: Any, places: int) -> Any:
+    """To multiples of ``10**places``, exactly; 0 if half of that is above any integer of the dtype."""
+    dtype = typeof(x).dtype
+    if dtypes.is_bool(dtype) or 10**places > 2 * (int(ml_dtypes.iinfo(dtype).max) + 1):
+        return ops.and_(x, scalar_like(0, x))
+    unit, zero = scalar_like(10**places, x), scalar_like(0, x)
+    rest = ops.rem(x, unit)  # of the sign of x, so that what is left fits
+    low = ops.sub(x, rest)
+    size = rest if dtypes.is_unsigned(dtype) else ops.abs_(rest)
+    other = ops.sub(unit, size)
+    odd = ops.ne(ops.rem(ops.div(low, unit), scalar_like(2, x)), zero)
+    away = ops.or_(ops.gt(size, other), ops.and_(ops.eq(size, other), odd))
+    step = select(ops.lt(rest, zero), ops.sub(zero, unit), unit)
+    return select(away, ops.add(low, step), low)
+
+
+def _rounded_floats(x: Any, decimals: int) -> Any:
+    """To multiples of ``10**-decimals``; where these are finer than floats can tell, ``x`` itself."""
+    dtype = typeof(x).dtype
+    if dtype.itemsize < 4:
+        return convert(_rounded_floats(convert(x, dtypes.float32), decimals), dtype)
+    size = -decimals if decimals < 0 else decimals
+    if size > np.log10(np.finfo(dtype).max):
+        return x if decimals > 0 else select(ops.is_finite(x), ops.mul(x, scalar_like(0, x)), x)
+    factor = scalar_like(10.0**size, x)
     if decimals < 0:
-        return strong_array(ops.mul(ops.round_half_even(ops.div(x, factor)), factor))
-    return strong_array(ops.div(ops.round_half_even(ops.mul(x, factor)), factor))
+        return ops.mul(ops.round_half_even(ops.div(x, factor)), factor)
+    scaled = ops.mul(x, factor)
+    whole = ops.round_half_even(x)  # where the product overflows, x itself, of which the derivative is 0
+    return select(ops.is_finite(scaled), ops.div(ops.round_half_even(scaled), factor), whole)
 
 
 around = round

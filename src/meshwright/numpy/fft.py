@@ -181,7 +181,8 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     >>> hfft(np.array([1.0, 0.0, 0.0])).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    return _transform("hfft", IRFFT, conj(asarray(a)), _one(n), (axis,), _OPPOSITE[_checked_norm("hfft", norm)])
+    (x,) = operands("fft.hfft", (a,))
+    return _transform("hfft", IRFFT, conj(x), _one(n), (axis,), _OPPOSITE[_checked_norm("hfft", norm)])
 
 
 def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
@@ -190,7 +191,7 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     >>> ihfft(np.array([1.0, 1.0, 1.0, 1.0])).real.tolist()
     [1.0, 0.0, 0.0]
     """
-    return conj(_transform("ihfft", RFFT, a, _one(n), (axis,), _OPPOSITE[_checked_norm("ihfft", norm)]))
+    return conj(_transform("ihfft", RFFT, asarray(a), _one(n), (axis,), _OPPOSITE[_checked_norm("ihfft", norm)]))
 
 
 # --- several dimensions -------------------------------------------------------------------------------------
@@ -345,7 +346,7 @@ def ifftshift(x: Any, axes: Any = None) -> Any:
 
 
 def _shifted(name: str, x: Any, axes: Any, direction: int) -> Any:
-    array = asarray(x)
+    (array,) = operands(f"fft.{name}", (x,))
     chosen = normal_axes(axes, array.ndim, f"fft.{name}")
     sizes = [array.shape[d] for d in chosen]
     return roll(array, [n // 2 if direction > 0 else -(n // 2) for n in sizes], chosen)

@@ -78,9 +78,7 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, de
     [2.0, 1.0]
     """
     if weights is not None:
-        weights, a = ravel(weights), asarray(a)
-        real = dtypes.real_of(typeof(weights).dtype) if dtypes.is_inexact(typeof(weights).dtype) else typeof(a).dtype
-        a = converted(a, result_type(a, real))
+        weights = ravel(weights)
     counts, (edges,) = histogramdd(reshape(asarray(a), (-1, 1)), [bins], [range], weights, density)
     return converted(counts, typeof(edges).dtype) if weights is None and not density else counts, edges
 
@@ -120,7 +118,10 @@ def histogramdd(
     """
     if isinstance(sample, (tuple, list)):
         sample = stack([asarray(s) for s in sample], -1)
-    (points,) = operands("histogramdd", (asarray(sample),), to_inexact=True)
+    sample = asarray(sample)
+    if weights is not None and dtypes.is_inexact(typeof(weights := asarray(weights)).dtype):
+        sample = converted(sample, result_type(sample, dtypes.real_of(typeof(weights).dtype)))
+    (points,) = operands("histogramdd", (sample,), to_inexact=True)
     if typeof(points).ndim != 2:
         raise ArgumentError(f"histogramdd: expected points of shape (N, D), got shape {typeof(points).shape}")
     count, dims = typeof(points).shape
@@ -131,13 +132,11 @@ def histogramdd(
             f"histogramdd: {counted(len(each), 'bin')} and {counted(len(ranges), 'range')} for "
             f"{counted(dims, 'dimension')}"
         )
-    if weights is not None and typeof(asarray(weights)).shape != (count,):
-        raise ArgumentError(
-            f"histogramdd: {counted(count, 'point')}, but weights of shape {typeof(asarray(weights)).shape}"
-        )
+    if weights is not None and typeof(weights).shape != (count,):
+        raise ArgumentError(f"histogramdd: {counted(count, 'point')}, but weights of shape {typeof(weights).shape}")
     columns = [points[:, d] for d in np.arange(dims)]
     edges = [histogram_bin_edges(c, b, r) for c, b, r in zip(columns, each, ranges)]
-    mass = np.ones((), dtypes.default_int()) if weights is None else asarray(weights)
+    mass = np.ones((), dtypes.default_int()) if weights is None else weights
     if weights is not None:
         dtype = inexact(result_type(points, mass))
         points, mass = converted(points, dtype), converted(mass, dtype)

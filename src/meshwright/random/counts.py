@@ -222,11 +222,18 @@ def multinomial(
       n: number or array that broadcasts to the result's shape without classes.
       p: shape (..., classes).
       shape: the shape of the result, with classes; by default the shape that ``n`` and ``p`` broadcast to.
+      dtype: a float or integer dtype.
+
+    Raises:
+      DrawnTypeError: another ``dtype``.
 
     >>> multinomial(PRNGKey(0), 10, np.array([0.2, 0.8])).sum().item()
     10.0
     """
-    target, within = float_dtype(dtype, "multinomial"), inexact(result_type(n, p))
+    target = dtypes.default_float() if dtype is None else dtypes.requested(dtype, "random.multinomial")
+    if not (dtypes.is_float(target) or dtypes.is_integer(target)):
+        raise DrawnTypeError(f"random.multinomial: dtype must be a float or integer type, got {target}")
+    within = inexact(result_type(n, p))
     chances = asarray(p)
     lead, classes = typeof(chances).shape[:-1], typeof(chances).shape[-1]
     sizes = (*draw_shape("multinomial", None, n, zeros(lead)), classes) if shape is None else tuple(shape)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.core.key_types import KeyType, is_key
@@ -240,7 +238,7 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     Args:
       key: a key.
       shape: the shape of the result.
-      dtype: uint8, uint16, uint32 (the default) or, with ``enable_x64``, uint64.
+      dtype: uint8, uint16, uint32 (the default) or, with ``enable_x64``, uint64 (then the default).
 
     Raises:
       DrawnTypeError: an unsupported dtype.
@@ -248,7 +246,7 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     >>> bits(PRNGKey(0), (2,)).dtype.name
     'uint32'
     """
-    target = np.dtype(np.uint32) if dtype is None else dtypes.requested(dtype, "random.bits")
+    target = dtypes.canonical(dtypes.uint64) if dtype is None else dtypes.requested(dtype, "random.bits")
     if not dtypes.is_unsigned(target):
         raise DrawnTypeError(f"random.bits: dtype must be an unsigned integer type, got {target}")
     return random_bits(key, dtypes.bit_width(target), normal_shape(shape, "random.bits"))

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from meshwright.core import dtypes
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError
@@ -50,9 +48,9 @@ def permutation(key: Any, x: int | Any, axis: int = 0, independent: bool = False
     >>> sorted(permutation(PRNGKey(0), 4).tolist())
     [0, 1, 2, 3]
     """
-    if isinstance(x, (int, np.integer)):
-        return _shuffled(key, arange(static_int(x, "random.permutation", "x")), 0)
     x = asarray(x)
+    if not typeof(x).ndim:
+        return _shuffled(key, arange(static_int(x, "random.permutation", "x")), 0)
     d = normal_axis(axis, typeof(x).ndim, "random.permutation")
     if independent or typeof(x).ndim == 1:
         return _shuffled(key, x, d)
@@ -83,8 +81,7 @@ def choice(
     """
     sizes = normal_shape(shape, "random.choice")
     check_mode(mode, "choice")
-    is_int = isinstance(a, (int, np.integer))
-    pool = None if is_int else asarray(a)
+    pool = asarray(a) if typeof(asarray(a)).ndim else None
     d = 0 if pool is None else normal_axis(axis, typeof(pool).ndim, "random.choice")
     n = static_int(a, "random.choice", "a") if pool is None else typeof(pool).shape[d]
     draws = math.prod(sizes)
