@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -17,6 +19,8 @@ from meshwright.core.config import config
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ops.sort import sorting as S
 from meshwright.ops.sort import top_k as T
+from meshwright.ops.sort.columns import border
+from meshwright.ops.sort.tiles import by_columns
 
 DTYPES = [np.int8, np.uint16, np.int32, np.bool_, np.float32, np.float16, ml_dtypes.bfloat16, np.complex64]
 
@@ -184,3 +188,57 @@ def test_rows_are_not_sorted_by_every_device():
     part.verify()
     assert [c.kind for c in part.collectives] == ["all_to_all", "all_gather"]
     assert part.work.redundancy == 1
+
+
+# --- columnsort ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("rows", [12, 29])
+def test_columns_of_all_zeros_and_ones(rows):
+    """What sorts these sorts everything. Sorted columns of them differ by their numbers of zeros alone."""
+    zeros = np.array(list(itertools.product(range(rows + 1), repeat=3)))
+    x = (np.arange(rows) >= zeros[..., None]).astype(np.int8).reshape(len(zeros), -1)
+    mesh = mw.make_mesh((3,), ("x",))
+    split = mw.NamedSharding(mesh, mw.P(None, "x"))
+    # A loop over rows, since otherwise these would be split instead.
+    f = mw.jit(lambda x: mw.lax.map(lambda row: S.sort(row, is_stable=False), x), in_shardings=split)
+    sent = {c.kind for c in f.lower(x).partition().collectives}
+    assert by_columns(rows, 3) and "all_to_all" in sent
+    np.testing.assert_array_equal(f(x), np.sort(x, 1))
+
+
+@pytest.mark.filterwarnings("ignore::meshwright.errors.PaddingWarning")
+@pytest.mark.parametrize("stable", [True, False])
+@pytest.mark.parametrize(("tiles", "size"), [(3, 36), (4, 101), (5, 205), (8, 896), (8, 1117)])
+def test_columns_in_order(tiles, size, stable):
+    """Also of tiles that are uneven, or that cannot be dealt evenly; with NaN and zeros of both signs."""
+    assert by_columns(-(-size // tiles), tiles)
+    rng = np.random.default_rng(tiles)
+    x = rng.choice(np.array([0.0, -0.0, 1.0, -1.0, np.inf, np.nan], np.float32), size)
+    y = np.arange(size, dtype=np.int32)[::-1].copy()
+    mesh = mw.make_mesh((tiles,), ("x",))
+    split = mw.NamedSharding(mesh, mw.P("x"))
+    order = np.argsort(x, kind="stable")
+
+    def run(f, *args):
+        jitted = mw.jit(f, in_shardings=split, out_shardings=split)
+        assert "all_to_all" in {c.kind for c in jitted.lower(*args).partition().collectives}
+        return jitted(*args)
+
+    alone = run(lambda x: S.sort(x, is_stable=stable), x)
+    np.testing.assert_array_equal(alone, x[order])
+    if stable:
+        np.testing.assert_array_equal(np.signbit(alone)[alone == 0], np.signbit(x[order])[x[order] == 0])
+    keys, rest = run(lambda x, y: S.sort((x, y), is_stable=stable), x, y)
+    np.testing.assert_array_equal(keys, x[order])
+    np.testing.assert_array_equal(rest if stable else np.sort(rest), y[order] if stable else np.sort(y))
+    np.testing.assert_array_equal(x[::-1][rest], keys)
+
+
+def test_columns_send_each_element_twice():
+    size, tiles = 1 << 14, 8
+    part = (
+        mw.jit(S.sort, in_shardings=mw.NamedSharding(mw.AbstractMesh((tiles,), ("x",)), mw.P("x")))
+        .lower(mw.ShapeDtypeStruct((size,), np.int32))
+        .partition()
+    )
+    assert part.bytes_sent == 4 * (2 * size // tiles * (tiles - 1) // tiles + 2 * border(tiles))
+    assert part.work.redundancy < 3

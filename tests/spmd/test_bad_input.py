@@ -61,8 +61,9 @@ def test_a_limit_that_nothing_meets_says_what_is_largest_and_what_helps():
         "Most of it are arguments and results (4.5 MiB): split them by an axis that they do not have, use more devices or "
         "smaller types; donate arguments that results replace (donate_argnums). mw.plan looks for shardings that fit"
     )
-    quick, small = lowered.partition(), lowered.partition(memory_limit=5 * 2**20)
-    assert quick.peak_bytes > 5 * 2**20 >= small.peak_bytes and quick.time().seconds < small.time().seconds
+    limit = 4700 * 2**10
+    quick, small = lowered.partition(), lowered.partition(memory_limit=limit)
+    assert quick.peak_bytes > limit >= small.peak_bytes and quick.time().seconds < small.time().seconds
     split = mw.jit(lambda x, w: mnp.tanh(x @ w).sum(), in_shardings=(on("data"), on("model"))).lower(
         of(1024, 512), of(512, 2048)
     )

@@ -9,8 +9,8 @@ from meshwright.core.late import late_attributes
 __getattr__, __dir__ = late_attributes(
     __name__,
     {
-        "ShapedArray": "meshwright.core.avals",
-        **dict.fromkeys(("ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "Var"), "meshwright.ir.jaxpr"),
+        **dict.fromkeys(("AbstractValue", "ShapedArray"), "meshwright.core.avals"),
+        **dict.fromkeys(("Atom", "ClosedJaxpr", "Jaxpr", "JaxprEqn", "Literal", "Var"), "meshwright.ir.jaxpr"),
         **dict.fromkeys(("Trace", "Tracer", "eval_jaxpr"), "meshwright.ir.tracing"),
         "ensure_compile_time_eval": "meshwright.ir.state",
         "Primitive": "meshwright.ops.primitive",

@@ -37,7 +37,13 @@ def axes_text(axes: Sequence[str]) -> str:
     return axes[0] if len(axes) == 1 else f"({','.join(axes)})"
 
 
-class ShapedArray:
+class AbstractValue:
+    """Base of types of values: :class:`ShapedArray`, and those that extensions define."""
+
+    __slots__ = ()
+
+
+class ShapedArray(AbstractValue):
     """Shape, dtype and *weak type* (the promotion behaviour of a Python scalar) of an array.
 
     Inside a ``shard_map``, it is the type of a device's part, and ``vma`` are the manual axes over which the value

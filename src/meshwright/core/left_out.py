@@ -60,7 +60,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "ad_checkpoint": {"Offloadable|Recompute|Saveable": "use checkpoint_policies, or a function that gives a bool"},
     "core": {
-        "AbstractValue|Atom|ParamDict|Value": "types are ShapedArray here, and what equations hold Var and Literal",
+        "ParamDict|Value": "types are ShapedArray here, and what equations hold Var and Literal",
         "eval_context": "use ensure_compile_time_eval",
         "max_dim|min_dim": "dimensions are numbers here; use max and min",
     },
@@ -77,6 +77,10 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "experimental.compute_on": {"compute_on2": "use compute_on"},
     "experimental.custom_partitioning": {".*_p": _PRIMITIVES},
+    "experimental.hijax": {
+        "VJPHiPrimitive": "use custom_vjp",
+        "HiPspec|TransformedRef": "types are those of arrays here; use PartitionSpec and Ref",
+    },
     "experimental.jet": {
         ".*(_prop|_rules|_updaters|_series|_term|_subtrace)|def_?(comp|deriv|linear|zero)|Jet.*|Zero.*|jet2|jet_fun|"
         "fact|traceable|register_pytree_node|safe_zip|tree_.*|treedef_.*|unzip2|weakref_lru_cache": _INSIDE,
@@ -95,11 +99,15 @@ NAMES: dict[str, dict[str, str]] = {
         "abs2|fit_4th_order_polynomial|initial_step_size|interp_fit_dopri|map|mean_error_ratio|optimal_step_size|"
         "promote_dtypes_inexact|ravel_first_arg_?|ravel_pytree|runge_kutta_step|safe_map|safe_zip|tree_.*|zip": _INSIDE,
     },
+    "extend.backend": {
+        "(register|clear)_.*": "there is one backend for each process; config.update('platform', ...) chooses it",
+        "get_compile_options": "use compiler_options of jit",
+        "backend_xla_version|ifrt_proxy": _INSIDE,
+    },
     "extend.core": {
-        "AbstractToken|CallPrimitive|DebugInfo|DropVar|Effects?|Token|TraceTag|array_types|call_impl|concrete_or_error|"
-        "find_top_trace|gensym|get_opaque_trace_state|jaxprs_in_params|mapped_aval|new_jaxpr_eqn|no_effects|"
-        "nonempty_axis_env_DO_NOT_USE|primal_dtype_to_tangent_dtype|(re)?set_current_trace|subjaxprs|"
-        "take_current_trace|unmapped_aval|unsafe_.*_DO_NOT_USE|valid_jaxtype": _INSIDE,
+        "AbstractToken|CallPrimitive|DebugInfo|Token|TraceTag|call_impl|concrete_or_error|find_top_trace|gensym|"
+        "new_jaxpr_eqn|nonempty_axis_env_DO_NOT_USE|primal_dtype_to_tangent_dtype|(re)?set_current_trace|"
+        "take_current_trace|unsafe_.*_DO_NOT_USE": _INSIDE,
         "primitives": _PRIMITIVES,
     },
     "interpreters.ad": {
@@ -108,7 +116,6 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "interpreters.batching": {
         "defreducer": "register a rule in primitive_batchers that counts the axes past the batch dimension",
-        "(un)?register_vmappable": "use register_pytree_node",
     },
     "interpreters.mlir": {
         "(.*Context|.*Lowering.*|lower_jaxpr_.*|core_call_lowering|jaxpr_subcomp|lowerable_effects|"
@@ -140,7 +147,6 @@ MODULES: dict[str, str] = {
     r"experimental\.colocated_python(\..*)?": "use pure_callback or io_callback",
     r"experimental\.control_deps|experimental\.scheduling_groups": "use lax.optimization_barrier",
     r"experimental\.fused": "use jit; XLA fuses what it compiles",
-    r"experimental\.hijax": "use register_pytree_node for types, and custom_jvp or custom_vjp for rules",
     r"experimental\.jax2tf(\..*)?": "use export, or the StableHLO of jit(f).lower(...).as_text()",
     r"experimental\.key_reuse": "use config.update('debug_key_reuse', True)",
     r"experimental\.(pallas|mosaic)(\..*)?": "use jit, or ffi.ffi_call for a kernel of your own",
@@ -154,7 +160,7 @@ MODULES: dict[str, str] = {
     r"experimental\.transfer": "use device_put",
     r"experimental\.xla_metadata": "use compiler_options of jit",
     r"extend\.core\.primitives": _PRIMITIVES,
-    r"extend\.(?!core\b).+": (
+    r"extend\.(?!(core|backend)\b).+": (
         "primitives and jaxprs are in meshwright.extend.core; use random.key(seed, impl=...), devices() and "
         "jit(f).lower(...).compiler_ir() for random, backend and mlir"
     ),

@@ -29,6 +29,7 @@ __getattr__, __dir__ = late_attributes(
         "custom_partitioning",
         "export",
         "global_device_array",
+        "hijax",
         "jet",
         "layout",
         "maps",

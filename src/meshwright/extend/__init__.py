@@ -5,4 +5,4 @@ from meshwright.core.late import late_attributes, submodules
 
 __all__: list[str] = []
 
-__getattr__, __dir__ = late_attributes(__name__, {}, submodules(__name__, "core"), absent("extend"))
+__getattr__, __dir__ = late_attributes(__name__, {}, submodules(__name__, "backend", "core"), absent("extend"))

@@ -273,7 +273,7 @@ class Tracer(ArrayMethods):
 class Trace:
     """Interprets ops. ``alive`` becomes False when the transformation that created the trace returns."""
 
-    __slots__ = ("alive",)
+    __slots__ = ("__weakref__", "alive")
 
     def __init__(self) -> None:
         self.alive = True

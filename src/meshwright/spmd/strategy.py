@@ -48,6 +48,8 @@ class Strategy:
     #: on those that the layouts of operands and result split; one is taken if it is cheaper, reshards included, and no
     #: device gets more work (:func:`meshwright.spmd.partition.choose.choose`)
     exchanges: bool = False
+    #: the price of resharding what a loop does not change is divided among its iterations: this happens once, before it
+    once: bool = False
     #: stencils are computed in the tiles of the whole array, not in those of its interior
     whole: bool = False
     #: blocks of rows that loops read or write become slices of a rearranged array
@@ -72,6 +74,8 @@ class Strategy:
             lines.append("slices that loops take along a split dimension are split along another one")
         if self.exchanges:
             lines.append("products may be split along dimensions that nothing else is split along: less is sent so")
+        if self.once:
+            lines.append("what loops do not change may be gathered before them, and held so: less is sent so")
         if self.whole:
             lines.append("interiors of arrays are computed in the rows of the arrays, and their borders left out")
         if self.blocks:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, SupportsIndex
+from functools import partial
+from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 
@@ -16,13 +17,14 @@ from meshwright.core.records import dataclass
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import name_scope
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, RuleError, ShapeError
 from meshwright.ir.leaks import ends_traces, watched
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import check_alive, typeof
 from meshwright.ops.shape.broadcast_reduce import put_batch_dim
 from meshwright.transforms.batching import BatchTrace
+from meshwright.transforms.vmappable import Held, held, is_spec
 from meshwright.transforms.wrapped import name_of, require_callable, transformed
 
 
@@ -36,7 +38,7 @@ def flat_axes(axes: Any, tree: Any, what: str) -> list[int | None]:
     marked = pytree.map(lambda a: _Axis(a), axes, is_leaf=_is_none)
     per_leaf = [a.value for a in pytree.broadcast_prefix(marked, tree, what)]
     for axis in per_leaf:
-        if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool)):
+        if axis is not None and not is_spec(axis) and (not isinstance(axis, int) or isinstance(axis, bool)):
             raise ArgumentTypeError(
                 f"{what} must hold ints and None, got {axis!r}; give the mapped axis of each argument"
             )
@@ -95,12 +97,15 @@ def vmap(
                 f"vmap: in_axes has {counted(len(in_axes), 'entry', 'entries')}, {name_of(fun)} was called with "
                 f"{counted(len(args), 'positional argument')}; give one entry an argument, or a single int"
             )
+        args, kwargs = held(args), held(kwargs)
         flat, treedef = pytree.flatten((args, kwargs))
         call = MappedCall("vmap", fun, args, kwargs)
         axes = [*flat_axes(in_axes, args, "vmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
         for i, (x, a) in enumerate(zip(flat, axes)):
             check_alive(x)
-            if a is not None:  # what is not mapped need not be an array
+            if isinstance(x, Held):
+                x.require_spec(a)
+            elif a is not None:  # what is not mapped need not be an array
                 call.check(i, x)
         axes = [call.axis(x, a, i) for i, (x, a) in enumerate(zip(flat, axes))]
         size = call.size(flat, axes, axis_size)
@@ -109,26 +114,55 @@ def vmap(
         try:
             with extend_axis_env(env), set_trace(trace), name_scope(f"vmap({name_of(fun)})"):
                 new_args, new_kwargs = pytree.unflatten(treedef, [_element(trace, x, a) for x, a in zip(flat, axes)])
-                out = fun(*new_args, **new_kwargs)
+                out = held(fun(*new_args, **new_kwargs))
             leaves, out_tree = pytree.flatten(out)
-            pairs = [trace.unwrap(x) for x in leaves]
+            targets = flat_axes(out_axes, out, "vmap out_axes")
+            results = [
+                _result(trace, lambda i=i: f"vmap of {described(fun)}: result{pytree.paths(out)[i]}", x, t)  # type: ignore[misc]
+                for i, (x, t) in enumerate(zip(leaves, targets))
+            ]
         finally:
             trace.alive = False
-        targets = flat_axes(out_axes, out, "vmap out_axes")
-        results = [
-            _place(lambda i=i: f"vmap of {described(fun)}: result{pytree.paths(out)[i]}", x, d, t, size)  # type: ignore[misc]
-            for i, ((x, d), t) in enumerate(zip(pairs, targets))
-        ]
         return pytree.unflatten(out_tree, results)
 
     return transformed(wrapped, fun, "vmap", in_axes, out_axes, axis_name, axis_size, spmd)
 
 
-def _element(trace: BatchTrace, x: Any, axis: int | None) -> Any:
+def _element(trace: BatchTrace, x: Any, axis: Any) -> Any:
     """A tracer for one element of ``x`` along ``axis``; for ``float0``, which is not traced, an array of its shape."""
+    if isinstance(x, Held):
+        if axis is None:
+            return x.value
+        return x.handlers.to_element(partial(_part, trace), _no_index, x.value, axis)
     if axis is not None and is_float0(x):
         return np.zeros(np.delete(x.shape, axis), float0)
     return trace.wrap(x, axis)
+
+
+def _no_index() -> NoReturn:
+    raise RuleError("vmap: values of registered classes have no index here; pass numpy.arange of the size, mapped")
+
+
+def _part(trace: BatchTrace, x: Any, axis: Any) -> Any:
+    """One element of a part of a value of a registered class, whose parts are trees of such values and arrays."""
+    tree = held(x)
+    return pytree.map(lambda x: _element(trace, x, axis), tree)
+
+
+def _result(trace: BatchTrace, name: Callable[[], str], x: Any, target: Any) -> Any:
+    """The batch of the results ``x``, at ``target``."""
+    if isinstance(x, Held):
+        x.require_spec(target)
+        whole = partial(_whole, trace, name)
+        return x.value if target is None else x.handlers.from_element(whole, trace.axis.size, x.value, target)
+    val, dim = trace.unwrap(x)
+    with set_trace(trace.parent):
+        return _place(name, val, dim, target, trace.axis.size)
+
+
+def _whole(trace: BatchTrace, name: Callable[[], str], size: int, x: Any, axis: Any) -> Any:
+    """The batch of a part of a value of a registered class."""
+    return pytree.map(lambda x: _result(trace, name, x, axis), held(x))
 
 
 @dataclass(frozen=True)
@@ -163,8 +197,8 @@ class MappedCall:
         Raises:
           ArgumentError: the axis is out of range.
         """
-        if axis is None:
-            return None
+        if axis is None or isinstance(x, Held):
+            return axis
         ndim = typeof(x).ndim
         if not -ndim <= axis < ndim:
             which = f"name one of {-ndim} to {ndim - 1}, or use" if ndim else "a scalar has none: use"
@@ -181,7 +215,7 @@ class MappedCall:
         """
         sizes: dict[int, list[str]] = {} if given is None else {given: ["axis_size"]}
         for i, (x, a) in enumerate(zip(flat, axes)):
-            if a is not None:
+            if a is not None and not isinstance(x, Held):
                 sizes.setdefault(typeof(x).shape[a], []).append(f"axis {a} of {self.argument(i)}")
         if not sizes:
             raise ArgumentError(

@@ -144,14 +144,14 @@ def test_limits_and_progress():
 # --- repeated arithmetic ------------------------------------------------------------------------------------
 def test_repeated_arithmetic_names_the_idle_axis_and_what_shares_it():
     """Nothing is split by ``data``: the two halves of the mesh do the same."""
-    args = of(64, 64), of(64, 512), of(512, 64)
+    args = of(32, 64), of(64, 512), of(512, 64)
     part = partitioned(layers, (at(), at(None, "model"), at("model")), *args, out=at())
     plain, advised = part.explain(), part.explain(suggest=True)
     (entry,) = plain.repeated
     assert entry.idle == ("data",) and entry.repeated.times == 2 and entry.causes == () and entry.suggestion is None
     # Half of the two products is too much.
     rate, _ = part.mesh.fabric.machine.product_rate("float32")
-    assert entry.seconds == pytest.approx(2 * 2 * 64 * 64 * 512 / 4 / 2 / rate)
+    assert entry.seconds == pytest.approx(2 * 2 * 32 * 64 * 512 / 4 / 2 / rate)
     assert "because data splits none of its dimensions" in plain
     found = advised.repeated[0].suggestion
     assert found is not None and found.text == "P('data', None) as the sharding of input 0 (x)"

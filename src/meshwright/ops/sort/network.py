@@ -1,4 +1,4 @@
-"""Sorting along a split dimension, by a sorting network whose lines are tiles.
+"""Sorting along a split dimension by a sorting network whose lines are tiles.
 
 A network that sorts single values also sorts sorted blocks of equal size, if each comparator becomes a *merge-split*:
 both devices get both blocks; the first keeps the lower half of their merge and the second the upper half (Knuth, The
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.core.records import dataclass
 from meshwright.ir.contract import Localizer
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.table import eq, ne, select
@@ -26,6 +25,10 @@ from meshwright.ops.shape.rearrange import rev
 _TILE = 4096
 #: the tiles compared in one round: pairs (low, high) with low < high, each tile at most once
 Round = tuple[tuple[int, int], ...]
+#: sorts local arrays together along the dimension
+Sorter = Callable[[Sequence[Any]], list[Any]]
+#: whether elements of some arrays that are sorted together come before those of others, elementwise
+Before = Callable[[Sequence[Any], Sequence[Any]], Any]
 
 
 @lru_cache(maxsize=256)
@@ -45,16 +48,6 @@ def merge_exchange(tiles: int) -> tuple[Round, ...]:
     return tuple(r for r in rounds if r)
 
 
-@dataclass(frozen=True)
-class NetworkPasses:
-    """The :data:`~meshwright.sharding.rule.Passes` of the network, with operand bytes multiplied by ``growth``."""
-
-    growth: float = 1.0
-
-    def __call__(self, tiles: int) -> float:
-        return self.growth * len(merge_exchange(tiles))
-
-
 def merges(rows: int) -> int:
     """The number of passes over a row until it is sorted, merging runs of doubling length (Knuth, The Art of Computer
     Programming 3, 5.2.4)."""
@@ -70,27 +63,10 @@ def bitonic(rows: int) -> tuple[int, int]:
     return 1 + above + above * (above + 1) // 2, within * (within + 1) // 2 + above * within
 
 
-@dataclass(frozen=True)
-class NetworkSorts:
-    """How many times a device sorts its tile of a row of ``size``, each time weighted by the ratio of the merges of a
-    tile to those of the row."""
+def sort_by_merging(ctx: Localizer, dim: int, arrays: Sequence[Any], sort: Sorter, before: Before) -> list[Any]:
+    """Sort tiles of ``arrays`` into the global order along the dimension.
 
-    size: int
-
-    def __call__(self, tiles: int) -> float:
-        return (1 + len(merge_exchange(tiles))) * merges(-(-self.size // tiles)) / merges(self.size)
-
-
-def sort_tiles(
-    ctx: Localizer,
-    dim: int,
-    arrays: Sequence[Any],
-    sort: Callable[[Sequence[Any]], list[Any]],
-    before: Callable[[Sequence[Any], Sequence[Any]], Any],
-) -> list[Any]:
-    """Sort tiles of ``arrays`` into the global order along the dimension, given ``sort``, which sorts local arrays.
-
-    ``sort`` must put padding last; ``before`` compares two lists of arrays elementwise by the same order.
+    For the arguments, see :func:`meshwright.ops.sort.tiles.sort_tiles`.
     """
     axes, tiles = ctx.axes(0, dim), ctx.num_tiles(0, dim)
     mine = sort(arrays)
@@ -100,20 +76,13 @@ def sort_tiles(
             role[low], role[high] = 1, 2
         swaps = tuple(sorted(pair for low, high in comparators for pair in ((low, high), (high, low))))
         theirs = [ctx.permute(x, axes, swaps) for x in mine]
-        mine = sort(_halves(mine, theirs, ctx.lookup(role.tolist(), axes), dim, before, bool((role == 0).any())))
+        mine = sort(halves(mine, theirs, ctx.lookup(role.tolist(), axes), dim, before, bool((role == 0).any())))
     return mine
 
 
-def _halves(
-    mine: Sequence[Any],
-    theirs: Sequence[Any],
-    role: Any,
-    dim: int,
-    before: Callable[[Sequence[Any], Sequence[Any]], Any],
-    idle: bool,
-) -> list[Any]:
+def halves(mine: Sequence[Any], theirs: Sequence[Any], role: Any, dim: int, before: Before, idle: bool) -> list[Any]:
     """For role 1, the elements of two sorted blocks that belong into the first; for role 2, those for the second, in
-    any order. For role 0, this device's own block.
+    any order. For role 0, this device's own block; there are some if ``idle``.
 
     The elements of one block are compared with those of the other in reverse: then no smaller one is after any larger
     one (Batcher's bitonic merge, ibid. 5.3.4).

@@ -49,7 +49,8 @@ from meshwright.ops.reduce.reductions import reduce_or
 from meshwright.ops.scalar_body import along, apply_body, check_body, one_shape, read_body
 from meshwright.ops.shape.broadcast_reduce import iota, match_shape
 from meshwright.ops.shape.rearrange import above
-from meshwright.ops.sort.network import NetworkPasses, NetworkSorts, bitonic, merges, sort_tiles
+from meshwright.ops.sort.network import bitonic, merges
+from meshwright.ops.sort.tiles import LocalSorts, SortPasses, adds_padding, sort_tiles
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule
 
 #: floats that are ordered like their bits as integers, once those of negative numbers are reversed
@@ -175,7 +176,7 @@ class _Sorting(Op):
         return self
 
     # --- on a split dimension -------------------------------------------------------------------------------
-    def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
+    def carries_positions(self, avals: Sequence[ShapedArray], padded: bool) -> bool:
         """Whether positions must be sorted as well, to distinguish equal elements, or padding."""
         raise NotImplementedError
 
@@ -188,14 +189,19 @@ class _Sorting(Op):
         """Whether elements of ``xs``, arrays that are sorted together, come before those of ``ys``."""
         raise NotImplementedError
 
+    def is_padded(self, ctx: Localizer) -> bool:
+        """Whether tiles have padding, at least for a while."""
+        d = self.dimension
+        return ctx.is_uneven(0, d) or adds_padding(ctx.in_local_shapes[0][d], ctx.num_tiles(0, d))
+
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
         names = [f"d{d}" for d in range(avals[0].ndim)]
         same, split = [names] * len(avals), names[self.dimension]
         nbytes, size = sum(a.dtype.itemsize for a in avals), avals[0].shape[self.dimension]
-        passes = NetworkPasses((nbytes + 4 * self.carries_positions(avals, False)) / nbytes)
+        passes = SortPasses(size, (nbytes + 4 * self.carries_positions(avals, False)) / nbytes)
         rule = make_rule(
             same, same, dict(zip(names, avals[0].shape)), {split: WINDOW}, passes={split: passes},
-            points=avals[0].size * merges(size), repeats={split: NetworkSorts(size)},
+            points=avals[0].size * merges(size), repeats={split: LocalSorts(size)},
         )  # fmt: skip
         return dataclasses.replace(rule, sweeps=merges(size))
 
@@ -210,10 +216,10 @@ class _Sorting(Op):
         if not ctx.is_split(0, d):
             return self.bind(*operands)
         positions = None
-        if self.carries_positions(ctx.in_avals, ctx.is_uneven(0, d)):
+        if self.carries_positions(ctx.in_avals, self.is_padded(ctx)):
             positions = ctx.number_rows(iota(np.int32, ctx.in_local_shapes[0], d), 0, d)
         op, arrays, place = self.on_tiles(ctx, operands, positions)
-        outs = sort_tiles(ctx, d, arrays, lambda xs: op.bind(*xs), op.before)
+        outs = sort_tiles(ctx, d, arrays, lambda xs: op.bind(*xs), op.before, _last)
         return outs if positions is None else [*outs[:place], *outs[place + 1 :]]
 
 
@@ -232,11 +238,11 @@ class Sort(_Sorting):
             raise ArgumentError(f"sort: num_keys={self.num_keys} must be between 1 and {len(avals)}, the operand count")
         return avals
 
-    def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
+    def carries_positions(self, avals: Sequence[ShapedArray], padded: bool) -> bool:
         # Equal elements are indistinguishable, except complex NaN and, if they must keep their order, 0 and -0.
         by_bits = dtypes.is_float(avals[0].dtype) and not self.is_stable
         alone = len(avals) == 1 and (by_bits or not dtypes.is_inexact(avals[0].dtype))
-        return not alone and (self.is_stable or uneven)
+        return not alone and (self.is_stable or padded)
 
     def on_tiles(self, ctx: Localizer, arrays: Sequence[Any], positions: Any | None) -> tuple[_Sorting, list[Any], int]:
         n, d = self.num_keys, self.dimension
@@ -249,13 +255,13 @@ class Sort(_Sorting):
         return _Comparator(self.num_keys)(*itertools.chain.from_iterable(zip(xs, ys)))[0]
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
-        uneven = ctx.is_uneven(0, self.dimension)
-        if ctx.is_split(0, self.dimension) and self.carries_positions(ctx.in_avals, uneven):
+        split = ctx.is_split(0, self.dimension)
+        if split and self.carries_positions(ctx.in_avals, self.is_padded(ctx)):
             for i in range(len(operands)):
                 if ctx.counts_rows(i, self.dimension):
                     return self._by_counting(ctx, i, operands)
         dtype = ctx.in_avals[0].dtype
-        if len(operands) > 1 or self.is_stable or dtype not in _ORDERED_BITS or not ctx.is_split(0, self.dimension):
+        if len(operands) > 1 or self.is_stable or dtype not in _ORDERED_BITS or not split:
             return super().localize(ctx, *operands)
         (ordered,) = super().localize(ctx, _float_to_ordered(operands[0]))  # type: ignore[misc]
         return [BitcastConvert(dtype).bind(_flip_negative(ordered))]
@@ -267,7 +273,8 @@ class Sort(_Sorting):
         order = [*keys, *(i for i in range(len(operands)) if i not in keys)]
         masked = {i: ctx.mask(operands[i], i, d, _last(typeof(operands[i]).dtype)) for i in keys}
         op = Sort(d, len(keys))
-        outs = sort_tiles(ctx, d, [masked.get(i, operands[i]) for i in order], lambda xs: op.bind(*xs), op.before)
+        arrays = [masked.get(i, operands[i]) for i in order]
+        outs = sort_tiles(ctx, d, arrays, lambda xs: op.bind(*xs), op.before, _last)
         return [outs[order.index(i)] for i in range(len(operands))]
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
@@ -323,8 +330,8 @@ class SortBody(_Sorting):
         body = traced(_Ignoring(compare), "comparator", (*compare.in_avals, index, index))
         return dataclasses.replace(self, computation=body)
 
-    def carries_positions(self, avals: Sequence[ShapedArray], uneven: bool) -> bool:
-        return self.is_stable or uneven
+    def carries_positions(self, avals: Sequence[ShapedArray], padded: bool) -> bool:
+        return self.is_stable or padded
 
     def on_tiles(self, ctx: Localizer, arrays: Sequence[Any], positions: Any | None) -> tuple[_Sorting, list[Any], int]:
         n = len(arrays)

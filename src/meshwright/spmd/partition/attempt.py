@@ -72,8 +72,8 @@ class Attempt:
         sent, new_sent = than.sent[1], self.sent[1]
         if new_sent > more_bytes * sent:
             return False
-        new = (self.price_with_starts - than.starts * self.part.mesh.fabric.start) * new_sent
-        old = GAIN * than.price * sent
+        new = self.price_with_starts * new_sent
+        old = GAIN * than.price_with_starts * sent
         if new * self.estimate * ROUGH < old * than.estimate:
             return True
         return new * self.ends < old * than.peak and new * self.peak < old * than.peak

@@ -134,6 +134,7 @@ def _price(q: Question, assignment: Assignment, kept: Passing, cost_of: ReshardC
         if o in kept.operands:
             layout = layout.with_partial(kept.axes, kind, mesh)
         version, price = _bring(operand, layout, mesh, cost_of)
+        price = price / operand.runs if q.once else price
         cost += price + memory * _local_bytes(operand.aval, layout, mesh)
         in_layouts.append(layout)
         versions.append(version)

@@ -53,7 +53,9 @@ def _loop(scope: Scope, op: ControlOp, eqn: JaxprEqn) -> Results:
     xs = [layout_inside(scope, eqn.invars[n], v) for n, v in zip(numbers.xs, rows)]
     inside = Operands([], consts, [scope.propagation.layout(v) for v in carried], xs)
     read = {n for i, b in enumerate(bodies) if b.tests for n in pick(numbers.of(i), b.used())}
-    local = _loop_body(scope, step, inside.of(number), [n in read for n in numbers.carry], op.trips(eqn.invars))
+    trips = max(1, op.trips(eqn.invars) or 1)  # None: unknown
+    runs = [trips * scope.local.value(eqn.invars[n]).runs for n in numbers.consts[number]]
+    local = _loop_body(scope, step, inside.of(number), [n in read for n in numbers.carry], trips, runs)
     layouts = Operands([], consts, local.carry, [_stacked(x) for x in xs]).flat()
     for n in numbers.xs:
         _report_gathered(scope, eqn, n, layouts[n])
@@ -67,21 +69,23 @@ def _loop(scope: Scope, op: ControlOp, eqn: JaxprEqn) -> Results:
 
 
 def _loop_body(
-    scope: Scope, body: Body, layouts: Sequence[Layout], used: Sequence[bool], trips: int | None
+    scope: Scope, body: Body, layouts: Sequence[Layout], used: Sequence[bool], trips: int, runs: Sequence[int]
 ) -> _LocalBody:
-    """Partition a body with parameters in these layouts, which runs ``trips`` times (None: unknown).
+    """Partition a body with parameters in these layouts, which runs ``trips`` times.
 
-    ``used`` marks carries that are also used outside the body, as in a loop condition.
+    ``used`` marks carries that are also used outside the body, as in a loop condition. ``runs``: for how many runs of
+    the body each of its constants stays the same.
     """
     inner = body.jaxpr.jaxpr
     consts, carry, xs = body.split(layouts)
     k, count = len(carry), len(inner.outvars)
     found = accumulating(inner, body.num_consts, used)
-    keep = KeepPartial(max(1, trips or 1))
+    keep = KeepPartial(trips)
     carried = [replace(keep, reductions=found.sums[i].reductions) if i in found.sums else carry[i] for i in range(k)]
     targets = [*carried, *[replace(keep, stacked=True)] * (count - k), *[Layout.replicated(0)] * len(found.scalars)]
     ins = [*consts, *(carry[i] for i in found.kept), *xs]
-    part = scope.region(ClosedJaxpr(found.without(), body.jaxpr.consts), ins, targets).finished()
+    stay = [*runs, *[1] * (len(ins) - len(runs))]
+    part = scope.region(ClosedJaxpr(found.without(), body.jaxpr.consts), ins, targets, runs=stay).finished()
     jaxpr = ClosedJaxpr(found.restored(part.jaxpr.jaxpr), part.jaxpr.consts)
     return _LocalBody(jaxpr, part.out_layouts[:k], part.out_layouts[k:count])
 

@@ -7,10 +7,11 @@ of equal type and layout (as in repeated layers) are one sort, and one decision.
 programs, after the communication passes, are compared. No annotation is overridden: only the order of propagation
 changes.
 
-The search then tries four more changes whose cost also shows only in the whole program: splitting values that one
-annotation reaches along several dimensions along another one of them, splitting products along dimensions that nothing
-else is split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, and
-keeping sums in tiles. Products are split with and without the first of these, since either may be better.
+The search then tries more changes whose cost also shows only in the whole program: splitting values that one annotation
+reaches along several dimensions along another one of them, splitting products along dimensions that nothing else is
+split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, gathering what
+loops do not change once before them, completing the sums that loops stack in each step, and keeping sums in tiles.
+Products are split with and without the first of these, since either may be better.
 
 The search is a greedy descent. Strategies that propagate to the same layouts count as one. Sorts whose conflicts cause
 almost no communication are skipped. A budget of equations limits how often large programs are partitioned, so that
@@ -81,6 +82,7 @@ class _Search:
             self.split_products()
             if self.best.price > turned.price or not self.best.is_better(turned, SHARED_BYTES):
                 self.best = turned
+        self.gather_once()
         self.complete_in_steps()
         self.keep_tiles()
         return self.best
@@ -104,11 +106,20 @@ class _Search:
 
     def exchange(self) -> None:
         """Share products along other dimensions too, if that is better."""
+        if len(self.best.part.propagation.rules) <= EXCHANGED:
+            self.reconsider(replace(self.best.strategy, exchanges=True))
+
+    def gather_once(self) -> None:
+        """Gather what loops do not change before them, if that is better."""
+        self.reconsider(replace(self.best.strategy, once=True))
+
+    def reconsider(self, strategy: Strategy) -> None:
+        """Choose how to compute each equation with a strategy that propagates to the same layouts, if that is better.
+
+        Nothing is tried if all products would be computed as they are."""
         part = self.best.part
-        if not self.best.sent[1] or len(part.propagation.rules) > EXCHANGED or not _exchanged(part):
+        if not self.best.sent[1] or all(choose(q) == choose(q.under(strategy)) for q in dict.fromkeys(part.products)):
             return
-        strategy = replace(self.best.strategy, exchanges=True)
-        # Propagation does not depend on ``exchanges``, so its result is reused.
         other = Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)))
         if other.is_better(self.best):
             self.best = other
@@ -168,12 +179,6 @@ class _Search:
             return False
         self.best = better
         return True
-
-
-def _exchanged(part: Partition) -> bool:
-    """Whether ``exchanges`` would change how any product is computed."""
-    asked = dict.fromkeys(part.products)
-    return any(choose(question) != choose(question._replace(exchanges=True)) for question in asked)
 
 
 def _signature(propagation: Propagation) -> int:

@@ -55,6 +55,7 @@ class Partitioner:
         out_layouts: Sequence[Wanted],
         names: Names = NUMBERS,
         around: Diagnostics | None = None,
+        runs: Sequence[int] | None = None,
     ) -> None:
         self.source = jaxpr
         self.closed = jaxpr = run_passes(jaxpr, layout_passes(propagation, mesh))
@@ -62,6 +63,7 @@ class Partitioner:
         self.propagation = propagation
         self.in_layouts = [propagation.layout(v) if lo is None else lo for v, lo in zip(jaxpr.jaxpr.invars, in_layouts)]
         self.out_layouts = out_layouts
+        self.runs = [1] * len(jaxpr.jaxpr.invars) if runs is None else runs
         self.is_region = around is not None
         self.diagnostics = Diagnostics() if around is None else around
         self.local = LocalProgram(mesh, names)
@@ -87,7 +89,7 @@ class Partitioner:
             for number in range(len(inner.invars))
         ]
         with self.local.recording():
-            self.local.add_inputs(self.closed, self.in_layouts, called)
+            self.local.add_inputs(self.closed, self.in_layouts, called, self.runs)
             for eqn, rule in zip(inner.eqns, self.rules):
                 with source.at(eqn.source):
                     self.equation(eqn, rule)
@@ -181,12 +183,7 @@ class Partitioner:
         numbers = [v.number for v in values]
         question = Question(
             rule,
-            tuple(
-                Operand(v.aval, v.layouts, max(1, self.uses[a]), self.propagation.target(a), v.is_remade, n == 0)
-                if isinstance(a, Var)
-                else Operand(v.aval, v.layouts, zero=n == 0)
-                for a, v, n in zip(eqn.invars, values, numbers)
-            ),
+            tuple(map(self.operand, eqn.invars, values, numbers)),
             results=tuple(v.aval for v in eqn.outvars),
             targets=tuple(map(self.propagation.target, eqn.outvars)),
             summands=tuple(map(self.summands.of, eqn.outvars)),
@@ -196,10 +193,18 @@ class Partitioner:
             moves_only=op.moves_only,
             mesh=self.mesh,
             exchanges=rule.is_product and self.propagation.strategy.exchanges,
+            once=self.propagation.strategy.once,
         )
         if rule.is_product:
             self.diagnostics.products.append(question)
         return choose(question)
+
+    def operand(self, atom: Atom, value: PartitionedValue, number: Any) -> Operand:
+        """What a choice depends on of an operand, all of whose elements are ``number`` (None: not known)."""
+        if not isinstance(atom, Var):
+            return Operand(value.aval, value.layouts, zero=number == 0)
+        uses, target = max(1, self.uses[atom]), self.propagation.target(atom)
+        return Operand(value.aval, value.layouts, uses, target, value.is_remade, number == 0, value.runs)
 
     def report(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue], choice: Choice) -> None:
         """Record operands that the op's rule forces to be gathered."""
@@ -219,13 +224,15 @@ class Partitioner:
         in_layouts: Sequence[Layout],
         out_layouts: Sequence[Wanted],
         mesh: AbstractMesh | None = None,
+        runs: Sequence[int] | None = None,
     ) -> Partitioner:
         """A partitioner that has recorded a region, with the layouts that propagation found in it.
 
-        ``mesh`` is the mesh to partition over; by default, the mesh of the program.
+        ``mesh`` is the mesh to partition over; by default, the mesh of the program. ``runs``: for how many runs of the
+        region each of its inputs stays the same; by default, for one.
         """
         mesh = self.mesh if mesh is None else mesh
-        inside = Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, around=self.diagnostics)
+        inside = Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, around=self.diagnostics, runs=runs)
         inside.record()
         return inside
 

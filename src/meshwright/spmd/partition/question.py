@@ -8,12 +8,14 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import Part, ShardingRule
+from meshwright.spmd.strategy import Strategy
 
 
 class Operand(NamedTuple):
     """An operand: its type, the layouts it is available in, its number of uses, and its target layout.
 
     ``remade``: it is computed from constants, so every device can compute any tile of it. ``zero``: all elements are 0.
+    ``runs``: how many runs of the equation it stays the same for, so that it may be resharded once for all of them.
     """
 
     aval: ShapedArray
@@ -22,6 +24,7 @@ class Operand(NamedTuple):
     target: Layout | None = None
     remade: bool = False
     zero: bool = False
+    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,12 @@ class Question(NamedTuple):
     moves_only: bool
     mesh: AbstractMesh
     exchanges: bool = False
+    #: operands that stay the same for several runs are resharded once for all of them
+    once: bool = False
+
+    def under(self, strategy: Strategy) -> Question:
+        """The question for a product, with the freedom that a strategy gives."""
+        return self._replace(exchanges=strategy.exchanges, once=strategy.once)
 
     def restricted(self, part: Part) -> Question:
         """The question restricted to one part of a rule."""

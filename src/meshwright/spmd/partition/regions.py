@@ -72,8 +72,13 @@ class Scope(Protocol):
         in_layouts: Sequence[Layout],
         out_layouts: Sequence[Wanted],
         mesh: AbstractMesh | None = None,
+        runs: Sequence[int] | None = None,
     ) -> RecordedRegion:
-        """Record the equations of a region. ``mesh`` is the mesh to partition over; by default, that of the program."""
+        """Record the equations of a region.
+
+        ``mesh`` is the mesh to partition over; by default, that of the program. ``runs``: for how many runs of the
+        region each of its inputs stays the same; by default, for one.
+        """
         ...
 
 

@@ -51,6 +51,8 @@ class PartitionedValue:
     A value with a ``recipe`` is recomputed in each layout that is needed, and never sent. ``counts`` is the dimension
     along which the value is known to be 0, 1, 2, … (None if there is none). ``earlier`` are versions from before a
     constraint on the value: what follows is not laid out like them, but takes them if it needs just these layouts.
+    ``runs`` is how many runs of the program or region it stays the same for: inside a loop, one that the loop does not
+    change is the same in each iteration.
     """
 
     aval: ShapedArray
@@ -62,6 +64,7 @@ class PartitionedValue:
     constant: bool = False
     counts: int | None = None
     earlier: tuple[tuple[Layout, Any], ...] = ()
+    runs: int = 1
 
     @property
     def is_remade(self) -> bool:
@@ -113,18 +116,22 @@ class LocalProgram:
             return PartitionedValue(atom.aval, [(whole, atom.val)], "a constant", atom, constant=True)
         return self.env[atom]
 
-    def add_inputs(self, jaxpr: ClosedJaxpr, layouts: Sequence[Layout], names: Sequence[str]) -> None:
+    def add_inputs(
+        self, jaxpr: ClosedJaxpr, layouts: Sequence[Layout], names: Sequence[str], runs: Sequence[int]
+    ) -> None:
         """Record the parameters for a program's inputs, and enter its constants."""
-        for var, layout, name in zip(jaxpr.jaxpr.invars, layouts, names):
+        for var, layout, name, each in zip(jaxpr.jaxpr.invars, layouts, names, runs):
             local = self.trace.new_arg(var.aval.update(shape=layout.local_shape(var.aval.shape, self.mesh)))
-            self.env[var] = PartitionedValue(var.aval, [(layout, local)], name, var)
+            self.env[var] = PartitionedValue(var.aval, [(layout, local)], name, var, runs=each)
         for var, const in zip(jaxpr.jaxpr.constvars, jaxpr.consts):
             whole = Layout.replicated(var.aval.ndim)
             self.env[var] = PartitionedValue(var.aval, [(whole, const)], "a constant", var, constant=True)
 
     def set_results(self, eqn: JaxprEqn, layouts: Sequence[Layout], results: Sequence[Any]) -> None:
+        inputs = [self.env[a] for a in eqn.invars if isinstance(a, Var)]
+        runs = min((v.runs for v in inputs if not v.is_remade), default=1)
         for var, layout, result in zip(eqn.outvars, layouts, results):
-            self.env[var] = PartitionedValue(var.aval, [(layout, result)], eqn.op.name, var, eqn.source)
+            self.env[var] = PartitionedValue(var.aval, [(layout, result)], eqn.op.name, var, eqn.source, runs=runs)
 
     def counterparts(self) -> Iterator[tuple[Var, Var, Layout]]:
         """The variables of the recorded program that hold a value's tile, with that value and its layout."""

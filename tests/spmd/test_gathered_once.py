@@ -1,0 +1,41 @@
+"""What a loop does not change may be gathered once, before it, if that makes up for what is then held."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import NamedSharding, lax
+from meshwright import PartitionSpec as P
+
+MESH = mw.AbstractMesh((4, 2), ("f", "t"))
+WIDTH = 256
+
+
+def denoised(batch, steps):
+    """A step's weights are split in two dimensions, and activations along the batch."""
+
+    def run(up, down, x):
+        def step(x, _):
+            return x - 0.1 * mnp.tanh(x @ up) @ down, None
+
+        return lax.scan(step, x, length=steps)[0]
+
+    specs = P("f", "t"), P("t", "f"), P("f")
+    weights = mw.ShapeDtypeStruct((WIDTH, 2 * WIDTH), np.float32), mw.ShapeDtypeStruct((2 * WIDTH, WIDTH), np.float32)
+    ins = tuple(NamedSharding(MESH, s) for s in specs)
+    lowered = mw.jit(run, in_shardings=ins, out_shardings=ins[2]).lower(
+        *weights, mw.ShapeDtypeStruct((batch, WIDTH), np.float32)
+    )
+    return lowered.partition()
+
+
+@pytest.mark.parametrize(("steps", "once"), [(5, False), (20, True)])
+def test_weights(steps, once):
+    part = denoised(64, steps)
+    assert any("before them" in line for line in part.part.described_strategy) == once
+    gathered = {c.operand.shape for c in part.collectives if c.kind == "all_gather" and c.count == 1}
+    assert ((WIDTH // 4, WIDTH) in gathered) == once  # the tiles of the weights
+    part.verify()
