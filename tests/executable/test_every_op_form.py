@@ -222,8 +222,9 @@ def test_order(f: Form) -> None:
 
 
 @pytest.mark.parametrize("devices", [8, 7])
-def test_a_vector_is_sorted_by_a_network(devices: int) -> None:
-    """No other dimension can be split: a few rounds of tiles beat gathering it, in bytes and in memory.
+def test_a_vector_is_sorted_by_columns(devices: int) -> None:
+    """No other dimension can be split: to deal tiles twice and merge their borders beats gathering it, in bytes and in
+    memory.
 
     Of a sort that need not be stable: a stable one has positions travel along, for zeros of both signs.
     """
@@ -231,7 +232,7 @@ def test_a_vector_is_sorted_by_a_network(devices: int) -> None:
     x[[3, 999]] = np.inf, -np.inf
     text, returns = sort((1000,), 0, PLAIN)
     text = text.replace("is_stable = true", "is_stable = false")
-    f = form("sort", {"x": 0}, text, returns, sends=["collective_permute"], most=1.01, x=x)
+    f = form("sort", {"x": 0}, text, returns, sends=["all_to_all", "collective_permute"], most=1.01, x=x)
     check_form(f, [devices])
 
 
