@@ -41,6 +41,8 @@ def test_types_and_jaxprs():
     assert extended.mapped_aval(3, 1, aval).shape == (2,)
     assert extended.unmapped_aval(4, 1, aval).shape == (2, 4, 3)
     assert extended.mapped_aval(3, None, aval) is extended.unmapped_aval(3, None, aval) is aval
+    with pytest.raises(ArgumentError, match="use None"):
+        extended.unmapped_aval(4, 1, aval, explicit_mesh_axis="x")
     jaxpr = mw.make_jaxpr(lambda x: mw.lax.cond(x > 0, lambda: x, lambda: -x))(1.0).jaxpr
     inner = list(extended.subjaxprs(jaxpr))
     assert inner and inner == [j for e in jaxpr.eqns for j in extended.jaxprs_in_params(e.params)]

@@ -197,7 +197,9 @@ def test_round_where_the_scale_leaves_the_dtype() -> None:
             np.testing.assert_allclose(np.asarray(got, "f"), np.round(x.astype("d"), np.minimum(decimals, 9)), 8e-3)
         got = mnp.round(x, -40).tolist()
         assert got == [v if np.isinf(v) else 0.0 for v in x.tolist()]
-    assert mw.grad(lambda x: mnp.round(x, 1))(3e38) == 0
+    assert mnp.round(np.array([5.25, -1234.5678], "f"), 38).tolist() == np.array([5.25, -1234.5678], "f").tolist()
+    for x, decimals in ((3e38, 1), (5.25, 38), (5.25, 400)):
+        assert mw.grad(lambda x: mnp.round(x, decimals))(x) == 0  # noqa: B023
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])

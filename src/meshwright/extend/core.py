@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.api.tracing import jaxpr_as_fun
 from meshwright.core.absent import absent as _absent
 from meshwright.core.avals import ShapedArray
-from meshwright.errors import ArgumentTypeError, InconclusiveDimensionOperation, JaxprTypeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, InconclusiveDimensionOperation, JaxprTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.jaxpr import sub_jaxprs as _sub_jaxprs
 from meshwright.ir.state import STATE
@@ -90,7 +90,16 @@ def mapped_aval(size: int, axis: int | None, aval: ShapedArray) -> ShapedArray:
 
 
 def unmapped_aval(size: int, axis: int | None, aval: ShapedArray, explicit_mesh_axis: Any = None) -> ShapedArray:
-    """The type of a batch of ``size`` along ``axis``, whose elements have the type ``aval``."""
+    """The type of a batch of ``size`` along ``axis``, whose elements have the type ``aval``.
+
+    Raises:
+      ArgumentError: ``explicit_mesh_axis``, of whose mesh types of unsplit elements know nothing.
+    """
+    if explicit_mesh_axis is not None:
+        raise ArgumentError(
+            f"unmapped_aval: explicit_mesh_axis={explicit_mesh_axis!r} is not supported; use None, and reshard "
+            "the batch"
+        )
     return aval if axis is None else aval.with_dim(axis, size)
 
 

@@ -80,13 +80,12 @@ def _rounded_floats(x: Any, decimals: int) -> Any:
         return convert(_rounded_floats(convert(x, dtypes.float32), decimals), dtype)
     size = -decimals if decimals < 0 else decimals
     if size > np.log10(np.finfo(dtype).max):
-        return x if decimals > 0 else select(ops.is_finite(x), ops.mul(x, scalar_like(0, x)), x)
+        return ops.stop_gradient(x) if decimals > 0 else select(ops.is_finite(x), ops.mul(x, scalar_like(0, x)), x)
     factor = scalar_like(10.0**size, x)
     if decimals < 0:
         return ops.mul(ops.round_half_even(ops.div(x, factor)), factor)
     scaled = ops.mul(x, factor)
-    whole = ops.round_half_even(x)  # where the product overflows, x itself, of which the derivative is 0
-    return select(ops.is_finite(scaled), ops.div(ops.round_half_even(scaled), factor), whole)
+    return select(ops.is_finite(scaled), ops.div(ops.round_half_even(scaled), factor), ops.stop_gradient(x))
 
 
 around = round

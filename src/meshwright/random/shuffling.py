@@ -81,7 +81,8 @@ def choice(
     """
     sizes = normal_shape(shape, "random.choice")
     check_mode(mode, "choice")
-    pool = asarray(a) if typeof(asarray(a)).ndim else None
+    given = asarray(a)
+    pool = given if typeof(given).ndim else None
     d = 0 if pool is None else normal_axis(axis, typeof(pool).ndim, "random.choice")
     n = static_int(a, "random.choice", "a") if pool is None else typeof(pool).shape[d]
     draws = math.prod(sizes)

@@ -55,8 +55,8 @@ def sort_by_columns(
     rows = typeof(arrays[0]).shape[dim]
     added = depth(rows, tiles) - rows
     full = [_extended(x, dim, added, last(typeof(x).dtype)) for x in arrays] if added else arrays
-    mixed = sort([_dealt(ctx, x, dim, axes, tiles) for x in sort(full)])
-    close = sort([_put_back(ctx, x, dim, axes, tiles) for x in mixed])
+    mixed = sort([_exchanged(ctx, x, dim, axes, tiles, dealt=True) for x in sort(full)])
+    close = sort([_exchanged(ctx, x, dim, axes, tiles, dealt=False) for x in mixed])
     done = _merged_borders(ctx, dim, axes, close, sort, before, tiles)
     return [_moved_up(ctx, x, dim, axes, tiles, added) for x in done] if added else done
 
@@ -65,18 +65,14 @@ def _extended(x: Any, dim: int, rows: int, fill: Any) -> Any:
     return pad(x, fill, [(0, rows if d == dim else 0, 0) for d in range(typeof(x).ndim)])
 
 
-def _dealt(ctx: Localizer, x: Any, dim: int, axes: Sequence[str], tiles: int) -> Any:
-    """Row ``i`` of each tile goes to tile ``i % tiles``."""
+def _exchanged(ctx: Localizer, x: Any, dim: int, axes: Sequence[str], tiles: int, dealt: bool) -> Any:
+    """The rows that a tile gets if row ``i`` of each goes to tile ``i % tiles`` (``dealt``), or else part ``i`` of
+    ``tiles`` consecutive parts to tile ``i``; in any order."""
     shape = typeof(x).shape
-    dealt = reshape(x, (*shape[:dim], shape[dim] // tiles, tiles, *shape[dim + 1 :]))
-    return reshape(ctx.all_to_all(dealt, axes, dim + 1, dim), shape)
-
-
-def _put_back(ctx: Localizer, x: Any, dim: int, axes: Sequence[str], tiles: int) -> Any:
-    """Of ``tiles`` equal parts of each tile, part ``i`` goes to tile ``i``. The order in which they arrive is none."""
-    shape = typeof(x).shape
-    parts = reshape(x, (*shape[:dim], tiles, shape[dim] // tiles, *shape[dim + 1 :]))
-    return reshape(ctx.all_to_all(parts, axes, dim, dim + 1), shape)
+    rows = shape[dim] // tiles
+    parts = reshape(x, (*shape[:dim], *((rows, tiles) if dealt else (tiles, rows)), *shape[dim + 1 :]))
+    split, concat = (dim + 1, dim) if dealt else (dim, dim + 1)
+    return reshape(ctx.all_to_all(parts, axes, split, concat), shape)
 
 
 def _merged_borders(

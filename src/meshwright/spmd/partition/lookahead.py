@@ -40,7 +40,7 @@ from meshwright.spmd.strategy import FIRST, LARGEST, Strategy
 
 #: budget of equations to partition again per program; the least and the greatest number of strategies to try
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24
-#: programs with more equations are not partitioned again to split products along other dimensions
+#: programs with more equations are not partitioned again to compute products otherwise
 EXCHANGED = 2_500
 #: in programs with more equations, only what is sent at conflicts counts, and not what they cause elsewhere
 CAUSED = 1_000
@@ -106,8 +106,7 @@ class _Search:
 
     def exchange(self) -> None:
         """Share products along other dimensions too, if that is better."""
-        if len(self.best.part.propagation.rules) <= EXCHANGED:
-            self.reconsider(replace(self.best.strategy, exchanges=True))
+        self.reconsider(replace(self.best.strategy, exchanges=True))
 
     def gather_once(self) -> None:
         """Gather what loops do not change before them, if that is better."""
@@ -118,7 +117,9 @@ class _Search:
 
         Nothing is tried if all products would be computed as they are."""
         part = self.best.part
-        if not self.best.sent[1] or all(choose(q) == choose(q.under(strategy)) for q in dict.fromkeys(part.products)):
+        if not self.best.sent[1] or len(part.propagation.rules) > EXCHANGED:
+            return
+        if all(choose(q) == choose(q.under(strategy)) for q in dict.fromkeys(part.products)):
             return
         other = Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)))
         if other.is_better(self.best):

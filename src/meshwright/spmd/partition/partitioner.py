@@ -192,9 +192,7 @@ class Partitioner:
             adds=op is add or op is sub,
             moves_only=op.moves_only,
             mesh=self.mesh,
-            exchanges=rule.is_product and self.propagation.strategy.exchanges,
-            once=self.propagation.strategy.once,
-        )
+        ).under(self.propagation.strategy)
         if rule.is_product:
             self.diagnostics.products.append(question)
         return choose(question)

@@ -60,8 +60,9 @@ class Question(NamedTuple):
     once: bool = False
 
     def under(self, strategy: Strategy) -> Question:
-        """The question for a product, with the freedom that a strategy gives."""
-        return self._replace(exchanges=strategy.exchanges, once=strategy.once)
+        """The question with the freedom that a strategy gives, where that can change the answer."""
+        exchanges = strategy.exchanges and self.rule.is_product
+        return self._replace(exchanges=exchanges, once=strategy.once and any(o.runs > 1 for o in self.operands))
 
     def restricted(self, part: Part) -> Question:
         """The question restricted to one part of a rule."""
