@@ -62,8 +62,8 @@ def sort_tiles(
     """Sort tiles of ``arrays`` into the global order along the dimension, given ``sort``, which sorts local arrays.
 
     ``sort`` must put padding last; ``before`` compares two lists of arrays elementwise by the same order. Rows of the
-    values ``last`` of all dtypes must come after all others, padding included. Elements that neither come before each
-    other must be the same.
+    values ``last`` of all dtypes must come after all others, padding included. Elements of which none comes before the
+    other may end up in any order.
     """
     if by_columns(typeof(arrays[0]).shape[dim], ctx.num_tiles(0, dim)):
         return sort_by_columns(ctx, dim, arrays, sort, before, last)
