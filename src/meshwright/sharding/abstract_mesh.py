@@ -106,7 +106,7 @@ class AbstractMesh(BaseMesh):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, AbstractMesh):
+        if not isinstance(other, type(self)):  # caches still compare while Python ends, when globals are gone
             return NotImplemented
         same = self.axis_sizes == other.axis_sizes and self.axis_names == other.axis_names
         return same and self.axis_types == other.axis_types and self._key == other._key

@@ -8,7 +8,7 @@ this one description; none of them looks at op types.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
 
 from meshwright.core.records import dataclass
@@ -54,7 +54,8 @@ class Factor:
     """One loop dimension of an op.
 
     ``passes`` is the communication cost of splitting a window factor, unless it is small. ``repeats`` is how many times
-    a device then applies the op to its tiles.
+    a device then applies the op to its tiles. ``indexed``: its elements are not visited but found by index, so it adds
+    no work, and splitting it saves none.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Factor:
     kind: str = PARALLEL
     passes: Passes | None = None
     repeats: Passes | None = None
+    indexed: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ class ShardingRule:
     A dimension without factors is never split. ``reduction`` is the kind of partial result that splitting a reduction
     factor leaves (``"sum"``, ``"masked"``, ``"max"``, ``"min"``, ``"prod"``, ``"and"``, ``"or"``). ``points`` is the
     number of points of the op's loop nest, if it is not the product of the factors (as with the taps of a kernel).
-    ``sweeps`` is how often the op reads its operands and writes its results.
+    ``sweeps`` is how often the op reads its operands and writes its results. ``joins`` are the operands that are
+    combined with what the op reduces, as that to which a scatter adds: they may be partial over the axes that split the
+    reduction.
     """
 
     factors: tuple[Factor, ...]
@@ -80,28 +84,33 @@ class ShardingRule:
     reduction: str = "sum"
     points: int | None = None
     sweeps: int = 1
+    joins: tuple[int, ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.factors, self.operands, self.results, self.reduction, self.points))
+        return hash((self.factors, self.operands, self.results, self.reduction, self.points, self.joins))
 
     @cached_property
     def work(self) -> int:
         """The number of points of the op's loop nest: ``points``, or the product of the factor sizes.
 
-        Factors that cannot be split are not counted, as they are not loops but dimensions of operands or results.
+        Factors that cannot be split, or are indexed, are not loops but dimensions of operands or results.
         """
-        return math.prod(f.size for f in self.factors if f.kind != REPLICATED) if self.points is None else self.points
+        if self.points is not None:
+            return self.points
+        return math.prod(f.size for f in self.factors if f.kind != REPLICATED and not f.indexed)
 
     @cached_property
     def is_product(self) -> bool:
         """Whether the op sums over a factor that two operands share, as matrix products and convolutions do.
 
-        Outer products do not: compilers treat them as elementwise.
+        Outer products do not: compilers treat them as elementwise. Nor do scatters, which only add.
         """
+        if any(f.indexed for f in self.factors):
+            return False
         sums = [f for f, factor in enumerate(self.factors) if factor.kind == REDUCTION and factor.size > 1]
         return any(len({o for o, _ in self.operand_dims(f)}) > 1 for f in sums)
 
@@ -192,6 +201,8 @@ def make_rule(
     passes: Mapping[str, Passes] | None = None,
     points: int | None = None,
     repeats: Mapping[str, Passes] | None = None,
+    joins: tuple[int, ...] = (),
+    indexed: Container[str] = (),
 ) -> ShardingRule:
     """A rule from names: each dimension is a factor name, several (major to minor), or ``None``.
 
@@ -209,8 +220,10 @@ def make_rule(
 
     ins = tuple(tuple(dim(d) for d in dims) for dims in operands)
     outs = tuple(tuple(dim(d) for d in dims) for dims in results)
-    factors = tuple(Factor(n, sizes[n], kinds.get(n, PARALLEL), passes.get(n), repeats.get(n)) for n in order)
-    return ShardingRule(factors, ins, outs, reduction, points)
+    factors = tuple(
+        Factor(n, sizes[n], kinds.get(n, PARALLEL), passes.get(n), repeats.get(n), n in indexed) for n in order
+    )
+    return ShardingRule(factors, ins, outs, reduction, points, joins=joins)
 
 
 def pointwise_rule(operand_ranks: Sequence[int], shape: Sequence[int], num_results: int = 1) -> ShardingRule:

@@ -121,10 +121,13 @@ def carried_back(dims: tuple[Axes, ...], rule: ShardingRule, mesh: AbstractMesh)
     """The layout of each operand if its factors are split as the first result's are when that is split by ``dims``.
 
     None for an operand whose tiles would not be contiguous blocks. Empty if an axis is on a factor that cannot be
-    split.
+    split, or on a dimension that no factor describes, as that along which a loop stacks.
     """
-    axes = factor_axes_of(dims, rule.results[0], rule, mesh)
-    return () if any(rule.factors[f].kind == REPLICATED for f in axes) else layouts_of(rule.operands, axes, rule, mesh)
+    factors = rule.results[0]
+    axes = factor_axes_of(dims, factors, rule, mesh)
+    stays = any(split and not fs for split, fs in zip(dims, factors))
+    stays = stays or any(rule.factors[f].kind == REPLICATED for f in axes)
+    return () if stays else layouts_of(rule.operands, axes, rule, mesh)
 
 
 def carried_on(dims: tuple[Axes, ...], operand: int, rule: ShardingRule, mesh: AbstractMesh) -> Layout | None:

@@ -142,7 +142,8 @@ class Gather(Op):
     def sharding_rule(self, x: ShapedArray, indices: ShapedArray) -> ShardingRule:
         ndim = indices.ndim - 1 + len(self.dimension_numbers.offset_dims)
         f = indexed_factors(self.dimension_numbers, x, indices, self.slice_sizes, ndim)
-        return make_rule([f.operand, f.indices], [f.result], f.sizes, f.kinds, picked_kind(x.dtype))
+        dims, kind = [f.operand, f.indices], picked_kind(x.dtype)
+        return make_rule(dims, [f.result], f.sizes, f.kinds, kind, indexed=f.indexed)
 
     def localize(self, ctx: Localizer, x: ArrayLike, indices: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         n, shape = self.dimension_numbers, ctx.in_avals[0].shape
@@ -343,7 +344,8 @@ class ScatterBase(Op):
         # A device may have none of the updates of an element.
         kind = picked_kind(x.dtype) if monoid is SUM else monoid.kind
         operands = [*[f.operand] * count, names(f.indices), *[names(f.result)] * count]
-        return make_rule(operands, [f.operand] * count, f.sizes, kinds, kind)
+        joins = (0,) if self.monoid else ()
+        return make_rule(operands, [f.operand] * count, f.sizes, kinds, kind, joins=joins, indexed=f.indexed)
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         count = len(operands) // 2
@@ -377,7 +379,8 @@ class ScatterBase(Op):
         return slice_(outs, start, limit)
 
     def _count_once(self, ctx: Localizer, x: Any, updates: Any) -> tuple[Any, Any]:
-        """If updates are split: keep the operand on one device only, and mask updates in padding."""
+        """If updates are split: keep the operand on one device only, unless it is partial itself, and mask updates in
+        padding."""
         rule = ctx.rule
         reduced = [d for d, fs in enumerate(rule.operands[2]) if any(rule.factors[f].kind == REDUCTION for f in fs)]
         axes = [a for d in reduced if ctx.is_split(2, d) for a in ctx.axes(2, d)]
@@ -386,7 +389,8 @@ class ScatterBase(Op):
         identity = monoid_of(rule.reduction).identity(typeof(x).dtype)
         for d in reduced:
             updates = ctx.mask(updates, 2, d, identity)
-        if not _is_filled_with(x, identity):
+        is_partial = set(axes) <= set(ctx.in_layouts[0].partial)
+        if not is_partial and not _is_filled_with(x, identity):
             x = select(eq(ctx.tile_index(axes), np.int32(0)), x, match_shape(identity, typeof(x)))
         return x, updates
 

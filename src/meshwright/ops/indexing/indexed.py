@@ -276,6 +276,11 @@ class IndexedFactors:
     sizes: dict[str, int]
     kinds: dict[str, str]
 
+    @property
+    def indexed(self) -> set[str]:
+        """The factors whose elements are found by index."""
+        return {name for name in self.kinds if name.startswith("x")}
+
 
 def is_indexed(n: GatherDimensionNumbers, shape: Sequence[int], slice_sizes: Sequence[int], dim: int) -> bool:
     """Whether windows are at different positions along an operand dimension."""

@@ -62,11 +62,12 @@ def _moved(q: Question, source: Mapping[int, Axes], full: Assignment) -> Iterato
 
     The operand is then resharded by an all-to-all, which sends a fraction of what a gather would. Indexing rows of one
     operand by others along a split dimension is also expensive: it needs an all-reduce of results that are mostly zero.
+    So is adding split rows at indices.
     """
     indexed = len(q.operands) > 1 and not q.rule.is_product
     for f, axes in source.items():
         factor = q.rule.factors[f]
-        picks = factor.kind == REDUCTION and indexed and len(q.rule.operand_dims(f)) == 1
+        picks = factor.kind == REDUCTION and indexed and (q.rule.joins or len(q.rule.operand_dims(f)) == 1)
         # The minor factor of merged dimensions, whose tiles would not be blocks of the merged dimension.
         merged = factor.kind == PARALLEL and not full[f]
         if factor.kind != REPLICATED and factor.passes is None and not picks and not merged:
@@ -169,11 +170,14 @@ def _fits(q: Question, assigned: Sequence[Axes]) -> bool:
 
 
 class Passing(NamedTuple):
-    """Partial sums that pass through an equation: over which axes, the operands that carry them, and their kind."""
+    """Partial sums that pass through an equation: over which axes, the operands that carry them, and their kind.
+
+    ``joins``: the axes are those that split the equation's own reduction, whose terms are added to the sums."""
 
     axes: Axes = ()
     operands: tuple[int, ...] = ()
     kind: str = ""
+    joins: bool = False
 
 
 def passing(q: Question, assignment: Assignment) -> Iterator[Passing]:
@@ -182,6 +186,7 @@ def passing(q: Question, assignment: Assignment) -> Iterator[Passing]:
     The order decides ties: the collective is deferred if every operand of a group is already partial, and done before
     the equation if some operand would have to be made partial.
     """
+    yield from _joining(q, assignment)
     used = {a for axes in assignment for a in axes}
     ready: list[Passing] = []
     mixed: list[Passing] = []
@@ -194,6 +199,20 @@ def passing(q: Question, assignment: Assignment) -> Iterator[Passing]:
     yield from ready
     yield Passing()
     yield from mixed
+
+
+def _joining(q: Question, assignment: Assignment) -> Iterator[Passing]:
+    """Partial sums over the very axes that split the equation's reduction, to which its own terms are added."""
+    over = reduced_axes(q, assignment)
+    for o in q.rule.joins if over else ():
+        for version in q.operands[o].versions:
+            if set(version.partial) == set(over):
+                yield Passing(version.partial, (o,), version.reduction, joins=True)
+
+
+def reduced_axes(q: Question, assignment: Assignment) -> Axes:
+    """The axes that split factors over which the equation reduces."""
+    return tuple(a for f, axes in zip(q.rule.factors, assignment) if f.kind == REDUCTION for a in axes)
 
 
 def _is_terms_of(layout: Layout, like: Layout) -> bool:

@@ -22,7 +22,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.sharding import AbstractMesh, Layout, joined_reduction
 from meshwright.sharding.rule import REDUCTION, WINDOW
 from meshwright.spmd.factors import Axes, join_axes
-from meshwright.spmd.partition.candidates import Assignment, Passing, assignments, on_other_loops, passing
+from meshwright.spmd.partition.candidates import Assignment, Passing, assignments, on_other_loops, passing, reduced_axes
 from meshwright.spmd.partition.question import Choice, Operand, Question
 from meshwright.spmd.prices import prices
 from meshwright.spmd.reshard.plan import least_reshard_cost, reshard_cost
@@ -117,7 +117,7 @@ def _price(q: Question, assignment: Assignment, kept: Passing, cost_of: ReshardC
     """The choice with its cost; None if sums that pass and those that arise cannot be completed together."""
     rule, mesh = q.rule, q.mesh
     unit = prices(mesh)
-    reduced = tuple(a for f, axes in zip(rule.factors, assignment) if f.kind == REDUCTION for a in axes)
+    reduced = reduced_axes(q, assignment)
     combined = _reduction(q, assignment) if reduced else ""
     kind = _kind(q, kept)
     if kept.axes:
@@ -140,13 +140,16 @@ def _price(q: Question, assignment: Assignment, kept: Passing, cost_of: ReshardC
         versions.append(version)
     cost += _exchanged(q, assignment, in_layouts)
     out_layouts = []
-    for aval, factors, required, shared in zip(q.results, rule.results, q.targets, q.summands):
+    results = zip(q.results, rule.results, q.targets, q.summands, q.reduced_with)
+    for aval, factors, required, shared, together in results:
         layout = _layout(factors, sizes, assignment, mesh)
-        partial = reduced + kept.axes
+        partial = reduced if kept.joins else reduced + kept.axes
         if partial:
             layout = layout.with_partial(partial, combined, mesh)
         target = layout.drop_partial() if required is None else required
-        price = cost_of(aval.shape, aval.dtype.itemsize, layout, target, mesh)
+        free = bool(partial) and set(partial) <= set(together)
+        start = layout.drop_partial() if free else layout
+        price = cost_of(aval.shape, aval.dtype.itemsize, start, target, mesh)
         cost += (price + (unit.latency if price else 0)) / (shared if layout.partial else 1)
         cost += memory * _local_bytes(aval, layout, mesh)
         out_layouts.append(layout)
@@ -174,7 +177,7 @@ def _work(q: Question, assignment: Assignment) -> float:
     """Points of the loop nest on the device with the largest tiles."""
     work = q.rule.work * _repeats(q, assignment)
     for factor, axes in zip(q.rule.factors, assignment):
-        if axes:
+        if axes and not factor.indexed:
             work *= -(-factor.size // q.mesh.sizes(axes)) / factor.size
     return work
 

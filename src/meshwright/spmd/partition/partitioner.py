@@ -71,11 +71,13 @@ class Partitioner:
         self.laid_out: dict[Var, PartitionedValue] = {}
         self.rules = [eqn_rule(e) for e in jaxpr.jaxpr.eqns]
         outs = jaxpr.jaxpr.outvars
-        repeats = {a: lo.repeats for a, lo in zip(outs, out_layouts) if isinstance(lo, KeepPartial)}
-        self.summands = summands(jaxpr.jaxpr.eqns, self.rules, outs, repeats)
         #: the number of equations and outputs that use each value
         self.uses: Counter[Any] = Counter(a for e in jaxpr.jaxpr.eqns for a in set(e.invars) if isinstance(a, Var))
-        self.uses.update(a for a in jaxpr.jaxpr.outvars if isinstance(a, Var))
+        self.uses.update(a for a in outs if isinstance(a, Var))
+        kept = [(a, lo.repeats) for a, lo in zip(outs, out_layouts) if isinstance(lo, KeepPartial)]
+        # A sum that the region uses itself is reduced in each run of it.
+        repeats = {a: count for a, count in kept if self.uses[a] == 1}
+        self.summands = summands(jaxpr.jaxpr.eqns, self.rules, outs, repeats)
 
     def run(self) -> Partition:
         self.record()
@@ -157,8 +159,7 @@ class Partitioner:
         context = self.local.context(eqn, rule, values, choice.in_layouts, choice.out_layouts)
         results = self.local.localized(eqn, op, context, operands)
         for var, layout in zip(eqn.outvars, choice.out_layouts):
-            if not layout.partial:
-                self.summands.whole(var)
+            self.summands.computed(var, layout.partial)
         self.local.set_results(eqn, choice.out_layouts, results)
 
     def cheapest_form(
@@ -187,6 +188,7 @@ class Partitioner:
             results=tuple(v.aval for v in eqn.outvars),
             targets=tuple(map(self.propagation.target, eqn.outvars)),
             summands=tuple(map(self.summands.of, eqn.outvars)),
+            reduced_with=tuple(map(self.summands.reduced_with, eqn.outvars)),
             linear_in=op.linear_groups(*avals),
             masked_in=masked_groups(op, avals, numbers),
             adds=op is add or op is sub,

@@ -8,6 +8,7 @@ from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.rule import Part, ShardingRule
+from meshwright.spmd.factors import Axes
 from meshwright.spmd.strategy import Strategy
 
 
@@ -47,7 +48,9 @@ class Question(NamedTuple):
     results: tuple[ShapedArray, ...]
     targets: tuple[Layout | None, ...]
     #: for each result, the number of partial sums that share the collective which reduces it
-    summands: tuple[int, ...]
+    summands: tuple[float, ...]
+    #: for each result, the axes over which partial sums that are added to it are reduced
+    reduced_with: tuple[Axes, ...]
     linear_in: tuple[tuple[int, ...], ...]
     #: the groups of ``linear_in`` through which masked sums pass
     masked_in: tuple[tuple[int, ...], ...]
@@ -77,6 +80,7 @@ class Question(NamedTuple):
             results=tuple(self.results[r] for r in part.results),
             targets=tuple(self.targets[r] for r in part.results),
             summands=tuple(self.summands[r] for r in part.results),
+            reduced_with=tuple(self.reduced_with[r] for r in part.results),
             linear_in=about(self.linear_in),
             masked_in=about(self.masked_in),
             moves_only=self.moves_only and 0 in number,

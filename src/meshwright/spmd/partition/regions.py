@@ -29,7 +29,7 @@ class KeepPartial:
     result may stay partial; empty: any. ``stacked``: they are stacked, so that reducing each sends as many bytes.
     """
 
-    repeats: int = 1
+    repeats: float = 1
     reductions: tuple[str, ...] = ()
     stacked: bool = False
 

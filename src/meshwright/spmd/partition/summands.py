@@ -22,67 +22,83 @@ def summands(
     eqns: Sequence[JaxprEqn],
     rules: Sequence[ShardingRule],
     outvars: Sequence[Atom],
-    repeats: Mapping[Atom, int],
+    repeats: Mapping[Atom, float],
 ) -> Summands:
     """For each value, the number of contractions in the sum that it becomes part of before that is reduced.
 
     ``repeats`` maps outputs that are accumulated outside of the region to the number of times.
     """
     uses = use_counts(eqns, outvars)
-    leaves, flows = _sums(eqns, rules, uses)
+    leaves, flows, contractions = _sums(eqns, rules, uses)
     ends: dict[Var, Var] = {}
     for eqn in reversed(eqns):
         for out in eqn.outvars:
             if out in leaves:
                 ends[out] = ends[flows[out]] if out in flows else out
-    contractions = frozenset(leaves).difference(flows.values())
-    return Summands(ends, contractions, {end: leaves[end] for end in ends.values()}, repeats)
+    return Summands(ends, frozenset(contractions), {end: leaves[end] for end in ends.values()}, leaves, repeats, {})
 
 
 @dataclass(frozen=True)
 class Summands:
     """``ends``: the sum that each value becomes part of; ``left``: for each such sum, the number of ``contractions`` in
-    it that may be partial; ``repeats``: how often an output is accumulated outside of the region."""
+    it that may be partial; ``sizes``: the number of contractions in each value; ``repeats``: how often an output is
+    accumulated outside of the region; ``partial``: the axes over which the contractions of a sum that are computed
+    already are partial."""
 
     ends: Mapping[Var, Var]
     contractions: frozenset[Var]
     left: dict[Var, int]
-    repeats: Mapping[Atom, int]
+    sizes: Mapping[Var, int]
+    repeats: Mapping[Atom, float]
+    partial: dict[Var, set[str]]
 
-    def of(self, var: Var) -> int:
-        """The number of contractions that share the reduction of the sum that ``var`` becomes part of."""
+    def of(self, var: Var) -> float:
+        """The number of values like ``var`` that share the reduction of the sum that it becomes part of: by the number
+        of contractions in them."""
         end = self.ends.get(var)
-        return 1 if end is None else max(1, self.left[end]) * self.repeats.get(end, 1)
+        return 1 if end is None else max(1, self.left[end] / self.sizes[var]) * self.repeats.get(end, 1)
 
-    def whole(self, var: Var) -> None:
-        """Record that ``var`` is not partial; if it is a contraction, it no longer counts."""
-        if var in self.contractions:
+    def reduced_with(self, var: Var) -> tuple[str, ...]:
+        """The axes over which a contraction may be partial for nothing: others of its sum are reduced over them."""
+        return tuple(sorted(self.partial.get(self.ends[var], ()))) if var in self.contractions else ()
+
+    def computed(self, var: Var, axes: Sequence[str]) -> None:
+        """Record that ``var`` is partial over ``axes``; if it is a contraction and there are none, it no longer
+        counts."""
+        if var not in self.contractions:
+            return
+        if axes:
+            self.partial.setdefault(self.ends[var], set()).update(axes)
+        else:
             self.left[self.ends[var]] -= 1
 
 
 def _sums(
     eqns: Sequence[JaxprEqn], rules: Sequence[ShardingRule], uses: Mapping[Var, int]
-) -> tuple[dict[Var, int], dict[Var, Var]]:
-    """The sums of contractions with the number of contractions in each, and for those that are only used as a term of
-    another sum, that sum."""
+) -> tuple[dict[Var, int], dict[Var, Var], set[Var]]:
+    """The sums of contractions with the number of contractions in each; for those that are only used as a term of
+    another sum, that sum; and the contractions."""
     leaves: dict[Var, int] = {}
     flows: dict[Var, Var] = {}
+    contractions: set[Var] = set()
     for eqn, rule in zip(eqns, rules):
         if eqn.op.holds_jaxprs:
-            leaves.update((out, 1) for out, is_sum in zip(eqn.outvars, _chosen_sums(eqn)) if is_sum)
+            chosen = [out for out, is_sum in zip(eqn.outvars, _chosen_sums(eqn)) if is_sum]
+            leaves.update(dict.fromkeys(chosen, 1))
+            contractions.update(chosen)
             continue
         if len(eqn.outvars) != 1:
             continue
         out = eqn.outvars[0]
-        if any(f.kind == REDUCTION for f in rule.factors) and rule.reduction in ("sum", "masked"):
-            leaves[out] = 1
-            continue
-        group = _group(eqn, leaves)
+        reduces = any(f.kind == REDUCTION for f in rule.factors) and rule.reduction in ("sum", "masked")
+        group = rule.joins if reduces else _group(eqn, leaves)
         terms = [a for i in group if isinstance(a := eqn.invars[i], Var) and a in leaves and uses[a] == 1]
-        if terms:
-            leaves[out] = sum(leaves[a] for a in terms)
+        if reduces:
+            contractions.add(out)
+        if reduces or terms:
+            leaves[out] = sum(leaves[a] for a in terms) + reduces
             flows.update(dict.fromkeys(terms, out))
-    return leaves, flows
+    return leaves, flows, contractions
 
 
 def _chosen_sums(eqn: JaxprEqn) -> Iterator[bool]:
