@@ -80,6 +80,42 @@ def test_kinds_that_differ_are_reduced_between():
     assert len(reductions(part)) == 2
 
 
+@pytest.mark.parametrize("split", [P(None, "d"), P(None, ("a", "d"))], ids=str)
+@pytest.mark.parametrize("count", [16, 13])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loop_that_adds_rows_to_an_array_reduces_it_once(kind, count, split):
+    def f(x: Any, i: Any, u: Any) -> Any:
+        return lax.scan(lambda c, r: (getattr(c.at[r[0]], kind)(r[1]), None), x, (i, u))[0]
+
+    u = f32(5, count)
+    u[1, :5] = SPECIAL
+    part = partitioned(f, (f32(20), RNG.integers(-3, 22, (5, count)), u), (P(), split, split))
+    (one,) = reductions(part)
+    assert one.count == 1
+
+
+def test_a_loop_that_also_uses_what_it_adds_to_does_not():
+    def f(x: Any, i: Any, u: Any) -> Any:
+        return lax.scan(lambda c, r: (c.at[r[0]].add(r[1]), c.max()), x, (i, u))
+
+    def g(x: Any, i: Any, u: Any) -> Any:
+        return lax.while_loop(lambda c: c[0].sum() < 100, lambda c: (c[0].at[i].add(u), c[1] + 1), (x, 0))
+
+    args = f32(20), RNG.integers(-3, 22, (5, 16)), f32(5, 16)
+    partitioned(f, args, (P(), P(None, "d"), P(None, "d")))
+    partitioned(g, (args[0], args[1][0], abs(args[2][0])), (P(), P("d"), P("d")))
+
+
+def test_counts_in_nested_loops():
+    def f(i: Any, u: Any) -> Any:
+        def outer(c: Any, rows: Any) -> Any:
+            return lax.fori_loop(0, 3, lambda t, c: c.at[rows[0][t]].add(rows[1][t]).at[rows[0][t]].add(1.0), c), None
+
+        return lax.scan(outer, mnp.zeros(9), (i, u))[0]
+
+    partitioned(f, (RNG.integers(0, 9, (4, 3, 13)), f32(4, 3, 13)), (P(None, None, "d"), P(None, None, "d")))
+
+
 def forces(i: Any, j: Any, size: int) -> Any:
     """The forces of springs between rows ``i`` and ``j`` of positions."""
 

@@ -137,6 +137,20 @@ def _accumulation(
     return Accumulation(carry, out, tuple(eqns), term, tuple(scalars)) if fits and term not in scalars else None
 
 
+def added_in_place(body: AccumulatingBody, number: int) -> list[JaxprEqn]:
+    """The equations that add to a carry one after the other, as scatters do; none if it has any other use."""
+    inner, uses = body.jaxpr, uses_of(body.jaxpr)
+    var, out = inner.invars[body.num_consts + number], inner.outvars[number]
+    eqns: list[JaxprEqn] = []
+    while var is not out:
+        eqn = uses[var][0] if len(uses.get(var, ())) == 1 else None
+        if eqn is None or not any(eqn.invars[o] is var for o in eqn_rule(eqn).joins):
+            return []
+        eqns.append(eqn)
+        (var,) = eqn.outvars
+    return eqns if uses[var] == [None] else []
+
+
 def _keeps_masked(eqn: JaxprEqn) -> bool:
     """Whether masked sums pass through an equation through which sums pass."""
     avals = [a.aval for a in eqn.invars]

@@ -18,12 +18,14 @@ from meshwright.ops.control.bodies import Body, Operands
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import pick
 from meshwright.sharding import Layout
-from meshwright.spmd.partition.accumulations import accumulating
+from meshwright.sharding.rule import REDUCTION
+from meshwright.spmd.partition.accumulations import AccumulatingBody, accumulating, added_in_place
 from meshwright.spmd.partition.regions import KeepPartial, Results, Scope, layout_inside, operands_in
 from meshwright.spmd.partition.result import Replicated, gathered_dims
 from meshwright.spmd.partition.values import PartitionedValue
 from meshwright.spmd.prices import prices
 from meshwright.spmd.reshard.plan import reshard_cost
+from meshwright.spmd.rules import eqn_rule
 
 
 def partition_control(scope: Scope, eqn: JaxprEqn) -> Results:
@@ -80,6 +82,7 @@ def _loop_body(
     consts, carry, xs = body.split(layouts)
     k, count = len(carry), len(inner.outvars)
     found = accumulating(inner, body.num_consts, used)
+    carry = [lo if i in found.sums or used[i] else _sum_of(scope, found, i, lo) for i, lo in enumerate(carry)]
     keep = KeepPartial(trips)
     carried = [replace(keep, reductions=found.sums[i].reductions) if i in found.sums else carry[i] for i in range(k)]
     targets = [*carried, *[replace(keep, stacked=True)] * (count - k), *[Layout.replicated(0)] * len(found.scalars)]
@@ -88,6 +91,24 @@ def _loop_body(
     part = scope.region(ClosedJaxpr(found.without(), body.jaxpr.consts), ins, targets, runs=stay).finished()
     jaxpr = ClosedJaxpr(found.restored(part.jaxpr.jaxpr), part.jaxpr.consts)
     return _LocalBody(jaxpr, part.out_layouts[:k], part.out_layouts[k:count])
+
+
+def _sum_of(scope: Scope, body: AccumulatingBody, number: int, layout: Layout) -> Layout:
+    """The layout of a carry, partial if split updates are added to it in place and it is used for nothing else."""
+    ways = set()
+    for eqn in added_in_place(body, number):
+        rule = eqn_rule(eqn)
+        split = [
+            a
+            for atom, dims in zip(eqn.invars, rule.operands)
+            for axes, factors in zip(scope.propagation.layout(atom).dims, dims)
+            if any(rule.factors[f].kind == REDUCTION for f in factors)
+            for a in axes
+            if a not in layout.axes_used
+        ]
+        ways.add((frozenset(split), rule.reduction))
+    axes, reduction = ways.pop() if len(ways) == 1 else (frozenset(), "")
+    return layout.with_partial([*axes], reduction, scope.mesh) if axes else layout
 
 
 def _stacked(layout: Layout) -> Layout:

@@ -78,6 +78,9 @@ class Partitioner:
         # A sum that the region uses itself is reduced in each run of it.
         repeats = {a: count for a, count in kept if self.uses[a] == 1}
         self.summands = summands(jaxpr.jaxpr.eqns, self.rules, outs, repeats)
+        for atom, wanted in zip(outs, out_layouts):
+            if isinstance(wanted, Layout) and isinstance(atom, Var) and wanted.partial:
+                self.summands.computed(atom, wanted.partial)
 
     def run(self) -> Partition:
         self.record()
