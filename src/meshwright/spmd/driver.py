@@ -13,6 +13,7 @@ from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
 from meshwright.ops.control.check import NO_DEBUG_CHECKS
 from meshwright.ops.control.stacked_rows import blocks_of_rows, leading_rows
 from meshwright.ops.element_order import in_one_order
+from meshwright.ops.indexing.counted_rows import counted_rows
 from meshwright.ops.indexing.known_places import known_places
 from meshwright.ops.shape.cyclic import cyclic_windows
 from meshwright.ops.shape.interiors import interiors
@@ -34,6 +35,9 @@ LEADING_ROWS = Pass(
     "leading rows", leading_rows, "Rows that a loop indexes with its counter become scanned inputs and outputs."
 )
 KNOWN_PLACES = Pass("known places", known_places, "Dynamic slices and updates at constant indices become static.")
+COUNTED_ROWS = Pass(
+    "counted rows", counted_rows, "A dimension indexed with 0, 1, 2, ... becomes a batching dimension of the indices."
+)
 SPACED_ROWS = Pass("spaced rows", spaced_rows, "A strided slice of a zero-padded array becomes one op.")
 CYCLIC_WINDOWS = Pass(
     "cyclic windows", cyclic_windows, "Concatenated slices that wrap around an array's end become one window."
@@ -47,8 +51,8 @@ DROP_DEAD = Pass(
 )
 #: passes that prepare the whole program for sharding propagation
 PREPARE = (
-    INLINE, NO_DEBUG_CHECKS, UNTYPED, LEADING_ROWS, KNOWN_PLACES, SPACED_ROWS, JOINED_PADS, CYCLIC_WINDOWS, PASSED_ON,
-    DROP_DEAD, UNDONE, IN_ONE_ORDER,
+    INLINE, NO_DEBUG_CHECKS, UNTYPED, LEADING_ROWS, KNOWN_PLACES, COUNTED_ROWS, SPACED_ROWS, JOINED_PADS,
+    CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER,
 )  # fmt: skip
 #: passes that are tried; their result is kept if it is cheaper
 ALTERNATIVE = (

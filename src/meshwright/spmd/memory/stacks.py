@@ -28,7 +28,7 @@ def used_in_parts(kernel: Kernel) -> dict[Kernel, int | None]:
     for x, source in zip(kernel.root.regions[1].parameters, kernel.operands):
         uses[source] += [(x, node) for node in readers[x]]
     return {
-        source: _step_dimension(source.root.shape, [node for _, node in pairs])
+        source: _step_dimension(source.root.shape, pairs)
         for source, pairs in uses.items()
         if pairs and all(node.op in _PARTS and node.operands[0] is x for x, node in pairs)
     }
@@ -51,7 +51,10 @@ def _readers(parameters: Sequence[Node], nodes: Sequence[Node]) -> dict[Node, li
     return readers
 
 
-def _step_dimension(whole: tuple[int, ...], users: Sequence[Node]) -> int | None:
-    parts = [node.operands[1] if node.op == "dynamic_update_slice" else node for node in users]
+def _step_dimension(whole: tuple[int, ...], uses: Sequence[tuple[Node, Node]]) -> int | None:
+    """The dimension of which all readers take one element; None too if parameters or parts are other views."""
+    parts = [node.operands[1] if node.op == "dynamic_update_slice" else node for _, node in uses]
+    if any(x.shape != whole for x, _ in uses) or any(len(part.shape) != len(whole) for part in parts):
+        return None
     single = [d for d, n in enumerate(whole) if n > 1 and all(part.shape[d] == 1 for part in parts)]
     return single[0] if len(single) == 1 else None

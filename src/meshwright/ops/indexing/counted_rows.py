@@ -1,0 +1,197 @@
+"""Gathers and scatters that index one dimension with 0, 1, 2, ...: ``x[arange(n), i]`` reads one element of each row.
+
+Written like this, every device has to look for each index among the rows that it has. As a batching dimension, which
+the indices share with the array, the rows are split like any other dimension: nothing is sent or looked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from meshwright.core.avals import ShapedArray
+from meshwright.ir.constants import known_values
+from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
+from meshwright.ir.rewrite import Replacement, in_regions, producers_of, replaced
+from meshwright.ops.control.flow import ControlOp
+from meshwright.ops.control.regions import RegionOp
+from meshwright.ops.elementwise.conversion import ConvertElementType
+from meshwright.ops.elementwise.table import SelectN, lt, max_
+from meshwright.ops.indexing.gather_add import Gather, ScatterBase, ScatterDimensionNumbers
+from meshwright.ops.indexing.indexed import GatherDimensionNumbers
+from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, Iota
+from meshwright.ops.shape.rearrange import Reshape, Squeeze, Transpose
+from meshwright.ops.shape.slice_pad import Concatenate
+
+#: for values whose elements are their positions along a dimension, that dimension
+Counts = dict[Var, int]
+
+
+def counted_rows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Replace indices that count along a dimension by batching dimensions."""
+    if not any(isinstance(e.op, (Gather, ScatterBase)) for e in all_eqns(jaxpr.jaxpr)):
+        return jaxpr
+    return _rewritten(jaxpr, {})
+
+
+def _rewritten(jaxpr: ClosedJaxpr, given: Counts) -> ClosedJaxpr:
+    counts, producers = _counts(jaxpr, given), producers_of(jaxpr.jaxpr)
+
+    def rule(eqn: JaxprEqn) -> Replacement:
+        if isinstance(eqn.op, ControlOp):
+            return _in_bodies(eqn, eqn.op, counts)
+        if isinstance(eqn.op, RegionOp):
+            return in_regions(eqn, lambda region: _rewritten(region, {}))
+        return _batched(eqn, counts, producers) if isinstance(eqn.op, (Gather, ScatterBase)) else eqn
+
+    return replaced(jaxpr, rule)
+
+
+def _in_bodies(eqn: JaxprEqn, op: ControlOp, counts: Counts) -> JaxprEqn:
+    """The equation with its bodies rewritten. A constant of a body counts if its operand does."""
+    bodies = []
+    for body, places in zip(op.bodies(), op.numbers().consts):
+        pairs = zip(body.jaxpr.jaxpr.invars, (eqn.invars[n] for n in places))
+        given = {v: counts[a] for v, a in pairs if isinstance(a, Var) and a in counts}
+        bodies.append(replace(body, jaxpr=_rewritten(body.jaxpr, given)))
+    same = all(new.jaxpr is old.jaxpr for new, old in zip(bodies, op.bodies()))
+    return eqn if same else eqn.replace(op=op.with_bodies(bodies))
+
+
+# --- what counts --------------------------------------------------------------------------------------------
+def _counts(jaxpr: ClosedJaxpr, given: Counts) -> Counts:
+    """The values of a program that count along a dimension of more than one element."""
+    counts, never = dict(given), set[Var]()
+    for var, constant in zip(jaxpr.jaxpr.constvars, jaxpr.consts):
+        if var.aval.ndim and _holds_positions(var.aval) and (values := known_values(constant)) is not None:
+            dim = _counting_dim(values)
+            if dim is not None:
+                counts[var] = dim
+    for eqn in jaxpr.jaxpr.eqns:
+        if len(eqn.outvars) == 1:
+            (out,) = eqn.outvars
+            if eqn.op is lt and eqn.invars[0] in counts and _is_zero(eqn.invars[1]):
+                never.add(out)
+            dim = _counted_along(eqn, counts, never)
+            if dim is not None and out.aval.shape[dim] > 1 and _holds_positions(out.aval):
+                counts[out] = dim
+    return counts
+
+
+def _holds_positions(aval: ShapedArray) -> bool:
+    """Whether integers of a type can count along each dimension."""
+    return aval.dtype.kind in "iu" and max(aval.shape, default=0) - 1 <= np.iinfo(aval.dtype).max
+
+
+def _counting_dim(values: np.ndarray) -> int | None:
+    for d, size in enumerate(values.shape):
+        along = np.arange(size).reshape([size if e == d else 1 for e in range(values.ndim)])
+        if size > 1 and np.array_equal(values, np.broadcast_to(along, values.shape)):
+            return d
+    return None
+
+
+def _is_zero(atom: Atom) -> bool:
+    return isinstance(atom, Literal) and not np.any(np.asarray(atom.val))
+
+
+def _counted_along(eqn: JaxprEqn, counts: Counts, never: set[Var]) -> int | None:
+    """The dimension along which the result of an equation counts."""
+    op = eqn.op
+    if isinstance(op, Iota):
+        return op.dimension
+    if isinstance(op, SelectN) and eqn.invars[0] in never:
+        return counts.get(eqn.invars[1])  # type: ignore[arg-type]
+    if op is max_ and _is_zero(eqn.invars[1]):
+        return counts.get(eqn.invars[0])  # type: ignore[arg-type]
+    dim = counts.get(eqn.invars[0]) if eqn.invars else None  # type: ignore[arg-type]
+    if dim is None:
+        return None
+    shape = eqn.invars[0].aval.shape
+    match op:
+        case ConvertElementType():
+            return dim
+        case BroadcastInDim():
+            return op.broadcast_dimensions[dim]
+        case Transpose():
+            return op.permutation.index(dim)
+        case Reshape() | Squeeze():
+            before, new = math.prod(shape[:dim]), eqn.outvars[0].aval.shape
+            at = (d for d, size in enumerate(new) if size == shape[dim] and math.prod(new[:d]) == before)
+            return next(at, None)
+    return None
+
+
+# --- batching dimensions ------------------------------------------------------------------------------------
+class _Pair(NamedTuple):
+    """Column ``column`` of the index vectors counts along dimension ``along`` of the indices; it is the position along
+    dimension ``dim`` of the array."""
+
+    column: int
+    along: int
+    dim: int
+
+
+def _batched(eqn: JaxprEqn, counts: Counts, producers: Mapping[Var, JaxprEqn]) -> Replacement:
+    op = eqn.op
+    assert isinstance(op, (Gather, ScatterBase))
+    count = 1 if isinstance(op, Gather) else len(eqn.invars) // 2
+    x, indices = eqn.invars[0].aval, eqn.invars[count]
+    numbers = op.dimension_numbers if isinstance(op, Gather) else op.dimension_numbers.gather()
+    columns = _columns(indices, producers)
+    pairs = _pairs(columns, counts, numbers, x.shape)
+    left = [c for i, c in enumerate(columns) if all(i != pair.column for pair in pairs)]
+    if not pairs or not left:
+        return eqn
+    eqns, vectors = [], left[0]
+    if len(left) > 1:
+        vectors = Var(indices.aval.update(shape=(*indices.aval.shape[:-1], len(left))))
+        eqns = [eqn.replace(op=Concatenate(indices.aval.ndim - 1), invars=left, outvars=[vectors])]
+    numbers = _with_pairs(numbers, pairs)
+    dims = numbers if isinstance(op, Gather) else ScatterDimensionNumbers.of_gather(numbers)
+    invars = [vectors if i == count else a for i, a in enumerate(eqn.invars)]
+    new = replace(op, dimension_numbers=dims, indices_are_sorted=False)  # type: ignore[arg-type]
+    return [*eqns, eqn.replace(op=new, invars=invars)]
+
+
+def _columns(indices: Atom, producers: Mapping[Var, JaxprEqn]) -> list[Atom]:
+    """The components of index vectors, if they are put together of them; otherwise nothing."""
+    eqn = producers.get(indices) if isinstance(indices, Var) else None
+    if eqn is None or not isinstance(eqn.op, Concatenate) or eqn.op.dimension != indices.aval.ndim - 1:
+        return []
+    return list(eqn.invars) if all(a.aval.shape[-1] == 1 for a in eqn.invars) else []
+
+
+def _pairs(
+    columns: Sequence[Atom], counts: Counts, numbers: GatherDimensionNumbers, shape: Sequence[int]
+) -> list[_Pair]:
+    """The pairs of dimensions that can be batching dimensions: of equal size, and each in one pair only."""
+    taken = {*numbers.start_indices_batching_dims}
+    pairs = []
+    for i, atom in enumerate(columns):
+        along = counts.get(atom) if isinstance(atom, Var) else None
+        dim = numbers.start_index_map[i]
+        if along is None or along in taken or dim not in numbers.collapsed_slice_dims:
+            continue
+        if atom.aval.shape[along] == shape[dim]:
+            taken.add(along)
+            pairs.append(_Pair(i, along, dim))
+    return pairs
+
+
+def _with_pairs(numbers: GatherDimensionNumbers, pairs: Sequence[_Pair]) -> GatherDimensionNumbers:
+    gone, dims = {pair.column for pair in pairs}, {pair.dim for pair in pairs}
+    numbers = GatherDimensionNumbers(
+        numbers.offset_dims,
+        tuple(d for d in numbers.collapsed_slice_dims if d not in dims),
+        tuple(d for i, d in enumerate(numbers.start_index_map) if i not in gone),
+        numbers.operand_batching_dims,
+        numbers.start_indices_batching_dims,
+    )
+    for pair in pairs:
+        numbers = numbers.with_batching_dims(pair.dim, pair.along)
+    return numbers
