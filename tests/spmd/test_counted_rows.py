@@ -122,6 +122,18 @@ def test_programs_are_the_same(name):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
+def test_texts_of_other_programs():
+    """Normalized indices, with constants that are broadcast, as JAX's texts have them."""
+
+    def f(x: Any, i: Any) -> Any:
+        zeros, sizes = mnp.zeros(B, np.int32), mnp.full(B, B, np.int32)
+        rows = lax.iota(np.int32, B)
+        rows = lax.select(lax.lt(rows, zeros), lax.add(rows, sizes), rows)
+        return x[rows, i]
+
+    assert not partitioned(f, (X, I)).collectives
+
+
 def test_several_devices_along_both_dimensions():
     on = [NamedSharding(MESH, s) for s in (P("d", "t"), P("d"), P("d"))]
     part = mw.jit(lambda x, i, u: x.at[ROWS(B), i].add(u), in_shardings=tuple(on)).lower(X, I, U).partition()

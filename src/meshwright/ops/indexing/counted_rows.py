@@ -29,6 +29,7 @@ from meshwright.ops.shape.slice_pad import Concatenate
 
 #: for values whose elements are their positions along a dimension, that dimension
 Counts = dict[Var, int]
+Producers = Mapping[Var, JaxprEqn]
 
 
 def counted_rows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
@@ -39,7 +40,8 @@ def counted_rows(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _rewritten(jaxpr: ClosedJaxpr, given: Counts) -> ClosedJaxpr:
-    counts, producers = _counts(jaxpr, given), producers_of(jaxpr.jaxpr)
+    producers = producers_of(jaxpr.jaxpr)
+    counts = _counts(jaxpr, given, producers)
 
     def rule(eqn: JaxprEqn) -> Replacement:
         if isinstance(eqn.op, ControlOp):
@@ -63,7 +65,7 @@ def _in_bodies(eqn: JaxprEqn, op: ControlOp, counts: Counts) -> JaxprEqn:
 
 
 # --- what counts --------------------------------------------------------------------------------------------
-def _counts(jaxpr: ClosedJaxpr, given: Counts) -> Counts:
+def _counts(jaxpr: ClosedJaxpr, given: Counts, producers: Producers) -> Counts:
     """The values of a program that count along a dimension of more than one element."""
     counts, never = dict(given), set[Var]()
     for var, constant in zip(jaxpr.jaxpr.constvars, jaxpr.consts):
@@ -74,9 +76,9 @@ def _counts(jaxpr: ClosedJaxpr, given: Counts) -> Counts:
     for eqn in jaxpr.jaxpr.eqns:
         if len(eqn.outvars) == 1:
             (out,) = eqn.outvars
-            if eqn.op is lt and eqn.invars[0] in counts and _is_zero(eqn.invars[1]):
+            if eqn.op is lt and eqn.invars[0] in counts and _is_zero(eqn.invars[1], producers):
                 never.add(out)
-            dim = _counted_along(eqn, counts, never)
+            dim = _counted_along(eqn, counts, never, producers)
             if dim is not None and out.aval.shape[dim] > 1 and _holds_positions(out.aval):
                 counts[out] = dim
     return counts
@@ -95,18 +97,20 @@ def _counting_dim(values: np.ndarray) -> int | None:
     return None
 
 
-def _is_zero(atom: Atom) -> bool:
+def _is_zero(atom: Atom, producers: Producers) -> bool:
+    while isinstance(atom, Var) and atom in producers and isinstance(producers[atom].op, BroadcastInDim):
+        (atom,) = producers[atom].invars
     return isinstance(atom, Literal) and not np.any(np.asarray(atom.val))
 
 
-def _counted_along(eqn: JaxprEqn, counts: Counts, never: set[Var]) -> int | None:
-    """The dimension along which the result of an equation counts."""
+def _counted_along(eqn: JaxprEqn, counts: Counts, never: set[Var], producers: Producers) -> int | None:
+    """The dimension along which the result of an equation counts; ``never``: predicates that are false."""
     op = eqn.op
     if isinstance(op, Iota):
         return op.dimension
     if isinstance(op, SelectN) and eqn.invars[0] in never:
         return counts.get(eqn.invars[1])  # type: ignore[arg-type]
-    if op is max_ and _is_zero(eqn.invars[1]):
+    if op is max_ and _is_zero(eqn.invars[1], producers):
         return counts.get(eqn.invars[0])  # type: ignore[arg-type]
     dim = counts.get(eqn.invars[0]) if eqn.invars else None  # type: ignore[arg-type]
     if dim is None:
@@ -136,7 +140,7 @@ class _Pair(NamedTuple):
     dim: int
 
 
-def _batched(eqn: JaxprEqn, counts: Counts, producers: Mapping[Var, JaxprEqn]) -> Replacement:
+def _batched(eqn: JaxprEqn, counts: Counts, producers: Producers) -> Replacement:
     op = eqn.op
     assert isinstance(op, (Gather, ScatterBase))
     count = 1 if isinstance(op, Gather) else len(eqn.invars) // 2
@@ -158,7 +162,7 @@ def _batched(eqn: JaxprEqn, counts: Counts, producers: Mapping[Var, JaxprEqn]) -
     return [*eqns, eqn.replace(op=new, invars=invars)]
 
 
-def _columns(indices: Atom, producers: Mapping[Var, JaxprEqn]) -> list[Atom]:
+def _columns(indices: Atom, producers: Producers) -> list[Atom]:
     """The components of index vectors, if they are put together of them; otherwise nothing."""
     eqn = producers.get(indices) if isinstance(indices, Var) else None
     if eqn is None or not isinstance(eqn.op, Concatenate) or eqn.op.dimension != indices.aval.ndim - 1:
