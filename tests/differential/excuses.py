@@ -297,7 +297,7 @@ EXCUSES = [
     Excuse("nn.sigmoid nn.silu nn.glu nn.log1mexp nn.softmax nn.log_softmax scipy.special.log_ndtr scipy.special.ndtr "
                "scipy.special.ndtri", "accepted", "integers, bools and halves are computed with as floats", kinds="biuh"),
     Excuse("nn.log1mexp nn.log_sigmoid nn.soft_sign nn.squareplus nn.softmax nn.log_softmax nn.standardize nn.gelu nn.celu "
-               "nn.logsumexp nn.logmeanexp scipy.special.softmax", "values", "integers wrap around in JAX's", of_floats, "iu"),
+               "nn.logsumexp nn.logmeanexp scipy.special.softmax scipy.special.log_softmax", "values", "integers wrap around in JAX's", of_floats, "iu"),
     Excuse("scipy.stats.mode", "dtype", "floats stay what they are, as in SciPy", kinds="hf", when=lambda c: c.args[0].size == 0),
     Excuse("scipy.stats.dirichlet.pdf scipy.stats.dirichlet.logpdf", "values", "where alpha is below 1, densities grow without limit towards 0", infinite_at_zero),
     Excuse("scipy.stats.multinomial.pmf scipy.stats.multinomial.logpmf", "accepted", "floats may be whole numbers; others have no probability", kinds="hf"),
