@@ -38,7 +38,7 @@ TABLE = {
     ("nn", 1): """celu elu gelu hard_sigmoid hard_silu hard_tanh leaky_relu log1mexp log_sigmoid mish relu relu6 selu
         sigmoid silu soft_sign softplus sparse_plus sparse_sigmoid squareplus tanh""",
     ("scipy.special", 1): """dawsn digamma entr erf erfc erfcx erfinv exp1 expi expit factorial gamma gammaln gammasgn
-        i0 i0e i1 i1e log_ndtr logit ndtr ndtri spence""",
+        i0 i0e i1 i1e log_ndtr loggamma logit ndtr ndtri spence""",
     ("scipy.special", 2): """beta betaln boxcox boxcox1p expn gammainc gammaincc kl_div owens_t poch rel_entr xlog1py
         xlogy""",
     ("scipy.special", 3): "betainc",
@@ -50,8 +50,8 @@ OTHER = set(
     quantile percentile nanquantile nanpercentile softmax log_softmax standardize polyval polyder polyint
     dot_product_attention searchsorted take choose select compress extract place put insert delete append resize
     trim_zeros roots stack nan_to_num rng_uniform reduce_precision angle logsumexp array asarray atleast_1d block clip
-    conj copy empty_like hstack imag ones_like ravel squeeze zeros_like full_like histogram_bin_edges piecewise
-    optimization_barrier broadcast_like identity spacing""".split()
+    conj conjugate copy empty_like hstack imag ones_like ravel squeeze zeros_like full_like histogram_bin_edges
+    piecewise optimization_barrier broadcast_like identity spacing""".split()
 )
 #: whose second argument is whole, or has too long a derivative for a quick test
 SLOW = {"scipy.special.comb", "scipy.special.zeta", "lax.regularized_incomplete_beta", "scipy.special.hyp1f1",
