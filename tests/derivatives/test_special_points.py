@@ -76,7 +76,7 @@ def compare(
 
 def check(library: str, name: str, arity: int, twice: bool = True, jit: bool = True) -> None:
     ours, theirs = (getattr(m, name) for m in modules(library))
-    args = points(arity)
+    args = points(name, arity)
     try:
         want = jax.jit(derivatives(jax, theirs, arity, twice))(*args)
     except Exception:  # JAX knows no derivative, or none of the second order: then ours is known or refused

@@ -205,6 +205,12 @@ def as_numpy_with_signs(name: str, call: Call) -> bool:
     return _agrees(name, call, positive(mnp), positive(jnp), positive(np), 1)
 
 
+def as_clip(name: str, call: Call) -> bool:
+    """Whether a clamped array is what NumPy clips it to."""
+    low, x, high = map(_wide, call.args)
+    return bool(elementwise_same(np.asarray(outcome(mw.lax.clamp, call, mnp.asarray)), np.clip(x, low, high)).all())
+
+
 def as_scipy(name: str, call: Call) -> bool:
     def wide(*args: Any, **named: Any) -> Any:
         return function_of(scipy, name.removeprefix("scipy."))(*(_in_doubles(a) for a in args), **named)
@@ -291,7 +297,7 @@ EXCUSES = [
     Excuse("nn.sigmoid nn.silu nn.glu nn.log1mexp nn.softmax nn.log_softmax scipy.special.log_ndtr scipy.special.ndtr "
                "scipy.special.ndtri", "accepted", "integers, bools and halves are computed with as floats", kinds="biuh"),
     Excuse("nn.log1mexp nn.log_sigmoid nn.soft_sign nn.squareplus nn.softmax nn.log_softmax nn.standardize nn.gelu nn.celu "
-               "nn.logsumexp nn.logmeanexp scipy.special.softmax", "values", "integers wrap around in JAX's", of_floats, "iu"),
+               "nn.logsumexp nn.logmeanexp scipy.special.softmax scipy.special.log_softmax", "values", "integers wrap around in JAX's", of_floats, "iu"),
     Excuse("scipy.stats.mode", "dtype", "floats stay what they are, as in SciPy", kinds="hf", when=lambda c: c.args[0].size == 0),
     Excuse("scipy.stats.dirichlet.pdf scipy.stats.dirichlet.logpdf", "values", "where alpha is below 1, densities grow without limit towards 0", infinite_at_zero),
     Excuse("scipy.stats.multinomial.pmf scipy.stats.multinomial.logpmf", "accepted", "floats may be whole numbers; others have no probability", kinds="hf"),
@@ -326,6 +332,7 @@ EXCUSES = [
     Excuse(_prefixed("lax", "reduce_max reduce_min cummax cummin associative_scan reduce_window max min sort"), "values",
                "NaN in complex numbers is kept and never below or above, as in NumPy", kinds="c"),
     Excuse("lax.convert_element_type", "values", "of complex numbers whether either part is not 0, as in NumPy", kinds="c"),
+    Excuse("lax.clamp", "accepted", "XLA clamps no bools and complex numbers, which have NumPy's order everywhere", as_clip, "bc"),
     Excuse("lax.broadcast_in_dim", "refused", "broadcast_dimensions are increasing, as JAX documents"),
     Excuse("lax.random_gamma_grad", "refused", "ops take equal shapes or scalars"),
     Excuse("lax.cumlogsumexp", "values", "log(exp(-0.0)) is 0", when=lambda c: _has_zero(c.args[0])),

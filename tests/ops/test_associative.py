@@ -184,6 +184,21 @@ def test_special_values():
 
 
 @pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
+def test_zeros_keep_their_signs(dtype, reverse):
+    """JAX's lose them where prefixes of odd and of even lengths are put together."""
+    zeros = np.array([-0.0, 1, complex(-0.0, -0.0), -2, 0, -0.0, complex(3, -0.0), -0.0, complex(0, -0.0)])
+    x = mnp.asarray(zeros if dtype == "complex64" else zeros.real, dtype)
+    for n in range(1, 10):
+        later = lax.associative_scan(lambda a, b: b, x[:n], reverse=reverse)
+        assert np.asarray(later).tobytes() == np.asarray(x[:n]).tobytes()
+    product = np.asarray(lax.associative_scan(mnp.multiply, x.real, reverse=reverse)).astype(np.float32)
+    order = slice(None, None, -1 if reverse else 1)
+    want = np.multiply.accumulate(zeros.real[order])[order]
+    np.testing.assert_array_equal(np.signbit(product), np.signbit(want))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
 def test_the_function_is_not_taken_at_what_was_never_combined(reverse):
     """Of lengths, which have no derivative at (0, 0): not with nothing before, and not with the element itself."""
     x = np.array([0, 3, 4, 0, 2, 0], np.float32)

@@ -3,15 +3,19 @@ elements that a device does not have, is not computed with."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from numpy_eval import evaluate
 from samples import DISTINCT, Sample
+from samples.bodies import AFFINE
 from sharding_harness import MESHES, Case, localized_cases, partitioned_cases
 
 from meshwright.core import dtypes
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.tracing import typeof
+from meshwright.ops.reduce.associative import LinearRecurrence
 from meshwright.runtime.eager import single_op_jaxpr
 from meshwright.sharding.rule import REDUCTION, ShardingRule
 
@@ -31,11 +35,7 @@ FLOATS = [s for s in DISTINCT if _is_asked(s)]
 
 
 def with_special(sample: Sample, values: tuple[float, ...]) -> list[np.ndarray]:
-    """The operands, every third element of those of floats being special.
-
-    The kernel of a dilated convolution stays finite: zeros between rows and around them XLA leaves out where it sees
-    that they are, and multiplies where they are data. Which of them are data differs between devices.
-    """
+    """The operands, every third element of those of floats being special, except of those that :func:`stay_finite`."""
     rng = np.random.default_rng(len(values))
 
     def changed(x: np.ndarray) -> np.ndarray:
@@ -45,8 +45,23 @@ def with_special(sample: Sample, values: tuple[float, ...]) -> list[np.ndarray]:
         put = rng.choice(np.array(values), x.shape).astype(dtype)
         return np.where(rng.random(x.shape) < 1 / 3, put, x)
 
-    finite = sample.args[1:] if any(n > 1 for n in sample.op.params.get("lhs_dilation", ())) else ()
+    finite = stay_finite(sample)
     return [x if any(x is y for y in finite) else changed(x) for x in sample.args]
+
+
+def stay_finite(sample: Sample) -> Sequence[np.ndarray]:
+    """The operands without special values.
+
+    The kernel of a dilated convolution: zeros between rows and around them XLA leaves out where it sees that they are,
+    and multiplies where they are data. Which of them are data differs between devices. The factors of affine functions:
+    where these are 0 or infinite, a (b x + c) is not (a b) x + a c, so that the order decides what is NaN.
+    """
+    op = sample.op
+    if isinstance(op, LinearRecurrence):
+        return sample.args[: len(op.entries)]
+    if op.holds_jaxprs and op.params.get("computation") is AFFINE:
+        return sample.args[:1]
+    return sample.args[1:] if any(n > 1 for n in op.params.get("lhs_dilation", ())) else ()
 
 
 def kinds(x: np.ndarray, signs: bool) -> np.ndarray:

@@ -11,6 +11,7 @@ import pytest
 import scipy.special as sp
 
 import meshwright as mw
+import meshwright.numpy as mnp
 import meshwright.scipy.special as ms
 from meshwright import NamedSharding, errors
 from meshwright import PartitionSpec as P
@@ -181,6 +182,13 @@ def test_slopes_far_out_in_float32():
         np.testing.assert_allclose(mw.vmap(mw.grad(f))(points), want, rtol=4e-6)
     for f in (ms.exp1, ms.loggamma):
         assert np.isnan(mw.grad(f)(-0.5))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_fresnel_of_the_largest_numbers(dtype):
+    most = float(mnp.finfo(dtype).max)
+    for y in ms.fresnel(mnp.asarray([most, -most], dtype)):
+        np.testing.assert_allclose(np.asarray(y, np.float32), [0.5, -0.5], atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["betaln", "boxcox", "boxcox1p", "comb", "xlogy"])

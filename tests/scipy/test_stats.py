@@ -60,6 +60,29 @@ def test_continuous(name: str, function: str) -> None:
             same(getattr(getattr(ms, name), function)(*args), getattr(getattr(st, name), function)(*args))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", [n for n in CONTINUOUS if hasattr(getattr(ms, n), "logsf")])
+def test_logarithms_of_probabilities_near_0_and_near_1(name: str, dtype: Any) -> None:
+    """Of what is near 1, the other probability is known more precisely."""
+    x = np.array([-100, -30, -8, -1.3, -0.1, -1e-3, 1e-3, 0.1, 0.5, 0.999, 1.001, 2, 5, 17, 30, 60, 1e4, 1e6], dtype)
+    parameters = np.array(CONTINUOUS[name], dtype)
+    with np.errstate(over="ignore"):
+        below, above = (getattr(getattr(st, name), f)(np.float64(x), *parameters) for f in ("cdf", "sf"))
+    for f, p, q in (("logcdf", below, above), ("logsf", above, below)):
+        got = np.asarray(getattr(getattr(ms, name), f)(x, *parameters))
+        with np.errstate(divide="ignore"):
+            want = np.where(p <= 0.5, np.log(p), np.log1p(-q))
+        known = np.log(np.finfo(dtype).smallest_normal) < want
+        same(got[known], want[known], rtol=4e-6 if dtype == np.float32 else 2e-11, atol=np.finfo(dtype).smallest_normal)
+
+
+def test_cauchy_quantiles_near_0_and_near_1() -> None:
+    q = np.array([1e-30, 1e-8, 1e-3, 0.2499, 0.2501, 0.4999])
+    for f in (ms.cauchy.ppf, lambda q: -ms.cauchy.isf(q)):
+        same(f(q.astype(np.float32)), -1 / np.tan(np.pi * np.float64(np.float32(q))), rtol=3e-6)
+        same(f(1 - q[1:]), 1 / np.tan(np.pi * (1 - (1 - q[1:]))))
+
+
 @pytest.mark.parametrize("name, function", cases(DISCRETE))
 def test_discrete(name: str, function: str) -> None:
     points = np.array([0.1, 0.69, 0.71, 0.95]) if function == "ppf" else K

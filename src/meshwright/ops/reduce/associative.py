@@ -32,6 +32,7 @@ from meshwright.ir.rewrite import Interpreter
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
 from meshwright.ops.composite import Composite, traced
 from meshwright.ops.elementwise.base import Elementwise
+from meshwright.ops.elementwise.monoid import nothing
 from meshwright.ops.elementwise.table import add, eq, max_, min_, mul, or_, select, zeros_like
 from meshwright.ops.indexing.dynamic_slice import dynamic_slice_in_dim
 from meshwright.ops.reduce.derivative import Forward
@@ -81,7 +82,7 @@ def _interleaved(even: Any, odd: Any, dim: int, reverse: bool) -> Any:
         after = total - before - (2 * typeof(x).shape[dim] - 1)
         config = [(0, 0, 0)] * a.ndim
         config[dim] = (after, before, 1) if reverse else (before, after, 1)
-        return pad(x, np.zeros((), a.dtype), config)
+        return pad(x, nothing(a.dtype), config)
 
     combine = or_ if dtypes.is_bool(a.dtype) else add
     return combine(spread(even, 0), spread(odd, 1))

@@ -302,7 +302,8 @@ def _fresnel_above_zero(x: Any) -> tuple[Any, Any]:
     # Multiples of a quarter turn are subtracted from the square before it is rounded.
     rest = far - 2 * ops.floor(far / 2)
     whole = far - rest
-    turn = np.pi / 2 * (2 * whole * rest + rest * rest - 4 * ops.floor((2 * whole * rest) / 4))
+    turns = 2 * (whole * rest)  # of the largest numbers nothing is left, and twice their whole would be infinite
+    turn = np.pi / 2 * (turns + rest * rest - 4 * ops.floor(turns / 4))
     sine, cosine = sin(turn), cos(turn)
     s_far, c_far = 0.5 - f * cosine - g * sine, 0.5 + f * sine - g * cosine
     end = x == np.inf

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from meshwright.numpy.logic import where
-from meshwright.ops.elementwise.table import exp, log
+from meshwright.ops.elementwise.table import exp
 from meshwright.scipy.special.entropies import xlog1py, xlogy
 from meshwright.scipy.special.gammas import betainc, betaln
-from meshwright.scipy.stats.family import Family
+from meshwright.scipy.stats.family import Family, log_probability
 
 _of = Family(__name__, "a", "b", inside=lambda a, b: (a > 0) & (b > 0))
 
@@ -32,8 +32,8 @@ def cdf(z: Any, a: Any, b: Any) -> Any:
 
 
 pdf = _of.of("pdf", exp, logpdf, 0.3, 2.0, 3.0, gives=1.764)
-logcdf = _of.of("logcdf", log, cdf, 0.3, 2.0, 3.0, gives=-1.0547)
 sf = _of(0.3, 2.0, 3.0, gives=0.6517, name="sf")(
     lambda z, a, b: betainc(b, a, where(z < 0, 1.0, where(z > 1, 0.0, 1 - z)))
 )
-logsf = _of.of("logsf", log, sf, 0.3, 2.0, 3.0, gives=-0.4282)
+logcdf = _of.of("logcdf", log_probability, (cdf, sf), 0.3, 2.0, 3.0, gives=-1.0547)
+logsf = _of.of("logsf", log_probability, (sf, cdf), 0.3, 2.0, 3.0, gives=-0.4282)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.numpy.logic import where
-from meshwright.ops.elementwise.table import atan2, exp, log, log1p, scalar_like, tan
-from meshwright.scipy.stats.family import Family
+from meshwright.ops.elementwise.table import atan2, exp, log1p, scalar_like, tan
+from meshwright.scipy.stats.family import Family, log_probability
 
 _of = Family(__name__)
 
@@ -20,14 +20,19 @@ def _above(z: Any) -> Any:
 
 
 def _quantile(q: Any) -> Any:
-    return where(q == 0, -np.inf, where(q == 1, np.inf, tan(np.pi * (q - 0.5))))
+    """From the nearer end, to which the distance is not rounded."""
+    end = where(q < 0.5, q, 1 - q)
+    tail = end < 0.25
+    far = 1 / tan(np.pi * where(tail & (end > 0), end, 0.25))
+    near = tan(np.pi * (where(tail, 0.5, q) - 0.5))
+    return where(end == 0, where(q == 0, -np.inf, np.inf), where(tail, where(q < 0.5, -far, far), near))
 
 
 logpdf = _of(0.5, gives=-1.3679, name="logpdf")(lambda z: -math.log(np.pi) - log1p(z * z))
 pdf = _of.of("pdf", exp, logpdf, 0.5, gives=0.2546)
 cdf = _of(0.5, gives=0.6476, name="cdf")(lambda z: _above(-z))
-logcdf = _of.of("logcdf", log, cdf, 0.5, gives=-0.4345)
 sf = _of(0.5, gives=0.3524, name="sf")(_above)
-logsf = _of.of("logsf", log, sf, 0.5, gives=-1.0429)
+logcdf = _of.of("logcdf", log_probability, (cdf, sf), 0.5, gives=-0.4345)
+logsf = _of.of("logsf", log_probability, (sf, cdf), 0.5, gives=-1.0429)
 ppf = _of(0.7, gives=0.7265, name="ppf")(_quantile)
 isf = _of(0.7, gives=-0.7265, name="isf")(lambda q: -_quantile(q))

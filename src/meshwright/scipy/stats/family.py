@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.arithmetic import floor
 from meshwright.numpy.logic import where
-from meshwright.ops.elementwise.table import convert, log, stop_gradient
+from meshwright.ops.elementwise.table import convert, log, log1p, stop_gradient
 from meshwright.scipy.elementwise import elementwise
 
 _SAYS = {
@@ -45,6 +45,17 @@ def is_count(n: Any) -> Any:
 def _unsigned(z: Any) -> Any:
     """The numbers with zeros made positive, as both zeros belong to a support that starts at 0."""
     return where(z == 0, z - stop_gradient(z), z)
+
+
+def log_probability(p: Any, q: Any) -> Any:
+    """The logarithm of a probability ``p`` whose complement is ``q``, precise where either of them is small.
+
+    >>> (log_probability(np.array([1.0, 0.5]), np.array([2.0**-50, 0.5])) < 0).tolist()
+    [True, True]
+    """
+    small = p <= 0.5
+    # Each branch gets only arguments in its domain, so that no derivative is inf * 0; log(1) is 0, not -0.
+    return where(small, log(where(small, p, 0.5)), log1p(0.0 - where(small, 0.5, q)))
 
 
 class Family:
@@ -80,10 +91,16 @@ class Family:
         return define
 
     def of(
-        self, name: str, apply: Callable[[Any], Any], other: Callable[..., Any], *at: float, gives: float
+        self,
+        name: str,
+        apply: Callable[..., Any],
+        others: Callable[..., Any] | tuple[Callable[..., Any], ...],
+        *at: float,
+        gives: float,
     ) -> Callable[..., Any]:
-        """A function that applies ``apply`` to another function of the distributions, such as ``exp`` to ``logpdf``."""
-        return self._public(name, lambda *args: apply(other(*args)), at, gives)
+        """A function that applies ``apply`` to other functions of the distributions, such as ``exp`` to ``logpdf``."""
+        given = others if isinstance(others, tuple) else (others,)
+        return self._public(name, lambda *args: apply(*(other(*args) for other in given)), at, gives)
 
     def _placed(self, name: str, standard: Callable[..., Any], x: Any, *others: Any) -> Any:
         count = len(self.parameters)

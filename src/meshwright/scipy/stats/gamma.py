@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from meshwright.numpy.logic import where
-from meshwright.ops.elementwise.table import exp, lgamma, log
+from meshwright.ops.elementwise.table import exp, lgamma
 from meshwright.scipy.special.entropies import xlogy
 from meshwright.scipy.special.gammas import gammainc, gammaincc
-from meshwright.scipy.stats.family import Family
+from meshwright.scipy.stats.family import Family, log_probability
 
 _of = Family(__name__, "a", inside=lambda a: a > 0)
 
@@ -23,6 +23,6 @@ def logpdf(z: Any, a: Any) -> Any:
 
 pdf = _of.of("pdf", exp, logpdf, 1.5, 2.0, gives=0.3347)
 cdf = _of(1.5, 2.0, gives=0.4422, name="cdf")(lambda z, a: gammainc(a, where(z < 0, 0.0, z)))
-logcdf = _of.of("logcdf", log, cdf, 1.5, 2.0, gives=-0.8161)
 sf = _of(1.5, 2.0, gives=0.5578, name="sf")(lambda z, a: gammaincc(a, where(z < 0, 0.0, z)))
-logsf = _of.of("logsf", log, sf, 1.5, 2.0, gives=-0.5837)
+logcdf = _of.of("logcdf", log_probability, (cdf, sf), 1.5, 2.0, gives=-0.8161)
+logsf = _of.of("logsf", log_probability, (sf, cdf), 1.5, 2.0, gives=-0.5837)
