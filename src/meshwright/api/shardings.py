@@ -59,13 +59,6 @@ def without_auto(x: Any) -> Any:
     return None if isinstance(x, AutoSharding) else x
 
 
-class _Leaf:
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
 def flat_shardings(tree: Any, value: Any, what: str) -> list[Any]:
     """One sharding per leaf of ``value``, from a tree prefix of shardings.
 
@@ -85,8 +78,7 @@ def spread(tree: Any, value: Any, what: str, is_leaf: Callable[[Any], bool]) -> 
     Raises:
       ArgumentError: ``tree`` does not fit ``value``.
     """
-    marked = pytree.map(_Leaf, tree, is_leaf=is_leaf)
-    return [leaf.value for leaf in pytree.broadcast_prefix(marked, value, what)]
+    return pytree.broadcast_prefix(tree, value, what, is_leaf)
 
 
 def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -> list[Any]:
