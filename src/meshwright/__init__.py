@@ -297,7 +297,7 @@ _LATE_NAMES = {
 }
 _LATE_MODULES = {
     **_submodules(
-        __name__, "ad_checkpoint", "api", "builder", "checkpoint_io", "cli", "core", "custom_batching",
+        __name__, "ad_checkpoint", "api", "api_util", "builder", "checkpoint_io", "cli", "core", "custom_batching",
         "custom_derivatives", "data", "debug", "distributed", "dlpack", "dtypes", "example_libraries", "experimental",
         "export", "extend", "ffi", "flatten_util", "image", "inspect", "interop", "interpreters", "ir", "lib",
         "lowering", "monitoring", "nn", "ode", "ops", "optim", "profiler", "random", "ref", "runtime", "scipy", "smi",

@@ -342,3 +342,22 @@ def test_branches_with_different_constraints_on_one_device():
     program = mw.jit(lambda v: mw.lax.cond(v.sum() > 1, at("x", "y"), at("x"), v))
     values = np.array([3.0, -1.0, 2.0, 5.0], np.float32)
     assert program.lower(values).partition().verify(values)[0].absolute == 0
+
+
+def test_an_abstract_mesh_means_the_current_mesh_or_that_of_the_array():
+    """What libraries write with ``get_abstract_mesh``, which inside a traced function is all that JAX gives them."""
+    mesh = mw.make_mesh((4, 2), ("x", "y"), axis_types=(mw.sharding.AxisType.Auto,) * 2)
+    rows = NamedSharding(mesh.abstract_mesh, P("x"))
+    want, x = NamedSharding(mesh, P("x")), np.ones((8, 4), np.float32)
+    with mw.set_mesh(mesh):
+        for f in (
+            lambda x: mw.with_sharding_constraint(x, rows),
+            lambda x: mw.jit(lambda x: mw.with_sharding_constraint(x + 1, rows))(x),
+            lambda x: mw.jit(lambda x: x + 1, in_shardings=rows, out_shardings=rows)(x),
+            lambda x: mw.device_put(x, rows),
+        ):
+            assert f(x).sharding.is_equivalent_to(want, 2)
+    columns = mw.device_put(x, NamedSharding(mesh, P(None, "y")))
+    assert mw.with_sharding_constraint(columns, rows).sharding == want
+    with pytest.raises(mw.errors.ArgumentTypeError, match="has no devices"):
+        mw.with_sharding_constraint(x, rows)

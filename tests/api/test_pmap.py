@@ -7,7 +7,8 @@ from refusals import message_of
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import lax
-from meshwright.sharding import PmapSharding
+from meshwright.sharding import Mesh, NamedSharding
+from meshwright.sharding import PartitionSpec as P
 
 A = np.arange(12, dtype=np.float32).reshape(4, 3)
 B = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
@@ -23,15 +24,15 @@ def two(x, y):
 
 
 # --- what is mapped, and where it is ------------------------------------------------------------------------
-def test_keywords_are_mapped_and_results_are_pmap_shardings():
+def test_keywords_are_mapped_and_results_are_split_along_the_axis():
     f = mw.pmap(lambda x, *, s: {"y": x * s, "total": lax.psum(x, "i")}, "i", out_axes={"y": 1, "total": None})
     got = f(A, s=np.arange(4, dtype=np.float32))
     assert np.array_equal(got["y"], (A * np.arange(4)[:, None]).T) and np.array_equal(got["total"], A.sum(0))
-    assert got["y"].sharding == PmapSharding.default((3, 4), 1, DEVICES[:4])
-    assert [b.shape for b in got["y"].device_buffers] == [(3,)] * 4
+    assert got["y"].sharding == NamedSharding(Mesh(DEVICES[:4], ("i",)), P(None, "i"))
+    assert [b.shape for b in got["y"].device_buffers] == [(3, 1)] * 4
     assert got["total"].sharding.is_fully_replicated
     again = mw.pmap(lambda x: x + 1, in_axes=1)(got["y"])
-    assert again.sharding == PmapSharding.default((4, 3), 0, DEVICES[:4])
+    assert again.sharding.is_equivalent_to(NamedSharding(Mesh(DEVICES[:4], ("i",)), P("i")), 2)
 
 
 def test_devices_are_those_asked_for_and_arguments_may_lie_anywhere():
@@ -55,7 +56,7 @@ def test_nested():
     f = mw.pmap(mw.pmap(lambda v: v / lax.psum(v.sum(), ("i", "j")), "j"), "i")
     y = f(B)
     assert np.allclose(y, B / B.sum()) and y.sharding.devices == tuple(DEVICES)
-    assert [b.shape for b in y.device_buffers] == [(3,)] * 8
+    assert [b.shape for b in y.device_buffers] == [(1, 1, 3)] * 8
     assert np.allclose(f(2 * B[:2]), B[:2] / B[:2].sum())  # fewer devices, by the same inner function
     slopes = mw.grad(lambda x: (f(x) ** 2).sum())(B)
     assert np.allclose(slopes, mw.grad(lambda x: ((x / x.sum()) ** 2).sum())(B), atol=1e-6)

@@ -61,7 +61,7 @@ def reference(a: Any, w: Any) -> Any:
 def test_values_and_layouts() -> None:
     part, got = partitioned(layer, A, W)
     close(got, reference(A, W))
-    assert [s.spec for s in part.in_shardings] == [P("x", "y"), P("y", None)]
+    assert [s.spec for s in part.in_shardings] == [P("x", "y"), P("y")]
     sum_, *written = part.collectives
     assert (sum_.kind, sum_.axes) == ("all_reduce", ("y",)) and "partial sums over y" in sum_.reason
     assert [(c.kind, c.axes, c.reason) for c in written] == [

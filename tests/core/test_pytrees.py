@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import operator
+import warnings
 
 import jax
 import numpy as np
@@ -283,3 +284,12 @@ def test_the_registry_takes_containers_apart():
         with_keys = registry.flatten_one_level_with_keys(tree)[0]
         assert [child for _, child in with_keys] == list(ours[0])
     assert registry.flatten_one_level(3) is None and registry.is_node(list) and not registry.is_node(int)
+
+
+def test_a_named_tuple_is_registered_without_a_warning():
+    """numpyro registers some, to keep a function among their fields apart from the leaves."""
+    State = collections.namedtuple("State", "x f")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mw.register_pytree_node(State, lambda s: ((s.x,), s.f), lambda f, xs: State(*xs, f))
+    assert mw.tree.leaves(State(1, abs)) == [1] and mw.tree.map(lambda x: x + 1, State(1, abs)) == State(2, abs)

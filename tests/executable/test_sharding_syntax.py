@@ -25,7 +25,10 @@ def check(text: str, **options: Any) -> Any:
 
 
 def specs(part: Any) -> tuple[list[P], list[P]]:
-    return [s.spec for s in part.in_shardings], [s.spec for s in part.out_shardings]
+    """The specs of arguments and results, with an entry for each dimension."""
+    pairs = [(part.in_shardings, part.in_avals), (part.out_shardings, part.out_avals)]
+    ins, outs = ([P(*s.spec, *[None] * (a.ndim - len(s.spec))) for s, a in zip(*pair)] for pair in pairs)
+    return ins, outs
 
 
 def kinds(part: Any) -> list[str]:

@@ -128,3 +128,18 @@ def test_fresh_carries_end(name):
 
     for got, want in zip(derivatives(mw, mnp, lax), derivatives(jax, jax.numpy, jax.lax), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_random_keys_among_the_operands_of_branches_that_entries_choose():
+    """Keys become words along a further batch axis, along which numbers are not batched."""
+
+    def f(i, key, x):
+        drawn = lambda k, x: (k, mw.random.normal(k) + x)  # noqa: E731
+        return lax.cond(i > 0, drawn, lambda k, x: (mw.random.split(k)[0], x), key, x)
+
+    keys, taken, x = mw.random.split(mw.random.key(0), 4), np.array([0, 1, 0, 1]), np.arange(4, dtype=np.float32)
+    got_keys, got = mw.jit(mw.vmap(f))(taken, keys, x)
+    for n, key in enumerate(keys):
+        want_key, want = f(taken[n], key, x[n])
+        assert np.array_equal(mw.random.key_data(got_keys[n]), mw.random.key_data(want_key))
+        np.testing.assert_allclose(got[n], want, rtol=1e-6)

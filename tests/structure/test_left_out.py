@@ -50,7 +50,9 @@ def names_of(module, inner):
     [
         *NAMES,
         "dlpack",
+        "api_util",
         "extend",
+        "extend.linear_util",
         "interpreters",
         "monitoring",
         "scipy",

@@ -138,7 +138,7 @@ def check_carry(what: str, fun: Any, value: Any, out_tree: Any, out_avals: Seque
     in_tree = pytree.structure(value)
     if in_tree != out_tree:
         before = set(pytree.paths(value))
-        after = set(pytree.paths(pytree.unflatten(out_tree, out_avals)))
+        after = set(pytree.paths(pytree.outline(out_tree)))
         parts = [
             f"only {side}: {', '.join('carry' + p for p in sorted(paths))}"
             for side, paths in (("going in", before - after), ("coming out", after - before))

@@ -158,8 +158,8 @@ def _parts(program: Program, in_parts: Any, out_parts: Any) -> tuple[list[HloSha
     Raises:
       ArgumentError: parts do not fit their arrays, or are for different numbers of devices.
     """
-    args, kwargs = pytree.unflatten(program.in_tree, [a.aval for a in program.arguments])
-    output = pytree.unflatten(program.out_tree, program.jaxpr.out_avals)
+    args, kwargs = pytree.outline(program.in_tree)
+    output = pytree.outline(program.out_tree)
     ins = [a.sharding for a in program.arguments]
     if in_parts is not None:
         ins = [*_flat(in_parts, args, "in_parts"), *ins[len(ins) - len(pytree.leaves(kwargs)) :]]

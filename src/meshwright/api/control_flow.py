@@ -21,7 +21,7 @@ from meshwright.api.bodies import (
 from meshwright.api.carried_references import in_branches, in_scan, in_while
 from meshwright.api.in_python import known_value, scan_in_python, while_in_python
 from meshwright.core import dtypes, pytree
-from meshwright.core.avals import OnlyTyped
+from meshwright.core.avals import ShapedArray
 from meshwright.core.config import config
 from meshwright.core.expected import as_tuple
 from meshwright.core.records import dataclass
@@ -154,7 +154,7 @@ def _check_branch(what: str, first_name: str, first: Body, name: str, body: Body
             f"{name} returns {pytree.show(body.out_tree)} "
             f"({pytree.difference(first.out_tree, body.out_tree, exact=True)})"
         )
-    paths = pytree.paths(pytree.unflatten(first.out_tree, first.out_avals))
+    paths = pytree.paths(pytree.outline(first.out_tree))
     for path, want, got in zip(paths, first.out_avals, body.out_avals):
         if (want.shape, want.dtype, want.explicit) != (got.shape, got.dtype, got.explicit):
             pairs = (("shapes", want.shape, got.shape), ("dtypes", want.dtype, got.dtype))
@@ -272,14 +272,13 @@ def _scan(
     rounds = _unroll(loop.name, unroll, steps)
     if config.disable_jit and steps:
         return scan_in_python(f, init, xs, steps, bool(reverse))
-    xs_leaves, xs_tree = pytree.flatten(xs)
-    avals = [typeof(x) for x in xs_leaves]
-    slices = pytree.unflatten(xs_tree, [_Slice(_sliced(a, loop.name, i)) for i, a in enumerate(avals)])
-    body, carry_tree, carry_avals = _trace_scan(loop.name, f, init, slices)
+    xs_leaves = pytree.leaves(xs)
+    slices = [_sliced(typeof(x), loop.name, i) for i, x in enumerate(xs_leaves)]
+    body, carry_tree, carry_avals = _trace_scan(loop.name, f, init, xs, slices)
     new = promoted(pytree.leaves(init), carry_avals) if carry_tree == pytree.structure(init) else None
     if new is not None:
         init = pytree.unflatten(pytree.structure(init), new)
-        body, carry_tree, carry_avals = _trace_scan(loop.name, f, init, slices)
+        body, carry_tree, carry_avals = _trace_scan(loop.name, f, init, xs, slices)
     loop.check(init, carry_tree, carry_avals)
     leaves = pytree.leaves(init)
     op = Scan(body.jaxpr, steps, len(leaves), len(body.consts), bool(reverse), rounds)
@@ -302,18 +301,14 @@ def _sliced(aval: Any, what: str, number: int) -> Any:
     return aval.without_dim(0)
 
 
-class _Slice(OnlyTyped):
-    """Marks the type of one slice of an input as a leaf."""
-
-    __slots__ = ()
-
-
-def _trace_scan(what: str, f: Callable[..., Any], init: Any, slices: Any) -> tuple[Body, Any, tuple[Any, ...]]:
-    """The traced body, and the structure and types of the carry it returns."""
-    body = _trace_carry(what, f, (init, slices))
+def _trace_scan(
+    what: str, f: Callable[..., Any], init: Any, xs: Any, slices: Sequence[ShapedArray]
+) -> tuple[Body, Any, tuple[Any, ...]]:
+    """The body traced at types of slices of ``xs``, and the structure and types of the carry it returns."""
+    avals = [*(typeof(x) for x in pytree.leaves(init)), *slices]
+    body = trace_body(f, pytree.structure((init, xs)), avals, what)
     children = body.out_tree.children()
-    out = pytree.unflatten(body.out_tree, body.out_avals)
-    if not is_pair(out) or len(children) != 2:
+    if not is_pair(pytree.outline(body.out_tree)) or len(children) != 2:
         raise ArgumentTypeError(
             f"scan: {described(f)} must return a pair (carry, y), it returned {pytree.show(body.out_tree)}; return "
             "(carry, None) if there is nothing to stack"

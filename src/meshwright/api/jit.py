@@ -70,10 +70,9 @@ else:
     planning = LateModule("meshwright.api.planning")
 
 
-def _outputs(out_tree: Any, values: Sequence[Any]) -> Any:
-    """``values`` in the structure of an output, with None for float0 leaves, which no program computes."""
-    out = pytree.unflatten(out_tree, values)
-    return pytree.map(lambda x: None if is_float0(x) else x, out)
+def _outputs(out_tree: Any) -> Any:
+    """The outline of an output, with None for float0 leaves, which no program computes."""
+    return pytree.map(lambda x: None if is_float0(x) else x, pytree.outline(out_tree))
 
 
 @ends_traces
@@ -220,7 +219,7 @@ class JitFunction:
         constrained = self._caches.constrained.get(jaxpr)
         if constrained is None:
             ins = argument_shardings(self.options.in_shardings, args, kwargs, self.name)
-            outs = flat_shardings(self.options.out_shardings, _outputs(out_tree, jaxpr.out_avals), "jit out_shardings")
+            outs = flat_shardings(self.options.out_shardings, _outputs(out_tree), "jit out_shardings")
             ins, outs = list(map(without_auto, ins)), list(map(without_auto, outs))
             constrained = shallow(constrain(jaxpr, list(map(named, ins)), list(map(named, outs))))
             if not any(isinstance(c, Tracer) for c in jaxpr.consts):
@@ -234,7 +233,7 @@ class JitFunction:
         if traced is None:
 
             def names() -> list[str]:
-                args, kwargs = pytree.unflatten(treedef, avals)
+                args, kwargs = pytree.outline(treedef)
                 return [f"{name} of {described(self.fun)}" for name in self._names(args, kwargs, static)]
 
             traced = trace_flat(self.with_static(static), treedef, avals, self.name, names)
@@ -318,7 +317,7 @@ class JitFunction:
         check_fit(shardings, avals, names, f"{self.name}: argument ")
         avals = tuple(a if g is None else typed_by(a, named(g)) for a, g in zip(avals, given))
         jaxpr, out_tree = self._trace(treedef, avals, static)
-        outs_value = _outputs(out_tree, jaxpr.out_avals)
+        outs_value = _outputs(out_tree)
         outs = list(map(without_auto, flat_shardings(self.options.out_shardings, outs_value, "jit out_shardings")))
         check_fit(outs, jaxpr.out_avals, pytree.paths(outs_value), f"{self.name}: output")
         donated = self._donated(args, kwargs, static)

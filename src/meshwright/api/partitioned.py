@@ -140,11 +140,12 @@ class PartitionedProgram(Stage):
         return [(s, a.ndim) for s, a in pairs if isinstance(s, NamedSharding) and UNCONSTRAINED not in s.spec]
 
     def _spelled(self, layout: Layout) -> NamedSharding:
-        """The sharding of a layout, as the user wrote it if they did: ``P("x")`` stays so, and axes of size 1 stay
-        named."""
+        """The sharding of a layout, as the user wrote it if they did: ``P("x", None)`` stays so, and axes of size 1
+        stay named. Else the spec ends at the last dimension that is split, as in JAX."""
         rank = len(layout.dims)
         fitting = (s for s, n in self._written if n == rank and s.mesh == self.mesh and s.layout(n) == layout)
-        return next(fitting, None) or NamedSharding.from_layout(self.mesh, layout)
+        split = max((i + 1 for i, axes in enumerate(layout.dims) if axes), default=0)
+        return next(fitting, None) or NamedSharding.from_layout(self.mesh, replace(layout, dims=layout.dims[:split]))
 
     # --- costs ----------------------------------------------------------------------------------------------
     @cached_property

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshwright.api.shardings import check_fit, committed_to, flat_shardings, is_spec, named, resolve, spread
+from meshwright.api.shardings import (
+    check_fit,
+    committed_to,
+    flat_shardings,
+    has_no_devices,
+    is_spec,
+    named,
+    resolve,
+    spread,
+    with_devices,
+)
 from meshwright.api.stages import Lowered
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
@@ -105,16 +115,12 @@ def put_by(name: str, x: Any, sharding: Sharding | None) -> Any:
     return x if is_there and not has_no_devices(sharding) else _put(x, sharding, name)
 
 
-def has_no_devices(sharding: Any) -> TypeGuard[NamedSharding]:
-    """Whether the mesh of a sharding has no devices."""
-    return isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh)
-
-
 def _put(x: Any, sharding: Sharding | Space | None, what: str, copied: bool = False) -> Any:
     if isinstance(sharding, Space):
         return MemoryPut(sharding.kind).bind(x if isinstance(x, Tracer) else _put(x, None, what, copied))
     if isinstance(x, Tracer):
         return _constraint(x, sharding, what, moves=True)
+    sharding = with_devices(sharding, getattr(getattr(x, "sharding", None), "mesh", None))
     if has_no_devices(sharding):
         if STATE.trace is not EVAL:  # a program that may only be partitioned
             return _constraint(_given(x), sharding, what, moves=True)

@@ -42,7 +42,7 @@ from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.runtime.devices import devices as all_devices
 from meshwright.runtime.devices import require_backend
-from meshwright.sharding import Mesh, MeshOf, PartitionSpec, pmapped
+from meshwright.sharding import Mesh, PartitionSpec
 from meshwright.spmd.varying import varying
 from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.vmap import MappedCall, flat_axes, vmap
@@ -119,8 +119,8 @@ def pmap(
 ) -> Any:
     """Map ``fun`` over an axis of its arguments, one device per index. Prefer ``shard_map``.
 
-    Results are arrays with a ``PmapSharding``. Nested maps of sizes a and b take a × b devices. With ``disable_jit``,
-    Python runs ``fun`` device by device.
+    Results are split along the axis by a ``NamedSharding``. Nested maps of sizes a and b take a × b devices. With
+    ``disable_jit``, Python runs ``fun`` device by device.
 
     Args:
       in_axes: for each positional argument the axis that is mapped, None for one passed whole to all devices; a tree
@@ -322,7 +322,7 @@ def _outermost(call: _Call) -> Any:
 
 def _mesh(call: _Call, sizes: dict[str, int], why: str, at_least: bool = False) -> Mesh:
     devices = np.array(_available(call, prod(sizes.values()), why, at_least), object)
-    return MeshOf(devices.reshape(tuple(sizes.values())), tuple(sizes), pmapped)
+    return Mesh(devices.reshape(tuple(sizes.values())), tuple(sizes))
 
 
 def _nested(call: _Call, nest: _Nest) -> Any:
@@ -390,7 +390,7 @@ def _check_equal(call: _Call, jaxpr: ClosedJaxpr, consts: int, targets: Sequence
     own = frozenset((call.name,))
     inputs = [NOWHERE] * consts + [NOWHERE if a is None else own for a in call.axes]
     axes_of = varying(jaxpr.jaxpr, inputs)
-    paths = pytree.paths(pytree.unflatten(out_tree, [0] * len(targets)))
+    paths = pytree.paths(pytree.outline(out_tree))
     outs = zip(jaxpr.jaxpr.outvars, targets, paths)
     wrong = [p for v, t, p in outs if t is None and isinstance(v, Var) and call.name in axes_of.get(v, ())]
     if wrong:

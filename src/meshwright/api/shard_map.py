@@ -40,13 +40,6 @@ from meshwright.transforms.autodiff import closed_call
 from meshwright.transforms.wrapped import name_of, require_callable
 
 
-class _Leaf:
-    __slots__ = ("spec",)
-
-    def __init__(self, spec: PartitionSpec) -> None:
-        self.spec = spec
-
-
 class _Inferred:
     """The type of the singleton ``INFERRED``."""
 
@@ -65,18 +58,17 @@ def _is_spec(x: Any) -> bool:
 def _flat_specs(specs: Any, value: Any, mesh: Mesh | AbstractMesh, what: str) -> list[PartitionSpec]:
     """One spec per leaf of ``value``; None means replicated."""
 
-    def leaf(spec: Any) -> _Leaf:
+    def checked(spec: Any) -> PartitionSpec:
         if not _is_spec(spec):
             raise ArgumentTypeError(
                 f"{what}: expected PartitionSpecs, as P('x'), got {spec!r} of type {type(spec).__name__}"
             )
         try:
-            return _Leaf(NamedSharding(mesh, PartitionSpec() if spec is None else spec).spec)
+            return NamedSharding(mesh, PartitionSpec() if spec is None else spec).spec
         except ShardingError as error:
             raise type(error)(f"{what}: {error}") from None
 
-    marked = pytree.map(leaf, specs, is_leaf=_is_spec)
-    return [m.spec for m in pytree.broadcast_prefix(marked, value, what)]
+    return [checked(spec) for spec in pytree.broadcast_prefix(specs, value, what, _is_spec)]
 
 
 def shard_map(
@@ -239,11 +231,10 @@ class _Region:
 
         return run
 
-    def result_specs(self, outs: Any) -> list[PartitionSpec]:
+    def result_specs(self, outs: Any, avals: Sequence[ShapedArray]) -> list[PartitionSpec]:
         specs = _flat_specs(self.out_specs, outs, self.mesh, "shard_map out_specs")
         _check_manual(specs, self.manual, self.mesh, "out_specs")
-        for leaf, spec, path in zip(pytree.leaves(outs), specs, pytree.paths(outs)):
-            aval = typeof(leaf)
+        for aval, spec, path in zip(avals, specs, pytree.paths(outs)):
             if len(spec) > aval.ndim:
                 raise too_long("out_specs", spec, f"output{path}", aval)
         return specs
@@ -258,8 +249,8 @@ def _call(region: _Region, args: Any) -> Any:
     with set_mesh(inside_of(mesh, manual)), scope:
         jaxpr, consts, out_tree = closed_call(region.on_parts(in_tree), parts, name_of(f))
     _check_constraints(jaxpr, manual)
-    outs = pytree.unflatten(out_tree, [_Aval(a) for a in jaxpr.out_avals])
-    out_specs = region.result_specs(outs)
+    outs = pytree.outline(out_tree)
+    out_specs = region.result_specs(outs, jaxpr.out_avals)
     names = () if len(manual) == len(mesh.axis_names) else manual
     whole = [PartitionSpec()] * len(consts)
     op = ShardMap((*whole, *specs), jaxpr, mesh, tuple(out_specs), names, check)
@@ -288,7 +279,7 @@ def _in_python(region: _Region, args: Any) -> Any:
 
     places = [dict(zip(sizes, position)) for position in np.ndindex(*sizes.values())]
     outs = Ring(f"shard_map of {described(f)}", sizes).run([at(place) for place in places])
-    out_specs = region.result_specs(outs[0])
+    out_specs = region.result_specs(outs[0], [typeof(x) for x in pytree.leaves(outs[0])])
     columns = list(zip(*(pytree.leaves(out) for out in outs)))
     if region.check:
         for values, spec, path in zip(columns, out_specs, pytree.paths(outs[0])):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard, TypeVar, cast
 
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
@@ -35,6 +35,8 @@ from meshwright.sharding.auto import AutoSharding
 from meshwright.sharding.format import Format
 from meshwright.sharding.kinds import LogicalDevice, Places, reordered
 
+_S = TypeVar("_S")
+
 #: the location of an array: a mesh, or one device
 Place = Mesh | AbstractMesh | Any
 
@@ -59,13 +61,6 @@ def without_auto(x: Any) -> Any:
     return None if isinstance(x, AutoSharding) else x
 
 
-class _Leaf:
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
 def flat_shardings(tree: Any, value: Any, what: str) -> list[Any]:
     """One sharding per leaf of ``value``, from a tree prefix of shardings.
 
@@ -85,8 +80,7 @@ def spread(tree: Any, value: Any, what: str, is_leaf: Callable[[Any], bool]) -> 
     Raises:
       ArgumentError: ``tree`` does not fit ``value``.
     """
-    marked = pytree.map(_Leaf, tree, is_leaf=is_leaf)
-    return [leaf.value for leaf in pytree.broadcast_prefix(marked, value, what)]
+    return pytree.broadcast_prefix(tree, value, what, is_leaf)
 
 
 def argument_shardings(tree: Any, args: Sequence[Any], kwargs: Any, name: str) -> list[Any]:
@@ -115,7 +109,7 @@ def resolve(entry: Any, what: str) -> Any:
     if isinstance(entry, Format):
         return resolve(entry.placed(what), what)
     if isinstance(entry, (Sharding, AutoSharding)):
-        return said_by(entry)
+        return with_devices(said_by(entry), get_mesh())
     if isinstance(entry, PartitionSpec):
         mesh = get_mesh()
         if mesh is None:
@@ -130,6 +124,18 @@ def resolve(entry: Any, what: str) -> Any:
     raise ArgumentTypeError(
         f"{what}: expected a Sharding, a PartitionSpec or None, got {entry!r} of type {type(entry).__name__}"
     )
+
+
+def has_no_devices(sharding: Any) -> TypeGuard[NamedSharding]:
+    """Whether the mesh of a sharding has no devices."""
+    return isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh)
+
+
+def with_devices(sharding: _S, mesh: Any) -> _S:
+    """``sharding``, over ``mesh`` instead of an abstract mesh if they differ in their devices alone."""
+    if has_no_devices(sharding) and isinstance(mesh, Mesh) and mesh.abstract_mesh == sharding.mesh:
+        return cast(_S, sharding.update(mesh=mesh))
+    return sharding
 
 
 def check_fit(

@@ -96,8 +96,7 @@ class _Xmap:
     steps: Mapping[Name, int]
 
     def flat(self, what: str, tree: Any, value: Any) -> list[AxesSpec]:
-        marked = pytree.map(lambda e: parse_axes(what, e), tree, is_leaf=is_axes_spec)
-        return pytree.broadcast_prefix(marked, value, f"xmap {what}", is_leaf=lambda x: isinstance(x, AxesSpec))
+        return [parse_axes(what, e) for e in pytree.broadcast_prefix(tree, value, f"xmap {what}", is_axes_spec)]
 
     def sizes(self, fun: Any, flat: Sequence[Any], specs: Sequence[AxesSpec], paths: Sequence[str]) -> dict[Name, int]:
         """The size of every named axis.
@@ -199,7 +198,7 @@ def _run(fun: Callable[..., Any], spec: _Xmap, args: tuple[Any, ...]) -> Any:
     with extend_axis_env(sizes, checked=True):  # type: ignore[arg-type]
         jaxpr, consts, out_tree = closed_call(lambda *xs: fun(*pytree.unflatten(in_tree, xs)), inside, name_of(fun))
     _check_conflicts(fun, jaxpr, spec.resources)
-    outs = spec.flat("out_axes", spec.out_axes, pytree.unflatten(out_tree, [_Aval(a) for a in jaxpr.out_avals]))
+    outs = spec.flat("out_axes", spec.out_axes, pytree.outline(out_tree))
     for aval, out in zip(jaxpr.out_avals, outs):
         _check_result(fun, aval, out, sizes)
     given = [_constrained(x, s, spec.resources, mesh) for x, s in zip(flat, ins)]

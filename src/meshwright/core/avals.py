@@ -156,11 +156,23 @@ class ShapedArray(AbstractValue):
         """The type of tangents."""
         return self if is_inexact(self.dtype) else self.update(dtype=float0)
 
-    to_ct_aval = to_cotangent_aval = cotangent
+    at_least_vspace = to_tangent_aval
+
+    def to_ct_aval(self) -> ShapedArray:
+        """The type of cotangents of values with this type."""
+        return self.to_tangent_aval().cotangent()
+
+    to_cotangent_aval = to_ct_aval
 
     def strong(self) -> ShapedArray:
         """This aval without weak type."""
         return self.update(weak_type=False) if self.weak_type else self
+
+    strip_weak_type = strong
+
+    def update_weak_type(self, weak_type: bool) -> ShapedArray:
+        """This aval with or without weak type."""
+        return self.update(weak_type=weak_type)
 
     @property
     def memory_space(self) -> Space:

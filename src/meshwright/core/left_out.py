@@ -99,6 +99,7 @@ NAMES: dict[str, dict[str, str]] = {
         "abs2|fit_4th_order_polynomial|initial_step_size|interp_fit_dopri|map|mean_error_ratio|optimal_step_size|"
         "promote_dtypes_inexact|ravel_first_arg_?|ravel_pytree|runge_kutta_step|safe_map|safe_zip|tree_.*|zip": _INSIDE,
     },
+    "api_util": {"donation_vector|rebase_donate_argnums": "use donate_argnums of jit"},
     "extend.backend": {
         "(register|clear)_.*": "there is one backend for each process; config.update('platform', ...) chooses it",
         "get_compile_options": "use compiler_options of jit",
@@ -127,6 +128,10 @@ NAMES: dict[str, dict[str, str]] = {
             "aval_to_ir_type and ir_constant"
         ),
     },
+    "interpreters.partial_eval": {
+        "Val": "use Any",
+        ".*_rules?|dce_jaxpr_consts": "rules of primitives are those of interpreters.ad, batching and mlir",
+    },
     "interpreters.pxla": {"create_compile_options": "use compiler_options of jit"},
     "interpreters.xla": {"Backend": "use meshwright.devices()", "canonicalize_dtype_handlers": _INSIDE},
     "profiler": {"register_subprocess": "record a profile in each process"},
@@ -138,7 +143,6 @@ NAMES: dict[str, dict[str, str]] = {
 
 #: by a pattern of the module's path in ``jax``: the alternative
 MODULES: dict[str, str] = {
-    "api_util": "use typeof for types of values, and tree_util for their trees",
     "cloud_tpu_init": "devices are found when they are first asked for",
     "collect_profile": "use profiler.trace in the program",
     r"tools(\..*)?": "use the command line, python -m meshwright",
@@ -160,12 +164,9 @@ MODULES: dict[str, str] = {
     r"experimental\.transfer": "use device_put",
     r"experimental\.xla_metadata": "use compiler_options of jit",
     r"extend\.core\.primitives": _PRIMITIVES,
-    r"extend\.(?!(core|backend)\b).+": (
+    r"extend\.(?!(core|backend|linear_util)\b).+": (
         "primitives and jaxprs are in meshwright.extend.core; use random.key(seed, impl=...), devices() and "
         "jit(f).lower(...).compiler_ir() for random, backend and mlir"
-    ),
-    r"interpreters\.partial_eval": (
-        "rules of primitives are those of interpreters.ad, batching and mlir; a jaxpr is made by make_jaxpr"
     ),
     r"scipy\.spatial(\..*)?": "use products with rotation matrices, or SciPy's outside of the program",
 }

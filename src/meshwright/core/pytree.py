@@ -80,6 +80,18 @@ def unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
         raise
 
 
+def outline(treedef: PyTreeDef) -> Any:
+    """A tree with structure ``treedef`` and an ``object()`` at each leaf, for code that asks where leaves are.
+
+    JAX fills trees the same way, and says so: classes that check their leaves let what is exactly an ``object`` pass.
+
+    Example:
+      >>> mw.core.pytree.paths(mw.core.pytree.outline(mw.tree.structure({"a": 1, "b": [2, 3]})))
+      ["['a']", "['b'][0]", "['b'][1]"]
+    """
+    return unflatten(treedef, [object()] * treedef.num_leaves)
+
+
 def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
     """The leaves of ``tree`` from left to right; dicts are ordered by key, and None has no leaves.
 
@@ -328,6 +340,9 @@ def map_with_path(
 def broadcast_prefix(prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
     """The leaves of ``prefix``, each repeated for the leaves of the subtree of ``tree`` under it.
 
+    Args:
+      is_leaf: predicate for nodes of ``prefix`` to treat as leaves.
+
     Raises:
       ArgumentError: ``prefix`` is not a tree prefix of ``tree``; ``what`` names the argument.
 
@@ -335,14 +350,16 @@ def broadcast_prefix(prefix: Any, tree: Any, what: str, is_leaf: Callable[[Any],
       >>> mw.tree.broadcast_prefix((0, 1), (5, {"a": 6, "b": 7}), "axes")
       [0, 1, 1]
     """
+    entries, want = flatten(prefix, is_leaf)
     try:
-        return optree.broadcast_prefix(prefix, tree, is_leaf=is_leaf, namespace=NAMESPACE)
+        parts = want.flatten_up_to(tree)
     except ValueError:
-        want, got = structure(prefix, is_leaf), structure(tree)
+        got = structure(tree)
         raise ArgumentError(
             f"{what} must be a tree prefix of the value it describes: it has structure {show(want)}, the value has "
             f"structure {show(got)}{_where(want, got)}; give one entry for each part of the value, or one for all of it"
         ) from None
+    return [entry for entry, part in zip(entries, parts) for _ in leaves(part)]
 
 
 def _up_to(treedef: PyTreeDef, tree: Any, function: str, argument: str) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -26,10 +27,12 @@ def _register(function: str, cls: type, flatten: Callable[[Any], Any], unflatten
     if not isinstance(cls, type):
         raise ArgumentTypeError(f"{function}: expected a class, got {cls!r} of type {type(cls).__name__}")
     try:
-        optree.register_pytree_node(
-            cls, flatten, unflatten, path_entry_type=GivenKey if _has_keys(flatten) else optree.FlattenedEntry,
-            namespace=NAMESPACE,
-        )  # fmt: skip
+        with warnings.catch_warnings():  # of named tuples, which are containers of another kind then, as is asked for
+            warnings.simplefilter("ignore", UserWarning)
+            optree.register_pytree_node(
+                cls, flatten, unflatten, path_entry_type=GivenKey if _has_keys(flatten) else optree.FlattenedEntry,
+                namespace=NAMESPACE,
+            )  # fmt: skip
     except ValueError:
         raise ArgumentError(
             f"{function}: {cls.__name__} is a container already; a class is registered once, and list, tuple, dict, "

@@ -9,5 +9,8 @@ from meshwright.core.late import late_attributes, submodules
 __all__: list[str] = []
 
 __getattr__, __dir__ = late_attributes(
-    __name__, {}, submodules(__name__, "ad", "batching", "mlir", "pxla", "sharded_jit", "xla"), absent("interpreters")
+    __name__,
+    {},
+    submodules(__name__, "ad", "batching", "mlir", "partial_eval", "pxla", "sharded_jit", "xla"),
+    absent("interpreters"),
 )

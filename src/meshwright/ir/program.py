@@ -86,7 +86,7 @@ class Program(HoldsJaxpr):
         """The user's names of arguments and results (``result['loss']``); "" for results identified by their number."""
         paths: Sequence[str] = ()
         if self.out_tree is not None:
-            paths = pytree.paths(pytree.unflatten(self.out_tree, [0] * self.out_tree.num_leaves))
+            paths = pytree.paths(pytree.outline(self.out_tree))
         outs = [f"result{path}" if path not in ("", f"[{i}]") else "" for i, path in enumerate(paths)]
         return Names(self.names, outs)
 

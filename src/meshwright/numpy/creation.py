@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.api.placement import has_no_devices, put_by
-from meshwright.api.shardings import resolve
+from meshwright.api.placement import put_by
+from meshwright.api.shardings import has_no_devices, resolve
 from meshwright.core import dtypes
 from meshwright.core.avals import Typed
 from meshwright.core.config import config

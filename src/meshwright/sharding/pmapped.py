@@ -1,4 +1,4 @@
-"""``PmapSharding``: the sharding of ``pmap``'s results, with one index of an axis on each device.
+"""``PmapSharding``: the sharding of the results of the older ``pmap``, with one index of an axis on each device.
 
 Source: the ``PmapSharding`` of JAX.
 """
@@ -124,7 +124,7 @@ class PmapSharding(Sharding):
 
 
 def pmapped(sharding: NamedSharding, shape: tuple[int, ...]) -> Sharding:
-    """Convert a sharding over a ``pmap``'s mesh to a ``PmapSharding``; unchanged if that would need padding."""
+    """Convert a sharding over the mesh of a ``PmapSharding``; unchanged if that would need padding."""
     try:
         return PmapSharding(sharding.devices, ShardingSpec.of(sharding, shape))
     except ShardingError:

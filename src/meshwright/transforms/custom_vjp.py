@@ -37,13 +37,6 @@ from meshwright.transforms.rules import batched_backward
 from meshwright.transforms.wrapped import is_pair, name_of, require_callable
 
 
-@dataclass(frozen=True)
-class _Given:
-    """A leaf of what a backward rule returned, for as many leaves of the argument as are in its place, or none."""
-
-    cotangent: Any
-
-
 def _is_zero(x: Any) -> bool:
     return x is None or isinstance(x, Zero)
 
@@ -313,9 +306,8 @@ class _Rules:
             )
         flat: list[Any] = []
         for number, (ct, tree) in enumerate(zip(in_cts, arguments)):
-            given = pytree.map(_Given, ct, is_leaf=_is_zero)
             try:
-                spread = pytree.broadcast_prefix(given, pytree.unflatten(tree, range(tree.num_leaves)), "a cotangent")
+                flat += pytree.broadcast_prefix(ct, pytree.outline(tree), "a cotangent", _is_zero)
             except ArgumentError:
                 got = pytree.structure(ct, is_leaf=_is_zero)
                 where = pytree.difference(tree, got, exact=True)
@@ -324,12 +316,11 @@ class _Rules:
                     f"structure {pytree.show(got)}, the argument {pytree.show(tree)} ({where}); None may stand for a "
                     "whole argument or a part of it"
                 ) from None
-            flat += [g.cotangent for g in spread]
         return [self._checked(i, ct, aval) for i, (ct, aval) in enumerate(zip(flat, self.in_avals))]
 
     def _arguments(self) -> tuple[Any, ...]:
-        """The differentiable arguments, with the numbers of the leaves in place of their values."""
-        return pytree.unflatten(self.in_tree, range(self.in_tree.num_leaves))
+        """The outlines of the differentiable arguments."""
+        return pytree.outline(self.in_tree)
 
     def _roots(self) -> list[str]:
         """The names of the differentiable arguments."""

@@ -35,21 +35,13 @@ def _is_none(x: Any) -> bool:
 def flat_axes(axes: Any, tree: Any, what: str) -> list[int | None]:
     """One axis (or None) per leaf of ``tree``, from a tree prefix of ints and None."""
     # Here None is a leaf that means "not batched"; elsewhere it is an empty container.
-    marked = pytree.map(lambda a: _Axis(a), axes, is_leaf=_is_none)
-    per_leaf = [a.value for a in pytree.broadcast_prefix(marked, tree, what)]
+    per_leaf = pytree.broadcast_prefix(axes, tree, what, _is_none)
     for axis in per_leaf:
         if axis is not None and not is_spec(axis) and (not isinstance(axis, int) or isinstance(axis, bool)):
             raise ArgumentTypeError(
                 f"{what} must hold ints and None, got {axis!r}; give the mapped axis of each argument"
             )
     return per_leaf
-
-
-class _Axis:
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
 
 
 def vmap(

@@ -143,9 +143,10 @@ class Selection(CallOp):
         return Jit(self.name, self.apart).partial_eval_call(t, known, args, tape)
 
     def batch_call(self, t: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]) -> BatchedResults:
-        _, out_dims = t.batch(self.jaxpr, axis, tuple(dims))
-        places = tuple(d or 0 for d in out_dims)
-        jaxprs = (t.batch(j, axis, tuple(dims), places)[0] for j in (self.jaxpr, self.apart))
+        both = self.jaxpr, self.apart
+        out_dims = zip(*(t.batch(j, axis, tuple(dims))[1] for j in both))
+        places = tuple(next((d for d in ds if d is not None), None) for ds in out_dims)
+        jaxprs = (t.batch(j, axis, tuple(dims), places)[0] for j in both)
         return Selection(*jaxprs).bind(*args), list(places)
 
     def body(self) -> ClosedJaxpr | None:

@@ -1,0 +1,25 @@
+"""The methods of types that programs for JAX call, against JAX's."""
+
+import jax
+import numpy as np
+import pytest
+
+import meshwright as mw
+
+VALUES = {"number": 1.0, "integer": 1, "floats": np.ones(2, np.float32), "bools": np.ones(2, bool)}
+METHODS = {
+    "at_least_vspace": lambda a: a.at_least_vspace(),
+    "to_tangent_aval": lambda a: a.to_tangent_aval(),
+    "to_ct_aval": lambda a: a.to_ct_aval(),
+    "strip_weak_type": lambda a: a.strip_weak_type(),
+    "update_weak_type": lambda a: a.update_weak_type(True),
+}
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_of_types(method: str, value: str) -> None:
+    got, want = (METHODS[method](m.typeof(VALUES[value])) for m in (mw, jax))
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    if want.dtype != jax.dtypes.float0:
+        assert got.weak_type == want.weak_type
