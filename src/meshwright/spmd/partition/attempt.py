@@ -62,6 +62,11 @@ class Attempt:
         inner = self.part.jaxpr.jaxpr
         return sum(a.aval.nbytes for a in (*inner.invars, *inner.outvars))
 
+    @property
+    def costs(self) -> float:
+        """The product of time, bytes and estimated memory."""
+        return self.price_with_starts * self.sent[1] * self.estimate
+
     def is_better(self, than: Attempt, more_bytes: float = 1.0) -> bool:
         """Whether it sends at most ``more_bytes`` times the bytes of ``than``, and its product of time, bytes and peak
         memory is less (by ``GAIN``).

@@ -54,6 +54,8 @@ TURNINGS = 6
 WIDTH, SHARE = 3, 0.02
 #: the factor by which a step may take longer for sums that loops complete in each step
 LONGER = 1.05
+#: products of time, bytes and memory whose ratio is at most this are equal
+EQUAL = 1.001
 #: the factor by which sums in tiles may increase the bytes sent: allows for the gradients of norm weights
 MORE_BYTES = 1.01
 
@@ -69,6 +71,8 @@ class _Search:
         outcome = planner.propagate(Strategy())
         self.seen = {_signature(outcome)}
         self.best = Attempt(planner.partition(outcome))
+        #: the best attempt without products that are split along dimensions that nothing else is split along
+        self.unexchanged: Attempt | None = None
         self.tries = min(MOST, max(FEWEST, EQUATIONS // max(1, len(outcome.origins.eqns))))
 
     def run(self) -> Attempt:
@@ -106,7 +110,9 @@ class _Search:
 
     def exchange(self) -> None:
         """Share products along other dimensions too, if that is better."""
-        self.reconsider(replace(self.best.strategy, exchanges=True))
+        before = self.best
+        self.reconsider(replace(before.strategy, exchanges=True))
+        self.unexchanged = None if self.best is before else before
 
     def gather_once(self) -> None:
         """Gather what loops do not change before them, if that is better."""
@@ -162,14 +168,23 @@ class _Search:
             self.best = other
 
     def keep_tiles(self) -> None:
-        """Keep sums in tiles until a use needs them whole, if that is better."""
-        best, part = self.best, self.best.part
+        """Keep sums in tiles until a use needs them whole, if that is better. If it is instead of exchanges, and as
+        good as these, the quicker way is taken."""
+        exchanged, plain = self.best, self.unexchanged
+        self.best = self.in_tiles(exchanged) or exchanged
+        other = None if plain is None else self.in_tiles(plain)
+        if other is not None and other.costs <= self.best.costs * EQUAL and other.price < self.best.price:
+            self.best = other
+
+    def in_tiles(self, best: Attempt) -> Attempt | None:
+        """The attempt with sums in tiles, if that is better."""
+        part = best.part
         if len(part.propagation.rules) > TILED or not has_large_sums(part.jaxpr.jaxpr):
-            return
+            return None
         other = Attempt(self.planner.in_tiles(part))
         # The memory estimate is accurate enough for the differences between these two programs.
-        if other.price * other.estimate < GAIN * best.price * best.estimate and other.is_better(best, MORE_BYTES):
-            self.best = other
+        cheaper = other.price * other.estimate < GAIN * best.price * best.estimate
+        return other if cheaper and other.is_better(best, MORE_BYTES) else None
 
     def improve(self) -> bool:
         """Move to the best neighbour of the current strategy that is cheaper; False if there is none."""
