@@ -57,6 +57,25 @@ def test_functions_are_computed_again_rather_than_kept():
     assert memory(TPU, softmax, x).temp_bytes < 8192  # which the product computes itself
 
 
+def test_single_elements_that_a_loop_writes():
+    """The update has fewer dimensions than the array that it is written to."""
+
+    def descent(x, y):
+        def step(i, carry):
+            w, r = carry
+            column = lax.dynamic_index_in_dim(x, i % 128, 1, keepdims=False)
+            change = column @ r - w[i % 128]
+            return w.at[i % 128].set(change), r - change * column
+
+        return lax.fori_loop(0, 512, step, (mnp.zeros(128), y))[0]
+
+    mesh = mw.AbstractMesh((8,), ("d",))
+    rows = mw.NamedSharding(mesh, mw.PartitionSpec("d"))
+    part = mw.jit(descent, in_shardings=(rows, rows)).lower(array(4096, 128), array(4096)).partition()
+    for target in ("v5e:2x4", "h100:8"):
+        assert memory_on(part, mw.target(target)).temp_bytes < MIB
+
+
 def test_a_bias_is_added_where_a_product_is_written():
     x, b = array(2, 256, 512), array(512)
     assert memory(CUDA, lambda x, b: x @ mnp.ones((512, 512)) + b, x, b).temp_bytes == MIB  # the ones
