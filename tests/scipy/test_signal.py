@@ -106,6 +106,10 @@ def test_codes():
     got, want = mv.vq(X, X[:3] + 0.1), sv.vq(X, X[:3] + 0.1)
     np.testing.assert_array_equal(got[0], want[0])
     np.testing.assert_allclose(got[1], want[1])
+    z, codes = X + 1j * X[::-1], (X[:3] - 0.5) * 1j
+    got, apart = mv.vq(z, codes), np.linalg.norm(z[:, None] - codes, axis=-1)
+    np.testing.assert_array_equal(got[0], apart.argmin(1))
+    np.testing.assert_allclose(got[1], apart.min(1))
 
 
 def test_misuse(refuses):
