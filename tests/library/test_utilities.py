@@ -67,6 +67,16 @@ def test_scale_and_translate_and_its_gradients(method: str) -> None:
         np.testing.assert_allclose(a, b, rtol=3e-4, atol=3e-4)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float16", "float32", "complex64"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_dtypes_of_images(dtype: str, wide: bool) -> None:
+    image = np.ones((4, 4), dtype)
+    with mw.enable_x64(wide), jax.enable_x64(wide):
+        for method in METHODS:
+            want = jax.eval_shape(lambda x: jax.image.resize(x, (3, 5), method), image)  # noqa: B023
+            assert mw.image.resize(image, (3, 5), method).dtype == want.dtype
+
+
 def test_images_split_by_rows() -> None:
     mesh = mw.make_mesh((4,), ("rows",))
     put = mw.device_put(IMAGE[:, :4], mw.NamedSharding(mesh, P(None, "rows")))

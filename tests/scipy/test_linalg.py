@@ -143,3 +143,10 @@ def test_weak_types_of_made_matrices():
 
     want = types(jax.numpy, jl, lambda x: x.weak_type)
     assert types(mw.numpy, ml, lambda x: typeof(x).weak_type) == want
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "uint32", "int8", "float32"])
+def test_companions_of_every_dtype(dtype):
+    """SciPy negates unsigned integers."""
+    a = np.array([2, 3, 0, 1, 5], dtype)
+    same(ml.companion(a), sl.companion(a.astype(float)))

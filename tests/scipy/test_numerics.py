@@ -42,6 +42,19 @@ def test_coordinates(mode, order):
             np.testing.assert_allclose(a, b, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.bool_])
+def test_halves_are_rounded_away_from_zero(dtype):
+    line, places = (np.arange(8) * 3 % 7).astype(dtype), [np.arange(-1.5, 6.5, 0.5)]
+    for mode in ("constant", "nearest", "reflect"):
+        got = mn.map_coordinates(line, places, 0, mode)
+        np.testing.assert_array_equal(got, jn.map_coordinates(line, places, 0, mode))
+        np.testing.assert_array_equal(got, sn.map_coordinates(line, places, order=0, mode=mode))
+    signed = line.astype(np.int8) - np.int8(3)
+    for values in (signed, np.array([-3, -2, 0, 1, 2, 5], np.int32)):
+        got = mn.map_coordinates(values, places, 1, "nearest")
+        np.testing.assert_array_equal(got, jn.map_coordinates(values, places, 1, "nearest"))
+
+
 def test_coordinates_of_integers():
     image = RNG.integers(0, 9, (4, 3))
     got = mn.map_coordinates(image, PLACES, 1, "nearest")

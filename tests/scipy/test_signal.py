@@ -54,6 +54,17 @@ def test_trends(axis):
         np.testing.assert_allclose(mg.detrend(X, axis, kind, points), sg.detrend(X, axis, kind, points), atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:Input data is complex")
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int32", "uint64", "float32", "float64", "complex64"])
+def test_dtypes_of_spectra(dtype):
+    """Frequencies and times are of the signals' precision, as in JAX."""
+    x = np.ones(32, dtype)
+    for f in ("stft", "welch", "istft"):
+        args, settings = ((np.ones((5, 5), dtype),), {}) if f == "istft" else ((x,), {"nperseg": 8})
+        want = jax.eval_shape(lambda *xs: getattr(jg, f)(*xs, **settings), *args)  # noqa: B023
+        assert [v.dtype for v in getattr(mg, f)(*args, **settings)] == [v.dtype for v in want]
+
+
 SETTINGS = [
     {"nperseg": 8}, {"nperseg": 7, "noverlap": 2, "nfft": 11}, {"nperseg": 8, "window": "blackman", "fs": 3.0},
     {"nperseg": 6, "return_onesided": False},
@@ -95,6 +106,10 @@ def test_codes():
     got, want = mv.vq(X, X[:3] + 0.1), sv.vq(X, X[:3] + 0.1)
     np.testing.assert_array_equal(got[0], want[0])
     np.testing.assert_allclose(got[1], want[1])
+    z, codes = X + 1j * X[::-1], (X[:3] - 0.5) * 1j
+    got, apart = mv.vq(z, codes), np.linalg.norm(z[:, None] - codes, axis=-1)
+    np.testing.assert_array_equal(got[0], apart.argmin(1))
+    np.testing.assert_allclose(got[1], apart.min(1))
 
 
 def test_misuse(refuses):

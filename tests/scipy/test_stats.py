@@ -178,6 +178,8 @@ def test_density_estimate() -> None:
         same(ours.logpdf(points), theirs.logpdf(points))
     assert ours.resample(mw.random.key(0), (3, 2)).shape == (2, 3, 2)
     assert mw.tree.leaves(mw.jit(lambda k: k)(ours))[0].shape == (2, 9)
+    whole = np.array([1, 2, 4, 7], np.int32)
+    assert ms.gaussian_kde(whole)(whole).dtype == jax.scipy.stats.gaussian_kde(whole)(whole).dtype == np.float32
 
 
 def test_on_a_mesh() -> None:
@@ -200,6 +202,8 @@ def test_misuse(refuses) -> None:
         ms.rankdata(np.zeros(3), "best")
     with refuses(errors.ArgumentError, "gaussian_kde", "bw_method"):
         ms.gaussian_kde(np.zeros(3), "narrow")
+    with refuses(errors.DTypeError, "gaussian_kde", "stack"):
+        ms.gaussian_kde(np.zeros(3, complex))
     with refuses(errors.ShapeError, "logpdf"):
         ms.norm.logpdf(np.zeros(3), np.zeros(2))
 

@@ -197,7 +197,7 @@ def _resampled(
     antialias: bool,
     precision: Any,
 ) -> Any:
-    dtype = typeof(x).dtype if dtypes.is_inexact(typeof(x).dtype) else mnp.result_type(typeof(x).dtype, float)
+    dtype = dtypes.inexact(typeof(x).dtype)
     x = x.astype(dtype)
     for d, a, b in zip(dims, scale, shift):
         weights = _weights(x.shape[d], new[d], a, b, kernel, antialias, mnp.result_type(dtype, np.float32))

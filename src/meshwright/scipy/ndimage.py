@@ -14,7 +14,7 @@ from meshwright.numpy.arithmetic import floor
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.logic import where
 from meshwright.numpy.promotion import promote_all
-from meshwright.numpy.rounding import round
+from meshwright.ops.elementwise.table import round_half_away
 
 #: by mode: maps positions outside of [0, size) along an axis to positions inside
 _INSIDE = {
@@ -29,7 +29,7 @@ _INSIDE = {
 def _neighbours(x: Any, order: int) -> list[tuple[Any, Any]]:
     """The pixels that are combined for a coordinate, with their weights."""
     if order == 0:
-        return [(round(x).astype("int32"), np.ones((), x.dtype))]
+        return [(round_half_away(x).astype("int32"), np.ones((), x.dtype))]
     low = floor(x)
     share = x - low
     first = low.astype("int32")
@@ -74,4 +74,4 @@ def map_coordinates(input: Any, coordinates: Sequence[Any], order: int, mode: st
         total = total + weight * (where(valid, value, cval) if mode == "constant" else value)
     if dtypes.is_inexact(image.dtype):
         return total.astype(image.dtype)
-    return round(total).astype(image.dtype)
+    return round_half_away(total).astype(image.dtype)

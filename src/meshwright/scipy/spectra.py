@@ -78,8 +78,8 @@ def _transforms(pieces: Any, window: Any, length: int, onesided: bool, detrend: 
     return (fft.rfft if onesided else fft.fft)(pieces * window, length)
 
 
-def _frequencies(length: int, fs: float, onesided: bool) -> Any:
-    return asarray((np.fft.rfftfreq if onesided else np.fft.fftfreq)(length, 1 / fs))
+def _frequencies(length: int, fs: float, onesided: bool, dtype: np.dtype) -> Any:
+    return asarray((np.fft.rfftfreq if onesided else np.fft.fftfreq)(length, 1 / fs), dtype)
 
 
 @promotes_freely()
@@ -120,7 +120,7 @@ def stft(
     first = 0 if boundary is not None else size / 2
     times = (first + np.arange(z.shape[-2]) * step) / fs
     z = moveaxis(z, -1, -2)  # (..., frequencies, times)
-    return _frequencies(length, fs, onesided), asarray(times), moveaxis(z, -2, axis)
+    return _frequencies(length, fs, onesided, real), asarray(times, real), moveaxis(z, -2, axis)
 
 
 @promotes_freely()
@@ -162,7 +162,7 @@ def istft(
     x = x / np.where(weights > 1e-10, weights, 1.0).astype(real)
     if boundary:
         x = x[..., size // 2 : total - size // 2]
-    return asarray(np.arange(x.shape[-1]) / fs), x
+    return asarray(np.arange(x.shape[-1]) / fs, real), x
 
 
 @promotes_freely("x", "y")
@@ -204,7 +204,7 @@ def csd(
         # Negative frequencies are added to the positive ones; 0, and for even sizes the last, have no counterpart.
         double[1 : None if length % 2 else -1] = 2
     density = mean(first.conj() * second, -2) * (double * scale).astype(real)
-    return _frequencies(length, fs, onesided), moveaxis(density, -1, axis)
+    return _frequencies(length, fs, onesided, real), moveaxis(density, -1, axis)
 
 
 @promotes_freely()

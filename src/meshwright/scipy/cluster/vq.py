@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshwright.core import dtypes
 from meshwright.errors import ShapeError
 from meshwright.numpy.linalg.operands import inexact_operands
 from meshwright.numpy.reductions import argmin
@@ -33,5 +34,6 @@ def vq(obs: Any, code_book: Any, check_finite: bool = True) -> tuple[Any, Any]:
         raise ShapeError(f"vq: obs of shape {obs.shape} and code_book of shape {codes.shape} must have equal features")
     if obs.ndim == 1:
         obs, codes = obs[:, None], codes[:, None]
-    squares = sum_of((obs[:, None, :] - codes[None, :, :]) ** 2, -1)
+    apart = obs[:, None, :] - codes[None, :, :]
+    squares = sum_of(apart.real**2 + apart.imag**2 if dtypes.is_complex(apart.dtype) else apart**2, -1)
     return argmin(squares, 1), min_of(squares, 1) ** 0.5

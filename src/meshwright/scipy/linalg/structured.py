@@ -117,7 +117,7 @@ def companion(a: Any) -> Any:
     a = _vector("companion", a)
     if a.shape[0] < 2:
         raise ShapeError(f"companion: expected two coefficients or more, got shape {a.shape}")
-    first = -a[1:] / a[0]
+    first = -(a[1:] / a[0])  # negated as floats: unsigned integers would wrap around
     n = first.shape[0]
     below = diag(np.ones(n - 1, first.dtype), -1)
     return where(arange(n)[:, None] == 0, first[None], below)

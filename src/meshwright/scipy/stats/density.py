@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.core import dtypes
 from meshwright.core.pytree_classes import register_pytree_node_class
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, ShapeError
+from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.nn.normalization import logsumexp
 from meshwright.numpy.creation import asarray, full, zeros
 from meshwright.numpy.functions import exp, log
@@ -18,6 +19,13 @@ from meshwright.numpy.manipulation import atleast_1d, atleast_2d, moveaxis
 from meshwright.numpy.reductions import sum as sum_of
 from meshwright.numpy.statistics import cov
 from meshwright.random import choice, multivariate_normal, split
+
+
+def _floats(what: str, x: Any) -> Any:
+    x = asarray(x)
+    if dtypes.is_complex(x.dtype):
+        raise DTypeError(f"gaussian_kde: {what} must be real, got {x.dtype}; stack .real and .imag as two dimensions")
+    return x.astype(dtypes.inexact(x.dtype))
 
 
 @register_pytree_node_class
@@ -39,13 +47,13 @@ class gaussian_kde:
     """
 
     def __init__(self, dataset: Any, bw_method: Any = None, weights: Any = None) -> None:
-        self.dataset = atleast_2d(asarray(dataset) + 0.0)
+        self.dataset = atleast_2d(_floats("dataset", dataset))
         if self.dataset.size < 2:
             raise ArgumentError(f"gaussian_kde: expected two points or more, got shape {self.dataset.shape}")
         if weights is None:
             self.weights = full((self.n,), 1 / self.n, self.dataset.dtype)
         else:
-            given = atleast_1d(asarray(weights) + 0.0)
+            given = atleast_1d(_floats("weights", weights))
             if given.shape != (self.n,):
                 raise ShapeError(f"gaussian_kde: weights must have shape ({self.n},), got {given.shape}")
             self.weights = given / sum_of(given)
@@ -85,7 +93,7 @@ class gaussian_kde:
 
     def logpdf(self, x: Any) -> Any:
         """The logarithm of the estimate, shape (m,), at points of shape (d, m), or (m,)."""
-        points = atleast_2d(asarray(x) + 0.0)
+        points = atleast_2d(_floats("the points", x))
         if points.shape[0] != self.d:
             if points.shape != (1, self.d):
                 raise ShapeError(f"gaussian_kde: points must have {counted(self.d, 'row')}, got shape {points.shape}")
