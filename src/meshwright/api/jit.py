@@ -333,7 +333,7 @@ class JitFunction:
             self.name, constrain(in_memories(jaxpr, outs)), arguments, tuple(map(named, outs)), treedef, out_tree,
             compiler_options=self.options.compiler_options, keep_unused=self.options.keep_unused,
         )  # fmt: skip
-        return program, auto
+        return program.in_place(), auto
 
     def _donated(self, args: Any, kwargs: Any, static: Static | None) -> list[bool]:
         skipped = set(static.numbers) if static else set()
