@@ -157,3 +157,27 @@ def test_a_region_called_with_arrays_sees_what_it_closes_over_and_compiles_what_
     assert call() == 9 and len(shard_map._programs) == 1
     scale["power"] = 2
     assert call() == 81 and len(shard_map._programs) == 2
+
+
+def test_what_comes_back_where_the_program_takes_it_finds_the_program_again():
+    """The counter of a training step: on any device at first, then on the step's mesh."""
+    mesh = mw.make_mesh((4,), ("x",), devices=mw.devices()[:4], axis_types=(mw.sharding.AxisType.Auto,))
+    rows = mw.NamedSharding(mesh, mw.PartitionSpec("x"))
+    step = mw.jit(lambda n, w, x: (n + 1, w - x.sum(0) * n, n * w))
+    n, w, x = mnp.int32(0), mw.device_put(np.ones(8, np.float32), mw.NamedSharding(mesh, mw.PartitionSpec())), None
+    x = mw.device_put(np.arange(32, dtype=np.float32).reshape(4, 8), rows)
+    compiled = []
+    for _ in range(3):
+        (n, w, _), want = step(n, w, x), np.asarray(w) - np.asarray(x).sum(0) * np.asarray(n)
+        np.testing.assert_allclose(w, want, rtol=1e-6)
+        compiled.append({id(ready.executable) for ready in step._programs.values()})
+    assert int(n) == 3 and n.committed and len(compiled[-1]) == 1
+    # Elsewhere it is another program: the partitioner may not place it any more.
+    split = step(n, mw.device_put(np.ones(8, np.float32), rows), x)
+    assert len({id(ready.executable) for ready in step._programs.values()}) == 2
+    np.testing.assert_allclose(split[2], 3 * np.ones(8), rtol=1e-6)
+
+
+def test_arguments_on_one_device_are_not_taken_for_free_ones():
+    f = mw.jit(lambda x: 2 * x)
+    assert not f(mnp.ones(3)).committed and f(mw.device_put(mnp.ones(3), mw.devices()[0])).committed

@@ -127,6 +127,11 @@ class Compiled(Stage):
         return pytree.unflatten(self.out_tree, [Format(row_major(a.ndim), s) for a, s in pairs])
 
     @property
+    def takes(self) -> Sequence[Any] | None:
+        """The sharding of each argument on the program's mesh, None for unused ones; None without a mesh."""
+        return None if self.program.mesh is None else self.program.spread(self._in_shardings)
+
+    @property
     def input_shardings(self) -> Any:
         """The shardings of the arguments, in their tree; None for unused ones."""
         return pytree.unflatten(self.in_tree, self.program.spread(self._in_shardings))

@@ -166,13 +166,20 @@ class JitFunction:
             if any(map(is_float0, leaves)):
                 args, kwargs = without_float0((args, kwargs))
                 return self._evaluated(args, kwargs)
-            ready = self._programs[treedef, static, *where, *types] = self._compile(dynamic, named, static)
+            start = treedef, static, *where
+            ready = self._programs[*start, *types] = self._found(start, types) or self._compile(dynamic, named, static)
         outs = ready.results(leaves)
         if static is None and not kwargs and all(type(x) is Array for x in args):
             self._direct[len(args), *where, *types] = ready.direct()
         if config.debug_nans or config.debug_infs:
             self._check_finite(outs, leaves, treedef, static, bool(ready.executable.donated))
         return ready.unflatten(outs)
+
+    def _found(self, start: tuple[Any, ...], types: Sequence[Any]) -> Ready | None:
+        """A program for arguments that lay anywhere, if these lie where it takes them."""
+        n = len(start)
+        same = ((key[n:], r) for key, r in self._programs.items() if r.takes is not None and key[:n] == start)
+        return next((ready for had, ready in same if ready.serves(had, types)), None)
 
     def _with_references(self, args: Any, kwargs: Any, static: Static | None) -> Any:
         """A call with references among its dynamic arguments.
@@ -197,7 +204,7 @@ class JitFunction:
         compiled = Lowered(self._program(args, kwargs, static)).compile()
         out_tree = compiled.program.out_tree
         unflatten = itemgetter(0) if out_tree.is_leaf() else out_tree.unflatten
-        return Ready(compiled.executable, unflatten, compiled.program.kept)
+        return Ready(compiled.executable, unflatten, compiled.program.kept, compiled.takes)
 
     def _traced_call(self, args: Any, kwargs: Any) -> Any:
         """Inside another trace: one equation that holds the inner jaxpr."""
@@ -326,7 +333,7 @@ class JitFunction:
             self.name, constrain(in_memories(jaxpr, outs)), arguments, tuple(map(named, outs)), treedef, out_tree,
             compiler_options=self.options.compiler_options, keep_unused=self.options.keep_unused,
         )  # fmt: skip
-        return program, auto
+        return program.in_place(), auto
 
     def _donated(self, args: Any, kwargs: Any, static: Static | None) -> list[bool]:
         skipped = set(static.numbers) if static else set()

@@ -12,6 +12,7 @@ from meshwright.core.weak import WeakKeys
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.runtime.array import Array
 from meshwright.runtime.executable import Executable
+from meshwright.sharding import NamedSharding
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,19 @@ class Ready:
     unflatten: Callable[[list[Any]], Any]
     #: the numbers of the arguments that the program uses; None: all
     kept: tuple[int, ...] | None = None
+    #: the sharding in which a program on a mesh takes each argument, None for unused ones; None: on one device
+    takes: Sequence[Any] | None = None
+
+    def serves(self, compiled_for: Sequence[Any], types: Sequence[Any]) -> bool:
+        """Whether a program that was ``compiled_for`` some types of arguments can be run on arguments of ``types``.
+
+        It can if they differ in arguments that lie where the program takes them, and that it was free to place: step
+        counters and new parameters, which a training step returns on its mesh.
+        """
+        if self.takes is None:
+            return False
+        rows = zip(compiled_for, types, self.takes)
+        return all(had is now or had == now or _is_placed(now, had, takes) for had, now, takes in rows)
 
     def results(self, leaves: Sequence[Any]) -> list[Any]:
         executable = self.executable
@@ -39,6 +53,18 @@ class Ready:
         if run is None or self.kept is not None:
             return self.run
         return lambda arrays: unflatten(run(arrays))
+
+
+def _is_placed(now: Any, had: Any, takes: Any) -> bool:
+    """Whether ``now``, a type and a sharding, has the type of an argument that lay anywhere, and lies in ``takes``."""
+    if not isinstance(now, tuple) or now[0] is not had or not isinstance(takes, NamedSharding):
+        return False
+    sharding = now[1]
+    return (
+        isinstance(sharding, NamedSharding)
+        and sharding.mesh == takes.mesh
+        and sharding.is_equivalent_to(takes, had.ndim)
+    )
 
 
 class Caches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,7 @@ from meshwright.core.dtypes import wide_types
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import ClosedJaxpr, HoldsJaxpr
 from meshwright.ir.names import Names
-from meshwright.sharding import AbstractMesh, AnyMesh, Mesh
+from meshwright.sharding import AbstractMesh, AnyMesh, Mesh, NamedSharding
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,22 @@ class Program(HoldsJaxpr):
                 free.remove(target)
                 aliases[i] = target
         return aliases
+
+    def in_place(self) -> Program:
+        """The program whose results that reuse a donated argument's memory have that argument's sharding.
+
+        Results with a sharding of their own keep it. Where donated arguments of one type lie in different ways, it is
+        not known which of them a result replaces, and its sharding stays open.
+        """
+        places: dict[Any, set[Any]] = {}
+        for i in self.donated:
+            places.setdefault((self.in_avals[i].shape, self.in_avals[i].dtype), set()).add(self.arguments[i].sharding)
+        outs = list(self.out_shardings)
+        for i, o in self.aliases.items():
+            (place, *others), aval = places[(self.in_avals[i].shape, self.in_avals[i].dtype)], self.out_avals[o]
+            if outs[o] is None and not others and isinstance(place, NamedSharding) and aval.explicit is None:
+                outs[o] = place
+        return self if outs == list(self.out_shardings) else replace(self, out_shardings=tuple(outs))
 
     def precision(self) -> AbstractContextManager[Any]:
         """The context (64-bit types or not) in which the program is traced, compiled and run."""
