@@ -55,9 +55,9 @@ def test_what_propagation_must_not_reach_stays_whole():
         part = mw.load(FLAT.format(header=header)).partition()
         return [s.spec for s in (*part.in_shardings, *part.out_shardings)]
 
-    x, rows, whole = P("x0", "x1"), P("x0", None), P(None, None)
+    x, rows, columns, whole = P("x0", "x1"), P("x0"), P("x1"), P(None, None)
     parameters, output = (f"allow_spmd_sharding_propagation_to_{side}=" for side in ("parameters", "output"))
-    assert specs("") == specs(f"{parameters}{{}}, ") == [x, P("x1", None), rows, rows]
-    assert specs(f"{parameters}{{false,true}}, {output}{{true}}, ") == [x, P("x1", None), rows, rows]
+    assert specs("") == specs(f"{parameters}{{}}, ") == [x, columns, rows, rows]
+    assert specs(f"{parameters}{{false,true}}, {output}{{true}}, ") == [x, columns, rows, rows]
     assert specs(f"{parameters}{{true,false}}, {output}{{true,false}}, ") == [x, whole, rows, whole]
-    assert specs(f"{output}{{false}}, ") == [x, P("x1", None), whole, whole]
+    assert specs(f"{output}{{false}}, ") == [x, columns, whole, whole]
