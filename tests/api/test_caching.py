@@ -181,3 +181,20 @@ def test_what_comes_back_where_the_program_takes_it_finds_the_program_again():
 def test_arguments_on_one_device_are_not_taken_for_free_ones():
     f = mw.jit(lambda x: 2 * x)
     assert not f(mnp.ones(3)).committed and f(mw.device_put(mnp.ones(3), mw.devices()[0])).committed
+
+
+def test_programs_are_looked_for_while_another_thread_adds_one():
+    f = mw.jit(lambda x: x + 1)
+    f(np.ones(3, np.float32))
+    programs = f._programs
+
+    class Added:
+        """A program that does not serve; when it is asked, another one is added, as by another thread."""
+
+        def serves(self, compiled_for, types):
+            programs["other", len(programs)] = self
+            return False
+
+    for number in range(2):
+        programs["start", number] = Added()
+    assert f._found(("start",), ()) is None

@@ -178,8 +178,8 @@ class JitFunction:
     def _found(self, start: tuple[Any, ...], types: Sequence[Any]) -> Ready | None:
         """A program for arguments that lay anywhere, if these lie where it takes them."""
         n = len(start)
-        same = ((key[n:], r) for key, r in self._programs.items() if r.takes is not None and key[:n] == start)
-        return next((ready for had, ready in same if ready.serves(had, types)), None)
+        known = self._programs.copy()  # another thread may add to them
+        return next((r for key, r in known.items() if key[:n] == start and r.serves(key[n:], types)), None)
 
     def _with_references(self, args: Any, kwargs: Any, static: Static | None) -> Any:
         """A call with references among its dynamic arguments.

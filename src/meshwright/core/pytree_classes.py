@@ -28,7 +28,7 @@ def _register(function: str, cls: type, flatten: Callable[[Any], Any], unflatten
         raise ArgumentTypeError(f"{function}: expected a class, got {cls!r} of type {type(cls).__name__}")
     try:
         with warnings.catch_warnings():  # of named tuples, which are containers of another kind then, as is asked for
-            warnings.simplefilter("ignore", UserWarning)
+            warnings.filterwarnings("ignore", ".*namedtuple.*already registered", UserWarning)
             optree.register_pytree_node(
                 cls, flatten, unflatten, path_entry_type=GivenKey if _has_keys(flatten) else optree.FlattenedEntry,
                 namespace=NAMESPACE,

@@ -363,33 +363,31 @@ def take_static(x: Any, positions: np.ndarray, d: int) -> Any:
     """Rows at static positions, assembled from runs of rows in a row, backwards, or repeated."""
     if not len(positions):
         return slice_in_dim(x, 0, 0, 1, d)
-    return join([_run(x, run, d) for run in _runs(positions)], d)
+    return join([_run(x, *run, d) for run in _runs(positions)], d)
 
 
-def _runs(positions: np.ndarray) -> list[list[int]]:
-    """Positions as runs of consecutive rows, in their order, backwards, or one of them repeated."""
-    runs: list[list[int]] = []
-    forward = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
-    for run in (list(map(int, rows)) for rows in forward):
-        before = runs[-1] if runs else []
-        step = run[0] - before[-1] if before else 1
-        # Only single rows are joined to those before, so that whole arrays stay whole.
-        joins = len(run) == 1 and step in (0, -1) and before[0] + step * len(before) == run[0]
-        if joins:
-            before += run
-        else:
-            runs.append(run)
+def _runs(positions: np.ndarray) -> list[tuple[int, int, int]]:
+    """Positions as runs of rows in their order, backwards, or repeated: first row, number, and step (1, -1 or 0)."""
+    runs: list[tuple[int, int, int]] = []
+    for rows in np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1):
+        row = int(rows[0])
+        if runs and len(rows) == 1:  # only single rows are joined to those before, so that whole arrays stay whole
+            first, count, step = runs[-1]
+            new = row - (first + step * (count - 1))
+            if new in (0, -1) and (count == 1 or new == step):
+                runs[-1] = first, count + 1, new
+                continue
+        runs.append((row, len(rows), 1))
     return runs
 
 
-def _run(x: Any, positions: Sequence[int], d: int) -> Any:
-    rows = slice_in_dim(x, min(positions), max(positions) + 1, 1, d)
-    if len(positions) == 1 or positions[0] < positions[1]:
-        return rows
-    if positions[0] > positions[1]:
-        return shp.rev(rows, (d,))
-    shape = typeof(x).shape
-    return broadcast_in_dim(rows, (*shape[:d], len(positions), *shape[d + 1 :]), range(len(shape)))
+def _run(x: Any, first: int, count: int, step: int, d: int) -> Any:
+    last = first + step * (count - 1)
+    rows = slice_in_dim(x, min(first, last), max(first, last) + 1, 1, d)
+    if step == 0:
+        shape = typeof(x).shape
+        return broadcast_in_dim(rows, (*shape[:d], count, *shape[d + 1 :]), range(len(shape)))
+    return rows if step == 1 else shp.rev(rows, (d,))
 
 
 def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:

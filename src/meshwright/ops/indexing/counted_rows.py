@@ -69,10 +69,12 @@ def _counts(jaxpr: ClosedJaxpr, given: Counts, producers: Producers) -> Counts:
     """The values of a program that count along a dimension of more than one element."""
     counts, never = dict(given), set[Var]()
     for var, constant in zip(jaxpr.jaxpr.constvars, jaxpr.consts):
-        if var.aval.ndim and _holds_positions(var.aval) and (values := known_values(constant)) is not None:
-            dim = _counting_dim(values)
-            if dim is not None:
-                counts[var] = dim
+        shape = var.aval.shape
+        # Others are not looked at: they may be large, and on other devices.
+        if _holds_positions(var.aval) and var.aval.size == max(shape, default=0) > 1:
+            values = known_values(constant)
+            if values is not None and np.array_equal(values.ravel(), np.arange(values.size)):
+                counts[var] = shape.index(values.size)
     for eqn in jaxpr.jaxpr.eqns:
         if len(eqn.outvars) == 1:
             (out,) = eqn.outvars
@@ -87,14 +89,6 @@ def _counts(jaxpr: ClosedJaxpr, given: Counts, producers: Producers) -> Counts:
 def _holds_positions(aval: ShapedArray) -> bool:
     """Whether integers of a type can count along each dimension."""
     return aval.dtype.kind in "iu" and max(aval.shape, default=0) - 1 <= np.iinfo(aval.dtype).max
-
-
-def _counting_dim(values: np.ndarray) -> int | None:
-    for d, size in enumerate(values.shape):
-        along = np.arange(size).reshape([size if e == d else 1 for e in range(values.ndim)])
-        if size > 1 and np.array_equal(values, np.broadcast_to(along, values.shape)):
-            return d
-    return None
 
 
 def _is_zero(atom: Atom, producers: Producers) -> bool:

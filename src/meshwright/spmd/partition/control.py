@@ -19,6 +19,7 @@ from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import pick
 from meshwright.sharding import Layout
 from meshwright.sharding.rule import REDUCTION
+from meshwright.spmd.factors import factor_axes_of
 from meshwright.spmd.partition.accumulations import AccumulatingBody, accumulating, added_in_place
 from meshwright.spmd.partition.regions import KeepPartial, Results, Scope, layout_inside, operands_in
 from meshwright.spmd.partition.result import Replicated, gathered_dims
@@ -98,15 +99,11 @@ def _sum_of(scope: Scope, body: AccumulatingBody, number: int, layout: Layout) -
     ways = set()
     for eqn in added_in_place(body, number):
         rule = eqn_rule(eqn)
-        split = [
-            a
-            for atom, dims in zip(eqn.invars, rule.operands)
-            for axes, factors in zip(scope.propagation.layout(atom).dims, dims)
-            if any(rule.factors[f].kind == REDUCTION for f in factors)
-            for a in axes
-            if a not in layout.axes_used
-        ]
-        ways.add((frozenset(split), rule.reduction))
+        split: set[str] = set()
+        for atom, factors in zip(eqn.invars, rule.operands):
+            found = factor_axes_of(scope.propagation.layout(atom).dims, factors, rule, scope.mesh)
+            split.update(a for f, axes in found.items() if rule.factors[f].kind == REDUCTION for a in axes)
+        ways.add((frozenset(split - layout.axes_used), rule.reduction))
     axes, reduction = ways.pop() if len(ways) == 1 else (frozenset(), "")
     return layout.with_partial([*axes], reduction, scope.mesh) if axes else layout
 
