@@ -13,12 +13,15 @@ import os
 import sys
 
 # parameters of mallopt(3), by their numbers in malloc.h
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 #: the largest block that glibc may keep after it is freed, the most that it allows; larger ones are always returned
 _LARGEST_BLOCK = 32 << 20
-#: the most free memory at the end of the heap that is kept
+#: the most free memory at the end of the main thread's heap that is kept
 _KEPT = 128 << 20
-_USERS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+#: The same of another thread's, which consists of heaps of 64 MiB and keeps as much as is padded, whatever the
+#: threshold. A heap that is not used is returned only if the one before it has as much room: two are never returned.
+_KEPT_BY_THREADS = 60 << 20
+_USERS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
 
 
 def keep() -> None:
@@ -29,3 +32,4 @@ def keep() -> None:
     if mallopt is not None:  # not in other C libraries
         mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
         mallopt(_TRIM_THRESHOLD, _KEPT)
+        mallopt(_TOP_PAD, _KEPT_BY_THREADS)
