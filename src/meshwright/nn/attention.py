@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.expected import as_integers
+from meshwright.core.precision import DotAlgorithmPreset
 from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.nn.normalization import logsumexp, softmax
@@ -158,13 +159,19 @@ def _window_mask(queries: int, keys: int, window: int | tuple[int, int]) -> Any:
 
 
 def _scores(query: Any, key: Any, group: int, dtype: np.dtype) -> Any:
-    """Products of queries and keys (batch, heads, queries, keys), added up and kept in ``dtype``."""
+    """Products of queries and keys (batch, heads, queries, keys), added up and kept in ``dtype``.
+
+    The algorithm says that the products of the derivative are of bfloat16 too, which GPUs would else compute in TF32,
+    from cotangents of twice the size (JAX does the same).
+    """
     b, t, h, w = typeof(query).shape
+    narrow = dtypes.bfloat16 == typeof(query).dtype == typeof(key).dtype
+    precision = DotAlgorithmPreset.BF16_BF16_F32 if narrow else None
     if group == 1:
-        return dot_general(query, key, (((3,), (3,)), ((0, 2), (0, 2))), preferred_element_type=dtype)
+        return dot_general(query, key, (((3,), (3,)), ((0, 2), (0, 2))), precision, dtype)
     kh = h // group
     grouped = reshape(query, (b, t, kh, group, w))
-    out = dot_general(grouped, key, (((4,), (3,)), ((0, 2), (0, 2))), preferred_element_type=dtype)
+    out = dot_general(grouped, key, (((4,), (3,)), ((0, 2), (0, 2))), precision, dtype)
     out = transpose(out, (0, 1, 3, 2, 4))  # from b, kh, t, group, s
     return reshape(out, (b, h, t, typeof(key).shape[1]))
 

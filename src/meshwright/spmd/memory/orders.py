@@ -20,6 +20,9 @@ from meshwright.spmd.memory.library import reduces
 from meshwright.spmd.memory.library_convolutions import labels_of, library_convolution
 from meshwright.spmd.memory.simplify import keeps_order, permuted
 
+#: in the text of an algorithm of products: the types of operands, and that each is one part
+_ROUNDED, _ONE_PRODUCT = re.compile(r"[lr]hs_precision_type = (\w+)"), "num_primitive_operations = 1,"
+_NARROW_TYPES = {"bf16": dtypes.bfloat16, "f16": dtypes.float16}
 _LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
 #: dtypes for which an op computes in 32 bits on a CPU
 _NARROW = {
@@ -58,7 +61,8 @@ def ordered(
         wide = [_converted(make, x, dtypes.float32) for x in operands]
         return _converted(make, make(op, wide, aval.update(dtype=dtypes.float32), given), aval.dtype)
     if op == "dot_general":
-        return _dot(make, operands, aval, given, compiler)
+        rounded = operands if compiler.tiles else _rounded(make, operands, str(given.get("algorithm", "")))
+        return _dot(make, rounded, aval, given, compiler)
     if op == "reduce" and compiler.windows and not reduces(operands, given.get("reducer")):
         return _in_windows(make, operands, aval, given)
     if op == "reduce_window":
@@ -78,6 +82,12 @@ def ordered(
     if op in _MAJOR:
         return _collective(make, op, operands, aval, given)
     return None
+
+
+def _rounded(make: Make, operands: Sequence[Node], algorithm: str) -> list[Node]:
+    """The operands of a product in the types that its algorithm rounds them to, unless it splits them into parts."""
+    types = [_NARROW_TYPES.get(name) for name in _ROUNDED.findall(algorithm)] if _ONE_PRODUCT in algorithm else []
+    return [_converted(make, x, t) if t else x for x, t in zip(operands, types or [None] * len(operands))]
 
 
 def _is_copied(updates: Node, given: Mapping[str, Any]) -> bool:
