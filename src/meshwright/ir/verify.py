@@ -42,7 +42,7 @@ def _verify(jaxpr: Jaxpr | ClosedJaxpr, what: str, seen: set[Any]) -> None:
     for number, eqn in enumerate(jaxpr.eqns):
         _verify_scope(eqn, number, defined, what)
         if (eqn, around) not in seen:
-            _verify_types(eqn, number, what, seen)
+            _verify_types(eqn, number, what, seen, around)
             seen.add((eqn, around))
     for atom in jaxpr.outvars:
         if isinstance(atom, Var) and atom not in defined:
@@ -63,7 +63,7 @@ def _verify_scope(eqn: JaxprEqn, number: int, defined: dict[Var, int], what: str
         defined[var] = number
 
 
-def _verify_types(eqn: JaxprEqn, number: int, what: str, seen: set[Any]) -> None:
+def _verify_types(eqn: JaxprEqn, number: int, what: str, seen: set[Any], around: Any) -> None:
 
     def where() -> str:
         return _where(what, number, eqn)
@@ -71,6 +71,12 @@ def _verify_types(eqn: JaxprEqn, number: int, what: str, seen: set[Any]) -> None
     for atom in eqn.invars:
         if isinstance(atom, Literal) and atom.aval.shape != ():
             raise VerifierError(f"{where()}: literal of shape {atom.aval.shape}; only scalars are literals")
+    # Programs repeat a few forms of equations thousands of times.
+    form = (
+        None if eqn.op.holds_jaxprs else (eqn.op, *(a.aval for a in eqn.invars), *(v.aval for v in eqn.outvars), around)
+    )
+    if form is not None and form in seen:
+        return
     infer = eqn.op.typed if STATE.checked else eqn.op.infer
     try:
         eqn.op.check_keys([a.aval for a in eqn.invars])
@@ -86,3 +92,5 @@ def _verify_types(eqn: JaxprEqn, number: int, what: str, seen: set[Any]) -> None
     with eqn.op.scope():
         for inner in sub_jaxprs(eqn.op):
             _verify(inner, f"{where()} in {inner.debug_name or 'inner jaxpr'}", seen)
+    if form is not None:
+        seen.add(form)
