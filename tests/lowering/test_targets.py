@@ -1,6 +1,7 @@
 """Targets: which axes of a mesh are real, how replicas are numbered, and the program of one real device."""
 
 import itertools
+import pickle
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,14 +58,25 @@ def test_hardware_that_is_no_grid_is_refused(hardware):
         Target.of(mesh_of(hardware, ("a", "b")[: np.ndim(hardware)]))
 
 
-def test_an_axis_that_is_cut_between_its_primes_otherwise_says_which_mesh_would_do():
-    """Three real devices of two positions each: 6 is 2, then 3."""
-    hardware = [0, 0, 1, 1, 2, 2]
-    with pytest.raises(MeshError, match=r"mesh of shape \(3, 2\)"):
-        Target.of(mesh_of(hardware, ("x",)))
-    assert Target.of(mesh_of(np.reshape(hardware, (3, 2)), ("x", "y"))).num_devices == 3
-    with pytest.raises(MeshError, match=r"some of its axes$"):
-        Target.of(mesh_of([0, 0, 0, 1], ("x",)))
+@pytest.mark.parametrize(
+    ("hardware", "real", "virtual"),
+    [
+        ([0, 0, 1, 1, 2, 2], ("a:(1)3",), ("a:(3)2",)),
+        ([0, 0, 0, 1, 1, 1], ("a:(1)2",), ("a:(2)3",)),
+        ([0, 1, 0, 1, 0, 1], ("a:(3)2",), ("a:(1)3",)),
+        (np.repeat(range(6), 2), ("a:(1)2", "a:(2)3"), ("a:(6)2",)),
+        (np.tile(np.repeat([0, 1], 3), 2), ("a:(2)2",), ("a:(1)2", "a:(4)3")),
+    ],
+)
+def test_axes_are_cut_where_the_hardware_changes(hardware, real, virtual):
+    """Three real devices of two positions: 6 is 3, then 2. By default the smallest prime factor comes first."""
+    mesh = mesh_of(hardware, ("a",))
+    target = Target.of(mesh)
+    assert (target.real, target.virtual) == (real, virtual)
+    abstract = mesh.abstract_mesh
+    assert pickle.loads(pickle.dumps(abstract)) == abstract == abstract.restricted(("a",))
+    is_default = abstract == AbstractMesh((len(hardware),), ("a",))
+    assert is_default == (repr(abstract) == f"AbstractMesh('a': {len(hardware)})")
 
 
 def test_replicas_are_numbered_in_the_order_of_ids():
@@ -90,10 +102,21 @@ def parts(mesh):
     return mw.jit(f, in_shardings=shardings).lower(x, w).partition().part, (x, w)
 
 
-@pytest.mark.parametrize("real", [("a",), ("b",), ("b:(2)2",), ("a", "b:(2)2"), ("a", "b")])
-def test_real_axes_stay_and_batching_them_later_is_batching_them_at_once(real):
+SIX = AbstractMesh((2, 6), ("a", "b")).cut_in({"b": (3, 2)})
+
+
+@pytest.mark.parametrize(
+    ("real", "mesh"),
+    [
+        *(
+            (real, AbstractMesh((2, 4), ("a", "b")))
+            for real in [("a",), ("b",), ("b:(2)2",), ("a", "b:(2)2"), ("a", "b")]
+        ),
+        *((real, SIX) for real in [("b:(1)3",), ("b:(3)2",), ("a", "b:(1)3")]),
+    ],
+)
+def test_real_axes_stay_and_batching_them_later_is_batching_them_at_once(real, mesh):
     """What is left for real devices, batched over the rest, computes what the whole mesh does."""
-    mesh = AbstractMesh((2, 4), ("a", "b"))
     part, args = parts(mesh)
     target = Target(mesh, mesh.in_mesh_order(mesh.expand(real)))
     program = on_target(part, target)

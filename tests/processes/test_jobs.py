@@ -48,6 +48,11 @@ def test_processes_work_together():
     assert "[0] all is well in 0" in out and "[1] all is well in 1" in out
 
 
+def test_an_axis_is_cut_between_processes_and_virtual_devices():
+    status, out, err = run("-n", 3, "--devices", 2, "--timeout", 60, HERE / "cut_axes.py")
+    assert status == 0 and out.count("all is well") == 3, out[-3000:] + err[-5000:]
+
+
 WARM = """
 import logging, os, pathlib, sys
 import numpy as np

@@ -72,7 +72,7 @@ class Target:
         if np.unique(numbers).size != numbers.size:
             raise MeshError(
                 f"the virtual devices of {mesh!r} are spread over real ones unevenly; give each real device a block of "
-                f"the mesh: the same positions along some of its axes{_remedy(hardware)}"
+                "the mesh: the same positions along some of its axes, or along parts of them (as make_mesh does)"
             )
         real = tuple(atom for atom, v in zip(abstract.atoms, varies) if v)
         return Target(abstract, real, tuple(np.atleast_1d(devices[first]).flat), is_owned)
@@ -128,15 +128,3 @@ class Target:
         return (
             f"Target({self.mesh!r}, real axes: {real}, {counted(self.num_devices, self.platform + ' device')}, {kind})"
         )
-
-
-def _remedy(hardware: np.ndarray) -> str:
-    """A hint for a valid mesh, if every real device has the same number of positions."""
-    counts = np.unique(hardware, return_counts=True)[1]
-    if len(set(counts.tolist())) > 1:
-        return ""
-    shape = (counts.size, int(counts[0]))
-    return (
-        ". An axis can be cut only between its prime factors, the smallest first (6 into 2, then 3): let axes of their "
-        f"own be real and virtual, as in a mesh of shape {shape} with axes 'x' and 'y', and write ('x', 'y') for both"
-    )

@@ -18,7 +18,7 @@ from meshwright.errors import MeshError, ShardingError
 from meshwright.hardware.fabric import Fabric, fabric_of
 from meshwright.hardware.links import Link
 from meshwright.hardware.machine import Machine, machine_for
-from meshwright.sharding.axes import MOST_DEVICES, AxisPart, atomic_parts, parse_part
+from meshwright.sharding.axes import MOST_DEVICES, AxisPart, Orders, atomic_parts, parse_part
 from meshwright.sharding.axis_type import AxisType, types_of
 
 AxisTypes = AxisType | Sequence[AxisType] | None
@@ -99,6 +99,8 @@ class AbstractMesh(BaseMesh):
         self.machine: Machine | None = None if machine is None else machine_for(machine, self.size)
         #: the links that the axes use
         self.fabric: Fabric = fabric_of(self.shape, self.machine)
+        #: prime factors of axes that are cut in another order than the ascending one (:func:`Mesh <mesh.Mesh>`)
+        self.orders: Orders = {}
         self._hash = hash((self.axis_sizes, self.axis_names))
         self._atoms_of: dict[str, tuple[str, ...]] = {}
         self._sizes: dict[tuple[str, ...], int] = {}
@@ -109,16 +111,18 @@ class AbstractMesh(BaseMesh):
         if not isinstance(other, type(self)):  # caches still compare while Python ends, when globals are gone
             return NotImplemented
         same = self.axis_sizes == other.axis_sizes and self.axis_names == other.axis_names
-        return same and self.axis_types == other.axis_types and self._key == other._key
+        return same and self.axis_types == other.axis_types and self._key == other._key and self.orders == other.orders
 
     def __hash__(self) -> int:
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:  # the hash is not pickled, as string hashes differ between processes
-        return AbstractMesh._on_part, (self.axis_sizes, self.axis_names, self.axis_types, self.machine, self._key)
+        parts = self.axis_sizes, self.axis_names, self.axis_types, self.machine, self._key, self.orders
+        return AbstractMesh._on_part, parts
 
     def __repr__(self) -> str:
-        axes = ", ".join(f"{name!r}: {size}" for name, size in self.shape.items())
+        cuts = {axis: f" ({' × '.join(map(str, order))})" for axis, order in self.orders.items()}
+        axes = ", ".join(f"{name!r}: {size}{cuts.get(name, '')}" for name, size in self.shape.items())
         machine = f", machine={self.machine.name!r}" if self.machine is not None else ""
         return f"AbstractMesh({axes}{_types_text(self.axis_types)}{machine})"
 
@@ -129,11 +133,13 @@ class AbstractMesh(BaseMesh):
 
     @staticmethod
     def _on_part(
-        sizes: Sequence[int], names: Sequence[str], types: AxisTypes, machine: Machine | None, fabric: Fabric | None
-    ) -> AbstractMesh:
+        sizes: Sequence[int], names: Sequence[str], types: AxisTypes, machine: Machine | None, fabric: Fabric | None,
+        orders: Orders,
+    ) -> AbstractMesh:  # fmt: skip
         """A mesh on a part of a machine, with the fabric of that part; None if the hardware is not known."""
         mesh = AbstractMesh(sizes, names, types)
         mesh.machine = machine
+        mesh.orders = {axis: order for axis, order in orders.items() if axis in names}
         if fabric is not None:
             mesh.fabric = fabric
         return mesh
@@ -143,7 +149,7 @@ class AbstractMesh(BaseMesh):
         names = as_tuple("mesh: axis_names", "a sequence of strings", axis_names)
         types = [dict(zip(self.axis_names, self.axis_types))[a] for a in names]
         key = self._key and self._key.restricted(names)
-        return AbstractMesh._on_part([self.shape[a] for a in names], names, types, self.machine, key)
+        return AbstractMesh._on_part([self.shape[a] for a in names], names, types, self.machine, key, self.orders)
 
     def update_axis_types(self, types: Mapping[str, AxisType]) -> AbstractMesh:
         """The same mesh with other types for some axes."""
@@ -153,7 +159,13 @@ class AbstractMesh(BaseMesh):
         new = tuple({**mine, **types}.values())
         if new == self.axis_types:
             return self
-        return AbstractMesh._on_part(self.axis_sizes, self.axis_names, new, self.machine, self._key)
+        return AbstractMesh._on_part(self.axis_sizes, self.axis_names, new, self.machine, self._key, self.orders)
+
+    def cut_in(self, orders: Orders) -> AbstractMesh:
+        """The same mesh with the prime factors of some axes in the given orders, most significant first."""
+        return AbstractMesh._on_part(
+            self.axis_sizes, self.axis_names, self.axis_types, self.machine, self._key, {**self.orders, **orders}
+        )
 
     def on(self, machine: AnyMachine) -> AbstractMesh:
         """The same mesh on a machine.
@@ -161,7 +173,7 @@ class AbstractMesh(BaseMesh):
         Raises:
           MeshError: the machine has another number of devices.
         """
-        return AbstractMesh(self.axis_sizes, self.axis_names, self.axis_types, machine=machine)
+        return AbstractMesh(self.axis_sizes, self.axis_names, self.axis_types, machine=machine).cut_in(self.orders)
 
     @property
     def abstract_mesh(self) -> AbstractMesh:
@@ -186,7 +198,7 @@ class AbstractMesh(BaseMesh):
     def _parts(self) -> dict[str, AxisPart]:
         """The part of each atom, in mesh order: the first axis is the most significant."""
         shape = self.shape
-        parts = (part for axis, size in shape.items() for part in atomic_parts(axis, size))
+        parts = (part for axis, size in shape.items() for part in atomic_parts(axis, size, self.orders))
         return {part.name(shape[part.axis]): part for part in parts}
 
     @cached_property
@@ -212,14 +224,14 @@ class AbstractMesh(BaseMesh):
     def _find_atoms(self, axis: str) -> tuple[str, ...]:
         shape = self.shape
         if axis in shape:
-            return tuple(part.name(shape[axis]) for part in atomic_parts(axis, shape[axis]))
+            return tuple(part.name(shape[axis]) for part in atomic_parts(axis, shape[axis], self.orders))
         sub_axis = parse_part(axis) if isinstance(axis, str) else None
         if sub_axis is None or sub_axis.axis not in shape:
             raise ShardingError(
                 f"axis {axis!r} is not an axis of the mesh: expected one of {self._known()}; "
                 f"use one of these names or make a mesh that has {axis!r}"
             )
-        parts = atomic_parts(sub_axis.axis, shape[sub_axis.axis])
+        parts = atomic_parts(sub_axis.axis, shape[sub_axis.axis], self.orders)
         inside = [p for p in parts if sub_axis.pre <= p.pre and p.pre * p.size <= sub_axis.pre * sub_axis.size]
         starts_right = sub_axis.size == 1 or (bool(inside) and inside[0].pre == sub_axis.pre)
         if not starts_right or math.prod(p.size for p in inside) != sub_axis.size:

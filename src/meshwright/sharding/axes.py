@@ -5,7 +5,7 @@ gather may undo half of an axis. With an axis as a sequence of *atoms* of prime 
 operations. A part of an axis is written like a sub-axis in Shardy: ``name:(m)k`` is the part of size ``k`` such that
 the more significant parts have ``m`` positions together. So ``data`` of size 4 is ``data:(1)2``, then ``data:(2)2``. An
 axis of prime size is its own atom, and an axis of size 1 has none. The smallest prime is the most significant, by
-convention: 6 is ``(1)2``, then ``(2)3``.
+convention: 6 is ``(1)2``, then ``(2)3``. Where 3 real devices hold 2 positions each, it is ``(1)3``, then ``(3)2``.
 
 Source: Shardy's sharding representation (openxla.org/shardy, "Axis splitting and sub-axes").
 """
@@ -13,6 +13,7 @@ Source: Shardy's sharding representation (openxla.org/shardy, "Axis splitting an
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from meshwright.core.records import dataclass
 
@@ -55,11 +56,15 @@ def prime_factors(n: int) -> tuple[int, ...]:
     return (*factors, n) if n > 1 else tuple(factors)
 
 
-def atomic_parts(axis: str, size: int) -> tuple[AxisPart, ...]:
+#: for axes whose prime factors are not in ascending order: these, most significant first
+Orders = Mapping[str, tuple[int, ...]]
+
+
+def atomic_parts(axis: str, size: int, orders: Orders) -> tuple[AxisPart, ...]:
     """The atoms of one axis, most significant first."""
     parts: list[AxisPart] = []
     pre = 1
-    for prime in prime_factors(size):
+    for prime in orders.get(axis) or prime_factors(size):
         parts.append(AxisPart(axis, pre, prime))
         pre *= prime
     return tuple(parts)

@@ -19,6 +19,7 @@ from meshwright.errors import MeshError
 from meshwright.hardware.machine import Machine
 from meshwright.sharding import entered
 from meshwright.sharding.abstract_mesh import AbstractMesh, AnyMachine, AxisTypes, BaseMesh, require_unique
+from meshwright.sharding.axes import Orders, prime_factors
 from meshwright.sharding.axis_type import AxisType
 
 html = LateModule("html")
@@ -49,7 +50,9 @@ class Mesh(BaseMesh):
                 f"Mesh: devices have {counted(self.devices.ndim, 'dimension')} {self.devices.shape} but axis_names "
                 f"{names} names {len(names)}; give one name per dimension, or reshape the devices"
             )
-        self.abstract_mesh = AbstractMesh(self.devices.shape, names, axis_types, machine=machine)
+        abstract = AbstractMesh(self.devices.shape, names, axis_types, machine=machine)
+        orders = _orders_on(self.devices, abstract)
+        self.abstract_mesh = abstract.cut_in(orders) if orders else abstract
         self.flat_ids: tuple[int, ...] = tuple(int(device.id) for device in self.devices.flat)
         require_unique(self.flat_ids, "Mesh: devices", "every device can stand in a mesh only once")
         self._hash = hash((self.abstract_mesh, self.flat_ids))
@@ -136,6 +139,32 @@ class Mesh(BaseMesh):
 
 
 AnyMesh = Mesh | AbstractMesh
+
+
+def _orders_on(devices: np.ndarray, mesh: AbstractMesh) -> Orders:
+    """The orders of prime factors in which axes are cut between real devices, where that is not the ascending one."""
+    numbers = np.array([getattr(d, "hardware_id", 0) for d in devices.flat]).reshape(devices.shape)
+    orders = {}
+    for dim, (axis, size) in enumerate(mesh.shape.items()):
+        line, factors = np.moveaxis(numbers, dim, 0).reshape(size, -1)[:, 0], prime_factors(size)
+        if 1 < np.unique(line).size < size and (order := _order_in(line, factors)) not in (None, factors):
+            orders[axis] = order
+    return orders
+
+
+def _order_in(numbers: np.ndarray, factors: tuple[int, ...]) -> tuple[int, ...] | None:
+    """An order of the factors in which each cuts positions into parts on the same real devices, or on others each."""
+    if not factors:
+        return ()
+    for factor in sorted(set(factors)):
+        parts = numbers.reshape(factor, -1)
+        are_apart = np.unique(parts).size == sum(np.unique(part).size for part in parts)
+        if are_apart or bool((parts == parts[0]).all()):
+            at = factors.index(factor)
+            rest = _order_in(parts[0], factors[:at] + factors[at + 1 :])
+            if rest is not None:
+                return (factor, *rest)
+    return None
 
 
 def device_array(devices: Any, what: str) -> np.ndarray:
