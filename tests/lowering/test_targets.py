@@ -79,6 +79,17 @@ def test_axes_are_cut_where_the_hardware_changes(hardware, real, virtual):
     assert is_default == (repr(abstract) == f"AbstractMesh('a': {len(hardware)})")
 
 
+@pytest.mark.parametrize("shape", [(12,), (3, 4), (4, 3), (2, 6), (6, 2), (2, 3, 2), (1, 12), (2, 2, 3)])
+@pytest.mark.parametrize("reals", [1, 2, 3, 4, 6, 12])
+def test_virtual_devices_are_placed_in_blocks_of_real_ones(shape, reals):
+    devices = [Device(i, i * reals // 12) for i in range(12)]
+    mesh = mw.make_mesh(shape, tuple("abc"[: len(shape)]), devices=devices)
+    target = Target.of(mesh)
+    assert target.num_devices == reals and sorted(d.id for d in mesh.devices.flat) == list(range(12))
+    if reals in (1, 12):
+        assert [d.id for d in mesh.devices.flat] == list(range(12))
+
+
 def test_replicas_are_numbered_in_the_order_of_ids():
     target = Target.of(mesh_of([[0, 1], [2, 3]], ("a", "b"), ids=[30, 10, 20, 40]))
     assert target.replicas.tolist() == [2, 0, 1, 3]

@@ -3,7 +3,7 @@
 An axis gets whole dimensions of the machine if some have its size, as many as possible. A single torus dimension is
 then a ring. Several are traversed in a snake, forward along one row and back along the next, so that successive
 positions are one hop apart. Otherwise devices are taken in row-major order, and axes and dimensions are cut at the same
-positions.
+positions. Virtual devices on one real device form a block.
 """
 
 from __future__ import annotations
@@ -35,14 +35,35 @@ def arranged(grid: np.ndarray, torus: int, shape: tuple[int, ...]) -> np.ndarray
 
 
 def placed(devices: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """``devices`` in an array of ``shape``, arranged by their ``coords`` if these fill a grid."""
-    array = np.empty(len(devices), object)
-    array[:] = devices
+    """``devices`` in an array of ``shape``, arranged by their ``coords`` if these fill a grid.
+
+    Virtual devices are arranged in blocks, one for each real device.
+    """
     grid = _grid(devices)
     if grid is None:
-        return array.reshape(shape)
+        return _in_blocks(devices, shape)
     is_torus = getattr(devices[0], "platform", "") == "tpu"
     return arranged(grid, 1 if is_torus else 0, shape)
+
+
+def _in_blocks(devices: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """The devices in a block of each real device, in their order; the first axes are cut into blocks as far as they go.
+
+    In row-major order if real devices have different numbers of virtual ones.
+    """
+    array = np.empty(len(devices), object)
+    array[:] = devices
+    of_real: dict[Any, list[int]] = {}
+    for number, device in enumerate(devices):
+        of_real.setdefault(getattr(device, "hardware_id", 0), []).append(number)
+    if len({len(numbers) for numbers in of_real.values()}) != 1:
+        return array.reshape(shape)
+    left, real = len(of_real), list[int]()
+    for size in shape:
+        real.append(math.gcd(size, left))
+        left //= real[-1]
+    blocks = array[list(of_real.values())].reshape(*real, *(size // n for size, n in zip(shape, real)))
+    return blocks.transpose([d for i in range(len(shape)) for d in (i, len(shape) + i)]).reshape(shape)
 
 
 def _grid(devices: Sequence[Any]) -> np.ndarray | None:
