@@ -73,6 +73,12 @@ class Origins:
         for axis in axes:
             self.notes.setdefault((var, axis), (len(self.notes), cause))
 
+    @property
+    def sorts(self) -> set[Sort]:
+        """The sorts of all annotations that brought an axis to a value."""
+        causes = (cause for _, cause in self.notes.values() if isinstance(cause, Annotation))
+        return {cause.sort for cause in causes if cause.sort is not None}
+
     def of(self, atom: Atom, axis: str) -> Annotation | None:
         """The annotation because of which a value, or one that it depends on, is split by an axis, or None.
 
