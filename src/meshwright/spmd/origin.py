@@ -32,10 +32,10 @@ class Sort:
 
 @dataclass(frozen=True)
 class Annotation:
-    """A sharding that the user gave, or that the planner gave to products.
+    """A sharding that the user gave, or that the planner gave to products or decompositions (``what``).
 
     ``kind`` is ``input`` or ``output``, with its ``number``; ``constraint``, within the program; or ``share``, where
-    the planner splits products over idle axes along dimension ``number``.
+    the planner splits these over idle axes along dimension ``number``.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Annotation:
     sort: Sort | None = None
     #: the priority of each dimension, where the user gave any
     priorities: tuple[int, ...] = ()
+    what: str = ""
 
     def priority_of(self, axis: str) -> int:
         """The priority with which it brings an axis; 0 is the first."""
@@ -55,7 +56,9 @@ class Annotation:
         if self.kind == "constraint":
             return f"the with_sharding_constraint at {self.source}"
         if self.kind == "share":
-            return f"the products at {self.source}, which devices would repeat and share along dimension {self.number}"
+            return (
+                f"the {self.what} at {self.source}, which devices would repeat and share along dimension {self.number}"
+            )
         return f"the sharding of {called(self.kind, self.number, names if self.kind == 'input' else ())}"
 
 
