@@ -113,3 +113,22 @@ def test_more_may_be_sent_where_the_step_is_much_shorter(monkeypatch):
     without = partitioned()
     assert part.bytes_sent < 2 * without.bytes_sent and part.time().seconds < 0.7 * without.time().seconds
     assert without.work.product_redundancy == 4.0 and part.peak_bytes < 0.8 * without.peak_bytes
+
+
+def test_many_matrices_that_are_sums_over_devices_are_decomposed_in_parts():
+    """Each device receives the sums of its matrices only, solves with them, and sends the solutions."""
+    devices, rows, groups, size = 8, 256, 32, 16
+
+    def solve(x, y):
+        square = mnp.einsum("ngi,ngj->gij", x, x) + mnp.eye(size, dtype=np.float32)
+        return mnp.linalg.solve(square, mnp.einsum("ngi,ng->gi", x, y)[..., None])[..., 0]
+
+    mesh = mw.AbstractMesh((devices,), ("d",))
+    split, whole = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
+    args = mw.ShapeDtypeStruct((rows, groups, size), np.float32), mw.ShapeDtypeStruct((rows, groups), np.float32)
+    part = mw.jit(solve, in_shardings=(split, split), out_shardings=whole).lower(*args).partition()
+    matrices, vectors = 4 * groups * size * size, 4 * groups * size
+    assert part.bytes_sent <= (matrices + 2 * vectors) * (devices - 1) // devices
+    assert part.work.redundancy < 1.05
+    assert part.verify()
+    assert "d in the transforms and decompositions at" in str(part.explain())

@@ -61,6 +61,31 @@ def test_a_table_split_by_features_does_not_unsplit_the_batch():
     assert sum(c.bytes_sent for c in naive) > 1.5 * best
 
 
+def test_one_annotation_spreads_before_all_that_stand_in_its_way():
+    """Queries and outputs by heads, a cache by positions: heads contest the scores at several weights, but these are
+    only split along positions if all of them wait. Then the queries and the mixed values are sent, and no scores."""
+    heads, width, length = 16, 32, 1024
+    split = {"q": P(None, "d"), "k": P("d"), "v": P("d"), "out": P("d")}
+    params = {"q": of(WIDTH, heads * width), "k": of(heads, width, WIDTH), "v": of(heads, WIDTH, width)}
+    params["out"] = of(heads * width, WIDTH)
+
+    def decode(p, x, cache):
+        query = mnp.einsum("bhk,hkc->bhc", (x @ p["q"]).reshape(BATCH, heads, width), p["k"])
+        weights = nn.softmax(mnp.einsum("bhc,btc->bht", query, cache))
+        mixed = mnp.einsum("bhc,hck->bhk", mnp.einsum("bht,btc->bhc", weights, cache), p["v"])
+        return x + mixed.reshape(BATCH, -1) @ p["out"]
+
+    where = {n: NamedSharding(MESH, spec) for n, spec in split.items()}
+    whole = NamedSharding(MESH, P())
+    shardings = where, whole, NamedSharding(MESH, P(None, "d"))
+    args = params, of(BATCH, WIDTH), of(BATCH, length, WIDTH)
+    part = mw.jit(decode, in_shardings=shardings, out_shardings=whole).lower(*args).partition()
+    moved = BATCH * heads * WIDTH * 4 * (N - 1) // N
+    largest_and_sums, result = 2 * 2 * BATCH * heads * 4 * (N - 1) // N, 2 * BATCH * WIDTH * 4 * (N - 1) // N
+    assert part.bytes_sent <= 2 * moved + largest_and_sums + result
+    assert part.verify()
+
+
 def lookahead_off(part: Any) -> Any:
     found = part.part
     plain = partition(found.source, found.mesh, *found.asked, strategy=Strategy())

@@ -32,10 +32,10 @@ class Sort:
 
 @dataclass(frozen=True)
 class Annotation:
-    """A sharding that the user gave, or that the planner gave to products.
+    """A sharding that the user gave, or that the planner gave to products or decompositions (``what``).
 
     ``kind`` is ``input`` or ``output``, with its ``number``; ``constraint``, within the program; or ``share``, where
-    the planner splits products over idle axes along dimension ``number``.
+    the planner splits these over idle axes along dimension ``number``.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Annotation:
     sort: Sort | None = None
     #: the priority of each dimension, where the user gave any
     priorities: tuple[int, ...] = ()
+    what: str = ""
 
     def priority_of(self, axis: str) -> int:
         """The priority with which it brings an axis; 0 is the first."""
@@ -55,7 +56,9 @@ class Annotation:
         if self.kind == "constraint":
             return f"the with_sharding_constraint at {self.source}"
         if self.kind == "share":
-            return f"the products at {self.source}, which devices would repeat and share along dimension {self.number}"
+            return (
+                f"the {self.what} at {self.source}, which devices would repeat and share along dimension {self.number}"
+            )
         return f"the sharding of {called(self.kind, self.number, names if self.kind == 'input' else ())}"
 
 
@@ -72,6 +75,12 @@ class Origins:
         """Record that ``cause``, an annotation or the index of an equation, split a value by these axes."""
         for axis in axes:
             self.notes.setdefault((var, axis), (len(self.notes), cause))
+
+    @property
+    def sorts(self) -> set[Sort]:
+        """The sorts of all annotations that brought an axis to a value."""
+        causes = (cause for _, cause in self.notes.values() if isinstance(cause, Annotation))
+        return {cause.sort for cause in causes if cause.sort is not None}
 
     def of(self, atom: Atom, axis: str) -> Annotation | None:
         """The annotation because of which a value, or one that it depends on, is split by an axis, or None.

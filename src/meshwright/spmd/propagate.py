@@ -214,12 +214,13 @@ class _Propagator:
         self.queues, self.queued = waiting, [True] * len(self.eqns)
 
     def share(self, share: Share) -> None:
-        """Split the results of products by axes that split none of their operands and results."""
+        """Split the results of products or decompositions by axes that split none of their operands and results."""
         for eqn, rule in zip(self.eqns, self.rules):
             if rule == share.rule and not any(set(share.axes) & set(_used(self.dims_of(a))) for a in eqn.invars):
                 dims = self.dims_of(eqn.outvars[0])
                 if not set(share.axes) & set(_used(dims)):
-                    cause, split = Annotation("share", share.dim, eqn.source), (*dims[share.dim], *share.axes)
+                    cause = Annotation("share", share.dim, eqn.source, what=share.what)
+                    split = *dims[share.dim], *share.axes
                     self.update(eqn.outvars[0], (*dims[: share.dim], split, *dims[share.dim + 1 :]), cause)
 
     def move(self, axes: Axes, var: Var, cause: int) -> None:

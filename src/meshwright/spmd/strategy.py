@@ -14,11 +14,17 @@ LARGEST, FIRST = "largest", "first"
 
 @dataclass(frozen=True)
 class Share:
-    """Products with this rule are split along dimension ``dim`` of the result, by axes that do not split them yet."""
+    """Products or decompositions with this rule are split along dimension ``dim`` of the first result, by axes that do not
+    split them yet."""
 
     rule: ShardingRule
     dim: int
     axes: Axes
+
+    @property
+    def what(self) -> str:
+        """What is split, in words."""
+        return "products" if self.rule.is_product else "transforms and decompositions"
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Strategy:
     blocks: bool = False
     #: dimensions to split where one annotation reaches several dimensions of a value; spread before all annotations
     turns: tuple[Turn, ...] = ()
-    #: products to split over axes that do not split them yet, after all annotations have spread
+    #: products and decompositions to split over axes that do not split them yet, after all annotations have spread
     shares: tuple[Share, ...] = ()
     #: sums over devices that a loop stacks are completed in each step, if that leaves each device a part of them
     in_steps: bool = False
@@ -92,7 +98,7 @@ class Strategy:
             for turn in self.turns
         ]
         lines += [
-            f"{', '.join(mesh.coalesce(share.axes))} shares products along dimension {share.dim} of their results, "
+            f"{', '.join(mesh.coalesce(share.axes))} shares {share.what} along dimension {share.dim} of their results, "
             "where no annotation brings it: devices would repeat them"
             for share in self.shares
         ]

@@ -1,10 +1,11 @@
-"""Products that are computed redundantly because a mesh axis does not split them, and ways to split them over it.
+"""Products and decompositions that a mesh axis does not split, so that devices repeat them, and ways to split them.
 
 Propagation brings an axis to a product only along dimensions that the product shares with annotated values. If it
 reaches none (the first convolution of a network whose later weights are split), all devices along the axis repeat the
 computation. Splitting the result may cost almost nothing: slicing a replicated operand sends nothing, and if the next
 product needs the whole result, an all-gather of it and a reduce-scatter of its gradient replace one all-reduce. A
-dimension that is already split (experts over an axis that they share with the batch) may be split further. Whether this
+dimension that is already split (experts over an axis that they share with the batch) may be split further. The same
+goes for Fourier transforms and decompositions of many matrices, along the dimensions that number these. Whether this
 pays only shows in the whole program (:mod:`meshwright.spmd.partition.lookahead`).
 """
 
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from meshwright.ir.jaxpr import JaxprEqn, Var
+from meshwright.ops.linalg.batched import Batched
 from meshwright.sharding.rule import PARALLEL, ShardingRule
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation
@@ -29,21 +31,28 @@ def shares(part: Partition) -> Iterator[Share]:
     propagation = part.propagation
     if any(eqn.op.is_manual for eqn in propagation.origins.eqns):
         return  # an axis that is idle outside of a manual region may be in use inside
+    batched = any(isinstance(eqn.op, Batched) for eqn in propagation.origins.eqns)
     work: Work = work_of(part.jaxpr.jaxpr, part.source.jaxpr, part.mesh)
-    if work.product_redundancy <= REPEATED:
+    if work.product_redundancy <= REPEATED and not batched:
         return
     found: dict[tuple[ShardingRule, tuple[str, ...]], JaxprEqn] = {}
     excess: Counter[tuple[ShardingRule, tuple[str, ...]]] = Counter()
     total = 0
     for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
-        if rule.is_product:
+        if is_large(eqn, rule):
             idle = _idle(eqn, propagation)
             found.setdefault((rule, idle), eqn)
             excess[rule, idle] += rule.work * (propagation.mesh.sizes(idle) - 1)
             total += rule.work
     for (rule, idle), more in excess.most_common():
-        if more > SHARED * total:
+        # What is decomposed has often just been summed over these axes: less is sent too.
+        if more > SHARED * total or (idle and not rule.is_product):
             yield from _along(found[rule, idle], rule, idle, propagation)
+
+
+def is_large(eqn: JaxprEqn, rule: ShardingRule) -> bool:
+    """Whether an equation is worth splitting for its work alone: a product, or a decomposition of many matrices."""
+    return rule.is_product or isinstance(eqn.op, Batched)
 
 
 def _idle(eqn: JaxprEqn, propagation: Propagation) -> tuple[str, ...]:
@@ -55,7 +64,7 @@ def _idle(eqn: JaxprEqn, propagation: Propagation) -> tuple[str, ...]:
 
 def _along(eqn: JaxprEqn, rule: ShardingRule, idle: tuple[str, ...], propagation: Propagation) -> Iterator[Share]:
     """A share for each dimension of the result that divides evenly: unsplit ones first, then by decreasing size."""
-    (out,) = eqn.outvars
+    out = eqn.outvars[0]
     layout, mesh = propagation.layout(out), propagation.mesh
     for d in sorted(range(len(layout.dims)), key=lambda d: (bool(layout.dims[d]), -out.aval.shape[d])):
         factors, tiles = rule.results[0][d], mesh.sizes((*layout.dims[d], *idle))

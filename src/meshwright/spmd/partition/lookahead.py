@@ -217,7 +217,7 @@ def neighbours(part: Partition) -> list[Strategy]:
     toggled = [replace(strategy, later=strategy.later ^ {sort}) for sort in sorts]
     if scanned(part.propagation) or strategy.across:
         toggled += [replace(strategy, across=way) for way in ("", LARGEST, FIRST) if way != strategy.across]
-    return toggled + [replace(strategy, later=frozenset(sent) - {sort}) for sort in sorts]
+    return toggled + [replace(strategy, later=frozenset(part.propagation.origins.sorts) - {sort}) for sort in sorts]
 
 
 def contests(part: Partition) -> Counter[Sort]:
