@@ -76,6 +76,7 @@ class _Search:
         self.tries = min(MOST, max(FEWEST, EQUATIONS // max(1, len(outcome.origins.eqns))))
 
     def run(self) -> Attempt:
+        start = self.best
         while self.tries > 0 and self.improve():
             pass
         unturned = self.best
@@ -86,7 +87,7 @@ class _Search:
             self.split_products()
             if self.best.price > turned.price or not self.best.is_better(turned, SHARED_BYTES):
                 self.best = turned
-        self.gather_once()
+        self.gather_once(start)
         self.complete_in_steps()
         self.keep_tiles()
         return self.best
@@ -111,19 +112,21 @@ class _Search:
     def exchange(self) -> None:
         """Share products along other dimensions too, if that is better."""
         before = self.best
-        self.reconsider(replace(before.strategy, exchanges=True))
+        self.reconsider(before, replace(before.strategy, exchanges=True))
         self.unexchanged = None if self.best is before else before
 
-    def gather_once(self) -> None:
-        """Gather what loops do not change before them, if that is better."""
-        self.reconsider(replace(self.best.strategy, once=True))
+    def gather_once(self, start: Attempt) -> None:
+        """Gather what loops do not change before them, if that is better; from ``start`` too, whose layouts the search
+        may have left because they gather it in each step."""
+        for attempt in [self.best] if self.best is start else [self.best, start]:
+            self.reconsider(attempt, replace(attempt.strategy, once=True))
 
-    def reconsider(self, strategy: Strategy) -> None:
+    def reconsider(self, attempt: Attempt, strategy: Strategy) -> None:
         """Choose how to compute each equation with a strategy that propagates to the same layouts, if that is better.
 
         Nothing is tried if all products would be computed as they are."""
-        part = self.best.part
-        if not self.best.sent[1] or len(part.propagation.rules) > EXCHANGED:
+        part = attempt.part
+        if not attempt.sent[1] or len(part.propagation.rules) > EXCHANGED:
             return
         if all(choose(q) == choose(q.under(strategy)) for q in dict.fromkeys(part.products)):
             return
