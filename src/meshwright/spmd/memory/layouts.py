@@ -54,6 +54,14 @@ def lay_out(graph: Graph) -> None:
     for node in graph.post_order():
         for region in node.regions:
             lay_out(region)
+        if _cuts_end(node):
+            node.op, node.attributes = "reshape", {}
+            continue
+        if _flattens(node):
+            _read_copy(node, 0, (node.operands[0].shape[-1], node.operands[0].shape[-2]), copies)
+        if node.op == "while":
+            for i, tiles in read_tiles(node).items():
+                _read_copy(node, i, tiles, copies)
         if _splits_lanes(node):
             node.op, node.operands = "relayout", (Node("reshape", node.operands, node.avals, {}, node.source),)
             node.attributes = {"tiles": (node.shape[-1], node.shape[-2])}
@@ -79,6 +87,39 @@ def _splits_lanes(node: Node) -> bool:
     groups = split_groups(whole.attributes.get("shape", whole.shape), node.shape)
     parts = [[node.shape[d] for d in group if node.shape[d] > 1] for group in groups or ()]
     return len([p for p in parts if p]) > 1 and all(len(p) != 1 for p in parts)
+
+
+def _cuts_end(node: Node) -> bool:
+    """Whether a slice of an argument is a slice from its start, with as many rows of tiles: the same memory."""
+    if node.op != "slice" or node.operands[0].op != "parameter" or len(node.shape) != 2:
+        return False
+    (x,), starts, strides = node.operands, node.attributes.get("start_indices"), node.attributes.get("strides", ())
+    if starts is None or any(starts) or any(n != 1 for n in strides) or node.shape[1] != x.shape[1]:
+        return False
+    rows = (x.shape[1], x.shape[0])
+    return tiled_bytes(x.avals[0]) == tiled(x.avals[0], *rows) == tiled(node.avals[0], *rows[:1], node.shape[0])
+
+
+def _flattens(node: Node) -> bool:
+    """Whether a reshape puts the elements of all dimensions in a row. It reads them row by row."""
+    if node.op != "reshape" or len([n for n in node.shape if n > 1]) > 1:
+        return False
+    return len([n for n in node.operands[0].shape if n > 1]) > 1
+
+
+def read_tiles(loop: Node) -> dict[int, Tiles]:
+    """The tiles of arrays of which a loop reads a part in each step, if it needs the part in certain tiles."""
+    body = loop.regions[1]
+    found: dict[int, Tiles] = {}
+    numbers = {x: i for i, (x, after) in enumerate(zip(body.parameters, body.results)) if x is after}
+    for node in body.post_order():
+        if node.op == "relayout" and "tiles" in node.attributes:
+            (part,) = node.operands
+            while part.op == "reshape":
+                (part,) = part.operands
+            if part.op == "dynamic_slice" and part.operands[0] in numbers:
+                found[numbers[part.operands[0]]] = node.attributes["tiles"]
+    return found
 
 
 def _inherit(node: Node, rows: Mapping[Node, Node]) -> Tiles | None:
