@@ -7,9 +7,8 @@ the last dimension along the lanes. A reshape that splits every dimension of an 
 last parts are along the lanes and rows of tiles. A convolution that sums several features per group has only these
 along the lanes. An example is the kernel gradient of a depthwise convolution, which sums over the batch. Factors and
 solutions are tiled along the dimensions of matrices, and copied; but a loop stacks solutions as they are. An array that
-a loop reads in parts has the tiles that the parts need. Numbers of gathered and scattered elements are put in a row, from
-a copy with the last dimension along the lanes. The rules
-were derived from programs that libtpu 0.0.42 compiled.
+a loop reads in parts has the tiles that the parts need. Numbers of gathered and scattered elements are put in a row,
+from a copy with the last dimension along the lanes. The rules were derived from programs that libtpu 0.0.42 compiled.
 """
 
 from __future__ import annotations
