@@ -347,3 +347,12 @@ def test_reshaped_results_of_convolutions_keep_their_layout():
         return mnp.argmin(found[:, 0], 0)
 
     assert memory(V5E, cost, array(32, 128, 256)).temp_bytes >= 16 * MIB
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "m", "library"), [(7, 7, 7, False), (5, 9, 6, False), (8, 8, 8, True), (4, 13, 4, True)]
+)
+def test_products_of_less_than_a_hundred_elements_are_loops_on_gpus(n, k, m, library):
+    """As compiled, with 4 MiB for cuBLAS from (n + m) * k = 104 on, and with no temporaries up to 99."""
+    found = memory(CUDA, lambda a, b: mnp.einsum("bnk,bkm->bnm", a, b), array(1024, n, k), array(1024, k, m))
+    assert found.temp_bytes == (4 * MIB if library else 0)

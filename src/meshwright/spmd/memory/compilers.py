@@ -29,6 +29,7 @@ class Compiler:
     ``merges``: bytes up to which products that read the same matrix become one; 0: they do not.
     ``accumulates``: products are added to matrices in their place.
     ``combines``: the collectives that are combined, each up to as many bytes as ``together``.
+    ``library_from``: elements of two matrices from which their product is a library call; smaller ones are loops.
     ``workspace``: bytes that a library needs for each matrix product while it runs.
     ``tupled``: products are library calls whose result is a part of a tuple, which nothing is written over.
     ``library_convolutions``: convolutions are those of cuDNN, with copies into its orders.
@@ -56,6 +57,7 @@ class Compiler:
     accumulates: bool = False
     combines: tuple[str, ...] = ("all_reduce",)
     together: float = math.inf
+    library_from: int = 0
     workspace: int = 0
     tupled: bool = False
     library_convolutions: bool = False
@@ -80,6 +82,7 @@ CUDA = Compiler(
     accumulates=True,
     combines=("all_gather", "all_reduce", "reduce_scatter"),
     together=30 * 2**20 + 7,
+    library_from=100,
     workspace=4 * 2**20,
     tupled=True,
     library_convolutions=True,

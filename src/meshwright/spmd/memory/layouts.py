@@ -6,8 +6,9 @@ Elementwise kernels that read such sums keep their layout, and read copies of th
 the last dimension along the lanes. A reshape that splits every dimension of an array splits its lanes as well. Then the
 last parts are along the lanes and rows of tiles. A convolution that sums several features per group has only these
 along the lanes. An example is the kernel gradient of a depthwise convolution, which sums over the batch. Factors and
-solutions are tiled along the dimensions of matrices, and copied; but a loop stacks solutions as they are. The rules
-were derived from programs that libtpu 0.0.42 compiled.
+solutions are tiled along the dimensions of matrices, and copied; but a loop stacks solutions as they are. An array that
+a loop reads in parts has the tiles that the parts need. Numbers of gathered and scattered elements are put in a row,
+from a copy with the last dimension along the lanes. The rules were derived from programs that libtpu 0.0.42 compiled.
 """
 
 from __future__ import annotations
@@ -54,6 +55,16 @@ def lay_out(graph: Graph) -> None:
     for node in graph.post_order():
         for region in node.regions:
             lay_out(region)
+        if _cuts_end(node):
+            node.op, node.attributes = "reshape", {}
+            continue
+        _flatten(node)
+        if node.op == "while":
+            for i, (part, reader) in _read_in_parts(node).items():
+                # What reads rows has its layout in the loop whatever the array is; others copy the parts of arguments.
+                if reader.op == "gather" or node.operands[i].op != "parameter":
+                    _cut_later(node, i, part)
+                    _read_copy(node, i, part, copies)
         if _splits_lanes(node):
             node.op, node.operands = "relayout", (Node("reshape", node.operands, node.avals, {}, node.source),)
             node.attributes = {"tiles": (node.shape[-1], node.shape[-2])}
@@ -79,6 +90,64 @@ def _splits_lanes(node: Node) -> bool:
     groups = split_groups(whole.attributes.get("shape", whole.shape), node.shape)
     parts = [[node.shape[d] for d in group if node.shape[d] > 1] for group in groups or ()]
     return len([p for p in parts if p]) > 1 and all(len(p) != 1 for p in parts)
+
+
+def _cuts_end(node: Node) -> bool:
+    """Whether a slice of an argument is a slice from its start, with as many rows of tiles: the same memory."""
+    if node.op != "slice" or node.operands[0].op != "parameter" or len(node.shape) != 2:
+        return False
+    (x,), starts, strides = node.operands, node.attributes.get("start_indices"), node.attributes.get("strides", ())
+    if starts is None or any(starts) or any(n != 1 for n in strides) or node.shape[1] != x.shape[1]:
+        return False
+    rows = (x.shape[1], x.shape[0])
+    return tiled_bytes(x.avals[0]) == tiled(x.avals[0], *rows) == tiled(node.avals[0], *rows[:1], node.shape[0])
+
+
+def _flatten(node: Node) -> None:
+    """Let a gather or a scatter read numbers, and single elements that it adds, in one row.
+
+    The row is made from a copy whose last dimension is along the lanes of tiles, which is often narrow.
+    """
+    window = _window(node)
+    if window is None or len(node.operands[1].shape) < 3:
+        return
+    batch = node.operands[1].shape[:-1]
+    taken = [1, 2] if node.op == "scatter" and not window else [1]
+    for i in taken:
+        x = node.operands[i]
+        if i == 2 and x.shape != batch:
+            continue
+        aval, tiles = x.avals[0].update(shape=batch), (batch[-1], batch[-2])
+        if not x.is_splat() and tiled(aval, *tiles) > tiled_bytes(aval):
+            rows = Node("relayout", (x,), (aval,), {"tiles": tiles}, node.source)
+            row = Node("relayout", (rows,), (aval.update(shape=(aval.size,)),), {}, node.source)
+            node.operands = (*node.operands[:i], row, *node.operands[i + 1 :])
+
+
+def _read_in_parts(loop: Node) -> dict[int, tuple[Tiles, Node]]:
+    """The arrays of which a loop reads a part in each step in certain tiles: these tiles, and what needs them."""
+    body = loop.regions[1]
+    numbers = {x: i for i, (x, after) in enumerate(zip(body.parameters, body.results)) if x is after}
+    found: dict[int, tuple[Tiles, Node]] = {}
+    for node in body.post_order():
+        for part in node.operands:
+            if part.op == "relayout" and "tiles" in part.attributes:
+                tiles = part.attributes["tiles"]
+                while part.op in ("relayout", "reshape"):
+                    (part,) = part.operands
+                if part.op == "dynamic_slice" and part.operands[0] in numbers:
+                    found[numbers[part.operands[0]]] = tiles, node
+    return found
+
+
+def _cut_later(loop: Node, i: int, tiles: Tiles) -> None:
+    """Let a loop read a slice of a copy, instead of a copy of a slice."""
+    x = loop.operands[i]
+    if x.op == "slice" and x.operands[0].op != "parameter" and _pads(x, tiles):
+        (whole,) = x.operands
+        copy = Node("relayout", (whole,), whole.avals, {"tiles": tiles}, x.source)
+        cut = Node("slice", (copy,), x.avals, {**x.attributes, "tiles": tiles}, x.source)
+        loop.operands = (*loop.operands[:i], cut, *loop.operands[i + 1 :])
 
 
 def _inherit(node: Node, rows: Mapping[Node, Node]) -> Tiles | None:
@@ -117,7 +186,7 @@ def _given(node: Node, tiles: Tiles) -> Sequence[tuple[int, Tiles]]:
 def _read_copy(node: Node, i: int, tiles: Tiles, copies: dict[tuple[Node, Tiles], Node]) -> None:
     """Let a kernel read a copy of an operand, if the operand would have less padding in other tiles."""
     x = node.operands[i]
-    if _pads(x, tiles) and not x.is_splat():
+    if _pads(x, tiles) and not x.is_splat() and x.attributes.get("tiles") != tiles:
         copy = copies.setdefault((x, tiles), Node("relayout", (x,), x.avals, {"tiles": tiles}, node.source))
         node.operands = (*node.operands[:i], copy, *node.operands[i + 1 :])
 

@@ -144,7 +144,9 @@ def _dot(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping
     matrices = _matrix(make, lhs, lb, lf, lc), _matrix(make, rhs, rb, rc, rf)
     precision = str(given.get("precision_config", ""))
     given = {"dims": given["dot_dimension_numbers"], "precision": precision, "shape": aval.shape}
-    product = make("matmul", matrices, aval.update(shape=(*aval.shape[: len(lb)], *free)), given)
+    elements = sum(x.avals[0].size // max(_size(x, batch), 1) for x, batch in ((lhs, lb), (rhs, rb)))
+    op = "matmul" if elements >= compiler.library_from else "small_product"
+    product = make(op, matrices, aval.update(shape=(*aval.shape[: len(lb)], *free)), given)
     return make("reshape", (product,), aval, {})
 
 

@@ -27,7 +27,9 @@ def pad(buffers: Sequence[Buffer], order: Sequence[Kernel]) -> None:
     for buffer in buffers:
         step = None if buffer.kind == "argument" else steps.get(buffer.kernel)
         if buffer.nbytes == buffer.aval.nbytes:
-            buffer.nbytes = _bytes(buffer, convolved) if step is None else stacked_bytes(buffer.aval, step)
+            chosen = None if buffer.kind == "argument" else laid_out(buffer.kernel.root)
+            stack = None if step is None or chosen is not None else stacked_bytes(buffer.aval, step)
+            buffer.nbytes = _bytes(buffer, convolved) if stack is None else stack
             if buffer.kernel in stacked:
                 buffer.nbytes = tiled(buffer.aval, *stacked[buffer.kernel])
         else:
