@@ -99,7 +99,7 @@ NAMES: dict[str, dict[str, str]] = {
         "abs2|fit_4th_order_polynomial|initial_step_size|interp_fit_dopri|map|mean_error_ratio|optimal_step_size|"
         "promote_dtypes_inexact|ravel_first_arg_?|ravel_pytree|runge_kutta_step|safe_map|safe_zip|tree_.*|zip": _INSIDE,
     },
-    "api_util": {"donation_vector|rebase_donate_argnums": "use donate_argnums of jit"},
+    "api_util": {"rebase_donate_argnums": "use donate_argnums of jit"},
     "extend.backend": {
         "(register|clear)_.*": "there is one backend for each process; config.update('platform', ...) chooses it",
         "get_compile_options": "use compiler_options of jit",
