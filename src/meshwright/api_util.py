@@ -15,8 +15,8 @@ from meshwright.transforms.linear_util import Store, WrappedFun, transformation2
 from meshwright.transforms.wrapped import name_of
 
 __all__ = [
-    "argnums_partial", "debug_info", "donation_vector", "flatten_axes", "flatten_fun", "flatten_fun_nokwargs", "safe_map",
-    "shaped_abstractify",
+    "argnums_partial", "debug_info", "donation_vector", "flatten_axes", "flatten_fun", "flatten_fun_nokwargs",
+    "safe_map", "shaped_abstractify",
 ]  # fmt: skip
 
 __getattr__ = _absent("api_util")
