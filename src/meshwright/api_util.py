@@ -15,8 +15,8 @@ from meshwright.transforms.linear_util import Store, WrappedFun, transformation2
 from meshwright.transforms.wrapped import name_of
 
 __all__ = [
-    "argnums_partial", "debug_info", "flatten_axes", "flatten_fun", "flatten_fun_nokwargs", "safe_map",
-    "shaped_abstractify",
+    "argnums_partial", "debug_info", "donation_vector", "flatten_axes", "flatten_fun", "flatten_fun_nokwargs",
+    "safe_map", "shaped_abstractify",
 ]  # fmt: skip
 
 __getattr__ = _absent("api_util")
@@ -51,6 +51,28 @@ def debug_info(
     dynamic = [a for i, a in enumerate(args) if i not in static_argnums]
     named = {k: v for k, v in kwargs.items() if k not in static_argnames}
     return DebugInfo(traced_for, name_of(fun), tuple(leaf_names(fun, dynamic, named, static_argnums)))
+
+
+def donation_vector(
+    donate_argnums: Sequence[int], donate_argnames: Sequence[str], in_tree: Any, kws: bool = True
+) -> tuple[bool, ...]:
+    """Which leaves of a call's arguments are donated: one bool for each leaf of ``in_tree``.
+
+    Args:
+      donate_argnums: positions, counted from 0.
+      donate_argnames: names of keyword arguments.
+      in_tree: the structure of ``(args, kwargs)``, or of ``args`` if ``kws`` is False.
+
+    Example:
+      >>> from meshwright.api_util import donation_vector
+      >>> donation_vector((1,), ("k",), mw.tree.structure(((1, (2, 3)), {"j": 4, "k": 5})))
+      (False, True, True, False, True)
+    """
+    whole = pytree.unflatten(in_tree, range(in_tree.num_leaves))
+    args, kwargs = whole if kws else (whole, {})
+    donated = [args[i] for i in donate_argnums if i < len(args)] + [kwargs[k] for k in donate_argnames if k in kwargs]
+    leaves = set(pytree.flatten(donated)[0])
+    return tuple(i in leaves for i in range(in_tree.num_leaves))
 
 
 def _flat(f: Callable[..., Any], store: Store, in_tree: Any, *leaves: Any) -> list[Any]:

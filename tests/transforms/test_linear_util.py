@@ -124,3 +124,12 @@ def test_what_does_not_fit_is_refused():
         mw.api_util.flatten_fun(abs, mw.tree.structure(((0,), {})))
     with pytest.raises(errors.ArgumentError, match="static argument 1 of type list"):
         mw.api_util.argnums_partial(init(mw, max), 0, (1, [2]))
+
+
+@pytest.mark.parametrize("call", [((1, (2, 3)), {"k": 1, "j": [1, 2]}), ((1, None, [2]), {}), ((), {"k": {}})])
+@pytest.mark.parametrize("argnums", [(), (0,), (1,), (0, 2), (4,)])
+@pytest.mark.parametrize("argnames", [(), ("k",), ("z", "j")])
+def test_donated_leaves(call, argnums, argnames):
+    for tree, kws in ((call, True), (call[0], False)):
+        want = jax.api_util.donation_vector(argnums, argnames, jax.tree.structure(tree), kws)
+        assert mw.api_util.donation_vector(argnums, argnames, mw.tree.structure(tree), kws) == want

@@ -50,6 +50,9 @@ NAMES: dict[str, dict[str, str]] = {
         "bcoo_.*|nm|random_bcoo|save_npz|load_npz|(Cu)?Sparse.*|test_util|util|bcoo|bcsr|coo|csr|ad|api|"
         "random|transform|.*_p": "use the methods of BCOO, or its data and indices",
     },
+    "experimental.sparse.linalg": {
+        "spsolve|spsolve_p": "use numpy.linalg.solve with todense(), or scipy.sparse.linalg.cg, bicgstab or gmres",
+    },
     "export": {
         "symbolic_shape|symbolic_args_specs|SymbolicScope|symbolic_scope|is_symbolic_dim": (
             "dimensions are numbers here, on which layouts and collectives depend; export once for each shape that is "
@@ -99,7 +102,7 @@ NAMES: dict[str, dict[str, str]] = {
         "abs2|fit_4th_order_polynomial|initial_step_size|interp_fit_dopri|map|mean_error_ratio|optimal_step_size|"
         "promote_dtypes_inexact|ravel_first_arg_?|ravel_pytree|runge_kutta_step|safe_map|safe_zip|tree_.*|zip": _INSIDE,
     },
-    "api_util": {"donation_vector|rebase_donate_argnums": "use donate_argnums of jit"},
+    "api_util": {"rebase_donate_argnums": "use donate_argnums of jit"},
     "extend.backend": {
         "(register|clear)_.*": "there is one backend for each process; config.update('platform', ...) chooses it",
         "get_compile_options": "use compiler_options of jit",
@@ -159,7 +162,6 @@ MODULES: dict[str, str] = {
     r"experimental\.rnn": "write the cell as a function, and loop over time with lax.scan",
     r"experimental\.roofline(\..*)?": "use jit(f).lower(...).cost_analysis()",
     r"experimental\.source_mapper(\..*)?": "use jit(f).lower(...).as_text(debug_info=True)",
-    r"experimental\.sparse\.linalg": "use scipy.sparse.linalg",
     r"experimental\.topologies": "use AbstractMesh for devices that are not there, and meshwright.target",
     r"experimental\.transfer": "use device_put",
     r"experimental\.xla_metadata": "use compiler_options of jit",

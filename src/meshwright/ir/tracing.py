@@ -35,6 +35,7 @@ from meshwright.ir.explicit import AGAIN, is_explicit
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns, sub_jaxprs
 from meshwright.ir.op import Op
 from meshwright.ir.state import STATE, set_trace
+from meshwright.ir.varying import axes_of
 
 #: array types of other libraries that ops accept, and their conversions; registered by ``interop``
 FOREIGN: dict[type, Callable[[Any], Any]] = {}
@@ -463,13 +464,15 @@ def eval_jaxpr(jaxpr: Jaxpr | ClosedJaxpr, consts: Sequence[Any], *args: Any) ->
     """Evaluate a jaxpr's equations under the current trace.
 
     Equivalent to :class:`meshwright.ir.rewrite.Interpreter`, but in its own loop for speed: transformations spend most
-    of their time here.
+    of their time here. Where arguments of a ``shard_map`` vary over other axes than the jaxpr says, casts are put where
+    these types need them (:mod:`meshwright.ir.varying`).
     """
     if isinstance(jaxpr, ClosedJaxpr):
         jaxpr = jaxpr.jaxpr
     env: dict[Var, Any] = dict(zip(jaxpr.constvars, consts))
     env.update(zip(jaxpr.invars, args))
     trace = STATE.trace
+    again = bool(STATE.checked) and any(axes_of(x) != v.aval.vma for v, x in env.items())
 
     def read(atom: Var | Literal) -> Any:
         return atom.val if isinstance(atom, Literal) else env[atom]
@@ -478,7 +481,8 @@ def eval_jaxpr(jaxpr: Jaxpr | ClosedJaxpr, consts: Sequence[Any], *args: Any) ->
     try:
         for eqn in jaxpr.eqns:
             with source.at(eqn.source):
-                outs = trace.process(eqn.op, [read(a) for a in eqn.invars])
+                operands = [read(a) for a in eqn.invars]
+                outs = eqn.op.bind(*operands) if again else trace.process(eqn.op, operands)
             env.update(zip(eqn.outvars, outs if eqn.op.multiple_results else [outs]))
     finally:
         STATE.decided = before

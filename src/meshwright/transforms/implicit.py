@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from meshwright.core import pytree
+from meshwright.core.avals import NOWHERE
 from meshwright.errors import ArgumentError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
 from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr, typeof
+from meshwright.ir.varying import axes_of, cast
 from meshwright.ops.control.call import CustomJvpCall
 from meshwright.ops.elementwise.table import convert, materialize, neg
 from meshwright.ops.linalg.linear_solve import LinearSolve
@@ -120,7 +122,13 @@ def _equation(where: str, what: str, fun: Callable[[Any], Any], example: Any) ->
     """
     leaves, tree = pytree.flatten(example)
     flat = [convert(x, typeof(x).dtype, typeof(x).weak_type) for x in leaves]
-    piece, out_tree = _piece(lambda *xs: fun(pytree.unflatten(tree, xs)), flat, name_of(fun))
+    axes = NOWHERE.union(*map(axes_of, flat))
+    while True:  # in a region, an unknown varies between devices where its equation does
+        flat = [cast(x, axes) for x in flat]
+        piece, out_tree = _piece(lambda *xs: fun(pytree.unflatten(tree, xs)), flat, name_of(fun))
+        before, axes = axes, axes.union(*(a.vma for a in piece[0].out_avals))
+        if axes == before:
+            break
     _check_alike(where, f"the result of {what}", out_tree, piece[0].out_avals, tree, [typeof(x) for x in flat])
     return flat, tree, piece
 

@@ -9,6 +9,7 @@ from meshwright.core.avals import NOWHERE, Axes, ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.contract import ArrayLike, Emitted
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent
+from meshwright.ir.state import STATE
 from meshwright.ir.tracing import typeof
 from meshwright.ir.varying import CAST, axes_of
 from meshwright.ops.collective.base import (
@@ -185,6 +186,16 @@ class PVary(MovesTiles):
 
     def aligned(self, args: Sequence[Any]) -> tuple[Op, Sequence[Any]]:
         return self, args
+
+    def bind(self, *args: ArrayLike) -> Any:
+        """The cast over those of ``axes`` over which the operand does not vary yet: the sum that is the transpose of a
+        cast too many would count each cotangent once per device."""
+        (x,) = args
+        missing = [i for i, a in enumerate(self.axes) if a not in axes_of(x)]
+        if len(missing) == len(self.axes):
+            return STATE.trace.process(self, args)
+        op = self.over(tuple(self.axes[i] for i in missing), tuple(self.sizes[i] for i in missing))
+        return STATE.trace.process(op, args) if missing else x
 
     def transpose(self, ct: Any, x: Any) -> Cotangents:
         return [Psum(self.axes, self.sizes).bind(ct)]

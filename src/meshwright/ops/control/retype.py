@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from meshwright.core import source
 from meshwright.core.avals import Axes
 from meshwright.core.weak import WeakKeys
 from meshwright.errors import ShardingError
-from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
-from meshwright.ir.rewrite import Interpreter
+from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.state import STATE, scope
-from meshwright.ir.tracing import trace_to_jaxpr
-from meshwright.ir.varying import axes_of, cast, in_order
-from meshwright.ops.collective.all_reduce import PVary
+from meshwright.ir.tracing import eval_jaxpr, trace_to_jaxpr
+from meshwright.ir.varying import cast, in_order
 from meshwright.ops.collective.base import Collective
 
 _retyped: WeakKeys[ClosedJaxpr, dict[Any, ClosedJaxpr]] = WeakKeys()
@@ -56,19 +53,11 @@ def retyped(jaxpr: ClosedJaxpr, ins: Sequence[Axes], outs: Sequence[Axes] = ()) 
     if key not in entries:
         avals = [a.update(vma=axes) for a, axes in zip(jaxpr.in_avals, ins)]
         entries[key] = trace_to_jaxpr(
-            lambda *args: cast_each(_Retyping().run(jaxpr, args), outs, literals=True), avals, jaxpr.jaxpr.debug_name
+            lambda *args: cast_each(eval_jaxpr(jaxpr, jaxpr.consts, *args), outs, literals=True),
+            avals,
+            jaxpr.jaxpr.debug_name,
         )
     return entries[key]
-
-
-class _Retyping(Interpreter[Any]):
-    """Records a jaxpr's equations again, so that casts are inserted where types have changed."""
-
-    def equation(self, eqn: JaxprEqn, args: list[Any]) -> Sequence[Any]:
-        if isinstance(eqn.op, PVary):
-            with source.at(eqn.source):
-                return [cast(args[0], axes_of(args[0]).union(eqn.op.axes))]
-        return super().equation(eqn, args)
 
 
 def require_together(what: str, axes: Axes, jaxprs: Sequence[ClosedJaxpr]) -> None:
