@@ -14,8 +14,8 @@ LARGEST, FIRST = "largest", "first"
 
 @dataclass(frozen=True)
 class Share:
-    """Products or decompositions with this rule are split along dimension ``dim`` of the first result, by axes that do not
-    split them yet."""
+    """Products or decompositions with this rule are split along dimension ``dim`` of the first result, by axes that do
+    not split them yet."""
 
     rule: ShardingRule
     dim: int
