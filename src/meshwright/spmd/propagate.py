@@ -421,22 +421,11 @@ def _turned(propagation: Propagation, turn: Turn) -> dict[Var, Seed]:
         contests = contests_at(eqn, rule, propagation) if rule == turn.rule else ()
         if any(turn.result in part.results and set(turn.axes) <= by_axis.keys() for part, by_axis in contests):
             var = eqn.outvars[turn.result]
-            dims = turned_dims(propagation.layout(var).dims, turn)
+            dims = turn.of(propagation.layout(var).dims)
             cause = next(filter(None, (propagation.origins.of(a, turn.axes[0]) for a in eqn.invars)), None)
             if dims is not None and cause is not None:
                 seeds[var] = dims, cause
     return seeds
-
-
-def turned_dims(dims: Dims, turn: Turn) -> Dims | None:
-    """A layout with the turn's axes on its dimension; None if they are not the last ones of another dimension."""
-    count = len(turn.axes)
-    at = next((d for d, axes in enumerate(dims) if axes[-count:] == turn.axes and d != turn.dim), None)
-    if at is None:
-        return None
-    moved = [*dims]
-    moved[at], moved[turn.dim] = dims[at][:-count], dims[turn.dim] + turn.axes
-    return tuple(moved)
 
 
 def _used(dims: Dims) -> list[str]:
