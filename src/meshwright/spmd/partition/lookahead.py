@@ -70,7 +70,7 @@ class _Search:
         self.planner = planner
         outcome = planner.propagate(Strategy())
         self.seen = {_signature(outcome)}
-        self.best = Attempt(planner.partition(outcome))
+        self.best = self.as_written = Attempt(planner.partition(outcome))
         #: the best attempt without products that are split along dimensions that nothing else is split along
         self.unexchanged: Attempt | None = None
         self.tries = min(MOST, max(FEWEST, EQUATIONS // max(1, len(outcome.origins.eqns))))
@@ -115,14 +115,20 @@ class _Search:
         self.unexchanged = None if self.best is before else before
 
     def gather_once(self) -> None:
-        """Gather what loops do not change before them, if that is better."""
-        self.reconsider(replace(self.best.strategy, once=True))
+        """Gather what loops do not change before them, if that is better.
 
-    def reconsider(self, strategy: Strategy) -> None:
-        """Choose how to compute each equation with a strategy that propagates to the same layouts, if that is better.
+        What is gathered in each step may have been the reason for another order of annotations, so this is also tried
+        without one."""
+        self.reconsider(replace(self.best.strategy, once=True))
+        if self.best.strategy.later:
+            self.reconsider(replace(self.as_written.strategy, once=True), self.as_written)
+
+    def reconsider(self, strategy: Strategy, attempt: Attempt | None = None) -> None:
+        """Choose how to compute each equation with a strategy that propagates to the same layouts as those of an
+        attempt (by default, the best), if that is better.
 
         Nothing is tried if all products would be computed as they are."""
-        part = self.best.part
+        part = (attempt or self.best).part
         if not self.best.sent[1] or len(part.propagation.rules) > EXCHANGED:
             return
         if all(choose(q) == choose(q.under(strategy)) for q in dict.fromkeys(part.products)):
