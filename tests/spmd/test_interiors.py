@@ -234,3 +234,29 @@ def test_own_rows_around_own_rows(n):
         return y[2 : 2 + N] + repeatedly(lambda y: mnp.concatenate([y, y[-1:] * 2]), n, x)[1 : 1 + N]
 
     partitioned(f, "a", "b").verify()
+
+
+@pytest.mark.parametrize(("spec", "sent"), [(("a",), 2 * 4 * N), (("a", "b"), 2 * 4 * N // 2 + 4 * N // 4)])
+def test_the_gradient_of_a_padded_stencil_sends_the_edges_of_its_cotangent(spec, sent):
+    """The padded cotangents are cut to the tiles of the array before they are added."""
+    place = NamedSharding(MESH, P(*spec))
+
+    def gradient(u, ct):
+        return mw.grad(lambda u: (neighbours(mnp.pad(u, 1)) * ct).sum())(u)
+
+    like = mw.ShapeDtypeStruct((N, N), np.float32)
+    part = mw.jit(gradient, in_shardings=place, out_shardings=place).lower(like, like).partition()
+    assert part.bytes_sent == sent
+    assert part.verify()
+
+
+def test_what_is_needed_whole_or_elsewhere_is_not_cut():
+    """Sums of pads of which something else needs all rows, and pads of which nothing would be left, stay."""
+
+    def sums(x, y):
+        whole = mnp.pad(x, ((0, 8), (0, 0))) + mnp.pad(y, ((8, 0), (0, 0)))
+        return whole[2:], whole.sum(0), (mnp.pad(x, ((0, 64), (0, 0))) + mnp.pad(y, ((64, 0), (0, 0))))[N + 4 :]
+
+    like = mw.ShapeDtypeStruct((N, N), np.float32)
+    place = NamedSharding(MESH, P("a"))
+    assert mw.jit(sums, in_shardings=place).lower(like, like).partition().verify()

@@ -104,3 +104,22 @@ def test_constraints_in_loops_send_nothing_where_what_is_behind_is_as_before(fun
     assert sum(c.bytes_sent for c in part.collectives) == 8 * sent
     if sent == 0:  # products of products grow beyond bounds
         part.verify()
+
+
+def test_rows_move_before_they_are_padded_for_a_transform():
+    """A convolution by Fourier transforms along a split dimension: the rows are sent as they are, once there and once
+    back, and padded by the devices that have them whole."""
+    batch, length, width, devices = 8, 256, 16, 8
+    mesh = mw.AbstractMesh((devices,), ("s",))
+    split = mw.NamedSharding(mesh, P(None, "s"))
+
+    def smooth(x):
+        spectrum = mnp.fft.rfft(x, n=2 * length, axis=1) * mnp.exp(-mnp.arange(length + 1, dtype=np.float32))[:, None]
+        return mnp.fft.irfft(spectrum, n=2 * length, axis=1)[:, :length]
+
+    x = mw.ShapeDtypeStruct((batch, length, width), np.float32)
+    part = mw.jit(smooth, in_shardings=split, out_shardings=split).lower(x).partition()
+    tile = 4 * batch * length * width // devices
+    assert part.bytes_sent == 2 * tile * (devices - 1) // devices
+    assert part.work.redundancy < 1.05
+    assert part.verify()

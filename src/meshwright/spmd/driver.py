@@ -15,6 +15,7 @@ from meshwright.ops.control.stacked_rows import blocks_of_rows, leading_rows
 from meshwright.ops.element_order import in_one_order
 from meshwright.ops.indexing.counted_rows import counted_rows
 from meshwright.ops.indexing.known_places import known_places
+from meshwright.ops.shape.cut_pads import cut_pads
 from meshwright.ops.shape.cyclic import cyclic_windows
 from meshwright.ops.shape.interiors import interiors
 from meshwright.ops.shape.joined_pads import joined_pads
@@ -42,6 +43,7 @@ SPACED_ROWS = Pass("spaced rows", spaced_rows, "A strided slice of a zero-padded
 CYCLIC_WINDOWS = Pass(
     "cyclic windows", cyclic_windows, "Concatenated slices that wrap around an array's end become one window."
 )
+CUT_PADS = Pass("cut pads", cut_pads, "Padded arrays of whose sum only a part is needed are cut before they are added.")
 JOINED_PADS = Pass("joined pads", joined_pads, "Sums of zero-padded arrays that do not overlap become concatenations.")
 IN_ONE_ORDER = Pass("in one order", in_one_order, "Reversals and rotations move past elementwise ops and combine.")
 UNDONE = Pass("undone", undone, "Reshapes and transposes that are undone after elementwise ops are removed.")
@@ -51,7 +53,7 @@ DROP_DEAD = Pass(
 )
 #: passes that prepare the whole program for sharding propagation
 PREPARE = (
-    INLINE, NO_DEBUG_CHECKS, UNTYPED, LEADING_ROWS, KNOWN_PLACES, COUNTED_ROWS, SPACED_ROWS, JOINED_PADS,
+    INLINE, NO_DEBUG_CHECKS, UNTYPED, LEADING_ROWS, KNOWN_PLACES, COUNTED_ROWS, SPACED_ROWS, CUT_PADS, JOINED_PADS,
     CYCLIC_WINDOWS, PASSED_ON, DROP_DEAD, UNDONE, IN_ONE_ORDER,
 )  # fmt: skip
 #: passes that are tried; their result is kept if it is cheaper

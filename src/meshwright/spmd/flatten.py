@@ -19,7 +19,7 @@ from meshwright.ops.sharding.constraint import Leeway, ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.ops.sharding.propagation_marks import ShardingGroup
 from meshwright.sharding import NamedSharding, PartitionSpec
-from meshwright.sharding.rule import PARALLEL, REPLICATED, DimFactors, ShardingRule, make_rule, pointwise_rule
+from meshwright.sharding.rule import PARALLEL, REPLICATED, WINDOW, DimFactors, ShardingRule, make_rule, pointwise_rule
 from meshwright.spmd.rules import eqn_rule
 
 Ruled = tuple[JaxprEqn, ShardingRule]
@@ -35,6 +35,8 @@ class Flat:
     atoms: Sequence[Sequence[Atom]]
     #: 0 for equations that pass values through; 1 for those that contract, have windows, or broadcast
     levels: Sequence[int]
+    #: whether equations pass values through where the dimensions along which they have windows are not split
+    passes: Sequence[bool]
     #: the indices of the equations that read or produce a value
     neighbours: Mapping[Var, Sequence[int]]
 
@@ -50,19 +52,29 @@ def flatten(jaxpr: Jaxpr) -> Flat:
         for value in dict.fromkeys(a for a in values if isinstance(a, Var)):
             neighbours.setdefault(value, []).append(i)
     rules = [rule for _, rule in pairs]
-    return Flat([eqn for eqn, _ in pairs], rules, atoms, list(map(_level, rules)), neighbours)
+    return Flat(
+        [eqn for eqn, _ in pairs], rules, atoms, list(map(_level, rules)), list(map(_passes, rules)), neighbours
+    )
 
 
 @lru_cache(maxsize=65536)
 def _level(rule: ShardingRule) -> int:
-    if any(f.kind not in (PARALLEL, REPLICATED) for f in rule.factors):
-        return 1
+    return 0 if _passes(rule) and all(f.kind != WINDOW for f in rule.factors) else 1
+
+
+@lru_cache(maxsize=65536)
+def _passes(rule: ShardingRule) -> bool:
+    if any(f.kind not in (PARALLEL, REPLICATED, WINDOW) for f in rule.factors):
+        return False
+    kept = {f for dims in rule.results for fs in dims for f in fs}
+    if any(f.kind == WINDOW and n not in kept for n, f in enumerate(rule.factors)):
+        return False  # the largest of a row, say, is not the row
 
     def free(dims: tuple[DimFactors, ...]) -> set[int]:
         return {f for fs in dims for f in fs if rule.factors[f].kind == PARALLEL}
 
     results = set().union(*map(free, rule.results))
-    return 0 if any(free(dims) == results for dims in rule.operands) else 1
+    return any(free(dims) == results for dims in rule.operands)
 
 
 def _with_regions(jaxpr: Jaxpr) -> Iterator[Ruled]:

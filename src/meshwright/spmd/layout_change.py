@@ -28,14 +28,16 @@ _SOURCE, _SINK = "source", "sink"
 class LayoutChange:
     """The minimum cut through ``eqns`` between values' ``own`` layouts and those ``carried`` back from the ``ends``.
 
-    Layouts are carried through the equations whose level in ``levels`` is 0.
+    Layouts are carried through the equations of which ``passes`` is true.
     """
 
     eqns: Sequence[JaxprEqn]
     rules: Sequence[ShardingRule]
-    levels: Sequence[int]
+    passes: Sequence[bool]
     carried: Mapping[Var, Layout]
     ends: Collection[Var]
+    #: the ends that their only reader takes in the layout of the end
+    only: Collection[Var]
     own: Callable[[Var], Layout]
     mesh: AbstractMesh
     layouts_of_ends: dict[Var, Layout] = field(default_factory=dict, init=False)
@@ -53,8 +55,8 @@ class LayoutChange:
         made = {v for eqn in self.eqns for v in eqn.outvars}
         for var in changed - made:
             network.edge(_SOURCE, (var, 0), math.inf)
-        for eqn, rule, level in zip(self.eqns, self.rules, self.levels):
-            self._enter(network, eqn, level, changed)
+        for eqn, rule, passes in zip(self.eqns, self.rules, self.passes):
+            self._enter(network, eqn, passes, changed)
             for var in changed.intersection(eqn.outvars):
                 network.edge((var, 0), _SINK, self._apart(eqn, rule))
         for var in changed.intersection(self.ends):
@@ -64,8 +66,8 @@ class LayoutChange:
 
     def _made_of(self, changed: set[Var]) -> Iterator[tuple[Var, Layout]]:
         """The ends at which an axis first changes its dimension, and the layouts that their operands give them."""
-        for eqn, rule, level in zip(self.eqns, self.rules, self.levels):
-            out = eqn.outvars[0] if len(eqn.outvars) == 1 and not level else None
+        for eqn, rule, passes in zip(self.eqns, self.rules, self.passes):
+            out = eqn.outvars[0] if len(eqn.outvars) == 1 and passes else None
             mine = [i for i, a in enumerate(eqn.invars) if a in changed]
             if out is not None and out in self.ends and out not in changed and mine:
                 largest = max(mine, key=lambda i: eqn.invars[i].aval.nbytes)
@@ -73,15 +75,15 @@ class LayoutChange:
                 if made is not None:
                     yield out, made
 
-    def _enter(self, network: Network, eqn: JaxprEqn, level: int, changed: set[Var]) -> None:
-        out = eqn.outvars[0] if len(eqn.outvars) == 1 and not level else None
+    def _enter(self, network: Network, eqn: JaxprEqn, through: bool, changed: set[Var]) -> None:
+        out = eqn.outvars[0] if len(eqn.outvars) == 1 and through else None
         passes = out in self.carried
         operands = list(dict.fromkeys(a for a in eqn.invars if isinstance(a, Var)))
         for var in filter(changed.__contains__, operands):
-            if not passes:  # it takes the value as it is
-                network.edge(_SOURCE, (var, 0), math.inf)
-            else:
+            if passes:
                 network.edge((var, 1), (out, 0) if out in changed else _SINK, math.inf)
+            elif var not in self.only:  # it takes the value as it is
+                network.edge(_SOURCE, (var, 0), math.inf)
         for var in filter(changed.__contains__, eqn.outvars):
             others = sum(self._price(v) for v in operands if v not in changed) if passes else math.inf
             network.edge(_SOURCE, (var, 0), others)

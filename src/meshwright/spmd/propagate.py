@@ -148,7 +148,7 @@ class _Propagator:
         self.result = Propagation(mesh, strategy=strategy)
         flat = flatten(jaxpr)
         self.eqns, self.rules, self.atoms = flat.eqns, flat.rules, flat.atoms
-        self.levels, self.neighbours = flat.levels, flat.neighbours
+        self.levels, self.passes, self.neighbours = flat.levels, flat.passes, flat.neighbours
         self.result.origins.eqns, self.result.rules = self.eqns, self.rules
         self.queues: list[deque[int]] = [deque(), deque()]
         self.queued = [True] * len(self.eqns)
@@ -277,11 +277,13 @@ class _Propagator:
         pinned = self.result.pinned
         for eqn, _ in self.constraints:
             self.pin_constrained(eqn)
+        before = set(pinned)
         for eqn, rule in zip(self.eqns, self.rules):
             self.pin_operands(eqn, rule)
-        ends = dict(pinned)
+        ends, only = dict(pinned), set(pinned) - before
         self.carry_back()
-        change = LayoutChange(self.eqns, self.rules, self.levels, pinned, ends, self.result.layout, self.mesh)
+        passes = [not level or bool(self.carried(i)) for i, level in enumerate(self.levels)]
+        change = LayoutChange(self.eqns, self.rules, passes, pinned, ends, only, self.result.layout, self.mesh)
         stays = change.up_to_the_cut()
         if stays:
             pinned.clear()
@@ -314,14 +316,18 @@ class _Propagator:
     def carry_back(self, stays: Container[Var] = ()) -> None:
         """Pin the operands of pinned values, except where the pinned value is in ``stays``."""
         pinned = self.result.pinned
-        for eqn, rule, level in zip(reversed(self.eqns), reversed(self.rules), reversed(self.levels)):
-            out = eqn.outvars[0] if len(eqn.outvars) == 1 and not level else None
-            if out not in pinned or out in stays:
-                continue
-            layouts = carried_back(pinned[out].dims, rule, self.mesh)
-            for atom, layout in zip(eqn.invars, layouts):
-                if layout is not None and isinstance(atom, Var):
-                    pinned.setdefault(atom, layout)
+        for i, eqn in reversed(list(enumerate(self.eqns))):
+            if eqn.outvars and eqn.outvars[0] not in stays:
+                for atom, layout in zip(eqn.invars, self.carried(i)):
+                    if layout is not None and isinstance(atom, Var):
+                        pinned.setdefault(atom, layout)
+
+    def carried(self, i: int) -> Sequence[Layout | None]:
+        """The layouts that a pinned result of an equation that passes values through gives its operands, or none."""
+        eqn = self.eqns[i]
+        if not self.passes[i] or len(eqn.outvars) != 1 or eqn.outvars[0] not in self.result.pinned:
+            return ()
+        return carried_back(self.result.pinned[eqn.outvars[0]].dims, self.rules[i], self.mesh)
 
     def pin_operands(self, eqn: JaxprEqn, rule: ShardingRule) -> None:
         """Pin the operands that an equation cannot take as split, if it is their only reader.
@@ -415,22 +421,11 @@ def _turned(propagation: Propagation, turn: Turn) -> dict[Var, Seed]:
         contests = contests_at(eqn, rule, propagation) if rule == turn.rule else ()
         if any(turn.result in part.results and set(turn.axes) <= by_axis.keys() for part, by_axis in contests):
             var = eqn.outvars[turn.result]
-            dims = turned_dims(propagation.layout(var).dims, turn)
+            dims = turn.of(propagation.layout(var).dims)
             cause = next(filter(None, (propagation.origins.of(a, turn.axes[0]) for a in eqn.invars)), None)
             if dims is not None and cause is not None:
                 seeds[var] = dims, cause
     return seeds
-
-
-def turned_dims(dims: Dims, turn: Turn) -> Dims | None:
-    """A layout with the turn's axes on its dimension; None if they are not the last ones of another dimension."""
-    count = len(turn.axes)
-    at = next((d for d, axes in enumerate(dims) if axes[-count:] == turn.axes and d != turn.dim), None)
-    if at is None:
-        return None
-    moved = [*dims]
-    moved[at], moved[turn.dim] = dims[at][:-count], dims[turn.dim] + turn.axes
-    return tuple(moved)
 
 
 def _used(dims: Dims) -> list[str]:

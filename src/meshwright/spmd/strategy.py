@@ -42,6 +42,16 @@ class Turn:
     result: int
     dim: int
 
+    def of(self, dims: tuple[Axes, ...]) -> tuple[Axes, ...] | None:
+        """A layout with the axes on the turn's dimension; None if they are not the last ones of another dimension."""
+        count = len(self.axes)
+        at = next((d for d, axes in enumerate(dims) if axes[-count:] == self.axes and d != self.dim), None)
+        if at is None:
+            return None
+        moved = [*dims]
+        moved[at], moved[self.dim] = dims[at][:-count], dims[self.dim] + self.axes
+        return tuple(moved)
+
 
 @dataclass(frozen=True)
 class Strategy:

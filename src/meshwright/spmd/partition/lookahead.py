@@ -70,13 +70,12 @@ class _Search:
         self.planner = planner
         outcome = planner.propagate(Strategy())
         self.seen = {_signature(outcome)}
-        self.best = Attempt(planner.partition(outcome))
+        self.best = self.as_written = Attempt(planner.partition(outcome))
         #: the best attempt without products that are split along dimensions that nothing else is split along
         self.unexchanged: Attempt | None = None
         self.tries = min(MOST, max(FEWEST, EQUATIONS // max(1, len(outcome.origins.eqns))))
 
     def run(self) -> Attempt:
-        start = self.best
         while self.tries > 0 and self.improve():
             pass
         unturned = self.best
@@ -87,7 +86,7 @@ class _Search:
             self.split_products()
             if self.best.price > turned.price or not self.best.is_better(turned, SHARED_BYTES):
                 self.best = turned
-        self.gather_once(start)
+        self.gather_once()
         self.complete_in_steps()
         self.keep_tiles()
         return self.best
@@ -115,10 +114,12 @@ class _Search:
         self.reconsider(before, replace(before.strategy, exchanges=True))
         self.unexchanged = None if self.best is before else before
 
-    def gather_once(self, start: Attempt) -> None:
-        """Gather what loops do not change before them, if that is better; from ``start`` too, whose layouts the search
-        may have left because they gather it in each step."""
-        for attempt in [self.best] if self.best is start else [self.best, start]:
+    def gather_once(self) -> None:
+        """Gather what loops do not change before them, if that is better.
+
+        What is gathered in each step may have been the reason for another order of annotations, so this is also tried
+        without one."""
+        for attempt in [self.best, self.as_written] if self.best.strategy.later else [self.best]:
             self.reconsider(attempt, replace(attempt.strategy, once=True))
 
     def reconsider(self, attempt: Attempt, strategy: Strategy) -> None:
