@@ -140,7 +140,7 @@ def test_pooling_over_windows_at_random_places(sizes, ratio):
     x, drawn = torch.randn(2, 3, *sizes, generator=G), torch.rand(2, 3, n, generator=G)
     x[0, 1].view(-1)[11] = torch.nan
     pool = getattr(F, f"fractional_max_pool{n}d_with_indices")
-    how = {"output_ratio": ratio} if ratio else {"output_size": (3, 4, 1)[:n]}
+    how = {"output_ratio": (ratio,) * n} if ratio else {"output_size": (3, 4, 1)[:n]}
     same(lambda x: pool(x.nan_to_num(), 2, **how, _random_samples=drawn)[0], x)
     same(lambda x: pool(x, 2, **how, _random_samples=drawn)[1], x)
     module = getattr(nn, f"FractionalMaxPool{n}d")(2, output_size=(3, 4, 1)[:n])
