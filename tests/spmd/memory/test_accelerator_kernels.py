@@ -8,7 +8,7 @@ import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import lax, nn
 from meshwright.core.avals import ShapedArray
-from meshwright.spmd.memory.compilers import CUDA, compiler_for
+from meshwright.spmd.memory.compilers import CPU, CUDA, compiler_for
 from meshwright.spmd.memory.kernel_times import cycles
 from meshwright.spmd.memory.kernels import kernels_of
 from meshwright.spmd.memory.layouts import elements_moved
@@ -356,3 +356,17 @@ def test_products_of_less_than_a_hundred_elements_are_loops_on_gpus(n, k, m, lib
     """As compiled, with 4 MiB for cuBLAS from (n + m) * k = 104 on, and with no temporaries up to 99."""
     found = memory(CUDA, lambda a, b: mnp.einsum("bnk,bkm->bnm", a, b), array(1024, n, k), array(1024, k, m))
     assert found.temp_bytes == (4 * MIB if library else 0)
+
+
+@pytest.mark.parametrize(("compiler", "saved"), [(CPU, 0), (CUDA, 2), (V5E, 0)])
+def test_operands_are_kept_as_the_algorithm_of_a_product_rounds_them(compiler, saved):
+    """On GPUs: 2 MiB instead of 4. CPUs leave algorithms out; TPUs round operands anyway."""
+
+    def held(precision):
+        def product(x, y):
+            return lax.dot(mnp.tanh(x) + x.sum(0), y, precision=precision, preferred_element_type=np.float32)
+
+        return memory(compiler, product, array(1024, 1024), array(1024, 64)).temp_bytes / MIB
+
+    assert held(None) - held("BF16_BF16_F32") == pytest.approx(saved, abs=0.2)
+    assert held(None) == held("BF16_BF16_F32_X3")  # in parts

@@ -61,7 +61,9 @@ def ordered(
         wide = [_converted(make, x, dtypes.float32) for x in operands]
         return _converted(make, make(op, wide, aval.update(dtype=dtypes.float32), given), aval.dtype)
     if op == "dot_general":
-        rounded = operands if compiler.tiles else _rounded(make, operands, str(given.get("algorithm", "")))
+        # CPUs leave algorithms out, and TPUs round operands wherever they are (``memory/halves.py``).
+        rounds = compiler.narrow and not compiler.tiles
+        rounded = operands if not rounds else _rounded(make, operands, str(given.get("algorithm", "")))
         return _dot(make, rounded, aval, given, compiler)
     if op == "reduce" and compiler.windows and not reduces(operands, given.get("reducer")):
         return _in_windows(make, operands, aval, given)
