@@ -65,7 +65,7 @@ class Target:
             return Target(mesh)
         abstract = mesh.abstract_mesh
         devices = mesh.devices.reshape(abstract.atom_sizes)
-        hardware = np.array([getattr(d, "hardware_id", 0) for d in mesh.devices.flat]).reshape(abstract.atom_sizes)
+        hardware = mesh.hardware.reshape(abstract.atom_sizes)
         varies = [bool((hardware != hardware.take([0], axis=d)).any()) for d in range(hardware.ndim)]
         first = tuple(slice(None) if v else 0 for v in varies)
         numbers = hardware[first]

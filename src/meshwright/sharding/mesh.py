@@ -51,7 +51,9 @@ class Mesh(BaseMesh):
                 f"{names} names {len(names)}; give one name per dimension, or reshape the devices"
             )
         abstract = AbstractMesh(self.devices.shape, names, axis_types, machine=machine)
-        orders = _orders_on(self.devices, abstract)
+        #: the number of the real device behind each device, 0 where there is none
+        self.hardware = np.array([getattr(d, "hardware_id", 0) for d in self.devices.flat]).reshape(self.devices.shape)
+        orders = _orders_on(self.hardware, abstract)
         self.abstract_mesh = abstract.cut_in(orders) if orders else abstract
         self.flat_ids: tuple[int, ...] = tuple(int(device.id) for device in self.devices.flat)
         require_unique(self.flat_ids, "Mesh: devices", "every device can stand in a mesh only once")
@@ -141,12 +143,11 @@ class Mesh(BaseMesh):
 AnyMesh = Mesh | AbstractMesh
 
 
-def _orders_on(devices: np.ndarray, mesh: AbstractMesh) -> Orders:
+def _orders_on(hardware: np.ndarray, mesh: AbstractMesh) -> Orders:
     """The orders of prime factors in which axes are cut between real devices, where that is not the ascending one."""
-    numbers = np.array([getattr(d, "hardware_id", 0) for d in devices.flat]).reshape(devices.shape)
     orders = {}
     for dim, (axis, size) in enumerate(mesh.shape.items()):
-        line, factors = np.moveaxis(numbers, dim, 0).reshape(size, -1)[:, 0], prime_factors(size)
+        line, factors = np.moveaxis(hardware, dim, 0).reshape(size, -1)[:, 0], prime_factors(size)
         if 1 < np.unique(line).size < size and (order := _order_in(line, factors)) not in (None, factors):
             orders[axis] = order
     return orders

@@ -39,7 +39,7 @@ def shares(part: Partition) -> Iterator[Share]:
     excess: Counter[tuple[ShardingRule, tuple[str, ...]]] = Counter()
     total = 0
     for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
-        if is_large(eqn, rule):
+        if _is_large(eqn, rule):
             idle = _idle(eqn, propagation)
             found.setdefault((rule, idle), eqn)
             excess[rule, idle] += rule.work * (propagation.mesh.sizes(idle) - 1)
@@ -50,7 +50,7 @@ def shares(part: Partition) -> Iterator[Share]:
             yield from _along(found[rule, idle], rule, idle, propagation)
 
 
-def is_large(eqn: JaxprEqn, rule: ShardingRule) -> bool:
+def _is_large(eqn: JaxprEqn, rule: ShardingRule) -> bool:
     """Whether an equation is worth splitting for its work alone: a product, or a decomposition of many matrices."""
     return rule.is_product or isinstance(eqn.op, Batched)
 
