@@ -9,7 +9,7 @@ import sys
 import benchmarks
 
 #: modules that are not comparisons but used by them
-_HELPERS = ("__main__", "common", "field_programs", "torchvision_kernels")
+_HELPERS = ("__main__", "common", "field_programs", "shapes", "torchvision_kernels")
 
 
 def main() -> None:

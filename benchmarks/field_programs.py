@@ -14,6 +14,7 @@ import numpy as np
 
 import meshwright as mw
 import meshwright.numpy as mnp
+from benchmarks.shapes import ints, lowered_on, mesh_of, sgd
 from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 
@@ -30,48 +31,15 @@ def program(make: Callable[[], Any]) -> Callable[[], Any]:
 def lowered(name: str) -> Any:
     """The lowered program of that name, and its mesh."""
     f, args, ins, outs, mesh = PROGRAMS[name]()
-
-    def on(specs: Any) -> Any:
-        return mw.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=lambda x: isinstance(x, P))
-
-    return mw.jit(f, in_shardings=on(ins), out_shardings=None if outs is None else on(outs)).lower(*_typed(args)), mesh
-
-
-def _mesh(**axes: int) -> mw.AbstractMesh:
-    return mw.AbstractMesh(tuple(axes.values()), tuple(axes))
-
-
-def _ints(*shape: int) -> Any:
-    return mw.ShapeDtypeStruct(shape, np.int32)
+    return lowered_on(f, mesh, args, ins, outs), mesh
 
 
 def _bools(*shape: int) -> Any:
     return mw.ShapeDtypeStruct(shape, np.bool_)
 
 
-def _halves(*shape: int) -> Any:
-    return mw.ShapeDtypeStruct(shape, mnp.bfloat16)
-
-
 def _bytes(*shape: int) -> Any:
     return mw.ShapeDtypeStruct(shape, np.int8)
-
-
-def _typed(shapes: Any) -> Any:
-    """Types of a tree of shapes; a leaf is a tuple of sizes, or a type."""
-
-    def leaf(x: Any) -> bool:
-        return isinstance(x, mw.ShapeDtypeStruct) or (isinstance(x, tuple) and all(isinstance(n, int) for n in x))
-
-    return mw.tree.map(lambda s: mw.ShapeDtypeStruct(s, F32) if isinstance(s, tuple) else s, shapes, is_leaf=leaf)
-
-
-def sgd(loss, rate=1e-2):
-    def step(p, *a):
-        v, g = mw.value_and_grad(loss)(p, *a)
-        return v, mw.tree.map(lambda x, y: x - rate * y, p, g)
-
-    return step
 
 
 def adam(loss, rate=1e-3):
@@ -139,7 +107,7 @@ def mamba2_ssd():
         "norm": P("t"),
         "out": P("t"),
     }
-    return sgd(loss), (params, (b, t, w), (b, t, w)), (s, P("d"), P("d")), (P(), s), _mesh(d=2, t=4)
+    return sgd(loss), (params, (b, t, w), (b, t, w)), (s, P("d"), P("d")), (P(), s), mesh_of(d=2, t=4)
 
 
 @program
@@ -178,7 +146,7 @@ def rwkv_time_mix():
         "down": (4 * w, w),
     }
     s = {**{"mu" + n: P() for n in "rkvw"}, **{n: P("d") for n in "rkvwo"}, "u": P(), "up": P("d"), "down": P("d")}
-    return sgd(loss), (params, (b, t, w), (b, t, w)), (s, D, D), (P(), s), _mesh(d=8)
+    return sgd(loss), (params, (b, t, w), (b, t, w)), (s, D, D), (P(), s), mesh_of(d=8)
 
 
 @program
@@ -203,7 +171,7 @@ def retnet_chunkwise_sp():
         o = nn.layer_norm(inner + cross).reshape(b, t, w)
         return (o * nn.silu(x @ q["g"])) @ q["o"]
 
-    return f, (dict.fromkeys("qkvgo", (w, w)), (b, t, w)), (P(), P(None, "s")), P(None, "s"), _mesh(s=8)
+    return f, (dict.fromkeys("qkvgo", (w, w)), (b, t, w)), (P(), P(None, "s")), P(None, "s"), mesh_of(s=8)
 
 
 @program
@@ -232,7 +200,7 @@ def hyena_long_conv():
         "decay": (w,),
         "bias": (w,),
     }
-    return sgd(loss), (params, (b, t, w), (b, t, w)), (P(), P(None, "s"), P(None, "s")), (P(), P()), _mesh(s=8)
+    return sgd(loss), (params, (b, t, w), (b, t, w)), (P(), P(None, "s"), P(None, "s")), (P(), P()), mesh_of(s=8)
 
 
 @program
@@ -265,7 +233,7 @@ def mlstm_matrix_memory():
         (params, params, params, (b, t, w), (b, t, w)),
         (s, s, s, P("d"), P("d")),
         (P(), s, s, s),
-        _mesh(d=4, t=2),
+        mesh_of(d=4, t=2),
     )
 
 
@@ -310,7 +278,7 @@ def sliding_window_context_parallel():
         o = mnp.einsum("bnhij,bnjhk->bnihk", nn.softmax(s), v2).reshape(b, t, w)
         return mnp.mean((x + o @ q["o"] - y) ** 2)
 
-    return sgd(loss), (att(w), (b, t, w), (b, t, w)), (P(), P(None, "s"), P(None, "s")), (P(), P()), _mesh(s=8)
+    return sgd(loss), (att(w), (b, t, w), (b, t, w)), (P(), P(None, "s"), P(None, "s")), (P(), P()), mesh_of(s=8)
 
 
 @program
@@ -328,7 +296,13 @@ def bigbird_block_sparse():
         o = mnp.einsum("bnhij,bnjhk->bnihk", nn.softmax(s), vl).reshape(b, t, w)
         return x + o @ q["o"]
 
-    return f, (att(w), (b, t, w), _ints(t // blk, r)), (ATT(P(None, "t"), P("t")), P("d"), P()), P("d"), _mesh(d=2, t=4)
+    return (
+        f,
+        (att(w), (b, t, w), ints(t // blk, r)),
+        (ATT(P(None, "t"), P("t")), P("d"), P()),
+        P("d"),
+        mesh_of(d=2, t=4),
+    )
 
 
 @program
@@ -349,7 +323,7 @@ def mla_decode_latent_cache():
 
     params = {"dkv": (w, c), "q": (w, h * k), "uk": (h, k, c), "uv": (h, c, k), "o": (h * k, w)}
     s = {"dkv": P(), "q": P(None, "t"), "uk": P("t"), "uv": P("t"), "o": P("t")}
-    return f, (params, (b, w), (b, t, c), _ints()), (s, P(), P(None, "t"), P()), (P(), P(None, "t")), _mesh(t=8)
+    return f, (params, (b, w), (b, t, c), ints()), (s, P(), P(None, "t"), P()), (P(), P(None, "t")), mesh_of(t=8)
 
 
 @program
@@ -368,7 +342,7 @@ def perceiver_io():
 
     one = {"x": att(w), "s": att(w), "up": (w, 4 * w), "down": (4 * w, w)}
     params = {"lat": (n, w), "layers": [one, one], "out": att(w)}
-    return sgd(loss), (params, (b, t, w), (b, t, w)), (P(), P(None, "s"), P(None, "s")), (P(), P()), _mesh(s=8)
+    return sgd(loss), (params, (b, t, w), (b, t, w)), (P(), P(None, "s"), P(None, "s")), (P(), P()), mesh_of(s=8)
 
 
 @program
@@ -389,10 +363,10 @@ def set_transformer_uneven():
     one = {"i": (m, w), "a": att(w), "b": att(w), "ff": (w, w)}
     return (
         sgd(loss),
-        ({"isab": [one, one], "seed": (1, w), "pma": att(w), "head": (w, 40)}, (b, n, w), _ints(b)),
+        ({"isab": [one, one], "seed": (1, w), "pma": att(w), "head": (w, 40)}, (b, n, w), ints(b)),
         (P(), P(None, "s"), P()),
         (P(), P()),
-        _mesh(s=8),
+        mesh_of(s=8),
     )
 
 
@@ -409,7 +383,7 @@ def gqa_rope_tp_sp_2d():
         x1, x2 = x[..., : k // 2], x[..., k // 2 :]
         return mnp.concatenate([x1 * c - x2 * s, x2 * c + x1 * s], -1)
 
-    mesh = _mesh(d=2, t=4)
+    mesh = mesh_of(d=2, t=4)
 
     def loss(q, x, y):
         for l in q:
@@ -475,10 +449,10 @@ def swin_windows():
     one = {**att(w), "up": (w, 4 * w), "down": (4 * w, w)}
     return (
         sgd(loss),
-        ({"l": [one, one], "merge": (4 * w, 2 * w), "head": (2 * w, 100)}, (b, s, s, w), _ints(b)),
+        ({"l": [one, one], "merge": (4 * w, 2 * w), "head": (2 * w, 100)}, (b, s, s, w), ints(b)),
         (P(), P("d", "r"), P("d")),
         (P(), P()),
-        _mesh(d=2, r=4),
+        mesh_of(d=2, r=4),
     )
 
 
@@ -497,7 +471,7 @@ def soft_moe():
 
     params = {"phi": (w, e, s), "up": (e, w, ff), "down": (e, ff, w)}
     sp = {"phi": P(), "up": P("d"), "down": P("d")}
-    return sgd(loss), (params, (b, t, w), (b, t, w)), (sp, D, D), (P(), sp), _mesh(d=8)
+    return sgd(loss), (params, (b, t, w), (b, t, w)), (sp, D, D), (P(), sp), mesh_of(d=8)
 
 
 @program
@@ -515,10 +489,10 @@ def hash_moe_dropless():
     sp = {"up": P("e"), "down": P("e")}
     return (
         sgd(loss),
-        ({"up": (e, w, ff), "down": (e, ff, w)}, _ints(b, t), (b, t, w), (b, t, w)),
+        ({"up": (e, w, ff), "down": (e, ff, w)}, ints(b, t), (b, t, w), (b, t, w)),
         (sp, P("d"), P("d"), P("d")),
         (P(), sp),
-        _mesh(d=2, e=4),
+        mesh_of(d=2, e=4),
     )
 
 
@@ -554,7 +528,7 @@ def moe_capacity_top2():
         ({"r": (w, e), "up": (e, w, ff), "down": (e, ff, w)}, (g, s, w), (g, s, w)),
         (sp, D, D),
         (P(), sp),
-        _mesh(d=8),
+        mesh_of(d=8),
     )
 
 
@@ -574,7 +548,7 @@ def moe_scatter_dispatch():
         return x + o * pr.max(-1, keepdims=True)
 
     sp = {"r": P(), "up": P("d"), "down": P("d")}
-    return f, ({"r": (w, e), "up": (e, w, ff), "down": (e, ff, w)}, (n, w)), (sp, D), D, _mesh(d=8)
+    return f, ({"r": (w, e), "up": (e, w, ff), "down": (e, ff, w)}, (n, w)), (sp, D), D, mesh_of(d=8)
 
 
 # --- generative --------------------------------------------------------------------------------------------
@@ -602,10 +576,10 @@ def diffusion_transformer_adaln():
     s = {"t": D, "cls": D, "in": P(None, "d"), "out": D, "l": {n: P(None, "d") for n in one}}
     return (
         adam(loss),
-        (params, params, params, (b, t, 16), (b,), (b, t, 16), _ints(b)),
+        (params, params, params, (b, t, 16), (b,), (b, t, 16), ints(b)),
         (s, s, s, D, D, D, D),
         (P(), s, s, s),
-        _mesh(d=8),
+        mesh_of(d=8),
     )
 
 
@@ -628,7 +602,7 @@ def rvq_codec():
             r, outs = r - qv, outs + qv
         return outs.reshape(b, t, w), mnp.stack(nb), mnp.stack(nc), mnp.mean(r**2)
 
-    return f, ((n, k, w), (n, k), (b, t, w)), (P(), P(), D), (D, P(), P(), P()), _mesh(d=8)
+    return f, ((n, k, w), (n, k), (b, t, w)), (P(), P(), D), (D, P(), P(), P()), mesh_of(d=8)
 
 
 @program
@@ -663,7 +637,7 @@ def nerf_hash_grid():
         (params, params, params, (rays, 3), (rays, 3), (rays, 3)),
         (P(), P(), P(), D, D, D),
         (P(), P(), P(), P()),
-        _mesh(d=8),
+        mesh_of(d=8),
     )
 
 
@@ -682,7 +656,7 @@ def gaussian_splatting():
         return mnp.mean((mnp.einsum("yxn,nc->yxc", al * tr, c) - img) ** 2)
 
     params = {"z": (n,), "mu": (n, 2), "sc": (n,), "a": (n,), "c": (n, 3)}
-    return sgd(loss), (params, (s, s, 3)), (P(), P("r", "c")), (P(), P()), _mesh(r=4, c=2)
+    return sgd(loss), (params, (s, s, 3)), (P(), P("r", "c")), (P(), P()), mesh_of(r=4, c=2)
 
 
 # --- graphs, geometry --------------------------------------------------------------------------------------
@@ -700,7 +674,7 @@ def gat_edges_split():
         return xent(nn.elu(o.reshape(n, -1)) @ q["o"], y).mean()
 
     params = {"w": (w, w), "as": (h, w // h), "ad": (h, w // h), "o": (w, 16)}
-    return sgd(loss), (params, (n, w), _ints(e), _ints(e), _ints(n)), (P(), P(), D, D, P()), (P(), P()), _mesh(d=8)
+    return sgd(loss), (params, (n, w), ints(e), ints(e), ints(n)), (P(), P(), D, D, P()), (P(), P()), mesh_of(d=8)
 
 
 @program
@@ -717,7 +691,7 @@ def gnn_nodes_and_edges_split():
         return x
 
     one = {"m": (3 * w, w), "u": (2 * w, w)}
-    return f, ([one, one], (n, w), (e, w), _ints(e), _ints(e)), (P(), D, D, D, D), D, _mesh(d=8)
+    return f, ([one, one], (n, w), (e, w), ints(e), ints(e)), (P(), D, D, D, D), D, mesh_of(d=8)
 
 
 @program
@@ -733,10 +707,10 @@ def gnn_train_nodes_edges():
 
     return (
         sgd(loss),
-        ({"l": [(w, w)] * 3, "o": (w, 16)}, (n, w), _ints(e), _ints(e), _ints(n)),
+        ({"l": [(w, w)] * 3, "o": (w, 16)}, (n, w), ints(e), ints(e), ints(n)),
         (P(), D, D, D, D),
         (P(), P()),
-        _mesh(d=8),
+        mesh_of(d=8),
     )
 
 
@@ -759,10 +733,10 @@ def graph_transformer_dense():
     s = {"bias": P(None, "t"), "l": [so, so], "out": P()}
     return (
         sgd(loss),
-        ({"bias": (32, h), "l": [one, one], "out": (w, 1)}, (b, n, w), _ints(b, n, n), (b, 1)),
+        ({"bias": (32, h), "l": [one, one], "out": (w, 1)}, (b, n, w), ints(b, n, n), (b, 1)),
         (s, P("d"), P("d"), P("d")),
         (P(), s),
-        _mesh(d=2, t=4),
+        mesh_of(d=2, t=4),
     )
 
 
@@ -793,10 +767,10 @@ def egnn_forces():
     one = {"e": (2 * w + 1, w), "c": (w, 1), "n": (2 * w, w)}
     return (
         sgd(loss),
-        ({"emb": (10, w), "l": [one, one], "out": (w, 1)}, _ints(b, n), (b, n, 3), (b, n, 3)),
+        ({"emb": (10, w), "l": [one, one], "out": (w, 1)}, ints(b, n), (b, n, 3), (b, n, 3)),
         (P(), D, D, D),
         (P(), P()),
-        _mesh(d=8),
+        mesh_of(d=8),
     )
 
 
@@ -823,7 +797,7 @@ def pointnet_fps_knn():
         g = mw.vmap(lambda p, i: p[i])(x, nb) - c[:, :, None]
         return (nn.relu(nn.relu(g @ q["a"]) @ q["b"])).max(2).max(1) @ q["o"]
 
-    return f, ({"a": (3, w), "b": (w, w), "o": (w, 40)}, (b, n, 3)), (P(), P("d", "p")), P("d"), _mesh(d=2, p=4)
+    return f, ({"a": (3, w), "b": (w, w), "o": (w, 40)}, (b, n, 3)), (P(), P("d", "p")), P("d"), mesh_of(d=2, p=4)
 
 
 # --- physics -----------------------------------------------------------------------------------------------
@@ -852,7 +826,7 @@ def lattice_boltzmann():
         return lax.scan(step, ff, None, length=10)
 
     s = P(None, "x", "y")
-    return f, ((9, nx, ny), _bools(nx, ny)), (s, P("x", "y")), (s, P()), _mesh(x=4, y=2)
+    return f, ((9, nx, ny), _bools(nx, ny)), (s, P("x", "y")), (s, P()), mesh_of(x=4, y=2)
 
 
 @program
@@ -876,7 +850,7 @@ def sph_fluid():
 
         return lax.scan(step, (x, v), None, length=5)
 
-    return f, ((n, 3), (n, 3)), (D, D), ((D, D), P()), _mesh(d=8)
+    return f, ((n, 3), (n, 3)), (D, D), ((D, D), P()), mesh_of(d=8)
 
 
 @program
@@ -899,7 +873,7 @@ def fem_assembly_cg():
         (x, *_), _ = lax.scan(step, (mnp.zeros_like(b), b, b, b @ b), None, length=20)
         return x
 
-    return f, (_ints(ne, 4), (ne, 4, 4), (nnode,)), (D, D, P()), P(), _mesh(d=8)
+    return f, (ints(ne, 4), (ne, 4, 4), (nnode,)), (D, D, P()), P(), mesh_of(d=8)
 
 
 @program
@@ -931,7 +905,7 @@ def multigrid_vcycle():
             u = v(u, b, 3)
         return u, (lap(u) ** 2).mean()
 
-    return f, ((n, n), (n, n)), (P("x", "y"), P("x", "y")), (P("x", "y"), P()), _mesh(x=4, y=2)
+    return f, ((n, n), (n, n)), (P("x", "y"), P("x", "y")), (P("x", "y"), P()), mesh_of(x=4, y=2)
 
 
 @program
@@ -957,7 +931,7 @@ def spectral_navier_stokes():
         return lax.scan(step, wh, None, length=3)
 
     c = mw.ShapeDtypeStruct((n, n), np.complex64)
-    return f, (c,), (D,), (D, P()), _mesh(d=8)
+    return f, (c,), (D,), (D, P()), mesh_of(d=8)
 
 
 @program
@@ -977,7 +951,7 @@ def ising_checkerboard():
 
         return lax.scan(sweep, s, u)
 
-    return f, ((n, n), (6, 2, n, n)), (P("x", "y"), P(None, None, "x", "y")), (P("x", "y"), P()), _mesh(x=2, y=4)
+    return f, ((n, n), (6, 2, n, n)), (P("x", "y"), P(None, None, "x", "y")), (P("x", "y"), P()), mesh_of(x=2, y=4)
 
 
 @program
@@ -1013,7 +987,7 @@ def mpm_particle_grid():
 
         return lax.scan(step, (x, v, C), None, length=3)[0]
 
-    return f, ((n, 2), (n, 2), (n, 2, 2)), (D, D, D), (D, D, D), _mesh(d=8)
+    return f, ((n, 2), (n, 2), (n, 2, 2)), (D, D, D), (D, D, D), mesh_of(d=8)
 
 
 @program
@@ -1045,7 +1019,7 @@ def wave_equation_3d_adjoint():
         _, r = lax.scan(mw.checkpoint(step), (z, z), src)
         return mnp.mean((r - rec) ** 2)
 
-    return mw.value_and_grad(loss), ((n, m, m), (steps,), (steps, n)), (D, P(), P()), (P(), D), _mesh(d=8)
+    return mw.value_and_grad(loss), ((n, m, m), (steps,), (steps, n)), (D, P(), P()), (P(), D), mesh_of(d=8)
 
 
 # --- probabilistic -----------------------------------------------------------------------------------------
@@ -1064,7 +1038,7 @@ def ensemble_kalman():
         Z = mnp.linalg.solve(S, innov.T)
         return X + (HA @ Z).T @ A / (e - 1)
 
-    return f, ((e, n), (o,), (o, n), (e, o)), (D, P(), P(), D), D, _mesh(d=8)
+    return f, ((e, n), (o,), (o, n), (e, o)), (D, P(), P(), D), D, mesh_of(d=8)
 
 
 @program
@@ -1084,7 +1058,7 @@ def particle_filter_resample():
 
         return lax.scan(step, x, (ys, us, noise))
 
-    return f, ((n, dd), (t, dd), (t,), (t, n, dd)), (D, P(), P(), P(None, "d")), (D, P()), _mesh(d=8)
+    return f, ((n, dd), (t, dd), (t,), (t, n, dd)), (D, P(), P(), P(None, "d")), (D, P()), mesh_of(d=8)
 
 
 @program
@@ -1121,10 +1095,10 @@ def hmm_forward_backward_em():
 
     return (
         f,
-        ((k, k), (k, v), (k,), _ints(b, t)),
+        ((k, k), (k, v), (k,), ints(b, t)),
         (P(None, "s"), P("s"), P("s"), P("d")),
         (P(), P(None, "s"), P("s"), P("s")),
-        _mesh(d=4, s=2),
+        mesh_of(d=4, s=2),
     )
 
 
@@ -1145,7 +1119,7 @@ def crf_tagger():
         sc = mnp.take_along_axis(e, y[..., None], -1)[..., 0].sum(1) + q["tr"][y[:, :-1], y[:, 1:]].sum(1)
         return (z - sc).mean()
 
-    return sgd(loss), ({"e": (w, k), "tr": (k, k)}, (b, t, w), _ints(b, t)), (P(), D, D), (P(), P()), _mesh(d=8)
+    return sgd(loss), ({"e": (w, k), "tr": (k, k)}, (b, t, w), ints(b, t)), (P(), D, D), (P(), P()), mesh_of(d=8)
 
 
 @program
@@ -1169,7 +1143,7 @@ def ctc_loss():
         a, _ = lax.scan(step, a0, em[:, 1:].swapaxes(0, 1))
         return -mnp.logaddexp(a[:, -1], a[:, -2]).mean()
 
-    return sgd(loss), ({"a": (w, 256), "b": (256, v)}, (b, t, w), _ints(b, l)), (P(), D, D), (P(), P()), _mesh(d=8)
+    return sgd(loss), ({"a": (w, 256), "b": (256, v)}, (b, t, w), ints(b, l)), (P(), D, D), (P(), P()), mesh_of(d=8)
 
 
 @program
@@ -1191,7 +1165,7 @@ def sinkhorn_2d_grid():
         Pn = u[:, None] * K * v
         return (Pn * C).sum(), n * Pn @ y
 
-    return f, ((n, dd), (m, dd)), (P("r"), P("c")), (P(), P("r")), _mesh(r=4, c=2)
+    return f, ((n, dd), (m, dd)), (P("r"), P("c")), (P(), P("r")), mesh_of(r=4, c=2)
 
 
 @program
@@ -1208,7 +1182,7 @@ def kmeans_minibatch():
 
         return lax.scan(step, c, None, length=5)
 
-    return f, ((n, dd), (k, dd)), (D, P()), (P(), P()), _mesh(d=8)
+    return f, ((n, dd), (k, dd)), (D, P()), (P(), P()), mesh_of(d=8)
 
 
 @program
@@ -1230,7 +1204,7 @@ def gmm_em_full_cov():
 
         return lax.scan(step, (mu, L, pi), None, length=3)
 
-    return f, ((n, dd), (k, dd), (k, dd, dd), (k,)), (D, P(), P(), P()), (P(), P()), _mesh(d=8)
+    return f, ((n, dd), (k, dd), (k, dd, dd), (k,)), (D, P(), P(), P()), (P(), P()), mesh_of(d=8)
 
 
 # --- linear algebra, optimizers ----------------------------------------------------------------------------
@@ -1251,7 +1225,7 @@ def als_matrix_factorization():
         return U, V, (W * (R - U @ V.T) ** 2).sum()
 
     g = P("u", "i")
-    return f, ((n, m), (n, m), (n, k), (m, k)), (g, g, P("u"), P("i")), (P("u"), P("i"), P()), _mesh(u=4, i=2)
+    return f, ((n, m), (n, m), (n, k), (m, k)), (g, g, P("u"), P("i")), (P("u"), P("i"), P()), mesh_of(u=4, i=2)
 
 
 @program
@@ -1268,7 +1242,7 @@ def randomized_svd_rows():
         u, s, vt = mnp.linalg.svd(Bm, full_matrices=False)
         return Q @ u, s, vt
 
-    return f, ((n, m), (m, r)), (D, P()), (D, P(), P()), _mesh(d=8)
+    return f, ((n, m), (m, r)), (D, P()), (D, P(), P()), mesh_of(d=8)
 
 
 @program
@@ -1293,7 +1267,7 @@ def gmres_arnoldi():
         y = mnp.linalg.solve(Hh.T @ Hh, Hh.T @ e1)
         return mnp.stack(Q[:k], 1) @ y
 
-    return f, ((n, n), (n,)), (D, D), D, _mesh(d=8)
+    return f, ((n, n), (n,)), (D, D), D, mesh_of(d=8)
 
 
 @program
@@ -1326,7 +1300,7 @@ def lbfgs_logistic():
         ((n, m), (n,), (m,), (h, m), (h, m)),
         (P("d", "f"), P("d"), P("f"), P(None, "f"), P(None, "f")),
         (P("f"), P(None, "f"), P(None, "f")),
-        _mesh(d=4, f=2),
+        mesh_of(d=4, f=2),
     )
 
 
@@ -1360,10 +1334,10 @@ def kfac_step():
     q = list(itertools.pairwise(sizes))
     return (
         f,
-        (q, [(a, a) for a, _ in q], [(g, g) for _, g in q], (b, sizes[0]), _ints(b)),
+        (q, [(a, a) for a, _ in q], [(g, g) for _, g in q], (b, sizes[0]), ints(b)),
         (P(), P(), P(), D, D),
         (P(), P(), P(), P()),
-        _mesh(d=8),
+        mesh_of(d=8),
     )
 
 
@@ -1399,7 +1373,7 @@ def shampoo_blocks():
         ((L, w, w), (L, w, w), (L, w, w), (b, w), (b, w)),
         (P(None, "d"), D, D, D, D),
         (P(), P(None, "d"), D, D),
-        _mesh(d=8),
+        mesh_of(d=8),
     )
 
 
@@ -1423,7 +1397,7 @@ def soap_tensor_parallel_muon():
         return v, mw.tree.map(lambda p, m: p - 0.02 * ns(m), q, m), m
 
     q, s = {"up": (w, ff), "down": (ff, w)}, {"up": P(None, "t"), "down": P("t")}
-    return step, (q, q, (b, w), (b, w)), (s, s, P("d"), P("d")), (P(), s, s), _mesh(d=2, t=4)
+    return step, (q, q, (b, w), (b, w)), (s, s, P("d"), P("d")), (P(), s, s), mesh_of(d=2, t=4)
 
 
 # --- training tricks ---------------------------------------------------------------------------------------
@@ -1455,7 +1429,7 @@ def distill_ema_teacher():
     one = {"up": (w, 4 * w), "down": (4 * w, w)}
     q = {"l": [one, one], "neck": (w, 128), "proto": (128, k)}
     s = {"l": [{"up": D, "down": D}] * 2, "neck": D, "proto": D}
-    return step, (q, q, (k,), (b, w), (b, w)), (s, s, P(), D, D), (P(), s, s, P()), _mesh(d=8)
+    return step, (q, q, (k,), (b, w), (b, w)), (s, s, P(), D, D), (P(), s, s, P()), mesh_of(d=8)
 
 
 @program
@@ -1483,10 +1457,10 @@ def moco_queue():
     q = {"a": (w, 512), "b": (512, dd)}
     return (
         step,
-        (q, q, (k, dd), _ints(), (b, w), (b, w)),
+        (q, q, (k, dd), ints(), (b, w), (b, w)),
         (P(), P(), P(), P(), D, D),
         (P(), P(), P(), P(), P()),
-        _mesh(d=8),
+        mesh_of(d=8),
     )
 
 
@@ -1531,7 +1505,7 @@ def ppo_gae():
 
     q = {"a": (o, w), "b": (w, w), "pi": (w, a), "v": (w, 1)}
     e = P(None, "d")
-    return step, (q, (t, n, o), _ints(t, n), (t, n), (t, n), (t, n)), (P(), e, e, e, e, e), (P(), P()), _mesh(d=8)
+    return step, (q, (t, n, o), ints(t, n), (t, n), (t, n), (t, n)), (P(), e, e, e, e, e), (P(), P()), mesh_of(d=8)
 
 
 @program
@@ -1559,10 +1533,10 @@ def dqn_prioritized_replay():
     q = {"a": (o, w), "b": (w, w), "c": (w, a)}
     return (
         step,
-        (q, q, (n, o), (n, o), _ints(n), (n,), (n,), (b,)),
+        (q, q, (n, o), (n, o), ints(n), (n,), (n,), (b,)),
         (P(), P(), D, D, D, D, D, P()),
         (P(), P(), D),
-        _mesh(d=8),
+        mesh_of(d=8),
     )
 
 
@@ -1579,7 +1553,7 @@ def bootstrap_regression():
         bs = mw.vmap(one)(idx)
         return bs.mean(0), bs.std(0), mnp.quantile(bs, mnp.array([0.05, 0.95], F32), axis=0)
 
-    return f, ((n, p), (n,), _ints(r, n)), (P(), P(), D), (P(), P(), P()), _mesh(d=8)
+    return f, ((n, p), (n,), ints(r, n)), (P(), P(), D), (P(), P(), P()), mesh_of(d=8)
 
 
 @program
@@ -1606,10 +1580,10 @@ def gradient_boosting_histograms():
 
     return (
         f,
-        (_ints(n, ft), (n,), (n,), _ints(n)),
+        (ints(n, ft), (n,), (n,), ints(n)),
         (P("d", "f"), P("d"), P("d"), P("d")),
         (P(), P(), P("d")),
-        _mesh(d=4, f=2),
+        mesh_of(d=4, f=2),
     )
 
 
@@ -1632,10 +1606,10 @@ def paged_kv_decode():
     c = P(None, None, "t")
     return (
         f,
-        (att(w), (b, w), (pages, pg, h, k), (pages, pg, h, k), _ints(b, mp), _ints(b)),
+        (att(w), (b, w), (pages, pg, h, k), (pages, pg, h, k), ints(b, mp), ints(b)),
         (ATT(P(None, "t"), P("t")), P("d"), c, c, P("d"), P("d")),
         (P("d"), c, c),
-        _mesh(d=2, t=4),
+        mesh_of(d=2, t=4),
     )
 
 
@@ -1658,7 +1632,7 @@ def int8_quantized_mlp():
 
     one = {"n": (w,), "g": _bytes(w, ff), "gs": (ff,), "u": _bytes(w, ff), "us": (ff,), "d": _bytes(ff, w), "ds": (w,)}
     s = {"n": P(), "g": P(None, "t"), "gs": P("t"), "u": P(None, "t"), "us": P("t"), "d": P("t"), "ds": P()}
-    return f, ([one, one], (b, w)), ([s, s], P()), P(), _mesh(t=8)
+    return f, ([one, one], (b, w)), ([s, s], P()), P(), mesh_of(t=8)
 
 
 @program
@@ -1674,7 +1648,7 @@ def top_p_sampling_vocab_split():
         tok = (mnp.cumsum(p, -1) < u[:, None]).sum(-1)
         return tok, counts.at[mnp.arange(b), tok].add(1.0)
 
-    return f, ((b, w), (w, v), (b,), (b, v)), (P(), P(None, "t"), P(), P(None, "t")), (P(), P(None, "t")), _mesh(t=8)
+    return f, ((b, w), (w, v), (b,), (b, v)), (P(), P(None, "t"), P(), P(None, "t")), (P(), P(None, "t")), mesh_of(t=8)
 
 
 @program
@@ -1691,10 +1665,10 @@ def label_smoothing_vocab_z_loss():
     s = {"g": P(), "h": P(None, "t")}
     return (
         mw.value_and_grad(loss, (0, 1)),
-        ({"g": (w,), "h": (w, v)}, (n, w), _ints(n)),
+        ({"g": (w,), "h": (w, v)}, (n, w), ints(n)),
         (s, P("d"), P("d")),
         (P(), (s, P("d"))),
-        _mesh(d=2, t=4),
+        mesh_of(d=2, t=4),
     )
 
 
@@ -1713,7 +1687,7 @@ def image_augmentation():
         y = (y - y.mean((0, 1, 2))) / (y.std((0, 1, 2)) + 1e-5)
         return lam[:, None, None, None] * y + (1 - lam[:, None, None, None]) * y[perm]
 
-    return f, ((b, s, s, 3), _ints(b, 2), _bools(b), (b, 3), (b,), _ints(b)), (D, D, D, D, D, P()), D, _mesh(d=8)
+    return f, ((b, s, s, 3), ints(b, 2), _bools(b), (b, 3), (b,), ints(b)), (D, D, D, D, D, P()), D, mesh_of(d=8)
 
 
 @program
@@ -1736,7 +1710,7 @@ def fno_2d():
         ({"in": (3, w), "l": [one, one], "out": (w, 1)}, (b, n, n, 3), (b, n, n, 1)),
         (P(), P("d", "r"), P("d", "r")),
         (P(), P()),
-        _mesh(d=2, r=4),
+        mesh_of(d=2, r=4),
     )
 
 
@@ -1757,7 +1731,7 @@ def evoformer_triangle():
         return mnp.mean((z - y) ** 2)
 
     p = {**dict.fromkeys(("ga", "a", "gb", "b", "o1", "o2", "q", "k", "v", "o"), (w, w)), "bias": (w, h)}
-    return sgd(loss), (p, (n, n, w), (n, n, w)), (P(), D, D), (P(), P()), _mesh(d=8)
+    return sgd(loss), (p, (n, n, w), (n, n, w)), (P(), D, D), (P(), P()), mesh_of(d=8)
 
 
 @program
@@ -1776,10 +1750,10 @@ def unet3d_volume_spatial():
 
     return (
         sgd(loss),
-        ({"a": (3, 3, 3, 1, 8), "b": (3, 3, 3, 8, 16), "c": (3, 3, 3, 24, 4)}, (b, n, m, m, 1), _ints(b, n, m, m)),
+        ({"a": (3, 3, 3, 1, 8), "b": (3, 3, 3, 8, 16), "c": (3, 3, 3, 24, 4)}, (b, n, m, m, 1), ints(b, n, m, m)),
         (P(), P("d", "z"), P("d", "z")),
         (P(), P()),
-        _mesh(d=2, z=4),
+        mesh_of(d=2, z=4),
     )
 
 
@@ -1809,10 +1783,10 @@ def longformer_global_rows_2d_fsdp():
     s_ = {"emb": P("t", "d"), "enc": [{**ATT(f, g), **F}], "dec": [{"s": ATT(f, g), "c": ATT(f, g), **F}]}
     return (
         adam(loss),
-        (p, p, p, _ints(b, s), _ints(b, t)),
+        (p, p, p, ints(b, s), ints(b, t)),
         (s_, s_, s_, P(("d",)), P(("d",))),
         (P(), s_, s_, s_),
-        _mesh(d=4, t=2),
+        mesh_of(d=4, t=2),
     )
 
 
@@ -1839,7 +1813,7 @@ def grad_accum_zero2_clip():
 
     q = [[(w, 4 * w), (4 * w, w)]] * L
     s = [[D, D]] * L
-    return step, (q, q, (mb, b, w), (mb, b, w)), (P(), s, P(None, "d"), P(None, "d")), (P(), P(), s), _mesh(d=8)
+    return step, (q, q, (mb, b, w), (mb, b, w)), (P(), s, P(None, "d"), P(None, "d")), (P(), P(), s), mesh_of(d=8)
 
 
 @program
@@ -1857,10 +1831,10 @@ def beam_search_step_vocab():
 
     return (
         f,
-        ((b, k, w), (v, w), (b, k, t, w), (b, k), _ints(b, k, t)),
+        ((b, k, w), (v, w), (b, k, t, w), (b, k), ints(b, k, t)),
         (P("d"), P("t"), P("d", None, None, "t"), P("d"), P("d")),
         (P("d"), P("d", None, None, "t"), P("d"), P("d")),
-        _mesh(d=2, t=4),
+        mesh_of(d=2, t=4),
     )
 
 
@@ -1885,10 +1859,10 @@ def speculative_tree_verify():
     c = P(None, "t")
     return (
         f,
-        ({**att(w), "head": (w, v)}, (b, n, w), (b, t, h, k), (b, t, h, k), _bools(n, n), _ints(b, n)),
+        ({**att(w), "head": (w, v)}, (b, n, w), (b, t, h, k), (b, t, h, k), _bools(n, n), ints(b, n)),
         ({**{m: P() for m in "qkvo"}, "head": P(None, "t")}, P(), c, c, P(), P()),
         (P(), P()),
-        _mesh(t=8),
+        mesh_of(t=8),
     )
 
 
@@ -1914,7 +1888,7 @@ def vae_flow_couplings():
     l_perm = np.random.RandomState(0).permutation(w)
     one = {"a": (w // 2, hdim), "b": (hdim, w)}
     s = {"a": P(None, "t"), "b": P("t")}
-    return sgd(loss), ([one] * 4, (b, w)), ([s] * 4, P("d")), (P(), [s] * 4), _mesh(d=4, t=2)
+    return sgd(loss), ([one] * 4, (b, w)), ([s] * 4, P("d")), (P(), [s] * 4), mesh_of(d=4, t=2)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ import numpy as np
 import meshwright as mw
 import meshwright.numpy as mnp
 from benchmarks.common import table
-from meshwright import NamedSharding, lax, nn
+from benchmarks.shapes import bf16, ints, lowered_on, mesh_of, sgd, typed
 from meshwright import PartitionSpec as P
+from meshwright import lax, nn
 from meshwright.api.targets import memory_on
 from meshwright.errors import MissingExtraError
 from meshwright.spmd.report import human_bytes
@@ -44,54 +45,16 @@ def program(make: Callable[[], Any]) -> Callable[[], Any]:
     return make
 
 
-def _typed(shapes: Any, dtype: Any = F32) -> Any:
-    """Types of a tree of shapes; a leaf is a tuple of sizes, or a type."""
-
-    def leaf(x: Any) -> bool:
-        return isinstance(x, mw.ShapeDtypeStruct) or (isinstance(x, tuple) and all(isinstance(n, int) for n in x))
-
-    return mw.tree.map(lambda s: mw.ShapeDtypeStruct(s, dtype) if isinstance(s, tuple) else s, shapes, is_leaf=leaf)
-
-
-def _ints(*shape: int) -> Any:
-    return mw.ShapeDtypeStruct(shape, I32)
-
-
-def _bf16(*shape: int) -> Any:
-    return mw.ShapeDtypeStruct(shape, BF16)
-
-
-def _mesh(**axes: int) -> Any:
-    return mw.AbstractMesh(tuple(axes.values()), tuple(axes))
-
-
-def _partition(f: Any, mesh: Any, args: Any, specs: Any, outs: Any = None, donate: Any = ()) -> Any:
-    """``f`` on arguments of these shapes; a spec stands for all leaves below it."""
-
-    def on(tree: Any) -> Any:
-        return mw.tree.map(lambda s: NamedSharding(mesh, s), tree, is_leaf=lambda x: isinstance(x, P))
-
-    lowered = mw.jit(
-        f, in_shardings=on(specs), out_shardings=None if outs is None else on(outs), donate_argnums=donate
-    ).lower(*_typed(args))
-    return lowered.partition()
-
-
-def _sgd(loss: Any, rate: float = 1e-2) -> Any:
-    """A step of gradient descent that returns the loss and the new parameters."""
-
-    def step(params: Any, *batch: Any) -> Any:
-        value, grads = mw.value_and_grad(loss)(params, *batch)
-        return value, mw.tree.map(lambda p, g: p - rate * g, params, grads)
-
-    return step
+def _partition(*program: Any) -> Any:
+    """The partition of what :func:`benchmarks.shapes.lowered_on` takes."""
+    return lowered_on(*program).partition()
 
 
 # --- convolutions -------------------------------------------------------------------------------------------
 @program
 def diffusion_unet() -> Any:
     """Predicts noise: residual blocks with group norm and time embeddings, attention at the lowest resolution."""
-    mesh = _mesh(data=8)
+    mesh = mesh_of(data=8)
     widths = 64, 128
 
     def block(p: Any, x: Any, t: Any) -> Any:
@@ -123,7 +86,7 @@ def diffusion_unet() -> Any:
     }  # fmt: skip
     image = (64, 32, 32, 4)
     d = P("data")
-    return _partition(_sgd(loss), mesh, (params, image, image, (64,)), (P(), d, d, d), (P(), P()), (0,))
+    return _partition(sgd(loss), mesh, (params, image, image, (64,)), (P(), d, d, d), (P(), P()), (0,))
 
 
 @program
@@ -142,8 +105,8 @@ def segmentation_rows() -> Any:
     params = {"a": (3, 3, 3, 16), "b": (3, 3, 16, 16), "c": (3, 3, 16, 32), "d": (3, 3, 32, 64), "e": (3, 3, 96, 32),
               "f": (3, 3, 48, 16), "g": (1, 1, 16, 8)}  # fmt: skip
     rows = P(None, "rows")
-    args = params, (2, 512, 512, 3), _ints(2, 512, 512)
-    return _partition(mw.value_and_grad(loss), _mesh(rows=8), args, (P(), rows, rows), (P(), P()))
+    args = params, (2, 512, 512, 3), ints(2, 512, 512)
+    return _partition(mw.value_and_grad(loss), mesh_of(rows=8), args, (P(), rows, rows), (P(), P()))
 
 
 @program
@@ -163,7 +126,7 @@ def image_decoder() -> Any:
     params = {"in": (128, 4096), "a": level(256, 128), "b": level(128, 64), "c": level(64, 32), "out": (4, 4, 32, 3)}
     d = P("data")
     args = params, (128, 128), (128, 64, 64, 3)
-    return _partition(mw.value_and_grad(loss), _mesh(data=8), args, (P(), d, d), (P(), P()))
+    return _partition(mw.value_and_grad(loss), mesh_of(data=8), args, (P(), d, d), (P(), P()))
 
 
 @program
@@ -197,8 +160,8 @@ def resnet_momentum() -> Any:
     params = {"stem": (7, 7, 3, 64), "head": (256, 100),
               "stages": [stage(64, 64), stage(64, 128), stage(128, 128), stage(128, 256)]}  # fmt: skip
     d = P("data")
-    args = params, params, (64, 128, 128, 3), _ints(64)
-    return _partition(step, _mesh(data=8), args, (P(), P(), d, d), (P(), P(), P()), (0, 1))
+    args = params, params, (64, 128, 128, 3), ints(64)
+    return _partition(step, mesh_of(data=8), args, (P(), P(), d, d), (P(), P(), P()), (0, 1))
 
 
 @program
@@ -218,7 +181,7 @@ def vqvae() -> Any:
     params = {"a": (4, 4, 3, 64), "b": (4, 4, 64, 128), "c": (1, 1, 128, 64), "book": (1024, 64), "d": (4, 4, 64, 64),
               "e": (4, 4, 64, 3)}  # fmt: skip
     args = params, (64, 64, 64, 3)
-    return _partition(mw.value_and_grad(loss), _mesh(data=8), args, (P(), P("data")), (P(), P()))
+    return _partition(mw.value_and_grad(loss), mesh_of(data=8), args, (P(), P("data")), (P(), P()))
 
 
 @program
@@ -240,8 +203,8 @@ def wavenet() -> Any:
     one = {"filter": (2, width, width), "gate": (2, width, width), "out": (width, width), "skip": (width, width)}
     params = {"in": (32, width), "layers": [one] * layers, "head": (width, 256)}
     d = P("data")
-    args = params, (16, 4096, 32), _ints(16, 4096)
-    return _partition(_sgd(loss), _mesh(data=8), args, (P(), d, d), (P(), P()), (0,))
+    args = params, (16, 4096, 32), ints(16, 4096)
+    return _partition(sgd(loss), mesh_of(data=8), args, (P(), d, d), (P(), P()), (0,))
 
 
 @program
@@ -268,7 +231,7 @@ def discriminator_spectral_norm() -> Any:
     u = {"conv": [(n,) for n in sizes[1:]], "head": (1,)}
     image, d = (64, 64, 64, 3), P("data")
     args = params, u, image, image
-    return _partition(_sgd(loss), _mesh(data=8), args, (P(), P(), d, d), (P(), P()), (0,))
+    return _partition(sgd(loss), mesh_of(data=8), args, (P(), P(), d, d), (P(), P()), (0,))
 
 
 # --- transformers -------------------------------------------------------------------------------------------
@@ -317,8 +280,8 @@ def masked_autoencoder() -> Any:
               "narrow": (512, 256), "mask": (256,), "decoder": [_layer_shapes(256, 1024)],
               "out": (256, 768)}  # fmt: skip
     d = P("data")
-    args = params, (64, patches, 768), _ints(64, patches)
-    return _partition(mw.value_and_grad(loss), _mesh(data=8), args, (P(), d, d), (P(), P()))
+    args = params, (64, patches, 768), ints(64, patches)
+    return _partition(mw.value_and_grad(loss), mesh_of(data=8), args, (P(), d, d), (P(), P()))
 
 
 @program
@@ -345,8 +308,8 @@ def adafactor_sharded() -> Any:
     params = _language_shapes(512, 2, 8192)
     rows, columns = (mw.tree.map(cut, params, is_leaf=leaf) for cut in (lambda s: s[:1], lambda s: s[-1:]))
     d = P("data")
-    args = params, rows, columns, _ints(16, 512)
-    return _partition(step, _mesh(data=8), args, (d, d, d, d), (P(), d, d, d), (0, 1, 2))
+    args = params, rows, columns, ints(16, 512)
+    return _partition(step, mesh_of(data=8), args, (d, d, d, d), (P(), d, d, d), (0, 1, 2))
 
 
 @program
@@ -360,8 +323,8 @@ def accumulated() -> Any:
         total, _ = lax.scan(add, mw.tree.map(mnp.zeros_like, p), tokens)
         return mw.tree.map(lambda p, g: p - 1e-3 * g, p, total)
 
-    args = _language_shapes(512, 2, 8192), _ints(4, 16, 256)
-    return _partition(step, _mesh(data=8), args, (P(), P(None, "data")), P(), (0,))
+    args = _language_shapes(512, 2, 8192), ints(4, 16, 256)
+    return _partition(step, mesh_of(data=8), args, (P(), P(None, "data")), P(), (0,))
 
 
 @program
@@ -376,8 +339,8 @@ def adamw_zero1() -> Any:
         return value, p, m, v
 
     shapes, d = _language_shapes(512, 3, 8192), P("data")
-    args = shapes, shapes, shapes, _ints(32, 256)
-    return _partition(step, _mesh(data=8), args, (P(), d, d, d), (P(), P(), d, d), (0, 1, 2))
+    args = shapes, shapes, shapes, ints(32, 256)
+    return _partition(step, mesh_of(data=8), args, (P(), d, d, d), (P(), P(), d, d), (0, 1, 2))
 
 
 @program
@@ -400,8 +363,8 @@ def muon_sharded() -> Any:
         return value, p, m
 
     shapes, d = _language_shapes(512, 2, 8192), P("data")
-    args = shapes, shapes, _ints(16, 256)
-    return _partition(step, _mesh(data=8), args, (d, d, d), (P(), d, d), (0, 1))
+    args = shapes, shapes, ints(16, 256)
+    return _partition(step, mesh_of(data=8), args, (d, d, d), (P(), d, d), (0, 1))
 
 
 @program
@@ -421,11 +384,11 @@ def lora_sharded() -> Any:
         return mnp.mean((x.astype(F32) - y) ** 2)
 
     width, rank = 1024, 16
-    base = [_typed(_layer_shapes(width, 4 * width), BF16)] * 3
-    adapter = {n: [_bf16(width, rank), _bf16(rank, width)] for n in "qv"}
+    base = [typed(_layer_shapes(width, 4 * width), BF16)] * 3
+    adapter = {n: [bf16(width, rank), bf16(rank, width)] for n in "qv"}
     d = P("data")
-    args = [adapter] * 3, base, _bf16(16, 512, width), (16, 512, width)
-    return _partition(_sgd(loss), _mesh(data=8), args, (P(), d, d, d), (P(), P()), (0,))
+    args = [adapter] * 3, base, bf16(16, 512, width), (16, 512, width)
+    return _partition(sgd(loss), mesh_of(data=8), args, (P(), d, d, d), (P(), P()), (0,))
 
 
 @program
@@ -459,8 +422,8 @@ def mixed_precision_seq2seq() -> Any:
     across: Any = {n: specs(n) for n in cross}
     where = {"table": P("model"), "encoder": [where] * 2, "decoder": [{"cross": across, "self": where}] * 2}
     d = P("data")
-    args = params, _ints(32, 256), _ints(32, 256)
-    return _partition(mw.value_and_grad(loss), _mesh(data=2, model=4), args, (where, d, d), (P(), where))
+    args = params, ints(32, 256), ints(32, 256)
+    return _partition(mw.value_and_grad(loss), mesh_of(data=2, model=4), args, (where, d, d), (P(), where))
 
 
 @program
@@ -482,16 +445,16 @@ def cached_decoding() -> Any:
             new.append((ks, vs))
         return mnp.argmax(x[:, 0] @ p["head"], -1), new
 
-    layer = _typed(_layer_shapes(width, 4 * width), BF16)
-    cache = [(_bf16(batch, length, heads, width // heads),) * 2] * layers
+    layer = typed(_layer_shapes(width, 4 * width), BF16)
+    cache = [(bf16(batch, length, heads, width // heads),) * 2] * layers
     heads_split = P(None, None, "model")
     where = {n: P(None, "model") if n in ("q", "k", "v", "up") else P("model") if n in ("o", "down") else P()
              for n in layer}  # fmt: skip
-    params = {"layers": [layer] * layers, "head": _bf16(width, 32768)}
+    params = {"layers": [layer] * layers, "head": bf16(width, 32768)}
     specs = {"layers": [where] * layers, "head": P(None, "model")}
     caches = [(heads_split,) * 2] * layers
-    args = params, cache, _bf16(batch, 1, width), _ints()
-    return _partition(step, _mesh(model=8), args, (specs, caches, P(), P()), (P(), caches), (1,))
+    args = params, cache, bf16(batch, 1, width), ints()
+    return _partition(step, mesh_of(model=8), args, (specs, caches, P(), P()), (P(), caches), (1,))
 
 
 @program
@@ -515,10 +478,10 @@ def speculative_check() -> Any:
         again = mnp.argmax(rest / rest.sum(-1, keepdims=True), -1)
         return mnp.where(kept > 0, tokens, again), kept.sum(1)
 
-    params = _typed({"table": (words, width), **_layer_shapes(width, 4 * width)}, BF16)
-    cache, d = _bf16(batch, length, heads, width // heads), P("data")
-    args = params, cache, cache, _ints(batch, draft), (batch, draft, words), (batch, draft)
-    return _partition(step, _mesh(data=8), args, (P(), d, d, d, d, d), (d, d))
+    params = typed({"table": (words, width), **_layer_shapes(width, 4 * width)}, BF16)
+    cache, d = bf16(batch, length, heads, width // heads), P("data")
+    args = params, cache, cache, ints(batch, draft), (batch, draft, words), (batch, draft)
+    return _partition(step, mesh_of(data=8), args, (P(), d, d, d, d, d), (d, d))
 
 
 @program
@@ -539,8 +502,8 @@ def beam_search() -> Any:
 
     params = {"table": (words, width), "gates": (2 * width, 2 * width), "cell": (2 * width, width)}
     d = P("data")
-    args = params, (batch, beams, width), (batch, beams), _ints(batch, beams, length), _ints()
-    return _partition(step, _mesh(data=8), args, (P(), d, d, d, P()), (d, d, d))
+    args = params, (batch, beams, width), (batch, beams), ints(batch, beams, length), ints()
+    return _partition(step, mesh_of(data=8), args, (P(), d, d, d, P()), (d, d, d))
 
 
 @program
@@ -569,7 +532,7 @@ def blockwise_attention() -> Any:
     spec = P("data", None, "model")
     shape = (4, 2048, 16, 64)
     return _partition(
-        mw.grad(loss, (0, 1, 2)), _mesh(data=2, model=4), (shape,) * 3, (spec,) * 3, (spec,) * 3
+        mw.grad(loss, (0, 1, 2)), mesh_of(data=2, model=4), (shape,) * 3, (spec,) * 3, (spec,) * 3
     )  # fmt: skip
 
 
@@ -595,7 +558,7 @@ def sorted_experts() -> Any:
     params = {"router": (width, experts), "up": (experts, width, hidden), "down": (experts, hidden, width)}
     where = {"router": P(), "up": P("expert"), "down": P("expert")}
     return _partition(
-        mw.value_and_grad(loss), _mesh(expert=8), (params, (tokens, width)), (where, P("expert")), (P(), where)
+        mw.value_and_grad(loss), mesh_of(expert=8), (params, (tokens, width)), (where, P("expert")), (P(), where)
     )  # fmt: skip
 
 
@@ -622,7 +585,7 @@ def lstm() -> Any:
 
     params = {"table": (256, width), "cells": [(2 * width, 4 * width)] * 2, "head": (width, 256)}
     return _partition(
-        _sgd(loss), _mesh(data=8), (params, _ints(batch, length)), (P(), P("data")), (P(), P()), (0,)
+        sgd(loss), mesh_of(data=8), (params, ints(batch, length)), (P(), P("data")), (P(), P()), (0,)
     )  # fmt: skip
 
 
@@ -650,7 +613,7 @@ def selective_states() -> Any:
               "c": (width, states), "a": (width, states), "skip": (width,), "out": (width, 512)}  # fmt: skip
     where = {n: P("model") for n in params} | {"in": P(None, "model"), "conv": P(None, None, "model")}
     return _partition(
-        mw.value_and_grad(loss), _mesh(model=8), (params, (batch, length, 512)), (where, P()), (P(), where)
+        mw.value_and_grad(loss), mesh_of(model=8), (params, (batch, length, 512)), (where, P()), (P(), where)
     )  # fmt: skip
 
 
@@ -681,7 +644,7 @@ def kalman() -> Any:
 
     params = {"a": (size, size), "c": (seen, size), "q": (), "r": ()}
     args = params, (length, series, seen)
-    return _partition(mw.value_and_grad(loss), _mesh(data=8), args, (P(), P(None, "data")), (P(), P()))
+    return _partition(mw.value_and_grad(loss), mesh_of(data=8), args, (P(), P(None, "data")), (P(), P()))
 
 
 @program
@@ -702,7 +665,7 @@ def sinkhorn() -> Any:
 
     rows = P("rows")
     return _partition(
-        mw.value_and_grad(loss), _mesh(rows=8), ((8192, 64), (4096, 64)), (rows, P()), (P(), rows)
+        mw.value_and_grad(loss), mesh_of(rows=8), ((8192, 64), (4096, 64)), (rows, P()), (P(), rows)
     )  # fmt: skip
 
 
@@ -729,14 +692,14 @@ def neural_ode() -> Any:
     params = {"a": (64, width), "t": (width,), "b": (width, width), "c": (width, 64)}
     d = P("data")
     return _partition(
-        _sgd(loss), _mesh(data=8), (params, (8192, 64), (8192, 64)), (P(), d, d), (P(), P()), (0,)
+        sgd(loss), mesh_of(data=8), (params, (8192, 64), (8192, 64)), (P(), d, d), (P(), P()), (0,)
     )  # fmt: skip
 
 
 @program
 def pipeline() -> Any:
     """Stages on devices in a row: microbatches go from one to the next in a loop, forward and backward."""
-    mesh, width, parts, rows = _mesh(stage=8), 1024, 16, 128
+    mesh, width, parts, rows = mesh_of(stage=8), 1024, 16, 128
 
     def run(w: Any, x: Any) -> Any:
         def inside(w: Any, x: Any) -> Any:
@@ -778,8 +741,8 @@ def graph_net() -> Any:
 
     params = [{"edge": (3 * width, width), "node": (2 * width, width)}] * 2
     d = P("edges")
-    args = params, (nodes, width), (edges, width), _ints(edges), _ints(edges), (nodes, width)
-    return _partition(_sgd(loss), _mesh(edges=8), args, (P(), P(), d, d, d, P()), (P(), P()), (0,))
+    args = params, (nodes, width), (edges, width), ints(edges), ints(edges), (nodes, width)
+    return _partition(sgd(loss), mesh_of(edges=8), args, (P(), P(), d, d, d, P()), (P(), P()), (0,))
 
 
 @program
@@ -801,9 +764,9 @@ def click_rates() -> Any:
               "c": (width + tables * (tables + 1) // 2, 512), "d": (512, 1)}  # fmt: skip
     where = {n: P() for n in "abcd"} | {"tables": [P("model")] * tables}
     d = P("data")
-    args = params, (batch, 13), _ints(batch, tables), (batch,)
+    args = params, (batch, 13), ints(batch, tables), (batch,)
     return _partition(
-        _sgd(loss), _mesh(data=2, model=4), args, (where, d, d, d), (P(), where), (0,)
+        sgd(loss), mesh_of(data=2, model=4), args, (where, d, d, d), (P(), where), (0,)
     )  # fmt: skip
 
 
@@ -817,7 +780,7 @@ def retrieval() -> Any:
 
     args = (64, 64), (262144, 64), (262144,)
     d = P("items")
-    return _partition(best, _mesh(items=8), args, (P(), d, d), (P(), P()))
+    return _partition(best, mesh_of(items=8), args, (P(), d, d), (P(), P()))
 
 
 @program
@@ -830,8 +793,8 @@ def nearest_neighbours() -> Any:
         votes = nn.one_hot(labels[index], 100) * mnp.exp(near)[..., None]
         return votes.sum(1)
 
-    args = (4096, 128), (16384, 128), _ints(16384)
-    return _partition(classify, _mesh(queries=8), args, (P("queries"), P(), P()), P("queries"))
+    args = (4096, 128), (16384, 128), ints(16384)
+    return _partition(classify, mesh_of(queries=8), args, (P("queries"), P(), P()), P("queries"))
 
 
 @program
@@ -853,7 +816,7 @@ def contrastive() -> Any:
     one = {"layers": [[(width, 2048), (2048, width)]] * 2, "out": (width, 256)}
     d = P("data")
     args = {"a": one, "b": one, "scale": ()}, (4096, width), (4096, width)
-    return _partition(mw.value_and_grad(loss), _mesh(data=8), args, (P(), d, d), (P(), P()))
+    return _partition(mw.value_and_grad(loss), mesh_of(data=8), args, (P(), d, d), (P(), P()))
 
 
 # --- numerics -----------------------------------------------------------------------------------------------
@@ -868,7 +831,7 @@ def whitening() -> Any:
         root = mnp.einsum("gde,ge,gfe->gdf", v, lax.rsqrt(w + 1e-3), v)
         return x @ root
 
-    return _partition(white, _mesh(groups=8), ((64, 512, 64),), (P("groups"),), P("groups"))
+    return _partition(white, mesh_of(groups=8), ((64, 512, 64),), (P("groups"),), P("groups"))
 
 
 @program
@@ -882,7 +845,7 @@ def poisson() -> Any:
         spectrum = mnp.fft.fftn(f.astype(np.complex64)) / mnp.where(square == 0, 1, square)
         return mnp.fft.ifftn(spectrum).real
 
-    return _partition(solve, _mesh(planes=8), ((n, n, n),), (P("planes"),), P("planes"))
+    return _partition(solve, mesh_of(planes=8), ((n, n, n),), (P("planes"),), P("planes"))
 
 
 @program
@@ -898,7 +861,7 @@ def gaussian_process() -> Any:
 
     d = P("tasks")
     args = {"scale": (8,)}, (16, 512, 8), (16, 512)
-    return _partition(mw.value_and_grad(loss), _mesh(tasks=8), args, (P(), d, d), (P(), P()))
+    return _partition(mw.value_and_grad(loss), mesh_of(tasks=8), args, (P(), d, d), (P(), P()))
 
 
 @program
@@ -924,7 +887,7 @@ def physics_informed() -> Any:
     params = [[(a, b), (b,)] for a, b in itertools.pairwise(sizes)]
     d = P("points")
     return _partition(
-        _sgd(loss), _mesh(points=8), (params, (32768,), (32768,)), (P(), d, d), (P(), P()), (0,)
+        sgd(loss), mesh_of(points=8), (params, (32768,), (32768,)), (P(), d, d), (P(), P()), (0,)
     )  # fmt: skip
 
 
@@ -947,7 +910,7 @@ def particles() -> Any:
         return lax.scan(step, (x, v), None, length=50)
 
     d = P("bodies")
-    return _partition(run, _mesh(bodies=8), ((4096, 3), (4096, 3)), (d, d), ((d, d), (P(), P())), (0, 1))
+    return _partition(run, mesh_of(bodies=8), ((4096, 3), (4096, 3)), (d, d), ((d, d), (P(), P())), (0, 1))
 
 
 @program
@@ -968,7 +931,7 @@ def chunked_vocabulary() -> Any:
     params = {"table": (words, width), "layer": _layer_shapes(width, 4 * width)}
     where = {"table": P("model"), "layer": {n: P() for n in params["layer"]}}
     return _partition(
-        mw.value_and_grad(loss), _mesh(data=2, model=4), (params, _ints(16, 512)), (where, P("data")), (P(), where)
+        mw.value_and_grad(loss), mesh_of(data=2, model=4), (params, ints(16, 512)), (where, P("data")), (P(), where)
     )  # fmt: skip
 
 
