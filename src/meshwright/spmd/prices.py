@@ -5,7 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from meshwright.core.avals import ShapedArray
+from meshwright.ops.collective.base import Collective
 from meshwright.sharding import AbstractMesh
+from meshwright.spmd.report import wire_bytes
 
 
 class Prices(NamedTuple):
@@ -28,3 +31,11 @@ def prices(mesh: AbstractMesh) -> Prices:
     machine, wire = mesh.fabric.machine, mesh.fabric.fastest
     # Reshard prices already include the time to start collectives.
     return Prices(wire / machine.memory_bandwidth, 2 * wire / machine.product_rate("bfloat16")[0], 0.0)
+
+
+def collective_price(collective: Collective, value: ShapedArray, mesh: AbstractMesh) -> float:
+    """The price of a collective of ``value``, with that of starting it, in bytes on the fastest links."""
+    kind, result = collective.kind, collective.infer(value)
+    if mesh.fabric.is_given:
+        return mesh.wire_price(kind, collective.axes, value.nbytes, result.nbytes)
+    return wire_bytes(kind, collective.group_size, value, result) + prices(mesh).latency

@@ -66,6 +66,8 @@ class Strategy:
     #: on those that the layouts of operands and result split; one is taken if it is cheaper, reshards included, and no
     #: device gets more work (:func:`meshwright.spmd.partition.choose.choose`)
     exchanges: bool = False
+    #: the price of a reshard is divided among the equations of the same form that read the value
+    together: bool = False
     #: the price of resharding what a loop does not change is divided among its iterations: this happens once, before it
     once: bool = False
     #: stencils are computed in the tiles of the whole array, not in those of its interior
@@ -92,6 +94,8 @@ class Strategy:
             lines.append("slices that loops take along a split dimension are split along another one")
         if self.exchanges:
             lines.append("products may be split along dimensions that nothing else is split along: less is sent so")
+        if self.together:
+            lines.append("what several equations of the same form read is laid out as is best for all of them together")
         if self.once:
             lines.append("what loops do not change may be gathered before them, and held so: less is sent so")
         if self.whole:

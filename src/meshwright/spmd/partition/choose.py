@@ -133,7 +133,7 @@ def _price(q: Question, assignment: Assignment, kept: Passing, cost_of: ReshardC
         layout = _layout(factors, sizes, assignment, mesh)
         if o in kept.operands:
             layout = layout.with_partial(kept.axes, kind, mesh)
-        version, price = _bring(operand, layout, mesh, cost_of)
+        version, price = _bring(operand, layout, mesh, cost_of, q.together)
         price = price / operand.runs if q.once else price
         cost += price + memory * _local_bytes(operand.aval, layout, mesh)
         in_layouts.append(layout)
@@ -216,11 +216,13 @@ def _layout(
     return Layout.tiled(tuple(join_axes(fs, sizes, assignment, mesh)[0] if fs else () for fs in factors))
 
 
-def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh, cost_of: ReshardCost) -> tuple[int, float]:
+def _bring(
+    operand: Operand, layout: Layout, mesh: AbstractMesh, cost_of: ReshardCost, together: bool
+) -> tuple[int, float]:
     """The version to start from, and the price of resharding it to ``layout``.
 
     The price of reducing a partial sum, or of resharding to the operand's target layout, is divided among all equations
-    that use the operand.
+    that use the operand; with ``together``, that of another reshard among those of the same form.
     """
     if operand.remade:
         return 0, 0.0
@@ -231,6 +233,8 @@ def _bring(operand: Operand, layout: Layout, mesh: AbstractMesh, cost_of: Reshar
             cost += prices(mesh).latency
             if (version.partial and not layout.partial) or layout == operand.target:
                 cost /= operand.uses
+            elif together:
+                cost /= operand.alike
         if cost < price:
             best, price = i, cost
     return best, price

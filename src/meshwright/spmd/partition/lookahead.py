@@ -9,8 +9,9 @@ changes.
 
 The search then tries more changes whose cost also shows only in the whole program: splitting values that one annotation
 reaches along several dimensions along another one of them, splitting products along dimensions that nothing else is
-split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, gathering what
-loops do not change once before them, completing the sums that loops stack in each step, and keeping sums in tiles.
+split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, resharding values
+in the layouts that are best for all equations of the same form together, gathering what loops do not change once before
+them, completing the sums that loops stack in each step, and keeping sums in tiles.
 Products are split with and without the first of these, since either may be better.
 
 The search is a greedy descent. Strategies that propagate to the same layouts count as one. Sorts whose conflicts cause
@@ -86,6 +87,7 @@ class _Search:
             self.split_products()
             if self.best.price > turned.price or not self.best.is_better(turned, SHARED_BYTES):
                 self.best = turned
+        self.reshard_together()
         self.gather_once()
         self.complete_in_steps()
         self.keep_tiles()
@@ -114,6 +116,14 @@ class _Search:
         self.reconsider(before, replace(before.strategy, exchanges=True))
         self.unexchanged = None if self.best is before else before
 
+    def reshard_together(self) -> None:
+        """Reshard values as is best for all equations of the same form together, if that is better and takes no
+        longer."""
+        before = self.best
+        self.reconsider(before, replace(before.strategy, together=True))
+        if self.best.price_with_starts > before.price_with_starts:
+            self.best = before
+
     def gather_once(self) -> None:
         """Gather what loops do not change before them, if that is better.
 
@@ -125,11 +135,11 @@ class _Search:
     def reconsider(self, attempt: Attempt, strategy: Strategy) -> None:
         """Choose how to compute each equation with a strategy that propagates to the same layouts, if that is better.
 
-        Nothing is tried if all products would be computed as they are."""
+        Nothing is tried if all equations would be computed as they are."""
         part = attempt.part
         if not attempt.sent[1] or len(part.propagation.rules) > EXCHANGED:
             return
-        if all(choose(q) == choose(q.under(strategy)) for q in dict.fromkeys(part.products)):
+        if all(choose(q) == choose(q.under(strategy)) for q in dict.fromkeys(part.questions)):
             return
         other = Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)))
         if other.is_better(self.best):

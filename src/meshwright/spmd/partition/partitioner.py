@@ -43,6 +43,12 @@ def is_remade(eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedVal
     return simple and all(v.is_remade for v in values) and all(f.kind in (PARALLEL, WINDOW) for f in rule.factors)
 
 
+def _form(eqn: JaxprEqn, n: int, propagation: Propagation) -> Any:
+    """What equations of the same form share: operand ``n``, the op, and the layouts that the others should have."""
+    others = (propagation.target(a) if isinstance(a, Var) else None for a in eqn.invars if a is not eqn.invars[n])
+    return eqn.invars[n], n, eqn.op, *others, *map(propagation.target, eqn.outvars)
+
+
 class Partitioner:
     """Partitions one jaxpr: the program, or a region of it, which adds to the ``diagnostics`` of what is around it."""
 
@@ -74,6 +80,7 @@ class Partitioner:
         #: the number of equations and outputs that use each value
         self.uses: Counter[Any] = Counter(a for e in jaxpr.jaxpr.eqns for a in set(e.invars) if isinstance(a, Var))
         self.uses.update(a for a in outs if isinstance(a, Var))
+        self.alike = self._alike()
         kept = [(a, lo.repeats) for a, lo in zip(outs, out_layouts) if isinstance(lo, KeepPartial)]
         # A sum that the region uses itself is reduced in each run of it.
         repeats = {a: count for a, count in kept if self.uses[a] == 1}
@@ -81,6 +88,12 @@ class Partitioner:
         for atom, wanted in zip(outs, out_layouts):
             if isinstance(wanted, Layout) and isinstance(atom, Var) and wanted.partial:
                 self.summands.computed(atom, wanted.partial)
+
+    def _alike(self) -> Counter[Any]:
+        """For each form of equation, how many there are."""
+        eqns = [e for e in self.closed.jaxpr.eqns if not e.op.holds_jaxprs]
+        places = ((e, n) for e in eqns for n, a in enumerate(e.invars) if isinstance(a, Var) and self.uses[a] > 1)
+        return Counter(_form(e, n, self.propagation) for e, n in places)
 
     def run(self) -> Partition:
         self.record()
@@ -124,7 +137,7 @@ class Partitioner:
             self.propagation,
             found.replicated,
             stands_for=found.stands_for,
-            products=found.products,
+            questions=found.questions,
             stacks_sums=found.stacks_sums,
             strategy=self.propagation.strategy,
         )
@@ -187,7 +200,7 @@ class Partitioner:
         numbers = [v.number for v in values]
         question = Question(
             rule,
-            tuple(map(self.operand, eqn.invars, values, numbers)),
+            tuple(self.operand(eqn, n, value, number) for n, (value, number) in enumerate(zip(values, numbers))),
             results=tuple(v.aval for v in eqn.outvars),
             targets=tuple(map(self.propagation.target, eqn.outvars)),
             summands=tuple(map(self.summands.of, eqn.outvars)),
@@ -198,16 +211,18 @@ class Partitioner:
             moves_only=op.moves_only,
             mesh=self.mesh,
         ).under(self.propagation.strategy)
-        if rule.is_product:
-            self.diagnostics.products.append(question)
+        if rule.is_product or question.is_shared:
+            self.diagnostics.questions.append(question)
         return choose(question)
 
-    def operand(self, atom: Atom, value: PartitionedValue, number: Any) -> Operand:
-        """What a choice depends on of an operand, all of whose elements are ``number`` (None: not known)."""
+    def operand(self, eqn: JaxprEqn, n: int, value: PartitionedValue, number: Any) -> Operand:
+        """What a choice depends on of operand ``n``, all of whose elements are ``number`` (None: not known)."""
+        atom = eqn.invars[n]
         if not isinstance(atom, Var):
             return Operand(value.aval, value.layouts, zero=number == 0)
         uses, target = max(1, self.uses[atom]), self.propagation.target(atom)
-        return Operand(value.aval, value.layouts, uses, target, value.is_remade, number == 0, value.runs)
+        alike = self.alike[_form(eqn, n, self.propagation)] if uses > 1 else 1
+        return Operand(value.aval, value.layouts, uses, target, value.is_remade, number == 0, value.runs, max(1, alike))
 
     def report(self, eqn: JaxprEqn, rule: ShardingRule, values: Sequence[PartitionedValue], choice: Choice) -> None:
         """Record operands that the op's rule forces to be gathered."""

@@ -17,6 +17,7 @@ class Operand(NamedTuple):
 
     ``remade``: it is computed from constants, so every device can compute any tile of it. ``zero``: all elements are 0.
     ``runs``: how many runs of the equation it stays the same for, so that it may be resharded once for all of them.
+    ``alike``: how many equations of the same form read it, which will probably ask for the same layout of it.
     """
 
     aval: ShapedArray
@@ -26,6 +27,7 @@ class Operand(NamedTuple):
     remade: bool = False
     zero: bool = False
     runs: int = 1
+    alike: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,21 @@ class Question(NamedTuple):
     exchanges: bool = False
     #: operands that stay the same for several runs are resharded once for all of them
     once: bool = False
+    #: the price of a reshard is divided among the equations of the same form that read the operand
+    together: bool = False
 
     def under(self, strategy: Strategy) -> Question:
         """The question with the freedom that a strategy gives, where that can change the answer."""
-        exchanges = strategy.exchanges and self.rule.is_product
-        return self._replace(exchanges=exchanges, once=strategy.once and any(o.runs > 1 for o in self.operands))
+        return self._replace(
+            exchanges=strategy.exchanges and self.rule.is_product,
+            once=strategy.once and any(o.runs > 1 for o in self.operands),
+            together=strategy.together and self.is_shared,
+        )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other equations of the same form read an operand."""
+        return any(o.alike > 1 for o in self.operands)
 
     def restricted(self, part: Part) -> Question:
         """The question restricted to one part of a rule."""

@@ -46,7 +46,7 @@ class Diagnostics:
     """What is noted while a program and its regions are partitioned; for each field, see :class:`Partition`."""
 
     replicated: list[Replicated] = field(default_factory=list)
-    products: list[Question] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
     stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
     stacks_sums: bool = False
 
@@ -66,8 +66,8 @@ class Partition:
     changes: list[Change] = field(default_factory=list)
     #: for per-device values, the value of the source that they hold a tile of, and its layout
     stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
-    #: the questions asked of ``choose`` for its products, including those in regions
-    products: list[Question] = field(default_factory=list)
+    #: the questions asked of ``choose`` that another strategy may answer otherwise, including those in regions
+    questions: list[Question] = field(default_factory=list)
     #: loops stack sums over devices, of which each device needs only a part
     stacks_sums: bool = False
     #: the layouts of inputs and outputs that were asked for

@@ -6,9 +6,9 @@ gathers to the equations that need whole operands. Devices get a whole value by 
 whole operands, so the gathers that are needed form a vertex cut of the graph, and the cheapest ones a minimum cut (Ford
 and Fulkerson 1956).
 
-The price is in bytes and includes redundant work: values before the cut are computed in tiles, a share on each device
-(:func:`~meshwright.spmd.passes.gathers.on_tiles`); values after it on every device. Ties are decided by the number of
-gathers, then in favour of the last cut. A slice that takes the device's own tile of a gathered value needs no gather. A
+The price is in bytes, and includes starting the collectives and redundant work: values before the cut are computed in
+tiles, a share on each device (:func:`~meshwright.spmd.passes.gathers.on_tiles`); values after it on every device. Ties
+are decided in favour of the last cut. A slice that takes the device's own tile of a gathered value needs no gather. A
 sum over tiles ends its path; its price is that of completing the sum.
 """
 
@@ -31,12 +31,12 @@ from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.passes.gathers import on_tiles
 from meshwright.spmd.passes.rewrite import merged_note
-from meshwright.spmd.passes.sink import Moved, is_simple, plain_price
-from meshwright.spmd.prices import prices
+from meshwright.spmd.passes.sink import Moved, is_simple
+from meshwright.spmd.prices import collective_price, prices
 from meshwright.spmd.rules import eqn_rule
 from meshwright.spmd.varying import Variance
 
-#: the weight of a byte against one gather: bytes come first, the number of gathers decides ties
+#: capacities are whole numbers of this fraction of a byte
 _UNIT = 1 << 20
 #: the rough share of an elementwise equation's operands and results that goes through memory, given fusion
 _FUSED = 0.25
@@ -134,7 +134,7 @@ class _Graph:
 
     def price(self, var: Var) -> int:
         moved = self.tiled[var]
-        return plain_price(moved.collective, moved.value, None) * _UNIT + 1
+        return round(collective_price(moved.collective, moved.value, self.mesh) * _UNIT)
 
     def repeated(self, var: Var) -> int:
         """The price of the redundant work if every device computes the whole value."""
