@@ -71,17 +71,21 @@ def _alike(a: np.ndarray, b: np.ndarray) -> bool:
     return np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a[a == 0]), np.signbit(b[a == 0]))
 
 
+@pytest.fixture
+def picked_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pick is computed by itself: otherwise ``X`` is gathered once for all picks, without any masked sum."""
+    monkeypatch.setattr(lookahead._Search, "reshard_together", lambda self: None)
+
+
 @pytest.mark.parametrize("devices", [2, 4])
-def test_nothing_stays_nothing(devices: int) -> None:
+def test_nothing_stays_nothing(devices: int, picked_apart: None) -> None:
     assert not wrong(devices)
 
 
-def test_zeros_that_are_multiplied_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zeros_that_are_multiplied_are_found(monkeypatch: pytest.MonkeyPatch, picked_apart: None) -> None:
     """Masked sums taken for sums make the difference that the test above looks for."""
     for module in (partitioner, partial_sums):
         monkeypatch.setattr(module, "masked_groups", lambda op, avals, numbers: op.linear_groups(*avals))
-    # The rows would be gathered once for all of these uses, without any masked sum.
-    monkeypatch.setattr(lookahead._Search, "reshard_together", lambda self: None)
     found = wrong(2)
     assert {"first row, product", "first row, quotient", "first row, negated"} <= set(found)
 
