@@ -73,7 +73,7 @@ def test_parts_that_do_not_fit(refuses):
     with refuses(ValueError, "make_array_from_process_local_data", "(6, 5)", "(12, 5)"):
         mw.make_array_from_process_local_data(split, X, (12, 5))
     on_two = [mw.device_put(np.zeros(2), d) for d in mw.devices()[:2]]
-    with refuses(ValueError, "make_array_from_single_device_arrays", "CPU 7", "2 on"):
+    with refuses(ValueError, "make_array_from_single_device_arrays", "cpu:7", "2 on"):
         mw.make_array_from_single_device_arrays((8,), split, on_two)
     with refuses(TypeError, "arrays[0]", "on one device"):
         mw.make_array_from_single_device_arrays((8,), split, [np.zeros(2)])

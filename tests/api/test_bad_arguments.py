@@ -41,7 +41,7 @@ CALLS = {
     "names that are none": lambda: mw.sharding.Mesh(mw.devices()[:2], 3),
     "no devices": lambda: mw.make_mesh((4, 2), AXES, devices=3),
     "no types": lambda: mw.make_mesh((4, 2), AXES, axis_types=3),
-    "no device": lambda: mw.SingleDeviceSharding("CPU:0"),
+    "no device": lambda: mw.SingleDeviceSharding("cpu:0"),
     "jit device": lambda: mw.jit(mnp.sin, device=[]),
     "jit backend": lambda: mw.jit(mnp.sin, backend=3),
     "jit options": lambda: mw.jit(mnp.sin, compiler_options="x"),

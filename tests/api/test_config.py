@@ -21,7 +21,7 @@ def python(code, **environment):
 
 
 def test_devices_by_default_by_environment_and_by_call():
-    assert python("import meshwright as mw; print(mw.devices())") == "[CPU:0]"
+    assert python("import meshwright as mw; print(mw.devices())") == "[CpuDevice(id=0)]"
     count = "import meshwright as mw; print(mw.device_count(), mw.local_device_count(), mw.process_count())"
     assert python(count, MESHWRIGHT_NUM_DEVICES="6") == "6 6 1"
     assert python(count.replace("; print", "; mw.config.update('num_devices', 3); print")) == "3 3 1"

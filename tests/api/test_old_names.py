@@ -258,7 +258,9 @@ def test_device_put_sharded_and_replicated():
     x = mw.device_put_sharded([{"a": mnp.full(3, i)} for i in range(4)], DEVICES[:4])["a"]
     assert x.shape == (4, 3) and x.sharding == PmapSharding.default((4, 3), 0, DEVICES[:4])
     shard = x.addressable_shards[2]
-    assert repr(shard) == "Shard(device=CPU:2, index=(2, :), replica_id=0, data=[2 2 2])"
+    assert (
+        repr(shard) == "Shard(device=CpuDevice(id=2), index=(2, slice(None, None, None)), replica_id=0, data=[2 2 2])"
+    )
     y = mw.device_put_replicated(np.arange(3), DEVICES)
     assert y.shape == (8, 3) and all(np.array_equal(b.to_py(), np.arange(3)) for b in y.device_buffers)
     assert np.array_equal(mw.pmap(lambda a, b: a + b)(x, y[:4]), np.arange(3) + np.arange(4)[:, None])

@@ -135,4 +135,4 @@ def test_eager_shard_map():
         wrong = mw.shard_map(lambda a: {"r": a}, mesh=mesh, in_specs=P("x"), out_specs=P())
         said = message_of(ValueError, wrong, whole)
     assert all(np.array_equal(a, b) for a, b in zip(compiled, eager))
-    assert "output['r'] differs between devices along x, which PartitionSpec() does not name" in said
+    assert "output['r'] differs between devices along x, which P() does not name" in said

@@ -63,7 +63,7 @@ def test_the_only_device_is_where_values_are_already(monkeypatch: pytest.MonkeyP
     def put(a: Any) -> Any:
         return mw.device_put(a, device) * 2
 
-    with pytest.warns(PlacementWarning, match="not put on CPU 0"):  # one of several
+    with pytest.warns(PlacementWarning, match="not put on cpu:0"):  # one of several
         assert mw.jit(put)(mw.device_put(x, mw.devices()[1])).devices() == {mw.devices()[1]}
     monkeypatch.setattr("meshwright.api.placement.device_count", lambda: 1)
     assert mw.vmap(put)(x).tolist() == mw.jit(put)(x).tolist() == [2, 2, 2]

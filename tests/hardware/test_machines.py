@@ -184,7 +184,8 @@ def test_a_mesh_on_a_machine_is_another_mesh():
     plain, on = mw.AbstractMesh((4, 2), ("d", "m")), mw.AbstractMesh((4, 2), ("d", "m"), machine="v5e:2x4")
     assert plain != on and on == plain.on("v5e:2x4") and on != plain.on("h100:8")
     assert (
-        repr(on) == "AbstractMesh('d': 4, 'm': 2, machine='v5e:2x4')" and repr(plain) == "AbstractMesh('d': 4, 'm': 2)"
+        repr(on) == "AbstractMesh('d': 4, 'm': 2, axis_types=(Auto, Auto), machine='v5e:2x4')"
+        and repr(plain) == "AbstractMesh('d': 4, 'm': 2, axis_types=(Auto, Auto))"
     )
     assert pickle.loads(pickle.dumps(on)) == on and plain.machine is None
     part = on.restricted(["m"])

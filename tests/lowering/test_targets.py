@@ -49,7 +49,10 @@ def test_axes_along_which_hardware_changes_are_real():
     assert Target.of(AbstractMesh((2,), ("a",))).real == ()
     everything = Target.of(mesh_of(range(6), ("a",)))
     assert everything.virtual == () and everything.num_devices == 6
-    assert repr(rows) == "Target(AbstractMesh('a': 2, 'b': 4), real axes: a, 2 cpu devices, owned)"
+    assert (
+        repr(rows)
+        == "Target(AbstractMesh('a': 2, 'b': 4, axis_types=(Auto, Auto)), real axes: a, 2 cpu devices, owned)"
+    )
 
 
 @pytest.mark.parametrize("hardware", [[0, 0, 0, 1], [0, 1, 1, 0], [[0, 1], [1, 2]]])
@@ -76,7 +79,7 @@ def test_axes_are_cut_where_the_hardware_changes(hardware, real, virtual):
     abstract = mesh.abstract_mesh
     assert pickle.loads(pickle.dumps(abstract)) == abstract == abstract.restricted(("a",))
     is_default = abstract == AbstractMesh((len(hardware),), ("a",))
-    assert is_default == (repr(abstract) == f"AbstractMesh('a': {len(hardware)})")
+    assert is_default == (repr(abstract) == f"AbstractMesh('a': {len(hardware)}, axis_types=(Auto,))")
 
 
 @pytest.mark.parametrize("shape", [(12,), (3, 4), (4, 3), (2, 6), (6, 2), (2, 3, 2), (1, 12), (2, 2, 3)])

@@ -43,7 +43,7 @@ def test_the_gradient_of_a_mean_over_devices() -> None:
 
 
 def test_a_result_that_differs_is_refused(refuses: Any) -> None:
-    words = "output['b'][1] of type f32[]{V:x}", "varies over x", "PartitionSpec() does not name", "psum", "check_vma"
+    words = "output['b'][1] of type f32[]{V:x}", "varies over x", "P() does not name", "psum", "check_vma"
     f = over(lambda a: {"a": a, "b": (a * 2, a.sum())}, P("x"), {"a": P("x"), "b": P(("x",))})
     with refuses(ArgumentError, "1 entry", "0 dimensions", "x[None]"):
         mw.make_jaxpr(f)(A)

@@ -190,7 +190,7 @@ GOLDEN = {
     "uneven": "slice: operands f32[8@x,16], the result: dimension 0 of shape (3, 16) has size 3, which 2 devices "
     "along x do not divide; types hold even parts only: pad it, leave it whole, or make the axis "
     "AxisType.Auto",
-    "not summed": "out_sharding=PartitionSpec('x', unreduced={'y'}) leaves a sum over y to be made, but no dimension "
+    "not summed": "out_sharding=P('x', unreduced={'y'}) leaves a sum over y to be made, but no dimension "
     "that is summed over is split over y; name the axes that split what is contracted",
 }  # fmt: skip
 
@@ -219,13 +219,13 @@ def test_printed_types_and_meshes(mesh):
     assert str(jaxpr) == "{ lambda ; a:f32[8@x,16@y]. let\n    b:f32[8@y,16] = reshard a\n  in (b,) }"
     assert repr(mesh) == "Mesh('x': 2, 'y': 4, axis_types=(Explicit, Explicit))"
     assert repr(mw.sharding.get_abstract_mesh()) == "AbstractMesh('x': 2, 'y': 4, axis_types=(Explicit, Explicit))"
-    assert repr(mw.typeof(a["rows"]).sharding.spec) == "PartitionSpec('x', None)"
+    assert repr(mw.typeof(a["rows"]).sharding.spec) == "P('x', None)"
     assert str(mw.typeof(mw.device_put(np.ones(8), P(("x", "y"))))) == "f32[8@(x,y)]"
     assert mw.typeof(np.ones(3)).sharding.spec == P(None)
     mixed = mw.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Explicit, AxisType.Auto))
     assert str(mw.typeof(mw.device_put(np.ones((8, 16)), mw.NamedSharding(mixed, P("x", "y"))))) == "f32[8@x,16]"
     assert mixed.abstract_mesh.explicit_axes == ("x",) and mixed.abstract_mesh.auto_axes == ("y",)
-    assert repr(P("x", unreduced={"y"})) == "PartitionSpec('x', unreduced={'y'})"
+    assert repr(P("x", unreduced={"y"})) == "P('x', unreduced={'y'})"
     assert P("x", unreduced={"y"}) != P("x") and P(reduced={"y"}) == P(reduced=["y"])
 
 
@@ -357,7 +357,7 @@ def test_gradients_of_reduced_are_unreduced_and_the_reverse(mesh):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: P("x", unreduced={"x"}), "PartitionSpec('x', unreduced={'x'}) names x twice"),
+        (lambda: P("x", unreduced={"x"}), "P('x', unreduced={'x'}) names x twice"),
         (
             lambda: P(unreduced={"x"}, reduced={"x"}),
             "names x twice; an axis splits a dimension, or is unreduced, or reduced",
@@ -420,7 +420,7 @@ def test_regions_cut_arguments_as_their_types_say(mesh):
     for out in outs:
         assert str(mw.typeof(out)) == "f32[8@x,16@y]"
         np.testing.assert_array_equal(np.asarray(out), 2 * np.asarray(a["both"]))
-    with pytest.raises(ArgumentError, match=r"whose type .* says PartitionSpec.'x', 'y'.; leave in_specs out"):
+    with pytest.raises(ArgumentError, match=r"whose type .* says P.'x', 'y'.; leave in_specs out"):
         mw.shard_map(body, in_specs=P("y", "x"), out_specs=P("y", "x"))(a["both"])
     free = mw.make_mesh((2,), ("x",))
     with pytest.raises(ArgumentError, match="x is automatic, and the type of argument"):

@@ -29,13 +29,16 @@ DEVICE = NamedSharding(MESH, P("x"))
 
 
 def test_shardings_name_a_memory():
-    assert repr(HOST) == "NamedSharding(mesh=Mesh('x': 2, 'y': 4), spec=PartitionSpec('x',), memory_kind='pinned_host')"
+    assert (
+        repr(HOST)
+        == "NamedSharding(mesh=Mesh('x': 2, 'y': 4, axis_types=(Auto, Auto)), spec=P('x',), memory_kind=pinned_host)"
+    )
     assert HOST == DEVICE.with_memory_kind("pinned_host") != DEVICE == HOST.with_memory_kind("device")
     assert HOST.memory_kind == "pinned_host" and DEVICE.memory_kind == "device"
     assert NamedSharding(MESH, P("x"), memory_kind="device") == DEVICE
     assert pickle.loads(pickle.dumps(HOST)) == HOST
     single = SingleDeviceSharding(mw.devices()[1], memory_kind="unpinned_host")
-    assert repr(single) == "SingleDeviceSharding(device=CPU:1, memory_kind='unpinned_host')"
+    assert repr(single) == "SingleDeviceSharding(device=CpuDevice(id=1), memory_kind=unpinned_host)"
     with pytest.raises(ShardingError) as error:
         NamedSharding(MESH, P(), memory_kind="vram")
     assert str(error.value) == (
@@ -98,7 +101,9 @@ def test_every_sharding_keeps_its_memory(cls, kind):
 def test_devices_list_their_memories():
     device = mw.devices()[2]
     assert [m.kind for m in device.addressable_memories()] == ["device", "pinned_host", "unpinned_host"]
-    assert device.default_memory().kind == "device" and repr(device.memory("pinned_host")) == "CPU:2:pinned_host"
+    assert (
+        device.default_memory().kind == "device" and repr(device.memory("pinned_host")) == "CpuDevice(id=2):pinned_host"
+    )
     assert device.memory("pinned_host").addressable_by_devices() == [device]
     with pytest.raises(ShardingError, match="memory_kind='nope'"):
         device.memory("nope")

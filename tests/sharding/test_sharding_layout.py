@@ -22,15 +22,15 @@ def test_specs_are_tuples_in_normal_form():
     assert P(()) == P(None) != P()
     assert P("data") != P("data", None)
     assert P(("a", "b")) != P(("b", "a"))
-    assert repr(P("data", None)) == "PartitionSpec('data', None)"
-    assert repr(P("data")) == "PartitionSpec('data',)"
-    assert repr(P()) == "PartitionSpec()"
+    assert repr(P("data", None)) == "P('data', None)"
+    assert repr(P("data")) == "P('data',)"
+    assert repr(P()) == "P()"
 
 
 def test_unconstrained_entries():
     spec = P(P.UNCONSTRAINED, "data")
     assert spec.is_unconstrained(0) and not spec.is_unconstrained(1) and not spec.is_unconstrained(2)
-    assert repr(spec) == "PartitionSpec(UNCONSTRAINED, 'data')"
+    assert repr(spec) == "P(UNCONSTRAINED, 'data')"
     assert pickle.loads(pickle.dumps(spec)) == spec
     assert pickle.loads(pickle.dumps(spec))[0] is P.UNCONSTRAINED
     assert copy.deepcopy(spec)[0] is P.UNCONSTRAINED

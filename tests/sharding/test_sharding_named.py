@@ -49,7 +49,10 @@ MESH = Mesh(np.array(DEVICES).reshape(4, 2), ("data", "model"))
 # --- named --------------------------------------------------------------------------------------------------
 def test_members():
     sharding = NamedSharding(MESH, P("data", None))
-    assert repr(sharding) == ("NamedSharding(mesh=Mesh('data': 4, 'model': 2), spec=PartitionSpec('data', None))")
+    assert repr(sharding) == (
+        "NamedSharding(mesh=Mesh('data': 4, 'model': 2, axis_types=(Auto, Auto)), spec=P('data', None), "
+        "memory_kind=device)"
+    )
     assert sharding.num_devices == 8 and sharding.device_set == set(DEVICES)
     assert sharding.addressable_devices == set(DEVICES) and sharding.is_fully_addressable
     assert sharding.layout(2) == Layout((("data:(1)2", "data:(2)2"), ()))

@@ -81,15 +81,16 @@ def test_constraints_that_contradict():
     with pytest.raises(ShardingError) as caught:
         on("data", "data")
     assert str(caught.value) == (
-        "NamedSharding: PartitionSpec('data', 'data') uses axis 'data' twice (in dimension 1 as 'data'); it can split one "
+        "NamedSharding: P('data', 'data') uses axis 'data' twice (in dimension 1 as 'data'); it can split one "
         "dimension only: use another axis of the mesh ('data': 4, 'model': 2) or None"
     )
     other = NamedSharding(mw.AbstractMesh((2, 4), ("data", "model")), P("data"))
     run = mw.jit(lambda x: mw.with_sharding_constraint(x, other), in_shardings=on("data"))
     with pytest.raises(MeshwrightError) as caught:
         run.lower(of(8, 8)).partition()
-    assert "argument x is on AbstractMesh('data': 4, 'model': 2) and a sharding constraint at test_bad_input.py" in str(
-        caught.value
+    assert (
+        "argument x is on AbstractMesh('data': 4, 'model': 2, axis_types=(Auto, Auto)) and a sharding constraint at test_bad_input.py"
+        in str(caught.value)
     )
     assert str(caught.value).endswith("cannot be used together: move the arrays to one of them with device_put")
 

@@ -254,7 +254,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
       >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), mw.PartitionSpec(None, "x"))
       >>> y = mw.jit(lambda x: mw.with_sharding_constraint(2 * x, split))(mnp.ones((3, 8)))
       >>> y.sharding.spec, y.sharding.shard_shape(y.shape)
-      (PartitionSpec(None, 'x'), (3, 2))
+      (P(None, 'x'), (3, 2))
     """
     leaves, treedef = pytree.flatten(x)
     targets = flat_shardings(shardings, x, "with_sharding_constraint")

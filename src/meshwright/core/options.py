@@ -135,7 +135,7 @@ def default_device(new_val: Any) -> AbstractContextManager[None]:
     Example:
       >>> with mw.default_device(mw.devices()[3]):
       ...     mnp.ones(2).device
-      CPU:3
+      CpuDevice(id=3)
     """
     return config.override("default_device", new_val)
 

@@ -156,7 +156,7 @@ class _Spread:
         whole = PartitionSpec(*(axes if d != dim else () for d, axes in enumerate(split)))
         raise ShardingTypeError(
             f"{self.op.name}: of operands {_texts(self.avals)} dimension {dim} is split over {_names(split[dim])}, and "
-            f"each element of the result is of the whole of it; bring it together first: reshard(x, {_call(whole)})"
+            f"each element of the result is of the whole of it; bring it together first: reshard(x, {whole})"
         )
 
     def _join(self, f: int, axes: Axes) -> None:
@@ -273,7 +273,7 @@ class _Spread:
         """Raise, unless ambiguities are resolved silently."""
         if STATE.decided is not None:
             return
-        listed = ", ".join(map(_call, dict.fromkeys(choices)))
+        listed = ", ".join(map(repr, dict.fromkeys(choices)))
         raise ShardingTypeError(
             f"{self.op.name}: {why}. Say which it is: out_sharding= of the function, one of {listed}; or bring an "
             "operand to another sharding with reshard first"
@@ -303,11 +303,6 @@ def _sums(aval: ShapedArray) -> frozenset[str]:
 
 def _reduced(aval: ShapedArray) -> frozenset[str]:
     return aval.explicit.reduced if aval.explicit is not None else frozenset()
-
-
-def _call(spec: PartitionSpec) -> str:
-    """The spec as users write it: ``P(...)``."""
-    return f"P{str(spec)[len('PartitionSpec') :]}"
 
 
 def _names(axes: Sequence[str]) -> str:

@@ -51,8 +51,7 @@ class Shard:
     replica_id: int
 
     def __repr__(self) -> str:
-        index = ", ".join(map(index_text, self.index))
-        where = f"device={self.device!r}, index=({index}), replica_id={self.replica_id}"
+        where = f"device={self.device!r}, index={self.index}, replica_id={self.replica_id}"
         return f"Shard({where}, data={np.asarray(self.data)})"
 
 

@@ -47,10 +47,10 @@ class Device:
     is_virtual: bool = True
 
     def __repr__(self) -> str:
-        return f"{self.platform.upper()}:{self.id}"
+        return f"{self.platform.capitalize()}Device(id={self.id})"
 
     def __str__(self) -> str:
-        return f"{self.platform.upper()} {self.id}"
+        return f"{self.platform}:{self.id}"
 
     def __call__(self) -> Device:
         """Returns itself, since ``x.device()`` was a method of JAX's arrays until 2024."""
@@ -166,7 +166,7 @@ def devices(backend: str | None = None) -> list[Device]:
 
     Example:
       >>> mw.devices()[:3]  # of 8 virtual ones
-      [CPU:0, CPU:1, CPU:2]
+      [CpuDevice(id=0), CpuDevice(id=1), CpuDevice(id=2)]
     """
     require_backend(backend, "devices")
     return list(_all_devices())
@@ -179,7 +179,7 @@ def local_devices(
 
     Example:
       >>> mw.local_devices()[-1]  # of 8 virtual ones
-      CPU:7
+      CpuDevice(id=7)
     """
     require_backend(backend, "local_devices")
     requested = process_index if process_index is not None else host_id
@@ -318,7 +318,7 @@ def make_mesh(
     Example:
       >>> mesh = mw.make_mesh((2, 4), ("x", "y"))
       >>> mesh, mesh.shape
-      (Mesh('x': 2, 'y': 4), {'x': 2, 'y': 4})
+      (Mesh('x': 2, 'y': 4, axis_types=(Auto, Auto)), {'x': 2, 'y': 4})
     """
     shape = as_integers("make_mesh: axis_shapes", axis_shapes)
     names = as_tuple("make_mesh: axis_names", "a sequence of strings", axis_names)

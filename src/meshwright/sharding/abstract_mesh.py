@@ -308,8 +308,6 @@ class AbstractMesh(BaseMesh):
 
 
 def _types_text(types: Sequence[AxisType]) -> str:
-    if all(t is AxisType.Auto for t in types):
-        return ""
     return f", axis_types=({', '.join(map(repr, types))}{',' if len(types) == 1 else ''})"
 
 

@@ -39,7 +39,7 @@ def set_mesh(mesh: AnyMesh | None) -> _MeshSetting:
       >>> with mw.set_mesh(mw.make_mesh((4,), ("x",))):
       ...     y = mw.jit(lambda x: 2 * x, in_shardings=(P("x"),), out_shardings=P("x"))(mnp.arange(8))
       >>> y.sharding
-      NamedSharding(mesh=Mesh('x': 4), spec=PartitionSpec('x',))
+      NamedSharding(mesh=Mesh('x': 4, axis_types=(Auto,)), spec=P('x',), memory_kind=device)
     """
     require_mesh(mesh, "set_mesh")
     before = STACK.get()
@@ -60,7 +60,7 @@ def get_mesh() -> AnyMesh | None:
     Example:
       >>> with mw.make_mesh((2, 4), ("x", "y")):
       ...     mw.get_mesh()
-      Mesh('x': 2, 'y': 4)
+      Mesh('x': 2, 'y': 4, axis_types=(Auto, Auto))
     """
     stack = STACK.get()
     return stack[-1] if stack else None
@@ -72,7 +72,7 @@ def get_abstract_mesh() -> AbstractMesh:
     Example:
       >>> with mw.make_mesh((2, 4), ("x", "y")):
       ...     mw.sharding.get_abstract_mesh()
-      AbstractMesh('x': 2, 'y': 4)
+      AbstractMesh('x': 2, 'y': 4, axis_types=(Auto, Auto))
       >>> mw.sharding.get_abstract_mesh().empty
       True
     """

@@ -23,5 +23,5 @@ def checked_kind(kind: str | None, what: str) -> str | None:
 
 
 def kind_text(host_kind: str | None) -> str:
-    """The end of a sharding's text; empty for the device's own memory."""
-    return "" if host_kind is None else f", memory_kind={host_kind!r}"
+    """The end of a sharding's text."""
+    return f", memory_kind={host_kind or DEVICE}"

@@ -84,7 +84,7 @@ class PartitionSpec(tuple[SpecEntry, ...]):
         return tuple(self)
 
     def __repr__(self) -> str:
-        return f"PartitionSpec{tuple(self)!r}"
+        return f"P{tuple(self)!r}"
 
     def axes(self, dim: int) -> tuple[str, ...]:
         """The axis names of dimension ``dim``; empty if it is not split, unconstrained, or past the end."""
@@ -129,7 +129,7 @@ class _SpecOfSums(PartitionSpec):
     def __repr__(self) -> str:
         named = (("unreduced", self.unreduced), ("reduced", self.reduced))
         arguments = [*map(repr, self), *(f"{n}={{{', '.join(map(repr, sorted(axes)))}}}" for n, axes in named if axes)]
-        return f"PartitionSpec({', '.join(arguments)})"
+        return f"P({', '.join(arguments)})"
 
 
 def _spec_of_sums(entries: Iterable[Any], unreduced: Iterable[str], reduced: Iterable[str]) -> PartitionSpec:

@@ -74,7 +74,7 @@ def test_what_was_planned_is_what_jit_takes(large_batch):
 def test_a_plan_is_printed_with_what_it_costs(large_batch):
     text = str(large_batch[0])
     assert text.startswith("plan of step on mesh data=8: ") and "a run on v5e:2x4" in text
-    assert "x f32[65536,1024]: PartitionSpec('data', None)" in text
+    assert "x f32[65536,1024]: P('data', None)" in text
     assert "designs tried in" in text and "another: " in text and "rests on guessed figures" in text
     assert repr(large_batch[0]).startswith("Plan('step', AbstractMesh('data': 8")
 
