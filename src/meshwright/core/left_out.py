@@ -16,7 +16,7 @@ NAMES: dict[str, dict[str, str]] = {
         "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
     },
     "lax": {
-        ".*_p": _PRIMITIVES,
+        "(after_all|create_token|dce_sink|device_put|igamma_grad_a|ragged_all_to_all|stage)_p": _PRIMITIVES,
         "AccuracyMode|Tolerance": "there is one accuracy, that of XLA's CPU code",
         "after_all|create_token": "effects are kept in order by ordered=True of callbacks",
         "psend|precv": "use all_to_all or ppermute",
@@ -112,7 +112,10 @@ NAMES: dict[str, dict[str, str]] = {
         "AbstractToken|CallPrimitive|DebugInfo|Token|TraceTag|call_impl|concrete_or_error|find_top_trace|gensym|"
         "new_jaxpr_eqn|nonempty_axis_env_DO_NOT_USE|primal_dtype_to_tangent_dtype|(re)?set_current_trace|"
         "take_current_trace|unsafe_.*_DO_NOT_USE": _INSIDE,
-        "primitives": _PRIMITIVES,
+    },
+    "extend.core.primitives": {
+        "(add_jaxvals|call|closed_call|empty2|get|hessenberg|householder_product|random_(fold_in|seed|split)|schur|swap|"
+        "tridiagonal)_p": "that is a function of other ops here; call it instead",
     },
     "interpreters.ad": {
         "JVPTracer?|jvp|linearize": "use meshwright.jvp and meshwright.linearize",
@@ -165,7 +168,6 @@ MODULES: dict[str, str] = {
     r"experimental\.topologies": "use AbstractMesh for devices that are not there, and meshwright.target",
     r"experimental\.transfer": "use device_put",
     r"experimental\.xla_metadata": "use compiler_options of jit",
-    r"extend\.core\.primitives": _PRIMITIVES,
     r"extend\.(?!(core|backend|linear_util)\b).+": (
         "primitives and jaxprs are in meshwright.extend.core; use random.key(seed, impl=...), devices() and "
         "jit(f).lower(...).compiler_ir() for random, backend and mlir"

@@ -10,11 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshwright.core.avals import OnlyTyped, ShapedArray
+from meshwright.core.slots import Slot
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.core.weak import once_for_each
 
 if TYPE_CHECKING:
     from meshwright.ir.op import Op
+
+
+#: the primitive of an op, for interpreters of jaxprs
+PRIMITIVE_OF: Slot[Callable[[Op], Any]] = Slot("the primitives of ops", "meshwright.ops.op_primitives")
 
 
 class Var(OnlyTyped):
@@ -64,8 +69,9 @@ class JaxprEqn:
 
     @property
     def primitive(self) -> Any:
-        """The op; of one that is a primitive with parameters, the primitive."""
-        return getattr(self.op, "primitive", self.op)
+        """What is applied, without parameters: ``eqn.primitive.bind(*operands, **eqn.params)`` applies it again."""
+        own = getattr(self.op, "primitive", None)
+        return PRIMITIVE_OF.value(self.op) if own is None else own
 
     @property
     def params(self) -> dict[str, Any]:
@@ -107,6 +113,11 @@ class Jaxpr:
     @property
     def out_avals(self) -> list[ShapedArray]:
         return [v.aval for v in self.outvars]
+
+    @property
+    def effects(self) -> frozenset[str]:
+        """The names of the ops that have effects besides their results."""
+        return frozenset(e.op.name for e in self.eqns if e.op.has_effects)
 
     def replace(self, **changes: Any) -> Jaxpr:
         """A copy with some members changed."""
@@ -150,6 +161,11 @@ class ClosedJaxpr(HoldsJaxpr):
     @property
     def eqns(self) -> list[JaxprEqn]:
         return self.jaxpr.eqns
+
+    @property
+    def effects(self) -> frozenset[str]:
+        """The names of the ops that have effects besides their results."""
+        return self.jaxpr.effects
 
     def replace(self, **changes: Any) -> ClosedJaxpr:
         """A copy with ``jaxpr`` or ``consts`` changed."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any as _Any
+
 from meshwright.api.control_flow import associative_scan, cond, fori_loop, scan, switch, while_loop
 from meshwright.api.control_flow import map_ as map
 from meshwright.api.placement import with_sharding_constraint
 from meshwright.core.absent import absent as _absent
 from meshwright.core.dot_algorithms import DotAlgorithm
+from meshwright.core.late import LateModule as _LateModule
 from meshwright.core.precision import DotAlgorithmPreset, Precision, PrecisionLike
 from meshwright.lax import linalg
 from meshwright.lax.convolution import (
@@ -65,6 +68,7 @@ from meshwright.lax.shapes import (
     tile,
     unstack,
 )
+from meshwright.ops import op_primitives as _op_primitives
 from meshwright.ops.collective.named_axis import (
     all_gather,
     all_gather_invariant,
@@ -211,4 +215,10 @@ for _name in (
     globals()[_name] = _gives_arrays(_name, globals()[_name])
 del _name
 
-__getattr__ = _absent("lax")
+del _op_primitives  # imported since it fills a slot
+_primitives = _LateModule("meshwright.lax.primitives")
+_missing = _absent("lax")
+
+
+def __getattr__(name: str) -> _Any:
+    return (_primitives.named(name) if name.endswith("_p") else None) or _missing(name)

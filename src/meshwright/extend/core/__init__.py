@@ -11,6 +11,8 @@ import numpy as np
 from meshwright.api.tracing import jaxpr_as_fun
 from meshwright.core.absent import absent as _absent
 from meshwright.core.avals import ShapedArray
+from meshwright.core.late import late_attributes as _late_attributes
+from meshwright.core.late import submodules as _submodules
 from meshwright.errors import ArgumentError, ArgumentTypeError, InconclusiveDimensionOperation, JaxprTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.jaxpr import sub_jaxprs as _sub_jaxprs
@@ -26,7 +28,7 @@ __all__ = [
     "jaxpr_as_fun", "jaxprs_in_params", "mapped_aval", "no_effects", "subjaxprs", "unmapped_aval", "valid_jaxtype",
 ]  # fmt: skip
 
-__getattr__ = _absent("extend.core")
+__getattr__, __dir__ = _late_attributes(__name__, {}, _submodules(__name__, "primitives"), _absent("extend.core"))
 
 
 class DropVar(Var):
