@@ -86,7 +86,7 @@ class TracerBoolConversionError(ConcretizationTypeError):
     """Python control flow (``if``, ``while``, ``and``) on a traced value."""
 
 
-class TracerIntegerConversionError(TracerError):
+class TracerIntegerConversionError(ConcretizationTypeError):
     """A traced value was used as a Python integer or index."""
 
 
@@ -175,6 +175,10 @@ class ShardingTypeError(ShardingError, TypeError):
 
 class MeshError(ShardingError):
     """A mesh cannot be created, or there are several meshes where one was expected."""
+
+
+class NoMeshError(MeshError, RuntimeError):
+    """A spec names axes, and no mesh is set whose axes they are."""
 
 
 class ShardingSyntaxError(ShardingError):

@@ -128,6 +128,10 @@ class JitFunction:
         """Forget compiled programs and traces."""
         self._caches.clear()
 
+    def _cache_size(self) -> int:
+        """The number of compiled programs, as in JAX, where tests of recompilation ask for it."""
+        return len(self._programs)
+
     # --- calling --------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:  # inline rather than in a decorator: an extra call would be noticeable

@@ -10,7 +10,7 @@ from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.sentinel import Sentinel
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, ShardingError
+from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, NoMeshError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
 from meshwright.ir.passes import inline_calls, is_written_out
 from meshwright.ir.program import Argument, Program
@@ -67,7 +67,7 @@ def flat_shardings(tree: Any, value: Any, what: str) -> list[Any]:
     Raises:
       ArgumentError: ``tree`` does not fit ``value``.
       ArgumentTypeError: a leaf is not a sharding.
-      MeshError: a bare PartitionSpec without a current mesh.
+      NoMeshError: a bare PartitionSpec without a current mesh.
     """
     if tree is None or tree is UNSPECIFIED:
         return [None] * len(pytree.leaves(value))
@@ -113,7 +113,7 @@ def resolve(entry: Any, what: str) -> Any:
     if isinstance(entry, PartitionSpec):
         mesh = get_mesh()
         if mesh is None:
-            raise MeshError(
+            raise NoMeshError(
                 f"{what}: {entry} names mesh axes but no mesh is set; use NamedSharding(mesh, {entry}), or "
                 "set one with meshwright.set_mesh(mesh) or 'with mesh:'"
             )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray, Typed
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted
 from meshwright.ir.program import Program
-from meshwright.sharding import Sharding
 
 
 @dataclass(frozen=True)
@@ -18,15 +18,6 @@ class ArgInfo(Typed):
 
     aval: ShapedArray
     donated: bool
-
-
-@dataclass(frozen=True)
-class OutInfo:
-    """The type of a result and, if specified, its sharding."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    sharding: Sharding | None = None
 
 
 class Stage:
@@ -73,9 +64,9 @@ class Stage:
 
     @property
     def out_info(self) -> Any:
-        """The output with an :class:`OutInfo` for each array."""
+        """The output with a ``ShapeDtypeStruct`` for each array."""
         outs = zip(self.program.jaxpr.out_avals, self.program.out_shardings)
-        return pytree.unflatten(self.out_tree, [OutInfo(a.shape, a.dtype, s) for a, s in outs])
+        return pytree.unflatten(self.out_tree, [ShapeDtypeStruct.of(a, s) for a, s in outs])
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:

@@ -261,7 +261,7 @@ def inspect_array_sharding(value: Any, *, callback: Callable[[Sharding], None]) 
       ...     return 2 * x
       >>> y = f(mw.device_put(mnp.arange(8), mw.NamedSharding(mw.make_mesh((4,), ("x",)), P("x"))))
       >>> specs
-      [PartitionSpec('x',)]
+      [P('x',)]
     """
     if not callable(callback):
         raise ArgumentTypeError(
