@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -120,3 +121,99 @@ def test_made_of_others():
 def test_what_is_refused(error, call, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def is_sparse(x):
+    return hasattr(x, "todense")
+
+
+def in_sparsify(n):
+    """Functions of a sparse and a dense array, with the library ``n`` of arrays."""
+    return {
+        "products": lambda m, v: (m @ v, v @ m.T, m.T @ m, m * v, m / (v + 9), m * m),
+        "sums": lambda m, v: (m + 2 * m - m.T.T, m.sum(0), m.sum(), m @ v + 1),
+        "functions": lambda m, v: (n.sin(m), n.sqrt(n.abs(m + m)), -m, m**3, n.expm1(m), m.astype(n.float16)),
+        "moved": lambda m, v: (m.reshape(6, 8), m[1:5, ::2], m[None], n.concatenate([m, m], 1), m[::-1], m[2], m[:, 1]),
+        "a tree": lambda m, v: {"a": [m @ v], "b": 3},
+    }
+
+
+@pytest.mark.parametrize("name", in_sparsify(mnp))
+@pytest.mark.parametrize("count", [None, 40], ids=["exact", "padded"])
+@pytest.mark.parametrize("around", [lambda f: f, mw.jit], ids=["eager", "jit"])
+def test_sparsify(name, count, around):
+    got = around(sparse.sparsify(in_sparsify(mnp)[name]))(BCOO.fromdense(M, nse=count), mnp.asarray(V))
+    theirs = jax_sparse.BCOO.fromdense(jnp.asarray(M), nse=count)
+    want = jax_sparse.sparsify(in_sparsify(jnp)[name])(theirs, jnp.asarray(V))
+    mine, others = (mw.tree.leaves(x, is_leaf=is_sparse) for x in (got, want))
+    for a, b in zip(mine, others, strict=True):
+        assert is_sparse(a) == is_sparse(b) and a.dtype == b.dtype
+        np.testing.assert_allclose(sparse.todense(a), jax_sparse.todense(b), rtol=1e-3, atol=1e-5)
+
+
+def test_what_sparsify_refuses():
+    with pytest.raises(NotImplementedError, match="sparsify: cos of a sparse operand is not defined, at test_sparse"):
+        sparse.sparsify(mnp.cos)(EXACT)
+
+
+def test_gradients_by_sparse_arguments_are_sparse():
+    def loss(m, v):
+        return (m @ v).sum() ** 2 + (m @ v)[0]
+
+    value, (by_m, by_v) = sparse.value_and_grad(loss, (0, 1))(EXACT, mnp.asarray(V))
+    want, (dense, plain) = mw.value_and_grad(loss, (0, 1))(M, V)
+    np.testing.assert_allclose(value, want, rtol=1e-5)
+    assert by_m.indices is EXACT.indices
+    np.testing.assert_allclose(by_m.todense(), np.where(M, dense, 0), rtol=1e-5)
+    np.testing.assert_allclose(by_v, plain, rtol=1e-5)
+    assert sparse.grad(lambda m: (m @ V).sum())(sparse.BCSR.fromdense(M)).indptr.shape == (9,)
+
+
+@pytest.mark.parametrize("kind", ["BCSR", "CSR", "CSC", "COO"])
+@pytest.mark.parametrize("count", [None, 40], ids=["exact", "padded"])
+def test_other_formats(kind, count):
+    mine = getattr(sparse, kind).fromdense(M, nse=count)
+    theirs = getattr(jax_sparse, kind).fromdense(jnp.asarray(M), nse=count)
+    if count is None:
+        for a, b in zip(mw.tree.leaves(mine), jax.tree.leaves(theirs), strict=True):
+            assert a.dtype == b.dtype and np.array_equal(a, b)
+    assert repr(mine) == repr(theirs) and np.array_equal(mine.todense(), M) and np.array_equal(mine.T.todense(), M.T)
+    products = mine @ V, mw.jit(lambda m, v: m @ v)(mine, B), C @ mine, (mine * V).sum(1).todense()
+    for got, want in zip(products, (M @ V, M @ B, C @ M, (M * V).sum(1))):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    by_v = mw.grad(lambda v: (mine @ v).sum())(mnp.asarray(V))
+    np.testing.assert_allclose(by_v, M.sum(0), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ShapeError, match=f"{kind}: expected data"):
+        getattr(sparse, kind)((np.ones(3), np.ones(2, int), np.ones(9, int)), shape=(8, 6))
+
+
+@pytest.mark.parametrize("m", [EXACT, PADDED], ids=["exact", "padded"])
+def test_functions_that_move_elements(m):
+    twice, taller = BCOO.fromdense(M[None]), np.arange(48.0, dtype=np.float32).reshape(8, 6)
+    found = {
+        "concatenate": (sparse.bcoo_concatenate([m, m * 2], dimension=0), np.concatenate([M, 2 * M])),
+        "slice": (
+            sparse.bcoo_slice(m, start_indices=(1, 0), limit_indices=(8, 5), strides=(3, 2)), M[1:8:3, 0:5:2],
+        ),
+        "dynamic_slice": (sparse.bcoo_dynamic_slice(m, (7, -3), (3, 2)), M[5:8, 3:5]),
+        "reshape": (m.reshape(4, -1), M.reshape(4, -1)), "squeeze": (sparse.bcoo_squeeze(twice, dimensions=(0,)), M),
+        "broadcast": (
+            sparse.bcoo_broadcast_in_dim(m, shape=(2, 8, 6), broadcast_dimensions=(1, 2)), np.stack([M, M]),
+        ),
+        "rev": (sparse.bcoo_rev(m, (0, 1)), M[::-1, ::-1]),
+        "sparse": (sparse.bcoo_multiply_sparse(m + m, m), 2 * M * M),
+        "extract": (sparse.bcoo_extract(m + m, taller), np.where(M, taller, 0)), "product": (m @ m.T, M @ M.T),
+        "summed": (sparse.bcoo_sum_duplicates(m + m, nse=48), 2 * M),
+    }  # fmt: skip
+    for name, (got, want) in found.items():
+        np.testing.assert_allclose(got.todense(), want, rtol=1e-5, atol=1e-6, err_msg=name)
+    at = np.array([[0, 0], [2, 3], [8, 6]])
+    sampled = sparse.bcoo_dot_general_sampled(M, B, at[:, :2] % [9, 7], dimension_numbers=(((1,), (0,)), ((), ())))
+    np.testing.assert_allclose(sampled[:1], (M @ B)[0, :1], rtol=1e-5)
+
+
+def test_random_arrays_are_jaxs():
+    for options in ({"nse": 0.3}, {"nse": 5, "sorted_indices": True}, {"nse": 7, "unique_indices": False}):
+        mine = sparse.random_bcoo(mw.random.key(3), (4, 5), dtype=np.float32, **options)
+        theirs = jax_sparse.random_bcoo(jax.random.key(3), (4, 5), dtype=np.float32, **options)
+        assert np.array_equal(mine.data, theirs.data) and np.array_equal(mine.indices, theirs.indices)

@@ -44,15 +44,14 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "dtypes": {},
     "experimental.sparse": {
-        "sparsify|sparse_reduce|todense": "use the methods of BCOO, and todense()",
-        "grad|value_and_grad|jacfwd|jacrev|jacobian": "take derivatives by the data of a BCOO, within which it is made",
-        "BCSR|COO|CSR|CSC|JAXSparse|bcsr_.*|coo_.*|csr_.*": "there is one format; use BCOO",
-        "bcoo_.*|nm|random_bcoo|save_npz|load_npz|(Cu)?Sparse.*|test_util|util|bcoo|bcsr|coo|csr|ad|api|"
-        "random|transform|.*_p": "use the methods of BCOO, or its data and indices",
+        "sparse_reduce": "use the sum of a BCOO",
+        "jacfwd|jacrev|jacobian": "take derivatives by the data of a BCOO, within which it is made",
+        "bcoo_(conv_general_dilated|gather)": "use todense() of one operand",
+        "bcsr_broadcast_in_dim": "use that of to_bcoo()",
+        "nm|save_npz|load_npz|(Cu)?Sparse(?!Tracer).*|test_util|util|bcoo|bcsr|coo|csr|ad|api|random|transform|"
+        "SparseTracer|.*_p": "use the methods of BCOO, or its data and indices",
     },
-    "experimental.sparse.linalg": {
-        "spsolve|spsolve_p": "use numpy.linalg.solve with todense(), or scipy.sparse.linalg.cg, bicgstab or gmres",
-    },
+    "experimental.sparse.linalg": {"spsolve_p": "call spsolve"},
     "export": {
         "symbolic_shape|symbolic_args_specs|SymbolicScope|symbolic_scope|is_symbolic_dim": (
             "dimensions are numbers here, on which layouts and collectives depend; export once for each shape that is "

@@ -1,368 +1,93 @@
-"""``jax.experimental.sparse``: sparse arrays in coordinate format, which store nonzero elements and their positions.
+"""``jax.experimental.sparse``: sparse arrays, as pytrees of dense ones.
 
-A product gathers the necessary rows of the dense operand and adds their products. Elements with positions past the end
-are ignored, so that the number of elements (``nse``) can be static. Elements at the same position are added. Source:
-``jax.experimental.sparse`` for the interface.
+:class:`BCOO` stores elements and their positions, and computes; the other formats hold their arrays as JAX's do.
+Source: ``jax.experimental.sparse`` for the interface.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 import meshwright.numpy as mnp
+from meshwright import random as _random
 from meshwright.core.absent import absent as _absent
 from meshwright.core.expected import as_integer, as_integers
-from meshwright.core.pytree_classes import register_pytree_node
-from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from meshwright.ir.tracing import Tracer, typeof
-from meshwright.numpy.axes import normal_axes
+from meshwright.errors import ArgumentError
+from meshwright.experimental.sparse.base import JAXSparse
+from meshwright.experimental.sparse.bcoo import (
+    BCOO,
+    bcoo_dot_general,
+    bcoo_fromdense,
+    bcoo_multiply_dense,
+    bcoo_reduce_sum,
+    bcoo_todense,
+    bcoo_transpose,
+)
+from meshwright.experimental.sparse.formats import (
+    BCSR,
+    COO,
+    CSC,
+    CSR,
+    bcsr_concatenate,
+    bcsr_dot_general,
+    bcsr_extract,
+    bcsr_fromdense,
+    bcsr_sum_duplicates,
+    bcsr_todense,
+    converted,
+    coo_fromdense,
+    coo_matmat,
+    coo_matvec,
+    coo_todense,
+    csr_fromdense,
+    csr_matmat,
+    csr_matvec,
+    csr_todense,
+    format_named,
+    todense,
+)
+from meshwright.experimental.sparse.structure import (
+    bcoo_broadcast_in_dim,
+    bcoo_concatenate,
+    bcoo_dot_general_sampled,
+    bcoo_dynamic_slice,
+    bcoo_extract,
+    bcoo_multiply_sparse,
+    bcoo_reshape,
+    bcoo_rev,
+    bcoo_slice,
+    bcoo_sort_indices,
+    bcoo_squeeze,
+    bcoo_sum_duplicates,
+    bcoo_update_layout,
+)
+from meshwright.experimental.sparse.transform import grad, sparsify, value_and_grad
 
 __all__ = [
-    "BCOO", "bcoo_dot_general", "bcoo_fromdense", "bcoo_multiply_dense", "bcoo_reduce_sum", "bcoo_todense",
-    "bcoo_transpose", "empty", "eye",
+    "BCOO", "BCSR", "COO", "CSC", "CSR", "JAXSparse", "bcoo_broadcast_in_dim", "bcoo_concatenate", "bcoo_dot_general",
+    "bcoo_dot_general_sampled", "bcoo_dynamic_slice", "bcoo_extract", "bcoo_fromdense", "bcoo_multiply_dense",
+    "bcoo_multiply_sparse", "bcoo_reduce_sum", "bcoo_reshape", "bcoo_rev", "bcoo_slice", "bcoo_sort_indices",
+    "bcoo_squeeze", "bcoo_sum_duplicates", "bcoo_todense", "bcoo_transpose", "bcoo_update_layout", "bcsr_concatenate",
+    "bcsr_dot_general", "bcsr_extract", "bcsr_fromdense", "bcsr_sum_duplicates", "bcsr_todense", "coo_fromdense",
+    "coo_matmat", "coo_matvec", "coo_todense", "csr_fromdense", "csr_matmat", "csr_matvec", "csr_todense", "empty",
+    "eye", "grad", "random_bcoo", "sparsify", "todense", "value_and_grad",
 ]  # fmt: skip
 
 
-class BCOO:
-    """A sparse array of ``shape`` with the elements ``data[k]`` at the positions ``indices[k]``.
-
-    It is a pytree of ``data``, shape (nse,), and ``indices``, shape (nse, number of dimensions). Derivatives are with
-    respect to ``data``; ``vmap`` maps both. To use different positions for each entry of a batch, create it inside
-    ``vmap``.
+def empty(shape: Sequence[int], dtype: Any = None, index_dtype: Any = np.int32, sparse_format: str = "bcoo") -> Any:
+    """An array of zeros, without stored elements; ``sparse_format`` is ``"bcoo"``, ``"bcsr"``, ``"coo"``, ``"csc"`` or
+    ``"csr"``.
 
     Raises:
-      ShapeError: ``data`` or ``indices`` has another shape.
-      DTypeError: ``indices`` are not integers.
-
-    Example:
-      >>> from meshwright.experimental.sparse import BCOO
-      >>> m = BCOO.fromdense(mnp.array([[0.0, 2.0], [3.0, 0.0], [0.0, 0.0]]))
-      >>> m
-      BCOO(float32[3, 2], nse=2)
-      >>> m @ mnp.array([1.0, 10.0])
-      Array([20.,  3.,  0.], dtype=float32)
+      ArgumentError: another format.
     """
-
-    __array_ufunc__ = None
-    #: the numbers of batch dimensions and of dense dimensions, as in JAX; always 0 here
-    n_batch = n_dense = 0
-
-    def __init__(
-        self, args: tuple[Any, Any], *, shape: Sequence[int], indices_sorted: bool = False, unique_indices: bool = False
-    ) -> None:
-        data, indices = map(mnp.asarray, args)
-        self.data, self.indices, self.shape = data, indices, as_integers("BCOO: shape", shape)
-        self.indices_sorted, self.unique_indices = bool(indices_sorted), bool(unique_indices)
-        if data.ndim != 1 or indices.shape != (data.shape[0], len(self.shape)):
-            raise ShapeError(
-                f"BCOO: expected data of shape (nse,) and indices of shape (nse, {len(self.shape)}) for shape "
-                f"{self.shape}, got {typeof(data)} and {typeof(indices)}; for batches make one within vmap"
-            )
-        if not mnp.issubdtype(indices.dtype, mnp.integer):
-            raise DTypeError(f"BCOO: indices must be integers, got {typeof(indices)}")
-
-    @classmethod
-    def fromdense(cls, mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> BCOO:
-        """The first ``nse`` nonzero elements of ``mat``, by default all of them.
-
-        Raises:
-          ArgumentError: ``mat`` is traced, and ``nse`` is not given.
-        """
-        mat = mnp.asarray(mat)
-        if nse is None and isinstance(mat, Tracer):
-            raise ArgumentError("BCOO.fromdense: how many elements of a traced array are not 0 is not known; pass nse")
-        count = int(mnp.count_nonzero(mat)) if nse is None else as_integer("BCOO.fromdense: nse", nse)
-        at = mnp.nonzero(mat, size=count, fill_value=mat.shape) if mat.ndim else ()
-        indices = mnp.stack(at, 1).astype(index_dtype) if at else mnp.zeros((count, 0), index_dtype)
-        return cls((_taken(mat, indices), indices), shape=mat.shape, indices_sorted=True, unique_indices=True)
-
-    @classmethod
-    def from_scipy_sparse(cls, mat: Any, *, index_dtype: Any = None) -> BCOO:
-        """Convert a matrix of ``scipy.sparse``."""
-        coo = mat.tocoo()
-        indices = np.stack([coo.row, coo.col], 1).astype(index_dtype or np.int32)
-        return cls((coo.data, indices), shape=coo.shape)
-
-    @property
-    def nse(self) -> int:
-        """The number of stored elements."""
-        return int(self.data.shape[-1])
-
-    @property
-    def dtype(self) -> np.dtype:
-        return np.dtype(self.data.dtype)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    n_sparse = ndim
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def T(self) -> BCOO:
-        return self.transpose()
-
-    def __repr__(self) -> str:
-        return f"BCOO({self.dtype}{list(self.shape)}, nse={self.nse})"
-
-    def _with(self, data: Any) -> BCOO:
-        """A sparse array with other elements at the same positions."""
-        return BCOO(
-            (data, self.indices), shape=self.shape, indices_sorted=self.indices_sorted,
-            unique_indices=self.unique_indices,
-        )  # fmt: skip
-
-    def todense(self) -> Any:
-        """The dense array."""
-        return _added(self.data, self.indices, self.shape)
-
-    def transpose(self, axes: Sequence[int] | None = None) -> BCOO:
-        """Permute the dimensions; by default, reverse them."""
-        order = tuple(range(self.ndim))[::-1] if axes is None else normal_axes(axes, self.ndim, "BCOO.transpose")
-        if len(order) != self.ndim:
-            raise ArgumentError(f"BCOO.transpose: expected the {self.ndim} dimensions in some order, got {axes}")
-        shape = tuple(self.shape[a] for a in order)
-        moved = self.indices[:, np.array(order, int)]
-        return BCOO((self.data, moved), shape=shape, unique_indices=self.unique_indices)
-
-    def astype(self, dtype: Any) -> BCOO:
-        return self._with(self.data.astype(dtype))
-
-    def sum(self, axis: int | Sequence[int] | None = None) -> BCOO:
-        """Sum over dimensions, by default all of them; the result is sparse."""
-        summed = normal_axes(axis, self.ndim, "BCOO.sum")
-        kept = [d for d in range(self.ndim) if d not in summed]
-        inside = mnp.all(self.indices < np.array(self.shape, self.indices.dtype), 1)
-        data = mnp.where(inside, self.data, mnp.zeros((), self.dtype))  # the remaining positions may all be valid
-        return BCOO((data, self.indices[:, np.array(kept, int)]), shape=[self.shape[d] for d in kept])
-
-    def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCOO:
-        """Add the elements at equal positions; the result is sorted and has ``nse`` elements.
-
-        Inside traced functions ``nse`` must be given.
-        """
-        dense = self.todense() if remove_zeros else _added(mnp.ones_like(self.data, bool), self.indices, self.shape)
-        found = BCOO.fromdense(dense, nse=nse)
-        return found if remove_zeros else found._with(_taken(self.todense(), found.indices))
-
-    def sort_indices(self) -> BCOO:
-        """Sort the elements by position."""
-        order = mnp.lexsort(tuple(self.indices[:, d] for d in reversed(range(self.ndim)))) if self.ndim else slice(None)
-        moved = self.data[order], self.indices[order]
-        return BCOO(moved, shape=self.shape, indices_sorted=True, unique_indices=self.unique_indices)
-
-    def block_until_ready(self) -> BCOO:
-        self.data.block_until_ready()
-        return self
-
-    # --- arithmetic -----------------------------------------------------------------------------------------
-    def __neg__(self) -> BCOO:
-        return self._with(-self.data)
-
-    def __mul__(self, other: Any) -> BCOO:
-        return bcoo_multiply_dense(self, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> BCOO:
-        return self._with(self.data / _broadcast_at(self, other))
-
-    def __add__(self, other: Any) -> BCOO:
-        if not isinstance(other, BCOO) or other.shape != self.shape:
-            raise ArgumentTypeError(
-                f"a BCOO of shape {self.shape} is added to {other!r}; expected a BCOO of the shape, or use todense()"
-            )
-        data, indices = (mnp.concatenate(pair) for pair in zip((self.data, self.indices), (other.data, other.indices)))
-        return BCOO((data, indices), shape=self.shape)
-
-    def __sub__(self, other: Any) -> BCOO:
-        return self + (-other)
-
-    def __matmul__(self, other: Any) -> Any:
-        last = max(mnp.ndim(other) - 2, 0) if not isinstance(other, BCOO) else 0
-        return _matmul(self, other, ((self.ndim - 1,), (last,)))
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return _matmul(other, self, ((mnp.ndim(other) - 1,), (max(self.ndim - 2, 0),)))
-
-
-def _unflatten(static: tuple[Any, ...], children: Sequence[Any]) -> BCOO:
-    made = object.__new__(BCOO)  # without checks, as transformations use other values in place of arrays
-    made.data, made.indices = children
-    made.shape, made.indices_sorted, made.unique_indices = static
-    return made
-
-
-register_pytree_node(
-    BCOO, lambda m: ((m.data, m.indices), (m.shape, m.indices_sorted, m.unique_indices)), _unflatten
-)  # fmt: skip
-
-
-def _columns(indices: Any) -> tuple[Any, ...]:
-    return tuple(indices[:, d] for d in range(indices.shape[1]))
-
-
-def _taken(x: Any, indices: Any) -> Any:
-    """The elements of ``x`` at the positions, along its leading dimensions; zeros for positions past the end."""
-    if not indices.shape[1]:
-        return mnp.broadcast_to(x, (indices.shape[0], *x.shape))
-    return x.at[_columns(indices)].get(mode="fill", fill_value=0)
-
-
-def _added(data: Any, indices: Any, shape: Sequence[int]) -> Any:
-    """An array with ``data`` added at the positions; those past the end are dropped."""
-    zeros = mnp.zeros(tuple(shape), data.dtype)
-    if not indices.shape[1]:
-        return zeros + data.sum(0).astype(data.dtype)
-    return zeros.at[_columns(indices)].add(data, mode="drop")
-
-
-def _broadcast_at(mat: BCOO, dense: Any) -> Any:
-    """The elements of ``dense``, broadcast to the shape of ``mat``, at the positions of ``mat``."""
-    dense = mnp.asarray(dense)
-    if not dense.ndim:
-        return dense
-    return mnp.where(
-        mnp.all(mat.indices < np.array(mat.shape, mat.indices.dtype), 1),
-        _taken(mnp.broadcast_to(dense, mat.shape), mat.indices), mnp.ones((), dense.dtype),
-    )  # fmt: skip
-
-
-def _require_sparse(where: str, mat: Any) -> None:
-    if not isinstance(mat, BCOO):
-        raise ArgumentTypeError(f"{where}: expected a BCOO, got {mat!r}; BCOO.fromdense makes one")
-
-
-def bcoo_fromdense(
-    mat: Any, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0, index_dtype: Any = np.int32
-) -> BCOO:
-    """See :meth:`BCOO.fromdense`. Every dimension is sparse.
-
-    Raises:
-      ArgumentError: ``n_batch`` or ``n_dense`` is not 0.
-    """
-    if n_batch or n_dense:
-        raise ArgumentError(
-            f"bcoo_fromdense: every dimension is sparse, got n_batch={n_batch}, n_dense={n_dense}; leave them out, and "
-            "use vmap over arrays of one nse"
-        )
-    return BCOO.fromdense(mat, nse=nse, index_dtype=index_dtype)
-
-
-def bcoo_todense(mat: BCOO) -> Any:
-    """The dense array."""
-    _require_sparse("bcoo_todense", mat)
-    return mat.todense()
-
-
-def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
-    """Permute the dimensions of a sparse array."""
-    _require_sparse("bcoo_transpose", mat)
-    return mat.transpose(permutation)
-
-
-def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
-    """Sum a sparse array over dimensions; the result is sparse."""
-    _require_sparse("bcoo_reduce_sum", mat)
-    return mat.sum(axes)
-
-
-def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> BCOO:
-    """The elementwise product of a sparse array and a dense one, which is broadcast; the result is sparse.
-
-    Raises:
-      ArgumentTypeError: ``sp_mat`` is not sparse, or ``v`` is.
-    """
-    _require_sparse("bcoo_multiply_dense", sp_mat)
-    if isinstance(v, BCOO):
-        raise ArgumentTypeError("bcoo_multiply_dense: both operands are sparse; pass one of them as .todense()")
-    return sp_mat._with(sp_mat.data * _broadcast_at(sp_mat, v))
-
-
-def _matmul(lhs: Any, rhs: Any, contract: tuple[tuple[int], tuple[int]]) -> Any:
-    if max(lhs.ndim, mnp.ndim(rhs) if not isinstance(rhs, BCOO) else rhs.ndim) > 2:
-        raise ShapeError("a sparse product by @ is of vectors and matrices; use bcoo_dot_general, or vmap")
-    return bcoo_dot_general(lhs, rhs, dimension_numbers=(contract, ((), ())))
-
-
-def bcoo_dot_general(
-    lhs: Any,
-    rhs: Any,
-    *,
-    dimension_numbers: Any,
-    precision: None = None,
-    preferred_element_type: None = None,
-    out_sharding: None = None,
-) -> Any:
-    """``lax.dot_general`` of a sparse and a dense array, in any order, without batch dimensions; the result is dense.
-
-    Raises:
-      ArgumentTypeError: both operands are sparse, or neither is.
-      ArgumentError: there are batch dimensions, or a precision, element type or sharding is given.
-      ShapeError: contracted dimensions have different sizes.
-    """
-    _require_absent(
-        "bcoo_dot_general",
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-        out_sharding=out_sharding,
-    )
-    (left, right), batch = dimension_numbers
-    if any(map(len, batch)):
-        raise ArgumentError(f"bcoo_dot_general: batch dimensions {batch} are not for sparse arrays; use vmap")
-    if isinstance(lhs, BCOO) == isinstance(rhs, BCOO):
-        raise ArgumentTypeError("bcoo_dot_general: expected one sparse and one dense operand; use todense() of one")
-    if isinstance(lhs, BCOO):
-        return _product(lhs, mnp.asarray(rhs), left, right)
-    out = _product(rhs, mnp.asarray(lhs), right, left)
-    free = rhs.ndim - len(right)
-    return mnp.moveaxis(out, range(free), range(out.ndim - free, out.ndim))
-
-
-def _product(mat: BCOO, dense: Any, left: Sequence[int], right: Sequence[int]) -> Any:
-    """The product, with the free dimensions of ``mat`` before those of ``dense``."""
-    sizes = [mat.shape[d] for d in left], [dense.shape[d] for d in right]
-    if sizes[0] != sizes[1]:
-        raise ShapeError(
-            f"bcoo_dot_general: shapes {mat.shape} and {dense.shape} are contracted along {tuple(left)} and "
-            f"{tuple(right)}, of sizes {sizes[0]} and {sizes[1]}; they must be equal"
-        )
-    kept = [d for d in range(mat.ndim) if d not in left]
-    rows = mnp.moveaxis(dense, tuple(right), range(len(right)))
-    taken = _taken(rows, mat.indices[:, np.array(left, int)])
-    terms = mat.data.reshape(-1, *[1] * (taken.ndim - 1)) * taken
-    return _added(
-        terms, mat.indices[:, np.array(kept, int)], [*(mat.shape[d] for d in kept), *rows.shape[len(right) :]]
-    )  # fmt: skip
-
-
-def _require_absent(name: str, **options: Any) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise ArgumentError(f"{name}: {option} has no choice here, got {value!r}; leave it out")
-
-
-def _require_bcoo(name: str, sparse_format: str) -> None:
-    if sparse_format != "bcoo":
-        raise ArgumentError(f"{name}: sparse arrays are of the format 'bcoo', got {sparse_format!r}; leave it out")
-
-
-def empty(shape: Sequence[int], dtype: Any = None, index_dtype: Any = np.int32, sparse_format: str = "bcoo") -> BCOO:
-    """An array of zeros, without stored elements.
-
-    Raises:
-      ArgumentError: another format than ``"bcoo"``.
-    """
-    _require_bcoo("empty", sparse_format)
-    return BCOO((mnp.zeros(0, dtype), mnp.zeros((0, len(shape)), index_dtype)), shape=shape)
+    kind = format_named(sparse_format, "empty")
+    stored = mnp.zeros(0, dtype), mnp.zeros((0, len(shape)), index_dtype)
+    return converted(BCOO(stored, shape=shape, indices_sorted=True, unique_indices=True), kind)
 
 
 def eye(
@@ -372,18 +97,50 @@ def eye(
     dtype: Any = None,
     index_dtype: Any = np.int32,
     sparse_format: str = "bcoo",
-) -> BCOO:
+) -> Any:
     """A matrix of shape ``(N, M)`` with ones on the ``k``-th diagonal; ``M`` is ``N`` by default.
 
     Raises:
-      ArgumentError: another format than ``"bcoo"``.
+      ArgumentError: there is no such format; see :func:`empty`.
     """
-    _require_bcoo("eye", sparse_format)
+    kind = format_named(sparse_format, "eye")
     wide = N if M is None else M
     first = max(-k, 0)
     rows = np.arange(first, max(min(N, wide - k), first))
     indices = mnp.asarray(np.stack([rows, rows + k], 1), index_dtype)
-    return BCOO((mnp.ones(len(rows), dtype), indices), shape=(N, wide), indices_sorted=True, unique_indices=True)
+    stored = mnp.ones(len(rows), dtype), indices
+    return converted(BCOO(stored, shape=(N, wide), indices_sorted=True, unique_indices=True), kind)
+
+
+def random_bcoo(
+    key: Any, shape: Sequence[int], *, dtype: Any = float, indices_dtype: Any = None, nse: float = 0.2,
+    n_batch: int = 0, n_dense: int = 0, unique_indices: bool = True, sorted_indices: bool = False,
+    generator: Callable[..., Any] = _random.uniform, **kwds: Any,
+) -> BCOO:  # fmt: skip
+    """A sparse array with random elements at random positions.
+
+    Args:
+      nse: how many elements are stored, or which part of all if it is below 1.
+      generator: makes the elements: ``generator(key, shape, dtype, **kwds)``.
+
+    Raises:
+      ArgumentError: ``n_batch`` or ``n_dense`` is not 0, or there are not so many positions.
+    """
+    if n_batch or n_dense:
+        raise ArgumentError(
+            f"random_bcoo: every dimension is sparse, got n_batch={n_batch}, n_dense={n_dense}; leave them out"
+        )
+    sizes = as_integers("random_bcoo: shape", shape)
+    size = math.prod(sizes)
+    if not 0 <= nse <= size:
+        raise ArgumentError(f"random_bcoo: nse={nse} of an array with {size} elements; expected 0 to {size}")
+    count = math.ceil(nse * size) if 0 < nse < 1 else as_integer("random_bcoo: nse", nse)
+    of_elements, of_positions = _random.split(key)
+    chosen = _random.choice(of_positions, size, (count,), replace=not unique_indices)
+    indices = mnp.stack(mnp.unravel_index(chosen, sizes), 1) if sizes else mnp.zeros((count, 0), int)
+    data = generator(of_elements, (count,), dtype, **kwds)
+    found = BCOO((data, indices.astype(indices_dtype or np.int32)), shape=sizes, unique_indices=bool(unique_indices))
+    return found.sort_indices() if sorted_indices else found
 
 
 __getattr__ = _absent("experimental.sparse")

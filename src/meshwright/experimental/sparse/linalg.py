@@ -9,11 +9,33 @@ from meshwright import lax
 from meshwright.core.absent import absent as _absent
 from meshwright.core.expected import as_integer
 from meshwright.errors import DTypeError, ShapeError
+from meshwright.experimental.sparse.formats import BCSR
 from meshwright.ir.tracing import typeof
 
-__all__ = ["lobpcg_standard"]
+__all__ = ["lobpcg_standard", "spsolve"]
 
 __getattr__ = _absent("experimental.sparse.linalg")
+
+
+def spsolve(data: Any, indices: Any, indptr: Any, b: Any, tol: float = 1e-6, reorder: int = 1) -> Any:
+    """The solution of a linear system with a sparse matrix by rows, as an array like ``b``, shape (n,).
+
+    The matrix is made dense, and takes n * n elements: there is no sparse factorization here. ``tol`` and ``reorder``,
+    of factorizations on GPUs, have no effect.
+
+    Raises:
+      ShapeError: the arrays do not fit.
+
+    Example:
+      >>> from meshwright.experimental.sparse.linalg import spsolve
+      >>> spsolve(mnp.array([2.0, 4.0]), mnp.array([0, 1]), mnp.array([0, 1, 2]), mnp.array([2.0, 2.0]))
+      Array([1. , 0.5], dtype=float32)
+    """
+    right = mnp.asarray(b)
+    if right.ndim != 1:
+        raise ShapeError(f"spsolve: b must have one dimension, got {typeof(right)}")
+    n = right.shape[0]
+    return mnp.linalg.solve(BCSR((data, indices, indptr), shape=(n, n)).todense(), right)
 
 
 def lobpcg_standard(A: Any, X: Any, m: int = 100, tol: Any = None) -> tuple[Any, Any, Any]:

@@ -1,0 +1,56 @@
+"""What sparse arrays of all formats have."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+class JAXSparse:
+    """The base class of sparse arrays; ``shape``, ``dtype`` and ``todense()`` are those of the dense array."""
+
+    __array_ufunc__ = None
+    #: the numbers of batch dimensions and of dense dimensions, as in JAX; always 0 here
+    n_batch = n_dense = 0
+    data: Any
+    shape: tuple[int, ...]
+
+    @property
+    def nse(self) -> int:
+        """The number of stored elements."""
+        return int(self.data.shape[-1])
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.data.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    n_sparse = ndim
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def T(self) -> Any:
+        return self.transpose()
+
+    def transpose(self, axes: Any = None) -> Any:
+        """Permute the dimensions; by default, reverse them."""
+        raise NotImplementedError
+
+    def todense(self) -> Any:
+        """The dense array."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dtype}{list(self.shape)}, nse={self.nse})"
+
+    def block_until_ready(self) -> Any:
+        self.data.block_until_ready()
+        return self

@@ -1,0 +1,336 @@
+"""Sparse arrays in coordinate format, which store nonzero elements and their positions.
+
+A product gathers the necessary rows of the dense operand and adds their products. Elements with positions past the end
+are ignored, so that the number of elements (``nse``) can be static. Elements at the same position are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import meshwright.numpy as mnp
+from meshwright.core.expected import as_integer, as_integers
+from meshwright.core.late import LateModule
+from meshwright.core.pytree_classes import register_pytree_node
+from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from meshwright.experimental.sparse.base import JAXSparse
+from meshwright.ir.tracing import Tracer, typeof
+from meshwright.numpy.axes import normal_axes
+
+structure: Any = LateModule("meshwright.experimental.sparse.structure")
+
+
+class BCOO(JAXSparse):
+    """A sparse array of ``shape`` with the elements ``data[k]`` at the positions ``indices[k]``.
+
+    It is a pytree of ``data``, shape (nse,), and ``indices``, shape (nse, number of dimensions). Derivatives are with
+    respect to ``data``; ``vmap`` maps both. To use different positions for each entry of a batch, create it inside
+    ``vmap``.
+
+    Raises:
+      ShapeError: ``data`` or ``indices`` has another shape.
+      DTypeError: ``indices`` are not integers.
+
+    Example:
+      >>> from meshwright.experimental.sparse import BCOO
+      >>> m = BCOO.fromdense(mnp.array([[0.0, 2.0], [3.0, 0.0], [0.0, 0.0]]))
+      >>> m
+      BCOO(float32[3, 2], nse=2)
+      >>> m @ mnp.array([1.0, 10.0])
+      Array([20.,  3.,  0.], dtype=float32)
+    """
+
+    def __init__(
+        self, args: tuple[Any, Any], *, shape: Sequence[int], indices_sorted: bool = False, unique_indices: bool = False
+    ) -> None:
+        data, indices = map(mnp.asarray, args)
+        self.data, self.indices, self.shape = data, indices, as_integers("BCOO: shape", shape)
+        self.indices_sorted, self.unique_indices = bool(indices_sorted), bool(unique_indices)
+        if data.ndim != 1 or indices.shape != (data.shape[0], len(self.shape)):
+            raise ShapeError(
+                f"BCOO: expected data of shape (nse,) and indices of shape (nse, {len(self.shape)}) for shape "
+                f"{self.shape}, got {typeof(data)} and {typeof(indices)}; for batches make one within vmap"
+            )
+        if not mnp.issubdtype(indices.dtype, mnp.integer):
+            raise DTypeError(f"BCOO: indices must be integers, got {typeof(indices)}")
+
+    @classmethod
+    def fromdense(cls, mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> BCOO:
+        """The first ``nse`` nonzero elements of ``mat``, by default all of them.
+
+        Raises:
+          ArgumentError: ``mat`` is traced, and ``nse`` is not given.
+        """
+        mat = mnp.asarray(mat)
+        if nse is None and isinstance(mat, Tracer):
+            raise ArgumentError("BCOO.fromdense: how many elements of a traced array are not 0 is not known; pass nse")
+        count = int(mnp.count_nonzero(mat)) if nse is None else as_integer("BCOO.fromdense: nse", nse)
+        at = mnp.nonzero(mat, size=count, fill_value=mat.shape) if mat.ndim else ()
+        indices = mnp.stack(at, 1).astype(index_dtype) if at else mnp.zeros((count, 0), index_dtype)
+        return cls((taken(mat, indices), indices), shape=mat.shape, indices_sorted=True, unique_indices=True)
+
+    @classmethod
+    def from_scipy_sparse(cls, mat: Any, *, index_dtype: Any = None) -> BCOO:
+        """Convert a matrix of ``scipy.sparse``."""
+        coo = mat.tocoo()
+        indices = np.stack([coo.row, coo.col], 1).astype(index_dtype or np.int32)
+        return cls((coo.data, indices), shape=coo.shape)
+
+    def with_data(self, data: Any) -> BCOO:
+        """A sparse array with other elements at the same positions."""
+        return BCOO(
+            (data, self.indices), shape=self.shape, indices_sorted=self.indices_sorted,
+            unique_indices=self.unique_indices,
+        )  # fmt: skip
+
+    def todense(self) -> Any:
+        """The dense array."""
+        return added_at(self.data, self.indices, self.shape)
+
+    def transpose(self, axes: Sequence[int] | None = None) -> BCOO:
+        """Permute the dimensions; by default, reverse them."""
+        order = tuple(range(self.ndim))[::-1] if axes is None else normal_axes(axes, self.ndim, "BCOO.transpose")
+        if len(order) != self.ndim:
+            raise ArgumentError(f"BCOO.transpose: expected the {self.ndim} dimensions in some order, got {axes}")
+        shape = tuple(self.shape[a] for a in order)
+        moved = self.indices[:, np.array(order, int)]
+        return BCOO((self.data, moved), shape=shape, unique_indices=self.unique_indices)
+
+    def reshape(self, *args: Any, **options: Any) -> BCOO:
+        """The elements in row-major order in another shape, of which one size may be -1."""
+        shape = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+        sizes = as_integers("BCOO.reshape", shape)
+        if -1 in sizes:
+            known = -int(np.prod(sizes))
+            sizes = tuple(self.size // max(known, 1) if s == -1 else s for s in sizes)
+        return structure.bcoo_reshape(self, new_sizes=sizes, **options)  # type: ignore[no-any-return]
+
+    def update_layout(
+        self, *, n_batch: int | None = None, n_dense: int | None = None, on_inefficient: str | None = "error"
+    ) -> BCOO:
+        """See :func:`bcoo_update_layout`."""
+        return structure.bcoo_update_layout(self, n_batch=n_batch, n_dense=n_dense)  # type: ignore[no-any-return]
+
+    def astype(self, dtype: Any) -> BCOO:
+        return self.with_data(self.data.astype(dtype))
+
+    def sum(self, axis: int | Sequence[int] | None = None) -> BCOO:
+        """Sum over dimensions, by default all of them; the result is sparse."""
+        summed = normal_axes(axis, self.ndim, "BCOO.sum")
+        kept = [d for d in range(self.ndim) if d not in summed]
+        inside = mnp.all(self.indices < np.array(self.shape, self.indices.dtype), 1)
+        data = mnp.where(inside, self.data, mnp.zeros((), self.dtype))  # the remaining positions may all be valid
+        return BCOO((data, self.indices[:, np.array(kept, int)]), shape=[self.shape[d] for d in kept])
+
+    def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCOO:
+        """Add the elements at equal positions; the result is sorted and has ``nse`` elements.
+
+        Inside traced functions ``nse`` must be given.
+        """
+        dense = self.todense() if remove_zeros else added_at(mnp.ones_like(self.data, bool), self.indices, self.shape)
+        found = BCOO.fromdense(dense, nse=nse)
+        return found if remove_zeros else found.with_data(taken(self.todense(), found.indices))
+
+    def sort_indices(self) -> BCOO:
+        """Sort the elements by position."""
+        order = mnp.lexsort(tuple(self.indices[:, d] for d in reversed(range(self.ndim)))) if self.ndim else slice(None)
+        moved = self.data[order], self.indices[order]
+        return BCOO(moved, shape=self.shape, indices_sorted=True, unique_indices=self.unique_indices)
+
+    # --- arithmetic -----------------------------------------------------------------------------------------
+    def __neg__(self) -> BCOO:
+        return self.with_data(-self.data)
+
+    def __mul__(self, other: Any) -> BCOO:
+        return structure.multiplied(self, other)  # type: ignore[no-any-return]
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> BCOO:
+        return self.with_data(self.data / broadcast_at(self, other))
+
+    def __add__(self, other: Any) -> BCOO:
+        if not isinstance(other, BCOO) or other.shape != self.shape:
+            raise ArgumentTypeError(
+                f"a BCOO of shape {self.shape} is added to {other!r}; expected a BCOO of the shape, or use todense()"
+            )
+        data, indices = (mnp.concatenate(pair) for pair in zip((self.data, self.indices), (other.data, other.indices)))
+        return BCOO((data, indices), shape=self.shape)
+
+    def __sub__(self, other: Any) -> BCOO:
+        return self + (-other)
+
+    def __matmul__(self, other: Any) -> Any:
+        last = max((other.ndim if isinstance(other, BCOO) else mnp.ndim(other)) - 2, 0)
+        return _matmul(self, other, ((self.ndim - 1,), (last,)))
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return _matmul(other, self, ((mnp.ndim(other) - 1,), (max(self.ndim - 2, 0),)))
+
+
+def _unflatten(static: tuple[Any, ...], children: Sequence[Any]) -> BCOO:
+    made = object.__new__(BCOO)  # without checks, as transformations use other values in place of arrays
+    made.data, made.indices = children
+    made.shape, made.indices_sorted, made.unique_indices = static
+    return made
+
+
+register_pytree_node(
+    BCOO, lambda m: ((m.data, m.indices), (m.shape, m.indices_sorted, m.unique_indices)), _unflatten
+)  # fmt: skip
+
+
+def columns(indices: Any) -> tuple[Any, ...]:
+    return tuple(indices[:, d] for d in range(indices.shape[1]))
+
+
+def taken(x: Any, indices: Any) -> Any:
+    """The elements of ``x`` at the positions, along its leading dimensions; zeros for positions past the end."""
+    if not indices.shape[1]:
+        return mnp.broadcast_to(x, (indices.shape[0], *x.shape))
+    return x.at[columns(indices)].get(mode="fill", fill_value=0)
+
+
+def added_at(data: Any, indices: Any, shape: Sequence[int]) -> Any:
+    """An array with ``data`` added at the positions; those past the end are dropped."""
+    zeros = mnp.zeros(tuple(shape), data.dtype)
+    if not indices.shape[1]:
+        return zeros + data.sum(0).astype(data.dtype)
+    return zeros.at[columns(indices)].add(data, mode="drop")
+
+
+def broadcast_at(mat: BCOO, dense: Any) -> Any:
+    """The elements of ``dense``, broadcast to the shape of ``mat``, at the positions of ``mat``."""
+    dense = mnp.asarray(dense)
+    if not dense.ndim:
+        return dense
+    return mnp.where(
+        mnp.all(mat.indices < np.array(mat.shape, mat.indices.dtype), 1),
+        taken(mnp.broadcast_to(dense, mat.shape), mat.indices), mnp.ones((), dense.dtype),
+    )  # fmt: skip
+
+
+def require_sparse(where: str, mat: Any) -> None:
+    if not isinstance(mat, BCOO):
+        raise ArgumentTypeError(f"{where}: expected a BCOO, got {mat!r}; BCOO.fromdense makes one")
+
+
+def bcoo_fromdense(
+    mat: Any, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0, index_dtype: Any = np.int32
+) -> BCOO:
+    """See :meth:`BCOO.fromdense`. Every dimension is sparse.
+
+    Raises:
+      ArgumentError: ``n_batch`` or ``n_dense`` is not 0.
+    """
+    if n_batch or n_dense:
+        raise ArgumentError(
+            f"bcoo_fromdense: every dimension is sparse, got n_batch={n_batch}, n_dense={n_dense}; leave them out, and "
+            "use vmap over arrays of one nse"
+        )
+    return BCOO.fromdense(mat, nse=nse, index_dtype=index_dtype)
+
+
+def bcoo_todense(mat: BCOO) -> Any:
+    """The dense array."""
+    require_sparse("bcoo_todense", mat)
+    return mat.todense()
+
+
+def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
+    """Permute the dimensions of a sparse array."""
+    require_sparse("bcoo_transpose", mat)
+    return mat.transpose(permutation)
+
+
+def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
+    """Sum a sparse array over dimensions; the result is sparse."""
+    require_sparse("bcoo_reduce_sum", mat)
+    return mat.sum(axes)
+
+
+def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> BCOO:
+    """The elementwise product of a sparse array and a dense one, which is broadcast; the result is sparse.
+
+    Raises:
+      ArgumentTypeError: ``sp_mat`` is not sparse, or ``v`` is.
+    """
+    require_sparse("bcoo_multiply_dense", sp_mat)
+    if isinstance(v, BCOO):
+        raise ArgumentTypeError("bcoo_multiply_dense: both operands are sparse; use bcoo_multiply_sparse")
+    return sp_mat.with_data(sp_mat.data * broadcast_at(sp_mat, v))
+
+
+def _matmul(lhs: Any, rhs: Any, contract: tuple[tuple[int], tuple[int]]) -> Any:
+    if max(lhs.ndim, mnp.ndim(rhs) if not isinstance(rhs, BCOO) else rhs.ndim) > 2:
+        raise ShapeError("a sparse product by @ is of vectors and matrices; use bcoo_dot_general, or vmap")
+    return bcoo_dot_general(lhs, rhs, dimension_numbers=(contract, ((), ())))
+
+
+def bcoo_dot_general(
+    lhs: Any,
+    rhs: Any,
+    *,
+    dimension_numbers: Any,
+    precision: None = None,
+    preferred_element_type: None = None,
+    out_sharding: None = None,
+) -> Any:
+    """``lax.dot_general`` with a sparse operand, without batch dimensions; dense, unless both operands are sparse.
+
+    The product of two sparse arrays stores an element for each pair of their elements.
+
+    Raises:
+      ArgumentTypeError: neither operand is sparse.
+      ArgumentError: there are batch dimensions, or a precision, element type or sharding is given.
+      ShapeError: contracted dimensions have different sizes.
+    """
+    _require_absent(
+        "bcoo_dot_general",
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        out_sharding=out_sharding,
+    )
+    (left, right), batch = dimension_numbers
+    if any(map(len, batch)):
+        raise ArgumentError(f"bcoo_dot_general: batch dimensions {batch} are not for sparse arrays; use vmap")
+    if not isinstance(lhs, BCOO) and not isinstance(rhs, BCOO):
+        raise ArgumentTypeError("bcoo_dot_general: expected a sparse operand; use lax.dot_general for dense ones")
+    _check_sizes(lhs, rhs, left, right)
+    if isinstance(lhs, BCOO) and isinstance(rhs, BCOO):
+        return structure.product_of_sparse(lhs, rhs, left, right)
+    if isinstance(lhs, BCOO):
+        return _product(lhs, mnp.asarray(rhs), left, right)
+    out = _product(rhs, mnp.asarray(lhs), right, left)
+    free = rhs.ndim - len(right)
+    return mnp.moveaxis(out, range(free), range(out.ndim - free, out.ndim))
+
+
+def _check_sizes(lhs: Any, rhs: Any, left: Sequence[int], right: Sequence[int]) -> None:
+    shapes = [x.shape if isinstance(x, BCOO) else mnp.shape(x) for x in (lhs, rhs)]
+    sizes = [[shape[d] for d in dims] for shape, dims in zip(shapes, (left, right))]
+    if sizes[0] != sizes[1]:
+        raise ShapeError(
+            f"bcoo_dot_general: shapes {shapes[0]} and {shapes[1]} are contracted along {tuple(left)} and "
+            f"{tuple(right)}, of sizes {sizes[0]} and {sizes[1]}; they must be equal"
+        )
+
+
+def _product(mat: BCOO, dense: Any, left: Sequence[int], right: Sequence[int]) -> Any:
+    """The product, with the free dimensions of ``mat`` before those of ``dense``."""
+    kept = [d for d in range(mat.ndim) if d not in left]
+    rows = mnp.moveaxis(dense, tuple(right), range(len(right)))
+    factors = taken(rows, mat.indices[:, np.array(left, int)])
+    terms = mat.data.reshape(-1, *[1] * (factors.ndim - 1)) * factors
+    return added_at(
+        terms, mat.indices[:, np.array(kept, int)], [*(mat.shape[d] for d in kept), *rows.shape[len(right) :]]
+    )  # fmt: skip
+
+
+def _require_absent(name: str, **options: Any) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise ArgumentError(f"{name}: {option} has no choice here, got {value!r}; leave it out")
