@@ -103,10 +103,7 @@ class UnexpectedTracerError(TracerError):
 
 
 class InconclusiveDimensionOperation(MeshwrightError):
-    """Symbolic dimensions cannot be compared.
-
-    Dimensions are always numbers here, so this is never raised; it exists for programs written for JAX.
-    """
+    """Symbolic sizes are compared, or used as numbers, where that depends on their values."""
 
 
 class KeyReuseError(MeshwrightError, TypeError):

@@ -8,11 +8,14 @@ from meshwright.api.export import (
     maximum_supported_calling_convention_version,
     minimum_supported_calling_convention_version,
 )
+from meshwright.api.symbolic import is_symbolic_dim, symbolic_args_specs, symbolic_shape
 from meshwright.core.absent import absent as _absent
+from meshwright.core.dimensions import SymbolicScope
 
 __all__ = [
-    "Exported", "default_export_platform", "deserialize", "export", "maximum_supported_calling_convention_version",
-    "minimum_supported_calling_convention_version",
+    "Exported", "SymbolicScope", "default_export_platform", "deserialize", "export", "is_symbolic_dim",
+    "maximum_supported_calling_convention_version", "minimum_supported_calling_convention_version",
+    "symbolic_args_specs", "symbolic_shape",
 ]  # fmt: skip
 
 __getattr__ = _absent("export")

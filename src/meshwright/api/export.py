@@ -20,11 +20,12 @@ from meshwright.api.arguments import bad_argument
 from meshwright.api.binding import on_mesh
 from meshwright.api.jit import JitFunction, jit
 from meshwright.api.load import ImportedProgram, load
-from meshwright.api.shape_dtype import ShapeDtypeStruct
+from meshwright.api.shape_dtype import ShapeDtypeStruct, SymbolicStruct
 from meshwright.api.stages import Lowered
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import is_key
+from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted, there_are
 from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MeshError, ShapeError
@@ -36,6 +37,7 @@ from meshwright.sharding.hlo_convert import named_to_hlo
 from meshwright.stablehlo.hlo import portable_artifact
 from meshwright.transforms.autodiff import vjp
 
+symbolic: Any = LateModule("meshwright.api.symbolic")
 _MAGIC = b"meshwright.export\n"
 #: version of the header line before the artifact
 _FORMAT = 1
@@ -114,11 +116,11 @@ class Exported:
             "name": self.fun_name,
             "platforms": self.platforms,
             "devices": self.nr_devices,
-            "in": _described(self.in_tree, self.fun_name),
-            "out": _described(self.out_tree, self.fun_name),
+            "in": described(self.in_tree, self.fun_name),
+            "out": described(self.out_tree, self.fun_name),
         }
         artifact = self.mlir_module_serialized
-        return bytearray(_MAGIC + json.dumps({**head, "sha256": _digest(head, artifact)}).encode() + b"\n" + artifact)
+        return bytearray(_MAGIC + json.dumps({**head, "sha256": digest_of(head, artifact)}).encode() + b"\n" + artifact)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the program on arguments with the trees and types it was exported for. The call can be traced,
@@ -242,7 +244,9 @@ def export(
             f"export: platforms has {', '.join(map(repr, unknown))}; name some of {', '.join(_PLATFORMS)}"
         )
 
-    def exporting(*args: Any, **kwargs: Any) -> Exported:
+    def exporting(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(x, SymbolicStruct) for x in pytree.leaves((args, kwargs))):
+            return symbolic.SymbolicExported.of(exporting, fun_jit, where, args, kwargs)
         lowered = Lowered(replace(fun_jit.trace(*args, **kwargs).program, keep_unused=True))
         program = lowered.program
         avals = (*program.jaxpr.in_avals, *program.jaxpr.out_avals)
@@ -264,11 +268,13 @@ def deserialize(blob: bytes | bytearray) -> Exported:
       ImportProgramError: not such bytes, or a newer format.
     """
     data = bytes(blob)
+    if data.startswith(symbolic.MAGIC):
+        return symbolic.read(data)  # type: ignore[no-any-return]
     head, _, artifact = data[len(_MAGIC) :].partition(b"\n")
     try:
         header = json.loads(head) if data.startswith(_MAGIC) else {}
-        whole = header.get("format") == _FORMAT and header.pop("sha256", "") == _digest(header, artifact)
-        ins, outs = (pytree.structure(_tree(header[side])) for side in ("in", "out"))
+        whole = header.get("format") == _FORMAT and header.pop("sha256", "") == digest_of(header, artifact)
+        ins, outs = (pytree.structure(tree_of(header[side])) for side in ("in", "out"))
         fields = header["name"], ins, outs, tuple(header["platforms"]), header["devices"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         whole = False
@@ -290,12 +296,12 @@ def _not_read(data: bytes, head: bytes) -> str:
     return "deserialize: the program is damaged: its checksum, or what stands before it, is not right; write it again"
 
 
-def _digest(head: dict[str, Any], artifact: bytes) -> str:
+def digest_of(head: dict[str, Any], artifact: bytes) -> str:
     return hashlib.sha256(json.dumps(head, sort_keys=True).encode() + artifact).hexdigest()
 
 
 # --- trees as JSON ------------------------------------------------------------------------------------------
-def _described(treedef: Any, name: str) -> Any:
+def described(treedef: Any, name: str) -> Any:
     return _written(pytree.unflatten(treedef, [0] * treedef.num_leaves), name)
 
 
@@ -312,10 +318,10 @@ def _written(tree: Any, name: str) -> Any:
     )
 
 
-def _tree(written: Any) -> Any:
+def tree_of(written: Any) -> Any:
     if not isinstance(written, dict):
         return written
     ((kind, parts),) = written.items()
     if kind == "dict":
-        return {k: _tree(t) for k, t in parts}
-    return [_tree(t) for t in parts] if kind == "list" else tuple(_tree(t) for t in parts)
+        return {k: tree_of(t) for k, t in parts}
+    return [tree_of(t) for t in parts] if kind == "list" else tuple(tree_of(t) for t in parts)

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshwright.api.shardings import resolve
 from meshwright.core.avals import ShapedArray, Typed
+from meshwright.core.dimensions import is_symbolic
 from meshwright.core.dtypes import as_dtype, canonical, is_python_type, requested
 from meshwright.core.expected import as_integers, refused
 from meshwright.errors import ArgumentTypeError, ShapeError
@@ -18,6 +19,10 @@ class ShapeDtypeStruct(Typed):
     """The type of an array: stands for an array wherever only its type matters."""
 
     __slots__ = ("aval", "declared", "named_shape", "sharding")
+
+    def __new__(cls, shape: Any = (), *_: Any, **__: Any) -> ShapeDtypeStruct:
+        symbolic = cls is ShapeDtypeStruct and isinstance(shape, (tuple, list)) and any(map(is_symbolic, shape))
+        return object.__new__(SymbolicStruct if symbolic else cls)
 
     def __init__(
         self,
@@ -93,6 +98,51 @@ class ShapeDtypeStruct(Typed):
         weak = ", weak_type=True" if self.weak_type else ""
         named = f", named_shape={self.named_shape}" if self.named_shape else ""
         return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{named}{where}{weak})"
+
+
+class SymbolicStruct(ShapeDtypeStruct):
+    """The type of an argument of an exported program, with symbolic sizes; of no use elsewhere."""
+
+    __slots__ = ("symbolic_dtype", "symbolic_shape")
+
+    def __init__(self, shape: Sequence[Any], dtype: Any, *, sharding: None = None, weak_type: bool = False) -> None:
+        if sharding is not None:
+            raise ArgumentTypeError(
+                f"ShapeDtypeStruct: symbolic shapes have no sharding, got {sharding!r}; export for each shape"
+            )
+        self.symbolic_shape, self.symbolic_dtype = tuple(shape), requested(dtype, "ShapeDtypeStruct")
+        self.sharding, self.named_shape, self.declared = None, {}, self.symbolic_dtype
+
+    @property  # type: ignore[override]
+    def aval(self) -> ShapedArray:
+        raise ArgumentTypeError(f"{self!r}: symbolic shapes are for export(jit(f))(...) alone; give numbers here")
+
+    @property
+    def shape(self) -> Any:
+        return self.symbolic_shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.symbolic_dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.symbolic_shape)
+
+    @property
+    def weak_type(self) -> bool:
+        return False
+
+    def at(self, sizes: Mapping[str, int]) -> ShapeDtypeStruct:
+        """The type for sizes of the variables."""
+        shape = [d.evaluate(sizes) if is_symbolic(d) else d for d in self.symbolic_shape]
+        return ShapeDtypeStruct(shape, self.symbolic_dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SymbolicStruct) and (self.shape, self.dtype) == (other.shape, other.dtype)
+
+    def __hash__(self) -> int:
+        return hash((self.symbolic_shape, self.symbolic_dtype))
 
 
 def _as_sharding(x: Any) -> Sharding | None:

@@ -53,10 +53,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "experimental.sparse.linalg": {"spsolve_p": "call spsolve"},
     "export": {
-        "symbolic_shape|symbolic_args_specs|SymbolicScope|symbolic_scope|is_symbolic_dim": (
-            "dimensions are numbers here, on which layouts and collectives depend; export once for each shape that is "
-            "to be called"
-        ),
+        "symbolic_scope": "use SymbolicScope",
         "register_.*serialization": "export functions of arrays in tuples, lists and dicts",
         "shape_poly|DisabledSafetyCheck": _INSIDE,
     },
