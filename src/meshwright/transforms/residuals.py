@@ -33,7 +33,8 @@ def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tu
     origins = {v: f"from {name}" for v, name in zip(known.invars, names)}
     origins.update(dict.fromkeys(known.constvars, "from a constant"))
     for eqn in known.eqns:
-        origins.update(dict.fromkeys(eqn.outvars, f"output of {eqn.op.name} from {eqn.source}"))
+        made = f"named {eqn.op.params['name']!r}" if eqn.op.name == "name" else f"output of {eqn.op.name}"
+        origins.update(dict.fromkeys(eqn.outvars, f"{made} from {eqn.source}"))
     kept = known.outvars[sum(split.known_out) :]
     literals = [(x.aval, "from a literal") for x in kept if isinstance(x, Literal)]
     variables = {x for x in kept if not isinstance(x, Literal)}
