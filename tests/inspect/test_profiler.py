@@ -157,7 +157,7 @@ def test_the_monitor_shows_several_processes(tmp_path, monkeypatch, refuses):
         assert found.exit_code == 0
         rows = {line.split()[0]: line for line in found.output.splitlines() if line.strip()}
         assert str(other.pid) in rows and "1.0 MiB" in rows[str(other.pid)] and str(os.getpid()) in rows
-        assert found.output.splitlines()[1].startswith("CPU 0") and "999999999" not in rows
+        assert found.output.splitlines()[1].startswith("cpu:0") and "999999999" not in rows
     finally:
         other.communicate("")
         smi._Tracker.thread.end()

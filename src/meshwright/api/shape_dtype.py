@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,6 +100,10 @@ class ShapeDtypeStruct(Typed):
         weak = ", weak_type=True" if self.weak_type else ""
         named = f", named_shape={self.named_shape}" if self.named_shape else ""
         return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{named}{where}{weak})"
+
+
+#: that of ``__init__``, not of ``__new__``
+ShapeDtypeStruct.__signature__ = inspect.signature(functools.partial(ShapeDtypeStruct.__init__, None))  # type: ignore
 
 
 class SymbolicStruct(ShapeDtypeStruct):
