@@ -6,8 +6,9 @@ import pytest
 import meshwright as mw
 from meshwright import PartitionSpec as P
 from meshwright.errors import ShardingSyntaxError
-from meshwright.sharding import Mesh, NamedSharding, parse_hlo_sharding
+from meshwright.sharding import Mesh, NamedSharding, mesh_of, parse_hlo_sharding
 from meshwright.sharding.hlo_parse import parse_annotation
+from meshwright.sharding.kinds import in_own_order
 
 AS_TILES = {
     "{mesh['x'=2,'y'=2], [{'x'}, {'y'}]}": "{devices=[2,2]<=[4]}",
@@ -108,6 +109,38 @@ def test_each_value_in_its_own_order_of_devices():
     assert "source_target_pairs={{0,1},{1,0},{2,3},{3,2}}" in part.as_text("hlo")
     same = partitioned(first, first, first)
     assert not same.collectives and same.in_shardings[0].devices[0].id == 1
+
+
+def unlike(size):
+    """Tile assignments of a 12 x 12 array to ``size`` devices that no mesh has in common."""
+    for rows in (n for n in range(1, size + 1) if size % n == 0):
+        yield f"{{devices=[{rows},{size // rows}]<=[{size}]}}"
+        if rows > 1:
+            yield f"{{devices=[{rows},1,{size // rows}]<=[{size // rows},{rows}]T(1,0) last_tile_dim_replicate}}"
+
+
+@pytest.mark.parametrize("size", [6, 8, 12])
+def test_any_tile_assignment_is_one_over_any_mesh(size):
+    """With an order of devices of its own; each device holds what it says."""
+    shardings = [parse_hlo_sharding(text) for text in unlike(size)]
+    for mesh in {mesh_of([s], size) for s in shardings}:
+        for sharding in shardings:
+            held = in_own_order(sharding, 2, mesh).devices_indices_map((12, 12))
+            for device, tile in zip(sharding.tiles.devices.reshape(-1), np.ndindex(sharding.tiles.dims)):
+                at = [12 // n * t for n, t in zip(sharding.tiles.dims, tile)][:2]
+                (index,) = (i for d, i in held.items() if d.id == device)
+                assert [s.start or 0 for s in index] == at
+
+
+def test_shardings_without_a_common_mesh():
+    """2 x 3 and 3 x 2 devices: the first one gives the axes; others lie in an order of their own."""
+    text = PROGRAM.replace("num_partitions=4", "num_partitions=6")
+    wide, tall = "{devices=[2,3]<=[6]}", "{devices=[3,2]<=[6]}"
+    program = mw.load(text.replace("FIRST", wide).replace("SECOND", tall).replace("RESULT", "{devices=[1,6]<=[6]}"))
+    part = program.partition(mw.make_mesh((2, 3), ("x", "y")))
+    assert part.verify(A, A[::-1]) and np.array_equal(part.compile()(A, A[::-1]), A + A[::-1])
+    held = {d.id: index for d, index in part.in_shardings[1].devices_indices_map((9, 4)).items()}
+    assert [held[n] for n in (1, 2)] == [(slice(0, 3), slice(2, 4)), (slice(3, 6), slice(0, 2))]
 
 
 def test_a_declared_mesh_has_its_own_order():

@@ -265,7 +265,8 @@ class ImportedProgram(Stage):
     ) -> PartitionedProgram:
         """Partition the program.
 
-        ``mesh`` may be any mesh whose axes express the program's shardings. If these do not name a mesh, ``mesh``,
+        ``mesh`` may be any mesh of the program's number of devices; arguments and results whose shardings its axes do
+        not express lie on its devices in another order. If the shardings do not name a mesh, ``mesh``,
         ``num_devices`` or a current mesh is needed. ``combine_bytes`` is the bucket size for combining small
         collectives; 0: do not combine. With ``memory_limit`` (bytes), gathered values are freed and gathered again if
         the program does not fit otherwise.
@@ -274,7 +275,7 @@ class ImportedProgram(Stage):
           ArgumentError: ``combine_bytes`` is negative, or the limit is not positive.
           MemoryLimitError: a device needs more than the limit.
           MeshError: there is no mesh, or it does not have the program's number of devices.
-          ShardingError: no axes of the mesh express a sharding.
+          ShardingError: a sharding does not fit its value.
         """
         return partition_program(self.bound(mesh, num_devices), combine_bytes, memory_limit)
 

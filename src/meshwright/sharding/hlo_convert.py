@@ -170,6 +170,23 @@ def own_order(sharding: HloSharding) -> tuple[int, ...]:
     return _sorted_by([sharding], sharding.tiles.num_devices)
 
 
+def order_on(sharding: HloSharding, mesh: AbstractMesh) -> tuple[int, ...]:
+    """The device at every position of ``mesh`` with which a tile assignment for as many devices follows its axes.
+
+    Each tile dimension gets the first atoms that divide it, which exist as atoms are prime.
+    """
+    assert sharding.tiles is not None
+    free, taken = list(mesh.atoms), []
+    for count in sharding.tiles.dims:
+        for atom in list(free):
+            if count % mesh.axis_size(atom) == 0:
+                count //= mesh.axis_size(atom)
+                free.remove(atom)
+                taken.append(atom)
+    by_tile = np.reshape(own_order(sharding), [mesh.axis_size(atom) for atom in taken])
+    return tuple(by_tile.transpose([taken.index(atom) for atom in mesh.atoms]).reshape(-1).tolist())
+
+
 def _sorted_by(shardings: Sequence[HloSharding], num_devices: int) -> tuple[int, ...]:
     rows = [row for sharding in shardings for row in _counted(sharding, None)]
     return tuple(np.lexsort([np.arange(num_devices), *rows[::-1]]).tolist())

@@ -18,7 +18,7 @@ from meshwright.core.records import dataclass
 from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.base import Sharding
 from meshwright.sharding.hlo import HloSharding
-from meshwright.sharding.hlo_convert import atoms_counted, hlo_to_layout, own_order
+from meshwright.sharding.hlo_convert import atoms_counted, hlo_to_layout, order_on
 from meshwright.sharding.layout import Layout
 from meshwright.sharding.mesh import AnyMesh, Mesh
 from meshwright.sharding.named import NamedSharding
@@ -127,12 +127,13 @@ Places = tuple[int, ...]
 
 
 def in_own_order(sharding: HloSharding, ndim: int, mesh: AnyMesh) -> NamedSharding:
-    """Express a tile assignment that numbers devices differently, over the mesh's axes with its own device order.
+    """Express a tile assignment that the mesh's axes do not follow over these axes, with a device order of its own.
 
     Raises:
-      ShardingError: the mesh has no axes for it.
+      ShardingError: it does not fit the value, or the number of devices.
     """
-    order = own_order(sharding)
+    sharding.check(ndim, mesh.size)
+    order = order_on(sharding, mesh.abstract_mesh)
     layout = hlo_to_layout(sharding, ndim, mesh.abstract_mesh, order)
     by_number = sorted(mesh.devices.flat, key=lambda d: d.id) if isinstance(mesh, Mesh) else None
     devices = np.array([by_number[i] if by_number else LogicalDevice(i) for i in order], object)
