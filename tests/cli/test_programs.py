@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from forked import run
+from jaxlib._hlo import hlo_module_from_text
 
 import meshwright as mw
 import meshwright.numpy as mnp
@@ -108,6 +109,22 @@ def test_compare_shows_both_partitioners(file):
     for words, unit in (("arithmetic of a device", r"\d\.\d\d"), ("time of a run, modelled on", r"[\d.]+ [µm]s")):
         row = next(line for line in done.stdout.splitlines() if line.startswith(words))
         assert re.search(rf" {unit} +{unit}$", row.strip()), row
+
+
+def test_programs_in_hlo_are_compared_too(tmp_path):
+    """As text and as a proto, with parameters in tuples."""
+    text = """HloModule m, num_partitions=4
+ENTRY e {
+  p = (f32[8,6], f32[6,4]) parameter(0), sharding={{devices=[2,2]<=[4]}, {devices=[2,2]<=[4]}}
+  a = f32[8,6] get-tuple-element(p), index=0
+  b = f32[6,4] get-tuple-element(p), index=1
+  ROOT y = f32[8,4] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}, sharding={devices=[2,2]<=[4]}
+}"""
+    file = tmp_path / "program.hlo"
+    file.write_text(text)
+    for source in (text.encode(), file, hlo_module_from_text(text).as_serialized_hlo_module_proto()):
+        figures = our_figures(mw.load(source)), xla_figures(source)
+        assert [f.kinds for f in figures] == [{"all_gather": (2, 72)}] * 2
 
 
 def test_what_xla_makes_is_priced_like_ours():

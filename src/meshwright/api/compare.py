@@ -19,7 +19,7 @@ from meshwright.sharding import AbstractMesh
 from meshwright.spmd.steptime.report import time_of
 from meshwright.spmd.work import work_of
 from meshwright.stablehlo.hlo import module_bytecode
-from meshwright.stablehlo.sources import parse_program
+from meshwright.stablehlo.sources import parse_program, stablehlo_of
 from meshwright.targets.hlo import parse_hlo
 from meshwright.targets.matching import sent_bytes
 from meshwright.targets.schedule import Scheduled, schedule_of
@@ -82,13 +82,14 @@ def compiled_figures(program: ImportedProgram, **where: Any) -> PartitionFigures
 def xla_figures(
     source: str | Path | bytes, program: ImportedProgram | None = None, mesh: AbstractMesh | None = None
 ) -> PartitionFigures:
-    """The figures of XLA's partition of a StableHLO file, or its bytes; memory is the peak of the compiled program.
+    """The figures of XLA's partition of a file, or its bytes; memory is the peak of the compiled program.
 
     Work and time are those of XLA's per-device module on ``mesh`` (or the program's own), by the cost model that prices
     our programs.
 
     Raises:
       ArgumentError: the program is written for one device.
+      ImportProgramError: it cannot be read.
       CompileError: XLA rejected it.
     """
     program = program or load(source)
@@ -99,7 +100,7 @@ def xla_figures(
     with user_file("compare: source", "<bytes>" if isinstance(source, bytes) else source):
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
     free = [s is None for s in program.parsed.result_shardings]
-    return _figures(xla_partition(data, devices, free), program, mesh)
+    return _figures(xla_partition(stablehlo_of(data), devices, free), program, mesh)
 
 
 def _figures(partition: XlaPartition, program: ImportedProgram, mesh: AbstractMesh | None) -> PartitionFigures:

@@ -103,7 +103,7 @@ def passes() -> None:
 
 
 def compare(file: File, machine: MachineOption = "") -> None:
-    """Partition a StableHLO program here and with XLA's partitioner (GSPMD or Shardy), and compare the results."""
+    """Partition a program here and with XLA's partitioner (GSPMD or Shardy), and compare the results."""
     console = Console(highlight=False)
     source = contents(file)
     program = load(source)

@@ -22,10 +22,10 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ImportProgramError, MeshwrightError
 from meshwright.stablehlo.bytecode import check_names
 from meshwright.stablehlo.context import new_context
-from meshwright.stablehlo.hlo import is_ours
+from meshwright.stablehlo.hlo import is_ours, module_bytecode
 from meshwright.stablehlo.hlo_async import without_updates
 from meshwright.stablehlo.hlo_groups import with_listed_groups
-from meshwright.stablehlo.hlo_header import declare
+from meshwright.stablehlo.hlo_header import PLACES, declare
 from meshwright.stablehlo.hlo_shardings import bad_sharding
 from meshwright.stablehlo.lines import hlo_lines
 from meshwright.stablehlo.parse import ModuleReader
@@ -89,6 +89,19 @@ def parse_program(
     program = read_module(source.module, source.file, source.text, per_device, host_functions, source.hlo)
     program.elided += source.elided
     return program
+
+
+def stablehlo_of(data: str | bytes, file: str = "<program>") -> bytes:
+    """The StableHLO module of a program in any of the forms, as bytecode.
+
+    Raises:
+      ImportProgramError: it cannot be parsed; says where.
+    """
+    module = _module(data, file).module
+    for name in PLACES.values():
+        if name in module.operation.attributes:
+            del module.operation.attributes[name]
+    return module_bytecode(module)
 
 
 def read_module(
