@@ -24,6 +24,7 @@ from meshwright.lowering.ordering import order_callbacks
 from meshwright.lowering.overlapping import keep_what_is_read
 from meshwright.lowering.powers import keep_powers
 from meshwright.lowering.regions import WHOLE_REGIONS
+from meshwright.lowering.starts import keep_starts
 from meshwright.lowering.target import Target
 from meshwright.ops.shape.empty import without_empty
 from meshwright.ops.sharding.constraint import without_constraints
@@ -43,6 +44,9 @@ DIVISORS = Pass(
 )
 POWERS = Pass(
     "powers", keep_powers, "Powers are guarded by selects, so that XLA does not simplify them with log and exp."
+)
+STARTS = Pass(
+    "starts of slices", keep_starts, "Starts of slices of slices are clamped, since XLA adds them as they are."
 )
 LOOPS_IN_BODIES = Pass(
     "loops in bodies",
@@ -73,6 +77,7 @@ LOWERING = (
     LOOPS_IN_BODIES,
     NOT_EMPTY,
     DIVISORS,
+    STARTS,
     POWERS,
     MASKS,
     CUT_CONVOLUTIONS,

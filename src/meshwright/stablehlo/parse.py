@@ -154,7 +154,8 @@ class ModuleReader(ModuleFacts):
                 for sharding, aval in zip(shardings[-1], avals):
                     check_rank(sharding, aval)
             except (UnsupportedType, MeshwrightError) as error:
-                raise Failure(operation, f"{side} {number}{_name_of(operation, side, number)}: {error}") from None
+                place = _location_of(operation, side, number)
+                raise Failure(operation, f"{side} {number}{_name_at(place)}: {error}", place) from None
         return shardings
 
     def _entry_block(self, operation: ir.Operation, name: str) -> ir.Block:
@@ -168,8 +169,8 @@ class ModuleReader(ModuleFacts):
         try:
             return _parameters(trace, self.attributes.type(argument.type))
         except (UnsupportedType, ShapeError) as error:
-            number = argument.arg_number
-            raise Failure(operation, f"argument {number}{_name_of(operation, 'argument', number)}: {error}") from None
+            place = argument.location
+            raise Failure(operation, f"argument {argument.arg_number}{_name_at(place)}: {error}", place) from None
 
     # --- the entry function ---------------------------------------------------------------------------------
     def _program(self, operation: ir.Operation, entry: str) -> ParsedProgram:
@@ -217,7 +218,7 @@ class ModuleReader(ModuleFacts):
         """The error with the operation's name, its line in the file, and its line in the original program."""
         operation = failure.operation
         where = self.attributes.location(operation.location)
-        by_name = self.attributes.hlo_line(operation.location)
+        by_name = self.attributes.hlo_line(failure.location or operation.location)
         line = line_of(self.text, self.module, operation) if self.text else by_name
         place = f"{self.file}:{line}" if line else self.file
         origin = f" (from {where})" if where is not UNKNOWN and where.file != self.file else ""
@@ -240,9 +241,13 @@ def _visibility(operation: ir.Operation) -> str:
     return attributes["sym_visibility"].value if "sym_visibility" in attributes else "public"
 
 
-def _name_of(operation: ir.Operation, side: str, number: int) -> str:
-    """The name of an argument of a function in brackets, if it has one."""
-    location = operation.regions[0].blocks[0].arguments[number].location if side == "argument" else None
+def _location_of(operation: ir.Operation, side: str, number: int) -> ir.Location | None:
+    """The location of an argument of a function."""
+    return operation.regions[0].blocks[0].arguments[number].location if side == "argument" else None
+
+
+def _name_at(location: ir.Location | None) -> str:
+    """The name at a location in brackets, if it has one."""
     return f" ({location.name_str})" if isinstance(location, ir.NameLoc) else ""
 
 

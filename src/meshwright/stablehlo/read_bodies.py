@@ -126,11 +126,12 @@ class OperationReader:
 
 
 class Failure(Exception):
-    """An operation cannot be read. Its place in the text is added later."""
+    """An operation cannot be read, because of what is at ``location`` if that is another. Its line is added later."""
 
-    def __init__(self, operation: ir.Operation, why: str) -> None:
+    def __init__(self, operation: ir.Operation, why: str, location: ir.Location | None = None) -> None:
         super().__init__(why)
         self.operation = operation
+        self.location = location
 
 
 class AlreadyPartitioned(Failure):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,9 @@ _PROGRAM = Path(__file__).with_name("reader_child.py")
 _PACE = 500_000
 #: size in bytes of a program after which the child is ended, as it may keep much memory
 _LARGE = 64 * 2**20
+#: what XLA and LLVM write before they end the process, and how many characters of it are shown
+_LAST_WORDS = re.compile(r"((?:Check failed|LLVM ERROR): .*?)(?:\n\*\*\*|\nPLEASE|\nStack dump|\Z)", re.DOTALL)
+_MOST_WORDS = 300
 
 
 class Refused(Exception):
@@ -112,6 +116,11 @@ class ChildEnded(Exception):
         self.status = status
         self.stderr = stderr
 
+    @property
+    def is_crash(self) -> bool:
+        """Whether the parser ended the process, and no limit."""
+        return self.status < 0 and self.status != -signal.SIGALRM
+
     def why(self, seconds: int, memory: int) -> str:
         """The cause and the remedy, given the limits."""
         if self.status == -signal.SIGALRM:
@@ -121,9 +130,17 @@ class ChildEnded(Exception):
             return f"reading it takes more than {size} of memory; if it is not damaged, raise config.load_memory"
         if self.status < 0:
             name = signal.Signals(-self.status).name
-            return f"XLA's reader ended with {name}: the program is damaged, or has something it does not expect"
+            said = _LAST_WORDS.search(self.stderr)
+            words = " ".join(said[1].split())[:_MOST_WORDS] if said is not None else ""
+            return f"XLA's reader ended with {name}: the program is damaged, or has something it does not expect" + (
+                f" ({words})" if words else ""
+            )
         lines = self.stderr.splitlines()
         return f"the process that reads it failed: {lines[-1] if lines else 'no message'}"
+
+
+class Crashed(ImportProgramError):
+    """A parser ended its process."""
 
 
 _lock = threading.Lock()
@@ -145,7 +162,8 @@ def read(form: str, data: bytes) -> bytes:
 
     Raises:
       Refused: the data cannot be read.
-      ImportProgramError: the child cannot be started, or ended while reading.
+      Crashed: the child ended while reading.
+      ImportProgramError: the child cannot be started, or reached a limit.
     """
     global _child
     seconds, memory = config.load_seconds + len(data) // _PACE, config.load_memory
@@ -163,7 +181,8 @@ def read(form: str, data: bytes) -> bytes:
             kept = True
             raise
         except ChildEnded as ended:
-            raise ImportProgramError(ended.why(seconds, memory)) from None
+            kind = Crashed if ended.is_crash else ImportProgramError
+            raise kind(ended.why(seconds, memory)) from None
         finally:
             if not kept:
                 _drop()

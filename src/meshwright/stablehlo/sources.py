@@ -8,6 +8,7 @@ Diagnostics of MLIR's and XLA's parsers become errors with file and line.
 
 from __future__ import annotations
 
+import bisect
 import importlib
 import re
 from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ from meshwright.stablehlo.hlo_shardings import bad_sharding
 from meshwright.stablehlo.lines import hlo_lines
 from meshwright.stablehlo.parse import ModuleReader
 from meshwright.stablehlo.parsed import ParsedProgram
-from meshwright.stablehlo.reader import Refused, read
+from meshwright.stablehlo.reader import Crashed, Refused, read
 
 # The modules of ops register their reading rules.
 ops.register_all()
@@ -56,6 +57,8 @@ _REMEDIES = {
 }  # fmt: skip
 #: the number of characters of a line shown before and after an error
 _NEAR = 40
+#: the number of lines of a text in which the one is searched for that ends XLA's reader
+_MOST_SEARCHED = 10_000
 _HLO_POSITION = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
 
 
@@ -199,8 +202,33 @@ def _asked(form: str, data: bytes, what: str) -> bytes:
         complaints = [_complaint(p, m, what, text) for p, m in refused.complaints]
         remedy = _REMEDIES.get(form, _REMEDIES["proto"])
         raise ImportProgramError("\n".join([*complaints, remedy])) from None
+    except Crashed as error:
+        line = _crashing_line(data.decode()) if form == "hlo" else 0
+        raise ImportProgramError(f"{what}:{line}: {error}" if line else f"{what}: {error}") from None
     except ImportProgramError as error:
         raise ImportProgramError(f"{what}: {error}") from None
+
+
+def _crashing_line(text: str) -> int:
+    """The line of HLO text at which XLA's reader ends its process; 0 if it does so after the last instruction.
+
+    XLA does not say, so it is searched for: a part of the text that ends before that line is only refused.
+    """
+    lines = text.split("\n")
+    if len(lines) > _MOST_SEARCHED:
+        return 0
+    line = bisect.bisect_left(range(len(lines)), True, key=lambda n: _crashes("\n".join(lines[:n])))
+    return line if any(map(str.strip, lines[line:])) else 0
+
+
+def _crashes(text: str) -> bool:
+    try:
+        read("hlo", text.encode())
+    except Crashed:
+        return True
+    except (Refused, ImportProgramError):
+        return False
+    return False
 
 
 def _has_plain_names(bytecode: bytes) -> bool:
