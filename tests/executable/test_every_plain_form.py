@@ -147,6 +147,17 @@ def structure() -> Iterator[Form]:
     text = f"%r = stablehlo.custom_call @mhlo.erf(%x) {{mhlo.attributes = {{}}}} : ({t}) -> {t}"
     want = [np.vectorize(math.erf)(x["x"]).astype(np.float32)]
     yield form("a custom call named after an op", {"x": 0}, text, f"%r : {t}", want=want, tol=1e-5, **x)
+    text = f"""
+  %r:2 = "chlo.scan"(%x, %c) ({{
+  ^bb0(%a: {T(9)}, %b: {T(9)}):
+    %s = stablehlo.add %a, %b : {T(9)}
+    %d = stablehlo.multiply %a, %b : {T(9)}
+    stablehlo.return %d, %s : {T(9)}, {T(9)}
+  }}) {{dimension = 1 : i64, is_reverse = true, operandSegmentSizes = array<i32: 1, 1>,
+      resultSegmentSizes = array<i32: 1, 1>}} : ({t}, {T(9)}) -> ({t}, {T(9)})"""
+    sums = np.cumsum(np.concatenate([x["x"], np.full((9, 1), 2, np.float32)], 1)[:, ::-1], 1)[:, ::-1]
+    yield form("scan", {"x": 0}, text, f"%r#0, %r#1 : {t}, {T(9)}", want=[x["x"] * sums[:, 1:], sums[:, 0]],
+               c=np.full(9, 2, np.float32), **x)  # fmt: skip
     i = np.array([[1], [4], [0], [3], [2]], np.int32)
     text = f"""
   %n = stablehlo.constant dense<[9, 1]> : tensor<2xi32>
@@ -193,11 +204,6 @@ REFUSED = {
         "%n = stablehlo.constant dense<2> : tensor<1xi32>\n"
         '%r = "stablehlo.real_dynamic_slice"(%x, %i, %n, %n) : (tensor<3xf32>, tensor<1xi32>, tensor<1xi32>, '
         "tensor<1xi32>) -> tensor<1xf32>", 3, "operand 1 is computed"),
-    "chlo.scan": (
-        '%r:2 = "chlo.scan"(%x, %s) ({\n^bb0(%a: tensor<f32>, %b: tensor<f32>):\n'
-        '"stablehlo.return"(%a, %b) : (tensor<f32>, tensor<f32>) -> ()\n'
-        "}) {dimension = 0 : i64, operandSegmentSizes = array<i32: 1, 1>, resultSegmentSizes = array<i32: 1, 1>} : "
-        "(tensor<3xf32>, tensor<f32>) -> (tensor<3xf32>, tensor<f32>)", 2, "while"),
 }  # fmt: skip
 
 

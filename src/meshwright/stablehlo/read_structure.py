@@ -135,11 +135,6 @@ def _communicates(r: Any) -> Any:
     r.fail("talks to the host or to other programs, which has no meaning here; pass values as arguments and results")
 
 
-@reads("chlo.scan")
-def _scan(r: Any) -> Any:
-    r.fail("has no meaning in StableHLO that XLA could run; write the loop as a while, or as a reduce_window")
-
-
 @reads("stablehlo.set_dimension_size", "custom_call:PadToStatic", "custom_call:SliceToDynamic")
 def _dynamic(r: Any) -> Any:
     r.fail("makes a dynamic shape; export the program with static shapes")

@@ -1,4 +1,4 @@
-"""Reads control flow: ``while``, ``case`` and ``if`` of StableHLO.
+"""Reads control flow: ``while``, ``case`` and ``if`` of StableHLO, and ``scan``.
 
 Regions there may use outside values, and loops carry values that never change; both become constants here. A loop that
 counts from one constant to another becomes a scan, since its trip count is known.
@@ -20,6 +20,7 @@ from meshwright.ops.control.regions import merge, omit, pick
 from meshwright.ops.control.scan import Scan
 from meshwright.ops.control.while_loop import While
 from meshwright.ops.elementwise.table import and_, convert, ge, lt, select
+from meshwright.ops.shape.rearrange import move_dim
 
 
 def _with_parameters(jaxpr: ClosedJaxpr, invars: Sequence[Var], outvars: Sequence[Any]) -> ClosedJaxpr:
@@ -110,3 +111,23 @@ def _bind_branches(index: Any, regions: Sequence[Region]) -> list[Any]:
         branches.append(_with_parameters(region.jaxpr, invars, inner.outvars))
     outs: list[Any] = Cond(tuple(branches)).bind(index, *operands)
     return outs
+
+
+# --- scan ---------------------------------------------------------------------------------------------------
+@reads("mhlo.scan", "chlo.scan")
+def _read_scan(r: Reader) -> list[Any]:
+    """Bodies take slices before carries, and give outputs before carries; here carries come first."""
+    body, dim = r.region(), r.attr("dimension")
+    count, num_outputs = (r.attr(name)[0] for name in ("operandSegmentSizes", "resultSegmentSizes"))
+    inputs, init = r.operands[:count], r.operands[count:]
+    inner, m = body.jaxpr.jaxpr, len(body.captured)
+    parameters, results = inner.invars[m:], inner.outvars
+    turned = _with_parameters(
+        body.jaxpr,
+        [*inner.invars[:m], *parameters[count:], *parameters[:count]],
+        [*results[num_outputs:], *results[:num_outputs]],
+    )
+    length = typeof(inputs[0]).shape[dim] if inputs else r.out_avals[0].shape[dim]
+    op = Scan(turned, length, len(init), m, bool(r.attr("is_reverse", False)))
+    outs: list[Any] = op.bind(*body.captured, *init, *(move_dim(x, dim, 0) for x in inputs))
+    return [*(move_dim(y, 0, dim) for y in outs[len(init) :]), *outs[: len(init)]]
