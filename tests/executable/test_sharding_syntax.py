@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import meshwright as mw
@@ -565,3 +566,38 @@ def test_regions_on_other_meshes() -> None:
     """A program of device numbers goes on any mesh whose axes can say them; its regions too."""
     part = check(MANUAL, mesh=mw.AbstractMesh((2, 2), ("a", "b")))
     assert specs(part) == ([P(("a", "b"), None)], [P(("a", "b"), None)])
+
+
+# --- parts of axes whose sizes have several prime factors ----------------------------------------------------------
+PARTS = """module @m {
+  sdy.mesh @mesh = <["x"=6]>
+  func.func public @main(%a: tensor<12x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{FIRST}, {SECOND}]>})
+      -> (tensor<12x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+    %0 = stablehlo.tanh %a : tensor<12x6xf32>
+    return %0 : tensor<12x6xf32>
+  }
+}"""
+
+
+@pytest.mark.parametrize(("first", "second", "cuts"), [
+    ('"x":(1)3', '"x":(3)2', (3, 2)), ('"x":(1)2', '"x":(2)3', (2, 3)), ('"x":(3)2', "", (2, 1)), ("", '"x":(1)3', (1, 3)),
+])  # fmt: skip
+def test_axes_are_cut_in_the_order_of_their_parts(first, second, cuts):
+    program = mw.load(PARTS.replace("FIRST", first).replace("SECOND", second))
+    x = np.arange(72, dtype=np.float32).reshape(12, 6)
+    for mesh in (None, mw.AbstractMesh((6,), ("x",)), mw.AbstractMesh((2, 3), ("a", "b"))):
+        part = program.partition(mesh)
+        assert part.verify(x)
+        held = set(map(str, part.in_shardings[0].devices_indices_map((12, 6)).values()))
+        assert len(held) == cuts[0] * cuts[1]
+    on = program.in_shardings[0].devices_indices_map((12, 6))
+    strides = {'"x":(1)3': 2, '"x":(1)2': 3, '"x":(3)2': 1, '"x":(2)3': 1, "": 6}
+    for device, (rows, columns) in enumerate(on.values()):
+        at = device // strides[first] % cuts[0], device // strides[second] % cuts[1]
+        assert (rows.start or 0, columns.start or 0) == (at[0] * 12 // cuts[0], at[1] * 6 // cuts[1])
+
+
+def test_parts_without_a_common_order_are_refused(refuses):
+    text = PARTS.replace("FIRST", '"x":(1)3').replace("SECOND", "").replace('[{"x"}, {}]', '[{"x":(1)2}, {}]')
+    with refuses(ShardingError, "is not a part of axis 'x' of size 6", "split the axis in the mesh itself"):
+        mw.load(text).partition()

@@ -127,6 +127,7 @@ def _has_axes_of(mesh: AnyMesh, sharding: SdySharding) -> bool:
     """Whether a sharding uses axes and devices of ``mesh``."""
     ids = sharding.device_ids or tuple(range(sharding.mesh.size))
     same_sizes = all(mesh.shape.get(a) == n for a, n in sharding.mesh.shape.items())
+    same_sizes &= sharding.mesh.orders == mesh.abstract_mesh.orders
     return same_sizes and (mesh.size != len(ids) or tuple(device_order(mesh).tolist()) == ids)
 
 

@@ -40,6 +40,7 @@ from meshwright.stablehlo.read_bodies import AlreadyPartitioned, BodyReader, Fai
 from meshwright.stablehlo.read_shardings import (
     Meshes,
     check_rank,
+    cut_as_written,
     mesh_declaration,
     read_sharding,
     shardy_attributes,
@@ -112,6 +113,7 @@ class ModuleReader(ModuleFacts):
             ids = declared.device_ids
             if declared.mesh.axis_names and ids and sorted(ids) != list(range(declared.mesh.size)):
                 raise Failure(module, f"mesh {name}: device_ids {list(ids)} are not 0 to {declared.mesh.size - 1}")
+        meshes = {name: cut_as_written(declared, self.module) for name, declared in meshes.items()}
         return Meshes(meshes, self.num_partitions, named is not None)
 
     def _entry(self, functions: dict[str, ir.Operation]) -> str:

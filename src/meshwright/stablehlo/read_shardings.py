@@ -6,6 +6,8 @@ value.
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import field
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -21,6 +23,7 @@ from meshwright.ir.tracing import typeof
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation, annotated_rank
 from meshwright.ops.sharding.propagation_marks import DIRECTIONS, PropagationBarrier, ShardingGroup
 from meshwright.sharding import AbstractMesh, HloSharding
+from meshwright.sharding.axes import prime_factors
 from meshwright.sharding.hlo_parse import parse_annotation
 from meshwright.sharding.sdy import SdyDimension, SdySharding
 from meshwright.stablehlo.reader import sharding_text
@@ -107,6 +110,29 @@ def mesh_declaration(attribute: ir.Attribute) -> MeshDeclaration:
     axes = [sdy.MeshAxisAttr(a) for a in mesh.axes]
     abstract = AbstractMesh([a.size for a in axes], [a.name for a in axes])
     return MeshDeclaration(abstract, tuple(mesh.device_ids))
+
+
+#: a part of an axis, as in the text of a module and in the texts of its frontend attributes
+_SUB_AXIS = re.compile(r'\\?"([^"\\]+)\\?":\((\d{1,9})\)(\d{1,9})')
+
+
+def cut_as_written(declared: MeshDeclaration, module: ir.Module) -> MeshDeclaration:
+    """The mesh with the prime factors of its axes in the order in which the module's sub-axes have them.
+
+    ``"x":(1)3`` of an axis of 6 needs the factor 3 before 2. Sub-axes that no order has in common stay to be refused.
+    """
+    mesh, orders = declared.mesh, {}
+    mixed = {axis: n for axis, n in mesh.shape.items() if len(set(prime_factors(n))) > 1}
+    found = _SUB_AXIS.findall(module.operation.get_asm(large_elements_limit=1)) if mixed else ()
+    for axis, size in mixed.items():
+        cuts = {1, size}
+        for pre, n in sorted({(int(pre), int(n)) for name, pre, n in found if name == axis}):
+            cuts |= {cut for cut in (pre, pre * n) if all(max(cut, c) % min(cut, c) == 0 for c in cuts) and cut}
+        ordered = sorted(cuts)
+        order = tuple(p for a, b in itertools.pairwise(ordered) for p in prime_factors(b // a))
+        if order != prime_factors(size):
+            orders[axis] = order
+    return MeshDeclaration(mesh.cut_in(orders), declared.device_ids) if orders else declared
 
 
 def manual_axes_of(attribute: ir.Attribute) -> tuple[str, ...]:
