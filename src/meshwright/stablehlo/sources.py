@@ -8,9 +8,9 @@ Diagnostics of MLIR's and XLA's parsers become errors with file and line.
 
 from __future__ import annotations
 
-import bisect
 import importlib
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +18,7 @@ from jaxlib import _hlo, _jax
 from jaxlib.mlir import ir
 
 from meshwright import ops
+from meshwright.core.config import config
 from meshwright.core.dtypes import wide_types
 from meshwright.core.records import dataclass
 from meshwright.errors import ImportProgramError, MeshwrightError
@@ -215,10 +216,15 @@ def _crashing_line(text: str) -> int:
     XLA does not say, so it is searched for: a part of the text that ends before that line is only refused.
     """
     lines = text.split("\n")
-    if len(lines) > _MOST_SEARCHED:
+    low, high, end = 0, len(lines), time.monotonic() + config.load_seconds
+    if high > _MOST_SEARCHED:
         return 0
-    line = bisect.bisect_left(range(len(lines)), True, key=lambda n: _crashes("\n".join(lines[:n])))
-    return line if any(map(str.strip, lines[line:])) else 0
+    while high - low > 1:  # the first ``high`` lines end it, the first ``low`` do not
+        if time.monotonic() > end:
+            return 0
+        middle = (low + high) // 2
+        low, high = (low, middle) if _crashes("\n".join(lines[:middle])) else (middle, high)
+    return high if any(map(str.strip, lines[high:])) else 0
 
 
 def _crashes(text: str) -> bool:
