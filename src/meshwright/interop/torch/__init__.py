@@ -9,6 +9,7 @@ from meshwright.interop.torch import norms as _norms
 from meshwright.interop.torch import ops as _ops
 from meshwright.interop.torch import packed as _packed
 from meshwright.interop.torch import sequences as _sequences
+from meshwright.interop.torch import shared as _shared
 from meshwright.interop.torch.compiled import backend
 from meshwright.interop.torch.model import TorchModel, from_torch
 from meshwright.interop.torch.placements import from_device_mesh, from_placements, to_device_mesh, to_placements

@@ -203,9 +203,3 @@ def instance_norm(
         )
     out, _, _ = _moments(_wide(input), tuple(range(2, input.ndim)), eps)
     return cast(_affine(out, _per_feature(weight, input.ndim), _per_feature(bias, input.ndim)), input.dtype)
-
-
-@register("aten.cosine_similarity")
-def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    lengths = [mnp.sqrt(mnp.maximum(mnp.sum(x * x, dim, keepdims=True), eps**2)) for x in (x1, x2)]
-    return mnp.sum(x1 / lengths[0] * (x2 / lengths[1]), dim)

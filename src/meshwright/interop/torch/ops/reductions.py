@@ -14,7 +14,7 @@ from meshwright.core import dtypes
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.elementwise import absolute
 from meshwright.interop.torch.ops.shapes import dims_of
-from meshwright.interop.torch.promotion import cast, to_float
+from meshwright.interop.torch.promotion import cast, promoted, to_float
 from meshwright.interop.torch.registry import register
 from meshwright.nn import normalization
 from meshwright.transforms.custom_jvp import custom_jvp
@@ -181,6 +181,15 @@ def norm(self: Any, p: float | None = 2, dim: Dims = None, keepdim: bool = False
 @register("aten.dist")
 def dist(self: Any, other: Any, p: float = 2) -> Any:
     return vector_norm(self - other, p)
+
+
+@register("aten.cosine_similarity")
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """Lengths are those of the broadcast operands; that they are at least ``eps`` is no part of the derivative."""
+    given = mnp.broadcast_arrays(*map(to_float, promoted(x1, x2)))
+    lengths = [vector_norm(x, 2, dim, keepdim=True) for x in given]
+    units = [x / (n + lax.stop_gradient(mnp.maximum(n, eps) - n)) for x, n in zip(given, lengths)]
+    return mnp.sum(units[0] * units[1], dims_of(dim, units[0].ndim))
 
 
 # --- distances ----------------------------------------------------------------------------------------------
