@@ -185,3 +185,57 @@ def test_numbers_drawn_within_bounds_as_floats():
     uniform, whole = mw.from_torch(Of(draws), (x,))({}, x, key=mw.random.key(1))
     assert 2 <= uniform.min() < 2.01 and 2.99 < uniform.max() <= 3
     assert whole.dtype == np.float32 and set(np.asarray(whole).tolist()) == {3, 4, 5, 6}
+
+
+# --- shapes that are rare -----------------------------------------------------------------------------------
+def test_empty_operands_and_scalars():
+    none, first = torch.zeros(0, dtype=torch.int64), torch.tensor([0])
+
+    def function(x, one, nothing):
+        reduced = [
+            one.index_reduce(0, first, one * 3, how, include_self=own)
+            for how in ("mean", "amax")
+            for own in (False, True)
+        ]
+        empty = nothing.reshape(2, 0)
+        parts = [x[0, 0].gather(0, none.reshape(2, 0)), torch.linalg.pinv(empty), x[0, 0].scatter(0, none, nothing)]
+        counts = [torch.histc(torch.ones(5), 4), torch.histc(torch.ones(5) * 2, 4, 2, 2), torch.histc(nothing, 4)]
+        edges = torch.histogram(nothing.detach(), 2).bin_edges
+        return torch.cat([p.flatten() for p in (*reduced, *parts, *counts, edges)])
+
+    same(function, X, torch.tensor(2.0), torch.zeros(0))
+
+
+@pytest.mark.parametrize("dim", [-2, 0])
+def test_lengths_of_broadcast_operands(dim):
+    same(partial(F.cosine_similarity, dim=dim), X[:1], X[:, :1] * 2)
+
+
+def test_rows_mapped():
+    from torch._higher_order_ops.map import map as over_rows
+
+    same(lambda x, w: over_rows(lambda row, w: (row * w).sin(), x, w), X, X[0].clone())
+
+
+def test_integers_made_of_floats_are_cut_off():
+    whole, ends = torch.arange(6).reshape(2, 3), torch.tensor([-2.7, 3.2])
+
+    def function(x, ends):
+        made = [torch.arange(1.0, 5.000001, 2.0, dtype=torch.int64), torch.linspace(7.9, -3.2, 50, dtype=torch.int32)]
+        made += [torch.linspace(-2, 0, n, dtype=torch.int64) for n in (1, 2, 5)]
+        made += [torch.linspace(ends[0], ends[1], 5, dtype=torch.int64)]
+        added = (
+            torch.addmv(x[:, 0], x, x[0], beta=0.2, alpha=1.6),
+            torch.baddbmm(x[None], x[None, :, :2], x[None], beta=2.2),
+        )
+        return torch.cat([p.flatten() for p in (*made, *added)])
+
+    same(function, whole, ends, is_smooth=False)
+
+
+def test_sums_of_complex_exponentials():
+    def function(x, y):
+        z = torch.logaddexp(torch.complex(x, 2 * y), torch.complex(y, 3 * x))
+        return torch.view_as_real(z)
+
+    same(function, X, X.flip(0))

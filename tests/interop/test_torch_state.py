@@ -167,3 +167,37 @@ def selected(self, x):
 
 def test_shapes_that_come_from_values_which_are_the_same_in_every_call():
     check(selected, fixed={"on"})
+
+
+class Cache:
+    def __init__(self, rows, count):
+        self.rows, self.count = rows, count
+
+
+class Caching(torch.nn.Module):
+    def forward(self, x, cache):
+        return x.sum(), Cache([torch.roll(r, 1) + x for r in cache.rows], cache.count + 1)
+
+
+def test_classes_that_torch_knows_come_out_by_name_and_go_in_again(refuses):
+    rows = [torch.arange(3.0), torch.ones(3)]
+    x, cache = torch.ones(3), Cache(rows, torch.tensor(0))
+    with refuses(errors.ImportProgramError, "register_pytree_node", "use_cache=False"):
+        mw.from_torch(Caching(), (x, cache))
+    torch.utils._pytree.register_pytree_node(
+        Cache,
+        lambda c: ([c.rows, c.count], ["rows", "count"]),
+        lambda parts, names: Cache(*parts),
+        flatten_with_keys_fn=lambda c: (
+            [(torch.utils._pytree.MappingKey(n), v) for n, v in vars(c).items()],
+            ["rows", "count"],
+        ),
+    )
+    model = mw.from_torch(Caching(), (x, cache))
+    out, want = cache, cache
+    for step in (lambda c: model({}, x, c)[1], mw.jit(lambda c: model({}, x, c)[1])):
+        out, want = step(out), Caching()(x, want)[1]
+    np.testing.assert_allclose(np.stack(out.rows), torch.stack(want.rows))
+    assert out.count == 2
+    with refuses(errors.ArgumentError, "of another structure"):
+        model({}, x, mw.interop.torch.Outputs(rows=rows))

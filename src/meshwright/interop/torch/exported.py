@@ -178,7 +178,14 @@ _TRANSFORMATIONS = tuple(f"/torch/_functorch/{name}.py" for name in ("vmap", "ea
 
 
 def _remedy(error: Exception) -> str:
-    """What to do where torch's export stops in a transformation of torch's."""
+    """What to do where torch's export stops at a class that it does not know, or in a transformation of torch's."""
+    if any(words in str(error) for words in ("not a known type", "Unsupported input type")):
+        return (
+            "\nRegister the class (torch.utils._pytree.register_pytree_node), or let the module take and return "
+            "tensors. For caches of transformers: call the model with use_cache=False, or convert "
+            "TorchExportableModuleWithStaticCache, whose caches are buffers (transformers.integrations.executorch, "
+            "where also register_dynamic_cache_export_support is)"
+        )
     trace, files = error.__traceback__, set()
     while trace is not None:
         files.add(trace.tb_frame.f_code.co_filename.replace(os.sep, "/"))

@@ -103,7 +103,7 @@ class Interpreter:
                 return compute()
             except ArgumentError:
                 raise
-            except (MeshwrightError, TypeError, ValueError, NotImplementedError) as error:
+            except (MeshwrightError, TypeError, ValueError, LookupError, NotImplementedError) as error:
                 what = f"{registry.name_of(node.target)}, at {described(node)}"
                 raise RuleError(f"{what}: {error}{numbers.remedy(node, error)}") from error
 
@@ -156,6 +156,8 @@ class Interpreter:
                 return self._while_loop(*args)
             case "scan":
                 return self._scan(*args)
+            case "map_impl":
+                return self._scan(args[0], (), *args[1:])
             case "checkpoint" | "tag_activation_checkpoint":
                 return self.run(args[0], args[1:])
             case "wrap_with_set_grad_enabled":  # what comes out is detached where it should be

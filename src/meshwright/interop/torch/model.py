@@ -135,8 +135,8 @@ class TorchModel:
         spec = self.program.call_spec.in_spec
         order = spec.children()[1].context or []
         ordered = {n: kwargs[n] for n in order if n in kwargs} | {n: v for n, v in kwargs.items() if n not in order}
-        leaves, structure = trees.flatten((args, ordered))
-        if structure != spec:
+        leaves = trees.leaves_as((args, ordered), spec)
+        if leaves is None:
             raise ArgumentError(
                 f"{self.__name__}: arguments of another structure than those it was exported with: expected "
                 f"{', '.join(self._names)}, got {', '.join(trees.paths(args, ordered, self._parameters)) or 'none'}"

@@ -69,6 +69,25 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     return _pytree.tree_flatten(tree)
 
 
+def leaves_as(tree: Any, spec: Any) -> list[Any] | None:
+    """The leaves of a tree of this structure, in which :class:`Outputs` may stand for classes that only torch knows;
+    None if it is of another."""
+    leaves, structure = flatten(tree)
+    if structure == spec:
+        return leaves
+    if spec.is_leaf():
+        return None
+    children = spec.children()
+    if isinstance(tree, Outputs) and list(tree) == _names(spec.type, spec.context, len(children)):
+        parts = list(tree.values())
+    elif structure.type == spec.type and structure.context == spec.context:
+        parts, _ = _pytree.SUPPORTED_NODES[spec.type].flatten_fn(tree)
+    else:
+        return None
+    found = [leaves_as(part, child) for part, child in zip(parts, children, strict=True)]
+    return None if None in found else [x for some in found for x in some or ()]
+
+
 def parameter_names(module: torch.nn.Module) -> list[str]:
     """The names of the parameters of a module's forward that have positions."""
     parameters = inspect.signature(module.forward).parameters.values()

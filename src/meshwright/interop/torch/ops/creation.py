@@ -12,6 +12,7 @@ import torch
 from meshwright import numpy as mnp
 from meshwright.core import dtypes
 from meshwright.interop.torch.dtypes import array_dtype
+from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
 
 
@@ -86,6 +87,8 @@ register("aten.arange.start")(lambda start, end, dtype=None: arange_step(start, 
 
 @register("aten.arange.start_step")
 def arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Any:
+    if isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex):
+        start, end, step = map(int, (start, end, step))
     whole = all(isinstance(x, int) for x in (start, end, step))
     return mnp.asarray(np.arange(start, end, step)).astype(dtype_of(0 if whole else 0.0, dtype))
 
@@ -104,7 +107,14 @@ def closed_range_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) ->
 
 @register("aten.linspace")
 def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Any:
-    return mnp.linspace(start, end, steps, dtype=dtype_of(0.0, dtype))
+    kind = dtype_of(0.0, dtype)
+    if not dtypes.is_integer(kind):
+        return mnp.linspace(start, end, steps, dtype=kind)
+    start, end = (int(x) if isinstance(x, (int, float)) else cast(x, kind) for x in (start, end))
+    lib = np if isinstance(start, int) and isinstance(end, int) else mnp
+    at, step = lib.arange(steps), (end - start) / max(steps - 1, 1)
+    values = lib.where(at < max(steps // 2, 1), start + step * at, end - step * (steps - 1 - at))
+    return mnp.asarray(lib.trunc(values)).astype(kind)  # from both ends, towards 0
 
 
 @register("aten.eye")

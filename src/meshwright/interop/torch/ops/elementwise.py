@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -73,6 +74,15 @@ def _atan2_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 def copysign(x: Any, y: Any) -> Any:
     """Its derivative at 0 is 0, as torch's."""
     return mnp.copysign(mnp.where(x == 0, lax.stop_gradient(x), x), y)
+
+
+def logaddexp(x: Any, y: Any) -> Any:
+    """Of complex numbers not the principal value, but one near the operand with the larger real part, as in torch."""
+    if not dtypes.is_complex(x.dtype):
+        return mnp.logaddexp(x, y)
+    is_first = mnp.real(x) >= mnp.real(y)
+    larger, smaller = mnp.where(is_first, x, y), mnp.where(is_first, y, x)
+    return mnp.where(larger == -math.inf, larger, larger + mnp.log1p(mnp.exp(smaller - larger)))
 
 
 rows(
@@ -160,7 +170,7 @@ rows(
         "true_divide": binary_of_floats(mnp.true_divide),
         "hypot": binary(mnp.hypot),
         "copysign": binary_of_floats(copysign),
-        "logaddexp": binary(mnp.logaddexp),
+        "logaddexp": binary(logaddexp),
         "logaddexp2": binary(mnp.logaddexp2),
         "logical_and": logical(mnp.logical_and),
         "logical_or": logical(mnp.logical_or),

@@ -81,6 +81,8 @@ def grid(index: Any, dim: int) -> tuple[Any, ...]:
 def gather(self: Any, dim: int, index: Any) -> Any:
     if self.ndim == 0:
         return mnp.broadcast_to(self, index.shape)
+    if index.size == 0:
+        return mnp.zeros(index.shape, self.dtype)
     dim %= self.ndim
     others = all(n == m for d, (n, m) in enumerate(zip(self.shape, index.shape)) if d != dim)
     return mnp.take_along_axis(self, index, dim) if others else self[grid(index, dim)]

@@ -158,6 +158,8 @@ def inverse_and_info(A: Any, check_errors: bool = False) -> tuple[Any, Any]:
 def pinv(self: Any, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
     """Singular values up to the larger one of ``atol`` and ``rtol`` times the largest count as 0."""
     a = _of_lower(self) if hermitian else self
+    if 0 in a.shape[-2:]:
+        return mnp.matrix_transpose(a)
     default = max(a.shape[-2:]) * epsilon(a)
     if atol is None:
         return mnp.linalg.pinv(a, default if rtol is None else rtol)

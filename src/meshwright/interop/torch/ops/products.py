@@ -7,6 +7,7 @@ from typing import Any
 
 from meshwright import lax
 from meshwright import numpy as mnp
+from meshwright.core import dtypes
 from meshwright.core.avals import Typed
 from meshwright.interop.torch.promotion import is_one, scaling
 from meshwright.interop.torch.registry import register, rows
@@ -50,7 +51,10 @@ rows(
 
 
 def _added(product: Any, self: Any, beta: Any, alpha: Any) -> Any:
-    """``beta * self + alpha * product``; a ``beta`` of 0 drops what is in ``self``, NaN or not."""
+    """``beta * self + alpha * product``; a ``beta`` of 0 drops what is in ``self``, NaN or not. Factors of integers are
+    cut off to integers."""
+    if dtypes.is_integer(product.dtype):
+        beta, alpha = (int(x) if isinstance(x, float) else x for x in (beta, alpha))
     product = product if is_one(alpha) else scaling(mnp.multiply)(product, alpha)
     if isinstance(beta, (int, float, complex)) and beta == 0:
         return product

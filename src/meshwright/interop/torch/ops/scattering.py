@@ -123,5 +123,6 @@ _SLOPES = {"amax": _of_extremes, "amin": _of_extremes, "prod": _of_product}
 @register("aten.index_reduce")
 def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
     along = [1] * source.ndim
-    along[dim] = -1
+    if along:
+        along[dim] = -1
     return scatter_reduce(self, dim, mnp.broadcast_to(index.reshape(along), source.shape), source, reduce, include_self)

@@ -146,7 +146,7 @@ def bucketize(self: Any, boundaries: Any, out_int32: bool = False, right: bool =
 @register("aten.histogram")
 def histogram(self: Any, bins: Any, range: Any = None, weight: Any = None, density: bool = False) -> tuple[Any, Any]:
     x = self.ravel()
-    low, high = range or ((mnp.min(x), mnp.max(x)) if x.size else (0.0, 0.0))
+    low, high = range or ((mnp.min(x), mnp.max(x)) if x.size else (0.0, 1.0))
     if isinstance(bins, int):  # the middle of equal elements, as torch has it
         is_one = low == high
         low, high = mnp.where(is_one, low - 0.5, low), mnp.where(is_one, high + 0.5, high)
@@ -159,7 +159,10 @@ def histogram(self: Any, bins: Any, range: Any = None, weight: Any = None, densi
 def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     """Elements in equal parts of ``[min, max]``; equal bounds stand for the least and largest element."""
     x = self.ravel()
-    low, high = (mnp.min(x), mnp.max(x)) if min == max else (cast(min, x.dtype), cast(max, x.dtype))
+    least = min == max and x.size > 0
+    low, high = (mnp.min(x), mnp.max(x)) if least else (cast(min, x.dtype), cast(max, x.dtype))
+    is_one = low == high
+    low, high = mnp.where(is_one, low - 1, low), mnp.where(is_one, high + 1, high)
     place = mnp.floor((x - low) * bins / (high - low)).astype(np.int32)
     place = mnp.where(x == high, bins - 1, place)
     inside = (x >= low) & (x <= high)
