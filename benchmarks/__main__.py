@@ -8,8 +8,8 @@ import sys
 
 import benchmarks
 
-#: modules that are not comparisons but used by them
-_HELPERS = ("__main__", "common", "field_programs", "shapes", "torchvision_kernels")
+#: modules that are no comparisons: what these use, and a sweep that is run by itself
+_HELPERS = ("__main__", "common", "field_programs", "shapes", "torch_ops", "torchvision_kernels")
 
 
 def main() -> None:

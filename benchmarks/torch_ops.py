@@ -283,7 +283,6 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
                     say(json.dumps({"index": i, **row}))
                 sys.stdout.flush()
                 if i % 25 == 0:
-                    mw.clear_caches() if hasattr(mw, "clear_caches") else None
                     torch._dynamo.reset()
     say(json.dumps({"status": "total", **total}))
 

@@ -150,6 +150,17 @@ def test_a_dropouts_gradient_is_that_of_what_it_kept():
     np.testing.assert_allclose(value, (weight * kept / 0.75).sum(), rtol=1e-4, atol=1e-5)
 
 
+def test_the_stream_that_dropouts_draw_from():
+    module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Dropout(0.0), torch.nn.Dropout(0.25)).train()
+    x, key = torch.ones(8, 16), mw.random.key(3)
+    model = mw.from_torch(module, (x,))
+    kept = [mw.random.bernoulli(mw.random.fold_in(key, n), share, (8, 16)) for n, share in ((1, 0.5), (2, 0.75))]
+    want = np.where(np.logical_and(*kept), 1 / 0.375, 0)
+    np.testing.assert_allclose(model({}, x, key=key), want, rtol=1e-6)
+    np.testing.assert_array_equal(model({}, x, key=key), model.apply({}, {}, x, key=key)[0])
+    assert (np.asarray(model({}, x, key=mw.random.key(4))) != want).any()
+
+
 def _by_the_formula(x, weight, bias):
     mean = x.mean((0, 2))
     off = x - mean[:, None]

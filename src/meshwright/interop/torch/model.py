@@ -96,7 +96,8 @@ class TorchModel:
 
         Args:
           params: like :attr:`params`.
-          key: a random key, if the module draws numbers (dropout in train mode).
+          key: a random key, if the module draws numbers (dropout in train mode). The n-th draw of a call, from 1, is by
+            ``mw.random.fold_in(key, n)``; a dropout keeps what ``mw.random.bernoulli`` draws for ``1 - p``.
 
         Raises:
           ArgumentError: parameters or arguments of another structure, or a key is missing.
