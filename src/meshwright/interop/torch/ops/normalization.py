@@ -151,6 +151,11 @@ def _normalized(x: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: float)
     return cast(_affine(out, _per_feature(weight, x.ndim), _per_feature(bias, x.ndim)), x.dtype)
 
 
+def _no_statistics(like: Any) -> tuple[Any, Any]:
+    """What torch returns for those of a batch where it takes the running ones."""
+    return (mnp.zeros(0, like.dtype),) * 2
+
+
 @register("aten._native_batch_norm_legit_functional")
 def batch_norm_functional(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
@@ -158,7 +163,7 @@ def batch_norm_functional(
     """The result, mean and one over deviation of the batch, and the running statistics after it."""
     if not training:
         out = _normalized(input, running_mean, running_var, weight, bias, eps)
-        return out, running_mean, running_var, running_mean, running_var
+        return out, *_no_statistics(running_mean), running_mean, running_var
     out, mean, var = _of_batch(input, weight, bias, eps)
     count = input.size // input.shape[1]
     new = [lax.stop_gradient(v) for v in (mean, var * (count / max(count - 1, 1)))]
@@ -170,7 +175,7 @@ def batch_norm_functional(
 def batch_norm_inference(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    return _normalized(input, running_mean, running_var, weight, bias, eps), running_mean, running_var
+    return _normalized(input, running_mean, running_var, weight, bias, eps), *_no_statistics(running_mean)
 
 
 @register("aten._native_batch_norm_legit.no_stats")
