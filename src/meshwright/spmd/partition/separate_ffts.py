@@ -1,60 +1,160 @@
-"""Splits multi-dimensional FFTs into one-dimensional FFTs if a transformed dimension is sharded.
+"""Transforms one dimension after another where Fourier transforms of several have a sharded one.
 
 Each dimension is then transformed while it is whole. A mesh axis moves off a dimension when that is transformed, and
 need not return before the next transform, as in pencil decompositions (S. Foster and D. Worley, "Parallel algorithms
-for the spectral transform method", 1997). Unsplit dimensions are transformed first. A second transform of the result
-(such as the inverse FFT after multiplication by a filter) visits the dimensions in reverse order, so that each is
-already whole when it is transformed.
+for the spectral transform method", 1997).
+
+Dimensions of which some rows are needed afterwards come first, and are cut at once; those that were padded before come
+last, and are filled as late (:mod:`meshwright.ops.rows_needed`): axes move while the array is small. Among the others,
+unsplit dimensions come first. A second transform of the result (such as the inverse FFT after multiplication by a
+filter) visits these in reverse order, so that each is already whole when it is transformed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from typing import Any, NamedTuple
 
+from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
-from meshwright.ir.op import Op
-from meshwright.ops.linalg.fft import FFT, IFFT, IRFFT, Fft
+from meshwright.ir.passes import DEAD_CODE
+from meshwright.ir.rewrite import producers_of, use_counts
+from meshwright.ops.linalg.fft import FFT, IFFT, IRFFT, RFFT, Fft
+from meshwright.ops.rows_needed import Boxes, rows_needed
 from meshwright.ops.shape.rearrange import Transpose
 from meshwright.sharding.rule import PARALLEL
-from meshwright.spmd.propagate import Propagation
+from meshwright.spmd.factors import Axes
+from meshwright.spmd.propagate import Placement, Propagation
 from meshwright.spmd.rules import eqn_rule
 
 
+class _Step(NamedTuple):
+    """The transform of a dimension of an operand."""
+
+    dim: int
+    op: Fft
+
+
+class _Transforms(NamedTuple):
+    """``x`` transformed along several dimensions, then transposed; ``eqns``: what does it."""
+
+    x: Atom
+    steps: tuple[_Step, ...]
+    permutation: tuple[int, ...]
+    eqns: tuple[JaxprEqn, ...]
+
+
 def separate_ffts(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr:
-    """The program with multi-dimensional FFTs over a split dimension replaced by one-dimensional ones."""
+    """The program with transforms of several dimensions, one of them split, replaced by those of one after another."""
+    found = [t for t in _transforms(closed) if _is_split(t, propagation)]
+    if not found:
+        return closed
+    boxes = Boxes(closed)
+    ends = {id(t.eqns[-1]): t for t in found}
+    gone = {id(e) for t in found for e in t.eqns}
     orders: dict[Var, Sequence[int]] = {}
     eqns: list[JaxprEqn] = []
+    starts: list[JaxprEqn] = []
     for eqn in closed.jaxpr.eqns:
-        order = _order(eqn, propagation, orders)
-        eqns += [eqn] if order is None else _each_alone(eqn, order)
-        if order is None and orders:
-            order = next((orders[a] for a in eqn.invars if isinstance(a, Var) and a in orders and _keeps(eqn, a)), None)
-        if order is not None:
-            orders[eqn.outvars[0]] = order
-    return closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns)) if orders else closed
+        if (t := ends.get(id(eqn))) is not None:
+            orders[eqn.outvars[0]] = order = _order(t, propagation, orders, boxes)
+            new = list(_one_by_one(t, order, propagation))
+            starts += new
+            eqns += new
+        elif id(eqn) not in gone:
+            eqns.append(eqn)
+            order = next((orders[a] for a in eqn.invars if isinstance(a, Var) and a in orders and _keeps(eqn, a)), ())
+            if order:
+                orders[eqn.outvars[0]] = order
+    separate = closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns))
+    return DEAD_CODE.apply(rows_needed(separate, starts, lambda v, aval: _like(v, aval, propagation)))
 
 
-def _order(eqn: JaxprEqn, propagation: Propagation, orders: Mapping[Var, Sequence[int]]) -> Sequence[int] | None:
-    """The order in which to transform dimensions, as indices into the transformed ones; None: do not split the FFT."""
-    op = eqn.op
-    if not isinstance(op, Fft) or (rank := len(op.fft_lengths)) == 1:
+def _transforms(closed: ClosedJaxpr) -> Iterator[_Transforms]:
+    """The transforms of several dimensions of a program, at once or by equations that follow each other."""
+    makers, uses = producers_of(closed.jaxpr), use_counts(closed.jaxpr.eqns, closed.jaxpr.outvars)
+    ends: dict[JaxprEqn, _Transforms] = {}
+    for eqn in closed.jaxpr.eqns:
+        if not isinstance(eqn.op, Fft):
+            continue
+        here = _alone(eqn)
+        before, between = _before(eqn.invars[0], makers, uses)
+        if before in ends and (both := _joined(ends[before], between, here)) is not None:
+            del ends[before]
+            here = both
+        ends[eqn] = here
+    return (t for t in ends.values() if len(t.steps) > 1)
+
+
+def _alone(eqn: JaxprEqn) -> _Transforms:
+    """A transform as steps, one for each dimension."""
+    op: Any = eqn.op
+    rank, ndim = len(op.fft_lengths), eqn.invars[0].aval.ndim
+    complex_kind = IFFT if op.fft_type in (IFFT, IRFFT) else FFT
+    kinds = [complex_kind] * (rank - 1) + [op.fft_type]
+    steps = tuple(_Step(ndim - rank + d, Fft(k, (n,))) for d, (k, n) in enumerate(zip(kinds, op.fft_lengths)))
+    return _Transforms(eqn.invars[0], steps, tuple(range(ndim)), (eqn,))
+
+
+def _before(
+    atom: Atom, makers: Mapping[Var, JaxprEqn], uses: Mapping[Var, int]
+) -> tuple[JaxprEqn | None, list[JaxprEqn]]:
+    """The equation that makes a value which only transposes, ``between``, lead to another one."""
+    between: list[JaxprEqn] = []
+    while isinstance(atom, Var) and uses[atom] == 1 and (maker := makers.get(atom)) is not None:
+        if not isinstance(maker.op, Transpose):
+            return maker, between
+        between.insert(0, maker)
+        (atom,) = maker.invars
+    return None, between
+
+
+def _joined(first: _Transforms, between: Sequence[JaxprEqn], then: _Transforms) -> _Transforms | None:
+    """Two transforms as one; None if they have dimensions in common, or a real array is between them."""
+    permutation = first.permutation
+    for eqn in between:
+        permutation = tuple(permutation[d] for d in eqn.op.permutation)  # type: ignore[attr-defined]
+    steps = tuple(s._replace(dim=permutation[s.dim]) for s in then.steps)
+    kinds = {s.op.fft_type for s in first.steps}, {s.op.fft_type for s in steps}
+    if IRFFT in kinds[0] or RFFT in kinds[1] or {s.dim for s in first.steps} & {s.dim for s in steps}:
         return None
-    (x,), (out,) = eqn.invars, eqn.outvars
-    values = [v for v in (x, out) if isinstance(v, Var)]
-    if not any(any(propagation.layout(v).dims[-rank:]) for v in values):
-        return None
-    split = [bool(propagation.layout(values[0]).dims[d - rank]) for d in range(rank)]
-    order = sorted(range(rank), key=lambda d: split[d])
-    done = orders.get(x) if isinstance(x, Var) else None
-    if done is not None and len(done) == rank:
-        order = list(reversed(done))
-    match op.fft_type:
-        case "RFFT":  # the real-to-complex transform of the last dimension comes first
-            order.sort(key=lambda d: d != rank - 1)
-        case "IRFFT":
-            order.sort(key=lambda d: d == rank - 1)
-    return order
+    return _Transforms(first.x, first.steps + steps, permutation, (*first.eqns, *between, *then.eqns))
+
+
+def _is_split(t: _Transforms, propagation: Propagation) -> bool:
+    ins, outs = _layouts(t, propagation)
+    return any(ins[s.dim] or outs[s.dim] for s in t.steps)
+
+
+def _layouts(t: _Transforms, propagation: Propagation) -> tuple[Sequence[Axes], Sequence[Axes]]:
+    """The axes of the operand's dimensions, and those of the same dimensions of the result."""
+    after = propagation.layout(t.eqns[-1].outvars[0]).dims
+    return propagation.layout(t.x).dims, [after[t.permutation.index(d)] for d in range(len(after))]
+
+
+def _order(
+    t: _Transforms, propagation: Propagation, orders: Mapping[Var, Sequence[int]], boxes: Boxes
+) -> Sequence[int]:
+    """The dimensions in the order in which to transform them."""
+    ins, outs = _layouts(t, propagation)
+    split = ins if isinstance(t.x, Var) else outs
+    dims = [s.dim for s in t.steps]
+    plain = sorted(dims, key=lambda d: bool(split[d]))
+    done = orders.get(t.x) if isinstance(t.x, Var) else None
+    if done is not None and sorted(done) == sorted(dims):
+        plain = list(reversed(done))
+    change = {s.dim: _change(t, s, boxes) for s in t.steps}
+    order = sorted(plain, key=lambda d: (change[d], -plain.index(d) if change[d] > 0 else plain.index(d)))
+    kinds = {s.dim: s.op.fft_type for s in t.steps}
+    # The real-to-complex transform comes first, the complex-to-real one last.
+    return sorted(order, key=lambda d: (kinds[d] == IRFFT) - (kinds[d] == RFFT))
+
+
+def _change(t: _Transforms, step: _Step, boxes: Boxes) -> int:
+    """Whether a dimension has less (-1) or more (1) rows that count after the transform than before."""
+    before, after = boxes.nonzero(t.x)[step.dim], boxes.needed(t.eqns[-1].outvars[0])[t.permutation.index(step.dim)]
+    less, more = before.length / before.size, after.length / after.size
+    return (more > less) - (more < less)
 
 
 def _keeps(eqn: JaxprEqn, operand: Var) -> bool:
@@ -65,27 +165,42 @@ def _keeps(eqn: JaxprEqn, operand: Var) -> bool:
     return rule.operands[eqn.invars.index(operand)] == rule.results[0] and {f.kind for f in rule.factors} <= {PARALLEL}
 
 
-def _each_alone(eqn: JaxprEqn, order: Sequence[int]) -> Iterator[JaxprEqn]:
-    """The equations of one-dimensional transforms that replace a multi-dimensional one."""
-    op, x, rank = cast(Fft, eqn.op), eqn.invars[0], len(order)
-    kinds = [IFFT if op.fft_type in (IFFT, IRFFT) else FFT] * (rank - 1) + [op.fft_type]
-    for n, d in enumerate(order):
-        steps = list(_along(x, x.aval.ndim - rank + d, Fft(kinds[d], (op.fft_lengths[d],)), eqn))
-        if n == rank - 1:
-            steps[-1] = steps[-1].replace(outvars=eqn.outvars)
-        yield from steps
-        x = steps[-1].outvars[0]
+def _one_by_one(t: _Transforms, order: Sequence[int], propagation: Propagation) -> Iterator[JaxprEqn]:
+    """The equations of transforms in an order; each dimension is transposed to the last place for its own."""
+    ops, by = {s.dim: s.op for s in t.steps}, t.eqns[0]
+    at, left = list(range(len(t.permutation))), list(order)
+    steps: list[tuple[Fft | Transpose, JaxprEqn, Sequence[Axes]]] = []
+    _, outs = _layouts(t, propagation)
 
+    def wanted() -> Sequence[Axes]:
+        """Where no split dimension is left to transform, axes go where the result needs them, before it is filled."""
+        return () if any(outs[d] for d in left) else tuple(outs[d] for d in at)
 
-def _along(x: Atom, dim: int, op: Fft, eqn: JaxprEqn) -> Iterator[JaxprEqn]:
-    """The equations of a transform of one dimension, which is transposed to the last place and back."""
-    last = x.aval.ndim - 1
-    steps: list[Op] = [op]
-    if dim != last:
-        there = (*(d for d in range(last + 1) if d != dim), dim)
-        back = tuple(there.index(d) for d in range(last + 1))
-        steps = [Transpose(there), op, Transpose(back)]
-    for step in steps:
-        out = Var(step.infer(x.aval))
-        yield eqn.replace(op=step, invars=[x], outvars=[out])
+    for dim in order:
+        if at[-1] != dim:
+            there = [*(d for d in sorted(at) if d != dim), dim]
+            turned = Transpose(tuple(at.index(d) for d in there))
+            at = there
+            steps.append((turned, by, wanted()))
+        left.remove(dim)
+        steps.append((ops[dim], by, wanted()))
+    if tuple(at) != t.permutation:
+        steps.append((Transpose(tuple(at.index(d) for d in t.permutation)), t.eqns[-1], ()))
+    x = t.x
+    for n, (op, eqn, dims) in enumerate(steps):
+        out = t.eqns[-1].outvars[0] if n == len(steps) - 1 else Var(op.infer(x.aval))
+        if any(dims) and n < len(steps) - 1:
+            propagation.placements[out] = Placement(tuple(dims), (False,) * len(dims))
+        yield eqn.replace(op=op, invars=[x], outvars=[out])
         x = out
+
+
+def _like(v: Var, aval: ShapedArray, propagation: Propagation) -> Var:
+    """A variable for some rows of a value, in the same layout as far as there are rows for it."""
+    new = Var(aval)
+    if (placement := propagation.placements.get(v)) is not None:
+        dims = tuple(a if propagation.mesh.sizes(a) <= n else () for a, n in zip(placement.dims, aval.shape))
+        propagation.placements[new] = Placement(dims, (False,) * len(dims))
+    if aval.shape == v.aval.shape and v in propagation.pinned:
+        propagation.pinned[new] = propagation.pinned[v]
+    return new
