@@ -141,3 +141,44 @@ def test_singular_values_alone_take_no_memory_for_vectors():
     x = RNG.normal(size=(500, 4)).astype(F32)
     assert "500x500" not in values.lower(x).as_text()
     np.testing.assert_allclose(values(x), np.linalg.svd(x, compute_uv=False), rtol=1e-5)
+
+
+TALL = RNG.normal(size=(64, 3)).astype(np.float32)
+#: what is gathered of two square matrices of each of four tiles
+TRIANGLES = 2 * 3 * 3 * 4 * 3
+TALL_DECOMPOSITIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "qr": lambda n, x: tuple(n.linalg.qr(x)),
+    "complex qr": lambda n, x: tuple(n.linalg.qr(x * (1 + 2j))),
+    "svd": lambda n, x: tuple(n.linalg.svd(x, full_matrices=False)),
+    "singular values": lambda n, x: n.linalg.svdvals(x),
+    "least squares": lambda n, x: n.linalg.lstsq(x, x[:, 0] ** 2)[0],
+    "pinv": lambda n, x: n.linalg.pinv(x),
+    "rank": lambda n, x: n.linalg.matrix_rank(x),
+    "columns with zeros": lambda n, x: tuple(n.linalg.qr(x * (x > 1))),
+    "of a rank that is not full": lambda n, x: n.abs(n.linalg.svdvals(x.at[:, 1].set(x[:, 0]))),
+    "of a batch": lambda n, x: tuple(n.linalg.qr(n.stack([x, x[:, ::-1]], 1).transpose(1, 0, 2))),
+    "gradient": lambda n, x: (mw if n is mnp else jax).grad(lambda x: (n.linalg.qr(x)[0] ** 3).sum())(x),
+}
+
+
+@pytest.mark.parametrize("name", TALL_DECOMPOSITIONS)
+def test_split_rows_of_tall_matrices_stay_split(name: str) -> None:
+    """Triangular factors are gathered, not rows. The factors are those of one device, signs included."""
+    f = TALL_DECOMPOSITIONS[name]
+    jitted = mw.jit(lambda x: f(mnp, x), in_shardings=on(P("data")))
+    part = jitted.lower(TALL).partition()
+    times = {"complex qr": 2, "of a batch": 2}.get(name, 1)
+    sums = 1000 if name in ("gradient", "least squares", "pinv") else 0
+    assert part.bytes_sent <= times * TRIANGLES * 4 + sums, part.explain()
+    for got, want in zip(jax.tree.leaves(jitted(TALL)), jax.tree.leaves(jax.jit(lambda x: f(jnp, x))(TALL))):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(12, 3), (62, 3), (64, 20)])
+@pytest.mark.filterwarnings("ignore::meshwright.errors.MeshwrightWarning")
+def test_rows_that_are_too_few_or_uneven_are_gathered(shape: tuple[int, int]) -> None:
+    x = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+    jitted = mw.jit(lambda x: tuple(mnp.linalg.qr(x)), in_shardings=on(P("data")))
+    q, r = jitted(x)
+    np.testing.assert_allclose(q @ r, x, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(q.T @ q, np.eye(shape[1]), atol=1e-4)

@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
-from meshwright.ir.contract import ArrayLike, Value
+from meshwright.ir.contract import ArrayLike, Localizer, Value
 from meshwright.ir.op import Dual, Tangent, Zero
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -39,9 +39,11 @@ from meshwright.ops.linalg.matrices import (
     tril,
     triu,
 )
+from meshwright.ops.linalg.tall import by_rows, is_tall, rows_rule
 from meshwright.ops.linalg.triangular_solve import ADJOINT, TriangularSolve
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+from meshwright.sharding.rule import ShardingRule
 
 _I32 = np.dtype(np.int32)
 
@@ -89,6 +91,17 @@ class Qr(Factorization, Composite):
         free = broadcast_in_dim(np.zeros((), _I32), (*lead, n), ())  # no column is fixed to the front
         packed, order, scales = lapack("geqp3", [a, free], [shapes[0], ((n,), _I32), shapes[1]])
         return [packed, scales, sub(order, match_shape(np.ones((), _I32), typeof(order)))]  # LAPACK counts from 1
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        if self.full_matrices or self.pivoting or not is_tall(*avals):
+            return super().sharding_rule(*avals)
+        return rows_rule(*avals, self.infer(*avals), 0, self.points(*avals))
+
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
+        (a,) = operands
+        if not ctx.is_split(0, typeof(a).ndim - 2):
+            return super().localize(ctx, a)
+        return by_rows(ctx, self._masked(ctx, 0, a), self.bind)
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (t,) = tangents

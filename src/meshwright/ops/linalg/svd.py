@@ -16,7 +16,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError
-from meshwright.ir.contract import ArrayLike, Value
+from meshwright.ir.contract import ArrayLike, Localizer, Value
 from meshwright.ir.op import Dual, Tangent
 from meshwright.ir.tracing import typeof
 from meshwright.ops.composite import Composite
@@ -37,7 +37,10 @@ from meshwright.ops.linalg.matrices import (
     real_part,
     require_matrix,
 )
+from meshwright.ops.linalg.qr import Qr
+from meshwright.ops.linalg.tall import by_rows, is_tall, rows_rule
 from meshwright.ops.shape.broadcast_reduce import match_shape
+from meshwright.sharding.rule import ShardingRule
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,19 @@ class Svd(Factorization, Composite):
         mode = "N" if not self.compute_uv else "A" if self.full_matrices else "S"
         _, *outs, info = lapack("gesdd", [a], shapes, mode=mode)
         return [nan_where_failed(info, x) for x in (outs if self.compute_uv else outs[:1])]
+
+    def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
+        if (self.full_matrices and self.compute_uv) or not is_tall(*avals):
+            return super().sharding_rule(*avals)
+        return rows_rule(*avals, self.infer(*avals), 1 if self.compute_uv else -1, self.points(*avals))
+
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
+        (a,) = operands
+        if not ctx.is_split(0, typeof(a).ndim - 2):
+            return super().localize(ctx, a)
+        q, r = by_rows(ctx, self._masked(ctx, 0, a), Qr().bind)
+        s, *vectors = self.bind(r)
+        return [s, matmul(q, vectors[0]), vectors[1]] if vectors else [s]
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         (a,), (t,) = primals, tangents

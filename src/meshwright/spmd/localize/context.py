@@ -14,7 +14,7 @@ from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.all_reduce import ALL_REDUCE
 from meshwright.ops.collective.exchange import AllToAll, Ppermute
-from meshwright.ops.collective.tiles import AllGather
+from meshwright.ops.collective.tiles import AllGather, AllSlice
 from meshwright.ops.elementwise.monoid import monoid_of, nothing
 from meshwright.ops.elementwise.table import add, convert, eq, mul, select
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
@@ -135,6 +135,10 @@ class LocalContext:
     def all_gather(self, x: Any, axes: Sequence[str], dim: int) -> Any:
         """Gather tiles along atoms at ``dim``."""
         return AllGather(*named_axes(axes, self.mesh), dim).bind(x) if axes else x
+
+    def all_slice(self, x: Any, axes: Sequence[str], dim: int) -> Any:
+        """This device's tile, along atoms, of a value that all have whole."""
+        return AllSlice(*named_axes(axes, self.mesh), dim).bind(x) if axes else x
 
     def all_to_all(self, x: Any, axes: Sequence[str], split: int, concat: int) -> Any:
         """Send part ``j`` of ``split`` to device ``j`` along atoms, and concatenate what arrives at ``concat``."""
