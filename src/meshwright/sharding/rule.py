@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from meshwright.core.records import dataclass
@@ -113,6 +114,12 @@ class ShardingRule:
             return False
         sums = [f for f, factor in enumerate(self.factors) if factor.kind == REDUCTION and factor.size > 1]
         return any(len({o for o, _ in self.operand_dims(f)}) > 1 for f in sums)
+
+    @cached_property
+    def with_whole_windows(self) -> ShardingRule:
+        """The rule with the windows whose split costs communication not split."""
+        factors = (replace(f, kind=REPLICATED) if f.kind == WINDOW and f.passes else f for f in self.factors)
+        return replace(self, factors=tuple(factors))
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:

@@ -74,6 +74,9 @@ class Strategy:
     whole: bool = False
     #: blocks of rows that loops read or write become slices of a rearranged array
     blocks: bool = False
+    #: axes do not spread along the dimensions that are made whole for equations with these rules: their results stay as
+    #: they were computed
+    stays: frozenset[ShardingRule] = frozenset()
     #: dimensions to split where one annotation reaches several dimensions of a value; spread before all annotations
     turns: tuple[Turn, ...] = ()
     #: products and decompositions to split over axes that do not split them yet, after all annotations have spread
@@ -108,6 +111,8 @@ class Strategy:
             lines.append(
                 "sums over devices stay in tiles until something needs them whole: less is repeated and held so"
             )
+        if self.stays:
+            lines.append("results stay as they were computed where a dimension had to be whole: less is sent so")
         lines += [
             f"{', '.join(mesh.coalesce(turn.axes))} splits dimension {turn.dim} of results that it reaches along "
             "several dimensions: less is sent so"

@@ -11,6 +11,7 @@ pays only shows in the whole program (:mod:`meshwright.spmd.partition.lookahead`
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ from meshwright.ops.linalg.batched import Batched
 from meshwright.sharding.rule import PARALLEL, ShardingRule
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation
+from meshwright.spmd.report import totals
 from meshwright.spmd.strategy import Share
 from meshwright.spmd.work import Work, work_of
 
@@ -35,6 +37,7 @@ def shares(part: Partition) -> Iterator[Share]:
     work: Work = work_of(part.jaxpr.jaxpr, part.source.jaxpr, part.mesh)
     if work.product_redundancy <= REPEATED and not batched:
         return
+    least = SHARED * totals(part.jaxpr.jaxpr)[1]
     found: dict[tuple[ShardingRule, tuple[str, ...]], JaxprEqn] = {}
     excess: Counter[tuple[ShardingRule, tuple[str, ...]]] = Counter()
     total = 0
@@ -45,14 +48,21 @@ def shares(part: Partition) -> Iterator[Share]:
             excess[rule, idle] += rule.work * (propagation.mesh.sizes(idle) - 1)
             total += rule.work
     for (rule, idle), more in excess.most_common():
-        # What is decomposed has often just been summed over these axes: less is sent too.
-        if more > SHARED * total or (idle and not rule.is_product):
+        # What is decomposed has often just been summed over these axes: less is sent too, if it is large.
+        summed = not rule.is_product and _held(found[rule, idle], propagation) > least
+        if more > SHARED * total or (idle and summed):
             yield from _along(found[rule, idle], rule, idle, propagation)
 
 
 def _is_large(eqn: JaxprEqn, rule: ShardingRule) -> bool:
     """Whether an equation is worth splitting for its work alone: a product, or a decomposition of many matrices."""
     return rule.is_product or isinstance(eqn.op, Batched)
+
+
+def _held(eqn: JaxprEqn, propagation: Propagation) -> float:
+    """The bytes of an equation's first operand on a device."""
+    x, layout = eqn.invars[0], propagation.layout(eqn.invars[0])
+    return x.aval.nbytes / math.prod(layout.num_tiles(d, propagation.mesh) for d in range(x.aval.ndim))
 
 
 def _idle(eqn: JaxprEqn, propagation: Propagation) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ of equal type and layout (as in repeated layers) are one sort, and one decision.
 programs, after the communication passes, are compared. No annotation is overridden: only the order of propagation
 changes.
 
-The search then tries more changes whose cost also shows only in the whole program: splitting values that one annotation
+The search then tries more changes whose cost also shows only in the whole program: leaving results as they were
+computed where a dimension had to be whole for that (sorts), splitting values that one annotation
 reaches along several dimensions along another one of them, splitting products along dimensions that nothing else is
 split along (two all-to-alls instead of a gather), splitting them over axes that they do not use yet, resharding values
 in the layouts that are best for all equations of the same form together, gathering what loops do not change once before
@@ -79,6 +80,7 @@ class _Search:
     def run(self) -> Attempt:
         while self.tries > 0 and self.improve():
             pass
+        self.stay()
         unturned = self.best
         self.turn()
         self.split_products()
@@ -92,6 +94,13 @@ class _Search:
         self.complete_in_steps()
         self.keep_tiles()
         return self.best
+
+    def stay(self) -> None:
+        """Leave results as they are computed where operands are moved to have a dimension whole, if that is better."""
+        part = self.best.part
+        if self.best.sent[1] and len(part.propagation.rules) <= EXCHANGED and (rules := moved_for(part)):
+            for other in self.attempts([replace(part.strategy, stays=rules)], 1):
+                self.best = other if other.is_better(self.best) and other.price <= self.best.price else self.best
 
     def turn(self) -> None:
         """Split values that one annotation reaches along several dimensions along another one, if that is better."""
@@ -253,6 +262,14 @@ def contests(part: Partition) -> Counter[Sort]:
         for sort in met:
             bytes_by_sort[sort] += sent[id(eqn)]
     return bytes_by_sort
+
+
+def moved_for(part: Partition) -> frozenset[ShardingRule]:
+    """The rules of equations for which much is sent along dimensions of which splitting has a price."""
+    sent = sent_for_equations(part.jaxpr.jaxpr)
+    least = SHARE * sum(sent.values())
+    eqns = zip(part.propagation.origins.eqns, part.propagation.rules)
+    return frozenset(rule for eqn, rule in eqns if sent[id(eqn)] > least and rule.with_whole_windows != rule)
 
 
 def caused(part: Partition) -> Counter[Sort]:
