@@ -45,8 +45,8 @@ ALLOWED = {
     "lowering/kernel_gradients.py": 1,
     # What XLA cannot convert is converted in steps.
     "lowering/narrow.py": 1,
-    # What repeats along a merged dimension repeats along those that it is made of.
-    "spmd/partition/before_merging.py": 1,
+    # What repeats along a merged dimension repeats along those that it is made of, in any order of their tiles.
+    "spmd/partition/before_merging.py": 1, "spmd/partition/merged_order.py": 1,
     # Patterns of these very ops: what only a device at a position has, and only one at another selects.
     "spmd/passes/one_reader.py": 3,
     # What a loop stacks, the loop of its derivative takes, row by row: of loops, scans alone do.

@@ -6,6 +6,7 @@ from meshwright.ir.passes import Pass
 from meshwright.sharding import AbstractMesh
 from meshwright.spmd.partition.before_merging import before_merging
 from meshwright.spmd.partition.in_parts import in_parts
+from meshwright.spmd.partition.merged_order import merged_order
 from meshwright.spmd.partition.moves import merge_moves
 from meshwright.spmd.partition.separate_ffts import separate_ffts
 from meshwright.spmd.propagate import Propagation
@@ -14,6 +15,10 @@ from meshwright.spmd.propagate import Propagation
 def layout_passes(propagation: Propagation, mesh: AbstractMesh) -> tuple[Pass, ...]:
     """The passes for a program, or a region of it, for which ``propagation`` found the layouts."""
     return (
+        Pass(
+            "merge in the order of tiles", lambda jaxpr: merged_order(jaxpr, propagation, mesh),
+            "Dimensions whose tiles would not be blocks of a merged dimension are merged in the order of these.",
+        ),
         Pass(
             "separate Fourier transforms", lambda jaxpr: separate_ffts(jaxpr, propagation),
             "Multi-dimensional FFTs with a sharded dimension are done one dimension at a time.",
