@@ -93,9 +93,10 @@ class Qr(Factorization, Composite):
         return [packed, scales, sub(order, match_shape(np.ones((), _I32), typeof(order)))]  # LAPACK counts from 1
 
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
-        if self.full_matrices or self.pivoting or not is_tall(*avals):
-            return super().sharding_rule(*avals)
-        return rows_rule(*avals, self.infer(*avals), 0, self.points(*avals))
+        (a,) = avals
+        if self.full_matrices or self.pivoting or not is_tall(a):
+            return super().sharding_rule(a)
+        return rows_rule(a, self.infer(a), 0, self.points(a))
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         (a,) = operands

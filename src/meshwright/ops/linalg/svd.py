@@ -81,9 +81,10 @@ class Svd(Factorization, Composite):
         return [nan_where_failed(info, x) for x in (outs if self.compute_uv else outs[:1])]
 
     def sharding_rule(self, *avals: ShapedArray) -> ShardingRule:
-        if (self.full_matrices and self.compute_uv) or not is_tall(*avals):
-            return super().sharding_rule(*avals)
-        return rows_rule(*avals, self.infer(*avals), 1 if self.compute_uv else -1, self.points(*avals))
+        (a,) = avals
+        if (self.full_matrices and self.compute_uv) or not is_tall(a):
+            return super().sharding_rule(a)
+        return rows_rule(a, self.infer(a), 1 if self.compute_uv else -1, self.points(a))
 
     def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         (a,) = operands
