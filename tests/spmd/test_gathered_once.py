@@ -39,3 +39,23 @@ def test_weights(steps, once):
     gathered = {c.operand.shape for c in part.collectives if c.kind == "all_gather" and c.count == 1}
     assert ((WIDTH // 4, WIDTH) in gathered) == once  # the tiles of the weights
     part.verify()
+
+
+def test_decays_of_a_recurrence():
+    """The gradient of a split decay is summed over devices once, after all steps: the decay is gathered before them."""
+
+    def loss(decay, xs):
+        def step(s, x):
+            s = s * mnp.exp(-mnp.exp(decay)) + x
+            return s, (s * s).sum(-1)
+
+        return lax.scan(step, mnp.zeros(xs.shape[1:], np.float32), xs)[1].sum()
+
+    specs = P("f"), P(None, "f")
+    of = mw.ShapeDtypeStruct
+    run = mw.jit(mw.grad(loss), in_shardings=tuple(NamedSharding(MESH, s) for s in specs),
+                 out_shardings=NamedSharding(MESH, P("f")))  # fmt: skip
+    part = run.lower(of((WIDTH, 8), np.float32), of((64, 16, WIDTH, 8), np.float32)).partition()
+    part.verify()
+    assert {c.count for c in part.collectives} == {1}, part.explain()
+    assert part.bytes_sent <= 3 * WIDTH * 8 * 3, part.explain()

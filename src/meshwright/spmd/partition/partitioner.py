@@ -211,9 +211,10 @@ class Partitioner:
             moves_only=op.moves_only,
             mesh=self.mesh,
         ).under(self.propagation.strategy)
-        if rule.is_product or question.is_shared:
+        choice = choose(question)
+        if question.may_change(choice):
             self.diagnostics.questions.append(question)
-        return choose(question)
+        return choice
 
     def operand(self, eqn: JaxprEqn, n: int, value: PartitionedValue, number: Any) -> Operand:
         """What a choice depends on of operand ``n``, all of whose elements are ``number`` (None: not known)."""

@@ -79,6 +79,13 @@ class Question(NamedTuple):
         """Whether other equations of the same form read an operand."""
         return any(o.alike > 1 for o in self.operands)
 
+    def may_change(self, choice: Choice) -> bool:
+        """Whether a strategy may lead to another choice: for products, where other equations of the same form read an
+        operand, and where an operand that stays the same for several runs meets one that is moved in each."""
+        chosen = zip(self.operands, choice.in_layouts, choice.versions)
+        moved = any(layout != o.versions[n] for o, layout, n in chosen if not o.remade)
+        return self.rule.is_product or self.is_shared or (moved and any(o.runs > 1 for o in self.operands))
+
     def restricted(self, part: Part) -> Question:
         """The question restricted to one part of a rule."""
         number = {o: i for i, o in enumerate(part.operands)}
