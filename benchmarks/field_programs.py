@@ -1891,5 +1891,303 @@ def vae_flow_couplings():
     return sgd(loss), ([one] * 4, (b, w)), ([s] * 4, P("d")), (P(), [s] * 4), mesh_of(d=4, t=2)
 
 
+# --- added later: what was learnt from ----------------------------------------------------------------------
+@program
+def fno_both_corners():
+    """Fourier neural operator that keeps low frequencies of both signs, trained with Adam."""
+    b, n, w, m = 4, 64, 32, 12
+
+    def loss(q, x, y):
+        z = x @ q["in"]
+        for l in q["l"]:
+            Z = mnp.fft.rfft2(z, axes=(1, 2))
+            A = mnp.einsum("bxyi,xyio->bxyo", Z[:, :m, :m], l["re"] + 1j * l["im"])
+            B = mnp.einsum("bxyi,xyio->bxyo", Z[:, -m:, :m], l["re2"] + 1j * l["im2"])
+            full = mnp.zeros((b, n, n // 2 + 1, w), np.complex64).at[:, :m, :m].set(A).at[:, -m:, :m].set(B)
+            z = nn.gelu(mnp.fft.irfft2(full, s=(n, n), axes=(1, 2)) + z @ l["w"])
+        return mnp.mean((z @ q["out"] - y) ** 2)
+
+    one = {"re": (m, m, w, w), "im": (m, m, w, w), "re2": (m, m, w, w), "im2": (m, m, w, w), "w": (w, w)}
+    return (
+        adam(loss),
+        ({"in": (3, w), "l": [one, one], "out": (w, 1)},) * 3 + ((b, n, n, 3), (b, n, n, 1)),
+        (P(), P(), P(), P("d", "r"), P("d", "r")),
+        (P(), P(), P(), P()),
+        mesh_of(d=2, r=4),
+    )
+
+
+@program
+def mri_unrolled_coils():
+    """Unrolled reconstruction from several coils: masked transforms, convolutional regularizer; coils x rows."""
+    c, n = 8, 128
+
+    def f(q, k, sens, mask):
+        x = (mnp.fft.ifft2(k) * mnp.conj(sens)).sum(0)
+        for l in q:
+            r = mask * mnp.fft.fft2(sens * x) - k
+            g = (mnp.fft.ifft2(mask * r) * mnp.conj(sens)).sum(0)
+            z = mnp.stack([x.real, x.imag], -1)[None]
+            z = nn.conv(nn.relu(nn.conv(z, l["a"])), l["b"])[0]
+            x = x - 0.5 * g - (z[..., 0] + 1j * z[..., 1])
+        return mnp.abs(x)
+
+    cpx = mw.ShapeDtypeStruct((c, n, n), np.complex64)
+    return (
+        f,
+        ([{"a": (3, 3, 2, 16), "b": (3, 3, 16, 2)}] * 3, cpx, cpx, (n, n)),
+        (P(), P("c", "r"), P("c", "r"), P("r")),
+        P("r"),
+        mesh_of(c=2, r=4),
+    )
+
+
+@program
+def als_list_of_ratings():
+    """Alternating least squares on a list of ratings: outer products of item factors are summed by user."""
+    n, m, k, e = 4096, 2048, 16, 65536
+
+    def f(u, i, r, U, V):
+        v = V[i]
+        A = mnp.zeros((n, k, k), F32).at[u].add(v[:, :, None] * v[:, None, :])
+        b = mnp.zeros((n, k), F32).at[u].add(r[:, None] * v)
+        return mnp.linalg.solve(A + 0.1 * mnp.eye(k, dtype=F32), b[..., None])[..., 0]
+
+    return f, (ints(e), ints(e), (e,), (n, k), (m, k)), (D, D, D, D, P()), D, mesh_of(d=8)
+
+
+@program
+def irls_tall_qr():
+    """Logistic regression by reweighted least squares, each step a QR of a tall matrix whose rows are split."""
+    n, p_ = 16384, 32
+
+    def f(X, y):
+        def step(b, _):
+            mu = nn.sigmoid(X @ b)
+            w = mnp.sqrt(mu * (1 - mu) + 1e-4)
+            z = X @ b + (y - mu) / (w**2)
+            q, r = mnp.linalg.qr(X * w[:, None])
+            return lax.linalg.triangular_solve(r, (q.T @ (z * w))[:, None], left_side=True, lower=False)[:, 0], None
+
+        return lax.scan(step, mnp.zeros((p_,), F32), None, length=5)[0]
+
+    return f, ((n, p_), (n,)), (D, D), P(), mesh_of(d=8)
+
+
+@program
+def hybrid_ssm_moe_scan():
+    """State space recurrence and dense mixture of experts in a scan over layers, FSDP."""
+    b, t, w, e, L = 16, 128, 128, 8, 2
+
+    def loss(q, x, y):
+        def block(x, l):
+            z = nn.rms_norm(x, l["n"])
+            u, g = z @ l["u"], z @ l["g"]
+            dt = nn.softplus(z @ l["dt"])
+            Bm = z @ l["B"]
+            C = z @ l["C"]
+
+            def step(s, a):
+                u, dt, B, C = a
+                s = s * mnp.exp(-dt[..., None] * mnp.exp(l["A"])) + (dt * u)[..., None] * B[:, None]
+                return s, (s * C[:, None]).sum(-1)
+
+            _, o = lax.scan(step, mnp.zeros((b, w, 8), F32), tuple(a.swapaxes(0, 1) for a in (u, dt, Bm, C)))
+            x = x + (o.swapaxes(0, 1) * nn.silu(g)) @ l["o"]
+            z = nn.rms_norm(x, l["n"])
+            p = nn.softmax(z @ l["r"])
+            v, i = lax.top_k(p, 2)
+            gate = (nn.one_hot(i, e) * v[..., None]).sum(2)
+            h = nn.silu(mnp.einsum("btw,ewf->btef", z, l["up"]))
+            return x + mnp.einsum("btef,efw,bte->btw", h, l["down"], gate), None
+
+        x, _ = lax.scan(block, x, q)
+        return mnp.mean((x - y) ** 2)
+
+    p = {
+        "n": (L, w),
+        "u": (L, w, w),
+        "g": (L, w, w),
+        "dt": (L, w, w),
+        "B": (L, w, 8),
+        "C": (L, w, 8),
+        "A": (L, w, 8),
+        "o": (L, w, w),
+        "r": (L, w, e),
+        "up": (L, e, w, 2 * w),
+        "down": (L, e, 2 * w, w),
+    }
+    s = {n: P(None, "d") if n not in ("n",) else P() for n in p}
+    return sgd(loss), (p, (b, t, w), (b, t, w)), (s, D, D), (P(), s), mesh_of(d=8)
+
+
+@program
+def particle_mesh_ewald():
+    """Charges are spread to a mesh, Poisson's equation is solved in Fourier space, forces are gathered."""
+    n, g = 16384, 64
+
+    def f(x, q):
+        i = mnp.floor(x * g).astype(np.int32)
+        fr = x * g - i
+        rho = mnp.zeros((g, g, g), F32)
+        for dx in (0, 1):
+            for dy in (0, 1):
+                for dz in (0, 1):
+                    w = (
+                        (fr[:, 0] if dx else 1 - fr[:, 0])
+                        * (fr[:, 1] if dy else 1 - fr[:, 1])
+                        * (fr[:, 2] if dz else 1 - fr[:, 2])
+                    )
+                    rho = rho.at[(i[:, 0] + dx) % g, (i[:, 1] + dy) % g, (i[:, 2] + dz) % g].add(w * q)
+        k = mnp.fft.fftfreq(g, dtype=F32)
+        k2 = k[:, None, None] ** 2 + k[None, :, None] ** 2 + (mnp.arange(g // 2 + 1, dtype=F32) / g)[None, None] ** 2
+        ph = mnp.fft.rfftn(rho) * mnp.where(k2 == 0, 0, mnp.exp(-k2) / mnp.where(k2 == 0, 1, k2))
+        phi = mnp.fft.irfftn(ph, s=(g, g, g))
+        e = [(mnp.roll(phi, -1, a) - mnp.roll(phi, 1, a)) * 0.5 * g for a in range(3)]
+        return -q[:, None] * mnp.stack([ea[i[:, 0] % g, i[:, 1] % g, i[:, 2] % g] for ea in e], -1), (rho * phi).sum()
+
+    return f, ((n, 3), (n,)), (D, D), (D, P()), mesh_of(d=8)
+
+
+@program
+def typical_sampling_vocab_split():
+    """Typical sampling: words sorted by surprise, cumulative mass, gathered back; vocabulary split."""
+    b, v = 64, 32000
+
+    def f(lg, u):
+        lp = nn.log_softmax(lg)
+        p = mnp.exp(lp)
+        ent = -(p * lp).sum(-1, keepdims=True)
+        dev = mnp.abs(-lp - ent)
+        o = mnp.argsort(dev, -1)
+        ps = mnp.take_along_axis(p, o, -1)
+        keep = mnp.cumsum(ps, -1) < 0.95
+        ps = mnp.where(keep, ps, 0)
+        cs = mnp.cumsum(ps, -1)
+        j = (cs < u[:, None] * cs[:, -1:]).sum(-1)
+        return mnp.take_along_axis(o, j[:, None], -1)[:, 0]
+
+    return f, ((b, v), (b,)), (P(None, "t"), P()), P(), mesh_of(t=8)
+
+
+@program
+def kalman_smoother_batch():
+    """Kalman filter and Rauch-Tung-Striebel smoother of many series; series split."""
+    b, t, n, m = 64, 64, 16, 8
+
+    def f(F, H, Q, R, ys):
+        def step(c, y):
+            x, Pm = c
+            x = x @ F.T
+            Pm = F @ Pm @ F.T + Q
+            S = H @ Pm @ H.T + R
+            K = mnp.linalg.solve(S, H @ Pm).swapaxes(-1, -2)
+            x2 = x + mnp.einsum("bij,bj->bi", K, y - x @ H.T)
+            P2 = Pm - K @ (H @ Pm)
+            return (x2, P2), (x, Pm, x2, P2)
+
+        _, (xp, Pp, xf, Pf) = lax.scan(
+            step, (mnp.zeros((b, n), F32), mnp.broadcast_to(mnp.eye(n, dtype=F32), (b, n, n))), ys.swapaxes(0, 1)
+        )
+
+        def back(c, a):
+            xs = c
+            xp, Pp, xf, Pf = a
+            G = mnp.linalg.solve(Pp, F @ Pf).swapaxes(-1, -2)
+            xs = xf + mnp.einsum("bij,bj->bi", G, xs - xp)
+            return xs, xs
+
+        _, xs = lax.scan(
+            back, xf[-1], (mnp.concatenate([xp[1:], xp[-1:]]), mnp.concatenate([Pp[1:], Pp[-1:]]), xf, Pf), reverse=True
+        )
+        return xs.swapaxes(0, 1)
+
+    return f, ((n, n), (m, n), (n, n), (m, m), (b, t, m)), (P(), P(), P(), P(), D), D, mesh_of(d=8)
+
+
+@program
+def sorted_moe_shared_experts():
+    """Fine-grained experts and a shared one; tokens sorted by expert."""
+    n, w, e, k, ff = 1024, 128, 32, 4, 64
+    cap = n * k // e * 2
+
+    def loss(q, x, y):
+        g = nn.sigmoid(x @ q["r"])
+        v, i = lax.top_k(g + q["bias"], k)
+        flat = i.reshape(-1)
+        order = mnp.argsort(flat)
+        srt = flat[order]
+        first = mnp.searchsorted(srt, mnp.arange(e))
+        pos = mnp.arange(n * k) - first[srt]
+        tok = order // k
+        buf = mnp.zeros((e, cap, w), F32).at[srt, pos].add(x[tok], mode="drop")
+        z = mnp.einsum("ecf,efw->ecw", nn.silu(mnp.einsum("ecw,ewf->ecf", buf, q["up"])), q["down"])
+        o = z.at[srt, pos].get(mode="fill", fill_value=0) * v.reshape(-1)[order][:, None]
+        out = mnp.zeros((n, w), F32).at[tok].add(o)
+        sh = nn.silu(x @ q["su"]) @ q["sd"]
+        return mnp.mean((x + out + sh - y) ** 2)
+
+    p = {"r": (w, e), "bias": (e,), "up": (e, w, ff), "down": (e, ff, w), "su": (w, 4 * ff), "sd": (4 * ff, w)}
+    s = {"r": P(), "bias": P(), "up": D, "down": D, "su": P(), "sd": P()}
+    return sgd(loss), (p, (n, w), (n, w)), (s, D, D), (P(), s), mesh_of(d=8)
+
+
+@program
+def pinn_burgers():
+    """Physics-informed network with second derivatives; points split."""
+    n, w = 16384, 64
+
+    def net(q, t, x):
+        h = mnp.tanh(mnp.stack([t, x]) @ q["a"])
+        for l in q["l"]:
+            h = mnp.tanh(h @ l)
+        return (h @ q["o"])[0]
+
+    def loss(q, t, x, xb, ub):
+        def res(t, x):
+            u = net(q, t, x)
+            ut = mw.grad(net, 1)(q, t, x)
+            ux = mw.grad(net, 2)(q, t, x)
+            uxx = mw.grad(mw.grad(net, 2), 2)(q, t, x)
+            return ut + u * ux - 0.01 * uxx
+
+        r = mw.vmap(res)(t, x)
+        ubp = mw.vmap(lambda x: net(q, mnp.float32(0), x))(xb)
+        return (r**2).mean() + ((ubp - ub) ** 2).mean()
+
+    p = {"a": (2, w), "l": [(w, w)] * 3, "o": (w, 1)}
+    return (
+        adam(loss),
+        (p, p, p, (n,), (n,), (1024,), (1024,)),
+        (P(), P(), P(), D, D, D, D),
+        (P(), P(), P(), P()),
+        mesh_of(d=8),
+    )
+
+
+@program
+def lora_tensor_parallel():
+    """Low-rank adapters of a tensor-parallel layer."""
+    b, t, w, h, r = 8, 128, 512, 8, 8
+
+    def loss(lo, q, x, y):
+        def lin(n, x):
+            return x @ q[n] + (x @ lo[n][0]) @ lo[n][1]
+
+        z = nn.layer_norm(x)
+        qq, kk, v = (lin(n, z).reshape(b, t, h, -1) for n in "qkv")
+        s = mnp.einsum("bqhd,bkhd->bhqk", qq, kk) / 8
+        o = mnp.einsum("bhqk,bkhd->bqhd", nn.softmax(s), v).reshape(b, t, w)
+        x = x + lin("o", o)
+        x = x + nn.gelu(nn.layer_norm(x) @ q["up"]) @ q["down"]
+        return mnp.mean((x - y) ** 2)
+
+    q = {**att(w), "up": (w, 4 * w), "down": (4 * w, w)}
+    lo = {n: [(w, r), (r, w)] for n in "qkvo"}
+    sq = {**ATT(P(None, "t"), P("t")), "up": P(None, "t"), "down": P("t")}
+    sl = {**{n: [P(), P(None, "t")] for n in "qkv"}, "o": [P("t"), P()]}
+    return sgd(loss), (lo, q, (b, t, w), (b, t, w)), (sl, sq, P("d"), P("d")), (P(), sl), mesh_of(d=2, t=4)
+
+
 if __name__ == "__main__":
     print(len(PROGRAMS))
