@@ -419,8 +419,9 @@ def _turned(propagation: Propagation, turn: Turn) -> dict[Var, Seed]:
     """The results to split otherwise for a turn, after propagation without it."""
     seeds = {}
     for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
-        contests = contests_at(eqn, rule, propagation) if rule == turn.rule else ()
-        if any(turn.result in part.results and set(turn.axes) <= by_axis.keys() for part, by_axis in contests):
+        contests = contests_at(eqn, rule, propagation) if rule == turn.rule and not turn.moves else ()
+        reached = (turn.result in part.results and set(turn.axes) <= by_axis.keys() for part, by_axis in contests)
+        if (turn.moves and rule == turn.rule) or any(reached):
             var = eqn.outvars[turn.result]
             dims = turn.of(propagation.layout(var).dims)
             cause = next(filter(None, (propagation.origins.of(a, turn.axes[0]) for a in eqn.invars)), None)

@@ -35,12 +35,15 @@ class Turn:
     number ``result`` split by them along ``dim``.
 
     Pairwise differences ``x[None] - x[:, None]`` are an example: both dimensions are that along which ``x`` is split.
+    With ``moves``, the axes reach other dimensions alone, but operands are moved to compute the result so: this starts
+    where they come from.
     """
 
     rule: ShardingRule
     axes: Axes
     result: int
     dim: int
+    moves: bool = False
 
     def of(self, dims: tuple[Axes, ...]) -> tuple[Axes, ...] | None:
         """A layout with the axes on the turn's dimension; None if they are not the last ones of another dimension."""
@@ -115,7 +118,7 @@ class Strategy:
             lines.append("results stay as they were computed where a dimension had to be whole: less is sent so")
         lines += [
             f"{', '.join(mesh.coalesce(turn.axes))} splits dimension {turn.dim} of results that it reaches along "
-            "several dimensions: less is sent so"
+            f"{'other' if turn.moves else 'several'} dimensions: less is sent so"
             for turn in self.turns
         ]
         lines += [

@@ -117,6 +117,8 @@ class _Search:
     def split_products(self) -> None:
         """Split products along other dimensions and over other axes, if that is better."""
         self.exchange()
+        if self.best.strategy.exchanges:
+            self.turn()
         self.share()
 
     def exchange(self) -> None:

@@ -138,6 +138,7 @@ class Partitioner:
             found.replicated,
             stands_for=found.stands_for,
             questions=found.questions,
+            placed=found.placed,
             stacks_sums=found.stacks_sums,
             strategy=self.propagation.strategy,
         )
@@ -172,6 +173,8 @@ class Partitioner:
         chosen = enumerate(zip(values, choice.in_layouts, choice.versions))
         operands = [self.local.bring(value, layout, Use(eqn, n), version) for n, (value, layout, version) in chosen]
         self.report(eqn, rule, values, choice)
+        if rule.is_product and (target := self.propagation.target(eqn.outvars[0])) is not None:
+            self.diagnostics.placed.append((eqn, rule, choice.out_layouts[0], target))
         context = self.local.context(eqn, rule, values, choice.in_layouts, choice.out_layouts)
         results = self.local.localized(eqn, op, context, operands)
         for var, layout in zip(eqn.outvars, choice.out_layouts):

@@ -8,8 +8,9 @@ from dataclasses import field
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.core.source import SourceLocation
-from meshwright.ir.jaxpr import ClosedJaxpr, Var
+from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Var
 from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.rule import ShardingRule
 from meshwright.spmd.partition.question import Question
 from meshwright.spmd.passes.pipeline import Change
 from meshwright.spmd.propagate import Propagation
@@ -41,12 +42,17 @@ def gathered_dims(before: Layout, after: Layout) -> Iterator[tuple[int, tuple[st
             yield dim, had
 
 
+#: an equation with its rule, the layout that its result was computed in, and the one that it should get
+Placed = tuple[JaxprEqn, ShardingRule, Layout, Layout]
+
+
 @dataclass
 class Diagnostics:
     """What is noted while a program and its regions are partitioned; for each field, see :class:`Partition`."""
 
     replicated: list[Replicated] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
+    placed: list[Placed] = field(default_factory=list)
     stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
     stacks_sums: bool = False
 
@@ -68,6 +74,8 @@ class Partition:
     stands_for: dict[Var, tuple[Var, Layout]] = field(default_factory=dict)
     #: the questions asked of ``choose`` that another strategy may answer otherwise, including those in regions
     questions: list[Question] = field(default_factory=list)
+    #: for products, the layout that the result was computed in, and the one that propagation found
+    placed: list[Placed] = field(default_factory=list)
     #: loops stack sums over devices, of which each device needs only a part
     stacks_sums: bool = False
     #: the layouts of inputs and outputs that were asked for

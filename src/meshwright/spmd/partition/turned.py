@@ -4,10 +4,15 @@ In ``x[None] - x[:, None]``, the axis that splits the rows of ``x`` reaches both
 split along one of them only. Propagation takes the first, so that what follows (a sum over one of the dimensions) may
 have to be reduced between the devices, although the other would need no communication. No annotation decides that, and
 none has to be overridden.
+
+Where operands are moved to compute a product along another dimension than propagation found (attention along a split
+dimension), its result is moved back, and what follows is moved again. If axes spread from that dimension, what comes
+before is moved once.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 
@@ -31,6 +36,8 @@ def turns(part: Partition) -> Iterator[Turn]:
     for eqn, rule in zip(part.propagation.origins.eqns, part.propagation.rules):
         for turn in _ways(eqn, rule, part.propagation) if sent[id(eqn)] else ():
             ways[turn] += sent[id(eqn)]
+    for turn, nbytes in _moved(part):
+        ways[turn] += nbytes
     least = SENT * sum(sent.values())
     return (turn for turn in sorted(ways, key=lambda t: (-ways[t], -len(t.axes))) if ways[turn] > least)
 
@@ -46,6 +53,18 @@ def _ways(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> Iterat
                     here = {axis for axis, by_factor in own.items() if factors[0] in by_factor}
                     others = dims[:dim] + dims[dim + 1 :]
                     yield from (Turn(rule, last, result, dim) for axes in others for last in _ends(axes, here))
+
+
+def _moved(part: Partition) -> Iterator[tuple[Turn, int]]:
+    """The axes by which results of products were split along another dimension than they should be, and the bytes that
+    a device sends to move the result back."""
+    for eqn, rule, layout, target in part.placed:
+        aval = eqn.outvars[0].aval
+        nbytes = aval.dtype.itemsize * math.prod(layout.local_shape(aval.shape, part.mesh))
+        for dim, (axes, wanted) in enumerate(zip(layout.dims, target.dims)):
+            more = axes[len(wanted) :] if axes[: len(wanted)] == wanted else ()
+            if more and any(other[-len(more) :] == more for d, other in enumerate(target.dims) if d != dim):
+                yield Turn(rule, more, 0, dim, moves=True), nbytes
 
 
 def _ends(axes: Axes, among: Container[str]) -> Iterator[Axes]:
