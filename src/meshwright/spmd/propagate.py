@@ -358,7 +358,7 @@ class _Propagator:
 
     def visit(self, i: int) -> None:
         eqn, rule, atoms = self.eqns[i], self.rules[i], self.atoms[i]
-        rule = rule.with_whole_windows if rule in self.strategy.stays else rule
+        rule = rule.with_whole_windows if self.strategy.stays and rule in self.strategy.stays else rule
         dims = tuple(map(self.dims_of, atoms))
         if not any(map(any, dims)):
             return

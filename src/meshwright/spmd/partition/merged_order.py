@@ -47,12 +47,13 @@ class _Region(NamedTuple):
 
 def merged_order(closed: ClosedJaxpr, propagation: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
     """The program with dimensions merged in the order of their tiles, where nothing in between depends on the order."""
-    regions = _Regions(closed, propagation)
+    regions: _Regions | None = None
     changed: dict[JaxprEqn, tuple[Place, _Merged]] = {}
     done: set[Place] = set()
     names: dict[Var, Var] = {}
     for eqn in closed.jaxpr.eqns:
         for place, merged in _merges(eqn, propagation, mesh):
+            regions = regions or _Regions(closed, propagation)
             region = None if place in done else regions.of(place, merged.sizes)
             if region is None or any(e in changed for e in region.ends) or any(v in names for v, _ in region.places):
                 continue

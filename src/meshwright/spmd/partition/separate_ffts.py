@@ -72,11 +72,12 @@ def separate_ffts(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr:
 
 def _transforms(closed: ClosedJaxpr) -> Iterator[_Transforms]:
     """The transforms of several dimensions of a program, at once or by equations that follow each other."""
+    ffts = [eqn for eqn in closed.jaxpr.eqns if isinstance(eqn.op, Fft)]
+    if not ffts:
+        return iter(())
     makers, uses = producers_of(closed.jaxpr), use_counts(closed.jaxpr.eqns, closed.jaxpr.outvars)
     ends: dict[JaxprEqn, _Transforms] = {}
-    for eqn in closed.jaxpr.eqns:
-        if not isinstance(eqn.op, Fft):
-            continue
+    for eqn in ffts:
         here = _alone(eqn)
         before, between = _before(eqn.invars[0], makers, uses)
         if before in ends and (both := _joined(ends[before], between, here)) is not None:
