@@ -52,6 +52,8 @@ TILED = 10_000
 SHARINGS, SHARED_BYTES = 6, 2.0
 #: the greatest number of attempts to split values along another dimension that an axis reaches
 TURNINGS = 6
+#: the greatest number of those where products are split along other dimensions
+MOVED = 2
 #: how many sorts are tried at a time, and the least fraction of all bytes that must be sent at their conflicts
 WIDTH, SHARE = 3, 0.02
 #: the factor by which a step may take longer for sums that loops complete in each step
@@ -102,9 +104,8 @@ class _Search:
             for other in self.attempts([replace(part.strategy, stays=rules)], 1):
                 self.best = other if other.is_better(self.best) and other.price <= self.best.price else self.best
 
-    def turn(self) -> None:
+    def turn(self, left: int = TURNINGS) -> None:
         """Split values that one annotation reaches along several dimensions along another one, if that is better."""
-        left = TURNINGS
         while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= EXCHANGED:
             ways = (replace(self.best.strategy, turns=(*self.best.strategy.turns, t)) for t in turns(self.best.part))
             tried = self.attempts(ways, left)
@@ -118,7 +119,7 @@ class _Search:
         """Split products along other dimensions and over other axes, if that is better."""
         self.exchange()
         if self.best.strategy.exchanges:
-            self.turn()
+            self.turn(MOVED)
         self.share()
 
     def exchange(self) -> None:
