@@ -58,7 +58,7 @@ def separate_ffts(closed: ClosedJaxpr, propagation: Propagation) -> ClosedJaxpr:
     for eqn in closed.jaxpr.eqns:
         if (t := ends.get(id(eqn))) is not None:
             orders[eqn.outvars[0]] = order = _order(t, propagation, orders, boxes)
-            new = list(_one_by_one(t, order, propagation))
+            new = list(_one_by_one(t, order, propagation, boxes))
             starts += new
             eqns += new
         elif id(eqn) not in gone:
@@ -84,7 +84,7 @@ def _transforms(closed: ClosedJaxpr) -> Iterator[_Transforms]:
             del ends[before]
             here = both
         ends[eqn] = here
-    return (t for t in ends.values() if len(t.steps) > 1)
+    return (t for t in ends.values() if len(t.steps) > 1 and t.x.aval.size)
 
 
 def _alone(eqn: JaxprEqn) -> _Transforms:
@@ -166,16 +166,18 @@ def _keeps(eqn: JaxprEqn, operand: Var) -> bool:
     return rule.operands[eqn.invars.index(operand)] == rule.results[0] and {f.kind for f in rule.factors} <= {PARALLEL}
 
 
-def _one_by_one(t: _Transforms, order: Sequence[int], propagation: Propagation) -> Iterator[JaxprEqn]:
+def _one_by_one(t: _Transforms, order: Sequence[int], propagation: Propagation, boxes: Boxes) -> Iterator[JaxprEqn]:
     """The equations of transforms in an order; each dimension is transposed to the last place for its own."""
     ops, by = {s.dim: s.op for s in t.steps}, t.eqns[0]
     at, left = list(range(len(t.permutation))), list(order)
     steps: list[tuple[Fft | Transpose, JaxprEqn, Sequence[Axes]]] = []
     _, outs = _layouts(t, propagation)
+    grown = {s.dim for s in t.steps if _change(t, s, boxes) > 0}
 
     def wanted() -> Sequence[Axes]:
         """Where no split dimension is left to transform, axes go where the result needs them, before it is filled."""
-        return () if any(outs[d] for d in left) else tuple(outs[d] for d in at)
+        wait = any(outs[d] for d in left) or grown.isdisjoint(left)
+        return () if wait else tuple(outs[d] for d in at)
 
     for dim in order:
         if at[-1] != dim:
