@@ -9,16 +9,17 @@ import meshwright.numpy as mnp
 from meshwright import lax, nn
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.compilers import CPU, CUDA, compiler_for
+from meshwright.spmd.memory.fixed_orders import convolution_order, elements_moved
 from meshwright.spmd.memory.kernel_times import cycles
 from meshwright.spmd.memory.kernels import kernels_of
-from meshwright.spmd.memory.layouts import elements_moved
 from meshwright.spmd.memory.merge import merge_products
+from meshwright.spmd.memory.order_rules import ordered_bytes
 from meshwright.spmd.memory.plan import Scope, planned
 from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.splits import move_splits
-from meshwright.spmd.memory.tiles import convolution_bytes, tiled_bytes
+from meshwright.spmd.memory.tiles import tiled_bytes
 
 MESH = mw.AbstractMesh((2,), ("x",))
 MIB = 2**20
@@ -198,9 +199,11 @@ def test_splits_that_pad_nothing_stay():
 
 
 def test_convolutions_lie_in_tiles_of_features_and_batch():
-    """As compiled, f32[12,24,24,32] with 32 features along the lanes and the batch along rows; of two, positions."""
-    assert convolution_bytes(ShapedArray((12, 24, 24, 32), np.float32)) == 24 * 24 * 16 * 128 * 4
-    assert convolution_bytes(ShapedArray((2, 24, 24, 32), np.float32)) == 2 * 24 * 24 * 128 * 4
+    """As compiled, f32[12,24,24,32] with 32 features along the lanes, and the batch along rows."""
+    for batch, rows in ((12, 16), (2, 2)):
+        aval = ShapedArray((batch, 24, 24, 32), np.float32)
+        assert convolution_order(aval)[0] == 3
+        assert ordered_bytes(aval, convolution_order(aval)) == 24 * 24 * rows * 128 * 4
 
 
 def test_nothing_waits_on_the_chip_while_many_elements_are_gathered():

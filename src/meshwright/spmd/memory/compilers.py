@@ -88,7 +88,16 @@ CUDA = Compiler(
     library_convolutions=True,
     selects=16,
 )
-TPU = Compiler(narrow=True, by_bytes=True, into_products=True, depth_first=True, swaps=True, in_place=True)
+TPU = Compiler(
+    without_products=True,
+    sums_vectors=True,
+    narrow=True,
+    by_bytes=True,
+    into_products=True,
+    depth_first=True,
+    swaps=True,
+    in_place=True,
+)
 #: MiB of vector memory that a device of a TPU has, and that kernels keep for themselves (``scoped_vmem_limit_kib``)
 _VECTOR_MEMORY = {"v4": (32, 16), "v5e": (128, 16), "v5p": (64, 16), "v6e": (128, 32), "tpu7x": (64, 32)}
 #: whose two cores programs see as one device

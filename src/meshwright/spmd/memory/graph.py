@@ -62,6 +62,8 @@ class Node(Emitted):
     var: Var | None = None
     #: its place in the order of the graph that kernels are made of
     number: int = 0
+    #: on TPUs, its dimensions as they lie in memory, the fastest first
+    order: tuple[int, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

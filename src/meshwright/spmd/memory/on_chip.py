@@ -33,9 +33,9 @@ import numpy as np
 
 from meshwright.spmd.memory.buffers import Buffer, Liveness
 from meshwright.spmd.memory.compilers import Compiler
+from meshwright.spmd.memory.fixed_orders import elements_moved
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel, Use
-from meshwright.spmd.memory.layouts import elements_moved
 from meshwright.spmd.memory.stacks import used_in_parts
 
 #: kernels beside a copy take this many times as long as the copy (``msa_preferred_overlap_to_async_copy_ratio``)

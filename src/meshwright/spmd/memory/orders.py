@@ -72,7 +72,13 @@ def ordered(
     if op == "scatter" and len(operands) == 3 and "batched" not in given and (n := _batches(given)):
         places = _with_numbers(make, operands[1], n, compiler.tiles)
         return make(op, (operands[0], places, operands[2]), aval, {**given, "batched": True})
-    if op == "scatter" and len(operands) == 3 and "ordered" not in given and _is_copied(operands[2], given):
+    if (
+        op == "scatter"
+        and len(operands) == 3
+        and not compiler.tiles
+        and "ordered" not in given
+        and _is_copied(operands[2], given)
+    ):
         updates = make("reorder", operands[2:], operands[2].avals[0], {"major": 0})
         return make(op, (*operands[:2], updates), aval, {**given, "ordered": True})
     if op == "convolution" and "ordered" not in given:
@@ -81,7 +87,7 @@ def ordered(
         return _convolution(make, operands, aval, given, compiler.swaps)
     if op == "all_reduce" and compiler.in_place and "in_place" not in given:
         return make(op, operands, aval, {**given, "in_place": True})
-    if op in _MAJOR:
+    if op in _MAJOR and not compiler.tiles:
         return _collective(make, op, operands, aval, given)
     return None
 

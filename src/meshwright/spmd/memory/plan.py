@@ -31,7 +31,7 @@ from meshwright.spmd.memory.kernels import Kernel, kernels_of
 from meshwright.spmd.memory.library import fuse_reductions
 from meshwright.spmd.memory.on_chip import UPDATES, VectorMemory
 from meshwright.spmd.memory.packing import Span, highest, joined, packed
-from meshwright.spmd.memory.padding import pad
+from meshwright.spmd.memory.padding import pad, padded
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order
@@ -165,8 +165,13 @@ class Plan:
             self._together = [*copied, *written_together(kernels)]
             order, self._until = hide(order, self._together)
             return order
-        orders = kernels, freeing(kernels, {*self.results})
-        return min(orders, key=lambda order: highest(joined(liveness(order, self.results, self._inner).buffers)[0])[0])
+        return min((kernels, freeing(kernels, {*self.results}, padded)), key=self._highest)
+
+    def _highest(self, order: Sequence[Kernel]) -> int:
+        """The most bytes that are live at a time."""
+        buffers = liveness(order, self.results, self._inner).buffers
+        pad(buffers)
+        return highest(joined(buffers)[0])[0]
 
     # --- bodies and branches --------------------------------------------------------------------------------
     def _hand_through(self, choice: Kernel, given: Collection[Kernel]) -> None:
@@ -198,7 +203,7 @@ class Plan:
     def _place(self) -> Placed:
         live = liveness(self.order, self.results, self._inner, self.compiler.tupled, self._until, self._together)
         if self.compiler.tiles:
-            pad(live.buffers, self.order)
+            pad(live.buffers)
         live.buffers += workspaces(self.order, self.compiler)
         arguments = [live.of[p][0] for p in self.parameters]
         results = [live.of[r][0] for r in self.results]

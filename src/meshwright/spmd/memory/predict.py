@@ -20,6 +20,7 @@ from meshwright.spmd.memory.kernels import Kernel
 from meshwright.spmd.memory.layouts import lay_out
 from meshwright.spmd.memory.merge import merge_products
 from meshwright.spmd.memory.plan import Plan, Scope, planned
+from meshwright.spmd.memory.prune import hold_less
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.splits import move_splits
 
@@ -55,8 +56,10 @@ def _predicted(
     known = {v: (whole.aval, layout.format(mesh)) for v, (whole, layout) in (stands_for or {}).items()}
     graph = record(jaxpr, mesh, compiler)
     if compiler.tiles:
+        hold_less(graph)
+    if compiler.tiles:
         move_splits(graph)
-        lay_out(graph)
+        graph = lay_out(graph)
         halve_invariants(graph)
     if compiler.merges:
         merge_products(graph, compiler.merges)

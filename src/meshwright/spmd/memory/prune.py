@@ -5,6 +5,7 @@ XLA does this before buffer assignment. A result that is the same operand in eve
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from meshwright.spmd.memory.graph import Graph, Node, post_order
@@ -25,6 +26,22 @@ def prune(graph: Graph) -> None:
         for operand in node.operands:
             index = node.attributes["index"] if node.op == "get" else 0
             needed.setdefault(operand, set()).add(index)
+
+
+def hold_less(graph: Graph) -> None:
+    """Let barriers hold back only what is used after them, in place, in bodies too."""
+    taken: dict[Node, list[Node]] = defaultdict(list)
+    for node in graph.post_order():
+        for region in node.regions:
+            hold_less(region)
+        if node.op == "get" and node.operands[0].op == "optimization_barrier":
+            taken[node.operands[0]].append(node)
+    for barrier, nodes in taken.items():
+        used = sorted({node.attributes["index"] for node in nodes})
+        for node in nodes:
+            node.attributes = {"index": used.index(node.attributes["index"])}
+        barrier.operands = tuple(barrier.operands[i] for i in used)
+        barrier.avals = tuple(barrier.avals[i] for i in used)
 
 
 def _keep(choice: Node, used: set[int]) -> None:

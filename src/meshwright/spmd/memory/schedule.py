@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from meshwright.spmd.memory.graph import post_order
 from meshwright.spmd.memory.kernels import Kernel
@@ -53,12 +53,13 @@ def copied_at_once(kernels: Sequence[Kernel]) -> tuple[list[Kernel], list[list[K
     return order, groups
 
 
-def freeing(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
+def freeing(kernels: Sequence[Kernel], kept: set[Kernel], size: Callable[[Kernel], int] | None = None) -> list[Kernel]:
     """List scheduling: of the ready kernels, run the one that frees most bytes net of those that it writes.
 
     Ties are broken by the order of ``kernels``, which is depth first; ``kept`` are results. Based on XLA's
-    ``ListScheduler``.
+    ``ListScheduler``. ``size`` gives the bytes of a kernel's results, with padding if they have any.
     """
+    sizes = {k: (size or _bytes)(k) for k in kernels}
     owner: dict[Kernel, Kernel] = {}
     for kernel in kernels:
         owner[kernel] = owner[next(iter(kernel.inputs))] if kernel.view else kernel
@@ -72,8 +73,8 @@ def freeing(kernels: Sequence[Kernel], kept: set[Kernel]) -> list[Kernel]:
     waiting = {k: len(k.inputs) for k in kernels}
 
     def gain(kernel: Kernel) -> int:
-        freed = sum(_bytes(s) for s in reads.get(kernel, ()) if left[s] == 1 and s.root.op != "parameter")
-        return freed - (0 if kernel.view else _bytes(kernel))
+        freed = sum(sizes[s] for s in reads.get(kernel, ()) if left[s] == 1 and s.root.op != "parameter")
+        return freed - (0 if kernel.view else sizes[kernel])
 
     ready = [(-gain(k), k.number, k) for k in kernels if not k.inputs]
     heapq.heapify(ready)

@@ -49,6 +49,8 @@ def _whole(x: Node) -> Node | None:
     if x.op != "reshape":
         return None
     (whole,) = x.operands
+    if whole.op == "matmul" and whole.attributes.get("shape") == x.shape:
+        return None  # only here are products of matrices
     if whole.op == "reshape" and whole.operands[0].avals[0].size == whole.avals[0].size:
         whole = _source(whole)
     if len(whole.shape) >= len(x.shape) or tiled_bytes(whole.avals[0]) >= tiled_bytes(x.avals[0]):

@@ -14,11 +14,13 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.compilers import Compiler
+from meshwright.spmd.memory.fixed_orders import is_by_blocks, matrix_order
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel
-from meshwright.spmd.memory.layouts import is_by_blocks, laid_out, matrix_tiles
+from meshwright.spmd.memory.layouts import node_bytes
+from meshwright.spmd.memory.order_rules import ordered_bytes
 from meshwright.spmd.memory.priority import is_product
-from meshwright.spmd.memory.tiles import tiled, tiled_bytes
+from meshwright.spmd.memory.tiles import tiled_bytes
 
 #: bytes of an element's number
 _NUMBER = 4
@@ -46,7 +48,7 @@ def _bytes(kernel: Kernel, compiler: Compiler) -> int:
     if not inside:
         return 0
     given = sum(tiled_bytes(k.root.avals[0]) for k in kernel.operands if k.root.op != "parameter")
-    results = sum(laid_out(root) or tiled_bytes(aval) for aval in root.avals)
+    results = sum(node_bytes(root, i) for i in range(len(root.avals)))
     return max(inside - given - results, 0)
 
 
@@ -112,4 +114,4 @@ def _blocks(matrices: ShapedArray) -> ShapedArray:
 
 def _matrices(aval: ShapedArray) -> int:
     """The bytes of an array that is tiled along the dimensions of matrices."""
-    return tiled(aval, *matrix_tiles(aval))
+    return ordered_bytes(aval, matrix_order(aval))

@@ -1,0 +1,178 @@
+"""Orders of dimensions in memory, and how operations carry them from operands to results and back.
+
+An order lists the dimensions of an array, the fastest first. The first one is along the lanes of tiles, the second one
+along their rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
+from meshwright.core.avals import ShapedArray
+from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.tiles import SUBLANES, tiled, tiled_bytes
+
+Order = tuple[int, ...]
+#: times the bytes that an array may have at most after a reshape that splits lanes, if other orders have less
+_SPLIT = 8
+#: operations that have one dimension for each of their operands', besides elementwise ones
+_KEEP = frozenset(
+    """all_gather all_reduce collective_permute concatenate dynamic_slice dynamic_update_slice
+    optimization_barrier pad reduce_scatter reduce_window reorder reverse slice sort""".split()
+)
+
+
+def default(ndim: int) -> Order:
+    """The order in which the last dimension is the fastest."""
+    return tuple(reversed(range(ndim)))
+
+
+def compact(aval: ShapedArray) -> Order:
+    """The order with the least padding; of several, the one that is most like the default."""
+    return _compact(aval.shape, aval.dtype.itemsize, aval)
+
+
+@lru_cache(4096)
+def _compact(shape: tuple[int, ...], size: int, aval: ShapedArray) -> Order:
+    usual = default(len(shape))
+    if len(shape) < 2:
+        return usual
+    pairs = itertools.permutations(usual, 2)
+    first = min(pairs, key=lambda pair: tiled(aval, shape[pair[0]], shape[pair[1]]))
+    return (*first, *(d for d in usual if d not in first))
+
+
+def ordered_bytes(aval: ShapedArray, order: Order) -> int:
+    """The bytes of an array in an order, with its padding."""
+    if aval.ndim < 2:
+        return tiled_bytes(aval)
+    return tiled(aval, aval.shape[order[0]], aval.shape[order[1]])
+
+
+def alike(shape: Sequence[int], a: Order, b: Order) -> bool:
+    """Whether two orders have the same tiles; dimensions of size 1 do not count."""
+    return tiles_of(shape, a) == tiles_of(shape, b)
+
+
+def tiles_of(shape: Sequence[int], order: Order) -> Order:
+    return tuple(d for d in order if shape[d] > 1)[:2]
+
+
+def led(order: Sequence[int], dims: Sequence[int]) -> Order:
+    """The order with ``dims`` before all others."""
+    return (*dims, *(d for d in order if d not in dims))
+
+
+# --- from operands to results, and back ---------------------------------------------------------------------
+def carried(node: Node, i: int, order: Order) -> Order | None:
+    """The order of a result if operand ``i`` has ``order``, and elements keep their places; None if it is open."""
+    x = node.operands[i]
+    if node.op == "transpose":
+        where = {d: j for j, d in enumerate(node.attributes["permutation"])}
+        return tuple(where[d] for d in order)
+    if node.op == "reshape" and "start" not in node.attributes:
+        return _reshaped(x.avals[0], order, node.avals[0])
+    if node.op == "reduce" and 2 * i < len(node.operands):
+        dims = node.attributes["dimensions"]
+        left = [d for d in range(len(x.shape)) if d not in dims]
+        return tuple(left.index(d) for d in order if d in left) if len(left) == len(node.shape) else None
+    return order if _keeps(node, x) else None
+
+
+def wanted(node: Node, i: int, order: Order) -> Order | None:
+    """The order of operand ``i`` for which a result has ``order``, or None if any will do."""
+    x = node.operands[i]
+    if node.op == "transpose":
+        permutation = node.attributes["permutation"]
+        return tuple(permutation[d] for d in order)
+    if node.op == "reshape" and "start" not in node.attributes:
+        return _reshaped(node.avals[0], order, x.avals[0])
+    if node.op == "broadcast_in_dim":
+        where = {d: j for j, d in enumerate(node.attributes["broadcast_dimensions"])}
+        return tuple(where[d] for d in order if d in where)
+    if node.op == "reduce" and 2 * i < len(node.operands):
+        dims = node.attributes["dimensions"]
+        left = [d for d in range(len(x.shape)) if d not in dims]
+        if len(left) != len(order):
+            return None
+        outer = (*(left[d] for d in order), *sorted(dims, reverse=True))
+        aval = x.avals[0]
+        return outer if ordered_bytes(aval, outer) <= tiled_bytes(aval) else None
+    return order if _keeps(node, x) else None
+
+
+def _keeps(node: Node, x: Node) -> bool:
+    return (
+        bool(x.shape)
+        and len(x.shape) == len(node.shape)
+        and (node.elementwise or node.op in _KEEP or "start" in node.attributes)
+    )
+
+
+def _reshaped(before: ShapedArray, order: Order, after: ShapedArray) -> Order | None:
+    """The order after a reshape, unless it splits lanes although those of another order would not be split."""
+    its = reshaped(before.shape, order, after.shape)
+    if its is None or after.ndim < 2 or before.ndim < 2 or before.shape[order[0]] == after.shape[its[0]]:
+        return its
+    return its if ordered_bytes(after, its) <= _SPLIT * _least(before.shape, after.shape, after) else None
+
+
+@lru_cache(4096)
+def _least(before: tuple[int, ...], after: tuple[int, ...], aval: ShapedArray) -> int:
+    """The least bytes after a reshape in which elements follow each other as in some order before."""
+    usual = default(len(before))
+    orders = (reshaped(before, led(usual, pair), after) for pair in itertools.permutations(usual, 2))
+    return min(ordered_bytes(aval, o) for o in orders if o is not None)
+
+
+@lru_cache(4096)
+def reshaped(before: tuple[int, ...], order: Order, after: tuple[int, ...]) -> Order | None:
+    """The order after a reshape in which elements follow each other as before, or None if there is none."""
+    groups = groups_of(before, after)
+    if groups is None:
+        return None
+    places = [d for d in reversed(order) if before[d] > 1]
+    found: list[int] = []
+    at = 0
+    while at < len(places):
+        ins, outs = next(g for g in groups if places[at] in g[0])
+        if places[at : at + len(ins)] != ins:
+            return None
+        found += outs
+        at += len(ins)
+    return (*reversed(found), *(d for d in default(len(after)) if after[d] == 1))
+
+
+@lru_cache(4096)
+def moves_nothing(before: tuple[int, ...], order: Order, after: tuple[int, ...], new: Order) -> bool:
+    """Whether a reshape between two orders is the same memory: each tile is a tile, with rows of the same length."""
+    its = reshaped(before, order, after)
+    if its is None or not alike(after, its, new):
+        return False
+    a, b = ([shape[d] for d in o if shape[d] > 1] for shape, o in ((before, order), (after, its)))
+    return a[:1] == b[:1] and (a[1:2] == b[1:2] or not any(n % SUBLANES for n in (*a[1:2], *b[1:2])))
+
+
+def groups_of(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:
+    """Which dimensions become which, without those of size 1."""
+    ins, outs = ([d for d, n in enumerate(shape) if n > 1] for shape in (before, after))
+    groups, i, j = list[tuple[list[int], list[int]]](), 0, 0
+    while i < len(ins) and j < len(outs):
+        left, right = [ins[i]], [outs[j]]
+        i, j = i + 1, j + 1
+        while (n := prod(before[d] for d in left)) != (m := prod(after[d] for d in right)):
+            if n < m:
+                if i == len(ins):
+                    return None
+                left.append(ins[i])
+                i += 1
+            else:
+                if j == len(outs):
+                    return None
+                right.append(outs[j])
+                j += 1
+        groups.append((left, right))
+    return groups if i == len(ins) and j == len(outs) else None

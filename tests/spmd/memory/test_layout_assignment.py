@@ -1,0 +1,179 @@
+"""In which order values lie in a TPU's memory, by the plan, and as compiled for a v5e."""
+
+import re
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import PartitionSpec as P
+from meshwright import lax
+from meshwright.core.avals import ShapedArray
+from meshwright.runtime.pjrt.plugins import compiler
+from meshwright.spmd.memory.assignment import assign
+from meshwright.spmd.memory.compilers import compiler_for
+from meshwright.spmd.memory.order_rules import compact, moves_nothing, ordered_bytes, reshaped, tiles_of
+from meshwright.spmd.memory.predict import predict
+from meshwright.spmd.memory.record import record
+
+MESH = mw.AbstractMesh((8,), ("d",))
+V5E = compiler_for("tpu", "v5e")
+
+
+def array(*shape, dtype=np.float32):
+    return mw.ShapeDtypeStruct(shape, dtype)
+
+
+def planned(fun, *args):
+    return assign(record(mw.jit(fun).trace(*args).jaxpr, MESH, V5E))
+
+
+def orders(plan, shape):
+    """The orders of a plan's values of a shape."""
+    return {plan.orders[node] for node in plan.graph.post_order() if node.avals and node.shape == shape}
+
+
+# --- orders -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [((256, 120), (0, 1)), ((288, 10, 8, 16), (0, 3, 2, 1)), ((32, 288, 8), (1, 2, 0)), ((9, 100, 600), (2, 1, 0))],
+)
+def test_arguments_have_the_order_with_the_least_padding(shape, order):
+    """As compiled; of several orders, the one that is most like that of rows."""
+    assert compact(ShapedArray(shape, np.float32)) == order
+
+
+def test_dimensions_of_size_one_are_padded_where_they_are_along_tiles():
+    aval = ShapedArray((8, 1, 20000), np.float32)
+    assert ordered_bytes(aval, (2, 1, 0)) == 8 * 20096 * 4
+    assert ordered_bytes(aval, (2, 0, 1)) == 8 * 20096 * 4
+    assert ordered_bytes(aval, (1, 2, 0)) == 8 * 20000 * 128 * 4
+
+
+@pytest.mark.parametrize(
+    ("before", "order", "after", "found"),
+    [
+        ((6, 10, 4), (2, 0, 1), (60, 4), None),  # rows are not next to each other
+        ((6, 10, 4), (2, 1, 0), (60, 4), (1, 0)),
+        ((60, 4), (0, 1), (6, 10, 4), (1, 0, 2)),
+        ((60, 4), (0, 1), (1, 60, 4), (1, 2, 0)),
+        ((6, 10), (1, 0), (4, 15), (1, 0)),
+    ],
+)
+def test_reshapes_keep_elements_in_a_row(before, order, after, found):
+    assert reshaped(before, order, after) == found
+
+
+def test_reshapes_move_nothing_if_tiles_stay_tiles():
+    assert moves_nothing((16, 256), (1, 0), (2, 8, 256), (2, 1, 0))
+    assert not moves_nothing((18, 256), (1, 0), (2, 9, 256), (2, 1, 0))  # 9 rows are not whole tiles
+    assert not moves_nothing((16, 256), (1, 0), (16, 2, 128), (2, 1, 0))  # lanes are split
+
+
+# --- plans --------------------------------------------------------------------------------------------------
+def test_a_plan_is_printed():
+    text = str(planned(lambda x, y: mnp.sin(x) + mnp.cos(y).T, array(8, 640), array(640, 8)))
+    assert text.splitlines() == [
+        "%0 = parameter(): f32[8,640]{1,0}",
+        "%1 = parameter(): f32[640,8]{0,1}",
+        "%2 = sine(%0): f32[8,640]{1,0}",
+        "%3 = cosine(%1): f32[640,8]{0,1}",
+        "%4 = transpose(%3): f32[8,640]{1,0}",
+        "%5 = add(%2, %4): f32[8,640]{1,0}",
+        "return %5",
+    ]
+
+
+def test_transposes_are_views():
+    plain, turned = (
+        predict(mw.jit(fun).trace(array(1024, 300)).jaxpr, MESH, compiler=V5E).temp_bytes
+        for fun in (lambda x: mnp.sin(x) + 1, lambda x: mnp.sin(x.T).T + 1)
+    )
+    assert plain == turned
+
+
+def test_several_products_have_the_dimensions_of_matrices_along_tiles():
+    """The argument, whose tiles are along the batch, is copied; what is computed of products is in their order."""
+    plan = planned(lambda w, x: mnp.tanh(mnp.einsum("ijdk,bid->ijkb", w, x)), array(288, 10, 8, 16), array(32, 288, 8))
+    assert orders(plan, (288, 10, 16, 32)) == {(3, 2, 1, 0)}
+    assert any(copy.order[:2] in ((3, 2), (2, 3)) for copy in plan.copies)
+
+
+def test_gathered_rows_are_copied_for_results_and_added_rows_are_not():
+    """Rows are along the lanes. What is computed of gathered ones is in the order of results; sums keep theirs."""
+    rows, table, numbers = array(4096, 12), array(512, 12), array(4096, dtype=np.int32)
+    taken = planned(lambda t, i, x: t[i] * x, table, numbers, rows)
+    assert orders(taken, (4096, 12)) == {(1, 0), (0, 1)}
+    added = planned(lambda t, i, x: t - mnp.zeros((512, 12), np.float32).at[i].add(x), table, numbers, rows)
+    kinds = {node.op: added.orders[node] for node in added.graph.post_order() if node.shape == (512, 12)}
+    assert kinds["scatter"] == kinds["subtract"] == (1, 0)
+    assert kinds["parameter"] == (0, 1)
+
+
+def test_loops_stack_parts_in_whole_tiles():
+    """The step is not along tiles, though this would pad less."""
+
+    def walk(x):
+        return lax.scan(lambda c, _: (mnp.sin(c), c), x, None, length=1280)[1]
+
+    assert orders(planned(walk, array(20, 30)), (1280, 20, 30)) <= {(2, 1, 0), (1, 2, 0), (0, 2, 1)}
+    body = next(iter(planned(walk, array(20, 30)).inside.values()))[-1]
+    assert 0 not in next(order for node, order in body.orders.items() if node.shape == (1280, 20, 30))[:2]
+
+
+def test_barriers_hold_back_only_what_is_used():
+    """As compiled: the gradient of a linear step does not need what checkpoints keep, which take 3 MiB."""
+
+    def steps(u):
+        return (
+            lax.scan(mw.checkpoint(lambda u, _: (u + 0.1 * mnp.roll(u, 1, 0), None)), u, None, length=20)[0] ** 2
+        ).sum()
+
+    assert predict(mw.jit(mw.grad(steps)).trace(array(100, 300)).jaxpr, MESH, compiler=V5E).temp_bytes < 2**20
+
+
+# --- as compiled --------------------------------------------------------------------------------------------
+def attention(p, x):
+    q, k, v = ((x @ w).reshape(-1, 72, 6, 24) for w in p)
+    s = mnp.exp(mnp.einsum("bqhd,bkhd->bhqk", q, k) * 0.2)
+    return mnp.einsum("bhqk,bkhd->bqhd", s, v)
+
+
+def shuffled(x):
+    n, h, w, _ = x.shape
+    x = mnp.sin(x).reshape(n, h, w, 3, 3, 3).transpose(0, 1, 3, 2, 4, 5)
+    return x.reshape(n, 3 * h, 3 * w, 3) * 2
+
+
+def looked_up(t, i):
+    return mnp.cos(t[i]) + 1
+
+
+COMPILED = {
+    "several products": (attention, ([array(144, 144)] * 3, array(64, 72, 144)), (8, 6, 72, 72)),
+    "split lanes": (shuffled, (array(16, 60, 60, 27),), (2, 60, 3, 60, 3, 3)),
+    "rows": (looked_up, (array(3000, 10), array(8, 500, dtype=np.int32)), (3000, 10)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
+def test_orders_are_those_of_compiled_programs(name):
+    """The tiles of values of one shape, in the plan and in the text of the compiled module."""
+    try:
+        compiler("tpu", "v5e:2x4")
+    except mw.errors.MissingExtraError:
+        pytest.skip("no compiler for TPUs")
+    fun, args, shape = COMPILED[name]
+    data = mw.NamedSharding(MESH, P("d"))
+    whole = mw.NamedSharding(MESH, P())
+    specs = tuple(whole if isinstance(x, list) or x.shape == (3000, 10) else data for x in args)
+    part = mw.jit(fun, in_shardings=specs).lower(*args).partition()
+    dims = ",".join(map(str, shape))
+    text = part.compile(mw.target("v5e:2x4"), progress=lambda seconds, held: None).text
+    found = {tuple(map(int, order.split(","))) for order in re.findall(rf"\w+\[{dims}\]{{([\d,]+)", text)}
+    plan = assign(record(part.jaxpr, MESH, V5E))
+    copied = {copy.order for copy in plan.copies if copy.node is not None and copy.node.operands[copy.i].shape == shape}
+    ours = orders(plan, shape) | copied
+    assert {tiles_of(shape, order) for order in ours} <= {tiles_of(shape, order) for order in found}
