@@ -42,6 +42,7 @@ from meshwright.interop.torch.passes import drop_packed, sink_views
 from meshwright.interop.torch.quiet import quiet
 from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured
+from meshwright.interop.torch.trees import look_into_caches
 from meshwright.interop.torch.unchecked import values_not_asked_for
 
 #: held while a module is exported: torch's functions are others then, those of all threads
@@ -73,6 +74,7 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
         if isinstance(part, fx.GraphModule):  # of torch.compile
             part.meta.setdefault("_checkpoint_context_fn", lambda: (_Unchanged(), _Unchanged()))
             cast_as_recorded(part)
+    look_into_caches(module)
     assigned: list[str] = []
     with EXPORTING, warnings.catch_warnings(), quiet(), _as_before(), casts_begun(module):
         warnings.simplefilter("ignore")

@@ -88,6 +88,19 @@ def leaves_as(tree: Any, spec: Any) -> list[Any] | None:
     return None if None in found else [x for some in found for x in some or ()]
 
 
+def look_into_caches(module: torch.nn.Module) -> None:
+    """Have torch look into the caches that models of transformers return unless they are told not to (``use_cache``).
+
+    Transformers leaves it to the caller to say so, once in a process.
+    """
+    if any(type(part).__module__.startswith("transformers.models.") for part in module.modules()):
+        try:
+            from transformers.integrations.executorch import register_dynamic_cache_export_support
+        except ImportError:  # an older version
+            return
+        register_dynamic_cache_export_support()
+
+
 def parameter_names(module: torch.nn.Module) -> list[str]:
     """The names of the parameters of a module's forward that have positions."""
     parameters = inspect.signature(module.forward).parameters.values()
