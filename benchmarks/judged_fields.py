@@ -1,9 +1,9 @@
 """Programs of many fields, partitioned here and by XLA, judged by XLA's compiler for TPUs.
 
 As ``benchmarks/judged.py``, for the programs of ``benchmarks/field_programs.py``; needs ``meshwright[tpu]``. Writes the
-means to ``docs/targets.md``. All programs take half an hour the first time, some of which XLA cannot compile for TPUs
-(decompositions that its own partitioner leaves to LAPACK). ``MESHWRIGHT_ONLY`` restricts it to programs that contain one
-of its words, and leaves the page unchanged.
+means to ``docs/targets.md``. All programs take half an hour the first time; some cannot be compiled for TPUs
+(decompositions that XLA's own partition leaves to LAPACK). ``MESHWRIGHT_ONLY`` restricts it to programs that contain
+one of its words, and leaves the page unchanged.
 """
 
 from __future__ import annotations
