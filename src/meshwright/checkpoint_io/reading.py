@@ -29,7 +29,7 @@ from meshwright.core.dtypes import (
     real_of,
 )
 from meshwright.core.expected import as_path
-from meshwright.core.files import user_file
+from meshwright.core.files import exists, user_file
 from meshwright.core.key_types import KEY_TYPES, is_key
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentTypeError, CheckpointError
@@ -82,7 +82,7 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, verify: bool
 def settled(folder: Path) -> Path:
     """The folder, or the checkpoint that it was to replace, if the process ended between the two renames."""
     old = folder.parent / f"{folder.name}{REPLACED}"
-    return old if not folder.exists() and old.exists() else folder
+    return old if not exists(folder) and exists(old) else folder
 
 
 def _as_saved(opened: Opened) -> Any:

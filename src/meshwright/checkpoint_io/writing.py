@@ -21,7 +21,7 @@ from meshwright.checkpoint_io.job import Job, Progress
 from meshwright.core import pytree
 from meshwright.core.dtypes import as_dtype
 from meshwright.core.expected import as_path
-from meshwright.core.files import user_file
+from meshwright.core.files import exists, user_file
 from meshwright.core.key_types import is_key
 from meshwright.core.source import warn
 from meshwright.core.static import static_index
@@ -167,9 +167,9 @@ def _check_free(folder: Path, overwrite: bool) -> None:
       CheckpointError: the folder exists; with ``overwrite``, it is neither a checkpoint nor empty.
       OSError: the place cannot be accessed.
     """
-    if (folder.exists() or folder.is_symlink()) and not overwrite:
+    if (exists(folder) or folder.is_symlink()) and not overwrite:
         raise CheckpointError(f"save: {folder} is there already; choose another name, or pass overwrite=True")
-    if folder.exists() and not (folder / NAME).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
+    if exists(folder) and not (folder / NAME).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
         raise CheckpointError(f"save: {folder} is no checkpoint, and is not replaced by one; choose another name")
 
 

@@ -54,6 +54,16 @@ def write_text(what: str, path: Any, text: str) -> Path:
     return file
 
 
+def exists(path: Path) -> bool:
+    """Whether there is something at a path. Raises what ``stat`` raises if that cannot be found out, where
+    ``Path.exists`` says False since Python 3.14."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def file_state(path: Path) -> tuple[int, ...]:
     """A value that changes when the file at ``path`` is written or replaced; empty for special files such as pipes,
     which reading would block on. Raises what ``stat`` raises."""
