@@ -18,22 +18,23 @@ mw.distributed.initialize()
 mesh = mw.make_mesh((mw.device_count(),), ("x",))
 total = mw.jit(mw.shard_map(lambda v: mw.lax.psum(v, "x"), mesh=mesh, in_specs=P("x"), out_specs=P()))
 x = mw.device_put(np.arange(2.0 * mw.device_count()), NamedSharding(mesh, P("x")))
-if how == "connecting" and mw.process_index() == lost:  # between the agreement and the first run
-    spread.agree = lambda *_, agree=spread.agree: (agree(*_), os.kill(os.getpid(), signal.SIGKILL))
-elif how != "connecting":
-    total(x).block_until_ready()
-if mw.process_index() == lost:
-    match how:
-        case "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "stopped":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        case "late":
-            time.sleep(4 * mw.config.collective_timeout)
-        case "raises":
-            raise ValueError("of the test")
 started = time.monotonic()
-try:
+try:  # the first run too: the others may still be in it when this one is lost
+    if how == "connecting" and mw.process_index() == lost:  # between the agreement and the first run
+        spread.agree = lambda *_, agree=spread.agree: (agree(*_), os.kill(os.getpid(), signal.SIGKILL))
+    elif how != "connecting":
+        total(x).block_until_ready()
+    if mw.process_index() == lost:
+        match how:
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stopped":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "late":
+                time.sleep(4 * mw.config.collective_timeout)
+            case "raises":
+                raise ValueError("of the test")
+    started = time.monotonic()
     total(x).block_until_ready()
     print("no error")
 except DistributedError as error:
