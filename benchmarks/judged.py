@@ -49,6 +49,8 @@ MADE = {
 JUDGED, TOLD = ("cycles", "flops", "peak"), ("sent", "exposed")
 
 Figures = dict[str, Any]
+#: by key, the figures of our module and of XLA's program, with the digests that they belong to
+Kept = dict[str, dict[str, Any]]
 
 
 @cache
@@ -58,13 +60,29 @@ def subject(name: str) -> Subject:
         return MADE[name]()
 
 
-def measured(name: str, where: str, ours: bool) -> Figures:
+def kept_figures(found: Subject, name: str, where: str, kept: Kept, key: str) -> tuple[Figures, Figures]:
+    """Ours and XLA's, from the entry of a key, which gets those that are not of these modules.
+
+    Raises:
+      MissingExtraError: the target's compiler is not installed. CompileError: it rejects the program.
+      RuleError: an op has no form for the target.
+    """
+    entry = kept.get(key, {})
+    if entry.get("module") != (module := found.digest(where)):
+        entry.update(module=module, ours=measured(found, name, where, ours=True))
+        kept[key] = entry
+    if entry.get("program") != found.program:
+        entry.update(program=found.program, xla=measured(found, name, where, ours=False))
+    return entry["ours"], entry["xla"]
+
+
+def measured(found: Subject, name: str, where: str, ours: bool) -> Figures:
     """Figures of one device, for our partition or XLA's.
 
     Raises:
       MissingExtraError: the target's compiler is not installed. CompileError: it rejects the program.
     """
-    found, target = subject(name), mw.target(where)
+    target = mw.target(where)
     platform = target.platform
     topology, options = described(target)
     ids = target.order_of(found.part.mesh)
@@ -119,45 +137,63 @@ def _shown(what: str, figure: int | None) -> str:
 
 
 def _summary(where: str, rows: list[tuple[str, str, Figures, Figures]]) -> Iterator[str]:
-    mine = [(name, ours, xla) for name, at, ours, xla in rows if at == where]
-    means, worse = [], []
+    mine = {name: (ours, xla) for name, at, ours, xla in rows if at == where}
+    if mine:
+        means, above = compared(mine, 1.005)
+        yield f"- {where}, geometric means: {means}; above XLA's: {above}."
+
+
+def compared(found: dict[str, tuple[Figures, Figures]], limit: float) -> tuple[str, str]:
+    """In words: geometric means of our figures over XLA's, where both are known and not zero, and the programs of which
+    one is above ``limit`` times XLA's."""
+    means, above = [], []
     for what in (*JUDGED, *TOLD):
-        shares = {name: ours[what] / xla[what] for name, ours, xla in mine if xla[what] and ours[what] is not None}
-        if shares and all(shares.values()):
+        shares = {name: ours[what] / xla[what] for name, (ours, xla) in found.items() if xla[what] and ours[what]}
+        if shares:
             means.append(f"{what} {statistics.geometric_mean(shares.values()):.2f}")
         if what in JUDGED:
-            worse += [f"{what} of {name} {share:.2f}" for name, share in shares.items() if share > 1.005]
-    if mine:
-        yield f"- {where}, geometric means: {', '.join(means)}; above XLA's: {', '.join(worse) or 'nothing'}."
+            above += [f"{what} of {name} {share:.2f}" for name, share in shares.items() if share > limit]
+    return ", ".join(means), ", ".join(above) or "nothing"
+
+
+def read_kept() -> Kept:
+    """The figures that are kept."""
+    found: Kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    return found
+
+
+def say_and_keep(key: str, ours: Figures, xla: Figures, kept: Kept) -> None:
+    """Print a program's figures as fractions of XLA's, and write all that are kept."""
+    console.print(f"{key}: " + ", ".join(f"{w} {ratio(ours[w], xla[w])}" for w in (*JUDGED, *TOLD)))
+    KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def write_between(marks: tuple[str, str], text: str) -> None:
+    """Put a text between two marks of the page of targets."""
+    page = DOCS / "targets.md"
+    before, _, rest = page.read_text().partition(marks[0])
+    page.write_text(before + marks[0] + text + marks[1] + rest.partition(marks[1])[2])
 
 
 def main() -> None:
-    kept: dict[str, dict[str, Any]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    kept = read_kept()
     rows: list[tuple[str, str, Figures, Figures]] = []
     missing: dict[str, Exception] = {}
     for name, where in cases():
         key = f"{name} {where}"
         if where in missing:
             continue
-        found = kept.setdefault(key, {})
         try:
-            if found.get("module") != (module := subject(name).digest(where)):
-                found.update(module=module, ours=measured(name, where, ours=True))
-            if found.get("program") != (program := subject(name).program):
-                found.update(program=program, xla=measured(name, where, ours=False))
+            ours, xla = kept_figures(subject(name), name, where, kept, key)
         except MissingExtraError as error:
             missing[where] = error
             console.print(f"{where}: {error}", markup=False)
             continue
-        ours, xla = found["ours"], found["xla"]
         rows.append((name, where, ours, xla))
-        console.print(f"{key}: " + ", ".join(f"{w} {ratio(ours[w], xla[w])}" for w in (*JUDGED, *TOLD)))
-        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+        say_and_keep(key, ours, xla, kept)
     print(render(rows))
     if not missing and not os.environ.get("MESHWRIGHT_ONLY"):
-        page = DOCS / "targets.md"
-        before, _, rest = page.read_text().partition(MARKS[0])
-        page.write_text(before + MARKS[0] + render(rows) + MARKS[1] + rest.partition(MARKS[1])[2])
+        write_between(MARKS, render(rows))
 
 
 if __name__ == "__main__":
