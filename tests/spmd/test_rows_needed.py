@@ -159,3 +159,20 @@ def test_random_programs(seed: int) -> None:
     less = rows_needed(closed, closed.jaxpr.eqns, lambda _, aval: Var(aval))
     for got, want in zip(mw.core.eval_jaxpr(less.jaxpr, less.consts, x), random_program(seed)(x)):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_zeros_are_not_left_out_before_factors_that_a_conversion_makes_infinite() -> None:
+    """Infinity times zero is NaN, as on one device."""
+
+    def function(x: Any) -> Any:
+        low = mnp.pad(mnp.fft.fft2(x)[:, :M], ((0, 0), (0, 16 - M)))
+        huge = lax.full((16, 16), 1e300, np.float64).astype(np.complex64)
+        return mnp.fft.ifft2(low), low * huge
+
+    with mw.enable_x64(True):
+        x = (1.0 + np.arange(256).reshape(16, 16) ** 1.5).astype(np.complex64)
+        mesh = mw.make_mesh((4,), ("r",))
+        run = mw.jit(function, in_shardings=NamedSharding(mesh, ROWS), out_shardings=NamedSharding(mesh, ROWS))
+        here, alone = run(x)[1], mw.jit(function)(x)[1]
+    np.testing.assert_array_equal(np.isnan(here)[:, M:], True)
+    np.testing.assert_array_equal(np.isnan(here), np.isnan(alone))

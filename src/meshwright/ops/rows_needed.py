@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import is_inexact
 from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.rewrite import producers_of
@@ -148,11 +150,16 @@ class Boxes:
     def _is_finite(self, atom: Atom) -> bool:
         """Whether all elements of a value are known to be finite: it may be multiplied with what is left out."""
         ways = BroadcastInDim, ConvertElementType
+        dtypes = [atom.aval.dtype]
         while isinstance(atom, Var) and (maker := self.makers.get(atom)) is not None and isinstance(maker.op, ways):
             atom = maker.invars[0]
+            dtypes.append(atom.aval.dtype)
         value = atom.val if isinstance(atom, Literal) else self.consts.get(atom)
         array = None if value is None else known_values(value)
-        return array is not None and array.dtype.kind in "biufc" and bool(np.isfinite(array).all())
+        if array is None or array.dtype.kind not in "biufc" or not np.isfinite(array).all():
+            return False
+        largest = np.abs(array).max(initial=0)  # a conversion may overflow
+        return all(not is_inexact(d) or largest <= float(ml_dtypes.finfo(d).max) for d in dtypes)
 
     def _needed_by(self, eqn: JaxprEqn) -> Sequence[Box]:
         op: Any = eqn.op
