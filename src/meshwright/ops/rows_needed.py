@@ -14,11 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
-from meshwright.core.dtypes import is_inexact
 from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.rewrite import producers_of
@@ -149,17 +147,16 @@ class Boxes:
 
     def _is_finite(self, atom: Atom) -> bool:
         """Whether all elements of a value are known to be finite: it may be multiplied with what is left out."""
-        ways = BroadcastInDim, ConvertElementType
-        dtypes = [atom.aval.dtype]
+        ways, dtypes = (BroadcastInDim, ConvertElementType), [atom.aval.dtype]
         while isinstance(atom, Var) and (maker := self.makers.get(atom)) is not None and isinstance(maker.op, ways):
             atom = maker.invars[0]
             dtypes.append(atom.aval.dtype)
         value = atom.val if isinstance(atom, Literal) else self.consts.get(atom)
         array = None if value is None else known_values(value)
-        if array is None or array.dtype.kind not in "biufc" or not np.isfinite(array).all():
+        if array is None or any(dtype.kind not in "biufc" for dtype in dtypes):
             return False
-        largest = np.abs(array).max(initial=0)  # a conversion may overflow
-        return all(not is_inexact(d) or largest <= float(ml_dtypes.finfo(d).max) for d in dtypes)
+        with np.errstate(all="ignore"):  # large numbers become infinite in narrow types
+            return all(np.isfinite(array := array.astype(dtype)).all() for dtype in reversed(dtypes))
 
     def _needed_by(self, eqn: JaxprEqn) -> Sequence[Box]:
         op: Any = eqn.op
@@ -177,8 +174,7 @@ class Boxes:
         if isinstance(op, Fft):
             return [(*box[: -len(op.fft_lengths)], *whole(shape[-len(op.fft_lengths) :]))]
         if (windows := _windows(eqn)) is not None:
-            rows = (w if run.wraps and not w.is_whole else run.inside(w) for run, w in zip(box, windows))
-            return [tuple(Run.whole(run.size) if run.is_whole else run for run in rows)]
+            return [tuple(Run.whole(run.size) if run.is_whole else run for run in map(Run.inside, box, windows))]
         return [box if a.aval.shape else () for a in eqn.invars]
 
 
@@ -252,7 +248,8 @@ class _Rewritten:
         self.program, self.boxes, self.like = closed, boxes, like
         #: what is there of a value: which rows, and the variable that has them
         self.there: dict[Atom, tuple[Box, Atom]] = {}
-        self.made: dict[tuple[Atom, Box], Atom] = {}
+        #: by a variable, the rows that it has, and those made of it: values that move rows may share one
+        self.made: dict[tuple[Atom, Box, Box], Atom] = {}
         self.eqns: list[JaxprEqn] = []
         for eqn in closed.jaxpr.eqns:
             if eqn in joined:
@@ -308,7 +305,7 @@ class _Rewritten:
         there, found = self.there.get(atom, (whole(atom.aval.shape), atom))
         if box == there or not box:
             return found
-        key = found, box
+        key = found, there, box
         if key not in self.made:
             if not all(a.contains(b) or b.contains(a) for a, b in zip(there, box)):
                 found, there = self.resized(atom, found, there, whole(atom.aval.shape), at), whole(atom.aval.shape)

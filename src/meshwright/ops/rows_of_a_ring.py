@@ -60,7 +60,10 @@ class Run(NamedTuple):
         return Run(at, self.length, rows.length) if rows.is_whole or at + self.length <= rows.length else None
 
     def inside(self, rows: Run) -> Run:
-        """The run of the larger dimension of which ``rows`` are a dimension that has this run."""
+        """The run of the larger dimension of which ``rows`` are a dimension that has this run: all ``rows`` if it would
+        be in two pieces."""
+        if self.wraps and not rows.is_whole:
+            return rows
         return Run((rows.start + self.start) % rows.size, self.length, rows.size)
 
 
