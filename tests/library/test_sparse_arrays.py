@@ -217,3 +217,47 @@ def test_random_arrays_are_jaxs():
         mine = sparse.random_bcoo(mw.random.key(3), (4, 5), dtype=np.float32, **options)
         theirs = jax_sparse.random_bcoo(jax.random.key(3), (4, 5), dtype=np.float32, **options)
         assert np.array_equal(mine.data, theirs.data) and np.array_equal(mine.indices, theirs.indices)
+
+
+AT_ONE_PLACE = np.array([[0, 0], [0, 0], [9, 9]])
+
+
+def test_elements_at_one_place_are_added_before_what_rounds():
+    small = BCOO((np.array([0.5, 0.6, 7.0], np.float32), AT_ONE_PLACE), shape=(1, 2))
+    whole = BCOO((np.array([3, 4, 7]), AT_ONE_PLACE), shape=(1, 2))
+    bytes_ = BCOO((np.array([100, 100, 7], np.int8), AT_ONE_PLACE), shape=(1, 2))
+    assert small.astype(int).todense().tolist() == [[1, 0]]
+    assert sparse.sparsify(lambda m: m.astype(mnp.float32))(bytes_).todense().tolist() == [[-56, 0]]
+    halves = sparse.sparsify(lambda m: mw.lax.div(m, 2))(whole).todense()
+    assert halves.dtype == whole.dtype and halves.tolist() == [[3, 0]]
+
+
+@pytest.mark.parametrize("kind", [mnp.int32, mnp.float32])
+def test_products_have_the_type_that_is_asked_for(kind):
+    m = (M * 100).astype(np.int8)
+    numbers = (((1,), (0,)), ((), ()))
+    want = m.astype(np.int32) @ np.full(6, 9)
+    product = sparse.sparsify(lambda m, v: mw.lax.dot_general(m, v, numbers, preferred_element_type=kind))
+    got = product(BCOO.fromdense(m), mnp.full(6, 9, mnp.int8))
+    assert got.dtype == kind and got.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("start", [(-10, 2), (-1, -9), (-9, 0), (9, 1)])
+def test_slices_from_outside_are_moved_as_dense_ones(start):
+    got = sparse.sparsify(lambda m: mw.lax.dynamic_slice(m, start, (3, 2)))(EXACT).todense()
+    assert np.array_equal(got, mw.lax.dynamic_slice(M, start, (3, 2)))
+
+
+def test_what_is_past_the_end_stays_there():
+    one, ones = BCOO.fromdense(np.array([5.0]), nse=3), mnp.arange(1.0, 5.0)
+    wide = sparse.bcoo_broadcast_in_dim(one, shape=(4,), broadcast_dimensions=(0,))
+    assert sparse.bcoo_extract(wide, ones).todense().tolist() == [1, 2, 3, 4]
+    assert sparse.bcoo_extract(one.reshape(()), ones[2]).todense() == 3
+    assert BCOO.fromdense(3.0, nse=3).todense() == 3
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_positions_of_empty_arrays(shape):
+    m = BCOO.fromdense(np.zeros(shape), nse=2)
+    assert not (m @ mnp.ones((shape[1], 2))).any() and (m.T @ m).shape == (shape[1], shape[1])
+    assert (m * mnp.ones(shape)).sum_duplicates(nse=1).todense().shape == shape

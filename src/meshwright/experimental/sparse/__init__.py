@@ -18,6 +18,7 @@ from meshwright.core.absent import absent as _absent
 from meshwright.core.expected import as_integer, as_integers
 from meshwright.errors import ArgumentError
 from meshwright.experimental.sparse.base import JAXSparse
+from meshwright.experimental.sparse.base import all_sparse as _all_sparse
 from meshwright.experimental.sparse.bcoo import (
     BCOO,
     bcoo_dot_general,
@@ -126,10 +127,7 @@ def random_bcoo(
     Raises:
       ArgumentError: ``n_batch`` or ``n_dense`` is not 0, or there are not so many positions.
     """
-    if n_batch or n_dense:
-        raise ArgumentError(
-            f"random_bcoo: every dimension is sparse, got n_batch={n_batch}, n_dense={n_dense}; leave them out"
-        )
+    _all_sparse("random_bcoo", n_batch, n_dense)
     sizes = as_integers("random_bcoo: shape", shape)
     size = math.prod(sizes)
     if not 0 <= nse <= size:

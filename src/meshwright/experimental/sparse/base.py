@@ -7,6 +7,24 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.errors import ArgumentError
+
+
+def all_sparse(where: str, n_batch: int | None, n_dense: int | None) -> None:
+    """Raise ArgumentError unless every dimension is sparse."""
+    if n_batch or n_dense:
+        raise ArgumentError(
+            f"{where}: every dimension is sparse, got n_batch={n_batch}, n_dense={n_dense}; leave them out, and use "
+            "vmap over arrays of one nse"
+        )
+
+
+def left_out(where: str, **options: Any) -> None:
+    """Raise ArgumentError for options that are given."""
+    for option, value in options.items():
+        if value is not None:
+            raise ArgumentError(f"{where}: {option} has no meaning for sparse arrays, got {value!r}; leave it out")
+
 
 class JAXSparse:
     """The base class of sparse arrays; ``shape``, ``dtype`` and ``todense()`` are those of the dense array."""

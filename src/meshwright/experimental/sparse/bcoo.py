@@ -16,7 +16,7 @@ from meshwright.core.expected import as_integer, as_integers
 from meshwright.core.late import LateModule
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from meshwright.experimental.sparse.base import JAXSparse
+from meshwright.experimental.sparse.base import JAXSparse, all_sparse, left_out
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.axes import normal_axes
 
@@ -68,8 +68,10 @@ class BCOO(JAXSparse):
         if nse is None and isinstance(mat, Tracer):
             raise ArgumentError("BCOO.fromdense: how many elements of a traced array are not 0 is not known; pass nse")
         count = int(mnp.count_nonzero(mat)) if nse is None else as_integer("BCOO.fromdense: nse", nse)
-        at = mnp.nonzero(mat, size=count, fill_value=mat.shape) if mat.ndim else ()
-        indices = mnp.stack(at, 1).astype(index_dtype) if at else mnp.zeros((count, 0), index_dtype)
+        if not mat.ndim:  # there is no position past the end
+            data = mnp.where(np.arange(count) == 0, mat, mnp.zeros((), mat.dtype))
+            return cls((data, mnp.zeros((count, 0), index_dtype)), shape=(), unique_indices=count <= 1)
+        indices = mnp.stack(mnp.nonzero(mat, size=count, fill_value=mat.shape), 1).astype(index_dtype)
         return cls((taken(mat, indices), indices), shape=mat.shape, indices_sorted=True, unique_indices=True)
 
     @classmethod
@@ -78,6 +80,11 @@ class BCOO(JAXSparse):
         coo = mat.tocoo()
         indices = np.stack([coo.row, coo.col], 1).astype(index_dtype or np.int32)
         return cls((coo.data, indices), shape=coo.shape)
+
+    @property
+    def inside(self) -> Any:
+        """Whether each position is within the array, shape (nse,)."""
+        return mnp.all(self.indices < np.array(self.shape, self.indices.dtype), 1)
 
     def with_data(self, data: Any) -> BCOO:
         """A sparse array with other elements at the same positions."""
@@ -115,14 +122,13 @@ class BCOO(JAXSparse):
         return structure.bcoo_update_layout(self, n_batch=n_batch, n_dense=n_dense)  # type: ignore[no-any-return]
 
     def astype(self, dtype: Any) -> BCOO:
-        return self.with_data(self.data.astype(dtype))
+        return structure.mapped(self, lambda data: data.astype(dtype))  # type: ignore[no-any-return]
 
     def sum(self, axis: int | Sequence[int] | None = None) -> BCOO:
         """Sum over dimensions, by default all of them; the result is sparse."""
         summed = normal_axes(axis, self.ndim, "BCOO.sum")
         kept = [d for d in range(self.ndim) if d not in summed]
-        inside = mnp.all(self.indices < np.array(self.shape, self.indices.dtype), 1)
-        data = mnp.where(inside, self.data, mnp.zeros((), self.dtype))  # the remaining positions may all be valid
+        data = mnp.where(self.inside, self.data, mnp.zeros((), self.dtype))  # the remaining positions may all be valid
         return BCOO((data, self.indices[:, np.array(kept, int)]), shape=[self.shape[d] for d in kept])
 
     def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCOO:
@@ -189,8 +195,11 @@ def columns(indices: Any) -> tuple[Any, ...]:
 
 def taken(x: Any, indices: Any) -> Any:
     """The elements of ``x`` at the positions, along its leading dimensions; zeros for positions past the end."""
-    if not indices.shape[1]:
-        return mnp.broadcast_to(x, (indices.shape[0], *x.shape))
+    count, dims = indices.shape
+    if not dims:
+        return mnp.broadcast_to(x, (count, *x.shape))
+    if not all(x.shape[:dims]):
+        return mnp.zeros((count, *x.shape[dims:]), x.dtype)
     return x.at[columns(indices)].get(mode="fill", fill_value=0)
 
 
@@ -207,10 +216,7 @@ def broadcast_at(mat: BCOO, dense: Any) -> Any:
     dense = mnp.asarray(dense)
     if not dense.ndim:
         return dense
-    return mnp.where(
-        mnp.all(mat.indices < np.array(mat.shape, mat.indices.dtype), 1),
-        taken(mnp.broadcast_to(dense, mat.shape), mat.indices), mnp.ones((), dense.dtype),
-    )  # fmt: skip
+    return mnp.where(mat.inside, taken(mnp.broadcast_to(dense, mat.shape), mat.indices), mnp.ones((), dense.dtype))
 
 
 def require_sparse(where: str, mat: Any) -> None:
@@ -226,11 +232,7 @@ def bcoo_fromdense(
     Raises:
       ArgumentError: ``n_batch`` or ``n_dense`` is not 0.
     """
-    if n_batch or n_dense:
-        raise ArgumentError(
-            f"bcoo_fromdense: every dimension is sparse, got n_batch={n_batch}, n_dense={n_dense}; leave them out, and "
-            "use vmap over arrays of one nse"
-        )
+    all_sparse("bcoo_fromdense", n_batch, n_dense)
     return BCOO.fromdense(mat, nse=nse, index_dtype=index_dtype)
 
 
@@ -261,7 +263,7 @@ def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> BCOO:
     require_sparse("bcoo_multiply_dense", sp_mat)
     if isinstance(v, BCOO):
         raise ArgumentTypeError("bcoo_multiply_dense: both operands are sparse; use bcoo_multiply_sparse")
-    return sp_mat.with_data(sp_mat.data * broadcast_at(sp_mat, v))
+    return sp_mat * v
 
 
 def _matmul(lhs: Any, rhs: Any, contract: tuple[tuple[int], tuple[int]]) -> Any:
@@ -276,7 +278,7 @@ def bcoo_dot_general(
     *,
     dimension_numbers: Any,
     precision: None = None,
-    preferred_element_type: None = None,
+    preferred_element_type: Any = None,
     out_sharding: None = None,
 ) -> Any:
     """``lax.dot_general`` with a sparse operand, without batch dimensions; dense, unless both operands are sparse.
@@ -285,21 +287,20 @@ def bcoo_dot_general(
 
     Raises:
       ArgumentTypeError: neither operand is sparse.
-      ArgumentError: there are batch dimensions, or a precision, element type or sharding is given.
+      ArgumentError: there are batch dimensions, or a precision or sharding is given.
       ShapeError: contracted dimensions have different sizes.
     """
-    _require_absent(
-        "bcoo_dot_general",
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-        out_sharding=out_sharding,
-    )
+    left_out("bcoo_dot_general", precision=precision, out_sharding=out_sharding)
     (left, right), batch = dimension_numbers
     if any(map(len, batch)):
         raise ArgumentError(f"bcoo_dot_general: batch dimensions {batch} are not for sparse arrays; use vmap")
     if not isinstance(lhs, BCOO) and not isinstance(rhs, BCOO):
         raise ArgumentTypeError("bcoo_dot_general: expected a sparse operand; use lax.dot_general for dense ones")
     _check_sizes(lhs, rhs, left, right)
+    if preferred_element_type is not None:
+        wide = mnp.result_type(lhs.dtype, rhs.dtype, preferred_element_type)
+        found = bcoo_dot_general(lhs.astype(wide), rhs.astype(wide), dimension_numbers=dimension_numbers)
+        return found.astype(preferred_element_type)
     if isinstance(lhs, BCOO) and isinstance(rhs, BCOO):
         return structure.product_of_sparse(lhs, rhs, left, right)
     if isinstance(lhs, BCOO):
@@ -328,9 +329,3 @@ def _product(mat: BCOO, dense: Any, left: Sequence[int], right: Sequence[int]) -
     return added_at(
         terms, mat.indices[:, np.array(kept, int)], [*(mat.shape[d] for d in kept), *rows.shape[len(right) :]]
     )  # fmt: skip
-
-
-def _require_absent(name: str, **options: Any) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise ArgumentError(f"{name}: {option} has no choice here, got {value!r}; leave it out")

@@ -14,7 +14,7 @@ import meshwright.numpy as mnp
 from meshwright.core.expected import as_integers
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
-from meshwright.experimental.sparse.base import JAXSparse
+from meshwright.experimental.sparse.base import JAXSparse, all_sparse
 from meshwright.experimental.sparse.bcoo import BCOO, bcoo_dot_general, taken
 from meshwright.experimental.sparse.structure import bcoo_concatenate
 
@@ -277,10 +277,7 @@ def bcsr_fromdense(
     Raises:
       ArgumentError: ``n_batch`` or ``n_dense`` is not 0.
     """
-    if n_batch or n_dense:
-        raise ArgumentError(
-            f"bcsr_fromdense: every dimension is sparse, got n_batch={n_batch}, n_dense={n_dense}; use vmap"
-        )
+    all_sparse("bcsr_fromdense", n_batch, n_dense)
     return BCSR.fromdense(mat, nse=nse, index_dtype=index_dtype)
 
 

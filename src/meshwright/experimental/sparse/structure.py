@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 import meshwright.numpy as mnp
+from meshwright import lax
 from meshwright.core.expected import as_integers
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
+from meshwright.experimental.sparse.base import all_sparse, left_out
 from meshwright.experimental.sparse.bcoo import BCOO, broadcast_at, require_sparse, taken
 from meshwright.numpy.axes import normal_axes
 
@@ -52,20 +54,18 @@ def bcoo_extract(sparr: BCOO, arr: Any, *, assume_unique: bool | None = None) ->
 
 def _is_first(mat: BCOO) -> Any:
     """Whether no element before has the same position; a bool for each."""
-    number = _numbers(mat.indices, mat.shape)
+    number = _numbers(mat)
     return mnp.argmax(number[:, None] == number[None, :], 1) == mnp.arange(mat.nse)
 
 
-def _numbers(indices: Any, shape: Sequence[int]) -> Any:
+def _numbers(mat: BCOO) -> Any:
     """Positions as integers, those past the end as the size of the array."""
-    size = math.prod(shape)
-    if size >= 2**31:
-        raise ShapeError(f"a sparse array of shape {tuple(shape)} has {size} positions; expected fewer than 2**31")
-    if not shape:
-        return mnp.zeros(indices.shape[0], np.int32)
-    inside = mnp.all(indices < np.array(shape, indices.dtype), 1)
-    flat = sum(indices[:, d].astype(np.int32) * math.prod(shape[d + 1 :]) for d in range(len(shape)))
-    return mnp.where(inside, flat, size)
+    if mat.size >= 2**31:
+        raise ShapeError(f"a sparse array of shape {mat.shape} has {mat.size} positions; expected fewer than 2**31")
+    if not mat.ndim:
+        return mnp.zeros(mat.nse, np.int32)
+    flat = sum(mat.indices[:, d].astype(np.int32) * math.prod(mat.shape[d + 1 :]) for d in range(mat.ndim))
+    return mnp.where(mat.inside, flat, mat.size)
 
 
 def bcoo_reshape(
@@ -77,19 +77,19 @@ def bcoo_reshape(
       ShapeError: another number of elements. ArgumentError: a sharding is given.
     """
     require_sparse("bcoo_reshape", mat)
-    _refuse("bcoo_reshape", sharding=sharding)
+    left_out("bcoo_reshape", sharding=sharding)
     if dimensions is not None:
         mat = mat.transpose(dimensions)
     sizes = as_integers("bcoo_reshape: new_sizes", new_sizes)
     if math.prod(sizes) != mat.size:
         raise ShapeError(f"bcoo_reshape: {mat.shape} has {mat.size} elements, {sizes} has {math.prod(sizes)}")
-    rest = _numbers(mat.indices, mat.shape)
+    rest = numbers = _numbers(mat)
     found = []
     for d in range(len(sizes)):
         below = max(math.prod(sizes[d + 1 :]), 1)
         found.append(rest // below)
         rest = rest % below
-    past = _numbers(mat.indices, mat.shape) >= mat.size
+    past = numbers >= mat.size
     indices = mnp.stack(found, 1) if found else mnp.zeros((mat.nse, 0), np.int32)
     data = mat.data
     if sizes:
@@ -97,7 +97,8 @@ def bcoo_reshape(
     else:  # the only position is not past the end
         data = mnp.where(past, mnp.zeros((), mat.dtype), data)
     moved = data, indices.astype(mat.indices.dtype)
-    return BCOO(moved, shape=sizes, indices_sorted=mat.indices_sorted, unique_indices=mat.unique_indices)
+    unique = mat.unique_indices and bool(sizes)
+    return BCOO(moved, shape=sizes, indices_sorted=mat.indices_sorted, unique_indices=unique)
 
 
 def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
@@ -122,7 +123,7 @@ def bcoo_broadcast_in_dim(
       ShapeError: the shapes do not fit. ArgumentError: a sharding is given.
     """
     require_sparse("bcoo_broadcast_in_dim", mat)
-    _refuse("bcoo_broadcast_in_dim", sharding=sharding)
+    left_out("bcoo_broadcast_in_dim", sharding=sharding)
     sizes, places = as_integers("shape", shape), as_integers("broadcast_dimensions", broadcast_dimensions)
     if len(places) != mat.ndim or any(s not in (1, sizes[p]) for s, p in zip(mat.shape, places)):
         raise ShapeError(f"bcoo_broadcast_in_dim: {mat.shape} does not fit dimensions {places} of {sizes}")
@@ -130,7 +131,6 @@ def bcoo_broadcast_in_dim(
     copies = np.stack([g.ravel() for g in np.indices([sizes[d] for d in repeated])], 1) if repeated else None
     count = 1 if copies is None else len(copies)
     data = mnp.repeat(mat.data, count)
-    inside = mnp.all(mat.indices < np.array(mat.shape, mat.indices.dtype), 1)
     found: list[Any] = []
     for d in range(len(sizes)):
         if d in repeated:
@@ -138,8 +138,10 @@ def bcoo_broadcast_in_dim(
             found.append(mnp.tile(copies[:, repeated.index(d)].astype(np.int32), mat.nse))
         else:
             found.append(mnp.repeat(mat.indices[:, places.index(d)], count))
-    indices = mnp.stack(found, 1).astype(mat.indices.dtype) if found else mnp.zeros((len(data), 0), np.int32)
-    data = mnp.where(mnp.repeat(inside, count), data, mnp.zeros((), mat.dtype))
+    if not sizes:
+        return mat
+    inside = mnp.repeat(mat.inside, count)[:, None]  # copies along a dimension of size 1 would be
+    indices = mnp.where(inside, mnp.stack(found, 1), np.array(sizes, np.int32)).astype(mat.indices.dtype)
     return BCOO((data, indices), shape=sizes, unique_indices=mat.unique_indices)
 
 
@@ -200,9 +202,13 @@ def bcoo_dynamic_slice(mat: BCOO, start_indices: Sequence[Any], slice_sizes: Seq
     sizes = as_integers("slice_sizes", slice_sizes)
     if len(sizes) != mat.ndim or any(not 0 <= s <= n for s, n in zip(sizes, mat.shape)):
         raise ShapeError(f"bcoo_dynamic_slice: slice_sizes {sizes} do not fit {mat.shape}")
-    starts = [mnp.where(mnp.asarray(i) < 0, i + n, i) for i, n in zip(start_indices, mat.shape)]
-    starts = [mnp.clip(i, 0, n - s) for i, n, s in zip(starts, mat.shape, sizes)]
-    return _cut(mat, starts, (1,) * mat.ndim, sizes)
+    return cut_within(mat, [mnp.where(mnp.asarray(i) < 0, i + n, i) for i, n in zip(start_indices, mat.shape)], sizes)
+
+
+def cut_within(mat: BCOO, starts: Sequence[Any], sizes: Sequence[int]) -> BCOO:
+    """The slice from ``starts``, which are moved so that it is within the array."""
+    moved = [mnp.clip(i, 0, n - s) for i, n, s in zip(starts, mat.shape, sizes)]
+    return _cut(mat, moved, (1,) * mat.ndim, sizes)
 
 
 def _cut(mat: BCOO, starts: Sequence[Any], steps: Sequence[int], shape: Sequence[int]) -> BCOO:
@@ -237,7 +243,7 @@ def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
     require_sparse("bcoo_multiply_sparse", rhs)
     if lhs.shape != rhs.shape:
         raise ShapeError(f"bcoo_multiply_sparse: shapes {lhs.shape} and {rhs.shape} must be equal")
-    mine, other = _numbers(lhs.indices, lhs.shape), _numbers(rhs.indices, rhs.shape)
+    mine, other = _numbers(lhs), _numbers(rhs)
     same = (mine[:, None] == other[None, :]) & (other < rhs.size)[None, :]
     factor = mnp.where(same, rhs.data[None, :], mnp.zeros((), rhs.dtype)).sum(1)
     return lhs.with_data(lhs.data * factor.astype(rhs.dtype))
@@ -246,10 +252,7 @@ def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
 def product_of_sparse(lhs: BCOO, rhs: BCOO, left: Sequence[int], right: Sequence[int]) -> BCOO:
     """The product of two sparse arrays, contracted along dimensions: an element for each pair of elements."""
     at = lhs.indices[:, np.array(left, int)], rhs.indices[:, np.array(right, int)]
-    sizes = np.array([lhs.shape[d] for d in left])
-    inside = [mnp.all(m.indices < np.array(m.shape, m.indices.dtype), 1) for m in (lhs, rhs)]
-    same = mnp.all(at[0][:, None] == at[1][None], 2) & inside[0][:, None] & inside[1][None]
-    assert len(sizes) == len(right)
+    same = mnp.all(at[0][:, None] == at[1][None], 2) & lhs.inside[:, None] & rhs.inside[None]
     data = mnp.where(same, lhs.data[:, None] * rhs.data[None], mnp.zeros((), mnp.result_type(lhs.data, rhs.data)))
     frees = [[d for d in range(m.ndim) if d not in used] for m, used in ((lhs, left), (rhs, right))]
     rows = mnp.repeat(lhs.indices[:, np.array(frees[0], int)], rhs.nse, 0)
@@ -283,17 +286,8 @@ def bcoo_update_layout(
       ArgumentError: ``n_batch`` or ``n_dense`` is not 0.
     """
     require_sparse("bcoo_update_layout", mat)
-    if n_batch or n_dense:
-        raise ArgumentError(
-            f"bcoo_update_layout: every dimension is sparse, got n_batch={n_batch}, n_dense={n_dense}; leave them out"
-        )
+    all_sparse("bcoo_update_layout", n_batch, n_dense)
     return mat
-
-
-def _refuse(name: str, **options: Any) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise ArgumentError(f"{name}: {option} has no meaning for sparse arrays, got {value!r}; leave it out")
 
 
 def added(lhs: Any, rhs: Any) -> Any:
@@ -313,17 +307,23 @@ def multiplied(lhs: Any, rhs: Any) -> BCOO:
 
 def mapped(mat: BCOO, function: Any) -> BCOO:
     """A function that maps 0 to 0, of every element; equal positions are added before."""
-    if not mat.unique_indices:
-        mat = mat.sum_duplicates(mat.nse, remove_zeros=False)
+    mat = _apart(mat)
     return mat.with_data(function(mat.data))
 
 
+def _apart(mat: BCOO) -> BCOO:
+    """The array with no position stored twice."""
+    return mat if mat.unique_indices else mat.sum_duplicates(mat.nse, remove_zeros=False)
+
+
 def divided(lhs: Any, rhs: Any) -> BCOO:
-    """A sparse array divided by a dense one.
+    """A sparse array divided by a dense one, as ``lax.div``.
 
     Raises:
       ArgumentTypeError: the divisor is sparse, so most of the result is not a number.
     """
     if isinstance(rhs, BCOO):
         raise ArgumentTypeError("div: the divisor is sparse, and divides by 0; use todense()")
-    return lhs.with_data(lhs.data / broadcast_at(lhs, rhs))
+    if not mnp.issubdtype(lhs.dtype, mnp.inexact):  # what is rounded does not add up
+        lhs = _apart(lhs)
+    return lhs.with_data(lax.div(lhs.data, broadcast_at(lhs, rhs)))

@@ -22,9 +22,9 @@ from meshwright.transforms.autodiff import value_and_grad as value_and_dense_gra
 #: functions of one argument that map 0 to 0; of linear ones, elements at one position need not be added before
 _LINEAR = ("copy", "imag", "neg", "real")
 _OF_ZERO = (
-    "abs", "asin", "asinh", "atan", "atanh", "cbrt", "ceil", "erf", "erf_inv", "expm1", "floor", "log1p",
-    "reduce_precision", "round_nearest_afz", "round_nearest_even", "sign", "sin", "sinh", "sqrt", "square", "tan",
-    "tanh",
+    "abs", "asin", "asinh", "atan", "atanh", "cbrt", "ceil", "convert_element_type", "erf", "erf_inv", "expm1",
+    "floor", "log1p", "reduce_precision", "round_nearest_afz", "round_nearest_even", "sign", "sin", "sinh", "sqrt",
+    "square", "tan", "tanh",
 )  # fmt: skip
 _NUMBERS = complex, float, int
 #: ops that call a jaxpr on their operands
@@ -107,9 +107,6 @@ def _applied(eqn: JaxprEqn, operands: Sequence[Any]) -> Any:
         return _evaluated(op.jaxpr, operands)  # type: ignore[attr-defined]
     if name in _LINEAR:
         return x.with_data(op.bind(x.data))
-    if name == "convert_element_type":
-        to = op.params["new_dtype"]
-        return x.with_data(op.bind(x.data)) if to.kind in "fcV" else structure.mapped(x, op.bind)
     if name in _OF_ZERO or (name == "integer_pow" and op.params["y"] > 0):
         return structure.mapped(x, op.bind)
     if name in _RULES and (found := _RULES[name](op.params, *operands)) is not None:
@@ -140,7 +137,9 @@ _RULES: dict[str, Callable[..., Any]] = {
     "sub": lambda _, x, y: structure.added(x, -y),
     "mul": lambda _, x, y: structure.multiplied(x, y),
     "div": _first_sparse(lambda _, x, y: structure.divided(x, y)),
-    "dot_general": lambda p, x, y: bcoo_dot_general(x, y, dimension_numbers=p["dimension_numbers"]),
+    "dot_general": lambda p, x, y: bcoo_dot_general(
+        x, y, dimension_numbers=p["dimension_numbers"], preferred_element_type=p["preferred_element_type"]
+    ),
     "transpose": _sparse_only(lambda p, x: x.transpose(p["permutation"])),
     "reduce_sum": _sparse_only(lambda p, x: _summed(x, p["axes"])),
     "reshape": _sparse_only(lambda p, x: structure.bcoo_reshape(x, new_sizes=p["new_sizes"])),
@@ -148,7 +147,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "broadcast_in_dim": _sparse_only(lambda p, x: structure.bcoo_broadcast_in_dim(x, **p)),
     "concatenate": _sparse_only(lambda p, *xs: structure.bcoo_concatenate(xs, dimension=p["dimension"])),
     "slice": _sparse_only(lambda p, x: structure.bcoo_slice(x, **p)),
-    "dynamic_slice": _first_sparse(lambda p, x, *at: structure.bcoo_dynamic_slice(x, at, p["slice_sizes"])),
+    "dynamic_slice": _first_sparse(lambda p, x, *at: structure.cut_within(x, at, p["slice_sizes"])),
     "rev": _sparse_only(lambda p, x: structure.bcoo_rev(x, p["dimensions"])),
 }
 
