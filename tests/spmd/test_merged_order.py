@@ -93,3 +93,20 @@ def test_values_are_equal() -> None:
     mesh = mw.make_mesh((2, 4), ("d", "r"))
     where = NamedSharding(mesh, P("d", "r")), NamedSharding(mesh, P())
     np.testing.assert_allclose(mw.jit(shifted, in_shardings=where)(x, w), shifted(x, w), rtol=1e-4, atol=1e-5)
+
+
+#: the reshape that takes windows apart gives another array's dimensions too, or dimensions of size 1 between them
+PARTED = {
+    "with others at once": lambda z: z.reshape(4, 48, 5),
+    "all into one": lambda z: z.reshape(4, -1),
+    "with size 1 between": lambda z: z.reshape(4, 1, 8, 6, 5),
+    "with size 1 behind": lambda z: z.reshape(4, 8, 1, 6, 5),
+    "as they were": lambda z: z.reshape(4, 8, 6, 5),
+}
+
+
+@pytest.mark.parametrize("name", PARTED)
+def test_merged_dimensions_are_taken_apart_in_other_reshapes(name: str) -> None:
+    x, where = mw.ShapeDtypeStruct((4, 8, 6, 5), np.float32), NamedSharding(MESH, SPLIT)
+    part = mw.jit(lambda x: PARTED[name](mnp.sin(x.reshape(32, 6, 5))), in_shardings=where).lower(x).partition(MESH)
+    part.verify()

@@ -18,7 +18,7 @@ from meshwright.ir.rewrite import producers_of, renamed, uses_of
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.ops.shape.rearrange import Reshape, Transpose
 from meshwright.sharding import AbstractMesh
-from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
+from meshwright.sharding.rule import PARALLEL, REDUCTION, DimFactors, ShardingRule
 from meshwright.spmd.factors import Axes, join_axes
 from meshwright.spmd.propagate import Placement, Propagation
 from meshwright.spmd.rules import eqn_rule
@@ -32,10 +32,6 @@ class _Merged(NamedTuple):
 
     sizes: tuple[int, ...]
     axes: tuple[Axes, ...]
-
-    def parts(self, mesh: AbstractMesh) -> list[tuple[int, int]]:
-        """For each dimension, its tiles, and what is in a tile."""
-        return [(t := mesh.sizes(a), n // t) for n, a in zip(self.sizes, self.axes)]
 
 
 class _Region(NamedTuple):
@@ -77,16 +73,20 @@ def _merges(eqn: JaxprEqn, propagation: Propagation, mesh: AbstractMesh) -> Iter
     """The dimensions that a reshape merges so that their tiles are no blocks."""
     if not eqn.op.is_view or not isinstance(x := eqn.invars[0], Var) or not propagation.layout(x).axes_used:
         return
-    rule = eqn_rule(eqn)
-    places, layout = {fs: d for d, fs in enumerate(rule.operands[0])}, propagation.layout(x)
+    rule, layout = eqn_rule(eqn), propagation.layout(x)
     for d, factors in enumerate(rule.results[0]):
-        if len(factors) > 1 and all((f,) in places for f in factors):
+        if len(factors) > 1 and _are_apart(factors, rule.operands[0]):
             sizes = tuple(rule.factors[f].size for f in factors)
-            axes = tuple(layout.dims[places[(f,)]] for f in factors)
+            axes = tuple(layout.dims[rule.operands[0].index((f,))] for f in factors)
             numbers = tuple(range(len(sizes)))
             even = all(n % mesh.sizes(a) == 0 for n, a in zip(sizes, axes))
             if even and not join_axes(numbers, sizes, axes, mesh)[1]:
                 yield (eqn.outvars[0], d), _Merged(sizes, axes)
+
+
+def _are_apart(factors: DimFactors, dims: Sequence[DimFactors]) -> bool:
+    """Whether each of some factors is a dimension of its own."""
+    return all((f,) in dims for f in factors)
 
 
 class _Regions:
@@ -128,6 +128,7 @@ class _Regions:
             if (
                 op.is_view
                 and tuple(rule.factors[f].size for f in factors) == sizes
+                and _are_apart(factors, rule.operands[0] if v is eqn.outvars[0] else rule.results[0])
                 and region.ends.get(eqn, place) == place
             ):
                 region.ends[eqn] = place
@@ -165,19 +166,28 @@ def _in_tiles(
 ) -> Iterator[JaxprEqn]:
     """The equations of a reshape that merges dimensions in the order of their tiles, or takes them apart."""
     rule, (x,), (out,) = eqn_rule(eqn), eqn.invars, eqn.outvars
-    parts = [p for pair in merged.parts(mesh) for p in pair]
-    order = [*range(0, len(parts), 2), *range(1, len(parts), 2)]
-    joins = place[0] is out
-    value, dims = (x, rule.operands[0]) if joins else (out, rule.results[0])
-    first = next(d for d, fs in enumerate(dims) if fs == (rule.results if joins else rule.operands)[0][place[1]][:1])
-    outer, shape = propagation.layout(value).dims, value.aval.shape
-    last = first + len(merged.sizes)
-    # The shape of the value that is not merged, with its dimensions cut into tiles, and the axes that split it.
-    cut = (*shape[:first], *parts, *shape[last:])
-    inner = [a for axes in merged.axes for a in (axes, ())]
-    split = (*outer[:first], *inner, *outer[last:])
-    turn = [*range(first), *(first + i for i in order), *range(first + len(parts), len(cut))]
-    steps: list[tuple[Op, Sequence[Axes]]] = [(Reshape(cut), split), (Transpose(tuple(turn)), [split[d] for d in turn])]
+    joins, (_, at) = place[0] is out, place
+    value, dims, factors = (
+        (x, rule.operands[0], rule.results[0][at]) if joins else (out, rule.results[0], rule.operands[0][at])
+    )
+    # The shape of the value that is not merged, with its dimensions cut into tiles, the axes that split it, and where
+    # the numbers of tiles are: dimensions of size 1 may be between them.
+    cut: list[int] = []
+    split: list[Axes] = []
+    tiles: list[int] = []
+    for n, outer, fs in zip(value.aval.shape, propagation.layout(value).dims, dims):
+        if fs and fs[0] in factors:
+            inner = merged.axes[factors.index(fs[0])]
+            tiles.append(len(cut))
+            cut, split = [*cut, mesh.sizes(inner), n // mesh.sizes(inner)], [*split, inner, ()]
+        else:
+            cut, split = [*cut, n], [*split, outer]
+    first, parts = tiles[0], [*tiles, *(d + 1 for d in tiles)]
+    turn = [*range(first), *parts, *(d for d in range(first, len(cut)) if d not in parts)]
+    steps: list[tuple[Op, Sequence[Axes]]] = [
+        (Reshape(tuple(cut)), split),
+        (Transpose(tuple(turn)), [split[d] for d in turn]),
+    ]
     if not joins:
         back = tuple(turn.index(d) for d in range(len(turn)))
         steps = [(Reshape(tuple(cut[d] for d in turn)), [split[d] for d in turn]), (Transpose(back), split)]
