@@ -71,6 +71,27 @@ def test_right_hand_sides_stay_split() -> None:
     np.testing.assert_allclose(grad(b), want, rtol=1e-3, atol=1e-3 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("columns", [12, 10])
+def test_columns_of_tridiagonal_systems_stay_split(columns: int) -> None:
+    """Solving along the rows of a grid and then along its columns takes an all-to-all in between, and one back."""
+    low, main = np.full(12, -0.2, np.float32), np.arange(2, 14, dtype=np.float32)
+
+    def solve(b: Any) -> Any:
+        return mw.lax.linalg.tridiagonal_solve(low, main, 2 * low, b)
+
+    b = RNG.normal(size=(12, columns)).astype(np.float32)
+    tiles = on(P(None, "data"))
+    part = mw.jit(solve, in_shardings=tiles).lower(b).partition()
+    assert part.bytes_sent == 0, part.explain()
+    part.verify(b)
+    full = np.diag(main) + np.diag(low[1:], -1) + np.diag(2 * low[:-1], 1)
+    np.testing.assert_allclose(mw.jit(solve, in_shardings=tiles)(b), np.linalg.solve(full, b), rtol=1e-4)
+    if columns == 12:
+        both = mw.jit(lambda b: solve(solve(b).T).T, in_shardings=tiles, out_shardings=tiles).lower(b).partition()
+        assert [c.kind for c in both.collectives] == ["all_to_all"] * 2, both.explain()
+        both.verify(b)
+
+
 def test_split_matrices_are_gathered_and_the_explanation_says_so() -> None:
     program = mw.jit(lambda x: mnp.linalg.inv(x), in_shardings=on(P(None, "data")), out_shardings=on(P(None, "data")))
     part = program.lower(EVEN).partition()

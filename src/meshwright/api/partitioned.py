@@ -237,7 +237,8 @@ class PartitionedProgram(Stage):
         """
         mesh = self.mesh.abstract_mesh
         ranked = entries(self.collectives, self.part.propagation.origins, mesh, self.names)
-        repeated = repeated_entries(self.work, self.part, self.names)
+        time = self.time()
+        repeated = repeated_entries(self.work, self.part, time, self.names)
         notes = list(self.notes)
         if suggest and (ranked or repeated):
             with self.program.precision():
@@ -245,7 +246,6 @@ class PartitionedProgram(Stage):
                 repeated = advised_to_share(repeated, self.part, advisor)
                 ranked, more = advised(ranked, advisor, progress)
             notes += more
-        time = self.time()
         notes += quicker_alone(without_constraints(self.part.source), mesh, time.seconds)
         head = headline(self.collectives, mesh, self.peak_bytes, self.work, time)
         return Explanation(head, ranked, notes, repeated)

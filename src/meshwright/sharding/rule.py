@@ -169,6 +169,10 @@ class ShardingRule:
         """The ``(operand, dimension)`` pairs in which the factor occurs."""
         return [(o, d) for o, dims in enumerate(self.operands) for d, fs in enumerate(dims) if factor in fs]
 
+    def result_dims(self, factor: int) -> list[tuple[int, int]]:
+        """The ``(result, dimension)`` pairs in which the factor occurs."""
+        return [(o, d) for o, dims in enumerate(self.results) for d, fs in enumerate(dims) if factor in fs]
+
     def __str__(self) -> str:
         def side(values: tuple[tuple[DimFactors, ...], ...]) -> str:
             return ", ".join("[" + " ".join(self._dim(d) for d in dims) + "]" for dims in values)

@@ -30,8 +30,8 @@ NOTICED = 1e6
 class Repeated:
     """Equations of one op and source line whose arithmetic is repeated on the mesh.
 
-    ``times`` is how often it is done in total, ``share`` its share of the program's excess work, and ``excess`` the
-    number of extra operations per device.
+    ``times`` is how often it is done in total, ``share`` its share of the excess work of all products, or of all other
+    equations, and ``excess`` the number of extra operations per device.
     """
 
     op: str
@@ -39,6 +39,7 @@ class Repeated:
     times: float
     share: float
     excess: float = 0.0
+    is_product: bool = True
 
     def __str__(self) -> str:
         return f"{self.op} at {self.source} is done {self.times:.3g} times ({100 * self.share:.0f} % of the excess)"
@@ -55,7 +56,8 @@ class Work(Printed):
     whole: int
     products: tuple[int, int]
     num_devices: int
-    #: the repeated equations, largest excess first
+    #: the repeated products, largest excess first; if there are none, the other repeated equations, which are mostly
+    #: shared where products are
     repeated: tuple[Repeated, ...] = ()
 
     @property
@@ -97,7 +99,8 @@ class Work(Printed):
 def work_of(device: Jaxpr, whole: Jaxpr, mesh: AbstractMesh) -> Work:
     """The work of a per-device program and of the program that it was partitioned from."""
     here, there = _by_place(device), _by_place(whole)
-    repeated = tuple(_repeated(here, there, mesh.size))
+    repeated = tuple(_repeated(here, there, mesh.size, products=True))
+    repeated = repeated or tuple(_repeated(here, there, mesh.size, products=False))
     return Work(sum(here.values()), sum(there.values()), (_products(here), _products(there)), mesh.size, repeated)
 
 
@@ -161,9 +164,9 @@ def _total(runs: list[tuple[JaxprEqn, int]]) -> int:
     return sum(operations(eqn) * times for eqn, times in runs)
 
 
-def _repeated(here: _Places, there: _Places, devices: int) -> Iterator[Repeated]:
-    excess = {key: here[key] * devices - there[key] for key in here if key[2] and there[key]}
+def _repeated(here: _Places, there: _Places, devices: int, products: bool) -> Iterator[Repeated]:
+    excess = {key: here[key] * devices - there[key] for key in here if key[2] == products and there[key]}
     total = sum(e for e in excess.values() if e > 0)
     for key, more in sorted(excess.items(), key=lambda item: -item[1]):
         if more > (ALLOWED - 1) * there[key]:
-            yield Repeated(key[0], key[1], here[key] * devices / there[key], more / total, more / devices)
+            yield Repeated(key[0], key[1], here[key] * devices / there[key], more / total, more / devices, products)

@@ -150,8 +150,7 @@ def test_repeated_arithmetic_names_the_idle_axis_and_what_shares_it():
     (entry,) = plain.repeated
     assert entry.idle == ("data",) and entry.repeated.times == 2 and entry.causes == () and entry.suggestion is None
     # Half of the two products is too much.
-    rate, _ = part.mesh.fabric.machine.product_rate("float32")
-    assert entry.seconds == pytest.approx(2 * 2 * 32 * 64 * 512 / 4 / 2 / rate)
+    assert entry.seconds == pytest.approx(sum(p.seconds for p in part.time().parts if p.op == "dot_general") / 2)
     assert "because data splits none of its dimensions" in plain
     found = advised.repeated[0].suggestion
     assert found is not None and found.text == "P('data', None) as the sharding of input 0 (x)"
@@ -161,6 +160,24 @@ def test_repeated_arithmetic_names_the_idle_axis_and_what_shares_it():
     (row,) = (r for r in advised.rows() if r["kind"] == "repeated arithmetic")
     assert json.loads(json.dumps(row)) == row and row["idle"] == ["data"] and row["suggestion"] == found.text
     assert "repeated" not in better.explain(suggest=True)
+
+
+def test_what_is_repeated_besides_products_is_named_too():
+    """Nothing splits random numbers that are made of one key: what is made of them could be shared."""
+
+    def price(key, rate):
+        return mnp.exp(rate * mw.random.normal(key, (1 << 12, 64))).mean()
+
+    part = mw.jit(price).lower(mw.random.key(0), 0.5).partition(MESH)
+    assert part.work.products == (0, 0) and part.work.redundancy == 8
+    found = part.explain(suggest=True).repeated
+    assert found and all(entry.idle == ("data", "model") and entry.repeated.times == 8 for entry in found)
+    assert sum(entry.seconds for entry in found) > 0.3 * part.time().seconds
+    made = next(entry for entry in found if entry.repeated.op == "random_bits")
+    assert (
+        made.suggestion is not None
+        and "P(('data', 'model'), None) on the result of random_bits" in made.suggestion.text
+    )
 
 
 def test_an_axis_that_operands_disagree_about_has_causes():

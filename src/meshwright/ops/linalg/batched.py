@@ -1,14 +1,14 @@
 """Ops that solve one small problem for each index of their leading dimensions: FFTs and linear algebra.
 
-The last dimensions of each operand and result, its *core*, belong to the problem and are never split. The leading ones
-are the same for all operands and results and may be split; a dimension added by ``vmap`` or a virtual mesh is an
-additional leading dimension.
+The last dimensions of each operand and result, its *core*, belong to the problem and are not split, except columns (or
+rows) of right-hand sides, each of which is a problem of its own. The leading ones are the same for all operands and
+results and may be split; a dimension added by ``vmap`` or a virtual mesh is an additional leading dimension.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,11 @@ class Batched(Op):
     def core_ranks(self) -> tuple[int, ...]:
         """The rank of the core of each operand; by default one matrix."""
         return (2,)
+
+    def free_dims(self) -> Mapping[int, int]:
+        """For operands with right-hand sides, the dimension that numbers these, counted from the end (-1 or -2). The
+        same dimension of all results numbers the solutions."""
+        return {}
 
     def lead(self, *avals: ShapedArray) -> tuple[int, ...]:
         """The leading sizes, which must be equal for all operands.
@@ -78,8 +83,13 @@ class Batched(Op):
         names = [f"b{d}" for d in range(len(lead))]
         outs = self.infer(*avals)
         values = (*avals, *(outs if self.multiple_results else (outs,)))
-        dims = [[*names, *[None] * (a.ndim - len(lead))] for a in values]
-        return make_rule(dims[: len(avals)], dims[len(avals) :], dict(zip(names, lead)), points=self.points(*avals))
+        dims: list[list[str | None]] = [[*names, *[None] * (a.ndim - len(lead))] for a in values]
+        sizes = dict(zip(names, lead))
+        for operand, d in self.free_dims().items():
+            sizes["free"] = avals[operand].shape[d]
+            for there in (dims[operand], *dims[len(avals) :]):
+                there[d] = "free"
+        return make_rule(dims[: len(avals)], dims[len(avals) :], sizes, points=self.points(*avals))
 
     def points(self, *avals: ShapedArray) -> int:
         """Operations for all problems."""

@@ -7,7 +7,7 @@ matrix is a wider right-hand side.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from meshwright.core import dtypes
@@ -25,7 +25,6 @@ from meshwright.ops.linalg.batched import Batched
 from meshwright.ops.linalg.lapack import flags_of, kernel_of, lapack, leading_dims, require_lapack_dtype
 from meshwright.ops.linalg.matrices import adjoint, conjugate, matmul, transposed, tril, triu
 from meshwright.ops.shape.rearrange import move_dim, reshape
-from meshwright.sharding.rule import ShardingRule, make_rule
 
 #: as in BLAS: the matrix itself, its transpose, its conjugate transpose
 PLAIN, TRANSPOSE, ADJOINT = "N", "T", "C"
@@ -95,13 +94,8 @@ class TriangularSolve(Batched):
         merged = reshape(b, (*shape[:place], shape[place] * shape[place + 1], *shape[place + 2 :]))
         return reshape(self.bind(a, merged), shape), place
 
-    def sharding_rule(self, a: ShapedArray, b: ShapedArray) -> ShardingRule:
-        lead = self.lead(a, b)
-        names = [f"b{d}" for d in range(len(lead))]
-        solved = [*names, None, "columns"] if self.left_side else [*names, "rows", None]
-        free = b.shape[-1 if self.left_side else -2]
-        sizes = dict(zip([*names, solved[-1] or "rows"], [*lead, free]))
-        return make_rule([[*names, None, None], solved], [solved], sizes, points=self.points(a, b))
+    def free_dims(self) -> Mapping[int, int]:
+        return {1: -1 if self.left_side else -2}
 
     def flops(self, *cores: tuple[int, ...]) -> int:
         (n, _), (rows, columns) = cores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -137,6 +137,9 @@ class TridiagonalSolve(Factorization, Composite):
 
     def core_ranks(self) -> tuple[int, ...]:
         return 1, 1, 1, 2
+
+    def free_dims(self) -> Mapping[int, int]:
+        return {3: -1}
 
     def flops(self, *cores: tuple[int, ...]) -> int:
         n, columns = cores[3]

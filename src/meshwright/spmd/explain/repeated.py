@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,11 @@ from meshwright.ir.jaxpr import JaxprEqn
 from meshwright.spmd.explain.suggest import Advisor, Suggestion
 from meshwright.spmd.origin import Annotation
 from meshwright.spmd.partition.result import Partition
-from meshwright.spmd.steptime.report import human_seconds
-from meshwright.spmd.work import Repeated, Work, precision_of
+from meshwright.spmd.steptime.report import Time, human_seconds
+from meshwright.spmd.work import Repeated, Work
 
-#: the most entries, those with the largest excess
-MOST = 5
+#: the most entries, those that take the most time, and the least share of a run that one takes if it is no product
+MOST, SHARE = 5, 0.02
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,20 @@ class RepeatedEntry:
         }  # fmt: skip
 
 
-def repeated_entries(work: Work, part: Partition, names: Sequence[str]) -> list[RepeatedEntry]:
-    """The largest repetitions of arithmetic, by decreasing time."""
-    machine = part.mesh.fabric.machine
+def repeated_entries(work: Work, part: Partition, time: Time, names: Sequence[str]) -> list[RepeatedEntry]:
+    """The repetitions of arithmetic that take the most of the ``time`` of a run, by decreasing seconds."""
+    took: dict[tuple[str, str], float] = defaultdict(float)
+    for each in time.parts:
+        took[each.op, each.source] += each.seconds
+    seconds = {r: took[r.op, r.source] * (1 - 1 / r.times) for r in work.repeated}
     entries = []
-    for r in work.repeated[:MOST]:
-        eqn = _equation(r, part)
-        of = ("bfloat16", None) if eqn is None else (eqn.invars[0].aval.dtype, precision_of(eqn.op))
-        rate, _ = machine.product_rate(*of)
-        idle = _idle(eqn, part) if eqn is not None else []
-        why = _causes(eqn, idle, part, names) if eqn is not None else ()
-        entries.append(RepeatedEntry(r, r.excess / rate, part.mesh.coalesce(idle), why))
-    return sorted(entries, key=lambda e: -e.seconds)
+    for r in sorted(work.repeated, key=lambda r: -seconds[r])[:MOST]:
+        if r.is_product or seconds[r] >= SHARE * time.seconds:
+            eqn = _equation(r, part)
+            idle = _idle(eqn, part) if eqn is not None else []
+            why = _causes(eqn, idle, part, names) if eqn is not None else ()
+            entries.append(RepeatedEntry(r, seconds[r], part.mesh.coalesce(idle), why))
+    return entries
 
 
 def advised_to_share(entries: Sequence[RepeatedEntry], part: Partition, advisor: Advisor) -> list[RepeatedEntry]:
