@@ -21,5 +21,5 @@ METHODS = {
 def test_methods_of_types(method: str, value: str) -> None:
     got, want = (METHODS[method](m.typeof(VALUES[value])) for m in (mw, jax))
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
-    if want.dtype != jax.dtypes.float0:
+    if want.dtype not in (jax.dtypes.float0, bool):  # no type gives way to a weak bool: bools are not weak here
         assert got.weak_type == want.weak_type

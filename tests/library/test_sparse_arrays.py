@@ -105,9 +105,8 @@ def test_made_of_others():
 @pytest.mark.parametrize(
     ("error", "call", "words"),
     [
-        (ArgumentTypeError, lambda: EXACT @ EXACT, "todense"),
         (ArgumentTypeError, lambda: EXACT + 1, "expected a BCOO"),
-        (ArgumentTypeError, lambda: EXACT * EXACT, "both operands"),
+        (ArgumentTypeError, lambda: sparse.bcoo_multiply_dense(EXACT, EXACT), "both operands"),
         (ShapeError, lambda: EXACT @ C, "must be equal"),
         (ShapeError, lambda: EXACT @ np.ones((2, 6, 3)), "vmap"),
         (ShapeError, lambda: BCOO((M, M), shape=(8, 6)), "within vmap"),
@@ -115,7 +114,6 @@ def test_made_of_others():
         (ArgumentError, lambda: mw.jit(BCOO.fromdense)(M), "pass nse"),
         (ArgumentError, lambda: EXACT.transpose((0,)), "in some order"),
         (AxisError, lambda: EXACT.sum(2), "out of range"),
-        (AttributeError, lambda: sparse.sparsify, "methods of BCOO"),
     ],
 )
 def test_what_is_refused(error, call, words):

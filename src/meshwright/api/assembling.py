@@ -92,7 +92,7 @@ def make_array_from_process_local_data(sharding: Any, local_data: Any, global_sh
     Example:
       >>> split = mw.NamedSharding(mw.make_mesh((4,), ("x",)), P("x"))
       >>> mw.make_array_from_process_local_data(split, np.arange(8.0)).sharding.spec
-      PartitionSpec('x',)
+      P('x',)
     """
     leaves, tree = pytree.flatten(local_data)
     whole = global_shape is None or (isinstance(global_shape, (tuple, list)) and not any(map(_is_shape, global_shape)))

@@ -461,7 +461,7 @@ def jit(
       Array([10, 20, 30], dtype=int32)
       >>> mesh = mw.make_mesh((4,), ("x",))
       >>> mw.jit(lambda x: 2 * x, out_shardings=mw.NamedSharding(mesh, P("x")))(mnp.arange(8)).sharding.spec
-      PartitionSpec('x',)
+      P('x',)
     """
     require_backend(backend, "jit")
     if not isinstance(compiler_options, Mapping | None):

@@ -89,7 +89,7 @@ def device_put(
       >>> mesh = mw.make_mesh((4,), ("x",))
       >>> x = mw.device_put(mnp.arange(8), mw.NamedSharding(mesh, P("x")))
       >>> x.sharding.spec, x.sharding.shard_shape(x.shape)
-      (PartitionSpec('x',), (2,))
+      (P('x',), (2,))
     """
     if donate and may_alias:
         raise ArgumentError("device_put: donate=True and may_alias=True exclude each other; give one of them")

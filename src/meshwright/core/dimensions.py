@@ -294,8 +294,7 @@ def parsed_sizes(text: str, scope: SymbolicScope, like: Sequence[int | None] | N
     Raises:
       ShapeError: it does not parse, or does not fit ``like``.
     """
-    inner = text.strip().removeprefix("(").removesuffix(")") if text.strip().startswith("(") else text
-    node = _tree(f"({inner},)" if inner.strip().rstrip(",") else "()")
+    node = _tree(text.strip() or "()")
     entries = list(node.elts) if isinstance(node, ast.Tuple) else [node]
     rest = [i for i, e in enumerate(entries) if isinstance(e, ast.Constant) and e.value is ...]
     if rest and (like is None or len(rest) > 1):

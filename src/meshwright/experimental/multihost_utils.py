@@ -191,7 +191,7 @@ def host_local_array_to_global_array(local_inputs: Any, global_mesh: Any, pspecs
       >>> from meshwright.experimental import multihost_utils
       >>> mesh = mw.make_mesh((4,), ("x",))
       >>> multihost_utils.host_local_array_to_global_array(np.arange(8), mesh, P("x")).sharding.spec
-      PartitionSpec('x',)
+      P('x',)
     """
     return pytree.map(make_array_from_process_local_data, _shardings(local_inputs, global_mesh, pspecs), local_inputs)
 

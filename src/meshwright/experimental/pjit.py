@@ -37,7 +37,7 @@ def pjit(
       >>> f = pjit(lambda x: 2 * x, in_axis_resources=P("x"), out_axis_resources=None)
       >>> with mw.make_mesh((4,), ("x",)):
       ...     f(mnp.arange(4)).sharding.spec
-      PartitionSpec()
+      P()
     """
     ins = _shardings("in", in_axis_resources, in_shardings)
     outs = _shardings("out", out_axis_resources, out_shardings)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from meshwright.core.expected import as_integers
 from meshwright.errors import ArgumentError
 
 
@@ -34,6 +36,9 @@ class JAXSparse:
     n_batch = n_dense = 0
     data: Any
     shape: tuple[int, ...]
+
+    def __init__(self, args: Sequence[Any], *, shape: Sequence[int]) -> None:
+        self.shape = as_integers(f"{type(self).__name__}: shape", shape)
 
     @property
     def nse(self) -> int:

@@ -46,8 +46,8 @@ class BCOO(JAXSparse):
     def __init__(
         self, args: tuple[Any, Any], *, shape: Sequence[int], indices_sorted: bool = False, unique_indices: bool = False
     ) -> None:
-        data, indices = map(mnp.asarray, args)
-        self.data, self.indices, self.shape = data, indices, as_integers("BCOO: shape", shape)
+        super().__init__(args, shape=shape)
+        self.data, self.indices = data, indices = tuple(map(mnp.asarray, args))
         self.indices_sorted, self.unique_indices = bool(indices_sorted), bool(unique_indices)
         if data.ndim != 1 or indices.shape != (data.shape[0], len(self.shape)):
             raise ShapeError(

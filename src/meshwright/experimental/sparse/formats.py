@@ -11,7 +11,6 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 import meshwright.numpy as mnp
-from meshwright.core.expected import as_integers
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.experimental.sparse.base import JAXSparse, all_sparse
@@ -29,8 +28,8 @@ class _Format(JAXSparse):
     def __init__(
         self, args: Sequence[Any], *, shape: Sequence[int], indices_sorted: bool = False, unique_indices: bool = False
     ) -> None:
+        super().__init__(args, shape=shape)
         name = type(self).__name__
-        self.shape = as_integers(f"{name}: shape", shape)
         if len(self.shape) != 2 or len(args) != len(self.arrays):
             raise ShapeError(
                 f"{name}: expected ({', '.join(self.arrays)}) of a matrix, got {len(args)} arrays for shape "
@@ -318,14 +317,29 @@ def _made(name: str, kind: Any) -> Any:
     return fromdense
 
 
-def _product(name: str) -> Any:
-    def product(mat: Any, v: Any, transpose: bool = False) -> Any:
-        found = as_bcoo(mat, name)
-        return (found.T if transpose else found) @ mnp.asarray(v)
+def _product(name: str, mat: Any, dense: Any, transpose: bool) -> Any:
+    found = as_bcoo(mat, name)
+    return (found.T if transpose else found) @ mnp.asarray(dense)
 
-    product.__name__ = product.__qualname__ = name
-    product.__doc__ = "The product of a sparse matrix, or of its transpose, and a dense array."
-    return product
+
+def coo_matvec(mat: COO, v: Any, transpose: bool = False) -> Any:
+    """The product of a sparse matrix, or of its transpose, and a dense vector."""
+    return _product("coo_matvec", mat, v, transpose)
+
+
+def coo_matmat(mat: COO, B: Any, *, transpose: bool = False) -> Any:
+    """The product of a sparse matrix, or of its transpose, and a dense matrix."""
+    return _product("coo_matmat", mat, B, transpose)
+
+
+def csr_matvec(mat: CSR, v: Any, transpose: bool = False) -> Any:
+    """The product of a sparse matrix, or of its transpose, and a dense vector."""
+    return _product("csr_matvec", mat, v, transpose)
+
+
+def csr_matmat(mat: CSR, B: Any, *, transpose: bool = False) -> Any:
+    """The product of a sparse matrix, or of its transpose, and a dense matrix."""
+    return _product("csr_matmat", mat, B, transpose)
 
 
 def coo_todense(mat: COO) -> Any:
@@ -339,4 +353,3 @@ def csr_todense(mat: CSR) -> Any:
 
 
 coo_fromdense, csr_fromdense = _made("coo", COO), _made("csr", CSR)
-coo_matvec, coo_matmat, csr_matvec, csr_matmat = map(_product, ("coo_matvec", "coo_matmat", "csr_matvec", "csr_matmat"))

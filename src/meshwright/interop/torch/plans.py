@@ -153,7 +153,7 @@ def tp_shardings(
       >>> mesh = mw.AbstractMesh((2,), ("tp",))
       >>> w = {"layers.0.up.weight": mnp.ones((8, 4))}
       >>> mw.interop.torch.tp_shardings({"layers.*.up": "colwise"}, w, mesh)["layers.0.up.weight"].spec
-      PartitionSpec('tp', None)
+      P('tp', None)
     """
     shapes, mesh = _shapes("tp_plan", params), _with_axis("tp_plan", mesh, axis)
     entries = [_Entry(text, style) for text, style in _checked(plan).items()]
