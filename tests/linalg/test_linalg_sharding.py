@@ -86,10 +86,25 @@ def test_columns_of_tridiagonal_systems_stay_split(columns: int) -> None:
     part.verify(b)
     full = np.diag(main) + np.diag(low[1:], -1) + np.diag(2 * low[:-1], 1)
     np.testing.assert_allclose(mw.jit(solve, in_shardings=tiles)(b), np.linalg.solve(full, b), rtol=1e-4)
+    read = mw.load(mw.jit(solve, in_shardings=tiles).lower(b).as_text("stablehlo")).partition()  # a call of LAPACK
+    assert read.bytes_sent == 0, read.explain()
+    read.verify(b)
     if columns == 12:
         both = mw.jit(lambda b: solve(solve(b).T).T, in_shardings=tiles, out_shardings=tiles).lower(b).partition()
         assert [c.kind for c in both.collectives] == ["all_to_all"] * 2, both.explain()
         both.verify(b)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_what_reflections_are_applied_to_stays_split(left: bool) -> None:
+    a, scales = np.linalg.qr(RNG.normal(size=(6, 6)), mode="raw")
+    c = RNG.normal(size=(6, 10) if left else (10, 6))
+    a, scales, c = (x.astype(np.float32) for x in (a.T, scales, c))
+    tiles = on(P(None, "data") if left else P("data"))
+    part = mw.jit(partial(mw.lax.linalg.ormqr, left=left), in_shardings=(on(P()), on(P()), tiles)).lower(a, scales, c)
+    part = part.partition()
+    assert part.bytes_sent == 0, part.explain()
+    part.verify(a, scales, c)
 
 
 def test_split_matrices_are_gathered_and_the_explanation_says_so() -> None:

@@ -16,7 +16,7 @@ NAMES: dict[str, dict[str, str]] = {
         "jax2tf_associative_scan_reductions": "there is no such option; meshwright.config lists those there are",
     },
     "lax": {
-        "(after_all|create_token|dce_sink|device_put|igamma_grad_a|ragged_all_to_all|stage)_p": _PRIMITIVES,
+        "after_all_p|create_token_p|dce_sink_p|device_put_p|ragged_all_to_all_p|stage_p": _PRIMITIVES,
         "AccuracyMode|Tolerance": "there is one accuracy, that of XLA's CPU code",
         "after_all|create_token": "effects are kept in order by ordered=True of callbacks",
         "psend|precv": "use all_to_all or ppermute",
@@ -48,7 +48,7 @@ NAMES: dict[str, dict[str, str]] = {
         "jacfwd|jacrev|jacobian": "take derivatives by the data of a BCOO, within which it is made",
         "bcoo_(conv_general_dilated|gather)": "use todense() of one operand",
         "bcsr_broadcast_in_dim": "use that of to_bcoo()",
-        "nm|save_npz|load_npz|(Cu)?Sparse(?!Tracer).*|test_util|util|bcoo|bcsr|coo|csr|ad|api|random|transform|"
+        "nm|save_npz|load_npz|(Cu)?Sparse(?!Tracer).*|test_util|util|bcsr|coo|csr|ad|api|random|"
         "SparseTracer|.*_p": "use the methods of BCOO, or its data and indices",
     },
     "experimental.sparse.linalg": {"spsolve_p": "call spsolve"},
@@ -110,8 +110,10 @@ NAMES: dict[str, dict[str, str]] = {
         "take_current_trace|unsafe_.*_DO_NOT_USE": _INSIDE,
     },
     "extend.core.primitives": {
-        "(add_jaxvals|call|closed_call|empty2|get|hessenberg|householder_product|random_(fold_in|seed|split)|schur|swap|"
-        "tridiagonal)_p": "that is a function of other ops here; call it instead",
+        "(add_jaxvals|after_all|call|closed_call|create_token|device_put|empty2|get|hessenberg|householder_product|"
+        "ragged_all_to_all|random_(fold_in|seed|split)|schur|swap|tridiagonal)_p": (
+            "that is a function of other ops here; call it instead"
+        ),
     },
     "interpreters.ad": {
         "JVPTracer?|jvp|linearize": "use meshwright.jvp and meshwright.linearize",

@@ -17,6 +17,7 @@ from meshwright import random as _random
 from meshwright.core.absent import absent as _absent
 from meshwright.core.expected import as_integer, as_integers
 from meshwright.errors import ArgumentError
+from meshwright.experimental.sparse import linalg as linalg
 from meshwright.experimental.sparse.base import JAXSparse
 from meshwright.experimental.sparse.base import all_sparse as _all_sparse
 from meshwright.experimental.sparse.bcoo import (

@@ -35,10 +35,10 @@ class Batched(Op):
         """The rank of the core of each operand; by default one matrix."""
         return (2,)
 
-    def free_dims(self) -> Mapping[int, int]:
-        """For operands with right-hand sides, the dimension that numbers these, counted from the end (-1 or -2). The
-        same dimension of all results numbers the solutions."""
-        return {}
+    def free_dims(self) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        """The operands with right-hand sides, and the results with solutions, each with the dimension that numbers
+        these, counted from the end (-1 or -2)."""
+        return {}, {}
 
     def lead(self, *avals: ShapedArray) -> tuple[int, ...]:
         """The leading sizes, which must be equal for all operands.
@@ -85,10 +85,9 @@ class Batched(Op):
         values = (*avals, *(outs if self.multiple_results else (outs,)))
         dims: list[list[str | None]] = [[*names, *[None] * (a.ndim - len(lead))] for a in values]
         sizes = dict(zip(names, lead))
-        for operand, d in self.free_dims().items():
-            sizes["free"] = avals[operand].shape[d]
-            for there in (dims[operand], *dims[len(avals) :]):
-                there[d] = "free"
+        operands, results = self.free_dims()
+        for i, d in (*operands.items(), *((len(avals) + i, d) for i, d in results.items())):
+            sizes["free"], dims[i][d] = values[i].shape[d], "free"
         return make_rule(dims[: len(avals)], dims[len(avals) :], sizes, points=self.points(*avals))
 
     def points(self, *avals: ShapedArray) -> int:

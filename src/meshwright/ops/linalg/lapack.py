@@ -7,7 +7,9 @@ and have derivatives; imported programs contain the kernels themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +18,7 @@ from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.errors import DifferentiationError, DTypeError
-from meshwright.ir.contract import ArrayLike, Emitted
+from meshwright.ir.contract import ArrayLike, Emitted, Localizer
 from meshwright.ir.op import Builder, Dual, Tangent
 from meshwright.ir.reading import Reader, Unreadable, reads
 from meshwright.ir.tracing import typeof
@@ -54,7 +56,10 @@ def require_lapack_dtype(name: str, aval: ShapedArray) -> None:
 
 @dataclass(frozen=True)
 class Lapack(Factorization):
-    """``kernel`` without its letter for the dtype; ``operand_ranks`` and ``results`` describe one problem."""
+    """``kernel`` without its letter for the dtype; ``operand_ranks`` and ``results`` describe one problem.
+
+    Results are as precise as the operands.
+    """
 
     kernel: str
     operand_ranks: tuple[int, ...]
@@ -71,6 +76,28 @@ class Lapack(Factorization):
     def algorithm(self) -> str:
         return self.kernel
 
+    def free_dims(self) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        flags = dict(self.flags)
+        match self.kernel:
+            case "gtsv":
+                return {3: -1}, {3: -1}
+            case "ormqr":
+                d = -1 if flags["left"] else -2
+                return {2: d}, {0: d}
+            case "trsm":
+                d = -1 if flags["side"] == "L" else -2
+                return {1: d}, {0: d}
+        return {}, {}
+
+    def localize(self, ctx: Localizer, *operands: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
+        results, (free, solutions) = list(self.results), self.free_dims()
+        for i, d in solutions.items():
+            ((operand, columns),) = free.items()
+            sizes = list(results[i].shape)
+            sizes[d] = typeof(operands[operand]).shape[columns]
+            results[i] = results[i].update(shape=tuple(sizes))
+        return super(Lapack, replace(self, results=tuple(results))).localize(ctx, *operands)
+
     def flops(self, *cores: tuple[int, ...]) -> int:
         count = flops.KERNELS.get(self.kernel, super().flops)
         return count(*cores)
@@ -78,7 +105,8 @@ class Lapack(Factorization):
     def infer(self, *avals: ShapedArray) -> tuple[ShapedArray, ...]:
         lead = self.lead(*avals)
         require_lapack_dtype(self.kernel, avals[0])
-        return tuple(r.update(shape=(*lead, *r.shape)) for r in self.results)
+        dtypes_of = partial(_as_precise, avals[0].dtype)
+        return tuple(r.update(shape=(*lead, *r.shape), dtype=dtypes_of(r.dtype)) for r in self.results)
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         raise DifferentiationError(
@@ -95,6 +123,14 @@ class Lapack(Factorization):
             b, f"lapack_{_PREFIX[dtype]}{base}_ffi", operands, b.in_avals, b.out_avals,
             lead=b.in_avals[0].ndim - self.operand_ranks[0], flags=flags, over=OVERWRITTEN.get(self.kernel, (0,)),
         )  # fmt: skip
+
+
+def _as_precise(of: np.dtype, dtype: np.dtype) -> np.dtype:
+    """A dtype with the precision of the dtype of operands; integers as they are."""
+    double = of in (dtypes.float64, dtypes.complex128)
+    if dtypes.is_complex(dtype):
+        return dtypes.complex128 if double else dtypes.complex64
+    return (dtypes.float64 if double else dtypes.float32) if dtypes.is_float(dtype) else dtype
 
 
 def lapack(

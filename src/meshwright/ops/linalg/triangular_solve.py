@@ -94,8 +94,9 @@ class TriangularSolve(Batched):
         merged = reshape(b, (*shape[:place], shape[place] * shape[place + 1], *shape[place + 2 :]))
         return reshape(self.bind(a, merged), shape), place
 
-    def free_dims(self) -> Mapping[int, int]:
-        return {1: -1 if self.left_side else -2}
+    def free_dims(self) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        d = -1 if self.left_side else -2
+        return {1: d}, {0: d}
 
     def flops(self, *cores: tuple[int, ...]) -> int:
         (n, _), (rows, columns) = cores

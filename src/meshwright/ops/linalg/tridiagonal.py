@@ -138,8 +138,8 @@ class TridiagonalSolve(Factorization, Composite):
     def core_ranks(self) -> tuple[int, ...]:
         return 1, 1, 1, 2
 
-    def free_dims(self) -> Mapping[int, int]:
-        return {3: -1}
+    def free_dims(self) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        return {3: -1}, {0: -1}
 
     def flops(self, *cores: tuple[int, ...]) -> int:
         n, columns = cores[3]
