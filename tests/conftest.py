@@ -5,14 +5,15 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import hashlib
 import itertools
 import os
 import re
 import sys
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ os.environ.setdefault(
     "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
     "--xla_cpu_parallel_codegen_split_count=1",
 )
-#: of a test with more cases than this, the ordinary suite runs one in ``SHARE``, and one of each kind; all are ``slow``
+#: of a test with more cases than this, the ordinary suite runs one in ``SHARE``, and one of each kind; the others are
+#: ``slow``. Which ones, their names and the text of their file decide: others after each change of it
 CASES, SHARE = 2, 25
 #: of a test with more kinds than this, half of them; but these look at every op
 KINDS = 2
@@ -45,20 +47,30 @@ OF_EVERY_OP = {
 
 @pytest.hookimpl(tryfirst=True)  # before what is marked slow is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the cases that the ordinary suite leaves out; which ones, their names decide."""
+    """Marks the cases that the ordinary suite leaves out."""
     for item in items:
-        if item.path.parent.name == SETTLED and zlib.crc32(item.nodeid.partition("[")[0].encode()) % OF_SETTLED:
+        if item.path.parent.name == SETTLED and _drawn(item, item.nodeid.partition("[")[0]) % OF_SETTLED:
             item.add_marker("slow")
     for cases in _by_function(items):
         if len(cases) <= CASES:
             continue
         kept, kinds, most = max(CASES, len(cases) // SHARE), set(), _most_kinds(cases)
-        for item in sorted(cases, key=lambda item: zlib.crc32(item.name.encode())):
+        for item in sorted(cases, key=lambda item: _drawn(item, item.name)):
             if kept <= 0 and (_kind(item) in kinds or len(kinds) >= most):
                 item.add_marker("slow")
             else:
                 kinds.add(_kind(item))
             kept -= 1
+
+
+def _drawn(item: pytest.Item, name: str) -> int:
+    """A number by which cases are drawn."""
+    return int.from_bytes(hashlib.sha256(_digest(item.path) + name.encode()).digest()[:8])
+
+
+@cache
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
 
 
 def _kind(item: pytest.Item) -> str:
