@@ -111,3 +111,39 @@ def test_views_see_what_is_written():
         lambda y: y.tensor_split(2)[1],
     ]  # fmt: skip
     agree([viewed_again, rounded, *map(viewed, views)])
+
+
+class Statistics(torch.nn.Module):
+    """Norms in training, one of them twice, and buffers that are read before and after they are written to."""
+
+    def __init__(self, sees):
+        super().__init__()
+        self.norm, self.other = torch.nn.BatchNorm1d(4), torch.nn.BatchNorm1d(4, momentum=None if sees else 0.3)
+        self.register_buffer("count", torch.zeros(4))
+        self.sees = sees
+
+    def forward(self, x):
+        before = self.count * 2
+        seen = self.count.view(2, 2) if self.sees else before
+        x = F.relu(self.norm(x), inplace=True)
+        self.count += x.detach().sum(0)
+        self.count.mul_(2)
+        y = self.other(self.norm(x)) * self.norm.running_mean + self.count
+        return y.add_(before), self.count, seen
+
+
+@pytest.mark.parametrize("sees", [False, True])
+def test_what_is_written_to_buffers_comes_out(sees, monkeypatch):
+    if not sees:
+        monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
+    torch.manual_seed(0)
+    x, module = torch.randn(6, 4), Statistics(sees)
+    model = mw.from_torch(module, (x,))
+    for _ in range(2):
+        outs, buffers = model.apply(model.params, model.buffers, x.numpy())
+        for a, b in zip(outs, module(x)):
+            np.testing.assert_allclose(a, b.detach(), rtol=1e-5, atol=1e-5)
+        assert buffers.keys() == model.buffers.keys() == dict(module.named_buffers()).keys()
+        for name, b in module.named_buffers():
+            np.testing.assert_allclose(buffers[name], b, rtol=1e-5, atol=1e-6, err_msg=name)
+        model.buffers = buffers

@@ -211,6 +211,14 @@ def test_lengths_of_broadcast_operands(dim):
     same(partial(F.cosine_similarity, dim=dim), X[:1], X[:, :1] * 2)
 
 
+def test_steps_between_floats_and_parts_behind_a_position():
+    def function(x, start):
+        return torch.nextafter(x, x.abs() * 2).narrow(2, start, 2) * torch.narrow(x, -1, start - 5, length=2)
+
+    same(function, X, torch.tensor(3))
+    same(lambda x: torch.nextafter(x, torch.cat([x[1:].detach(), x[:1]])) ** 2, X.clone().index_fill(0, PLACES, 1.0))
+
+
 def test_rows_mapped():
     from torch._higher_order_ops.map import map as over_rows
 

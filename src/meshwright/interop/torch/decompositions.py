@@ -12,7 +12,7 @@ from torch._decomp import decomposition_table
 
 from meshwright.interop.torch import fused, registry
 from meshwright.interop.torch.graph import calls, is_known
-from meshwright.interop.torch.in_place import without_unseen_writes
+from meshwright.interop.torch.in_place import without_unseen_writes, writes
 
 #: how often ops without a rule are decomposed into smaller ones
 ROUNDS = 6
@@ -55,15 +55,6 @@ def _of_integers(target: Any) -> Callable[..., Any] | None:
     return lambda x, scale, zero, *more, **options: function(x, scale.reshape(()), zero.reshape(()), *more, **options)
 
 
-def writes(node: fx.Node) -> bool:
-    """Whether a node writes to what it is given. Norms in training write to their statistics; their schemas omit it."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or schema.is_mutable:
-        return schema is not None
-    given = {a.name: value for a, value in zip(schema.arguments, node.args)} | node.kwargs
-    return given.get("running_mean") is not None and bool(given.get("training", given.get("use_input_stats", True)))
-
-
 def _maps(target: Any) -> bool:
     """Whether a node begins, ends or is given to a transformation of torch's (``torch.vmap``)."""
     return str(getattr(target, "__module__", "")).startswith("torch._functorch")
@@ -76,10 +67,7 @@ def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     Where that changes nothing, it is not asked for: torch traces the whole program again for it.
     """
     module = program.graph_module
-    for part in module.modules():
-        if isinstance(part, fx.GraphModule):
-            without_unseen_writes(part.graph)
-            part.recompile()
+    without_unseen_writes(program)
     if not without_rule(module) and not any(writes(n) or _maps(n.target) for n in calls(module)):
         return program
     program = program.run_decompositions({})

@@ -48,10 +48,10 @@ for _read in (
 # --- numbers given as tensors ---------------------------------------------------------------------------------
 _SIZED = (
     *(getattr(torch.Tensor, name) for name in (
-        "view", "reshape", "expand", "repeat", "tile", "unflatten", "narrow", "split", "chunk", "roll", "unfold",
+        "view", "reshape", "expand", "repeat", "tile", "unflatten", "split", "chunk", "roll", "unfold",
         "new_zeros", "new_ones", "new_empty", "movedim", "transpose", "permute", "flatten", "select",
     )),
-    torch.nn.functional.pad, torch._C._nn.pad, torch.reshape, torch.tile, torch.unflatten, torch.narrow, torch.split,
+    torch.nn.functional.pad, torch._C._nn.pad, torch.reshape, torch.tile, torch.unflatten, torch.split,
     torch.chunk, torch.roll, torch.movedim, torch.transpose, torch.permute, torch.flatten, torch.select,
 )  # fmt: skip
 _CREATED = torch.zeros, torch.ones, torch.empty, torch.arange, torch.rand, torch.randn, torch.eye
@@ -82,6 +82,16 @@ for _function in _SIZED:
     _counts(_function, 1)
 for _function in _CREATED:
     _counts(_function, 0)
+
+
+@overrides(torch.narrow, torch.Tensor.narrow)
+def _narrow(input: torch.Tensor, dim: int, start: Any, length: Any) -> torch.Tensor:
+    """Torch's function; behind a start that differs from call to call, elements at positions, not a view."""
+    start, length = _counted(start), _counted(length)
+    if not isinstance(start, torch.Tensor):
+        return torch.narrow(input, dim, start, length)
+    start = torch.where(start < 0, start + input.shape[dim], start)
+    return input.index_select(dim, start + torch.arange(length, device=input.device))
 
 
 def bounded(x: Any) -> Any:

@@ -71,6 +71,18 @@ def _atan2_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
     return atan2(y, x), dy * (x * inverse) - dx * (y * inverse)
 
 
+@custom_jvp
+def nextafter(x: Any, y: Any) -> Any:
+    """A step from ``x`` towards ``y``; moves as ``x`` does, unless it is there already, as torch's."""
+    return mnp.nextafter(x, y)
+
+
+@nextafter.defjvp
+def _nextafter_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    x, y = primals
+    return nextafter(x, y), mnp.where(x == y, 0, tangents[0])
+
+
 def copysign(x: Any, y: Any) -> Any:
     """Its derivative at 0 is 0, as torch's."""
     return mnp.copysign(mnp.where(x == 0, lax.stop_gradient(x), x), y)
@@ -139,7 +151,7 @@ rows(
         "log_sigmoid": of_floats(activations.log_sigmoid),
         "deg2rad": of_floats(mnp.deg2rad),
         "rad2deg": of_floats(mnp.rad2deg),
-        "nextafter": binary_of_floats(mnp.nextafter),
+        "nextafter": binary_of_floats(nextafter),
         "frexp": of_floats(lambda x: tuple(mnp.frexp(x))),
         "frac": of_floats(lambda x: x - mnp.trunc(x)),
         # of two
