@@ -247,3 +247,34 @@ def test_sums_of_complex_exponentials():
         return torch.view_as_real(z)
 
     same(function, X, X.flip(0))
+
+
+@pytest.mark.parametrize("order", [-2.5, -1.0, 0.5, 3.0])
+def test_norms_of_vectors_with_zeros(order):
+    zeros = X.clone().index_fill(2, PLACES, 0.0).index_fill(1, PLACES, 0.0)
+    same(lambda x: torch.linalg.vector_norm(x, order, dim=2), zeros)
+
+
+def test_integers_between_fractions_are_integers():
+    whole = torch.arange(-3, 4)
+    outs = mw.from_torch(Of(lambda x: (F.hardtanh(x, -1.7, 2.9), F.relu6(x), torch.mvlgamma(x + 9, 3))), (whole,))
+    with mw.enable_x64(True):
+        for a, b in zip(outs({}, whole.numpy()), outs.program.module()(whole)):
+            assert a.dtype.name == str(b.dtype)[6:]
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_orthogonal_polynomials_and_poles_of_zeta():
+    names = [f"chebyshev_polynomial_{kind}" for kind in "tuvw"]
+    names += [f"shifted_{name}" for name in names]
+    names += ["hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"]
+    s = torch.special
+
+    def function(x, n):
+        found = [p for name in names for f in [getattr(s, name)] for p in (f(x, n[:, None]), f(x, 3), f(0.5, n))]
+        return *found, s.zeta(n[:, None].clamp(0.5), n)
+
+    x, n = torch.linspace(-1.3, 1.3, 7), torch.tensor([-2, 0, 1, 2, 3.7, 9])
+    for i, (a, b) in enumerate(zip(mw.from_torch(Of(function), (x, n))({}, x.numpy(), n.numpy()), function(x, n))):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4, err_msg=str(i))
+    assert mw.from_torch(Of(s.hermite_polynomial_h), (x[:0], x[:0]))({}, x[:0], x[:0]).shape == (0,)

@@ -16,6 +16,7 @@ from meshwright.interop.torch.ops import (
     nibbles,
     normalization,
     numbers,
+    polynomials,
     pooling,
     products,
     quantization,

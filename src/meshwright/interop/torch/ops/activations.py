@@ -6,6 +6,7 @@ from typing import Any
 
 from meshwright import lax
 from meshwright import numpy as mnp
+from meshwright.core import dtypes
 from meshwright.interop.torch.promotion import cast, in_single
 from meshwright.interop.torch.registry import register
 from meshwright.nn import activations
@@ -56,7 +57,8 @@ def softplus(self: Any, beta: float = 1, threshold: float = 20) -> Any:
 
 @register("aten.hardtanh")
 def hardtanh(self: Any, min_val: float = -1, max_val: float = 1) -> Any:
-    """The derivative at the bounds is 0, as in torch."""
+    """The derivative at the bounds is 0, as in torch. Integers have whole bounds."""
+    min_val, max_val = (b if dtypes.is_inexact(self.dtype) else int(b) for b in (min_val, max_val))
     inside = (self > min_val) & (self < max_val)
     return mnp.where(inside, self, lax.stop_gradient(mnp.clip(self, min_val, max_val)))
 

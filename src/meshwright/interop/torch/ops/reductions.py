@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -147,9 +148,9 @@ def safe_sqrt(x: Any) -> Any:
     return _zero_or(x, mnp.sqrt)
 
 
-def _zero_or(x: Any, function: Callable[[Any], Any]) -> Any:
-    """``function(x)``, but 0 where ``x`` is 0, with a derivative of 0."""
-    return mnp.where(x == 0, 0, function(mnp.where(x == 0, 1, x)))
+def _zero_or(x: Any, function: Callable[[Any], Any], at_zero: float = 0) -> Any:
+    """``function(x)``, but ``at_zero`` where ``x`` is 0, with a derivative of 0."""
+    return mnp.where(x == 0, at_zero, function(mnp.where(x == 0, 1, x)))
 
 
 # --- norms --------------------------------------------------------------------------------------------------
@@ -169,7 +170,7 @@ def vector_norm(self: Any, ord: float = 2, dim: Dims = None, keepdim: bool = Fal
     if ord == 2:
         squares = mnp.real(x * mnp.conj(x)) if dtypes.is_complex(x.dtype) else x * x
         return safe_sqrt(mnp.sum(squares, dims, keepdims=keepdim))
-    power = _zero_or(size, lambda x: x**ord) if 0 < ord < 1 else size**ord
+    power = size**ord if ord >= 1 else _zero_or(size, lambda x: x**ord, 0 if ord > 0 else math.inf)
     return _zero_or(mnp.sum(power, dims, keepdims=keepdim), lambda x: x ** (1 / ord))
 
 

@@ -13,6 +13,15 @@ from meshwright.interop.torch.registry import register, rows
 from meshwright.nn import activations
 from meshwright.scipy import special
 
+
+def zeta(x: Any, q: Any) -> Any:
+    """Hurwitz's function; at its poles the term that is infinite, if the series is of ``x`` above 1."""
+    is_pole = (q <= 0) & (q == mnp.floor(q))
+    term = 1 / mnp.where(is_pole, q - mnp.floor(q), 1)
+    at_pole = mnp.where(x > 1, term, mnp.where(x == 1, math.inf, math.nan))
+    return mnp.where(is_pole, at_pole, special.zeta(x, mnp.where(is_pole, 1, q)))
+
+
 rows(
     {
         "sigmoid special_expit": of_floats(activations.sigmoid),
@@ -36,7 +45,7 @@ rows(
         "sinc special_sinc": of_floats(mnp.sinc),
         "xlogy special_xlogy": binary_of_floats(special.xlogy),
         "special_xlog1py": binary_of_floats(special.xlog1py),
-        "special_zeta": binary_of_floats(special.zeta),
+        "special_zeta": binary_of_floats(zeta),
         "igamma special_gammainc": binary_of_floats(special.gammainc),
         "igammac special_gammaincc": binary_of_floats(special.gammaincc),
     }
@@ -57,5 +66,6 @@ def polygamma(n: int, self: Any) -> Any:
 
 @register("aten.mvlgamma", "aten.special_multigammaln")
 def mvlgamma(self: Any, p: int) -> Any:
-    terms = [lax.lgamma(self - 0.5 * i) for i in range(p)]
+    x = to_float(self)
+    terms = [lax.lgamma(x - 0.5 * i) for i in range(p)]
     return p * (p - 1) / 4 * math.log(math.pi) + sum(terms[1:], terms[0])
