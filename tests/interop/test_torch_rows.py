@@ -278,3 +278,16 @@ def test_orthogonal_polynomials_and_poles_of_zeta():
     for i, (a, b) in enumerate(zip(mw.from_torch(Of(function), (x, n))({}, x.numpy(), n.numpy()), function(x, n))):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4, err_msg=str(i))
     assert mw.from_torch(Of(s.hermite_polynomial_h), (x[:0], x[:0]))({}, x[:0], x[:0]).shape == (0,)
+
+
+def test_bools_are_torchs_and_poles_of_polygamma():
+    def function(x, b):
+        rows = b[:, None] & b[None]
+        added = [torch.addr(rows, b, b, beta=beta, alpha=2) for beta in (0, 3)]
+        sums = [rows.sum_to_size(3, 3), rows.sum_to_size(3, 1), rows.sum_to_size(3)]
+        return *added, *sums, torch.square(b), *(torch.polygamma(n, x) for n in (0, 2, 3))
+
+    x, b = torch.tensor([0.0, -2, 0.5, -0.5]), torch.tensor([True, False, True])
+    for i, (got, want) in enumerate(zip(mw.from_torch(Of(function), (x, b))({}, x.numpy(), b.numpy()), function(x, b))):
+        assert (got.dtype == bool) == (want.dtype == torch.bool), i
+        np.testing.assert_allclose(got, want, rtol=1e-3, err_msg=str(i))

@@ -107,7 +107,7 @@ rows(
         "floor": unary(mnp.floor),
         "ceil": unary(mnp.ceil),
         "trunc fix": unary(mnp.trunc),
-        "square": unary(lambda x: x * x),
+        "square": unary(lambda x: x * x if x.dtype != bool else cast(x, array_dtype(torch.int64))),
         "positive": unary(lambda x: x),
         "conj_physical _conj conj _conj_physical": unary(mnp.conj),
         "resolve_conj resolve_neg": unary(lambda x: x),

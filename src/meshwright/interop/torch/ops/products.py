@@ -52,9 +52,10 @@ rows(
 
 def _added(product: Any, self: Any, beta: Any, alpha: Any) -> Any:
     """``beta * self + alpha * product``; a ``beta`` of 0 drops what is in ``self``, NaN or not. Factors of integers are
-    cut off to integers."""
-    if dtypes.is_integer(product.dtype):
-        beta, alpha = (int(x) if isinstance(x, float) else x for x in (beta, alpha))
+    cut off to integers, those of bools are 0 or not."""
+    kind = bool if product.dtype == bool else int
+    if not dtypes.is_inexact(product.dtype):
+        beta, alpha = (kind(x) if isinstance(x, (int, float)) else x for x in (beta, alpha))
     product = product if is_one(alpha) else scaling(mnp.multiply)(product, alpha)
     if isinstance(beta, (int, float, complex)) and beta == 0:
         return product

@@ -85,9 +85,8 @@ def resize(self: Any, size: Sequence[int]) -> Any:
 @register("aten.sum_to_size")
 def sum_to_size(self: Any, size: Sequence[int]) -> Any:
     lead = self.ndim - len(size)
-    summed = self.sum(tuple(range(lead)))
-    kept = tuple(d for d, (s, n) in enumerate(zip(size, summed.shape)) if s == 1 and n != 1)
-    return summed.sum(kept, keepdims=True)
+    ones = tuple(d for d, (s, n) in enumerate(zip(size, self.shape[lead:]), lead) if s == 1 and n != 1)
+    return self.sum((*range(lead), *ones), keepdims=True).reshape(tuple(size)) if lead or ones else self
 
 
 # --- order --------------------------------------------------------------------------------------------------

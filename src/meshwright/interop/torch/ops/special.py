@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from meshwright import lax
@@ -14,12 +15,22 @@ from meshwright.nn import activations
 from meshwright.scipy import special
 
 
-def zeta(x: Any, q: Any) -> Any:
-    """Hurwitz's function; at its poles the term that is infinite, if the series is of ``x`` above 1."""
+def digamma(x: Any) -> Any:
+    """Its pole at 0 is of both signs."""
+    return mnp.where(x == 0, mnp.copysign(mnp.inf, -x), lax.digamma(x))
+
+
+def _with_poles(function: Callable[[Any], Any], q: Any, at_pole: Callable[[Any], Any]) -> Any:
+    """``function(q)``; at integers that are not positive ``at_pole`` of the term that is infinite."""
     is_pole = (q <= 0) & (q == mnp.floor(q))
     term = 1 / mnp.where(is_pole, q - mnp.floor(q), 1)
-    at_pole = mnp.where(x > 1, term, mnp.where(x == 1, math.inf, math.nan))
-    return mnp.where(is_pole, at_pole, special.zeta(x, mnp.where(is_pole, 1, q)))
+    return mnp.where(is_pole, at_pole(term), function(mnp.where(is_pole, 1, q)))
+
+
+def zeta(x: Any, q: Any) -> Any:
+    """Hurwitz's function."""
+    at_pole = lambda term: mnp.where(x > 1, term, mnp.where(x == 1, math.inf, math.nan))  # noqa: E731
+    return _with_poles(lambda q: special.zeta(x, q), q, at_pole)
 
 
 rows(
@@ -30,9 +41,7 @@ rows(
         "erfinv special_erfinv": of_floats(lax.erf_inv),
         "special_erfcx": of_floats(special.erfcx),
         "lgamma special_gammaln": of_floats(lax.lgamma),
-        "digamma special_digamma special_psi": of_floats(
-            lambda x: mnp.where(x == 0, mnp.copysign(mnp.inf, -x), lax.digamma(x))  # a pole of both signs
-        ),
+        "digamma special_digamma special_psi": of_floats(digamma),
         "special_ndtr": of_floats(special.ndtr),
         "special_log_ndtr": of_floats(special.log_ndtr),
         "special_ndtri": of_floats(special.ndtri),
@@ -61,7 +70,9 @@ def logit(self: Any, eps: float | None = None) -> Any:
 @register("aten.polygamma", "aten.special_polygamma")
 def polygamma(n: int, self: Any) -> Any:
     x = to_float(self)
-    return lax.polygamma(mnp.full_like(x, n), x)
+    if n == 0:
+        return digamma(x)
+    return _with_poles(lambda x: lax.polygamma(mnp.full_like(x, n), x), x, lambda term: term if n % 2 else -term)
 
 
 @register("aten.mvlgamma", "aten.special_multigammaln")
