@@ -285,6 +285,9 @@ def test_bools_are_torchs_and_poles_of_polygamma():
         rows = b[:, None] & b[None]
         added = [torch.addr(rows, b, b, beta=beta, alpha=2) for beta in (0, 3)]
         sums = [rows.sum_to_size(3, 3), rows.sum_to_size(3, 1), rows.sum_to_size(3)]
+        at = torch.tensor([0, 2, 0])
+        sums += [rows.prod(1, dtype=torch.bool), rows.to(torch.int8).sum(0, dtype=torch.int8).bool()]
+        sums += [b.scatter_reduce(0, at, b, how, include_self=own) for how in ("amax", "amin") for own in (True, False)]
         return *added, *sums, torch.square(b), *(torch.polygamma(n, x) for n in (0, 2, 3))
 
     x, b = torch.tensor([0.0, -2, 0.5, -0.5]), torch.tensor([True, False, True])

@@ -33,7 +33,8 @@ def _integers_widened(x: Any, dtype: Any) -> Any:
 def _reduction(function: Callable[..., Any], prepare: Callable[..., Any]) -> Callable[..., Any]:
     def rule(self: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
         x = prepare(self, dtype)
-        return function(x, axis=dims_of(dim, x.ndim), keepdims=keepdim)
+        out = function(x, axis=dims_of(dim, x.ndim), keepdims=keepdim)
+        return out if dtype is None else cast(out, array_dtype(dtype))
 
     return rule
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshwright import numpy as mnp
+from meshwright.core import dtypes
 from meshwright.interop.torch.ops.indexing import grid
 from meshwright.interop.torch.promotion import cast
 from meshwright.interop.torch.registry import register
@@ -48,9 +49,16 @@ _START: dict[str, Callable[[np.dtype], Any]] = {
     "sum": lambda dtype: 0,
     "prod": lambda dtype: 1,
     "mean": lambda dtype: 0,
-    "amax": lambda dtype: -math.inf if dtype.kind not in "iu" else np.iinfo(dtype).min,
-    "amin": lambda dtype: math.inf if dtype.kind not in "iu" else np.iinfo(dtype).max,
+    "amax": lambda dtype: _bounds(dtype)[0],
+    "amin": lambda dtype: _bounds(dtype)[1],
 }
+
+
+def _bounds(dtype: np.dtype) -> tuple[Any, Any]:
+    """The least and the largest element of a dtype."""
+    if dtypes.is_inexact(dtype):
+        return -math.inf, math.inf
+    return (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtypes.is_integer(dtype) else (False, True)
 
 
 @register("aten.scatter_reduce.two")
