@@ -286,7 +286,7 @@ BATCHED = [
     lambda x, s: L.cholesky(s @ s.mH), lambda x, s: L.cholesky(s @ s.mH, upper=True), lambda x, s: torch.cholesky_solve(x.mH, L.cholesky(s @ s.mH)),
     lambda x, s: L.qr(x.mH)[0], lambda x, s: L.svdvals(x), lambda x, s: (lambda u, w, v: _product(w, v.mH))(*L.svd(x, full_matrices=False)),
     lambda x, s: _product(*L.eigh(s)), lambda x, s: L.eigvals(s).abs().sum(-1), lambda x, s: L.lstsq(x, x[..., :2] + 1)[0], lambda x, s: L.pinv(x),
-    lambda x, s: L.matrix_norm(x, "nuc"), lambda x, s: L.matrix_power(s, -2), lambda x, s: torch.matrix_exp(s / 3), lambda x, s: L.lu_factor(s)[0],
+    lambda x, s: L.pinv(s.detach(), hermitian=True), lambda x, s: L.matrix_norm(x, "nuc"), lambda x, s: L.matrix_power(s, -2), lambda x, s: torch.matrix_exp(s / 3), lambda x, s: L.lu_factor(s)[0],
     lambda x, s: L.solve_triangular(s, x, upper=False, left=False), lambda x, s: L.lu_solve(*L.lu_factor(s), x, left=False, adjoint=True),
     lambda x, s: L.householder_product(x.mH / 4, s[..., 0, :3]), lambda x, s: torch.ormqr(x.mH / 4, s[..., 0, :3], s, transpose=True),
     lambda x, s: torch.ormqr(x.mH / 4, s[..., 0, :3], x, left=False), lambda x, s: torch.fft.fft(s, n=5, norm="ortho"), lambda x, s: torch.fft.ifftn(x, dim=(0, 2)),

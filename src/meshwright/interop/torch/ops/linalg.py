@@ -32,8 +32,11 @@ def _nothing(like: Any) -> Any:
 # --- triangles ----------------------------------------------------------------------------------------------
 @custom_jvp
 def _of_lower(a: Any) -> Any:
-    """The Hermitian matrix of a lower triangle. Torch's derivative is that of both triangles."""
-    return mnp.tril(a) + _adjoint(mnp.tril(a, -1))
+    """The Hermitian matrix of a lower triangle, and of what is real on its diagonal. Torch's derivative is that of both
+    triangles."""
+    diagonal = mnp.where(mnp.eye(a.shape[-1], dtype=bool), mnp.real(a), 0)
+    below = mnp.tril(a, -1)
+    return diagonal + below + _adjoint(below)
 
 
 @_of_lower.defjvp
