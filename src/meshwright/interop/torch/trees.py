@@ -84,7 +84,9 @@ def leaves_as(tree: Any, spec: Any) -> list[Any] | None:
         parts, _ = _pytree.SUPPORTED_NODES[spec.type].flatten_fn(tree)
     else:
         return None
-    found = [leaves_as(part, child) for part, child in zip(parts, children, strict=True)]
+    if len(parts) != len(children):
+        return None
+    found = [leaves_as(part, child) for part, child in zip(parts, children)]
     return None if None in found else [x for some in found for x in some or ()]
 
 
