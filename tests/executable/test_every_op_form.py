@@ -145,6 +145,12 @@ def windows() -> Iterator[Form]:
         yield form(f"select_and_scatter by regions {name}, beside", {"x": 0, "y": 0}, body, f"%r : {T(9, 20)}", **args)
     yield form("select_and_scatter by regions of pooling, along", {"x": 1, "y": 1}, body, f"%r : {T(9, 20)}",
                sends=["collective_permute"], most=0.5, **args)  # fmt: skip
+    # A strict comparison selects the last of equal elements.
+    args = {"x": RNG.integers(0, 2, (9, 20)).astype(np.float32), "y": floats(8, 9)}
+    body = body.replace("compare GE", "compare GT").replace(T(9, 10), T(8, 9))
+    body = body.replace("dimensions = array<i64: 1, 2>", "dimensions = array<i64: 2, 3>")
+    yield form("select_and_scatter of the last of equal ones", {"x": 0}, body, f"%r : {T(9, 20)}",
+               sends=["collective_permute"], most=1.0, **args)  # fmt: skip
 
 
 @pytest.mark.parametrize("f", list(regions()), ids=str)

@@ -100,6 +100,12 @@ def test_free_results_are_left_as_they_are_stored():
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5)
 
 
+def test_a_parameter_is_also_returned():
+    x, y = mw.jit(lambda x, w: (x, _convolved(x, w)))(X, W)
+    np.testing.assert_array_equal(x, X)
+    np.testing.assert_allclose(y, _convolved(X, W), rtol=1e-5, atol=1e-5)
+
+
 def test_bodies_of_loops_and_groups_of_features():
     def steps(x, v):
         return lax.scan(lambda c, _: (mnp.tanh(_convolved(c, v, groups=2)), None), x, length=2)[0]

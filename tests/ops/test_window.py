@@ -289,6 +289,19 @@ BAD = {
 }  # fmt: skip
 
 
+def test_the_last_of_equal_elements():
+    x, size = np.random.default_rng(4).integers(0, 3, (9, 8)).astype(np.float32), (2, 3)
+    windows = (size, (1, 2), ((1, 0), (0, 1)), (1, 1), (1, 1))
+    opposite = (size, (1, 2), ((0, 1), (1, 0)), (1, 1), (1, 1))
+    first, last = S.SelectAndScatterAdd(*opposite, "ge"), S.SelectAndScatterAdd(*windows, "ge", last=True)
+    y = np.arange(36, dtype=np.float32).reshape(9, 4) + 1
+    want = np.asarray(first.bind(y[::-1, ::-1], x[::-1, ::-1]))[::-1, ::-1]
+    np.testing.assert_array_equal(last.bind(y, x), want)
+    (back,) = vjp(lambda y: last.bind(y, x), y)[1](x * 3 + 1)
+    gathered = S.SelectAndGatherAdd(*opposite, "ge").bind((x * 3 + 1)[::-1, ::-1], x[::-1, ::-1])
+    np.testing.assert_array_equal(back, np.asarray(gathered)[::-1, ::-1])
+
+
 @pytest.mark.parametrize(("call", "error", "message"), BAD.values(), ids=BAD)
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):

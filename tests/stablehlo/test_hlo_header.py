@@ -7,6 +7,7 @@ from jaxlib import _hlo
 
 import meshwright as mw
 from meshwright import PartitionSpec as P
+from meshwright.errors import ImportProgramError
 
 NESTED = """HloModule m, {header}
 
@@ -61,3 +62,34 @@ def test_what_propagation_must_not_reach_stays_whole():
     assert specs(f"{parameters}{{false,true}}, {output}{{true}}, ") == [x, columns, rows, rows]
     assert specs(f"{parameters}{{true,false}}, {output}{{true,false}}, ") == [x, whole, rows, whole]
     assert specs(f"{output}{{false}}, ") == [x, columns, whole, whole]
+
+
+@pytest.mark.parametrize("number", [-4, 0, 2**40])
+def test_numbers_of_devices_that_no_program_has_are_refused(number):
+    with pytest.raises(ImportProgramError, match=r"mhlo\.num_partitions is .*; expected a number of 1 to"):
+        mw.load(FLAT.format(header="").replace("num_partitions=8", f"num_partitions={number}"))
+
+
+ELEMENT = """HloModule m
+f {{
+  t = (f32[2], (f32[2]{{0}}, s32[])) parameter(0)
+  ROOT r = f32[2] get-tuple-element(t), index=0
+}}
+
+ENTRY main {{
+  x = f32[2] parameter(0)
+  n = () tuple()
+  t = (f32[2]{{0:T(128)}}, /*index=1*/(f32[2], f32[3,4]), f32[2]) parameter(1)
+  ROOT %r = f32[2] get-tuple-element({operand}), index={index}
+}}
+"""
+
+
+@pytest.mark.parametrize("operand", ["t", "(f32[2]{0:T(128)}, (f32[2], /*index=1*/f32[3,4]), f32[2]{0}) %t"])
+def test_members_that_tuples_do_not_have_are_refused(operand):
+    assert mw.load(ELEMENT.format(operand=operand, index=2)).out_avals[0].shape == (2,)
+    for index in (3, -1, 10**9):
+        with pytest.raises(ImportProgramError, match=rf"<text>:11: index {index} of 't', which has 3 members\n"):
+            mw.load(ELEMENT.format(operand=operand, index=index))
+    with pytest.raises(ImportProgramError, match="<text>:11: index 0 of 'n', which has 0 members"):
+        mw.load(ELEMENT.format(operand="n", index=0))

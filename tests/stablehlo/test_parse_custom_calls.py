@@ -59,6 +59,17 @@ HLO = {
         hlo("i = s32[5,8] iota(), iota_dimension=1\n  m = f32[] constant(-inf)\n  n = s32[] constant(-1)\n  "
             'ROOT r = (f32[5,3], s32[5,3]) custom-call(x, i, m, n), custom_call_target="PartialReduce", '
             'called_computations={by}, backend_config={"reduction_dim": 1, "top_k": 3}', COMPARATOR), K3),
+    "ApproxTopK": (
+        hlo("i = s32[5,8] iota(), iota_dimension=1\n  m = f32[] constant(-inf)\n  n = s32[] constant(-1)\n  "
+            'ROOT r = (f32[5,3], s32[5,3]) custom-call(x, i, m, n), custom_call_target="ApproxTopK", '
+            "called_computations={by}, api_version=API_VERSION_TYPED_FFI, "
+            "backend_config={reduction_dim = 1 : i64, top_k = 3 : i64}", COMPARATOR), K3),
+    "halves of words": (
+        hlo("w = f64[5,8] convert(x)\n  y = u64[5,8] bitcast-convert(w)\n  "
+            'l = u32[5,8] custom-call(y), custom_call_target="X64SplitLow"\n  '
+            'h = u32[5,8] custom-call(y), custom_call_target="X64SplitHigh"\n  '
+            'ROOT r = u64[5,8] custom-call(h, l), custom_call_target="X64Combine"'),
+        [np.roll(X.astype(np.float64).view(np.uint32).reshape(5, 8, 2), 1, -1).reshape(5, 16).view(np.uint64)]),
     "copy": (hlo("ROOT r = f32[5,8] copy(x)"), [X]),
     "bitcast": (hlo("ROOT r = f32[2,20] bitcast(x)"), [X.reshape(2, 20)]),
     "bitcast of another layout": (

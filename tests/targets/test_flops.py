@@ -70,13 +70,15 @@ def test_loops_and_branches():
   ROOT %p = f32[3,3]{1,0} parameter(0)
 }
 
-ENTRY %main (a: f32[3,3], i: s32[]) -> f32[3,3] {
+ENTRY %main (a: f32[3,3], i: s32[], b: pred[]) -> f32[3,3] {
   %a = f32[3,3]{1,0} parameter(0)
   %i = s32[] parameter(1)
   %w = f32[3,3]{1,0} while(%a), condition=%test, body=%body, backend_config={"known_trip_count":{"n":"7"}}
   %f = f32[3,3]{1,0} fusion(%w), kind=kLoop, calls=%body
-  ROOT %r = f32[3,3]{1,0} conditional(%i, %f, %f), branch_computations={%body, %other}
+  %b = pred[] parameter(2)
+  %s = f32[3,3]{1,0} conditional(%b, %f, %f), true_computation=%other, false_computation=%body
+  ROOT %r = f32[3,3]{1,0} conditional(%i, %s, %s), branch_computations={%body, %other}
 }
 """
     )
-    assert product_operations(parse_hlo(text)) == (7 + 1 + 1) * 2 * 27
+    assert product_operations(parse_hlo(text)) == (7 + 1 + 1 + 1) * 2 * 27

@@ -86,7 +86,8 @@ class _ChannelsLast:
                 var, self.left[i] = self.stored[atom]
                 outs.append(var)
             else:
-                outs.append(self._plain(atom, self.producers[atom]) if atom in self.stored else atom)
+                made = self.producers.get(atom) if isinstance(atom, Var) else None
+                outs.append(atom if made is None else self._plain(atom, made))  # parameters are there as they were
         return self.closed.replace(jaxpr=inner.replace(eqns=self.eqns, outvars=outs))
 
     # --- one equation ---------------------------------------------------------------------------------------

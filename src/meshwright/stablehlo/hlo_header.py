@@ -16,7 +16,7 @@ from meshwright.stablehlo.per_device import SCHEDULED
 #: attributes with the place of each argument and result of a module whose HLO has tuples of arrays there: the number
 #: of the parameter, then the index in its tuple; the index in the tuple of results
 PLACES = {"arg_attrs": "meshwright.parameter_places", "res_attrs": "meshwright.result_places"}
-_COUNT = re.compile(rf"\b({'|'.join(DEVICE_COUNTS)})=(\d{{1,9}})\b")
+_COUNT = re.compile(rf"\b({'|'.join(DEVICE_COUNTS)})=(-?\d+)\b")
 _DONORS = re.compile(r"\bbuffer_donor=\{((?:[^{}]|\{[^{}]*\})*)\}")
 _DONOR = re.compile(r"\(\s*(\d{1,9})\s*,\s*\{([\d,\s]*)\}")
 _FREE = re.compile(r"\ballow_spmd_sharding_propagation_to_(parameters|output)=\{([a-z,\s]*)\}")
@@ -30,7 +30,8 @@ def declare(module: ir.Module, text: str) -> None:
     with module.context:
         i32 = ir.IntegerType.get_signless(32)
         for name, number in _COUNT.findall(header):
-            module.operation.attributes[DEVICE_COUNTS[name]] = ir.IntegerAttr.get(i32, int(number))
+            value = max(-(2**31), min(int(number), 2**31 - 1))  # what no program has is refused where it is read
+            module.operation.attributes[DEVICE_COUNTS[name]] = ir.IntegerAttr.get(i32, value)
         if "is_scheduled=true" in header:
             module.operation.attributes[SCHEDULED] = ir.UnitAttr.get()
         main = next((o.operation for o in module.body.operations if _is_main(o.operation)), None)

@@ -11,13 +11,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import inline_calls
 from meshwright.ir.reading import READERS, ReadRule, Unreadable, reads
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.table import convert, neg, not_
+from meshwright.ops.elementwise.table import convert, neg, not_, or_, scalar_like, shift_left, shift_right_logical
 from meshwright.ops.shape.broadcast_reduce import Iota
 from meshwright.ops.shape.rearrange import move_dim
 from meshwright.ops.shape.slice_pad import slice_in_dim
@@ -94,6 +96,27 @@ def _types(values: Sequence[Any]) -> list[str]:
     return [str(a.update(weak_type=False)) for a in avals]
 
 
+# --- words of 64 bits ---------------------------------------------------------------------------------------
+@reads("custom_call:X64SplitLow", "custom_call:X64SplitHigh")
+def _half(r: Any) -> Any:
+    """The lower or upper 32 bits."""
+    (x,) = r.operands
+    if not dtypes.is_integer(typeof(x).dtype):
+        raise Unreadable
+    if r.attr("call_target_name") == "X64SplitHigh":
+        x = shift_right_logical(x, scalar_like(32, x))
+    return convert(x, r.out_avals[0].dtype)
+
+
+@reads("custom_call:X64Combine")
+def _whole(r: Any) -> Any:
+    (out,) = r.out_avals
+    if not all(dtypes.is_integer(a.dtype) for a in (*r.in_avals, out)):
+        raise Unreadable
+    low, high = (convert(convert(x, np.dtype(np.uint32)), out.dtype) for x in r.operands)
+    return or_(low, shift_left(high, scalar_like(32, high)))
+
+
 # --- the largest elements -----------------------------------------------------------------------------------
 def largest(x: Any, k: int, dim: int, descending: bool = True) -> tuple[Any, Any]:
     """The ``k`` largest elements along ``dim``, or the smallest, and their positions."""
@@ -116,7 +139,9 @@ def _top_k(r: Any) -> list[Any]:
 @reads("custom_call:ApproxTopK", "custom_call:PartialReduce")
 def _approximate_top_k(r: Any) -> list[Any]:
     """Read an approximate ``top_k`` as an exact one, with as many elements as the result has."""
-    backend_config = r.attr("mhlo.backend_config", None) or json.loads(r.attr("backend_config", "") or "{}")
+    backend_config = r.attr("mhlo.backend_config", None) or r.attr("backend_config", "") or {}
+    if isinstance(backend_config, str):
+        backend_config = json.loads(backend_config)
     if "reduction_dim" not in backend_config:
         r.fail("has no reduction_dim in its backend_config, which says along what to look")
     dim, operands = backend_config["reduction_dim"], r.operands[: len(r.operands) // 2]

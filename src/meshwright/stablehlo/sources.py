@@ -29,6 +29,7 @@ from meshwright.stablehlo.hlo_async import without_updates
 from meshwright.stablehlo.hlo_groups import with_listed_groups
 from meshwright.stablehlo.hlo_header import PLACES, declare
 from meshwright.stablehlo.hlo_shardings import bad_sharding
+from meshwright.stablehlo.hlo_tuples import bad_index
 from meshwright.stablehlo.lines import hlo_lines
 from meshwright.stablehlo.parse import ModuleReader
 from meshwright.stablehlo.parsed import ParsedProgram
@@ -144,6 +145,9 @@ def _module(data: str | bytes, file: str) -> _Source:
     if is_ours(data):
         module = _own(form, data)
     else:
+        line, wrong = bad_index(data) if form == "hlo" else (0, "")
+        if line:
+            raise ImportProgramError(f"{file}:{line}: {wrong}\n{_REMEDIES['hlo']}")
         module = _read(form, _as_bytes(data if form == "stablehlo" else _for_xla(data), file), file)
     if form == "stablehlo":
         return _Source(module, file, data)

@@ -26,7 +26,8 @@ _NAME = re.compile(r"%([\w.\-]+)")
 _HEAD = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
 _OPCODE = re.compile(r"\s*([\w\-]+)\(")
 _CALLED = re.compile(
-    r"\b(?:calls|to_apply|body|condition|branch_computations|called_computations)=(\{[^}]*\}|%[\w.\-]+)"
+    r"\b(?:calls|to_apply|body|condition|(?:true|false)_computation|(?:branch|called)_computations)"
+    r"=(\{[^}]*\}|%[\w.\-]+)"
 )
 _OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _FRAME = re.compile(r"\bstack_frame_id=(\d+)")

@@ -1,8 +1,8 @@
 """select_and_gather_add and select_and_scatter_add, each the other's transpose: the derivatives of max and min windows.
 
-Each window selects one element of ``operand`` (the largest or smallest; the first of equal ones). Gathering reads a
-tangent at its position, scattering adds a cotangent there. The selection is piecewise constant, so derivatives of every
-order consist of these two ops.
+Each window selects one element of ``operand`` (the largest or smallest; the first of equal ones, or as strict
+comparisons do, the last). Gathering reads a tangent at its position, scattering adds a cotangent there. The selection
+is piecewise constant, so derivatives of every order consist of these two ops.
 """
 
 from __future__ import annotations
@@ -51,9 +51,13 @@ def _stays(selects: str, best: Any, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Select(WindowOp):
-    """Base class of the pair: linear in operand 0, constant in operand 1, by which it selects with ``ge`` or ``le``."""
+    """Base class of the pair: linear in operand 0, constant in operand 1, by which it selects with ``ge`` or ``le``.
+
+    With ``last``, the last of equal elements is selected.
+    """
 
     selects: str
+    last: bool = False
     linear_in: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
     constant_in: ClassVar[frozenset[int]] = frozenset({1})
 
@@ -100,6 +104,8 @@ class SelectAndGatherAdd(_Select):
 
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         (tangents, operand), (out,) = b.in_avals, b.out_avals
+        if self.last:  # windows may be reduced in any order, which only the offsets' numbers tell apart
+            return b.call(self.name, _gather_jaxpr(self, tangents, operand), operands)[0]
         pair = [out.update(dtype=operand.dtype), out]
         first: tuple[ArrayLike, ArrayLike] = (worst(self.selects, operand.dtype), 0)
         inits = [b.constant(value, ShapedArray((), a.dtype)) for value, a in zip(first, pair)]
@@ -136,7 +142,7 @@ class SelectAndScatterAdd(_Select):
     def emit(self, b: Builder, *operands: Emitted) -> Emitted | Sequence[Emitted]:
         source, operand = b.in_avals
         offsets = int(np.prod(self.window_dimensions))
-        if self.is_dilated or offsets <= _MOST_OFFSETS or 0 in source.shape:
+        if self.last or self.is_dilated or offsets <= _MOST_OFFSETS or 0 in source.shape:
             return self._emit_offsets(b, *operands)
         # Pad explicitly, since ``select_and_scatter`` may select its own padding.
         ones = (1,) * operand.ndim
@@ -228,9 +234,23 @@ def _chosen_jaxpr(op: SelectAndScatterAdd, operand: ShapedArray) -> ClosedJaxpr:
     """The number of the offset selected by each window."""
 
     def choose(x: Any) -> list[Any]:
-        return [_chosen(op.selects, window_slices(x, op.windows, worst(op.selects, operand.dtype)))]
+        return [_chosen(op, window_slices(x, op.windows, worst(op.selects, operand.dtype)))]
 
     return trace_to_jaxpr(choose, [operand], "chosen")
+
+
+@lru_cache(maxsize=256)
+def _gather_jaxpr(op: SelectAndGatherAdd, tangents: ShapedArray, operand: ShapedArray) -> ClosedJaxpr:
+    """``select_and_gather_add``, offset by offset."""
+
+    def gather(tangents: Any, operand: Any) -> list[Any]:
+        chosen = _chosen(op, window_slices(operand, op.windows, worst(op.selects, typeof(operand).dtype)))
+        first, *others = window_slices(tangents, op.windows, scalar_like(0, tangents))
+        for i, part in enumerate(others, 1):
+            first = select(eq(chosen, match_shape(np.int32(i), typeof(chosen))), part, first)
+        return [first]
+
+    return trace_to_jaxpr(gather, [tangents, operand], op.name)
 
 
 @lru_cache(maxsize=256)
@@ -246,12 +266,12 @@ def _scatter_jaxpr(op: SelectAndScatterAdd, source: ShapedArray, operand: Shaped
     return trace_to_jaxpr(scatter, [source, source.update(dtype=np.dtype(np.int32))], op.name)
 
 
-def _chosen(selects: str, values: Sequence[Any]) -> Any:
+def _chosen(op: _Select, values: Sequence[Any]) -> Any:
     """The number of the array that is selected, elementwise; as in gathering, NaN does not win over other values."""
-    aval = typeof(values[0])
-    best, place = values[0], match_shape(np.int32(0), ShapedArray(aval.shape, np.dtype(np.int32)))
-    for i, value in enumerate(values[1:], 1):
-        stays = _stays(selects, best, value)
+    (number, best), *others = list(enumerate(values))[:: -1 if op.last else 1]
+    place = match_shape(np.int32(number), ShapedArray(typeof(best).shape, np.dtype(np.int32)))
+    for i, value in others:
+        stays = _stays(op.selects, best, value)
         best, place = select(stays, best, value), select(stays, place, match_shape(np.int32(i), typeof(place)))
     return place
 
@@ -271,10 +291,12 @@ def _read_select_and_scatter(r: Reader) -> Any:
     windows = make_windows(sizes, r.attr("window_strides", ones), padding, ones, ones)
     chooses = r.region(0).jaxpr.jaxpr
     eqns = chooses.eqns
-    selects = {"ge": "ge", "gt": "ge", "le": "le", "lt": "le"}.get(eqns[0].op.name, "") if len(eqns) == 1 else ""
+    compares = eqns[0].op.name if len(eqns) == 1 else ""
+    selects = {"ge": "ge", "gt": "ge", "le": "le", "lt": "le"}.get(compares, "")
     in_order = selects and list(eqns[0].invars) == chooses.invars
     if not in_order or r.reducer(1) != "add" or dtypes.is_bool(typeof(source).dtype):
         return read_select_and_scatter_body(r, window_params(windows))
-    out = SelectAndScatterAdd(**window_params(windows), selects=selects).bind(source, operand)
+    last = compares != selects  # a strict comparison does not keep the first of equal elements
+    out = SelectAndScatterAdd(**window_params(windows), selects=selects, last=last).bind(source, operand)
     start = scalar_of(init)
     return out if start is not None and bool(start == 0) else add(out, init)
