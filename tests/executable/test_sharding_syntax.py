@@ -411,6 +411,17 @@ def test_a_mesh_of_one_device_means_there() -> None:
     assert specs(part)[0][1] == P("x", None)
 
 
+def test_shardings_of_functions_that_are_called() -> None:
+    step = """func.func private @step(%a: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x", ?}]>})
+      -> (tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>}) {
+    %0 = stablehlo.cosine %a : tensor<8x16xf32>
+    return %0 : tensor<8x16xf32>
+  }
+  """
+    part = check(shardy("%r = call @step(%x) : (tensor<8x16xf32>) -> tensor<8x16xf32>", mesh=f"{MESH}\n  {step}"))
+    assert specs(part) == ([P(None, "x"), P(None, None)], [P("y", None)])
+
+
 def test_annotations_in_control_flow_bodies() -> None:
     body = """%i = stablehlo.constant dense<0> : tensor<i32>
     %n = stablehlo.constant dense<3> : tensor<i32>

@@ -23,6 +23,7 @@ from meshwright.ir.program import Argument
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import JaxprTrace
 from meshwright.ops.imported.sharding_annotation import Annotation, ShardingAnnotation
+from meshwright.sharding.sdy import SdySharding
 from meshwright.stablehlo.call_order import in_call_order
 from meshwright.stablehlo.hlo_header import hlo_places
 from meshwright.stablehlo.lines import line_of
@@ -39,6 +40,7 @@ from meshwright.stablehlo.read_attributes import UnsupportedType, is_token
 from meshwright.stablehlo.read_bodies import AlreadyPartitioned, BodyReader, Failure, leaves
 from meshwright.stablehlo.read_shardings import (
     Meshes,
+    annotate,
     check_rank,
     cut_as_written,
     mesh_declaration,
@@ -135,15 +137,28 @@ class ModuleReader(ModuleFacts):
             # Tokens are not arguments or results of a whole program, as they have no values.
             gone = [entry and is_token(a.type) for a in block.arguments]
             args = [np.int32(0) if no else self._argument(trace, a, operation) for a, no in zip(block.arguments, gone)]
+            if not entry:
+                args = self._as_declared(operation, "argument", args)
             outs = body.block(block, args)
             if entry:
                 outs = [y for y, type_ in zip(outs, _result_types(operation)) if not is_token(type_)]
+            else:
+                outs = self._as_declared(operation, "result", outs)
         shardings = chain.from_iterable(self._shardings(operation, "argument", [a.type for a in block.arguments]))
         known = {v: s for v, s in zip(trace.invars, shardings) if s is not None}
         try:
             return shallow(form_regions(trace.finish(list(leaves(outs)), name), known))
         except NestingError as error:
             raise Failure(operation, str(error)) from None
+
+    def _as_declared(self, operation: ir.Operation, side: str, values: Sequence[Any]) -> list[Any]:
+        """Values of a function that is called, with the shardings that Shardy's programs declare for them there."""
+        if self.per_device:
+            return list(values)
+        type_ = ir.FunctionType(operation.attributes["function_type"].value)
+        types = list(type_.inputs if side == "argument" else type_.results)
+        given = (s[0] if len(s) == 1 else None for s in self._shardings(operation, side, types))
+        return [annotate(x, s) if isinstance(s, SdySharding) else x for x, s in zip(values, given)]
 
     def _shardings(self, operation: ir.Operation, side: str, types: Sequence[ir.Type]) -> list[list[Annotation | None]]:
         """The shardings that a function has for the leaves of each ``argument`` or ``result``."""
