@@ -159,6 +159,13 @@ def test_in_a_round_a_device_sorts_one_tile(devices):
     assert sum(c.bytes_sent for c in part.collectives) <= rounds * 3 * 5 * 4
 
 
+def test_pairs_are_gathered_where_a_network_sends_more():
+    where = mw.NamedSharding(mw.AbstractMesh((8,), ("x",)), mw.P("x"))
+    given = [mw.ShapeDtypeStruct((256,), t, sharding=where) for t in (np.float32, np.int32)]
+    part = mw.jit(lambda *xs: S.sort(xs), out_shardings=(where, where)).lower(*given).partition()
+    assert part.bytes_sent == 2 * 7 * 32 * 4  # XLA's; with positions, six rounds of a network send 2304 B
+
+
 @pytest.mark.parametrize(("size", "keys"), [(16, 1), (13, 1), (13, 2)])
 def test_an_operand_that_counts_rows_stands_for_positions(size, keys):
     """As `argsort` has it; of uneven tiles, too, whose padding comes last."""
@@ -220,7 +227,8 @@ def test_columns_in_order(tiles, size, stable):
 
     def run(f, *args):
         jitted = mw.jit(f, in_shardings=split, out_shardings=split)
-        assert "all_to_all" in {c.kind for c in jitted.lower(*args).partition().collectives}
+        sent = {c.kind for c in jitted.lower(*args).partition().collectives}
+        assert "all_to_all" in sent or (stable and tiles < 5)  # few tiles are gathered if positions would travel along
         return jitted(*args)
 
     alone = run(lambda x: S.sort(x, is_stable=stable), x)

@@ -198,10 +198,11 @@ class _Sorting(Op):
         names = [f"d{d}" for d in range(avals[0].ndim)]
         same, split = [names] * len(avals), names[self.dimension]
         nbytes, size = sum(a.dtype.itemsize for a in avals), avals[0].shape[self.dimension]
-        passes = SortPasses(size, (nbytes + 4 * self.carries_positions(avals, False)) / nbytes)
+        growth = (nbytes + 4 * self.carries_positions(avals, False)) / nbytes
+        passes = SortPasses(size, growth)
         rule = make_rule(
             same, same, dict(zip(names, avals[0].shape)), {split: WINDOW}, passes={split: passes},
-            points=avals[0].size * merges(size), repeats={split: LocalSorts(size)},
+            points=avals[0].size * merges(size), repeats={split: LocalSorts(size, growth)},
         )  # fmt: skip
         return dataclasses.replace(rule, sweeps=merges(size))
 

@@ -46,14 +46,23 @@ class SortPasses:
 @dataclass(frozen=True)
 class LocalSorts:
     """How many times a device sorts its tile of a row of ``size``, each time weighted by the ratio of the merges of a
-    tile to those of the row."""
+    tile to those of the row.
+
+    A network also picks the halves of two tiles before each sort but the first, in two passes over the operands, whose
+    bytes are multiplied by ``growth``.
+    """
 
     size: int
+    growth: float = 1.0
 
     def __call__(self, tiles: int) -> float:
         rows = -(-self.size // tiles)
-        sorts = 3 + 2 * border(tiles) / rows if by_columns(rows, tiles) else 1 + len(merge_exchange(tiles))
-        return sorts * merges(rows) / merges(self.size)
+        if by_columns(rows, tiles):
+            passes = (3 + 2 * border(tiles) / rows) * merges(rows)
+        else:
+            rounds = len(merge_exchange(tiles))
+            passes = self.growth * ((1 + rounds) * merges(rows) + 2 * rounds)
+        return passes / merges(self.size)
 
 
 def sort_tiles(
