@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright.transforms.autodiff import jvp
 
@@ -73,3 +74,9 @@ def test_far_out_the_hyperbolic_tangent_is_one() -> None:
     got = np.asarray(mnp.tanh(z))
     np.testing.assert_array_equal(got, [1, 1, -1])
     assert np.signbit(got.imag).tolist() == [False, True, False]
+
+
+def test_complex_counts_have_absolute_values():
+    """XLA's simplification of them ends the process."""
+    got = mw.jit(lambda: mnp.abs(mw.lax.iota(np.complex64, 5)))()
+    np.testing.assert_array_equal(got, np.arange(5, dtype=np.float32), strict=True)

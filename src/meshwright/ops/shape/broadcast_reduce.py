@@ -256,7 +256,11 @@ class Iota(Op):
         return np.broadcast_to(np.arange(sizes[self.dimension]).astype(self.dtype).reshape(sizes), self.shape)
 
     def emit(self, b: Builder) -> Emitted | Sequence[Emitted]:
-        return b.op("stablehlo.iota", [], b.out_avals, iota_dimension=self.dimension)[0]
+        (out,) = b.out_avals
+        # XLA takes a count for its own absolute value, also one of complex numbers, and ends the process.
+        real = out.update(dtype=dtypes.real_of(out.dtype)) if dtypes.is_complex(out.dtype) else out
+        counts = b.op("stablehlo.iota", [], [real], iota_dimension=self.dimension)[0]
+        return counts if real is out else b.op("stablehlo.convert", [counts], [out])[0]
 
 
 def iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:
