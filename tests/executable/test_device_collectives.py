@@ -99,9 +99,10 @@ def axes(part: Any) -> list[tuple[str, ...]]:
 def test_all_reduce(groups: Groups, along: tuple[str, ...]) -> None:
     got, part = run(text(all_reduce(groups)))
     np.testing.assert_allclose(got, in_groups(groups, lambda xs, i: sum(xs)), rtol=1e-5, atol=1e-5)
-    # What is no sub-grid is gathered, and picked from.
-    kind = "all_gather" if groups in (RING, ODD) else "all_reduce"
-    assert [(c.kind, c.axes) for c in part.collectives] == [(kind, along)]
+    # In what is no sub-grid, each member sends to all others.
+    steps = len(groups[0]) - 1 if groups in (RING, ODD) else 0
+    expected = [("collective_permute", along)] * steps or [("all_reduce", along)]
+    assert [(c.kind, c.axes) for c in part.collectives] == expected
 
 
 @pytest.mark.parametrize(("op", "fun"), [("maximum", np.max), ("minimum", np.min), ("multiply", np.prod)])
@@ -119,7 +120,7 @@ def test_bitwise_reductions(op: str, fun: Any) -> None:
     np.testing.assert_array_equal(got, np.concatenate([fun.reduce([parts[d % 4], parts[d % 4 + 4]]) for d in range(N)]))
 
 
-@pytest.mark.parametrize("groups", [PAIRS, FAR, TURNED, RING, ODD])
+@pytest.mark.parametrize("groups", [PAIRS, FAR, TURNED, RING, ODD, [RING[0] + RING[1]]])
 def test_all_gather(groups: Groups) -> None:
     n = len(groups[0])
     body = f"""%r = "stablehlo.all_gather"(%a) <{{all_gather_dim = 1 : i64, {CHANNEL}, replica_groups = {dense(groups)}, use_global_device_ids}}> : (tensor<4x8xf32>) -> tensor<4x{8 * n}xf32>"""

@@ -1,14 +1,16 @@
 """Collectives and device numbers of imported programs, before a mesh has been chosen.
 
-Groups are lists of device numbers. When the program is partitioned, they become axes of the mesh. Groups that are not
-rows of a sub-grid become a gather along all manual axes, from which every device selects its group (:func:`in_groups`).
+Groups are lists of device numbers. When the program is partitioned, they become axes of the mesh. In groups that are
+not rows of a sub-grid, each member sends to the others, or, if there are many, every device selects its group from all
+(:func:`in_groups`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,9 +23,9 @@ from meshwright.ir.op import Builder, Op
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.ops.collective.all_reduce import AllReduce
 from meshwright.ops.collective.base import AxisIndex, Collective, axis_index_of
-from meshwright.ops.collective.exchange import AllToAll
+from meshwright.ops.collective.exchange import AllToAll, Ppermute
 from meshwright.ops.collective.tiles import AllGather, ReduceScatter
-from meshwright.ops.elementwise.table import add, lt, mul, select, zeros_like
+from meshwright.ops.elementwise.table import add, lt, mul, rem, select, zeros_like
 from meshwright.ops.indexing.dynamic_slice import dynamic_index_in_dim, dynamic_slice_in_dim
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import expand_dims, squeeze
@@ -32,6 +34,8 @@ from meshwright.sharding.device_groups import Groups
 
 #: the axis that represents the devices of one group
 GROUP = "devices"
+#: the members of a group that send to each other in one permutation after the other; each takes time to start
+_MOST_PERMUTED = 8
 
 
 @dataclass(frozen=True)
@@ -129,46 +133,75 @@ def entry_at_position(axes: Sequence[str], sizes: Sequence[int], table: np.ndarr
 
 
 def in_groups(op: Collective, groups: Groups, axes: Sequence[str], sizes: Sequence[int], *operands: Any) -> Any:
-    """``op`` in groups of positions along ``axes`` that are not rows of a sub-grid: gather all, and select each
-    device's group.
+    """``op`` in groups of positions along ``axes`` that are not rows of a sub-grid.
 
     Devices in no group get zeros.
     """
     n = math.prod(sizes)
     where = np.full(n, -1, np.int32)
-    members = np.zeros((n, op.group_size), np.int32)
     for group in groups:
         where[list(group)] = np.arange(len(group))
-        members[list(group)] = group
     place = entry_at_position(axes, sizes, where)
     if isinstance(op, AxisIndex):
         return place
     (x,) = operands
-    everyone = AllGather(tuple(axes), tuple(sizes), 0).bind(expand_dims(x, [0]))
-    mine = dynamic_index_in_dim(members, axis_index_of(axes, sizes), 0, keepdims=False)
-    rows = []
-    for j in range(op.group_size):
-        number = squeeze(slice_in_dim(mine, j, j + 1), [0])
-        rows.append(dynamic_index_in_dim(everyone, number, 0, keepdims=False))
-    result = _combined(op, rows, place)
+    permuted = op.group_size <= min(_MOST_PERMUTED, n // 2)
+    result = (_permuted if permuted else _selected)(op, groups, axes, sizes, place, x)
     if (where >= 0).all():
         return result
     outside = broadcast_in_dim(lt(place, np.int32(0)), typeof(result).shape, ())
     return select(outside, zeros_like(result), result)
 
 
+def _permuted(op: Any, groups: Groups, axes: Sequence[str], sizes: Sequence[int], place: Any, x: Any) -> Any:
+    """The result from what the members of a group send each other: all that they have, or the receiver's part."""
+    count = op.group_size
+    part: Callable[[Any], Any] = lambda receiver: x  # noqa: E731
+    if isinstance(op, ReduceScatter):
+        part = lambda receiver: _tile(x, op.dimension, count, receiver)  # noqa: E731
+    elif isinstance(op, AllToAll):
+        part = lambda receiver: _tile(x, op.split_dimension, count, receiver)  # noqa: E731
+    by_distance = [part(place)]
+    for step in range(1, count):
+        pairs = tuple(sorted((g[i], g[(i + step) % count]) for g in groups for i in range(count)))
+        sent = part(rem(add(place, np.int32(step)), np.int32(count)))
+        by_distance.append(Ppermute(tuple(axes), tuple(sizes), pairs).bind(sent))
+    near = concatenate([expand_dims(y, [0]) for y in by_distance], 0)
+    # From member j comes what has gone place - j steps. All members combine in the same order.
+    steps = [rem(add(place, np.int32(count - j)), np.int32(count)) for j in range(count)]
+    rows = [dynamic_index_in_dim(near, step, 0, keepdims=False) for step in steps]
+    if isinstance(op, (AllReduce, ReduceScatter)):
+        return _reduced(op, rows)
+    return concatenate(rows, op.concat_dimension if isinstance(op, AllToAll) else op.dimension)
+
+
+def _selected(op: Any, groups: Groups, axes: Sequence[str], sizes: Sequence[int], place: Any, x: Any) -> Any:
+    """The result from a gather along all axes, from which each device selects its group."""
+    members = np.zeros((math.prod(sizes), op.group_size), np.int32)
+    for group in groups:
+        members[list(group)] = group
+    everyone = AllGather(tuple(axes), tuple(sizes), 0).bind(expand_dims(x, [0]))
+    mine = dynamic_index_in_dim(members, axis_index_of(axes, sizes), 0, keepdims=False)
+    rows = []
+    for j in range(op.group_size):
+        number = squeeze(slice_in_dim(mine, j, j + 1), [0])
+        rows.append(dynamic_index_in_dim(everyone, number, 0, keepdims=False))
+    return _combined(op, rows, place)
+
+
 def _combined(op: Any, rows: Sequence[Any], place: Any) -> Any:
     """The result for the device at ``place`` in its group, from the members' values."""
     if isinstance(op, (AllReduce, ReduceScatter)):
-        combine = op.monoid.combine
-        total = rows[0]
-        for row in rows[1:]:
-            total = combine(total, row)
+        total = _reduced(op, rows)
         return total if isinstance(op, AllReduce) else _tile(total, op.dimension, len(rows), place)
     if isinstance(op, AllToAll):
         parts = [_tile(row, op.split_dimension, len(rows), place) for row in rows]
         return concatenate(parts, op.concat_dimension)
     return concatenate(list(rows), op.dimension)
+
+
+def _reduced(op: AllReduce | ReduceScatter, rows: Sequence[Any]) -> Any:
+    return reduce(op.monoid.combine, rows)
 
 
 def _tile(x: Any, dim: int, count: int, place: Any) -> Any:
