@@ -28,11 +28,29 @@ def sine(x):
     return mw.pure_callback(np.sin, x, x)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, mw.jit])
+def test_functions_get_arrays_as_in_jax(wrap):
+    seen = []
+
+    def f(x):
+        mw.debug.callback(seen.append, x)
+        y = mw.pure_callback(lambda a: a.at[0].set(a.sum()), x, x)
+        mw.io_callback(lambda t: seen.append(t["y"] / 2), None, {"y": y})
+        return y
+
+    got = wrap(f)(X)
+    mw.effects_barrier()
+    assert all(type(v) is mw.Array for v in seen)
+    np.testing.assert_array_equal(seen[0], X)
+    np.testing.assert_array_equal(got, np.stack([np.full(3, X.sum()), X[1]]))
+    np.testing.assert_array_equal(seen[1], got / 2)
+
+
 # --- pure ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("wrap", [lambda f: f, mw.jit, lambda f: mw.jit(mw.jit(f))])
 def test_values_and_trees(wrap):
     def split(tree, scale):
-        assert all(type(v) is np.ndarray for v in tree.values())
+        assert all(type(v) is mw.Array and not np.asarray(v).flags.writeable for v in tree.values())
         return {"sum": tree["a"] + tree["b"], "both": (tree["a"] * scale, np.int32(7))}
 
     out = {"sum": X, "both": (mw.ShapeDtypeStruct((2, 3), np.float32), mw.ShapeDtypeStruct((), np.int32))}

@@ -244,3 +244,11 @@ def test_axes_of_vmap(refuses):
     for call, words in cases:
         with refuses(errors.MeshwrightError, *words):
             call()
+
+
+def test_inlined_functions_leave_their_equations():
+    f = mw.jit(lambda x: mnp.sin(x * 2), inline=True)
+    for g, x in ((f, 1.0), (mw.grad(f), 1.0), (mw.vmap(f), V)):
+        names = [eqn.op.name for eqn in mw.make_jaxpr(g)(x).eqns]
+        assert "sin" in names and "jit" not in names
+    assert float(mw.jit(mw.grad(f))(0.0)) == 2

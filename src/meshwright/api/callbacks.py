@@ -1,4 +1,4 @@
-"""``pure_callback`` and ``io_callback``: Python functions of NumPy arrays as parts of traced programs.
+"""``pure_callback`` and ``io_callback``: Python functions of arrays as parts of traced programs.
 
 A call of a program with callbacks returns only after all of them have run; their exceptions are raised there. On a mesh
 a callback gets whole arrays and is called once, in the process of the mesh's first device; in a ``shard_map``, each
@@ -19,6 +19,7 @@ from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError, ArgumentTypeError, CallbackError
 from meshwright.ir.tracing import typeof
 from meshwright.ops.control.callback import IoCallback, PureCallback
+from meshwright.runtime.host_calls import as_given
 from meshwright.runtime.pjrt.world import WORLD
 from meshwright.sharding import SingleDeviceSharding
 from meshwright.transforms.wrapped import name_of, require_callable
@@ -35,7 +36,7 @@ class FlatFunction:
     out_tree: Any
 
     def __call__(self, *leaves: Any) -> list[Any]:
-        args, kwargs = pytree.unflatten(self.in_tree, leaves)
+        args, kwargs = pytree.unflatten(self.in_tree, map(as_given, leaves))
         out = self.fun(*args, **kwargs)
         outs, out_tree = pytree.flatten(out)
         if out_tree != self.out_tree and not _alike(out_tree, self.out_tree):
@@ -114,10 +115,11 @@ def pure_callback(
     callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, sharding: SingleDeviceSharding | None = None,
     vmap_method: str | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Call ``callback(*args, **kwargs)`` in Python on NumPy arrays, inside or outside traced functions.
+    """Call ``callback(*args, **kwargs)`` in Python on arrays, inside or outside traced functions.
 
     Args:
-      callback: a pure function of NumPy arrays, in the structure of the arguments.
+      callback: a pure function of arrays, in the structure of the arguments; it may return NumPy's. In a program on
+        several real devices, which wait for it, it gets NumPy's too.
       result_shape_dtypes: the types of its results: a tree of ``ShapeDtypeStruct`` or anything with ``shape`` and
         ``dtype``. It may return tuples for lists.
       sharding: the device that calls it. The devices of one process are equivalent.

@@ -13,9 +13,8 @@ from meshwright.errors import ArgumentError
 from meshwright.transforms.wrapped import is_pair, name_of
 
 
-def _with_references(run: Callable[[tuple[Ref, ...]], Any]) -> Any:
+def _with_references(run: Callable[[tuple[Ref, ...]], Any], used: tuple[Ref, ...] = ()) -> Any:
     """``run(references)``, where ``references`` are those it turns out to use from the enclosing trace."""
-    used: tuple[Ref, ...] = ()
     while True:
         try:
             return run(used)
@@ -29,11 +28,11 @@ def _brought(fun: Callable[..., Any], refs: Sequence[Ref]) -> Callable[..., Any]
     """``fun`` with the references' initial values as first argument; returns their final values and the result."""
 
     @wraps(fun)
-    def brought(values: Sequence[Any], *args: Any) -> tuple[tuple[Any, ...], Any]:
+    def brought(values: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], Any]:
         for ref, value in zip(refs, values):
             ref.enter(value)
         try:
-            out = fun(*args)
+            out = fun(*args, **kwargs)
         finally:
             after = tuple(ref.leave() for ref in refs)
         return after, out
@@ -162,6 +161,45 @@ class _Carried:
             return out
 
         return test
+
+
+# --- jitted functions ---------------------------------------------------------------------------------------
+#: the keyword by which a jitted function gets the values of references that it closes over
+_VALUES = "values of references"
+
+
+def in_jit(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Allow the jitted function of ``call(jitted, args, kwargs)`` to use references that it closes over.
+
+    Those that it turned out to use (``jitted.closed``) are arguments and results of a function that stands for it.
+    """
+
+    @wraps(call)
+    def wrapped(jitted: Any, args: Any, kwargs: Any) -> Any:
+        def run(refs: tuple[Ref, ...]) -> Any:
+            if not refs:
+                return call(jitted, args, kwargs)
+            jitted.closed = refs
+            values, out = call(_standing_for(jitted, refs), args, {**kwargs, _VALUES: _values(refs)})
+            _replace(refs, values)
+            return out
+
+        return _with_references(run, jitted.closed)
+
+    return wrapped
+
+
+def _standing_for(jitted: Any, refs: tuple[Ref, ...]) -> Any:
+    known = vars(jitted).setdefault("_closing", {})
+    if refs not in known:  # the same object each time
+        brought = _brought(jitted.fun, refs)
+
+        def values_of(*args: Any, **kwargs: Any) -> Any:
+            return brought(kwargs.pop(_VALUES), *args, **kwargs)
+
+        values_of.__name__ = jitted.name
+        known[refs] = type(jitted)(values_of, jitted.options.also_of_values)
+    return known[refs]
 
 
 # --- arguments ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_in_call, words_of
 from meshwright.api.calls import misplaced, together
-from meshwright.api.carried_references import GivenReferences, of_values
+from meshwright.api.carried_references import GivenReferences, in_jit, of_values
 from meshwright.api.compiled import Compiled
 from meshwright.api.jit_caches import CACHES, Ready
 from meshwright.api.jit_options import JitOptions, Static
@@ -102,6 +102,8 @@ def trace_flat(
 class JitFunction:
     """A jitted function. Calling it runs the compiled program; see also ``trace``, ``lower``, ``clear_cache``."""
 
+    #: references that it closes over
+    closed: tuple[Any, ...] = ()
     _numbered = "jit: static_argnums", "jit: donate_argnums"
 
     def __init__(self, fun: Callable[..., Any], options: JitOptions) -> None:
@@ -154,6 +156,7 @@ class JitFunction:
             return self.fun(*args, **kwargs)
         return self._evaluated(args, kwargs) if STATE.trace is EVAL else self._traced_call(args, kwargs)
 
+    @in_jit
     def _evaluated(self, args: Any, kwargs: Any) -> Any:
         static, dynamic, named = self._split(args, kwargs)
         leaves, treedef = pytree.flatten((dynamic, named))
@@ -210,6 +213,7 @@ class JitFunction:
         unflatten = itemgetter(0) if out_tree.is_leaf() else out_tree.unflatten
         return Ready(compiled.executable, unflatten, compiled.program.kept, compiled.takes)
 
+    @in_jit
     def _traced_call(self, args: Any, kwargs: Any) -> Any:
         """Inside another trace: one equation that holds the inner jaxpr."""
         static, args, kwargs = self._split(args, kwargs)

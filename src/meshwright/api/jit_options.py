@@ -27,13 +27,15 @@ class JitOptions(NamedTuple):
         return bool(self.static_argnums or self.static_argnames)
 
     @property
+    def also_of_values(self) -> JitOptions:
+        """Those of the function that also returns the final values of references."""
+        return self._replace(out_shardings=None if self.out_shardings is None else (None, self.out_shardings))
+
+    @property
     def of_values(self) -> JitOptions:
         """Those of the function of the dynamic arguments that also returns the final values of references."""
-        outs = None if self.out_shardings is None else (None, self.out_shardings)
-        return JitOptions(
-            self.in_shardings, outs, inline=self.inline, compiler_options=self.compiler_options,
-            keep_unused=self.keep_unused, move_arguments=self.move_arguments,
-        )  # fmt: skip
+        nothing: dict[str, Any] = dict.fromkeys(("static_argnums", "static_argnames", "donate_argnums"), ())
+        return self.also_of_values._replace(donate_argnames=(), **nothing)
 
 
 class Static(NamedTuple):

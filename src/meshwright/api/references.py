@@ -2,8 +2,8 @@
 
 A reference is a Python object that holds its latest value, so reads and writes in the function that created it leave
 only values in a program. A body of control flow that uses an outer reference is traced with the reference's value as an
-extra input and output. Using an outer reference in other traced functions (inside ``grad`` or ``vmap``) is refused,
-because the value left in the reference would belong to the inner trace.
+extra input and output, and so is a jitted function. Using an outer reference in other traced functions (inside ``grad``
+or ``vmap``) is refused, because the value left in the reference would belong to the inner trace.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Ref:
     dtype = property(lambda self: self._type.dtype)
     ndim = property(lambda self: self._type.ndim)
     size = property(lambda self: self._type.size)
+    sharding = property(lambda self: self.value.sharding)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise ArgumentTypeError(f"a reference to {self._type} is no array; read it with ref[...]")
@@ -112,9 +113,8 @@ class ForeignReferenceError(UnexpectedTracerError):
 
     def __init__(self, ref: Ref) -> None:
         super().__init__(
-            f"a reference to {ref._type} is used in a function that a transformation traces (jit, grad, vmap, ...), "
-            "but was made outside of it; give it to a jitted function as an argument, make it inside, or pass its "
-            "value in and the new one out"
+            f"a reference to {ref._type} is used in a function that a transformation traces (grad, vmap, ...), but was "
+            "made outside of it; make it inside, or pass its value in and the new one out"
         )
         self.ref = ref
 
@@ -122,15 +122,15 @@ class ForeignReferenceError(UnexpectedTracerError):
 def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None) -> Ref:
     """A reference to an array with the initial value ``init_val``: ``ref[...]`` reads it, ``ref[i] = x`` writes it.
 
-    Bodies of control flow may use outer references, and jitted functions take references as arguments. Under ``grad``
-    and ``vmap`` references must be created inside.
+    Bodies of control flow and jitted functions may use outer references; these also take references as arguments.
+    Under ``grad`` and ``vmap`` references must be created inside.
 
     Example:
-      >>> @mw.jit
-      ... def count(seen, i):
-      ...     seen[i] += 1
       >>> seen = mw.new_ref(mnp.zeros(3))
-      >>> count(seen, 1)
+      >>> @mw.jit
+      ... def count(i):
+      ...     seen[i] += 1
+      >>> count(1)
       >>> seen[...]
       Array([0., 1., 0.], dtype=float32)
     """

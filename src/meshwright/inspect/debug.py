@@ -28,6 +28,7 @@ from meshwright.ops.control.callback import DebugCallback
 from meshwright.ops.random.keys import unwrap_keys
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.devices import device_count
+from meshwright.runtime.host_calls import as_given
 from meshwright.runtime.values import as_array
 from meshwright.sharding import Sharding
 from meshwright.transforms.wrapped import name_of, require_callable
@@ -54,9 +55,10 @@ class _Effect:
     fun: Callable[..., Any]
     tree: Any
     fixed: tuple[tuple[int, Any], ...]
+    in_numpy: bool
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        fixed, given = dict(self.fixed), iter(arrays)
+        fixed, given = dict(self.fixed), iter(arrays) if self.in_numpy else map(as_given, arrays)
         leaves = [fixed[i] if i in fixed else next(given) for i in range(self.tree.num_leaves)]
         args, kwargs = pytree.unflatten(self.tree, leaves)
         self.fun(*args, **kwargs)
@@ -70,7 +72,7 @@ def _is_array(x: Any) -> bool:
 def callback(
     callback: Callable[..., Any], *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any
 ) -> None:
-    """Call ``callback(*args, **kwargs)`` with NumPy arrays whenever the program runs this line; its result is ignored.
+    """Call ``callback(*args, **kwargs)`` with arrays whenever the program runs this line; its result is ignored.
 
     Under differentiation it gets the values of the forward computation; under ``vmap`` it is called for each entry.
     Leaves that are not arrays, such as strings, are passed unchanged, and random keys as their words. On a mesh it is
@@ -105,11 +107,11 @@ def _whole(name: str, partitioned: bool) -> None:
         )
 
 
-def _effect(fun: Callable[..., Any], name: str, args: Any, kwargs: Any, ordered: bool) -> None:
+def _effect(fun: Callable[..., Any], name: str, args: Any, kwargs: Any, ordered: bool, in_numpy: bool = False) -> None:
     leaves, tree = pytree.flatten((args, kwargs))
     fixed = tuple((i, x) for i, x in enumerate(leaves) if not _is_array(x))
     arrays = [unwrap_keys(x) if is_key(typeof(x).dtype) else x for x in leaves if _is_array(x)]
-    DebugCallback(_Effect(fun, tree, fixed), name, (), bool(ordered)).bind(*arrays)
+    DebugCallback(_Effect(fun, tree, fixed, in_numpy), name, (), bool(ordered)).bind(*arrays)
 
 
 class _Checker(string.Formatter):
@@ -228,7 +230,7 @@ def _printed(
         )
     if not skip_check:
         _check_format(name, fmt, args, kwargs)
-    _effect(write(fmt), name, args, kwargs, ordered)
+    _effect(write(fmt), name, args, kwargs, ordered, in_numpy=True)
     return None
 
 

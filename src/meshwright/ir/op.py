@@ -271,6 +271,11 @@ class Op:
         return self.name
 
     @property
+    def inlined(self) -> ClosedJaxpr | None:
+        """A body whose equations are recorded in place of the op."""
+        return None
+
+    @property
     def unknown_call(self) -> str:
         """The target of an imported custom call about which nothing is known; "" for other ops."""
         return ""

@@ -392,6 +392,9 @@ class JaxprTrace(Trace):
         if STATE.folding and not any(isinstance(x, Tracer) for x in args) and not _over_devices(op):
             with set_trace(EVAL):
                 return EVAL.process(op, args)
+        if op.holds_jaxprs and (body := op.inlined) is not None:
+            with set_trace(self):
+                return eval_jaxpr(body, body.consts, *args)
         invars: list[Var | Literal] = []
         avals = []
         for x in args:

@@ -276,6 +276,10 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
                 self._numpy = value.view(self.dtype) if carrier.kind == "u" else value.astype(self.dtype)
         return self._numpy
 
+    def keep_host_value(self, value: np.ndarray) -> None:
+        """Remember the value, read-only, so that asking for it takes no work of the device."""
+        self._numpy = value
+
     def _gathered(self) -> np.ndarray:
         """The global value, assembled from the parts of this process."""
         spread = spread_of(self.sharding)

@@ -23,6 +23,7 @@ from meshwright.ir.jaxpr import JaxprEqn
 from meshwright.ir.rewrite import replaced_in_all
 from meshwright.lowering.lower import DeviceProgram
 from meshwright.ops.control.callback import Callback
+from meshwright.runtime.array import Array, from_numpy
 from meshwright.runtime.pjrt.shielded import leave_behind, watched
 from meshwright.runtime.processes.agreement import exchanged
 
@@ -54,6 +55,19 @@ def refuse_inside(name: str, reals: Sequence[int]) -> None:
             "runs one program on several devices at a time; call it in the traced function, or compute with NumPy or "
             "on one device there"
         )
+
+
+def as_given(value: np.ndarray) -> Array | np.ndarray:
+    """An argument of a callback, its own copy, as the user's function gets it: an array, as in JAX.
+
+    Where several real devices wait for the function it stays NumPy's, since programs on arrays could not run there.
+    """
+    if _INSIDE.waiting:
+        return value
+    array = from_numpy(value, copy=False, transfer="none")
+    value.flags.writeable = False
+    array.keep_host_value(value)
+    return array
 
 
 #: seconds within which a run must end after a callback has raised

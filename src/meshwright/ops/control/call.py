@@ -88,6 +88,10 @@ class Jit(FunctionCall):
     hidden_params: ClassVar[tuple[str, ...]] = ("inline",)
 
     @property
+    def inlined(self) -> ClosedJaxpr | None:
+        return self.jaxpr if self.inline else None
+
+    @property
     def scope_name(self) -> str:
         return f"jit({self.fun_name})"
 
