@@ -293,3 +293,27 @@ def test_a_named_tuple_is_registered_without_a_warning():
         warnings.simplefilter("error")
         mw.register_pytree_node(State, lambda s: ((s.x,), s.f), lambda f, xs: State(*xs, f))
     assert mw.tree.leaves(State(1, abs)) == [1] and mw.tree.map(lambda x: x + 1, State(1, abs)) == State(2, abs)
+
+
+def test_dicts_made_of_leaves_have_sorted_keys():
+    tree = {
+        "b": 1.0,
+        "a": (
+            collections.defaultdict(list, {"z": 2.0, "y": {}}),
+            collections.OrderedDict(d=3.0, c=4.0),
+            mw.tree_util.Partial(max, 1.0),
+        ),
+    }
+
+    def keys(tree):
+        return list(tree), list(tree["a"][0]), list(tree["a"][1])
+
+    inside = []
+    want = ["a", "b"], ["y", "z"], ["d", "c"]
+    seen = mw.jit(lambda t: (inside.append(keys(t)), {"d": t["b"], "c": t["a"]})[1])
+    assert list(seen(tree)) == list(mw.vmap(seen, axis_size=2, in_axes=None)(tree)) == ["c", "d"]
+    assert inside == [want]
+    for made in (mw.tree.map(lambda x: x, tree), mw.grad(lambda t: t["b"] * t["a"][1]["d"])(tree), mw.device_put(tree)):
+        assert keys(made) == want and made["a"][0].default_factory is list
+    reused = mw.jit(lambda x, swapped: {"b": x, "a": x} if swapped else {"a": x, "b": x}, static_argnums=1)
+    assert list(reused(1.0, True)) == list(reused(1.0, False)) == ["a", "b"]

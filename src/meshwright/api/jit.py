@@ -210,7 +210,7 @@ class JitFunction:
     def _compile(self, args: Any, kwargs: Any, static: Static | None) -> Ready:
         compiled = Lowered(self._program(args, kwargs, static)).compile()
         out_tree = compiled.program.out_tree
-        unflatten = itemgetter(0) if out_tree.is_leaf() else out_tree.unflatten
+        unflatten = itemgetter(0) if out_tree.is_leaf() else pytree.in_order(out_tree).unflatten
         return Ready(compiled.executable, unflatten, compiled.program.kept, compiled.takes)
 
     @in_jit

@@ -15,6 +15,7 @@ from typing import Any
 import optree
 
 from meshwright.core.pytree_keys import KeyPath, key_path
+from meshwright.core.pytree_order import in_order
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, NestingError
 
@@ -61,11 +62,13 @@ def unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
     Example:
       >>> mw.tree.unflatten(mw.tree.structure({"a": 1, "b": [2, 3]}), [10, 20, 30])
       {'a': 10, 'b': [20, 30]}
+
+    Dicts have their keys in the order of their leaves, whatever order those of the structure were inserted in.
     """
     if not isinstance(leaves, (list, tuple)):
         leaves = list(leaves)
     try:
-        return optree.tree_unflatten(treedef, leaves)
+        return optree.tree_unflatten(in_order(treedef), leaves)
     except (AttributeError, TypeError, ValueError):  # may also come from a container's own unflatten function
         if not isinstance(treedef, PyTreeDef):
             raise ArgumentTypeError(
@@ -142,7 +145,7 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], b
     if not callable(f):
         raise ArgumentTypeError(f"tree.map: f must be a function, got {f!r} of type {type(f).__name__}")
     columns = [_up_to(treedef, r, "tree.map", f"rest[{i}]") for i, r in enumerate(rest)]
-    return optree.tree_unflatten(treedef, [f(*xs) for xs in zip(flat, *columns)])
+    return optree.tree_unflatten(in_order(treedef), [f(*xs) for xs in zip(flat, *columns)])
 
 
 def all(tree: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> bool:
