@@ -35,6 +35,18 @@ class ArgumentTypeError(MeshwrightError, TypeError):
     """An argument of a public function has the wrong type (not an array, unhashable static argument, ...)."""
 
 
+class NoArrayError(ArgumentTypeError, ValueError):
+    """No array can be made of a value, such as None. JAX raises either of both builtin errors."""
+
+
+class WideIntegerError(ArgumentTypeError, OverflowError):
+    """A Python integer does not fit the default integer dtype."""
+
+
+class MissingRuleError(ArgumentError, AttributeError):
+    """A function with rules of its own was called before they were set."""
+
+
 class StaticArgumentError(ArgumentTypeError, ValueError):
     """A static argument is not hashable. Python raises ``TypeError`` and JAX ``ValueError``, so this is both."""
 
@@ -329,6 +341,10 @@ class DTypeWarning(MeshwrightWarning):
     Either a requested dtype is unavailable (64 bits without ``enable_x64``), or values were written into an array of
     another dtype.
     """
+
+
+class LossyWriteWarning(DTypeWarning, FutureWarning):
+    """Values were written into an array of a dtype that does not hold them all; JAX will refuse that."""
 
 
 class RankPromotionWarning(MeshwrightWarning):

@@ -211,6 +211,6 @@ def test_options_of_jax_for_a_block(name, refuses):
 
 def test_harmless_options_of_jax_for_a_block():
     before = mw.config.jax_explain_cache_misses
-    with mw.explain_cache_misses(not before), mw.softmax_custom_jvp(True), mw.enable_checks(True):
+    with mw.explain_cache_misses(not before), mw.softmax_custom_jvp(), mw.enable_checks():
         assert mw.config.jax_explain_cache_misses is not before and mw.config.verify_passes
     assert mw.config.jax_explain_cache_misses is before

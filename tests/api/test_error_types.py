@@ -196,6 +196,18 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
             "geometric": "float32",
         }.items()
     },
+    "no jvp": lambda l, n: l.custom_jvp(identity)(1.0),
+    "no vjp": lambda l, n: l.grad(l.custom_vjp(identity))(1.0),
+    "no batching rule": lambda l, n: l.vmap(l.custom_batching.custom_vmap(identity))(F),
+    "an array of nothing": lambda l, n: n.array(None),
+    "an array of nothings": lambda l, n: n.array([1, None]),
+    "a wide integer": lambda l, n: n.array(2**31),
+    "a wider integer": lambda l, n: l.jit(identity)(2**70),
+    "arrays of two shapes": lambda l, n: n.array([n.ones(2), n.ones(3)]),
+    "a dimension twice": lambda l, n: n.asarray(X).transpose(0, 0),
+    "an axis twice": lambda l, n: n.sum(n.asarray(X), axis=(0, 0)),
+    "two of one argument": lambda l, n: n.vectorize(lambda x: x, signature="(n)->()")(X, X),
+    "two sizes of a window": lambda l, n: l.lax.reduce_window(F, 0.0, l.lax.add, (2, 2), (1,), "VALID"),
     "text to a callback": lambda l, n: l.pure_callback(lambda x: np.float32(1), np.float32(0), "a"),
     "mesh axes": lambda l, n: l.sharding.Mesh(np.array(l.devices()[:1]), ("x", "y")),
 }

@@ -23,3 +23,26 @@ def test_methods_of_types(method: str, value: str) -> None:
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
     if want.dtype not in (jax.dtypes.float0, bool):  # no type gives way to a weak bool: bools are not weak here
         assert got.weak_type == want.weak_type
+
+
+def test_types_are_shown_as_in_jax() -> None:
+    for value in (*VALUES.values(), np.ones((2, 3), np.uint8)):
+        got, want = mw.typeof(value), jax.typeof(value)
+        assert repr(got) == repr(want)
+        assert [got.str_short(), got.str_short(short_dtypes=True)] == [
+            want.str_short().removeprefix("~"),
+            want.str_short(short_dtypes=True),
+        ]
+
+
+def test_types_say_along_which_axes_values_differ() -> None:
+    seen = []
+    for m in (mw, jax):
+        mesh = m.sharding.Mesh(np.array(m.devices()[:1]), ("x",))
+        spec = m.sharding.PartitionSpec("x")
+        m.shard_map(lambda x, m=m: seen.append(m.typeof(x).manual_axis_type) or x, mesh=mesh, in_specs=spec,
+                    out_specs=spec)(np.ones(2, np.float32))  # fmt: skip
+    got, want = seen
+    assert type(got) is mw.sharding.ManualAxisType and got is not want
+    for name in ("varying", "unreduced", "reduced"):
+        assert getattr(got, name) == getattr(want, name)

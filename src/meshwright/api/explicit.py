@@ -36,7 +36,7 @@ def auto_axes(
       ...     x = mw.device_put(mnp.ones((8, 16)), P("x", "y"))
       ...     z = mw.sharding.auto_axes(lambda x: x @ x.T, out_sharding=P("x", "y"))(x)
       >>> mw.typeof(x), mw.typeof(z)
-      (ShapedArray(f32[8@x,16@y]), ShapedArray(f32[8@x,8@y]))
+      (ShapedArray(float32[8@x,16@y]), ShapedArray(float32[8@x,8@y]))
     """
     if f is None:
         return functools.partial(auto_axes, axes=axes, out_sharding=out_sharding)
@@ -71,7 +71,7 @@ def explicit_axes(
       ...     f = mw.sharding.explicit_axes(lambda x: seen.append(mw.typeof(x)) or 2 * x, in_sharding=(P("x", "y"),))
       ...     y = mw.jit(f)(mnp.ones((8, 16)))
       >>> seen, mw.typeof(y)
-      ([ShapedArray(f32[8@x,16@y])], ShapedArray(f32[8,16]))
+      ([ShapedArray(float32[8@x,16@y])], ShapedArray(float32[8,16]))
     """
     if f is None:
         return functools.partial(explicit_axes, axes=axes, in_sharding=in_sharding)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -62,6 +62,9 @@ class Exported:
     def calling_convention_version(self) -> int:
         """The format version that :meth:`serialize` writes."""
         return _FORMAT
+
+    #: no check of what a program calls is switched off
+    disabled_safety_checks: ClassVar[tuple[Any, ...]] = ()
 
     @cached_property
     def program(self) -> ImportedProgram:

@@ -33,6 +33,7 @@ from meshwright.core.expected import as_numbers, refused
 from meshwright.core.float0 import is_float0, without_float0
 from meshwright.core.identity import made_of
 from meshwright.core.late import LateModule
+from meshwright.core.pytree_order import in_order
 from meshwright.core.signature import described, leaf_names
 from meshwright.core.source import own_scope
 from meshwright.core.tracebacks import boundary, without_own_frames
@@ -210,7 +211,7 @@ class JitFunction:
     def _compile(self, args: Any, kwargs: Any, static: Static | None) -> Ready:
         compiled = Lowered(self._program(args, kwargs, static)).compile()
         out_tree = compiled.program.out_tree
-        unflatten = itemgetter(0) if out_tree.is_leaf() else pytree.in_order(out_tree).unflatten
+        unflatten = itemgetter(0) if out_tree.is_leaf() else in_order(out_tree).unflatten
         return Ready(compiled.executable, unflatten, compiled.program.kept, compiled.takes)
 
     @in_jit

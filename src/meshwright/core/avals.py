@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,15 @@ SPLIT: Slot[Callable[[Any, int], Any]] = Slot("the explicit part of a sharding",
 def axes_text(axes: Sequence[str]) -> str:
     """``x``, or ``(x,y)`` for several axes."""
     return axes[0] if len(axes) == 1 else f"({','.join(axes)})"
+
+
+class ManualAxisType(NamedTuple):
+    """What is known of a value along mesh axes: over which it may differ between devices, over which it is a sum that
+    is still to be made, and over which its derivative is one."""
+
+    varying: Axes = NOWHERE
+    unreduced: Axes = NOWHERE
+    reduced: Axes = NOWHERE
 
 
 class AbstractValue:
@@ -117,6 +126,14 @@ class ShapedArray(AbstractValue):
         """How explicit axes of a mesh split the value."""
         return WHOLE.value(self.ndim) if self.explicit is None else self.explicit
 
+    @property
+    def manual_axis_type(self) -> ManualAxisType:
+        """Along which axes devices hold different values, or terms of a sum (``vma``, and marks of explicit axes)."""
+        split = self.explicit
+        return ManualAxisType(self.vma, *(() if split is None else (split.unreduced, split.reduced)))
+
+    mat = manual_axis_type
+
     def update(
         self,
         shape: Shape | None = None,
@@ -179,6 +196,11 @@ class ShapedArray(AbstractValue):
         """The device's memory, or its host's."""
         return Space.Host if self.memory else Space.Device
 
+    def str_short(self, short_dtypes: bool = False) -> str:
+        """The type as text: ``float32[8@x,4]``, or ``f32[8@x,4]`` with ``short_dtypes``."""
+        text = str(self)
+        return text if short_dtypes else self.dtype.name + text[len(short_name(self.dtype)) :]
+
     def __str__(self) -> str:
         split = self.explicit
         dims = map(str, self.shape) if split is None else split.dims_text(self.shape)
@@ -189,7 +211,7 @@ class ShapedArray(AbstractValue):
 
     def __repr__(self) -> str:
         weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapedArray({self}{weak})"
+        return f"ShapedArray({self.str_short()}{weak})"
 
 
 class Typed:

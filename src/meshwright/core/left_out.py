@@ -37,7 +37,6 @@ NAMES: dict[str, dict[str, str]] = {
     "tree_util": {},
     "sharding": {
         "AbstractDevice": "use AbstractMesh",
-        "ManualAxisType": "types say over which axes a value varies: typeof(x).vma",
     },
     "debug": {
         "DebugEffect|OrderedDebugEffect": "effects are not typed; see debug.print(ordered=True)",
@@ -156,7 +155,7 @@ MODULES: dict[str, str] = {
     r"experimental\.control_deps|experimental\.scheduling_groups": "use lax.optimization_barrier",
     r"experimental\.fused": "use jit; XLA fuses what it compiles",
     r"experimental\.jax2tf(\..*)?": "use export, or the StableHLO of jit(f).lower(...).as_text()",
-    r"experimental\.key_reuse": "use config.update('debug_key_reuse', True)",
+    r"experimental\.key_reuse": "keys are used as often as you like here; split them, and use each once",
     r"experimental\.(pallas|mosaic)(\..*)?": "use jit, or ffi.ffi_call for a kernel of your own",
     r"experimental\.profiler": "use profiler.read_profile",
     r"experimental\.random": "use random.key and random.split",

@@ -280,10 +280,21 @@ def transfer_guard_device_to_host(new_val: str) -> AbstractContextManager[None]:
 
 
 # --- options of JAX that are none here ----------------------------------------------------------------------
-def _context(name: str) -> Callable[[Any], AbstractContextManager[None]]:
+def _context(name: str) -> Callable[..., AbstractContextManager[None]]:
     def within(new_val: Any) -> AbstractContextManager[None]:
         return config.override(name, new_val)
 
+    return _named(within, name)
+
+
+def _switch(name: str) -> Callable[..., AbstractContextManager[None]]:
+    def within(new_val: bool = True) -> AbstractContextManager[None]:
+        return config.override(name, new_val)
+
+    return _named(within, name)
+
+
+def _named(within: Callable[..., Any], name: str) -> Callable[..., AbstractContextManager[None]]:
     within.__name__ = within.__qualname__ = name
     within.__doc__ = (
         f"JAX's option ``{name}`` in the ``with`` block; values that change what is so here are refused "
@@ -292,12 +303,12 @@ def _context(name: str) -> Callable[[Any], AbstractContextManager[None]]:
     return within
 
 
-allow_f16_reductions = _context("allow_f16_reductions")
+allow_f16_reductions = _switch("allow_f16_reductions")
 array_garbage_collection_guard = _context("array_garbage_collection_guard")
-debug_key_reuse = _context("debug_key_reuse")
-enable_checks = _context("enable_checks")
-explain_cache_misses = _context("explain_cache_misses")
+debug_key_reuse = _switch("debug_key_reuse")
+enable_checks = _switch("enable_checks")
+explain_cache_misses = _switch("explain_cache_misses")
 legacy_prng_key = _context("legacy_prng_key")
-softmax_custom_jvp = _context("softmax_custom_jvp")
-thread_guard = _context("thread_guard")
-threefry_partitionable = _context("threefry_partitionable")
+softmax_custom_jvp = _switch("softmax_custom_jvp")
+thread_guard = _switch("thread_guard")
+threefry_partitionable = _switch("threefry_partitionable")

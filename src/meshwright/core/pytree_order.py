@@ -34,7 +34,7 @@ def _ordered(treedef: optree.PyTreeSpec) -> optree.PyTreeSpec:
         children: dict[Any, Any] = dict.fromkeys(spec.entries(), optree.treespec_leaf())
         if spec.kind == optree.PyTreeKind.DICT:
             return optree.treespec_dict(children, namespace=treedef.namespace)
-        factory = spec.unflatten([None] * spec.num_leaves).default_factory
+        factory: Any = spec.unflatten([None] * spec.num_leaves).default_factory
         return optree.treespec_defaultdict(factory, children, namespace=treedef.namespace)
 
     ordered = optree.treespec_transform(treedef, node, None)

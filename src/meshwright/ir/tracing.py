@@ -30,6 +30,7 @@ from meshwright.errors import (
     TracerBoolConversionError,
     TracerIntegerConversionError,
     UnexpectedTracerError,
+    WideIntegerError,
 )
 from meshwright.ir.explicit import AGAIN, is_explicit
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, all_eqns, sub_jaxprs
@@ -69,7 +70,7 @@ def typeof(x: Any) -> ShapedArray:
 
     Example:
       >>> mw.typeof(mnp.ones((2, 3))), mw.typeof(1).weak_type
-      (ShapedArray(f32[2,3]), True)
+      (ShapedArray(float32[2,3]), True)
     """
     try:
         aval: ShapedArray = x.aval
@@ -109,7 +110,7 @@ def _check_int(x: int) -> None:
     limit = 64 if config.enable_x64 else 32
     if not -(2 ** (limit - 1)) <= x < 2 ** (limit - 1):
         remedy = "" if limit == 64 else "; pass a NumPy value with an explicit dtype or enable_x64"
-        raise ArgumentTypeError(f"Python integer {x} does not fit in int{limit}{remedy}")
+        raise WideIntegerError(f"Python integer {x} does not fit in int{limit}{remedy}")
 
 
 # --- tracers ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.core import dtypes, pytree
 from meshwright.core.naming import wraps
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentNumberError, ArgumentTypeError, ShapeError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import normal_axis, normal_shape
 from meshwright.numpy.creation import arange, asarray
@@ -104,7 +104,7 @@ def vectorize(
         given = [asarray(args[i]) for i in mapped] + [asarray(kwargs[n]) for n in names]
         dims = [()] * len(given) if core is None else core[0]
         if len(dims) != len(given):
-            raise ArgumentError(
+            raise ArgumentNumberError(
                 f"vectorize: signature {signature!r} is for {counted(len(dims), 'argument')}, got {len(given)}"
             )
 

@@ -17,7 +17,7 @@ from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.core.records import dataclass
 from meshwright.core.source import warn
-from meshwright.errors import ArgumentError, ConcretizationTypeError, DTypeWarning, ShapeError
+from meshwright.errors import ArgumentError, ConcretizationTypeError, LossyWriteWarning, ShapeError
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.numpy.arithmetic import add, divide, maximum, minimum, multiply, power
@@ -154,7 +154,7 @@ class IndexUpdateRef:
         if dtypes.promote([(dtype, False), (given.dtype, given.weak_type)])[0] != dtype:
             warn(
                 f"at.{name}: values of {given.dtype} are written into an array of {dtype}, which does not hold them "
-                f"all; convert them first, with .astype({str(dtype)!r}), if that is meant", DTypeWarning
+                f"all; convert them first, with .astype({str(dtype)!r}), if that is meant", LossyWriteWarning
             )  # fmt: skip
         operands = convert(x, wide), converted(value, wide), how, to
         return made_as(

@@ -7,7 +7,7 @@ from operator import index as index_of
 from typing import Any
 
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, TracerError
+from meshwright.errors import ArgumentError, ArgumentNumberError, ArgumentTypeError, AxisError, TracerError
 from meshwright.ir.tracing import Tracer
 
 
@@ -51,7 +51,7 @@ def normal_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
     """Axes as a tuple; ``None`` means all of them.
 
     Raises:
-      AxisError: an axis is out of range. ArgumentError: an axis repeats.
+      AxisError: an axis is out of range. ArgumentNumberError: an axis repeats.
     """
     if axis is None:
         return tuple(range(ndim))
@@ -59,7 +59,7 @@ def normal_axes(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
         return (normal_axis(axis, ndim, name),)
     axes = tuple([normal_axis(a, ndim, name) for a in axis])
     if len(set(axes)) != len(axes):
-        raise ArgumentError(f"{name}: axis {tuple(axis)} names a dimension twice")
+        raise ArgumentNumberError(f"{name}: axis {tuple(axis)} names a dimension twice")
     return axes
 
 

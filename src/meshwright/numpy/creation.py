@@ -14,7 +14,14 @@ from meshwright.core import dtypes
 from meshwright.core.avals import Typed
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
-from meshwright.errors import ArgumentError, ArgumentTypeError, ConcretizationTypeError, DTypeError
+from meshwright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ConcretizationTypeError,
+    DTypeError,
+    NoArrayError,
+    ShapeError,
+)
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, FOREIGN, Tracer, refuse_masked, typeof
 from meshwright.numpy.axes import normal_shape
@@ -70,7 +77,7 @@ def _from_sequence(x: Sequence[Any], dtype: np.dtype | None, name: str) -> Any:
         parts = [array(e, dtype=dtype) for e in x]
         shapes = {p.shape for p in parts}
         if len(shapes) > 1:
-            raise ArgumentError(f"{name}: elements of a sequence have different shapes {sorted(shapes)}")
+            raise ShapeError(f"{name}: elements of a sequence have different shapes {sorted(shapes)}")
         return concatenate([expand_dims(p, (0,)) for p in parts], 0)
     typed = [leaf for leaf in _leaves(x) if isinstance(leaf, (np.generic, np.ndarray))]
     for leaf in typed:
@@ -91,7 +98,7 @@ def _leaves(x: Any) -> list[Any]:
 def _checked(value: np.ndarray, source: Any, name: str) -> np.ndarray:
     """Refuse a NumPy value made of Python objects that is not numeric or has integers too large for the dtype."""
     if value.dtype.kind not in "biufc" and value.dtype not in dtypes._SHORT:
-        raise ArgumentTypeError(
+        raise NoArrayError(
             f"{name}: cannot make an array of {type(source).__name__} {str(source)[:60]!r}: expected numbers or bools "
             "in sequences of equal lengths"
         )
@@ -172,7 +179,7 @@ def _make(x: Any, dtype: np.dtype | None, copy_: bool, sharding: Sharding | None
         return _of_host(_to_dtype(_checked(np.asarray(x), x, "array"), dtype), sharding, "array", copy_)
     if hasattr(x, "__dlpack__"):
         return _make(dlpack_array(x, copy_), dtype, False, None)
-    raise ArgumentTypeError(f"array: cannot make an array of {x!r} of type {type(x).__name__}")
+    raise NoArrayError(f"array: cannot make an array of {x!r} of type {type(x).__name__}")
 
 
 def _numpy_has(x: Any) -> bool:

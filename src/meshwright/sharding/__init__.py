@@ -1,6 +1,7 @@
 """Meshes, partition specs, layouts and shardings: plain values, without IR or devices of their own."""
 
 from meshwright.core.absent import absent as _absent
+from meshwright.core.avals import ManualAxisType
 from meshwright.core.late import late_attributes as _late_attributes
 from meshwright.sharding.abstract_mesh import AbstractMesh
 from meshwright.sharding.auto import AUTO, AutoSharding
@@ -46,6 +47,7 @@ __all__ = [
     "HloSharding",
     "IotaOrder",
     "Layout",
+    "ManualAxisType",
     "Mesh",
     "MeshOf",
     "MeshPspecSharding",

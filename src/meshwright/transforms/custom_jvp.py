@@ -8,7 +8,7 @@ from typing import Any
 from meshwright.core import pytree
 from meshwright.core.dtypes import float0, is_inexact
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError, DifferentiationError
+from meshwright.errors import ArgumentError, DifferentiationError, MissingRuleError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.op import Zero
 from meshwright.ir.tracing import EVAL, Tracer, eval_jaxpr, typeof
@@ -86,7 +86,7 @@ class custom_jvp(CustomDerivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = name_of(self.fun)
         if self.rule is None:
-            raise ArgumentError(f"custom_jvp {name}: no rule is set; call .defjvp(rule) first")
+            raise MissingRuleError(f"custom_jvp {name}: no rule is set; call .defjvp(rule) first")
         args = positional(self.fun, args, kwargs, "custom_jvp")
         static = self.static_of(args)
         flat, treedef = pytree.flatten(tuple(a for i, a in enumerate(args) if i not in static))

@@ -8,7 +8,13 @@ from typing import Any
 from meshwright.core import dtypes, pytree
 from meshwright.core.records import dataclass
 from meshwright.core.signature import leaf_names
-from meshwright.errors import ArgumentError, ArgumentTypeError, DifferentiationError, TangentMismatchError
+from meshwright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DifferentiationError,
+    MissingRuleError,
+    TangentMismatchError,
+)
 from meshwright.ir.op import Mapped, Zero
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, Tracer, eval_jaxpr, typeof
@@ -122,7 +128,7 @@ class custom_vjp(CustomDerivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = name_of(self.fun)
         if self.fwd is None or self.bwd is None:
-            raise ArgumentError(f"custom_vjp {name}: no rules are set; call .defvjp(fwd, bwd) first")
+            raise MissingRuleError(f"custom_vjp {name}: no rules are set; call .defvjp(fwd, bwd) first")
         args = positional(self.fun, args, kwargs)
         static = self.static_of(args)
         flat, in_tree = pytree.flatten(tuple(a for i, a in enumerate(args) if i not in static))

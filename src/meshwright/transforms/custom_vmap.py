@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.core import pytree
 from meshwright.core.dtypes import is_inexact
-from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
+from meshwright.errors import ArgumentTypeError, MissingRuleError, ShapeError
 from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, typeof
@@ -29,7 +29,7 @@ class custom_vmap(CustomFunction):
     ``custom_vjp``.
 
     Raises (when called):
-      ArgumentError: no rule is set. ArgumentTypeError, ShapeError: the rule returned a wrong structure or type.
+      MissingRuleError: no rule is set. ArgumentTypeError, ShapeError: the rule returned a wrong structure or type.
 
     Example:
       >>> @mw.custom_batching.custom_vmap
@@ -54,7 +54,7 @@ class custom_vmap(CustomFunction):
         name = name_of(self.fun)
         rule = self.vmap_rule
         if rule is None:
-            raise ArgumentError(f"custom_vmap {name}: no rule is set; call .def_vmap(rule) first")
+            raise MissingRuleError(f"custom_vmap {name}: no rule is set; call .def_vmap(rule) first")
         args = positional(self.fun, args, kwargs, "custom_vmap")
         if STATE.trace is EVAL:
             return self.fun(*args)

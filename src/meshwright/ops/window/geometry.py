@@ -166,9 +166,7 @@ def int_tuple(op: str, what: str, value: Any, rank: int, default: int | None = N
     except (TypeError, AttributeError):
         raise ArgumentTypeError(f"{op}: {what} must be a sequence of ints, got {value!r}") from None
     if len(ints) != rank:
-        raise ArgumentError(
-            f"{op}: {what} needs {counted(rank, 'entry', 'entries')}, one a window dimension, got {ints}"
-        )
+        raise ShapeError(f"{op}: {what} needs {counted(rank, 'entry', 'entries')}, one a window dimension, got {ints}")
     return ints
 
 
