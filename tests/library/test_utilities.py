@@ -123,6 +123,14 @@ def test_negative_segments_do_not_count_from_the_end() -> None:
         )
 
 
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
+def test_segments_in_buckets(kind: str) -> None:
+    rows, ids = np.arange(1, 15, dtype=np.float32).reshape(7, 2), np.array([0, 2, 1, 2, 0, 5, -1])
+    for size in (1, 3, 9):
+        got, want = (getattr(m.ops, f"segment_{kind}")(rows, ids, 3, bucket_size=size) for m in (mw, jax))
+        np.testing.assert_array_equal(got, want)
+
+
 def test_gradients_of_segments() -> None:
     ids = np.array([0, 2, 1, 2, 0])
     for kind in ("sum", "min", "max"):
@@ -134,6 +142,8 @@ def test_gradients_of_segments() -> None:
 def test_errors_of_segments() -> None:
     with pytest.raises(mw.errors.ShapeError, match=r"segment_ids of shape \(4,\)"):
         mw.ops.segment_sum(ROWS[0], np.arange(4), 3)
+    with pytest.raises(mw.errors.ArgumentError, match="bucket_size must be at least 1"):
+        mw.ops.segment_sum(ROWS[0], np.arange(5), 3, bucket_size=0)
     with pytest.raises(mw.errors.DTypeError, match="must be integers"):
         mw.ops.segment_sum(ROWS[0], ROWS[0], 3)
     with pytest.raises(mw.errors.ConcretizationTypeError, match="num_segments"):

@@ -63,6 +63,13 @@ VALUES = {
 }  # fmt: skip
 
 
+def test_pascals_matrices_are_of_floats():
+    with mw.enable_x64(False):
+        for made in (ml.pascal(3), ml.invpascal(3), ml.pascal(0)):
+            assert made.dtype == np.float32
+        assert float((ml.pascal(3) - 2).min()) == -1
+
+
 @pytest.mark.parametrize("name", VALUES)
 def test_values(name):
     same(VALUES[name](ml), VALUES[name](sl))

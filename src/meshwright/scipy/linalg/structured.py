@@ -174,7 +174,7 @@ def _constant(name: str, make: Callable[..., np.ndarray], what: str, example: st
     """A matrix that is determined by its size, computed by SciPy."""
 
     def f(n: int, *args: Any, **kwargs: Any) -> Any:
-        dtype = kwargs.pop("dtype", None) if name == "dft" else None
+        dtype = kwargs.pop("dtype", None) if name == "dft" else float if name.endswith("pascal") else None
         return asarray(make(n, *args, **kwargs), dtype=dtype)
 
     f.__name__ = f.__qualname__ = name
