@@ -6,7 +6,7 @@ are ignored, so that the number of elements (``nse``) can be static. Elements at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,8 +124,13 @@ class BCOO(JAXSparse):
     def astype(self, dtype: Any) -> BCOO:
         return structure.mapped(self, lambda data: data.astype(dtype))  # type: ignore[no-any-return]
 
-    def sum(self, axis: int | Sequence[int] | None = None) -> BCOO:
-        """Sum over dimensions, by default all of them; the result is sparse."""
+    def sum(self, axis: int | Sequence[int] | None = None) -> Any:
+        """Sum over dimensions, by default all of them; the result is sparse, if a dimension is left."""
+        found = self.summed(axis)
+        return found if found.ndim else found.todense()
+
+    def summed(self, axis: int | Sequence[int] | None) -> BCOO:
+        """The sum over dimensions as a sparse array."""
         summed = normal_axes(axis, self.ndim, "BCOO.sum")
         kept = [d for d in range(self.ndim) if d not in summed]
         data = mnp.where(self.inside, self.data, mnp.zeros((), self.dtype))  # the remaining positions may all be valid
@@ -150,6 +155,39 @@ class BCOO(JAXSparse):
     def __neg__(self) -> BCOO:
         return self.with_data(-self.data)
 
+    def __pos__(self) -> BCOO:
+        return self
+
+    def __abs__(self) -> BCOO:
+        return structure.mapped(self, mnp.abs)  # type: ignore[no-any-return]
+
+    def __pow__(self, exponent: Any) -> BCOO:
+        if not isinstance(exponent, int) or exponent < 1:
+            raise ArgumentTypeError(
+                f"BCOO ** {exponent!r}: expected a positive integer; other powers of the zeros may be no zeros: use "
+                "todense()"
+            )
+        return structure.mapped(self, lambda data: data**exponent)  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: Any) -> BCOO:
+        return structure.at_index(self, index)  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise ShapeError("len() of a sparse array without dimensions")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[BCOO]:
+        return (self[i] for i in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        raise ArgumentTypeError(
+            "a comparison of sparse arrays holds of most zeros, and is not sparse; compare their todense()"
+        )
+
+    __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
     def __mul__(self, other: Any) -> BCOO:
         return structure.multiplied(self, other)  # type: ignore[no-any-return]
 
@@ -158,7 +196,9 @@ class BCOO(JAXSparse):
     def __truediv__(self, other: Any) -> BCOO:
         return self.with_data(self.data / broadcast_at(self, other))
 
-    def __add__(self, other: Any) -> BCOO:
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, BCOO) and mnp.shape(other) == self.shape:
+            return self.todense() + other
         if not isinstance(other, BCOO) or other.shape != self.shape:
             raise ArgumentTypeError(
                 f"a BCOO of shape {self.shape} is added to {other!r}; expected a BCOO of the shape, or use todense()"
@@ -166,7 +206,9 @@ class BCOO(JAXSparse):
         data, indices = (mnp.concatenate(pair) for pair in zip((self.data, self.indices), (other.data, other.indices)))
         return BCOO((data, indices), shape=self.shape)
 
-    def __sub__(self, other: Any) -> BCOO:
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
         return self + (-other)
 
     def __matmul__(self, other: Any) -> Any:
@@ -251,7 +293,7 @@ def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
 def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
     """Sum a sparse array over dimensions; the result is sparse."""
     require_sparse("bcoo_reduce_sum", mat)
-    return mat.sum(axes)
+    return mat.summed(axes)
 
 
 def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> BCOO:

@@ -15,7 +15,7 @@ import numpy as np
 import meshwright.numpy as mnp
 from meshwright import lax
 from meshwright.core.expected import as_integers
-from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, ShapeError
 from meshwright.experimental.sparse.base import all_sparse, left_out
 from meshwright.experimental.sparse.bcoo import BCOO, broadcast_at, require_sparse, taken
 from meshwright.numpy.axes import normal_axes
@@ -288,6 +288,48 @@ def bcoo_update_layout(
     require_sparse("bcoo_update_layout", mat)
     all_sparse("bcoo_update_layout", n_batch, n_dense)
     return mat
+
+
+def at_index(mat: BCOO, index: Any) -> BCOO:
+    """``mat[index]``, for integers, slices, ``...`` and None.
+
+    Raises:
+      ArgumentTypeError: other indices.
+      AxisError: more indices than dimensions, or an integer that is out of range.
+    """
+    entries = list(index) if isinstance(index, tuple) else [index]
+    taken = sum(e is not None and e is not ... for e in entries)
+    if taken > mat.ndim:
+        raise AxisError(f"a sparse array of {mat.ndim} dimensions got {taken} indices; give at most one a dimension")
+    if not any(e is ... for e in entries):
+        entries.append(...)
+    at = next(i for i, e in enumerate(entries) if e is ...)
+    entries[at : at + 1] = [slice(None)] * (mat.ndim - taken)
+    starts: list[int] = []
+    limits: list[int] = []
+    strides, turned, shape = list[int](), list[int](), list[int]()
+    for entry in entries:
+        if entry is None:
+            shape.append(1)
+            continue
+        size = mat.shape[len(starts)]
+        if isinstance(entry, slice):
+            rows = range(size)[entry]
+            shape.append(len(rows))
+            if rows.step < 0:
+                turned.append(len(starts))
+                rows = rows[::-1]
+        elif isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
+            rows = range(size)[int(entry) :][:1] if -size <= entry < size else range(0)
+            if not rows:
+                raise AxisError(f"index {entry} is out of range for a dimension of size {size} of a sparse array")
+        else:
+            raise ArgumentTypeError(f"a sparse array takes integers, slices, ... and None as indices, got {entry!r}")
+        starts.append(rows.start)
+        limits.append(max(rows.start, rows[-1] + 1) if rows else rows.start)
+        strides.append(rows.step)
+    cut = bcoo_slice(mat, start_indices=starts, limit_indices=limits, strides=strides)
+    return bcoo_reshape(bcoo_rev(cut, turned) if turned else cut, new_sizes=shape)
 
 
 def added(lhs: Any, rhs: Any) -> Any:
