@@ -276,7 +276,7 @@ BAD = {
                                                      feature_group_count=0), ShapeError, "positive"),
     "dtypes": (lambda: C.conv(X, X.astype(np.float16), (1, 1), "SAME"), DTypeError, "float32 and float16"),
     "ranks": (lambda: C.conv(X, W[0], (1, 1), "SAME"), ShapeError, "same number of dimensions"),
-    "strides": (lambda: C.conv(X, W, (1,), "SAME"), ArgumentError, "window_strides needs 2 entries"),
+    "strides": (lambda: C.conv(X, W, (1,), "SAME"), ShapeError, "window_strides needs 2 entries"),
     "zero stride": (lambda: C.conv(X, X, (1, 0), ((0, 0), (0, 0))), ShapeError, "stride of window dimension 1 is 0"),
     "zero dilation": (lambda: C.conv_general_dilated(X, X, (1, 1), ((0, 0), (0, 0)), (0, 1)), ShapeError, "dilation"),
     "float stride": (lambda: C.conv(X, W, (1.5, 1), "SAME"), ArgumentTypeError, "sequence of ints"),

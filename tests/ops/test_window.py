@@ -272,7 +272,7 @@ BAD = {
     "several arrays": (lambda: W.reduce_window((X, X), 0.0, add, (2, 2), (1, 1), "SAME"), ArgumentError, "structure"),
     "init shape": (lambda: W.reduce_window(X, X[0], add, (2, 2), (1, 1), "SAME"), ShapeError, "scalar"),
     "init dtype": (lambda: W.reduce_window(X, np.int32(0), add, (2, 2), (1, 1), "SAME"), DTypeError, "int32"),
-    "rank": (lambda: W.reduce_window_sum(X, (2,), (1, 1), "SAME"), ArgumentError, "window_dimensions needs 2"),
+    "rank": (lambda: W.reduce_window_sum(X, (2,), (1, 1), "SAME"), ShapeError, "window_dimensions needs 2"),
     "padding": (lambda: W.reduce_window_sum(X, (2, 2), (1, 1), [(1, 1)]), ArgumentError, "2 .low, high. pairs"),
     "word": (lambda: W.reduce_window_sum(X, (2, 2), (1, 1), "CIRCULAR"), ArgumentError, "'CIRCULAR'"),
     "stride": (lambda: W.reduce_window_max(X, (2, 2), (1, 0), "VALID"), ShapeError, "stride of .* 1 is 0"),

@@ -157,7 +157,7 @@ def int_tuple(op: str, what: str, value: Any, rank: int, default: int | None = N
     """``value`` as ``rank`` ints; ``None`` means ``default`` everywhere.
 
     Raises:
-      ArgumentTypeError: not ints. ArgumentError: not ``rank`` of them.
+      ArgumentTypeError: not ints. ShapeError: not ``rank`` of them.
     """
     if value is None and default is not None:
         return (default,) * rank
