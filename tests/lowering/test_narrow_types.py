@@ -322,8 +322,10 @@ def test_each_step_is_rounded(name: str) -> None:
     xs = [numbers.astype(np.float32).astype(d) for d in kinds]
     got = mw.jit(lambda xs: [STEPS[name](lax, x) for x in xs])(xs)
     want = jax.jit(lambda xs: [STEPS[name](jax.lax, x) for x in xs])(xs)
-    for a, b in zip(got, want, strict=True):
-        assert same(np.asarray(a), np.asarray(b)).all(), (np.asarray(a), np.asarray(b))
+    for a, b in zip(map(np.asarray, got), map(np.asarray, want), strict=True):
+        if name == "scan":  # JAX joins parts by adding zeros to them, which makes 0 of -0
+            a = a + np.zeros((), a.dtype)
+        assert same(a, b).all(), (a, b)
 
 
 def test_sorts_of_exponents_without_64_bit_types():

@@ -107,7 +107,7 @@ def bad_argument(what: str, leaves: Sequence[Any], names: Sequence[str]) -> Mesh
             typeof(x)
         except ArgumentTypeError as error:
             if hasattr(x, "dtype") or isinstance(x, int):
-                return ArgumentTypeError(f"{what}: argument {name}: {error}")
+                return type(error)(f"{what}: argument {name}: {error}")
             kind = type(x).__name__
             return ArgumentTypeError(
                 f"{what}: argument {name} is no array but {_short(x)} of type {kind}; pass arrays or numbers, mark the "
