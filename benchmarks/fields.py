@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import statistics
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
+from benchmarks import field_programs, later_programs
 from benchmarks.common import in_process, table
-from benchmarks.field_programs import PROGRAMS, lowered
 
 FIGURES = ("bytes_sent", "redundancy", "memory_bytes", "run_seconds")
 
@@ -24,7 +25,8 @@ def figures(name: str) -> list[list[float]]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program, mesh = lowered(name)
+        found = later_programs if name in later_programs.PROGRAMS else field_programs
+        program, mesh = found.lowered(name)
         text = program.as_text("stablehlo")
         loaded = mw.load(text)
         both = compiled_figures(loaded, mesh=mesh), xla_figures(text.encode(), loaded, mesh)
@@ -37,10 +39,16 @@ def _ratio(ours: float, theirs: float) -> float | None:
 
 def main() -> None:
     words = os.environ.get("MESHWRIGHT_ONLY", "").split()
+    for programs, title in (
+        (field_programs.PROGRAMS, "Programs of many fields: ours, divided by XLA's"),
+        (later_programs.PROGRAMS, "Programs written after the partitioner: ours, divided by XLA's"),
+    ):
+        _compare([name for name in programs if not words or any(word in name for word in words)], title)
+
+
+def _compare(names: Sequence[str], title: str) -> None:
     rows, ratios = [], []
-    for name in PROGRAMS:
-        if words and not any(word in name for word in words):
-            continue
+    for name in names:
         found = in_process("benchmarks.fields", "figures", name)
         if isinstance(found, str):
             rows.append([name, found])
@@ -48,12 +56,7 @@ def main() -> None:
         ratios.append([_ratio(a, b) for a, b in zip(*found)])
         rows.append([name, *("none" if r is None else f"{r:.2f}" for r in ratios[-1])])
     rows.append(["geometric mean", *(_mean(column) for column in zip(*ratios))])
-    table(
-        "Programs of many fields: ours, divided by XLA's",
-        ["program", "bytes sent", "work", "peak", "time"],
-        rows,
-        "none: nothing is sent by one of them",
-    )
+    table(title, ["program", "bytes sent", "work", "peak", "time"], rows, "none: nothing is sent by one of them")
 
 
 def _mean(column: Any) -> str:
