@@ -43,7 +43,9 @@ def main() -> None:
         (field_programs.PROGRAMS, "Programs of many fields: ours, divided by XLA's"),
         (later_programs.PROGRAMS, "Programs written after the partitioner: ours, divided by XLA's"),
     ):
-        _compare([name for name in programs if not words or any(word in name for word in words)], title)
+        names = [name for name in programs if not words or any(word in name for word in words)]
+        if names:
+            _compare(names, title)
 
 
 def _compare(names: Sequence[str], title: str) -> None:
