@@ -99,11 +99,17 @@ def without_unseen_writes(program: torch.export.ExportedProgram) -> None:
         OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(value.name), buffers[node])
         for node, value in last.items()
     ]
-    for spec, value in zip(specs, output.args[0]):  # type: ignore[arg-type]
-        if isinstance(value, fx.Node):
-            spec.arg.name = value.name
+    name_results(program.graph, program.graph_signature)
     for part in parts:
         part.recompile()
+
+
+def name_results(graph: fx.Graph, signature: Any) -> None:
+    """Give a signature the names of the nodes that are the results of a graph now."""
+    output = next(n for n in reversed(graph.nodes) if n.op == "output")
+    for spec, value in zip(signature.output_specs, output.args[0]):
+        if isinstance(value, fx.Node):
+            spec.arg.name = value.name
 
 
 def _buffers(program: torch.export.ExportedProgram) -> dict[fx.Node, str]:

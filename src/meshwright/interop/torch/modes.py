@@ -14,6 +14,7 @@ from torch._export.passes import replace_set_grad_with_hop_pass as passes
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx, set_proxy_slot
 
 from meshwright.errors import RuleError
+from meshwright.interop.torch.in_place import name_results
 from meshwright.interop.torch.overrides import overrides
 from meshwright.interop.torch.unseen import write_unseen
 
@@ -47,6 +48,8 @@ def gradients_stopped() -> Iterator[None]:
 
     def detached(module: fx.GraphModule, signature: Any) -> Any:
         _stop_gradients(module.graph)
+        if signature is not None:
+            name_results(module.graph, signature)
         return made(module, signature)
 
     passes.replace_set_grad_with_hop_pass = detached  # type: ignore[assignment]
