@@ -7,39 +7,18 @@ of results (None where nothing places them), and a mesh. ``benchmarks/fields.py`
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 import meshwright as mw
 import meshwright.numpy as mnp
-from benchmarks.shapes import ints, lowered_on, mesh_of, sgd
+from benchmarks.shapes import Programs, bools, int8s, ints, mesh_of, sgd
 from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 
 F32 = np.float32
-PROGRAMS: dict[str, Callable[[], Any]] = {}
-
-
-def program(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Register a program by the name of the function that makes it."""
-    PROGRAMS[make.__name__] = make
-    return make
-
-
-def lowered(name: str) -> Any:
-    """The lowered program of that name, and its mesh."""
-    f, args, ins, outs, mesh = PROGRAMS[name]()
-    return lowered_on(f, mesh, args, ins, outs), mesh
-
-
-def _bools(*shape: int) -> Any:
-    return mw.ShapeDtypeStruct(shape, np.bool_)
-
-
-def _bytes(*shape: int) -> Any:
-    return mw.ShapeDtypeStruct(shape, np.int8)
+PROGRAMS = Programs()
+program = PROGRAMS.add
 
 
 def adam(loss, rate=1e-3):
@@ -826,7 +805,7 @@ def lattice_boltzmann():
         return lax.scan(step, ff, None, length=10)
 
     s = P(None, "x", "y")
-    return f, ((9, nx, ny), _bools(nx, ny)), (s, P("x", "y")), (s, P()), mesh_of(x=4, y=2)
+    return f, ((9, nx, ny), bools(nx, ny)), (s, P("x", "y")), (s, P()), mesh_of(x=4, y=2)
 
 
 @program
@@ -1630,7 +1609,7 @@ def int8_quantized_mlp():
             x = x + qm(nn.silu(qm(hh, l["g"], l["gs"])) * qm(hh, l["u"], l["us"]), l["d"], l["ds"])
         return x
 
-    one = {"n": (w,), "g": _bytes(w, ff), "gs": (ff,), "u": _bytes(w, ff), "us": (ff,), "d": _bytes(ff, w), "ds": (w,)}
+    one = {"n": (w,), "g": int8s(w, ff), "gs": (ff,), "u": int8s(w, ff), "us": (ff,), "d": int8s(ff, w), "ds": (w,)}
     s = {"n": P(), "g": P(None, "t"), "gs": P("t"), "u": P(None, "t"), "us": P("t"), "d": P("t"), "ds": P()}
     return f, ([one, one], (b, w)), ([s, s], P()), P(), mesh_of(t=8)
 
@@ -1687,7 +1666,7 @@ def image_augmentation():
         y = (y - y.mean((0, 1, 2))) / (y.std((0, 1, 2)) + 1e-5)
         return lam[:, None, None, None] * y + (1 - lam[:, None, None, None]) * y[perm]
 
-    return f, ((b, s, s, 3), ints(b, 2), _bools(b), (b, 3), (b,), ints(b)), (D, D, D, D, D, P()), D, mesh_of(d=8)
+    return f, ((b, s, s, 3), ints(b, 2), bools(b), (b, 3), (b,), ints(b)), (D, D, D, D, D, P()), D, mesh_of(d=8)
 
 
 @program
@@ -1859,7 +1838,7 @@ def speculative_tree_verify():
     c = P(None, "t")
     return (
         f,
-        ({**att(w), "head": (w, v)}, (b, n, w), (b, t, h, k), (b, t, h, k), _bools(n, n), ints(b, n)),
+        ({**att(w), "head": (w, v)}, (b, n, w), (b, t, h, k), (b, t, h, k), bools(n, n), ints(b, n)),
         ({**{m: P() for m in "qkvo"}, "head": P(None, "t")}, P(), c, c, P(), P()),
         (P(), P()),
         mesh_of(t=8),

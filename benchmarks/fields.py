@@ -25,8 +25,8 @@ def figures(name: str) -> list[list[float]]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = later_programs if name in later_programs.PROGRAMS else field_programs
-        program, mesh = found.lowered(name)
+        programs = later_programs.PROGRAMS if name in later_programs.PROGRAMS else field_programs.PROGRAMS
+        program, mesh = programs.lowered(name)
         text = program.as_text("stablehlo")
         loaded = mw.load(text)
         both = compiled_figures(loaded, mesh=mesh), xla_figures(text.encode(), loaded, mesh)

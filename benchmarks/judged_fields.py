@@ -38,7 +38,7 @@ def main() -> None:
     found: dict[str, tuple[Figures, Figures]] = {}
     names = [n for n in field_programs.PROGRAMS if not words or any(word in n for word in words)]
     for name in names:
-        lowered, mesh = field_programs.lowered(name)
+        lowered, mesh = field_programs.PROGRAMS.lowered(name)
         key = f"field {name}"
         try:
             found[name] = kept_figures(lowered_subject(lowered), name, SLICES[mesh.size], kept, key)

@@ -6,38 +6,21 @@ Each function returns what those of ``benchmarks/field_programs.py`` do.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 import meshwright as mw
 import meshwright.numpy as mnp
 from benchmarks.field_programs import ATT, adam, att, mha, mlp, xent
-from benchmarks.shapes import ints, lowered_on, mesh_of, sgd
+from benchmarks.shapes import Programs, int8s, ints, mesh_of, sgd
 from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 
 F32 = np.float32
 BF16 = mnp.bfloat16
 KEY = mw.ShapeDtypeStruct((), mw.random.key(0).dtype)
-PROGRAMS: dict[str, Callable[[], Any]] = {}
-
-
-def program(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Register a program by the name of the function that makes it."""
-    PROGRAMS[make.__name__] = make
-    return make
-
-
-def lowered(name: str) -> Any:
-    """The lowered program of that name, and its mesh."""
-    f, args, ins, outs, mesh = PROGRAMS[name]()
-    return lowered_on(f, mesh, args, ins, outs), mesh
-
-
-def _bytes(*shape: int) -> Any:
-    return mw.ShapeDtypeStruct(shape, np.int8)
+PROGRAMS = Programs()
+program = PROGRAMS.add
 
 
 @program
@@ -979,7 +962,7 @@ def qlora_dequantized():
     L = 3
     return (
         sgd(loss),
-        ([{"a": (w, r), "b": (r, w)}] * L, [_bytes(w, w)] * L, [(w, w // blk)] * L, (b, t, w), (b, t, w)),
+        ([{"a": (w, r), "b": (r, w)}] * L, [int8s(w, w)] * L, [(w, w // blk)] * L, (b, t, w), (b, t, w)),
         (P(), [P(None, "t")] * L, [P(None, "t")] * L, P("d"), P("d")),
         (P(), P()),
         mesh_of(d=2, t=4),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,14 @@ def ints(*shape: int) -> Any:
     return mw.ShapeDtypeStruct(shape, np.int32)
 
 
+def bools(*shape: int) -> Any:
+    return mw.ShapeDtypeStruct(shape, np.bool_)
+
+
+def int8s(*shape: int) -> Any:
+    return mw.ShapeDtypeStruct(shape, np.int8)
+
+
 def bf16(*shape: int) -> Any:
     return mw.ShapeDtypeStruct(shape, mnp.bfloat16)
 
@@ -42,6 +51,20 @@ def lowered_on(f: Any, mesh: Any, args: Any, specs: Any, outs: Any = None, donat
     return mw.jit(
         f, in_shardings=on(specs), out_shardings=None if outs is None else on(outs), donate_argnums=donate
     ).lower(*typed(args))
+
+
+class Programs(dict[str, Callable[[], Any]]):
+    """Programs by name: functions that return what :func:`lowered_on` takes after the mesh, and the mesh."""
+
+    def add(self, make: Callable[[], Any]) -> Callable[[], Any]:
+        """Register a program by the name of the function that makes it."""
+        self[make.__name__] = make
+        return make
+
+    def lowered(self, name: str) -> Any:
+        """The lowered program of that name, and its mesh."""
+        f, args, ins, outs, mesh = self[name]()
+        return lowered_on(f, mesh, args, ins, outs), mesh
 
 
 def sgd(loss: Any, rate: float = 1e-2) -> Any:

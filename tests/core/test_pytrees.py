@@ -315,5 +315,11 @@ def test_dicts_made_of_leaves_have_sorted_keys():
     assert inside == [want]
     for made in (mw.tree.map(lambda x: x, tree), mw.grad(lambda t: t["b"] * t["a"][1]["d"])(tree), mw.device_put(tree)):
         assert keys(made) == want and made["a"][0].default_factory is list
+    inside_a_class = mw.tree.map(lambda x: x, Interval({"b": 1.0, "a": None}, [{"d": 2.0, "c": 3.0}], {"y": 0, "x": 0}))
+    assert [*map(list, (inside_a_class.low, inside_a_class.high[0], inside_a_class.unit))] == [
+        ["a", "b"],
+        ["c", "d"],
+        ["y", "x"],
+    ]
     reused = mw.jit(lambda x, swapped: {"b": x, "a": x} if swapped else {"a": x, "b": x}, static_argnums=1)
     assert list(reused(1.0, True)) == list(reused(1.0, False)) == ["a", "b"]

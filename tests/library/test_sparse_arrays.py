@@ -303,3 +303,9 @@ def test_positions_of_empty_arrays(shape):
     m = BCOO.fromdense(np.zeros(shape), nse=2)
     assert not (m @ mnp.ones((shape[1], 2))).any() and (m.T @ m).shape == (shape[1], shape[1])
     assert (m * mnp.ones(shape)).sum_duplicates(nse=1).todense().shape == shape
+
+
+@pytest.mark.parametrize("at", [np.s_[9::-2, 1], np.s_[2:5:-3, 4:1], np.s_[:, 7:9:-2], np.s_[3:3:-2]])
+@pytest.mark.parametrize("rows", [8, 0])
+def test_slices_may_be_empty_and_backwards(rows, at):
+    assert np.array_equal(BCOO.fromdense(M[:rows])[at].todense(), M[:rows][at])

@@ -15,7 +15,7 @@ from typing import Any
 import optree
 
 from meshwright.core.pytree_keys import KeyPath, key_path
-from meshwright.core.pytree_order import in_order
+from meshwright.core.pytree_order import filled
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, NestingError
 
@@ -68,7 +68,7 @@ def unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
     if not isinstance(leaves, (list, tuple)):
         leaves = list(leaves)
     try:
-        return optree.tree_unflatten(in_order(treedef), leaves)
+        return filled(treedef, leaves)
     except (AttributeError, TypeError, ValueError):  # may also come from a container's own unflatten function
         if not isinstance(treedef, PyTreeDef):
             raise ArgumentTypeError(
@@ -145,7 +145,7 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], b
     if not callable(f):
         raise ArgumentTypeError(f"tree.map: f must be a function, got {f!r} of type {type(f).__name__}")
     columns = [_up_to(treedef, r, "tree.map", f"rest[{i}]") for i, r in enumerate(rest)]
-    return optree.tree_unflatten(in_order(treedef), [f(*xs) for xs in zip(flat, *columns)])
+    return filled(treedef, [f(*xs) for xs in zip(flat, *columns)])
 
 
 def all(tree: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> bool:

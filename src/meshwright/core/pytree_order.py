@@ -6,6 +6,8 @@ alone are equal. So a program found again by an equal structure would order its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import optree
@@ -14,6 +16,19 @@ _DICTS = (optree.PyTreeKind.DICT, optree.PyTreeKind.DEFAULTDICT)
 #: structures without classes of users, which may hold arrays, in that order
 _KNOWN: dict[optree.PyTreeSpec, optree.PyTreeSpec] = {}
 _MOST_KNOWN = 512
+
+
+def filled(treedef: optree.PyTreeSpec, leaves: Sequence[Any]) -> Any:
+    """The tree of such leaves, whose dicts have their keys in the order of these.
+
+    Children of a user's class are made one by one: their structures are known, that of the class is not.
+    """
+    if treedef.kind != optree.PyTreeKind.CUSTOM or treedef.num_nodes < 3 or len(leaves) != treedef.num_leaves:
+        return in_order(treedef).unflatten(leaves)
+    rest = iter(leaves)
+    children = [filled(child, list(islice(rest, child.num_leaves))) for child in treedef.children()]
+    itself: Any = treedef.one_level()
+    return itself.unflatten(children)
 
 
 def in_order(treedef: optree.PyTreeSpec) -> optree.PyTreeSpec:

@@ -314,7 +314,7 @@ def at_index(mat: BCOO, index: Any) -> BCOO:
             continue
         size = mat.shape[len(starts)]
         if isinstance(entry, slice):
-            rows = range(size)[entry]
+            rows = range(size)[entry] or range(0)
             shape.append(len(rows))
             if rows.step < 0:
                 turned.append(len(starts))
@@ -326,7 +326,7 @@ def at_index(mat: BCOO, index: Any) -> BCOO:
         else:
             raise ArgumentTypeError(f"a sparse array takes integers, slices, ... and None as indices, got {entry!r}")
         starts.append(rows.start)
-        limits.append(max(rows.start, rows[-1] + 1) if rows else rows.start)
+        limits.append(rows[-1] + 1 if rows else rows.start)
         strides.append(rows.step)
     cut = bcoo_slice(mat, start_indices=starts, limit_indices=limits, strides=strides)
     return bcoo_reshape(bcoo_rev(cut, turned) if turned else cut, new_sizes=shape)
