@@ -1,7 +1,8 @@
 """Programs of many fields, partitioned here and by XLA: what a device sends, computes and holds, and the time of a run.
 
 The figures are ours divided by XLA's, of both programs as XLA compiles them for CPUs, in the same model (see
-``benchmarks/programs.py``). ``MESHWRIGHT_ONLY`` restricts it to programs that contain one of its words.
+``benchmarks/programs.py``). ``MESHWRIGHT_ONLY`` restricts it to programs that contain one of its words;
+``MESHWRIGHT_UNEVEN=1`` takes meshes of 6 and 3 devices a side instead of 8 and 4, on which tiles are uneven.
 """
 
 from __future__ import annotations

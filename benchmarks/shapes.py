@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -38,8 +39,13 @@ def bf16(*shape: int) -> Any:
     return mw.ShapeDtypeStruct(shape, mnp.bfloat16)
 
 
+#: sizes of axes under ``MESHWRIGHT_UNEVEN=1``, which the sizes of few arrays are multiples of
+UNEVEN = {8: 6, 4: 3}
+
+
 def mesh_of(**axes: int) -> mw.AbstractMesh:
-    return mw.AbstractMesh(tuple(axes.values()), tuple(axes))
+    sizes = UNEVEN if os.environ.get("MESHWRIGHT_UNEVEN") else {}
+    return mw.AbstractMesh(tuple(sizes.get(n, n) for n in axes.values()), tuple(axes))
 
 
 def lowered_on(f: Any, mesh: Any, args: Any, specs: Any, outs: Any = None, donate: Any = ()) -> Any:

@@ -55,6 +55,18 @@ COUNTED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         lambda x, i: (lambda b: lax.scan(lambda x, k: (x.at[b, (i + k) % N].add(1.0), x[b, i]), x, ROWS(3)))(ROWS(B)),
         (X, I),
     ),
+    "all rows": (lambda x, i: x[ROWS(B)] * i[:, None], (X, I)),
+    "all rows, filled": (lambda x, i: x.at[ROWS(B)].get(mode="fill") * i[:, None], (X, I)),
+    "all rows, in another place": (lambda x, i: x[:, ROWS(T)[None, :, None], ROWS(N)].swapaxes(1, 3), (XT, IT)),
+    "all rows, repeatedly": (lambda x, i: x[mnp.broadcast_to(ROWS(B)[:, None], (B, 3)), 1:4], (X, I)),
+    "part of a window": (
+        lambda x, i: (
+            lax.gather(
+                x, ROWS(B)[:, None], lax.GatherDimensionNumbers((0,), (0,), (0,)), (1, 3), mode="promise_in_bounds"
+            ).T
+        ),
+        (X, I),
+    ),
     "branches": (lambda x, i: lax.cond(i.sum() > 0, lambda: x[ROWS(B), i], lambda: x[ROWS(B), 0]), (X, I)),
     "while": (
         lambda x, i: lax.while_loop(
@@ -71,7 +83,6 @@ OTHERS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rows that are taken": (lambda x, i: x[i % B, i], (X, I)),
     "diagonal": (lambda x, i: x[ROWS(B), ROWS(B)] + i, (f32(B, B), I)),
     "sorted": (lambda x, i: x[mnp.argsort(i), i], (X, I)),
-    "all rows": (lambda x, i: x[ROWS(B)] * i[:, None], (X, I)),
     "rows that wrap": (
         lambda x, i: x[lax.iota(np.int8, 300).astype(np.int32) % 300, i],
         (f32(300, N), indices(300)),

@@ -1,22 +1,24 @@
 """Gathers and scatters that index one dimension with 0, 1, 2, ...: ``x[arange(n), i]`` reads one element of each row.
 
 Written like this, every device has to look for each index among the rows that it has. As a batching dimension, which
-the indices share with the array, the rows are split like any other dimension: nothing is sent or looked for.
+the indices share with the array, the rows are split like any other dimension: nothing is sent or looked for. A gather
+all of whose indices count, as in ``x[arange(n)]``, reads what is there in order, and needs none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.constants import known_values
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, all_eqns
-from meshwright.ir.rewrite import Replacement, in_regions, producers_of, replaced
+from meshwright.ir.rewrite import Replacement, in_regions, producers_of, replaced, written_out
+from meshwright.ir.tracing import typeof
 from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.elementwise.conversion import ConvertElementType
@@ -24,8 +26,8 @@ from meshwright.ops.elementwise.table import SelectN, lt, max_
 from meshwright.ops.indexing.gather_add import Gather, ScatterBase, ScatterDimensionNumbers
 from meshwright.ops.indexing.indexed import GatherDimensionNumbers
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim, Iota
-from meshwright.ops.shape.rearrange import Reshape, Squeeze, Transpose
-from meshwright.ops.shape.slice_pad import Concatenate
+from meshwright.ops.shape.rearrange import Reshape, Squeeze, Transpose, squeeze, transpose
+from meshwright.ops.shape.slice_pad import Concatenate, slice_
 
 #: for values whose elements are their positions along a dimension, that dimension
 Counts = dict[Var, int]
@@ -143,8 +145,12 @@ def _batched(eqn: JaxprEqn, counts: Counts, producers: Producers) -> Replacement
     columns = _columns(indices, producers)
     pairs = _pairs(columns, counts, numbers, x.shape)
     left = [c for i, c in enumerate(columns) if all(i != pair.column for pair in pairs)]
-    if not pairs or not left:
+    if not pairs:
         return eqn
+    if not left:
+        if isinstance(op, ScatterBase):
+            return eqn
+        return written_out(eqn, _in_order(op, _with_pairs(numbers, pairs), eqn.outvars[0].aval.shape))
     eqns, vectors = [], left[0]
     if len(left) > 1:
         vectors = Var(indices.aval.update(shape=(*indices.aval.shape[:-1], len(left))))
@@ -156,8 +162,27 @@ def _batched(eqn: JaxprEqn, counts: Counts, producers: Producers) -> Replacement
     return [*eqns, eqn.replace(op=new, invars=invars)]
 
 
+def _in_order(op: Gather, numbers: GatherDimensionNumbers, result: tuple[int, ...]) -> Callable[..., Sequence[Any]]:
+    """A gather of this shape all of whose indices count: each dimension is read whole, or from 0 on."""
+    batch = dict(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims))
+    places, windows = numbers.index_places(len(result)), iter(numbers.offset_dims)
+
+    def read(x: Any, *_: Any) -> Sequence[Any]:
+        shape = typeof(x).shape
+        x = slice_(x, [0] * len(shape), [n if d in batch else op.slice_sizes[d] for d, n in enumerate(shape)])
+        kept = [d for d in range(len(shape)) if d not in numbers.collapsed_slice_dims]
+        x = squeeze(x, numbers.collapsed_slice_dims)
+        dims = [places[batch[d]] if d in batch else next(windows) for d in kept]
+        x = transpose(x, sorted(range(len(dims)), key=dims.__getitem__))
+        return [BroadcastInDim(result, tuple(sorted(dims))).bind(x)]
+
+    return read
+
+
 def _columns(indices: Atom, producers: Producers) -> list[Atom]:
     """The components of index vectors, if they are put together of them; otherwise nothing."""
+    if indices.aval.shape[-1] == 1:
+        return [indices]
     eqn = producers.get(indices) if isinstance(indices, Var) else None
     if eqn is None or not isinstance(eqn.op, Concatenate) or eqn.op.dimension != indices.aval.ndim - 1:
         return []

@@ -23,7 +23,7 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.sharding.row_map import RowMap
 from meshwright.sharding.rule import REDUCTION, ShardingRule
 from meshwright.sharding.window import Shown, Window
-from meshwright.spmd.localize.rows import SplitDim, keep_rows, with_rows
+from meshwright.spmd.localize.rows import SplitDim, with_rows
 from meshwright.spmd.reshard.emit import lookup, named_axes, tile_index
 
 
@@ -115,9 +115,9 @@ class LocalContext:
         """Replace the padding rows of an operand's dimension by ``fill``."""
         if not self.is_split(operand, dim) or not self.is_uneven(operand, dim):
             return x
-        rows = typeof(x).shape[dim]
-        first = mul(self.tile_index(self.axes(operand, dim)), np.int32(rows))
-        return keep_rows(x, dim, first, self.in_avals[operand].shape[dim], fill)
+        rows, split = typeof(x).shape[dim], self._along(operand, dim)
+        starts = [tile * rows for tile in range(split.tiles)]
+        return split.keep(x, starts, self.in_avals[operand].shape[dim], fill)
 
     def only_on(self, x: Any, axes: Sequence[str], tile: int) -> Any:
         """``x`` on the devices at position ``tile`` along atoms, and :func:`nothing` on the others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from meshwright.core.records import dataclass
 from meshwright.ir.tracing import typeof
 from meshwright.ops.collective.exchange import Ppermute
 from meshwright.ops.collective.tiles import AllGather
-from meshwright.ops.elementwise.table import add, and_, ge, lt, scalar_like, select
+from meshwright.ops.elementwise.table import and_, ge, lt, scalar_like, select
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
 from meshwright.ops.shape.joined_pads import is_zero_value
 from meshwright.ops.shape.slice_pad import concatenate, pad, slice_in_dim
@@ -62,7 +63,21 @@ class SplitDim:
         x = self.cut(x, plan.starts, length, zero)
         if plan.complete or plan.apart:
             return x
-        return keep_rows(x, dim, self.lookup([window.start(t) for t in range(self.tiles)]), size, zero)
+        return self.keep(x, [window.start(t) for t in range(self.tiles)], size, zero)
+
+    def keep(self, x: Any, starts: Sequence[int], size: int, fill: Any) -> Any:
+        """Rows of ``x`` that exist: that at ``i`` is number ``starts[tile] + i`` of ``size``. Others are ``fill``."""
+        aval = typeof(x)
+        rows = aval.shape[self.dim]
+        number, inside = iota(np.int32, (rows,), 0), []
+        if max(starts) + rows > size:
+            inside.append(lt(number, self.lookup([size - start for start in starts])))
+        if min(starts) < 0:
+            inside.append(ge(number, self.lookup([-start for start in starts])))
+        if not inside:
+            return x
+        mask = broadcast_in_dim(functools.reduce(and_, inside), aval.shape, (self.dim,))
+        return select(mask, x, match_shape(fill, aval))
 
     def _assembled(self, x: Any, plan: WindowPlan, fill: Any) -> Any:
         """The pieces and gaps of a plan, concatenated. If only existing rows are sent, the others are ``fill``."""
@@ -132,15 +147,6 @@ class SplitDim:
         last = min(bisect_right(ends, max(starts) + rows - 1), len(have) - 1)
         before = ends[first - 1] if first else 0
         return self.cut(concatenate(have[first : last + 1], self.dim), [s - before for s in starts], rows)
-
-
-def keep_rows(x: Any, dim: int, first: Any, size: int, fill: Any) -> Any:
-    """The rows of ``x`` whose global index, counted from ``first``, is in ``[0, size)``; the others become ``fill``."""
-    aval = typeof(x)
-    number = add(iota(np.int32, (aval.shape[dim],), 0), first)
-    inside = and_(lt(number, np.int32(size)), ge(number, np.int32(0)))
-    inside = broadcast_in_dim(inside, aval.shape, (dim,))
-    return select(inside, x, match_shape(fill, aval))
 
 
 def padded(x: Any, dim: int, low: int, high: int, fill: Any = None) -> Any:
