@@ -159,6 +159,26 @@ def test_a_filter_with_a_choice_in_it_is_applied_where_the_terms_are():
     assert sent(part) == [("all_to_all", moved(C64))] * 2
 
 
+@pytest.mark.parametrize("kind", ["fft2", "rfft2"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_filter_from_outside_is_cut_where_the_terms_are(kind, steps):
+    """In a loop too, before which it is cut; it would bring the terms back to rows, by two more all-to-alls."""
+    shape = (16, 13 if kind == "rfft2" else 24)
+    there, back = getattr(mnp.fft, kind), getattr(mnp.fft, kind.replace("fft", "ifft").replace("ri", "ir"))
+    x, k = f32(16, 24), f32(*shape)
+
+    def f(x: Any, k: Any) -> Any:
+        return lax.fori_loop(0, steps, lambda _, x: back(there(x) * k).real, x)
+
+    rows, whole = NamedSharding(MESH, P("d")), NamedSharding(MESH, P())
+    part = mw.jit(f, in_shardings=(rows, whole), out_shardings=rows).lower(x, k).partition()
+    part.verify(x, k)
+    kinds, numbers = zip(*sent(part))
+    assert kinds == ("all_to_all",) * 2
+    # 13 columns are padded to 16 for four devices.
+    assert sum(numbers) <= 2 * steps * moved(np.zeros((16, 16 if kind == "rfft2" else 24), np.complex64))
+
+
 def test_pencils_go_there_and_back():
     mesh = mw.AbstractMesh((2, 2), ("a", "b"))
     cube = RNG.normal(size=(8, 8, 8)).astype(np.complex64)

@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from meshwright.core.source import SourceLocation
 from meshwright.sharding.rule import ShardingRule
 from meshwright.spmd.origin import Sort
 from meshwright.spmd.partition.attempt import GAIN, Attempt
@@ -268,11 +269,17 @@ def contests(part: Partition) -> Counter[Sort]:
 
 
 def moved_for(part: Partition) -> frozenset[ShardingRule]:
-    """The rules of equations for which much is sent along dimensions of which splitting has a price."""
-    sent = sent_for_equations(part.jaxpr.jaxpr)
+    """The rules of equations for which much is sent along dimensions of which splitting has a price.
+
+    Several may stand for one of them (each transforms a dimension), so bytes count by where equations come from.
+    """
+    sent: Counter[SourceLocation] = Counter()
+    for c in collectives(part.jaxpr.jaxpr):
+        for source in {r.user.source for r in c.reasons if r.user is not None}:
+            sent[source] += c.bytes_sent
     least = SHARE * sum(sent.values())
     eqns = zip(part.propagation.origins.eqns, part.propagation.rules)
-    return frozenset(rule for eqn, rule in eqns if sent[id(eqn)] > least and rule.with_whole_windows != rule)
+    return frozenset(rule for eqn, rule in eqns if sent[eqn.source] > least and rule.with_whole_windows != rule)
 
 
 def caused(part: Partition) -> Counter[Sort]:
