@@ -16,14 +16,17 @@ from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.core.avals import ShapedArray
+from meshwright.core.dtypes import wide_types
 from meshwright.errors import CallbackError, VerificationError
 from meshwright.ir.interval import ANYWHERE, Interval
+from meshwright.ir.tracing import eval_jaxpr
 from meshwright.lowering.batched import virtual_program
 from meshwright.ops.elementwise.table import copy
 from meshwright.verification.difference import compare
 from meshwright.verification.domains import input_domains
 from meshwright.verification.draw import draw_inputs
 from meshwright.verification.programs import _is_convolved
+from meshwright.verification.rounding import rounded_otherwise
 from meshwright.verification.widen import widened
 
 MESH = mw.AbstractMesh((4,), ("x",))
@@ -363,3 +366,29 @@ def test_numbers_of_few_values_are_those_that_their_type_has():
     for seed in range(4):
         (drawn,) = draw_inputs([ShapedArray((), np.dtype(I32))], [Interval(largest - 1.0, largest + 1.0)], seed)
         assert drawn in (largest - 1, largest)
+
+
+WITH_SUMS = {
+    "product": lambda x: x @ x,
+    "complex product": lambda x: (x + 1j) @ (x + 2j),
+    "sum": lambda x: x.sum(0),
+    "cumulative": lambda x: mnp.cumsum(x + 1j, 0),
+    "transform": lambda x: mnp.fft.fft2(x + 1j),
+    "real transform": lambda x: mnp.fft.rfft(x),
+    "decomposition": lambda x: mnp.linalg.cholesky(x),
+    "several results": lambda x: mnp.linalg.eigh(x),
+    "triangular system": lambda x: lax.linalg.triangular_solve(x, x + 1, left_side=True),
+}
+
+
+@pytest.mark.parametrize("name", WITH_SUMS)
+def test_sums_are_rounded_otherwise(name):
+    """By a bit or so: of transforms and decompositions too, whose libraries sum in an order of their own."""
+    x = np.cos(np.arange(36.0)).reshape(6, 6)
+    x = x @ x.T + 3 * np.eye(6)
+    with wide_types():
+        plain = mw.make_jaxpr(WITH_SUMS[name])(x)
+        before, after = (eval_jaxpr(j, j.consts, x) for j in (plain, rounded_otherwise(plain)))
+    for a, b in zip(map(np.asarray, before), map(np.asarray, after), strict=True):
+        assert a.itemsize >= 8 and np.any(a != b)
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-13 * np.abs(a).max())

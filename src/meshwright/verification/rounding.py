@@ -17,7 +17,21 @@ from meshwright.core import dtypes
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn
 from meshwright.ir.rewrite import replaced_in_all, written_out
 from meshwright.ir.tracing import typeof
-from meshwright.ops.elementwise.table import abs_, add, convert, cos, eq, is_finite, mul, round_half_even, select
+from meshwright.ops.elementwise.table import (
+    abs_,
+    add,
+    complex_,
+    convert,
+    cos,
+    eq,
+    imag,
+    is_finite,
+    mul,
+    real,
+    round_half_even,
+    select,
+)
+from meshwright.ops.linalg.batched import Batched
 from meshwright.ops.reduce.cumulative import Cumulative
 from meshwright.ops.reduce.reductions import ReduceMax
 from meshwright.ops.shape.broadcast_reduce import iota, match_shape
@@ -30,24 +44,27 @@ _CHANGE = 2.0**-52
 
 
 def rounded_otherwise(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The program, in float64, with other last bits in the results of products and sums."""
+    """The program, in float64, with other last bits in the results of products, sums, transforms and decompositions."""
     return replaced_in_all(jaxpr, lambda _: _rule)
 
 
 def _rule(eqn: JaxprEqn) -> Sequence[JaxprEqn]:
-    if not _is_sum(eqn):
+    if not _sums(eqn):
         return ()
 
     def changed(*operands: Any) -> list[Any]:
-        return [_changed(eqn.op.bind(*operands))]
+        results = eqn.op.bind(*operands)
+        return [_changed(x) for x in (results if isinstance(results, (list, tuple)) else [results])]
 
     return written_out(eqn, changed)
 
 
-def _is_sum(eqn: JaxprEqn) -> bool:
-    """Whether the results are sums of floats, which devices may compute in another order."""
-    if eqn.op.holds_jaxprs or len(eqn.outvars) != 1 or not dtypes.is_float(eqn.outvars[0].aval.dtype):
+def _sums(eqn: JaxprEqn) -> bool:
+    """Whether an equation sums floats or complex numbers, which devices may do in another order."""
+    if eqn.op.holds_jaxprs or not all(dtypes.is_inexact(v.aval.dtype) for v in eqn.outvars):
         return False
+    if isinstance(eqn.op, Batched):  # libraries choose the order by the size of the batch
+        return True
     rule = eqn_rule(eqn)
     sums = rule.reduction in ("sum", "masked") and any(f.kind == REDUCTION for f in rule.factors)
     return sums or (isinstance(eqn.op, Cumulative) and bool(eqn.op.linear_groups(eqn.invars[0].aval)))
@@ -58,6 +75,8 @@ def _changed(x: Any) -> Any:
     aval = typeof(x)
     if not aval.size:
         return x
+    if dtypes.is_complex(aval.dtype):
+        return complex_(_changed(real(x)), _changed(imag(x)))
     zero = match_shape(np.zeros((), aval.dtype), aval)
     sizes = select(is_finite(x), abs_(x), zero)
     largest = match_shape(ReduceMax(tuple(range(aval.ndim))).bind(sizes), aval)
