@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.sharding.rule import REPLICATED, WINDOW, SentTimes, ShardingRule, make_rule, pointwise_rule
+from meshwright.sharding.rule import REPLICATED, WINDOW, Factor, SentTimes, ShardingRule, make_rule, pointwise_rule
 from meshwright.sharding.window import Window
 
 
@@ -201,7 +202,12 @@ class Reshape(Moves):
         return Reshape(ctx.out_local_shapes[0])
 
     def alternatives(self, *avals: ShapedArray) -> Sequence[Op]:
-        return (ReshapeRows(self.new_sizes),) if regrouped(avals[0].shape, self.new_sizes) else ()
+        groups = reshape_groups(avals[0].shape, self.new_sizes) if avals[0].size else ()
+        return [
+            ReshapeRows(self.new_sizes, g)
+            for g, (l, r) in enumerate(groups)
+            if min(len(l), len(r)) == 1 < len(l + r) - 1
+        ]
 
     def moved(self, x: np.ndarray) -> np.ndarray:
         return x.reshape(self.new_sizes)
@@ -212,54 +218,47 @@ class Reshape(Moves):
 
 @dataclass(frozen=True)
 class ReshapeRows(Reshape):
-    """A reshape of one dimension into several, or several into one, whose tiles do not match: tiles are split by rows
-    of the first of the several dimensions, and every device fetches the elements of its own."""
+    """A reshape that among others makes one dimension into several, or several into one, in tiles that do not match:
+    these are split by rows of the first of the several, and every device fetches the elements of its own.
 
+    ``group``: which of the :func:`reshape_groups` that is."""
+
+    group: int = 0
     name: ClassVar[str] = "reshape_rows"
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
-        regrouping = regrouped(x.shape, self.new_sizes)
-        if regrouping is None:
+        if not x.size:
             return super().sharding_rule(x)
-        before, ins, outs = regrouping
-        names = [f"d{d}" for d in range(x.ndim + len(self.new_sizes))]
-        head, tail = names[:before], names[before + 1 : x.ndim - ins + 1]
-        sizes = dict(zip([*head, "rows"], x.shape)) | dict(zip(tail, x.shape[before + ins :]))
-        sizes["rows"] = min(x.shape[before], self.new_sizes[before])
-        sides = [[*head, "rows", *[None] * (count - 1), *tail] for count in (ins, outs)]
-        return make_rule(sides[:1], sides[1:], sizes, {"rows": WINDOW}, passes={"rows": SentTimes()})
+        left, right = reshape_groups(x.shape, self.new_sizes)[self.group]
+        sides = (x.shape, left), (self.new_sizes, right)
+        rest = reshape_rule(*([1 if d in gone else n for d, n in enumerate(shape)] for shape, gone in sides))
+        rows = Factor("rows", min(x.shape[left[0]], self.new_sizes[right[0]]), WINDOW, SentTimes())
+        ins, outs = (
+            tuple((len(rest.factors),) if d == at else fs for d, fs in enumerate(dims))
+            for dims, at in ((rest.operands[0], left[0]), (rest.results[0], right[0]))
+        )
+        return dataclasses.replace(rest, factors=(*rest.factors, rows), operands=(ins,), results=(outs,))
 
     def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
-        d, ins, outs = regrouped(ctx.in_avals[0].shape, self.new_sizes)  # type: ignore[misc]
-        local = ctx.out_local_shapes[0]
+        shape, local = ctx.in_avals[0].shape, ctx.out_local_shapes[0]
+        if 0 in shape:
+            return reshape(x, local)
+        left, right = reshape_groups(shape, self.new_sizes)[self.group]
+        d, rows = left[0], local[right[0]]
         if ctx.is_split(0, d):
-            rows = local[d]
-            if ins == 1:  # a row of the result consists of several elements
-                per_row = math.prod(self.new_sizes[d + 1 : d + outs])
+            if len(left) == 1:  # a row of the result consists of several elements
+                per_row = math.prod(self.new_sizes[i] for i in right[1:])
                 x = ctx.fetch_window(x, 0, d, Window(lambda t: t * rows * per_row, rows * per_row))
             else:  # an element of the result is part of a row
-                per_row = math.prod(ctx.in_avals[0].shape[d + 1 : d + ins])
+                per_row = math.prod(shape[i] for i in left[1:])
                 tiles = range(ctx.num_tiles(0, d))
                 first = [t * rows // per_row for t in tiles]
                 count = max(-(-(t + 1) * rows // per_row) - f for t, f in zip(tiles, first))
                 x = ctx.fetch_window(x, 0, d, Window(first.__getitem__, count))
-                shape = typeof(x).shape
-                x = reshape(x, (*shape[:d], count * per_row, *shape[d + ins :]))
-                x = ctx.cut(x, 0, d, [t * rows - f * per_row for t, f in zip(tiles, first)], rows)
+                merged = [1 if i in left else n for i, n in enumerate(typeof(x).shape)]
+                merged[d] = count * per_row
+                x = ctx.cut(reshape(x, merged), 0, d, [t * rows - f * per_row for t, f in zip(tiles, first)], rows)
         return reshape(x, local)
-
-
-def regrouped(src: Sequence[int], dst: Sequence[int]) -> tuple[int, int, int] | None:
-    """``(d, m, n)`` if the ``m`` dimensions from ``d`` on become ``n``, where m or n is 1, and all others stay the
-    same."""
-    d = 0
-    while d < min(len(src), len(dst)) and src[d] == dst[d]:
-        d += 1
-    behind = 0
-    while behind < min(len(src), len(dst)) - d and src[len(src) - 1 - behind] == dst[len(dst) - 1 - behind]:
-        behind += 1
-    m, n = len(src) - d - behind, len(dst) - d - behind
-    return (d, m, n) if min(m, n) == 1 and max(m, n) > 1 and 0 not in src else None
 
 
 def _positions(src: Sequence[int], dst: Sequence[int], dim: int, before: int) -> list[int]:

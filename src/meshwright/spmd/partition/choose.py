@@ -31,6 +31,9 @@ from meshwright.spmd.reshard.plan import least_reshard_cost, reshard_cost
 ReshardCost = Callable[[tuple[int, ...], int, Layout, Layout, AbstractMesh], int]
 #: a less parallel assignment of a product is chosen only if its cost is below this fraction of the most parallel one's
 LESS_PARALLEL = 0.25
+#: assignments whose work differs by no more than this are equally parallel: tiles of some are less even, which the
+#: price of the largest one accounts for
+UNEVEN = 1.25
 #: costs that differ by a smaller fraction are equal
 ROUNDING = 1e-9
 
@@ -48,7 +51,7 @@ def choose(question: Question) -> Choice:
     if not question.rule.is_product:
         return _cheapest(question, candidates)
     least = min(c.least.work for c in candidates)
-    parallel = _cheapest(question, [c for c in candidates if c.least.work == least])
+    parallel = _cheapest(question, [c for c in candidates if c.least.work <= UNEVEN * least])
     best = _cheaper(question, candidates, LESS_PARALLEL * parallel.cost) or parallel
     if not question.exchanges:
         return best
