@@ -38,7 +38,7 @@ from meshwright.interop.torch.norms import cumulative_averages
 from meshwright.interop.torch.ops.numbers import is_number
 from meshwright.interop.torch.ops.strided import in_memory_order
 from meshwright.interop.torch.overrides import Overridden
-from meshwright.interop.torch.passes import drop_packed, sink_views
+from meshwright.interop.torch.passes import drop_packed, find_users, sink_views
 from meshwright.interop.torch.quiet import quiet
 from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured
@@ -121,6 +121,7 @@ def _followed(
     with Overridden(module) as overridden, values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
         with begins_told(*begins), assignments(assigned):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+        find_users(program.graph_module)
         refuse_views(program, module)
         refuse_state(program, assigned, module)
         program = write_casts(program)
