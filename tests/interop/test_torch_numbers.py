@@ -166,6 +166,22 @@ def test_attention_of_half_width_is_as_exact_as_torchs(dtype):
         assert off <= 2 * torchs
 
 
+def test_statistics_have_the_dtype_of_parameters():
+    class Norms(nn.Module):
+        def forward(self, x, w):
+            image = x.reshape(2, 8, 1)
+            return [
+                *torch.native_layer_norm(x, (8,), w, None, 1e-5),
+                *torch.native_group_norm(image, w, None, 2, 8, 1, 2, 1e-5),
+                *torch.native_batch_norm(image, w, None, None, None, True, 0.1, 1e-5),
+            ]
+
+    x = torch.randn(2, 8, generator=G).bfloat16()
+    for w in (torch.ones(8), torch.ones(8).bfloat16(), None):
+        got = mw.interop.torch.to_torch(mw.from_torch(Norms(), (x, w))({}, x, w))
+        torch.testing.assert_close(got, Norms()(x, w), rtol=0.1, atol=0.1)
+
+
 def test_what_a_division_leaves_and_the_sign_of_nan_are_torchs_to_the_sign_of_zero():
     class Module(nn.Module):
         def forward(self, x, y):
