@@ -133,7 +133,8 @@ def refuse_unknown_tensors(module: torch.nn.Module, args: Any, kwargs: Any) -> N
       DTypeError: a dtype that arrays do not have.
     """
     for name, part in module.named_modules():
-        if type(part).__name__ in ("DistributedDataParallel", "FullyShardedDataParallel"):
+        wraps = type(part).__name__ in ("DistributedDataParallel", "FullyShardedDataParallel")
+        if wraps and type(part).__module__.startswith("torch."):
             raise ArgumentTypeError(
                 f"from_torch: {name or 'the module'} is a {type(part).__name__}, which communicates between torch's "
                 "processes; convert what is in it (.module), and say by shardings what devices share (fully_sharded, "
