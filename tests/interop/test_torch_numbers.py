@@ -149,6 +149,39 @@ def test_numbers_are_not_rounded_to_half_width_where_torch_does_not(name, dtype)
     assert (got == Module()(x, y)).float().mean() > 0.97  # but for an ulp; rounded numbers give at most .85
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_attention_of_half_width_is_as_exact_as_torchs(dtype):
+    """Also where logits are so large that half width does not tell them apart; and of matrices without heads."""
+
+    class Attention(nn.Module):
+        def forward(self, q, k, v):
+            return F.scaled_dot_product_attention(q, k, v)
+
+    q, k, v = (torch.randn(3, 4, 6, 8, generator=G) * scale for scale in (6, 6, 1))
+    for given in ((q, k, v), (q[0, 0], k[0, 0], v[0, 0])):
+        wide = Attention()(*(x.to(dtype).double() for x in given))
+        given = tuple(x.to(dtype) for x in given)
+        got = mw.interop.torch.to_torch(mw.from_torch(Attention(), given)({}, *given))
+        off, torchs = ((y.double() - wide).abs().max() for y in (got, Attention()(*given)))
+        assert off <= 2 * torchs
+
+
+def test_statistics_have_the_dtype_of_parameters():
+    class Norms(nn.Module):
+        def forward(self, x, w):
+            image = x.reshape(2, 8, 1)
+            return [
+                *torch.native_layer_norm(x, (8,), w, None, 1e-5),
+                *torch.native_group_norm(image, w, None, 2, 8, 1, 2, 1e-5),
+                *torch.native_batch_norm(image, w, None, None, None, True, 0.1, 1e-5),
+            ]
+
+    x = torch.randn(2, 8, generator=G).bfloat16()
+    for w in (torch.ones(8), torch.ones(8).bfloat16(), None):
+        got = mw.interop.torch.to_torch(mw.from_torch(Norms(), (x, w))({}, x, w))
+        torch.testing.assert_close(got, Norms()(x, w), rtol=0.1, atol=0.1)
+
+
 def test_what_a_division_leaves_and_the_sign_of_nan_are_torchs_to_the_sign_of_zero():
     class Module(nn.Module):
         def forward(self, x, y):

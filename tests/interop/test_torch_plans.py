@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
-from torch.distributed.tensor import Partial, Replicate, Shard  # noqa: E402
+import torch.distributed._functional_collectives as collectives  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor  # noqa: E402
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
 from torch.distributed.tensor.placement_types import _StridedShard  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 import meshwright as mw  # noqa: E402
 from meshwright import errors  # noqa: E402
@@ -125,8 +129,6 @@ def test_orders_of_axes_are_placements_as_torch_applies_them(sizes):
 
 
 def test_meshes_both_ways(refuses):
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     mesh = mw.AbstractMesh((4, 2), ("fsdp", "tp"))
     with refuses(errors.MeshError, "init_process_group"):
         mw.interop.torch.to_device_mesh(mesh)
@@ -149,6 +151,45 @@ def _specs(plan, shapes, axis="tp"):
     params = {n: mw.ShapeDtypeStruct(s, "float32") for n, s in shapes.items()}
     shardings = mw.interop.torch.tp_shardings(plan, params, mw.AbstractMesh((2,), (axis,)), axis)
     return {n: tuple(s.spec) for n, s in shardings.items()}
+
+
+class Gathered(torch.nn.Module):
+    def __init__(self, mesh):
+        super().__init__()
+        self.mesh = mesh
+
+    def forward(self, x):
+        return DTensor.from_local(x, self.mesh, [Shard(0)]).full_tensor()
+
+
+class Reduced(Gathered):
+    def forward(self, x):
+        return collectives.all_reduce(x, "sum", self.mesh)
+
+
+def test_what_torch_spreads_over_its_processes_is_refused(refuses):
+    """A DTensor has none of its values in memory of its own, where an array would read others."""
+    torch.distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    try:
+        mesh, x = init_device_mesh("cpu", (4,)), torch.ones(4, 8)
+        spread = distribute_tensor(torch.ones(8, 4), mesh, [Shard(0)])
+        with refuses(errors.ArgumentTypeError, "DTensor (S(0))", "full_tensor()", "from_placements"):
+            mw.interop.torch.from_tensors(spread)
+        with refuses(errors.ArgumentTypeError, "argument x", "DTensor", "full_tensor()"):
+            mw.from_torch(Layer(), (spread.t(),))
+        split = parallelize_module(Layer(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        with refuses(errors.ArgumentTypeError, "parameter up.weight of Layer", "DTensor", "full_tensor()"):
+            mw.from_torch(split, (x,))
+        with refuses(errors.RuleError, "DTensor", "tp_shardings"):
+            torch.compile(split, backend=mw.interop.torch.backend)(x)
+        with refuses(errors.RuleError, "DTensor", "tp_shardings"):
+            mw.from_torch(Gathered(mesh), (x,))
+        with refuses(errors.RuleError, "all_reduce", "leave them out"):
+            mw.from_torch(Reduced(mesh), (x,))
+        with refuses(errors.ArgumentTypeError, "DistributedDataParallel", ".module"):
+            mw.from_torch(torch.nn.parallel.DistributedDataParallel(Layer()), (x,))
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_styles_of_experts_split_what_transformers_splits():

@@ -244,7 +244,8 @@ def test_integers_made_of_floats_are_cut_off():
 def test_sums_of_complex_exponentials():
     def function(x, y):
         z = torch.logaddexp(torch.complex(x, 2 * y), torch.complex(y, 3 * x))
-        return torch.view_as_real(z)
+        running = torch.complex(7 * x, 9 * y).logcumsumexp(1)
+        return torch.view_as_real(torch.stack([z, running]))
 
     same(function, X, X.flip(0))
 
@@ -288,6 +289,7 @@ def test_bools_are_torchs_and_poles_of_polygamma():
         at = torch.tensor([0, 2, 0])
         sums += [rows.prod(1, dtype=torch.bool), rows.to(torch.int8).sum(0, dtype=torch.int8).bool()]
         sums += [b.scatter_reduce(0, at, b, how, include_self=own) for how in ("amax", "amin") for own in (True, False)]
+        sums += [*b.cummax(0), *rows.cummin(1)]
         return *added, *sums, torch.square(b), *(torch.polygamma(n, x) for n in (0, 2, 3))
 
     x, b = torch.tensor([0.0, -2, 0.5, -0.5]), torch.tensor([True, False, True])

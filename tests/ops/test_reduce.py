@@ -15,7 +15,7 @@ from op_checks import check_batch, check_grad, check_value, values
 from meshwright.core.avals import ShapedArray
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ops.reduce import reductions as R
-from meshwright.ops.shape.broadcast_reduce import reduce_sum
+from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum
 from meshwright.transforms.autodiff import grad
 
 NUMERIC = {
@@ -38,6 +38,15 @@ def test_float_reductions(name, axes):
     x = values(3, 2, 4) / 3
     check_value(lambda x: ours(x, axes), lambda x: theirs(x, axes), x, tol=1e-6)
     check_grad(lambda x: ours(x, axes), lambda x: theirs(x, axes), x)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16])
+def test_sums_of_half_width_add_in_whole_width(dtype):
+    """Else the sum of a bias's cotangents, one after another, stops at 256 in bfloat16."""
+    x = np.ones((5000, 2), dtype)
+    np.testing.assert_array_equal(np.asarray(reduce_sum(x, (0,)), float), float(dtype(5000)))
+    cotangent = grad(lambda b: reduce_sum(broadcast_in_dim(b, (5000, 2), (1,)), (0, 1)))(np.ones(2, dtype))
+    np.testing.assert_array_equal(np.asarray(cotangent, float), float(dtype(5000)))
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.bool_, jnp.bfloat16, np.float16])

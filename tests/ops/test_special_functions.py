@@ -175,6 +175,16 @@ def test_zeta_and_polygamma_of_negative_numbers(dtype):
     np.testing.assert_array_equal(lax.polygamma(dtype(1), np.array([0, -3], dtype)), np.inf)
 
 
+def test_zeta_and_polygamma_of_negative_numbers_of_half_width():
+    """The sum of three terms is small where these are not."""
+    x = np.array([-8.5, -3.5, -20.5, 1.5], np.float16)
+    for n in (2, 4):
+        want = sp.polygamma(n, x.astype(float))
+        np.testing.assert_allclose(lax.polygamma(np.float16(n), x), want, rtol=1e-2, atol=1e-3)
+        want = sp.zeta(n + 1, x.astype(float))
+        np.testing.assert_allclose(lax.zeta(np.float16(n + 1), x), want, rtol=1e-2, atol=1e-3)
+
+
 def test_zeta_and_polygamma_at_the_end(dtype):
     """The limit, where XLA has NaN."""
     end = np.array([np.inf, 2], dtype)

@@ -102,6 +102,13 @@ class Origins:
             seen.update(map(id, fresh))
         return None
 
+    def rewritten(self, eqns: Sequence[JaxprEqn]) -> None:
+        """Take in equations that replace some of the program's after propagation: of their values there are no notes,
+        but of those that they are made of."""
+        for eqn in eqns:
+            for var in eqn.outvars:
+                self._makers.setdefault(var, eqn)
+
     @cached_property
     def _makers(self) -> dict[Var, JaxprEqn]:
         return {v: e for e in self.eqns for v in e.outvars}

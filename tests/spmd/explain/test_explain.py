@@ -61,6 +61,20 @@ def test_an_output_is_a_cause():
     assert entry.causes == ("model in the sharding of output 0",)
 
 
+def test_values_of_equations_that_took_the_place_of_others_have_causes():
+    """Rows are merged in the order of their tiles, so the sums are of values that there were not as axes spread."""
+
+    def normalized(x):
+        rows = x.reshape(-1, 8)
+        rows = rows - rows.mean(1, keepdims=True)
+        return (rows / mnp.sqrt((rows * rows).mean(1, keepdims=True) + 1)).reshape(x.shape)
+
+    mesh = mw.AbstractMesh((2, 4, 2), ("data", "rows", "model"))
+    split = NamedSharding(mesh, P("data", "rows", "model"))
+    part = mw.jit(normalized, in_shardings=split, out_shardings=split).lower(of(4, 16, 8)).partition()
+    assert {e.causes for e in part.explain().entries} == {("model in the sharding of input 0 (x)",)}
+
+
 # --- loops and branches -------------------------------------------------------------------------------------
 def test_a_loop_multiplies_and_a_branch_is_an_upper_bound():
     def f(p, x, w):

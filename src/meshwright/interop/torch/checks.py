@@ -15,6 +15,7 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, Shap
 from meshwright.interop.torch import trees
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.promotion import cast
+from meshwright.interop.torch.tensors import instead
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.creation import asarray
 
@@ -124,12 +125,21 @@ def refuse_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Map
 
 
 def refuse_unknown_tensors(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-    """Raise for example arguments, parameters and buffers that no array stands for, and for weights that torch packs.
+    """Raise for example arguments, parameters and buffers that no array stands for, for weights that torch packs, and
+    for modules that run in several of torch's processes.
 
     Raises:
-      ArgumentTypeError: a sparse or quantized tensor, packed weights. DTypeError: a dtype that arrays do not have.
+      ArgumentTypeError: a sparse, quantized or distributed tensor, packed weights, a module that communicates.
+      DTypeError: a dtype that arrays do not have.
     """
     for name, part in module.named_modules():
+        wraps = type(part).__name__ in ("DistributedDataParallel", "FullyShardedDataParallel")
+        if wraps and type(part).__module__.startswith("torch."):
+            raise ArgumentTypeError(
+                f"from_torch: {name or 'the module'} is a {type(part).__name__}, which communicates between torch's "
+                "processes; convert what is in it (.module), and say by shardings what devices share (fully_sharded, "
+                "tp_shardings)"
+            )
         if any(isinstance(value, torch.ScriptObject) for value in vars(part).values()):
             raise ArgumentTypeError(
                 f"from_torch: {name or 'the module'} ({type(part).__module__}.{type(part).__name__}) has weights that "
@@ -141,11 +151,9 @@ def refuse_unknown_tensors(module: torch.nn.Module, args: Any, kwargs: Any) -> N
     for what, name, x in [*(("argument", *pair) for pair in leaves), *(("parameter", *pair) for pair in held)]:
         if not isinstance(x, torch.Tensor):
             continue
-        if x.is_quantized or x.layout != torch.strided:
-            kind = f"quantized ({x.dtype})" if x.is_quantized else f"of layout {x.layout}"
+        if (other := instead(x)) is not None:
             raise ArgumentTypeError(
-                f"from_torch: {what} {name} of {type(module).__name__} is {kind}, which no array is; use "
-                f"{'dequantize' if x.is_quantized else 'to_dense'}()"
+                f"from_torch: {what} {name} of {type(module).__name__} is {other[0]}, which no array is; use {other[1]}"
             )
         try:
             array_dtype(x.dtype)

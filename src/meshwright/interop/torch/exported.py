@@ -38,7 +38,7 @@ from meshwright.interop.torch.norms import cumulative_averages
 from meshwright.interop.torch.ops.numbers import is_number
 from meshwright.interop.torch.ops.strided import in_memory_order
 from meshwright.interop.torch.overrides import Overridden
-from meshwright.interop.torch.passes import drop_packed, sink_views
+from meshwright.interop.torch.passes import drop_packed, find_users, sink_views
 from meshwright.interop.torch.quiet import quiet
 from meshwright.interop.torch.sources import described, user_line
 from meshwright.interop.torch.transformations import LEVELS, captured
@@ -121,6 +121,7 @@ def _followed(
     with Overridden(module) as overridden, values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
         with begins_told(*begins), assignments(assigned):
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+        find_users(program.graph_module)
         refuse_views(program, module)
         refuse_state(program, assigned, module)
         program = write_casts(program)
@@ -223,12 +224,16 @@ def refuse_unknown(graph: fx.GraphModule, module: torch.nn.Module) -> None:
             f"from_torch: {type(module).__name__} has results whose shapes, or Python values, depend on values:\n"
             f"{listed}\nPrograms have fixed shapes: use torch.where or a mask instead"
         )
+    collective = any("c10d" in registry.name_of(n.target) for n in unknown)
     packed = any(word in registry.name_of(n.target) for n in unknown for word in ("int4pack", "4bit"))
     raise RuleError(
         f"from_torch: {type(module).__name__} uses ops that are not known here:\n{listed}\n"
         + "Weights packed by torch lie in an order that depends on the processor: keep nibbles, two in a byte of "
         "uint8, and take them apart in the module (w & 15, w >> 4).\n"
         * packed
+        + "Collectives between torch's processes are no part of a program here: leave them out, and say by shardings "
+        "(tp_shardings, fully_sharded) what devices share.\n"
+        * collective
         + "Say what they compute with @meshwright.interop.torch.register"
         f"({registry.name_of(unknown[0].target)!r})"
     )

@@ -286,6 +286,11 @@ def _functional(joint: Callable[..., Any], tensors: Any, cotangents: Any) -> fx.
 
 def _refuse(graph: fx.GraphModule, name: str) -> None:
     """Raise for what the graph does not say: tensors from outside, arguments that are written to, unknown ops."""
+    if name.startswith("torch.distributed"):
+        raise RuleError(
+            f"from_torch: {name} makes or takes a DTensor, which torch spreads over its processes; compute with plain "
+            "tensors, and say by shardings what devices share (tp_shardings, from_placements)"
+        )
     for node in graph.graph.nodes:
         if node.op == "get_attr" and isinstance(getattr(graph, node.target, None), (FakeTensor, torch.nn.Parameter)):
             raise RuleError(

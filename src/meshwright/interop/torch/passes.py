@@ -1,4 +1,4 @@
-"""Rewrites of exported graphs: what keeps the meaning of dimensions, and what drops packed data that nobody asks for.
+"""Rewrites of exported graphs: what mends them, keeps the meaning of dimensions, and drops unread packed data.
 
 Torch's attention merges batch and sequence before each product and splits them after it. A product works on any
 number of leading dimensions, so the merging moves behind it, where it meets its opposite and both go: a split batch
@@ -20,6 +20,14 @@ _RESHAPES = (
     torch.ops.aten.flatten.using_ints,
     torch.ops.aten.unflatten.int,
 )
+
+
+def find_users(module: fx.GraphModule) -> None:
+    """Note the users of each node: torch forgets those of a region's only result where it inlines the region."""
+    for part in module.modules():
+        for node in part.graph.nodes if isinstance(part, fx.GraphModule) else ():
+            for given in node.all_input_nodes:
+                given.users.setdefault(node)
 
 
 def _shape(node: Any) -> tuple[int, ...] | None:

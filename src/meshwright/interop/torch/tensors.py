@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from meshwright.api.jit import ShapeDtypeStruct
 from meshwright.core import dtypes, pytree
@@ -24,16 +26,31 @@ def as_array(tensor: torch.Tensor, copy: bool = True) -> Any:
     Without ``copy`` the array may share the tensor's memory: writing to the tensor then changes the array.
 
     Raises:
-      DTypeError: a dtype that arrays do not have. ArgumentTypeError: a sparse or quantized tensor.
+      DTypeError: a dtype that arrays do not have. ArgumentTypeError: a sparse or quantized tensor, or one that has its
+        values in other tensors, as a ``DTensor``.
     """
     dtype = array_dtype(tensor.dtype)
     if tensor.is_meta:
         return ShapeDtypeStruct(tuple(tensor.shape), dtype)
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        raise ArgumentTypeError(f"a tensor with layout {tensor.layout} has no array; use .to_dense() or .dequantize()")
+    if (other := instead(tensor)) is not None:
+        raise ArgumentTypeError(f"a tensor that is {other[0]} has no array; use {other[1]}")
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     owned = plain.data_ptr() != tensor.data_ptr()
     return asarray(from_dlpack(plain, copy=copy and not owned), dtype=dtype)
+
+
+def instead(tensor: torch.Tensor) -> tuple[str, str] | None:
+    """What a tensor is that no array stands for, and what to use in its place; None if one does."""
+    if tensor.is_quantized:
+        return f"quantized ({tensor.dtype})", "dequantize()"
+    if tensor.layout != torch.strided:
+        return f"of layout {tensor.layout}", "to_dense()"
+    if isinstance(tensor, DTensor):
+        whole = "full_tensor() for the values, and interop.torch.from_placements(x.placements, ...) for the sharding"
+        return f"a DTensor ({', '.join(map(str, tensor.placements))}), spread over torch's processes", whole
+    if is_traceable_wrapper_subclass(tensor):
+        return f"a {type(tensor).__name__}, whose values are in other tensors", "a plain tensor of its values"
+    return None
 
 
 def as_tensor(x: Any, copy: bool = False) -> torch.Tensor:

@@ -115,7 +115,7 @@ def zeta(ops: Any, x: Any, q: Any, *parts: Any) -> list[Any]:
     """For exponents so large that one term is the whole sum to working precision, that term: there, XLA multiplies the
     exponent with a result that has become 0. The pole at 1 is infinite for all arguments."""
     pole = ops.eq(x, ops.scalar_like(1, x))
-    far = ops.and_(ops.ge(x, ops.scalar_like(1e4, x)), ops.gt(q, ops.scalar_like(0, q)))
+    far = ops.and_(ops.ge(x, ops.scalar_like(1e3, x)), ops.gt(q, ops.scalar_like(0, q)))
     near = ops.select(pole, parts[0], _joined(ops, x, q, *parts))
     return [ops.select(far, ops.pow_(q, ops.neg(x)), near)]
 
@@ -132,11 +132,14 @@ def emit_above_zero(
 
     The function takes most of the time: on CPUs, the second and third argument are left out where no ``q`` is below 0.
     """
-    out = b.out_avals[0]
+    narrow = out = b.out_avals[0]
     order, q = (
         b.broadcast(x, a.update(shape=out.shape), ()) if a.shape != out.shape else x
         for x, a in zip((order, q), b.in_avals)
     )
+    if dtypes.bit_width(out.dtype) < 32:  # of what the first and the third term differ in, nothing may be left
+        out = out.update(dtype=dtypes.float32)
+        order, q = (b.op("stablehlo.convert", [x], [out])[0] for x in (order, q))
     given = b.call("above_zero", traced(arguments, "above_zero", (out,)), [q])
 
     def above(b: Builder, order: Emitted, q: Emitted, x: Emitted) -> list[Emitted]:
@@ -146,8 +149,11 @@ def emit_above_zero(
         parts = [b.op(op.hlo, [order, x], [out])[0] for x in given]
         return b.call(op.name, traced(joined, op.name, (out,) * 5), [order, q, *parts])
 
+    def finished(y: Emitted) -> Emitted:
+        return y if narrow is out else b.op("stablehlo.convert", [y], [narrow])[0]
+
     if b.platform != "cpu" or not out.shape:  # elsewhere a branch waits for the host; and numbers are bodies of loops
-        return whole(b, order, q, *given)[0]
+        return finished(whole(b, order, q, *given)[0])
     number = ShapedArray((), dtypes.int32)
     where = b.call("is_below", traced(below, "is_below", (out,)), [q])[0]
     index = b.op(
@@ -155,4 +161,4 @@ def emit_above_zero(
         regions=[b.reducer("stablehlo.maximum", [number])], dimensions=tuple(range(out.ndim)),
     )[0]  # fmt: skip
     regions = [b.region(above, [order, q, given[0]]), b.region(whole, [order, q, *given])]
-    return b.op("stablehlo.case", [index], [out], regions=regions)[0]
+    return finished(b.op("stablehlo.case", [index], [out], regions=regions)[0])

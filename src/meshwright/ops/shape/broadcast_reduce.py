@@ -158,8 +158,17 @@ class ReduceSum(Linear1):
         return reduce_rule(x, self.axes, "sum")
 
     def emit(self, b: Builder, x: Emitted) -> Emitted | Sequence[Emitted]:
-        scalar = ShapedArray((), b.in_avals[0].dtype)
-        return emit_reduce(b, x, self.axes, b.reducer("stablehlo.add", [scalar]), np.zeros((), scalar.dtype))
+        (aval,), (out,) = b.in_avals, b.out_avals
+        # XLA for CPUs adds one number after another: in half width, what is added to a large sum is lost.
+        if b.platform == "cpu" and dtypes.is_float(aval.dtype) and dtypes.bit_width(aval.dtype) == 16:
+            x = b.op("stablehlo.convert", [x], [aval.update(dtype=dtypes.float32)])[0]
+            y = self._added(b, x, out.update(dtype=dtypes.float32))
+            return b.op("stablehlo.convert", [y], [out])[0]
+        return self._added(b, x, out)
+
+    def _added(self, b: Builder, x: Emitted, out: ShapedArray) -> Emitted:
+        region = b.reducer("stablehlo.add", [ShapedArray((), out.dtype)])
+        return emit_reduce(b, x, self.axes, region, np.zeros((), out.dtype), out)
 
 
 def infer_reduce(name: str, x: ShapedArray, axes: Sequence[int]) -> ShapedArray:
@@ -187,13 +196,16 @@ def reduce_rule(x: ShapedArray, axes: Sequence[int], kind: str) -> ShardingRule:
     return make_rule([names], [[n for n in names if n not in kinds]], dict(zip(names, x.shape)), kinds, kind)
 
 
-def emit_reduce(b: Builder, x: Emitted, axes: Sequence[int], region: Region, init: ArrayLike) -> Emitted:
-    """``stablehlo.reduce`` with the region of a binary op and its identity."""
-    scalar = ShapedArray((), b.in_avals[0].dtype)
+def emit_reduce(
+    b: Builder, x: Emitted, axes: Sequence[int], region: Region, init: ArrayLike, out: ShapedArray | None = None
+) -> Emitted:
+    """``stablehlo.reduce`` with the region of a binary op and its identity; ``out`` is of another dtype than the op's
+    result if ``x`` is of another than its operand."""
+    out = b.out_avals[0] if out is None else out
     return b.op(
         "stablehlo.reduce",
-        [x, b.constant(init, scalar)],
-        b.out_avals,
+        [x, b.constant(init, ShapedArray((), out.dtype))],
+        [out],
         regions=[region],
         dimensions=tuple(axes),
     )[0]

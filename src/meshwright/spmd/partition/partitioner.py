@@ -65,6 +65,8 @@ class Partitioner:
     ) -> None:
         self.source = jaxpr
         self.closed = jaxpr = run_passes(jaxpr, layout_passes(propagation, mesh))
+        if jaxpr is not self.source:
+            propagation.origins.rewritten(jaxpr.jaxpr.eqns)
         self.mesh = mesh
         self.propagation = propagation
         self.in_layouts = [propagation.layout(v) if lo is None else lo for v, lo in zip(jaxpr.jaxpr.invars, in_layouts)]

@@ -16,8 +16,7 @@ from meshwright.nn import normalization
 
 def _grouped(query: Any, key: Any, enable_gqa: bool) -> tuple[Any, int]:
     """Queries with the heads that share a key head in a dimension of their own, and how many share one."""
-    heads, key_heads = query.shape[-3], key.shape[-3]
-    if not enable_gqa or heads == key_heads:
+    if not enable_gqa or (heads := query.shape[-3]) == (key_heads := key.shape[-3]):
         return query, 1
     *lead, _, length, width = query.shape
     return query.reshape(*lead, key_heads, heads // key_heads, length, width), heads // key_heads
@@ -48,13 +47,15 @@ def scaled_dot_product(
     query: Any, key: Any, value: Any, draw: Callable[[], Any], attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """``softmax(query key^T * scale + mask) value``, over any leading dimensions; softmax in 32 bits at least."""
+    """``softmax(query key^T * scale + mask) value``, over any leading dimensions; logits have 32 bits at least."""
     dtype = query.dtype
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     grouped, group = _grouped(query, key, enable_gqa)
     keys, values = (x[..., None, :, :] if group > 1 else x for x in (key, value))
-    logits = mnp.matmul(grouped * cast(factor, dtype), mnp.swapaxes(keys, -1, -2))
-    logits = cast(logits, dtypes.float32) if dtypes.bit_width(dtype) < 32 else logits
+    if dtypes.bit_width(dtype) < 32:  # a logit of half width is off by more than its softmax shows
+        logits = mnp.matmul(grouped, mnp.swapaxes(keys, -1, -2), preferred_element_type=dtypes.float32) * factor
+    else:
+        logits = mnp.matmul(grouped * cast(factor, dtype), mnp.swapaxes(keys, -1, -2))
     logits, seen = _masked(logits, attn_mask, is_causal, group)
     weights = normalization.softmax(logits, axis=-1)
     weights = weights if seen is None else mnp.where(seen, weights, 0)

@@ -51,6 +51,12 @@ def _moments(x: Any, dims: tuple[int, ...], eps: float) -> tuple[Any, Any, Any]:
     return off * rstd, mean, rstd
 
 
+def _as_given(statistics: Sequence[Any], x: Any, *parameters: Any) -> list[Any]:
+    """Statistics in the dtype that torch returns them in: that of the parameters, if there are any, else of ``x``."""
+    dtype = next((v.dtype for v in parameters if v is not None), x.dtype)
+    return [cast(s, dtype) for s in statistics]
+
+
 def _affine(x: Any, weight: Any, bias: Any) -> Any:
     x = x if weight is None else x * weight
     return x if bias is None else x + bias
@@ -65,7 +71,7 @@ def native_layer_norm(
     input: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[Any, Any, Any]:
     out, mean, rstd = _moments(_wide(input), _last(input, normalized_shape), eps)
-    return cast(_affine(out, weight, bias), input.dtype), mean, rstd
+    return cast(_affine(out, weight, bias), input.dtype), *_as_given((mean, rstd), input, weight, bias)
 
 
 @register("aten.layer_norm")
@@ -101,7 +107,8 @@ def grouped(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> tuple[An
 def native_group_norm(
     input: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
 ) -> tuple[Any, Any, Any]:
-    return grouped(input, group, weight, bias, eps)
+    out, *statistics = grouped(input, group, weight, bias, eps)
+    return out, *_as_given(statistics, input, weight, bias)
 
 
 # --- of a batch ---------------------------------------------------------------------------------------------
@@ -168,7 +175,8 @@ def batch_norm_functional(
     count = input.size // input.shape[1]
     new = [lax.stop_gradient(v) for v in (mean, var * (count / max(count - 1, 1)))]
     moved = [cast(old * (1 - momentum) + v * momentum, old.dtype) for old, v in zip((running_mean, running_var), new)]
-    return out, mean, lax.rsqrt(var + eps), *moved
+    kept = _as_given((mean, lax.rsqrt(var + eps)), input, weight, bias, running_mean)
+    return out, *kept, *moved
 
 
 @register("aten._native_batch_norm_legit_no_training")
@@ -183,7 +191,7 @@ def batch_norm_no_stats(
     input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
     out, mean, var = _of_batch(input, weight, bias, eps)
-    return out, mean, lax.rsqrt(var + eps)
+    return out, *_as_given((mean, lax.rsqrt(var + eps)), input, weight, bias)
 
 
 @register("aten.batch_norm")

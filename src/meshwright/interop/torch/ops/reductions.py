@@ -13,7 +13,7 @@ from meshwright import lax
 from meshwright import numpy as mnp
 from meshwright.core import dtypes
 from meshwright.interop.torch.dtypes import array_dtype
-from meshwright.interop.torch.ops.elementwise import absolute
+from meshwright.interop.torch.ops.elementwise import absolute, logaddexp
 from meshwright.interop.torch.ops.shapes import dims_of
 from meshwright.interop.torch.promotion import cast, promoted, to_float
 from meshwright.interop.torch.registry import register
@@ -241,9 +241,24 @@ def _running(function: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
+def _running_logsumexp(x: Any, dim: int) -> Any:
+    """Of complex numbers one after another, as in torch: the order says by which multiples of 2 pi i it is off the
+    principal value."""
+    if not dtypes.is_complex(x.dtype) or not x.shape[dim]:
+        return lax.cumlogsumexp(x, dim)
+    rows = mnp.moveaxis(x, dim, 0)
+
+    def step(total: Any, row: Any) -> tuple[Any, Any]:
+        total = logaddexp(row, total)
+        return total, total
+
+    _, after = lax.scan(step, rows[0], rows[1:])
+    return mnp.moveaxis(mnp.concatenate([rows[:1], after]), 0, dim)
+
+
 register("aten.cumsum")(_running(mnp.cumsum))
 register("aten.cumprod")(_running(mnp.cumprod))
-register("aten.logcumsumexp")(_running(lax.cumlogsumexp))
+register("aten.logcumsumexp")(_running(_running_logsumexp))
 
 
 def _running_extreme(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -251,7 +266,7 @@ def _running_extreme(function: Callable[..., Any]) -> Callable[..., Any]:
         if self.ndim == 0:
             return self, mnp.zeros((), array_dtype(torch.int64))
         dim %= self.ndim
-        fixed = lax.stop_gradient(self)
+        fixed = cast(self, dtypes.int32) if self.dtype == bool else lax.stop_gradient(self)
         place = lax.broadcasted_iota(array_dtype(torch.int64), self.shape, dim)
         is_new = (fixed == function(fixed, dim)) | mnp.isnan(fixed)
         at = lax.cummax(mnp.where(is_new, place, 0), dim)
