@@ -343,7 +343,7 @@ def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
         if isinstance(op, ShardMap):
             if not _same(op.mesh, mesh):
                 raise MeshError(
-                    f"a shard_map over {op.mesh!r} at {eqn.source}, in a program over {mesh!r}: their axes are "
+                    f"a shard_map over {op.mesh} at {eqn.source}, in a program over {mesh}: their axes are "
                     "others; use one mesh for both"
                 )
             return eqn
