@@ -200,7 +200,7 @@ class _Given:
         theirs, function, results, args = returned
         if getattr(theirs, "shape", None) != mesh.shape:
             raise MeshError(
-                f"custom_partitioning {self.name}: partition returned {theirs!r}, and the program is for {mesh}; "
+                f"custom_partitioning {self.name}: partition returned {theirs}, and the program is for {mesh}; "
                 "return the mesh that it gets"
             )
         require_callable(function, f"custom_partitioning {self.name}: partition")

@@ -147,9 +147,11 @@ class DependentValueError(ArgumentError):
 
 @dataclass(frozen=True)
 class AbstractRef:
-    """The type of references to arrays of the type ``inner_aval``."""
+    """The type of references to arrays of the type ``inner_aval``; of one kind, in the device's memory."""
 
     inner_aval: ShapedArray
+    memory_space: None = None
+    kind: None = None
 
     shape = property(lambda self: self.inner_aval.shape)
     dtype = property(lambda self: self.inner_aval.dtype)
