@@ -63,7 +63,6 @@ with _collector_paused():  # everything imported stays alive
     from meshwright.core.version import __version__
     from meshwright.ir.op import Zero as SymbolicZero
     from meshwright.ir.state import ensure_compile_time_eval
-    from meshwright.ir.tracing import typeof
     from meshwright.runtime.array import Array, Shard
     from meshwright.runtime.devices import (
         Device,
@@ -120,7 +119,7 @@ if _TYPE_CHECKING:
     from meshwright.api.plan import plan
     from meshwright.api.planning import Plan
     from meshwright.api.pmap import pmap
-    from meshwright.api.references import Ref, empty_ref, free_ref, freeze, new_ref
+    from meshwright.api.references import Ref, empty_ref, free_ref, freeze, new_ref, typeof
     from meshwright.api.smap import smap
     from meshwright.interop import from_jax, from_torch, to_jax
     from meshwright.numpy import fft, linalg
@@ -273,7 +272,7 @@ _LATE_NAMES = {
     "pmap": "meshwright.api.pmap",
     "smap": "meshwright.api.smap",
     "xla_computation": "meshwright.api.computation",
-    **dict.fromkeys(("Ref", "empty_ref", "free_ref", "freeze", "new_ref"), "meshwright.api.references"),
+    **dict.fromkeys(("Ref", "empty_ref", "free_ref", "freeze", "new_ref", "typeof"), "meshwright.api.references"),
     **dict.fromkeys(("load_executable", "target"), "meshwright.targets"),
     **dict.fromkeys(("from_jax", "from_torch", "to_jax"), "meshwright.interop"),
     **dict.fromkeys(

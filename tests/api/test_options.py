@@ -257,6 +257,13 @@ LOOPS = {
 }
 
 
+def test_loops_of_numbers_without_jit_give_arrays():
+    with mw.disable_jit():
+        outs = mw.lax.while_loop(lambda c: c < 3, lambda c: c + 1, 0), mw.lax.scan(lambda c, x: (c + 1, 1), 0, X)
+    assert [mw.typeof(x).str_short() for x in mw.tree.leaves(outs)] == ["int32[]", "int32[]", f"int32[{len(X)}]"]
+    assert not any(isinstance(x, int) for x in mw.tree.leaves(outs))
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_control_flow_without_jit(name):
     expected = LOOPS[name](jax.lax, jnp.asarray(X))

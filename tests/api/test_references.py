@@ -110,10 +110,38 @@ def closures(m, n, l):
     return counted(1), counted(0), outer(True, n.arange(2.0)), outer(False, n.arange(2.0)), r[...], s[...]
 
 
+def mapped(m, n, l):
+    r, s, t = m.new_ref(n.array(ROWS)), m.new_ref(n.arange(3.0)), m.new_ref(n.zeros(3))
+
+    def f(refs, x):
+        r, s = refs["r"], refs["s"]
+        r[1] += x * s[0] * t[2]
+        s[...] = l.fori_loop(0, 2, lambda i, c: c + r[i], s[...])
+        return r[...].sum(), r.shape[0] * x
+
+    outs = m.vmap(f, in_axes=({"r": 1, "s": None}, 0), out_axes=(0, None))
+    with pytest.raises(Exception, match="vmap"):
+        outs({"r": r, "s": s}, n.arange(4.0))
+
+    def g(r, x):
+        r[1] += x * s[0] * t[2]
+        l.scan(lambda c, i: (r.__setitem__(0, r[0] + i * s[1]), None), None, n.arange(3.0))
+        return r[...].sum() + s[...].sum()
+
+    first = m.vmap(g, in_axes=(1, 0))(r, n.arange(4.0))
+
+    def h(x):
+        t[0] = l.stop_gradient(x) * 2
+        return x**2 * s[1] + t[0]
+
+    return first, r[...], m.grad(h)(3.0), m.jit(m.value_and_grad(h))(2.0), t[...], str(m.typeof(t))
+
+
 @pytest.mark.parametrize(
     "use",
     [
         closures,
+        mapped,
         indices,
         loops,
         partial(branches, p=np.bool_(True)),
@@ -121,7 +149,7 @@ def closures(m, n, l):
         gradients,
         arguments,
     ],
-    ids=["closures", "indices", "loops", "true", "false", "gradients", "arguments"],
+    ids=["closures", "mapped", "indices", "loops", "true", "false", "gradients", "arguments"],
 )
 @pytest.mark.parametrize("whole", [False, True], ids=["", "jit"])
 def test_references_hold_what_jax_has_in_them(use, whole):
@@ -182,9 +210,14 @@ def test_refusals(refuses):
         with refuses(error, *words):
             call()
     inner = mw.grad(lambda c: c * r[0])
-    with refuses(UnexpectedTracerError, "reference to f32[3]"):
-        mw.lax.scan(lambda c, i: (c, inner(c)), mnp.ones(()), x)
-    for transformed in (mw.grad, mw.vmap, mw.checkpoint):
-        with refuses(UnexpectedTracerError, "reference to f32[3]", "make it inside"):
-            transformed(lambda x: r[...].sum() * x)(mnp.ones(()) if transformed is not mw.vmap else x)
+    assert mw.lax.scan(lambda c, i: (c, inner(c)), mnp.ones(()), x)[1].tolist() == [0, 0, 0]
+    with refuses(UnexpectedTracerError, "reference to f32[3]", "make it inside"):
+        mw.checkpoint(lambda x: r[...].sum() * x)(mnp.ones(()))
+    for transformed, each in ((mw.grad, x[0]), (mw.vmap, x)):
+        with refuses(ArgumentError, "reference to f32[3]", "one value"):
+            transformed(lambda x: (r.__setitem__(0, x), x)[1])(each)
+    with refuses(ArgumentError, "one value"):
+        mw.vmap(lambda x: r.__setitem__(0, 1.0))(x)
+    with refuses(ArgumentError, "given twice"):
+        mw.vmap(lambda a, b: None)(r, r)
     assert r[...].tolist() == [0, 0, 0] and repr(r) == "Ref([0., 0., 0.], dtype=float32)"

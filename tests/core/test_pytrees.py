@@ -8,6 +8,7 @@ import warnings
 
 import jax
 import numpy as np
+import optree
 import pytest
 
 import meshwright as mw
@@ -323,3 +324,12 @@ def test_dicts_made_of_leaves_have_sorted_keys():
     ]
     reused = mw.jit(lambda x, swapped: {"b": x, "a": x} if swapped else {"a": x, "b": x}, static_argnums=1)
     assert list(reused(1.0, True)) == list(reused(1.0, False)) == ["a", "b"]
+
+
+def test_classes_in_lists_cost_no_new_structure(monkeypatch):
+    unordered = {"b": 1.0, 2: collections.defaultdict(list, {"z": 2.0, "y": 3.0})}
+    tree = [Interval(unordered, 4.0, [i]) for i in range(3)]
+    monkeypatch.setattr(optree, "treespec_transform", None)  # it is slower than all else
+    for i, made in enumerate(mw.tree.map(lambda x: x, tree)):
+        assert made.unit is tree[i].unit and made.low == unordered
+        assert list(made.low) == [2, "b"] and list(made.low[2]) == ["y", "z"] and made.low[2].default_factory is list

@@ -39,8 +39,8 @@ GOLDEN = {
         { lambda ; a:f32[]. let
             b:f32[] = neg a
             c:f32[] = exp b
-            d:f32[] = add c 1.0
-            e:f32[] = div 1.0 d
+            d:f32[] = add c 1.0:f32[]
+            e:f32[] = div 1.0:f32[] d
           in (e,) }
         """,
     ),
@@ -51,8 +51,8 @@ GOLDEN = {
             b:f32[] = sin a
             c:f32[] = cos a
             _:f32[] = mul b a
-            d:f32[] = mul b 1.0
-            e:f32[] = mul 1.0 a
+            d:f32[] = mul b 1.0:f32[]
+            e:f32[] = mul 1.0:f32[] a
             f:f32[] = mul e c
             g:f32[] = add d f
             h:f32[] = convert_element_type[new_dtype=float32 weak_type=True] g
@@ -70,7 +70,7 @@ GOLDEN = {
                   h:f32[2,4] = tanh g
                 in (h,) }
             ] c b
-            i:f32[2,4] = broadcast_in_dim[shape=(2, 4) broadcast_dimensions=(1,)] a
+            i:f32[2,4] = broadcast_in_dim[broadcast_dimensions=(1,) shape=(2, 4)] a
             j:f32[2,4] = add d i
             k:f32[] = reduce_sum[axes=(0, 1)] c
           in (k, j) }
@@ -81,7 +81,7 @@ GOLDEN = {
         """
         { lambda a:f32[3] ; b:f32[3]. let
             c:f32[3] = mul b a
-            d:f32[3] = add c 2.0
+            d:f32[3] = add c 2.0:f32[]
           in (d,) }
         """,
     ),
@@ -90,8 +90,8 @@ GOLDEN = {
         """
         { lambda ; a:f32[3,5]. let
             b:f32[3,5] = rev[dimensions=(1,)] a
-            c:f32[3,4] = slice[start_indices=(0, 1) limit_indices=(3, 5) strides=(1, 1)] b
-            d:f32[3,4] = slice[start_indices=(0, 1) limit_indices=(3, 5) strides=(1, 1)] a
+            c:f32[3,4] = slice[limit_indices=(3, 5) start_indices=(0, 1) strides=(1, 1)] b
+            d:f32[3,4] = slice[limit_indices=(3, 5) start_indices=(0, 1) strides=(1, 1)] a
             e:f32[3] = dot_general[dimension_numbers=(((1,), (1,)), ((0,), (0,))) preferred_element_type=None] c d
           in (e,) }
         """,
@@ -109,8 +109,7 @@ GOLDEN = {
     "nothing": (
         lambda: mw.make_jaxpr(lambda x: (x, 1))(ones(2, 0)),
         """
-        { lambda ; a:f32[2,0]. let
-          in (a, 1) }
+        { lambda ; a:f32[2,0]. let  in (a, 1:i32[]) }
         """,
     ),
 }

@@ -154,8 +154,8 @@ def test_the_classic_program() -> None:
                 f"{{ lambda ; a:f32{text}. let",
                 f"    b:f32{text} = neg a",
                 f"    c:f32{text} = exp b",
-                f"    d:f32{text} = add c 1.0",
-                f"    e:f32{text} = div 1.0 d",
+                f"    d:f32{text} = add c 1.0:f32[]",
+                f"    e:f32{text} = div 1.0:f32[] d",
                 "  in (e,) }",
             ]
         )

@@ -117,14 +117,14 @@ class TestScan:
             "    b:f32[] c:f32[3] = scan[\n"
             "      jaxpr={ lambda ; d:f32[] e:f32[]. let\n"
             "          f:f32[] = add d e\n"
-            "          g:f32[] = mul d 2.0\n"
+            "          g:f32[] = mul d 2.0:f32[]\n"
             "        in (f, g) }\n"
             "      length=3\n"
             "      num_carry=1\n"
             "      num_consts=0\n"
             "      reverse=False\n"
             "      unroll=1\n"
-            "    ] 0.0 a\n"
+            "    ] 0.0:f32[] a\n"
             "  in (b, c) }"
         )
 

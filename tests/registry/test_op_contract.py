@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,26 @@ def moved(sample: Sample, place: int) -> bool:
 
     trace_to_jaxpr(run, [typeof(a) for a in sample.args])
     return not all(isinstance(t, Zero) for t in found)
+
+
+#: ops whose first operands are given the others' values, as in JAX, or have results of their own
+_OF_ONE_OPERAND = re.compile(
+    "row_moves|pad|sort|reduce.*|select_and_.*|dynamic_slice|gather|scatter.*|linear_recurrence|tri.*_solve"
+)
+
+
+def test_results_are_weakly_typed_if_all_operands_are() -> None:
+    wrong = set()
+    for sample in SAMPLES:
+        avals = [typeof(a).update(weak_type=False) for a in sample.args]
+        if isinstance(sample.op, CallOp) or _OF_ONE_OPERAND.fullmatch(sample.op.name):
+            continue
+        for i, a in enumerate(avals):
+            if a.dtype.kind in "iufc" and any(x.dtype == a.dtype for x in (*avals[:i], *avals[i + 1 :])):
+                found = infer_cached(sample.op, tuple(x.update(weak_type=j == i) for j, x in enumerate(avals)))
+                outs = found if sample.op.multiple_results else (found,)
+                wrong.update({sample.op.name} if any(o.weak_type for o in outs) else ())
+    assert not wrong
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.id)

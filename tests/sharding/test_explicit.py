@@ -216,8 +216,8 @@ def test_evaluated_op_by_op_it_is_the_same(mesh):
 def test_printed_types_and_meshes(mesh):
     a = arrays(mesh)
     jaxpr = mw.make_jaxpr(lambda x: mw.reshard(x, P("y")))(a["both"])
-    assert str(jaxpr) == "{ lambda ; a:f32[8@x,16@y]. let\n    b:f32[8@y,16] = reshard a\n  in (b,) }"
-    assert repr(mesh) == "Mesh('x': 2, 'y': 4, axis_types=(Explicit, Explicit))"
+    assert str(jaxpr) == "{ lambda ; a:f32[8@x,16@y]. let b:f32[8@y,16] = reshard a in (b,) }"
+    assert str(mesh) == "Mesh('x': 2, 'y': 4, axis_types=(Explicit, Explicit))"
     assert repr(mw.sharding.get_abstract_mesh()) == "AbstractMesh('x': 2, 'y': 4, axis_types=(Explicit, Explicit))"
     assert repr(mw.typeof(a["rows"]).sharding.spec) == "P('x', None)"
     assert str(mw.typeof(mw.device_put(np.ones(8), P(("x", "y"))))) == "f32[8@(x,y)]"

@@ -36,7 +36,7 @@ def test_members():
         repr(AbstractMesh((4, 2), ("data", "model"))) == "AbstractMesh('data': 4, 'model': 2, axis_types=(Auto, Auto))"
     )
     mesh = Mesh(devices(4, 2), ("data", "model"))
-    assert repr(mesh) == "Mesh('data': 4, 'model': 2, axis_types=(Auto, Auto))"
+    assert str(mesh) == "Mesh('data': 4, 'model': 2, axis_types=(Auto, Auto))"
     assert mesh.abstract_mesh == AbstractMesh((4, 2), ("data", "model"))
     assert mesh.flat_ids == tuple(range(8))
     assert (mesh.shape, mesh.size, mesh.empty) == ({"data": 4, "model": 2}, 8, False)

@@ -118,7 +118,7 @@ def test_every_module_is_here_or_left_out_on_purpose():
     [
         ("import meshwright.experimental.pallas.tpu", "ffi.ffi_call"),
         ("from meshwright.experimental import pallas", "ffi.ffi_call"),
-        ("from meshwright.experimental.sparse import jacfwd", "by the data of a BCOO"),
+        ("from meshwright.experimental.sparse import sparse_reduce", "use the sum of a BCOO"),
         ("from meshwright.export import symbolic_scope", "use SymbolicScope"),
         ("from meshwright.lax import psend", "use all_to_all or ppermute"),
     ],

@@ -314,3 +314,12 @@ def test_aliases():
     assert mw.jacobian is mw.jacrev
     assert mw.ad_checkpoint.checkpoint_name is mw.checkpoint_name
     assert mw.custom_derivatives.closure_convert is mw.closure_convert
+
+
+def test_functions_with_a_rule_for_vmap_return_arrays():
+    from meshwright.custom_batching import custom_vmap, sequential_vmap
+
+    doubled = custom_vmap(lambda x: {"y": 2 * x})
+    doubled.def_vmap(lambda size, batched, x: ({"y": 2 * x}, {"y": batched[0]}))
+    outs = doubled(1.5)["y"], sequential_vmap(lambda x: x + 1)(2)
+    assert [(x.shape, x.dtype.name, x.weak_type) for x in outs] == [((), "float32", True), ((), "int32", True)]

@@ -224,7 +224,7 @@ class _Binder:
         if parts:
             raise ImportProgramError(
                 f"the region is manual along a part of {', '.join(axes)} only (not along {', '.join(parts)}); "
-                f"use a mesh that has this part as an axis of its own instead of {self.mesh!r}"
+                f"use a mesh that has this part as an axis of its own instead of {self.mesh}"
             )
         return tuple(a for a in axes if a not in manual)
 

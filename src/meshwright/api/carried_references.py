@@ -10,6 +10,7 @@ from meshwright.core import pytree
 from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
+from meshwright.transforms.vmap import MAPPED_REFERENCES
 from meshwright.transforms.wrapped import is_pair, name_of
 
 
@@ -216,14 +217,14 @@ class GivenReferences:
     kwargs: Any
 
     @staticmethod
-    def among(name: str, args: Any, kwargs: Any) -> GivenReferences | None:
-        """Those among the arguments of the function ``name``; None if there are none.
+    def among(name: str, args: Any, kwargs: Any, wanted: Sequence[bool] | None = None) -> GivenReferences | None:
+        """Those among the arguments of the function ``name``, or the ``wanted`` ones of them; None if there are none.
 
         Raises:
           ArgumentError: the same reference is passed twice.
         """
         leaves, treedef = pytree.flatten((args, kwargs))
-        places = tuple(i for i, x in enumerate(leaves) if isinstance(x, Ref))
+        places = tuple(i for i, x in enumerate(leaves) if isinstance(x, Ref) and (wanted is None or wanted[i]))
         if not places:
             return None
         refs = tuple(leaves[i] for i in places)
@@ -254,3 +255,18 @@ def of_values(fun: Callable[..., Any], places: tuple[int, ...]) -> Callable[...,
 
     values_of.__name__ = name_of(fun)
     return values_of
+
+
+# --- mapped functions ---------------------------------------------------------------------------------------
+def _mapped(
+    mapped: Callable[..., Any], fun: Callable[..., Any], args: Any, kwargs: Any, axes: Sequence[Any], out_axes: Any
+) -> Callable[[], Any] | None:
+    """A call of ``mapped(fun, out_axes)`` whose arguments at ``axes`` have references among them; None without any."""
+    given = GivenReferences.among(name_of(fun), args, kwargs, [axis is not None for axis in axes])
+    if given is None:
+        return None
+    after = [axes[i] for i in given.key[1]]
+    return lambda: given.call(mapped(of_values(fun, given.key[1]), (after, out_axes)))
+
+
+MAPPED_REFERENCES.fill(_mapped)

@@ -200,7 +200,7 @@ class _Given:
         theirs, function, results, args = returned
         if getattr(theirs, "shape", None) != mesh.shape:
             raise MeshError(
-                f"custom_partitioning {self.name}: partition returned {theirs!r}, and the program is for {mesh!r}; "
+                f"custom_partitioning {self.name}: partition returned {theirs}, and the program is for {mesh}; "
                 "return the mesh that it gets"
             )
         require_callable(function, f"custom_partitioning {self.name}: partition")
@@ -252,7 +252,7 @@ class _Given:
         elsewhere = sharding.num_devices != mesh.size or places_of(sharding, mesh) is not None
         if elsewhere or not isinstance(named, NamedSharding):
             raise ShardingError(
-                f"custom_partitioning {self.name}: {where} returned {sharding!r}, which is none over {mesh!r}; use "
+                f"custom_partitioning {self.name}: {where} returned {sharding!r}, which is none over {mesh}; use "
                 "NamedSharding with the mesh that it gets"
             )
         return named

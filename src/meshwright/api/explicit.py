@@ -155,5 +155,5 @@ def _names(what: str, axes: Axes, mesh: AnyMesh, kind: AxisType) -> tuple[str, .
     names = (axes,) if isinstance(axes, str) else tuple(axes) if axes is not None else mesh.abstract_mesh.of_type(kind)
     unknown = [a for a in names if a not in mesh.axis_names]
     if unknown:
-        raise ArgumentError(f"{what}: axes={names} names {unknown[0]!r}; the mesh is {mesh!r}")
+        raise ArgumentError(f"{what}: axes={names} names {unknown[0]!r}; the mesh is {mesh}")
     return names

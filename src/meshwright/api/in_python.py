@@ -11,6 +11,7 @@ from meshwright.errors import ArgumentTypeError
 from meshwright.ir.tracing import Tracer, check_alive
 from meshwright.ops.shape.rearrange import expand_dims, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+from meshwright.runtime.values import as_result
 from meshwright.transforms.wrapped import is_pair, name_of
 
 
@@ -27,6 +28,7 @@ def known_value(x: Any) -> Any:
 def while_in_python(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], value: Any) -> tuple[bool, Any]:
     """Run the loop; returns whether all predicates were concrete, and the value."""
     while True:
+        value = pytree.map(as_result, value)
         pred = known_value(cond_fun(value))
         if pred is None:
             return False, value
@@ -44,13 +46,14 @@ def scan_in_python(
       ArgumentTypeError: ``f`` returns no pair.
     """
     collected: list[Any] = []
+    carry = pytree.map(as_result, carry)
     for i in reversed(range(steps)) if reverse else range(steps):
         x = pytree.map(lambda a, i=i: squeeze(slice_in_dim(a, i, i + 1), (0,)), xs)
         out = f(carry, x)
         if not is_pair(out):
             raise ArgumentTypeError(f"scan: {name_of(f)} must return a pair (carry, y), it returned {out!r}")
-        carry = out[0]
-        collected.append(out[1])
+        carry, y = pytree.map(as_result, tuple(out))
+        collected.append(y)
     return carry, pytree.map(_stacked, *(reversed(collected) if reverse else collected))
 
 

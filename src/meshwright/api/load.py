@@ -325,7 +325,7 @@ class ImportedProgram(Stage):
         tiled = self.num_partitions > 1 or any(_num_devices(s) is not None for s in self.annotations)
         if tiled and self.annotations and mesh.size != self.num_partitions:
             raise MeshError(
-                f"partition: {self.name!r} has shardings for {counted(self.num_partitions, 'device')}, {mesh!r} has "
+                f"partition: {self.name!r} has shardings for {counted(self.num_partitions, 'device')}, {mesh} has "
                 f"{mesh.size}; use a mesh of {counted(self.num_partitions, 'device')}"
             )
         return mesh

@@ -312,7 +312,7 @@ class PartitionedProgram(Stage):
     def __repr__(self) -> str:
         sent = report.human_bytes(self.bytes_sent)
         return (
-            f"PartitionedProgram({self.name!r}, {self.mesh!r}, {counted(len(self.jaxpr.eqns), 'op')}, "
+            f"PartitionedProgram({self.name!r}, {self.mesh}, {counted(len(self.jaxpr.eqns), 'op')}, "
             f"{counted(len(self.collectives), 'collective')}, {sent} sent a run)"
         )
 
@@ -372,7 +372,7 @@ class PartitionedProgram(Stage):
             return _targets.compile_for_target(self, target, progress)
         if isinstance(self.mesh, AbstractMesh):
             raise MeshError(
-                f"compile: {self.name!r} is laid out on {self.mesh!r}, which has no devices; use .partition() to read, "
+                f"compile: {self.name!r} is laid out on {self.mesh}, which has no devices; use .partition() to read, "
                 "explain and cost it, .compile(target) for hardware that is not here, or a mesh from make_mesh to run "
                 "it"
             )
@@ -404,7 +404,7 @@ class PartitionedProgram(Stage):
         """
         if isinstance(self.mesh, AbstractMesh):
             raise MeshError(
-                f"{self.name!r} is partitioned for {self.mesh!r}, which has no devices; use a mesh from make_mesh to "
+                f"{self.name!r} is partitioned for {self.mesh}, which has no devices; use a mesh from make_mesh to "
                 "run it, or .verify() to compare it with the unpartitioned program"
             )
         with self.program.precision():

@@ -124,7 +124,7 @@ def _put(x: Any, sharding: Sharding | Space | None, what: str, copied: bool = Fa
     if has_no_devices(sharding):
         if STATE.trace is not EVAL:  # a program that may only be partitioned
             return _constraint(_given(x), sharding, what, moves=True)
-        raise ArgumentTypeError(f"{what}: {sharding.mesh!r} has no devices; use a mesh from make_mesh")
+        raise ArgumentTypeError(f"{what}: {sharding.mesh} has no devices; use a mesh from make_mesh")
     array = _given(x)
     if copied:
         array = copy.bind(array)

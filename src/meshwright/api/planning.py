@@ -193,7 +193,7 @@ class Plan(Printed):
         return "\n".join([*lines, *(f"note: {note}" for note in part.time().notes)])
 
     def __repr__(self) -> str:
-        return f"Plan({self.partition().name!r}, {self.mesh!r}, {human_seconds(self.time().seconds)} a run)"
+        return f"Plan({self.partition().name!r}, {self.mesh}, {human_seconds(self.time().seconds)} a run)"
 
 
 def describe(design: Any, outcome: SearchResult, names: Sequence[str]) -> str:

@@ -2,8 +2,9 @@
 
 A reference is a Python object that holds its latest value, so reads and writes in the function that created it leave
 only values in a program. A body of control flow that uses an outer reference is traced with the reference's value as an
-extra input and output, and so is a jitted function. Using an outer reference in other traced functions (inside ``grad``
-or ``vmap``) is refused, because the value left in the reference would belong to the inner trace.
+extra input and output, and so is a jitted function. ``grad`` and ``vmap`` evaluate what does not depend on their
+arguments outside, so there outer references are read as they are. What depends on what is differentiated is not written
+into them, and nothing under ``vmap``, where each element would write.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from typing import Any
 
 from meshwright.api.shape_dtype import shape_of
 from meshwright.core import dtypes
+from meshwright.core.avals import ShapedArray
+from meshwright.core.records import dataclass
 from meshwright.core.static import only_default
-from meshwright.errors import ArgumentTypeError, DeletedArrayError, DTypeError, UnexpectedTracerError
+from meshwright.errors import ArgumentError, ArgumentTypeError, DeletedArrayError, DTypeError, UnexpectedTracerError
 from meshwright.ir.state import STATE
-from meshwright.ir.tracing import Tracer, typeof
+from meshwright.ir.tracing import Tracer
+from meshwright.ir.tracing import typeof as type_of_value
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.runtime.values import as_result
+from meshwright.transforms.batching import BatchTrace
 
 
 class Ref:
@@ -31,7 +36,7 @@ class Ref:
     __iter__ = None  # type: ignore[assignment]
 
     def __init__(self, value: Any) -> None:
-        self._type = typeof(value)
+        self._type = type_of_value(value)
         #: the traces in which it is used, outermost first, and its value in each
         self._states: list[tuple[Any, Any]] = [(STATE.trace, value)]
 
@@ -75,7 +80,12 @@ class Ref:
     @value.setter
     def value(self, new: Any) -> None:
         self.check()
-        self._states[-1] = STATE.trace, new
+        home, trace = self._states[-1][0], STATE.trace
+        while trace is not home:
+            if isinstance(trace, BatchTrace) or (isinstance(new, Tracer) and new.owner is trace):
+                raise DependentValueError(self)
+            trace = trace.parent  # type: ignore[attr-defined]
+        self._states[-1] = home, new
 
     def check(self) -> None:
         if not self._states:
@@ -84,8 +94,13 @@ class Ref:
             raise ForeignReferenceError(self)
 
     def is_here(self) -> bool:
-        """Whether the reference was created in, or passed into, the current trace."""
-        return bool(self._states) and self._states[-1][0] is STATE.trace
+        """Whether the reference was created in, or passed into, the current trace, or one that evaluates for it."""
+        trace: Any = STATE.trace
+        while self._states and trace is not None:
+            if self._states[-1][0] is trace:
+                return True
+            trace = getattr(trace, "parent", None)
+        return False
 
     def enter(self, value: Any) -> None:
         """Begin to use the reference in the current trace, with this value."""
@@ -101,7 +116,7 @@ class Ref:
         return value
 
     def _fitting(self, value: Any) -> Any:
-        aval = typeof(value)
+        aval = type_of_value(value)
         kinds = [(self.dtype, False), (aval.dtype, aval.weak_type)]
         if aval.dtype != self.dtype and (not aval.weak_type or dtypes.promote(kinds)[0] != self.dtype):
             raise DTypeError(f"{aval} is written into a reference to {self._type}; convert it with .astype")
@@ -113,17 +128,62 @@ class ForeignReferenceError(UnexpectedTracerError):
 
     def __init__(self, ref: Ref) -> None:
         super().__init__(
-            f"a reference to {ref._type} is used in a function that a transformation traces (grad, vmap, ...), but was "
-            "made outside of it; make it inside, or pass its value in and the new one out"
+            f"a reference to {ref._type} is used in a function that a transformation traces (checkpoint, shard_map, "
+            "...), but was made outside of it; make it inside, or pass its value in and the new one out"
         )
         self.ref = ref
+
+
+class DependentValueError(ArgumentError):
+    """An outer reference was written under ``vmap``, or with a value that depends on what is differentiated."""
+
+    def __init__(self, ref: Ref) -> None:
+        super().__init__(
+            f"a reference to {ref._type} from outside is written under vmap, or under grad or jvp with a value that "
+            "depends on their arguments, but has one value, without a derivative; pass the reference to vmap as an "
+            "argument, write lax.stop_gradient of the value under grad, or return the value"
+        )
+
+
+@dataclass(frozen=True)
+class AbstractRef:
+    """The type of references to arrays of the type ``inner_aval``; of one kind, in the device's memory."""
+
+    inner_aval: ShapedArray
+    memory_space: None = None
+    kind: None = None
+
+    shape = property(lambda self: self.inner_aval.shape)
+    dtype = property(lambda self: self.inner_aval.dtype)
+    ndim = property(lambda self: self.inner_aval.ndim)
+    size = property(lambda self: self.inner_aval.size)
+    weak_type = property(lambda self: self.inner_aval.weak_type)
+    sharding = property(lambda self: self.inner_aval.sharding)
+
+    def __repr__(self) -> str:
+        return f"Ref{{{self.inner_aval.str_short()}}}"
+
+
+def typeof(x: Any) -> Any:
+    """The type of an array, tracer, NumPy array or Python number: its shape, dtype and weak type and, inside a
+    ``shard_map``, the manual axes over which it varies (``vma``). Of a reference, the :class:`AbstractRef`.
+
+    Raises:
+      ArgumentTypeError: ``x`` cannot be converted to an array.
+
+    Example:
+      >>> mw.typeof(mnp.ones((2, 3))), mw.typeof(1).weak_type, mw.typeof(mw.new_ref(0.0))
+      (ShapedArray(float32[2,3]), True, Ref{float32[]})
+    """
+    return AbstractRef(x._type) if isinstance(x, Ref) else type_of_value(x)
 
 
 def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None) -> Ref:
     """A reference to an array with the initial value ``init_val``: ``ref[...]`` reads it, ``ref[i] = x`` writes it.
 
-    Bodies of control flow and jitted functions may use outer references; these also take references as arguments.
-    Under ``grad`` and ``vmap`` references must be created inside.
+    Bodies of control flow and functions under ``jit``, ``vmap`` and ``grad`` may use outer references. Jitted and
+    mapped functions also take references as arguments; ``vmap`` maps what they hold. Others are not written under
+    ``vmap``, nor with values that depend on what is differentiated.
 
     Example:
       >>> seen = mw.new_ref(mnp.zeros(3))
@@ -135,7 +195,7 @@ def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None)
       Array([0., 1., 0.], dtype=float32)
     """
     only_default("new_ref", "there is one kind, in the device's memory", memory_space=memory_space, kind=kind)
-    aval = typeof(init_val)
+    aval = type_of_value(init_val)
     return Ref(convert(init_val, aval.dtype) if aval.weak_type else as_result(init_val))
 
 

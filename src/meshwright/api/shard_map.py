@@ -158,7 +158,7 @@ def _check_manual(specs: Sequence[PartitionSpec], manual: Sequence[str], mesh: M
         named = {a for d in range(len(spec)) for a in spec.axes(d)}
         if not named <= set(manual):
             raise ArgumentError(
-                f"shard_map: {what} has {spec}, but of the axes of {mesh!r} only {list(manual)} are manual; specs say "
+                f"shard_map: {what} has {spec}, but of the axes of {mesh} only {list(manual)} are manual; specs say "
                 "nothing of the others (constrain values with with_sharding_constraint)"
             )
 

@@ -245,9 +245,9 @@ def common_place(placed: Iterable[tuple[str, Sharding | None]], what: str) -> Pl
 
 def _shown(place: Place, other: Place) -> str:
     """A place as text, with its devices if ``other`` has the same text."""
-    if not isinstance(place, Mesh) or repr(place) != repr(other):
+    if not isinstance(place, Mesh):
         return repr(place)
-    return f"{place!r} of devices {', '.join(map(str, place.flat_ids))}"
+    return str(place) if str(place) != str(other) else f"{place} of devices {', '.join(map(str, place.flat_ids))}"
 
 
 def _join(a: Place, b: Place) -> Place | None:
@@ -343,7 +343,7 @@ def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
         if isinstance(op, ShardMap):
             if not _same(op.mesh, mesh):
                 raise MeshError(
-                    f"a shard_map over {op.mesh!r} at {eqn.source}, in a program over {mesh!r}: their axes are "
+                    f"a shard_map over {op.mesh} at {eqn.source}, in a program over {mesh}: their axes are "
                     "others; use one mesh for both"
                 )
             return eqn

@@ -179,7 +179,7 @@ class Lowered(Stage):
             mesh = get_mesh()
         if mesh is not None and program.mesh is not None and program.mesh.abstract_mesh != mesh.abstract_mesh:
             raise MeshError(
-                f"partition: the program's shardings are over {program.mesh!r}, not {mesh!r}; leave the mesh out, or "
+                f"partition: the program's shardings are over {program.mesh}, not {mesh}; leave the mesh out, or "
                 "lower it with shardings over the other"
             )
         return program if mesh is None else replace(program, place=mesh)

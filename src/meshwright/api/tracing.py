@@ -36,7 +36,7 @@ def make_jaxpr(
       >>> mw.make_jaxpr(lambda x, y: x * y + 1)(mnp.arange(3), 2)
       { lambda ; a:i32[3] b:i32[]. let
           c:i32[3] = mul a b
-          d:i32[3] = add c 1
+          d:i32[3] = add c 1:i32[]
         in (d,) }
     """
     require_callable(fun, "make_jaxpr")

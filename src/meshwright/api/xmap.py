@@ -231,7 +231,7 @@ def _mesh_of(fun: Any, resources: Mapping[Name, tuple[str, ...]], sizes: Mapping
         )
     if missing:
         raise UnboundAxisError(
-            f"xmap of {described(fun)}: axis_resources names the mesh axes {missing}, the mesh is {mesh!r}; name "
+            f"xmap of {described(fun)}: axis_resources names the mesh axes {missing}, the mesh is {mesh}; name "
             "axes of it"
         )
     for name, used in resources.items():

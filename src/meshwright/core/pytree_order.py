@@ -6,13 +6,14 @@ alone are equal. So a program found again by an equal structure would order its 
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 import optree
 
 _DICTS = (optree.PyTreeKind.DICT, optree.PyTreeKind.DEFAULTDICT)
+_CONTAINERS = frozenset({dict, list, tuple, type(None), OrderedDict, defaultdict, deque})
 #: structures without classes of users, which may hold arrays, in that order
 _KNOWN: dict[optree.PyTreeSpec, optree.PyTreeSpec] = {}
 _MOST_KNOWN = 512
@@ -21,25 +22,43 @@ _MOST_KNOWN = 512
 def filled(treedef: optree.PyTreeSpec, leaves: Sequence[Any]) -> Any:
     """The tree of such leaves, whose dicts have their keys in the order of these.
 
-    Children of a user's class are made one by one: their structures are known, that of the class is not.
+    Where there are classes of users, dicts are made anew while the tree is: structures with such classes are not kept,
+    because what they hold beside their children may be large, or not comparable.
     """
-    if treedef.kind != optree.PyTreeKind.CUSTOM or treedef.num_nodes < 3 or len(leaves) != treedef.num_leaves:
-        return in_order(treedef).unflatten(leaves)
-    rest = iter(leaves)
-    children = [filled(child, list(islice(rest, child.num_leaves))) for child in treedef.children()]
-    itself: Any = treedef.one_level()
-    return itself.unflatten(children)
+    if treedef.num_nodes < 3:
+        return treedef.unflatten(leaves)
+    known = _KNOWN.get(treedef)
+    if known is not None:
+        return known.unflatten(leaves)
+    types: set[type] = set()
+
+    def node(made: Any) -> Any:
+        cls = type(made)
+        types.add(cls)
+        return _sorted(made) if cls is dict or cls is defaultdict else made
+
+    tree = treedef.traverse(leaves, node)
+    if all(cls in _CONTAINERS or optree.is_namedtuple_class(cls) for cls in types):
+        in_order(treedef)
+    return tree
+
+
+def _sorted(made: Any) -> Any:
+    keys = list(made)
+    try:
+        wanted = sorted(keys)
+    except TypeError:  # keys of several types
+        wanted = optree.tree_structure(made).entries()
+    if wanted == keys:
+        return made
+    again = made.copy()
+    again.clear()
+    again.update((key, made[key]) for key in wanted)
+    return again
 
 
 def in_order(treedef: optree.PyTreeSpec) -> optree.PyTreeSpec:
     """An equal structure, whose dicts have their keys in the order of its leaves."""
-    if treedef.num_nodes < 3:
-        return treedef
-    known = _KNOWN.get(treedef)
-    return _ordered(treedef) if known is None else known
-
-
-def _ordered(treedef: optree.PyTreeSpec) -> optree.PyTreeSpec:
     kinds = set()
 
     def node(spec: optree.PyTreeSpec) -> optree.PyTreeSpec:

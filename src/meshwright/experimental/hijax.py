@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from meshwright.api.references import Ref as AbstractRef
+from meshwright.api.references import AbstractRef
 from meshwright.core.absent import absent as _absent
 from meshwright.core.avals import AbstractValue, ShapedArray
 from meshwright.core.records import dataclass

@@ -94,7 +94,7 @@ def result_types(op: Typed, avals: Sequence[ShapedArray], outs: Sequence[ShapedA
     other = next((s.mesh for s in given if s.mesh != mesh), None)
     if other is not None:
         raise ShardingTypeError(
-            f"{op.name}: operands {_texts(avals)} have types over {mesh!r} and {other!r}; bring them to one with "
+            f"{op.name}: operands {_texts(avals)} have types over {mesh} and {other}; bring them to one with "
             "device_put, or pass them as arguments into auto_axes or explicit_axes"
         )
     plain = [a.update(explicit=None, memory=None) for a in avals]

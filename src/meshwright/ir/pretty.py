@@ -13,7 +13,8 @@ from meshwright.ir import jaxpr as jaxpr_module
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, sub_jaxprs
 from meshwright.ir.rewrite import use_counts
 
-_WIDTH = 110
+#: the longest equation with parameters, and the longest jaxpr, that are on one line
+_WIDTH, _JAXPR_WIDTH = 110, 80
 #: in texts with more equations, a jaxpr that several equations hold is printed once
 _MOST_EQUATIONS = 20_000
 
@@ -37,6 +38,8 @@ class _Printer:
         self.fresh = _names()
         self.names: dict[Var, str] = {}
         self.show_source = show_source
+        #: where the text of the current equation begins
+        self.column = 0
         #: the numbers of jaxprs printed so far, if each is to be printed once
         self.shown: dict[Jaxpr, int] | None = None
 
@@ -49,31 +52,38 @@ class _Printer:
         return f"{self.name(var)}:{var.aval}"
 
     def atom(self, atom: Any) -> str:
-        return _literal(atom) if isinstance(atom, Literal) else self.name(atom)
+        return f"{_literal(atom)}:{atom.aval}" if isinstance(atom, Literal) else self.name(atom)
 
     def whole(self, jaxpr: Jaxpr) -> list[str]:
         if _equations(jaxpr) > _MOST_EQUATIONS:
             self.shown = {}
-        return self.jaxpr(jaxpr, 0)
+        return self.jaxpr(jaxpr, 0, 0)
 
-    def jaxpr(self, jaxpr: Jaxpr, indent: int) -> list[str]:
+    def jaxpr(self, jaxpr: Jaxpr, indent: int, before: int) -> list[str]:
+        """The lines of a jaxpr whose equations are indented by ``indent``, after ``before`` other letters."""
         if self.shown is not None and jaxpr in self.shown:
             return [f"{{ as {jaxpr.debug_name or 'before'} #{self.shown[jaxpr]} }}"]
-        lines = self.lines(jaxpr, indent)
+        lines = self.lines(jaxpr, indent, before)
         if self.shown is not None:
             number = self.shown[jaxpr] = len(self.shown)
             lines[-1] += f" #{number}"
         return lines
 
-    def lines(self, jaxpr: Jaxpr, indent: int) -> list[str]:
+    def lines(self, jaxpr: Jaxpr, indent: int, before: int) -> list[str]:
         pad = " " * indent
         consts = " ".join(self.typed(v) for v in jaxpr.constvars)
         args = " ".join(self.typed(v) for v in jaxpr.invars)
         uses = use_counts(jaxpr.eqns, jaxpr.outvars)
         lines = [f"{{ lambda {consts + ' ' if consts else ''}; {args}. let".replace(" . let", ". let")]
-        for eqn in jaxpr.eqns:
-            lines += [pad + "    " + line for line in self.eqn(eqn, uses)]
+        column, self.column = self.column, self.column + indent + 4
+        eqns = [self.eqn(eqn, uses) for eqn in jaxpr.eqns]
+        self.column = column
         outs = ", ".join(map(self.atom, jaxpr.outvars)) + ("," if len(jaxpr.outvars) == 1 else "")
+        if len(eqns) < _JAXPR_WIDTH and not self.show_source and all(len(rows) == 1 for rows in eqns):
+            line = f"{lines[0]} {'; '.join(rows[0] for rows in eqns)} in ({outs}) }}"
+            if column + before + len(line) <= _JAXPR_WIDTH:
+                return [line]
+        lines += [pad + "    " + row for rows in eqns for row in rows]
         lines.append(f"{pad}  in ({outs}) }}")
         return lines
 
@@ -81,16 +91,17 @@ class _Printer:
         # Operands are named before results.
         operands = "".join(" " + self.atom(a) for a in eqn.invars)
         results = " ".join(self.typed(v) if uses[v] else f"_:{v.aval}" for v in eqn.outvars)
-        shown = {k: v for k, v in eqn.op.params.items() if k not in eqn.op.hidden_params}
+        params = sorted(eqn.op.params.items(), key=lambda p: (p[0] != "name", p))
+        shown = {k: v for k, v in params if k not in eqn.op.hidden_params}
         head = f"{results} = " if results else ""
         tail = f"  # {eqn.source}" if self.show_source else ""
         if eqn.note is not None and self.show_source:
             tail += f": {eqn.note}"
         if not any(isinstance(v, (Jaxpr, ClosedJaxpr)) or _holds_jaxpr(v) for v in shown.values()):
-            params = " ".join(f"{k}={_param(v)}" for k, v in shown.items())
-            line = f"{head}{eqn.op.name}{'[' + params + ']' if params else ''}{operands}{tail}"
-            if len(line) <= _WIDTH or not params:
-                return [line]
+            inside = "[" + " ".join(f"{k}={_param(v)}" for k, v in shown.items()) + "]" if shown else ""
+            line = f"{head}{eqn.op.name}{inside}{operands}"
+            if len(line) <= _WIDTH or not shown:
+                return [line + tail]
             rows = [f"  {k}={_param(v)}" for k, v in shown.items()]
             return [f"{head}{eqn.op.name}[", *rows, f"]{operands}{tail}"]
         lines = [f"{head}{eqn.op.name}["]
@@ -102,12 +113,12 @@ class _Printer:
         if isinstance(value, ClosedJaxpr):
             value = value.jaxpr
         if isinstance(value, Jaxpr):
-            first, *rest = self.jaxpr(value, 2)
+            first, *rest = self.jaxpr(value, 2, len(key) + 3)
             return [f"  {key}={first}", *rest]
         if _holds_jaxpr(value):
             lines = [f"  {key}=("]
             for item in value:
-                first, *rest = self.jaxpr(item.jaxpr if isinstance(item, ClosedJaxpr) else item, 4)
+                first, *rest = self.jaxpr(item.jaxpr if isinstance(item, ClosedJaxpr) else item, 4, 4)
                 lines += ["    " + first, *rest]
             return [*lines, "  )"]
         return [f"  {key}={_param(value)}"]

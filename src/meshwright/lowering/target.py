@@ -71,7 +71,7 @@ class Target:
         numbers = hardware[first]
         if np.unique(numbers).size != numbers.size:
             raise MeshError(
-                f"the virtual devices of {mesh!r} are spread over real ones unevenly; give each real device a block of "
+                f"the virtual devices of {mesh} are spread over real ones unevenly; give each real device a block of "
                 "the mesh: the same positions along some of its axes, or along parts of them (as make_mesh does)"
             )
         real = tuple(atom for atom, v in zip(abstract.atoms, varies) if v)
@@ -125,6 +125,4 @@ class Target:
     def __repr__(self) -> str:
         kind = "owned" if self.is_owned else "not owned"
         real = ", ".join(self.mesh.coalesce(self.real)) or "none"
-        return (
-            f"Target({self.mesh!r}, real axes: {real}, {counted(self.num_devices, self.platform + ' device')}, {kind})"
-        )
+        return f"Target({self.mesh}, real axes: {real}, {counted(self.num_devices, self.platform + ' device')}, {kind})"

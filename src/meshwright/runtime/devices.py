@@ -201,7 +201,7 @@ def _local_mesh(mesh: Mesh) -> Mesh:
         return mesh
     block = np.ix_(*(np.unique(places) for places in np.nonzero(mine)))
     if not mine.any() or not mine[block].all():
-        raise MeshError(f"local_mesh: the devices of process {WORLD.rank} are no block of {mesh!r}; order them so")
+        raise MeshError(f"local_mesh: the devices of process {WORLD.rank} are no block of {mesh}; order them so")
     return Mesh(mesh.devices[block], mesh.axis_names, mesh.axis_types)
 
 
@@ -318,7 +318,7 @@ def make_mesh(
     Example:
       >>> mesh = mw.make_mesh((2, 4), ("x", "y"))
       >>> mesh, mesh.shape
-      (Mesh('x': 2, 'y': 4, axis_types=(Auto, Auto)), {'x': 2, 'y': 4})
+      (Mesh(axis_sizes=(2, 4), axis_names=('x', 'y'), axis_types=(Auto, Auto)), {'x': 2, 'y': 4})
     """
     shape = as_integers("make_mesh: axis_shapes", axis_shapes)
     names = as_tuple("make_mesh: axis_names", "a sequence of strings", axis_names)

@@ -22,5 +22,5 @@ def mesh_asked(mesh: AnyMesh | None, num_devices: int | None, what: str) -> AnyM
         return mesh
     size = as_integer(f"{what}: num_devices", num_devices, 1)
     if mesh is not None and mesh.size != size:
-        raise MeshError(f"{what}: {mesh!r} has {counted(mesh.size, 'device')}, not num_devices={size}; leave one out")
+        raise MeshError(f"{what}: {mesh} has {counted(mesh.size, 'device')}, not num_devices={size}; leave one out")
     return mesh if mesh is not None else AbstractMesh((size,), ("devices",))

@@ -60,7 +60,7 @@ def get_mesh() -> AnyMesh | None:
     Example:
       >>> with mw.make_mesh((2, 4), ("x", "y")):
       ...     mw.get_mesh()
-      Mesh('x': 2, 'y': 4, axis_types=(Auto, Auto))
+      Mesh(axis_sizes=(2, 4), axis_names=('x', 'y'), axis_types=(Auto, Auto))
     """
     stack = STACK.get()
     return stack[-1] if stack else None

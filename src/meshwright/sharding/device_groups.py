@@ -101,7 +101,7 @@ def axis_groups(mesh: AbstractMesh, axes: Sequence[str], device_ids: Sequence[in
         part = parse_part(name) or AxisPart(name, 1, mesh.shape.get(name, 0))
         whole = mesh.shape.get(part.axis, 0)
         if not whole or not part.pre * part.size or whole % (part.pre * part.size):
-            raise ShardingError(f"groups of devices along {name!r}: {mesh!r} has no such axis, or no such part of one")
+            raise ShardingError(f"groups of devices along {name!r}: {mesh} has no such axis, or no such part of one")
         after = whole // (part.pre * part.size)
         axis = mesh.axis_names.index(part.axis)
         digit = places[axis] // after % part.size
@@ -161,7 +161,7 @@ class ManualGrid:
         return tuple(sorted(by_position[0]))
 
     def _axes(self) -> str:
-        return f"manual: {', '.join(self.manual) or 'none'} of {self.mesh!r}"
+        return f"manual: {', '.join(self.manual) or 'none'} of {self.mesh}"
 
     def groups(self, groups: Groups) -> Groups:
         """Convert groups of device numbers to groups of manual positions. No groups mean one with all devices.

@@ -73,11 +73,15 @@ class Mesh(BaseMesh):
         return partial(Mesh, machine=self.machine), (self.devices, self.axis_names, self.axis_types)
 
     def __repr__(self) -> str:
-        return repr(self.abstract_mesh).removeprefix("Abstract")
+        types = ", ".join(t.name for t in self.axis_types) + ("," if len(self.axis_types) == 1 else "")
+        return f"Mesh(axis_sizes={self.axis_sizes}, axis_names={self.axis_names}, axis_types=({types}))"
+
+    def __str__(self) -> str:
+        return str(self.abstract_mesh).removeprefix("Abstract")
 
     def _repr_html_(self) -> str:
         ids = np.array2string(self.device_ids)
-        return f"<pre>{html.escape(repr(self))}\n{ids}</pre>"
+        return f"<pre>{html.escape(str(self))}\n{ids}</pre>"
 
     def update_axis_types(self, types: Mapping[str, AxisType]) -> Mesh:
         """The same devices with other types for some axes."""

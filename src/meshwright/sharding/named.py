@@ -65,7 +65,7 @@ class NamedSharding(Sharding):
         return self.mesh, self.spec
 
     def __repr__(self) -> str:
-        return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r}{kind_text(self.host_kind)})"
+        return f"NamedSharding(mesh={self.mesh}, spec={self.spec!r}{kind_text(self.host_kind)})"
 
     def update(self, **changes: Any) -> NamedSharding:
         """A copy with another ``mesh``, ``spec`` or ``memory_kind``.
@@ -184,5 +184,5 @@ def _check_axes(mesh: AbstractMesh, spec: PartitionSpec) -> None:
         if axis not in mesh.of_type(AxisType.Explicit):
             raise ShardingError(
                 f"NamedSharding: {spec} is unreduced or reduced over {axis!r}, which only types say, of explicit axes; "
-                f"the mesh is {mesh!r}: make it with axis_types=AxisType.Explicit"
+                f"the mesh is {mesh}: make it with axis_types=AxisType.Explicit"
             )

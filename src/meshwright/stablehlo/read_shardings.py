@@ -61,7 +61,7 @@ class Meshes:
             sharding.check(sharding.rank or 0, n, "num_partitions")
         elif sharding.mesh.size != n:
             raise ShardingError(
-                f"sharding {sharding} is over {sharding.mesh!r}, the program has num_partitions = {n}; use a mesh of "
+                f"sharding {sharding} is over {sharding.mesh}, the program has num_partitions = {n}; use a mesh of "
                 f"{counted(n, 'device')}"
             )
         return sharding

@@ -152,7 +152,7 @@ class CompileTarget:
             numbers = [d.id for d in mesh.devices.flat]
             if not set(mesh.devices.flat) <= set(self.devices):
                 raise MeshError(
-                    f"compile: the devices of {mesh!r} are not those of target {self.name}; make the mesh with "
+                    f"compile: the devices of {mesh} are not those of target {self.name}; make the mesh with "
                     f"make_mesh(..., devices=target({self.name!r}).devices), or partition for an AbstractMesh"
                 )
             return numbers

@@ -9,8 +9,7 @@ from meshwright.core import pytree
 from meshwright.core.dtypes import is_inexact
 from meshwright.errors import ArgumentTypeError, MissingRuleError, ShapeError
 from meshwright.ir.op import Zero
-from meshwright.ir.state import STATE
-from meshwright.ir.tracing import EVAL, typeof
+from meshwright.ir.tracing import typeof
 from meshwright.ops.control.custom_vmap import CustomVmapCall, leading
 from meshwright.ops.elementwise.table import materialize
 from meshwright.transforms.autodiff import closed_call
@@ -56,8 +55,6 @@ class custom_vmap(CustomFunction):
         if rule is None:
             raise MissingRuleError(f"custom_vmap {name}: no rule is set; call .def_vmap(rule) first")
         args = positional(self.fun, args, kwargs, "custom_vmap")
-        if STATE.trace is EVAL:
-            return self.fun(*args)
         flat, in_tree = pytree.flatten(args)
         jaxpr, hoisted, out_tree = closed_call(lambda *xs: self.fun(*pytree.unflatten(in_tree, xs)), flat, name)
 

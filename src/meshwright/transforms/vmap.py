@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, SupportsIndex
 
@@ -15,6 +15,7 @@ from meshwright.core.float0 import is_float0
 from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described, leaf_names
+from meshwright.core.slots import Slot
 from meshwright.core.source import name_scope
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, RuleError, ShapeError
@@ -27,6 +28,11 @@ from meshwright.transforms.batching import BatchTrace
 from meshwright.transforms.vmappable import Held, held, is_spec
 from meshwright.transforms.wrapped import name_of, require_callable, transformed
 
+#: what calls a mapped function that is given references
+MAPPED_REFERENCES: Slot[Callable[..., Callable[[], Any] | None]] = Slot(
+    "calls with references", "meshwright.api.carried_references"
+)
+
 
 def _is_none(x: Any) -> bool:
     return x is None
@@ -37,7 +43,7 @@ def flat_axes(axes: Any, tree: Any, what: str) -> list[int | None]:
     # Here None is a leaf that means "not batched"; elsewhere it is an empty container.
     per_leaf = pytree.broadcast_prefix(axes, tree, what, _is_none)
     for axis in per_leaf:
-        if axis is not None and not is_spec(axis) and (not isinstance(axis, int) or isinstance(axis, bool)):
+        if axis is not None and (isinstance(axis, bool) or not (is_spec(axis) or isinstance(axis, int))):
             raise ArgumentTypeError(
                 f"{what} must hold ints and None, got {axis!r}; give the mapped axis of each argument"
             )
@@ -81,6 +87,9 @@ def vmap(
         )
     spmd = as_tuple("vmap: spmd_axis_name", "names of mesh axes", spmd_axis_name or ())
 
+    def with_results(fun: Callable[..., Any], out_axes: Any) -> Callable[..., Any]:
+        return vmap(fun, in_axes, out_axes, axis_name, axis_size, spmd_axis_name)
+
     @wraps(fun)
     @ends_traces
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -93,12 +102,11 @@ def vmap(
         flat, treedef = pytree.flatten((args, kwargs))
         call = MappedCall("vmap", fun, args, kwargs)
         axes = [*flat_axes(in_axes, args, "vmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
-        for i, (x, a) in enumerate(zip(flat, axes)):
-            check_alive(x)
-            if isinstance(x, Held):
-                x.require_spec(a)
-            elif a is not None:  # what is not mapped need not be an array
-                call.check(i, x)
+        for i in _not_arrays(flat, axes):
+            again = MAPPED_REFERENCES.value(with_results, fun, args, kwargs, axes, out_axes)
+            if again is not None:
+                return again()
+            call.check(i, flat[i])
         axes = [call.axis(x, a, i) for i, (x, a) in enumerate(zip(flat, axes))]
         size = call.size(flat, axes, axis_size)
         trace = watched(BatchTrace(STATE.trace, BatchAxis(size, axis_name, spmd)))  # type: ignore[arg-type]
@@ -118,6 +126,19 @@ def vmap(
         return pytree.unflatten(out_tree, results)
 
     return transformed(wrapped, fun, "vmap", in_axes, out_axes, axis_name, axis_size, spmd)
+
+
+def _not_arrays(flat: Sequence[Any], axes: Sequence[Any]) -> Iterator[int]:
+    """Which leaves are to be mapped, and are neither arrays nor of registered classes."""
+    for i, (x, axis) in enumerate(zip(flat, axes)):
+        check_alive(x)
+        if isinstance(x, Held):
+            x.require_spec(axis)
+        elif axis is not None:  # what is not mapped need not be an array
+            try:
+                typeof(x)
+            except ArgumentTypeError:
+                yield i
 
 
 def _element(trace: BatchTrace, x: Any, axis: Any) -> Any:
@@ -157,6 +178,11 @@ def _whole(trace: BatchTrace, name: Callable[[], str], size: int, x: Any, axis: 
     return pytree.map(lambda x: _result(trace, name, x, axis), held(x))
 
 
+def _shape(x: Any) -> tuple[int, ...]:
+    """The shape of an argument; of a value of a registered class without one, ()."""
+    return getattr(x.value, "shape", ()) if isinstance(x, Held) else typeof(x).shape
+
+
 @dataclass(frozen=True)
 class MappedCall:
     """A call of ``fun`` mapped by ``what`` (``vmap`` or ``pmap``); holds the argument checks and their messages."""
@@ -181,7 +207,7 @@ class MappedCall:
     def argument(self, number: int) -> str:
         """The name and shape of an argument leaf, for messages."""
         leaf = pytree.leaves((self.args, self.kwargs))[number]
-        return f"argument {leaf_names(self.fun, self.args, self.kwargs)[number]} of shape {typeof(leaf).shape}"
+        return f"argument {leaf_names(self.fun, self.args, self.kwargs)[number]} of shape {_shape(leaf)}"
 
     def axis(self, x: Any, axis: int | None, number: int) -> int | None:
         """The mapped axis of a leaf as a non-negative number.
@@ -207,8 +233,9 @@ class MappedCall:
         """
         sizes: dict[int, list[str]] = {} if given is None else {given: ["axis_size"]}
         for i, (x, a) in enumerate(zip(flat, axes)):
-            if a is not None and not isinstance(x, Held):
-                sizes.setdefault(typeof(x).shape[a], []).append(f"axis {a} of {self.argument(i)}")
+            shape = _shape(x) if isinstance(a, int) else ()
+            if isinstance(a, int) and -len(shape) <= a < len(shape):
+                sizes.setdefault(shape[a], []).append(f"axis {a} of {self.argument(i)}")
         if not sizes:
             raise ArgumentError(
                 f"{self.what} of {name_of(self.fun)}: no argument is mapped; give axis_size, or an axis in in_axes"

@@ -28,7 +28,7 @@ def test_equal_gathers_of_equal_values_are_one():
         { lambda ; a:f32[6,4]. let
             b:f32[6,4] = sin a
             c:f32[18,4] = all_gather[axes=('y',) dimension=0] b
-            d:f32[18,4] = mul c 2.0
+            d:f32[18,4] = mul c 2.0:f32[]
             e:f32[18,4] = add d c
           in (e,) }
         """,
@@ -79,16 +79,12 @@ def test_dead_results_leave_branches():
         [array(), array(2, over="x")],
         """
         { lambda ; a:f32[] b:f32[2]. let
-            c:bool[] = gt a 0.0
+            c:bool[] = gt a 0.0:f32[]
             d:i32[] = convert_element_type[new_dtype=int32 weak_type=False] c
             e:f32[2] = cond[
               branches=(
-                { lambda ; f:f32[2]. let
-                    g:f32[2] = sub f 1.0
-                  in (g,) }
-                { lambda ; h:f32[2]. let
-                    i:f32[2] = add h 1.0
-                  in (i,) }
+                { lambda ; f:f32[2]. let g:f32[2] = sub f 1.0:f32[] in (g,) }
+                { lambda ; h:f32[2]. let i:f32[2] = add h 1.0:f32[] in (i,) }
               )
             ] d b
           in (e,) }
@@ -153,16 +149,16 @@ def test_a_while_loop_and_what_it_carries_unchanged():
             d:f32[2,3] = pmax[axes=('x',)] a
             _:i32[] e:f32[2,3] _:f32[2,3] = while[
               body_jaxpr={ lambda ; f:f32[2,3] g:f32[2,3] h:f32[2,3] i:i32[] j:f32[2,3] k:f32[2,3]. let
-                  l:i32[] = add i 1
+                  l:i32[] = add i 1:i32[]
                   m:f32[2,3] = add j g
                   n:f32[2,3] = add m h
                 in (l, n, k) }
               body_nconsts=3
               cond_jaxpr={ lambda ; o:i32[] p:f32[2,3] q:f32[2,3]. let
-                  r:bool[] = lt o 3
+                  r:bool[] = lt o 3:i32[]
                 in (r,) }
               cond_nconsts=0
-            ] a c d 0 b a
+            ] a c d 0:i32[] b a
           in (e,) }
         """,
     )
@@ -220,7 +216,7 @@ def test_behind_a_slice_and_a_reduction():
         [A],
         """
         { lambda ; a:f32[6,4]. let
-            b:f32[2,4] = slice[start_indices=(0, 0) limit_indices=(2, 4) strides=(1, 1)] a
+            b:f32[2,4] = slice[limit_indices=(2, 4) start_indices=(0, 0) strides=(1, 1)] a
             c:f32[4] = reduce_sum[axes=(0,)] b
             d:f32[4] = psum[axes=('x',)] c
           in (d,) }
@@ -283,9 +279,9 @@ def test_a_sum_that_several_use_is_made_behind_each_of_them():
         [A],
         """
         { lambda ; a:f32[6,4]. let
-            b:f32[2,4] = slice[start_indices=(0, 0) limit_indices=(2, 4) strides=(1, 1)] a
+            b:f32[2,4] = slice[limit_indices=(2, 4) start_indices=(0, 0) strides=(1, 1)] a
             c:f32[4] = reduce_sum[axes=(0,)] b
-            d:f32[4,4] = slice[start_indices=(2, 0) limit_indices=(6, 4) strides=(1, 1)] a
+            d:f32[4,4] = slice[limit_indices=(6, 4) start_indices=(2, 0) strides=(1, 1)] a
             e:f32[4] = reduce_sum[axes=(0,)] d
             f:f32[4] = add c e
             g:f32[4] = psum[axes=('x',)] f
@@ -363,7 +359,7 @@ def test_gather_after_a_product_and_a_slice():
         """
         { lambda ; a:f32[6,4] b:f32[6,4]. let
             c:f32[6,4] = mul a b
-            d:f32[6,3] = slice[start_indices=(0, 0) limit_indices=(6, 3) strides=(1, 1)] c
+            d:f32[6,3] = slice[limit_indices=(6, 3) start_indices=(0, 0) strides=(1, 1)] c
             e:f32[18,3] = all_gather[axes=('y',) dimension=0] d
           in (e,) }
         """,
@@ -439,9 +435,7 @@ def test_two_sums_in_a_row():
         lambda a: lax.psum(lax.psum(a, "y"), "x"),
         [A],
         """
-        { lambda ; a:f32[6,4]. let
-            b:f32[6,4] = psum[axes=('x', 'y')] a
-          in (b,) }
+        { lambda ; a:f32[6,4]. let b:f32[6,4] = psum[axes=('x', 'y')] a in (b,) }
         """,
     )
 
@@ -449,9 +443,7 @@ def test_two_sums_in_a_row():
 def test_a_gathered_scatter_is_an_all_reduce():
     becomes("neighb", lambda a: gather(lax.psum_scatter(a, "y", scatter_dimension=0, tiled=True), "y"), [A],
             """
-        { lambda ; a:f32[6,4]. let
-            b:f32[6,4] = psum[axes=('y',)] a
-          in (b,) }
+        { lambda ; a:f32[6,4]. let b:f32[6,4] = psum[axes=('y',)] a in (b,) }
         """)  # fmt: skip
 
 
@@ -475,7 +467,7 @@ def test_a_slice_of_a_gather_along_another_dimension():
         [A],
         """
         { lambda ; a:f32[6,4]. let
-            b:f32[12,2] = all_to_all[axes=('x',) split_dimension=1 concat_dimension=0] a
+            b:f32[12,2] = all_to_all[axes=('x',) concat_dimension=0 split_dimension=1] a
           in (b,) }
         """,
     )
@@ -500,9 +492,7 @@ def test_cutting_and_gathering_what_all_have():
         lambda r: gather(all_slice(r, "y", 0), "y") + 1,
         [R],
         """
-        { lambda ; a:f32[6,4]. let
-            b:f32[6,4] = add a 1.0
-          in (b,) }
+        { lambda ; a:f32[6,4]. let b:f32[6,4] = add a 1.0:f32[] in (b,) }
         """,
     )
 
@@ -541,7 +531,7 @@ def test_a_sum_is_computed_of_the_tiles_that_another_use_leaves():
             b:f32[3,4] = reduce_scatter[axes=('x',) dimension=0 reduction=sum] a
             c:f32[3] = reduce_sum[axes=(1,)] b
             d:f32[3] = neg c
-            e:f32[3] = mul d 3.0
+            e:f32[3] = mul d 3.0:f32[]
             f:f32[3] = psum[axes=('y',)] e
             g:f32[6] = all_gather[axes=('x',) dimension=0] f
           in (b, g) }
@@ -583,7 +573,7 @@ def test_what_is_summed_already_is_not_summed_again():
             b:f32[6,4] = psum[axes=('x',)] a
             c:f32[6] = reduce_sum[axes=(1,)] b
             d:f32[6] = psum[axes=('y',)] c
-            e:f32[2,4] = slice[start_indices=(2, 0) limit_indices=(4, 4) strides=(1, 1)] b
+            e:f32[2,4] = slice[limit_indices=(4, 4) start_indices=(2, 0) strides=(1, 1)] b
           in (b, d, e) }
         """,
     )  # fmt: skip

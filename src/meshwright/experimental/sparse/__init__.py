@@ -19,10 +19,8 @@ from meshwright.core.expected import as_integer, as_integers
 from meshwright.errors import ArgumentError
 from meshwright.experimental.sparse import linalg as linalg
 from meshwright.experimental.sparse.base import JAXSparse
-from meshwright.experimental.sparse.base import all_sparse as _all_sparse
 from meshwright.experimental.sparse.bcoo import (
     BCOO,
-    bcoo_dot_general,
     bcoo_fromdense,
     bcoo_multiply_dense,
     bcoo_reduce_sum,
@@ -52,6 +50,13 @@ from meshwright.experimental.sparse.formats import (
     format_named,
     todense,
 )
+from meshwright.experimental.sparse.layout import (
+    CuSparseEfficiencyWarning,
+    SparseEfficiencyError,
+    SparseEfficiencyWarning,
+)
+from meshwright.experimental.sparse.layout import checked as _checked
+from meshwright.experimental.sparse.product import bcoo_dot_general
 from meshwright.experimental.sparse.structure import (
     bcoo_broadcast_in_dim,
     bcoo_concatenate,
@@ -67,28 +72,38 @@ from meshwright.experimental.sparse.structure import (
     bcoo_sum_duplicates,
     bcoo_update_layout,
 )
-from meshwright.experimental.sparse.transform import grad, sparsify, value_and_grad
+from meshwright.experimental.sparse.transform import grad, jacfwd, jacobian, jacrev, sparsify, value_and_grad
 
 __all__ = [
-    "BCOO", "BCSR", "COO", "CSC", "CSR", "JAXSparse", "bcoo_broadcast_in_dim", "bcoo_concatenate", "bcoo_dot_general",
+    "BCOO", "BCSR", "COO", "CSC", "CSR", "CuSparseEfficiencyWarning", "JAXSparse", "SparseEfficiencyError",
+    "SparseEfficiencyWarning", "bcoo_broadcast_in_dim", "bcoo_concatenate", "bcoo_dot_general",
     "bcoo_dot_general_sampled", "bcoo_dynamic_slice", "bcoo_extract", "bcoo_fromdense", "bcoo_multiply_dense",
     "bcoo_multiply_sparse", "bcoo_reduce_sum", "bcoo_reshape", "bcoo_rev", "bcoo_slice", "bcoo_sort_indices",
-    "bcoo_squeeze", "bcoo_sum_duplicates", "bcoo_todense", "bcoo_transpose", "bcoo_update_layout", "bcsr_concatenate",
-    "bcsr_dot_general", "bcsr_extract", "bcsr_fromdense", "bcsr_sum_duplicates", "bcsr_todense", "coo_fromdense",
-    "coo_matmat", "coo_matvec", "coo_todense", "csr_fromdense", "csr_matmat", "csr_matvec", "csr_todense", "empty",
-    "eye", "grad", "random_bcoo", "sparsify", "todense", "value_and_grad",
+    "bcoo_squeeze", "bcoo_sum_duplicates", "bcoo_todense", "bcoo_transpose", "bcoo_update_layout",
+    "bcsr_concatenate", "bcsr_dot_general", "bcsr_extract", "bcsr_fromdense", "bcsr_sum_duplicates", "bcsr_todense",
+    "coo_fromdense", "coo_matmat", "coo_matvec", "coo_todense", "csr_fromdense", "csr_matmat", "csr_matvec",
+    "csr_todense", "empty", "eye", "grad", "jacfwd", "jacobian", "jacrev", "random_bcoo", "sparsify", "todense",
+    "value_and_grad",
 ]  # fmt: skip
 
 
-def empty(shape: Sequence[int], dtype: Any = None, index_dtype: Any = np.int32, sparse_format: str = "bcoo") -> Any:
+def empty(
+    shape: Sequence[int], dtype: Any = None, index_dtype: Any = np.int32, sparse_format: str = "bcoo",
+    *, n_batch: int = 0, n_dense: int = 0,
+) -> Any:  # fmt: skip
     """An array of zeros, without stored elements; ``sparse_format`` is ``"bcoo"``, ``"bcsr"``, ``"coo"``, ``"csc"`` or
-    ``"csr"``.
+    ``"csr"``, of which only the first has batch and dense dimensions.
 
     Raises:
-      ArgumentError: another format.
+      ArgumentError: another format, or not so many dimensions.
     """
     kind = format_named(sparse_format, "empty")
-    stored = mnp.zeros(0, dtype), mnp.zeros((0, len(shape)), index_dtype)
+    batch, dense = _checked("empty", len(shape), n_batch, n_dense)
+    end = len(shape) - dense
+    stored = (
+        mnp.zeros((*shape[:batch], 0, *shape[end:]), dtype),
+        mnp.zeros((*shape[:batch], 0, end - batch), index_dtype),
+    )
     return converted(BCOO(stored, shape=shape, indices_sorted=True, unique_indices=True), kind)
 
 
@@ -99,6 +114,9 @@ def eye(
     dtype: Any = None,
     index_dtype: Any = np.int32,
     sparse_format: str = "bcoo",
+    *,
+    n_batch: int = 0,
+    n_dense: int = 0,
 ) -> Any:
     """A matrix of shape ``(N, M)`` with ones on the ``k``-th diagonal; ``M`` is ``N`` by default.
 
@@ -107,6 +125,9 @@ def eye(
     """
     kind = format_named(sparse_format, "eye")
     wide = N if M is None else M
+    if n_batch or n_dense:
+        dense = mnp.eye(N, wide, k, dtype)
+        return converted(BCOO.fromdense(dense, index_dtype=index_dtype, n_batch=n_batch, n_dense=n_dense), kind)
     first = max(-k, 0)
     rows = np.arange(first, max(min(N, wide - k), first))
     indices = mnp.asarray(np.stack([rows, rows + k], 1), index_dtype)
@@ -122,22 +143,25 @@ def random_bcoo(
     """A sparse array with random elements at random positions.
 
     Args:
-      nse: how many elements are stored, or which part of all if it is below 1.
+      nse: how many elements are stored, or which part of all if it is below 1; for each entry of a batch.
       generator: makes the elements: ``generator(key, shape, dtype, **kwds)``.
 
     Raises:
-      ArgumentError: ``n_batch`` or ``n_dense`` is not 0, or there are not so many positions.
+      ArgumentError: there are not so many positions, or not so many dimensions.
     """
-    _all_sparse("random_bcoo", n_batch, n_dense)
     sizes = as_integers("random_bcoo: shape", shape)
-    size = math.prod(sizes)
+    n, dense = _checked("random_bcoo", len(sizes), n_batch, n_dense)
+    batch, sparse, rest = sizes[:n], sizes[n : len(sizes) - dense], sizes[len(sizes) - dense :]
+    size = math.prod(sparse)
     if not 0 <= nse <= size:
-        raise ArgumentError(f"random_bcoo: nse={nse} of an array with {size} elements; expected 0 to {size}")
+        raise ArgumentError(f"random_bcoo: nse={nse} of an array with {size} positions; expected 0 to {size}")
     count = math.ceil(nse * size) if 0 < nse < 1 else as_integer("random_bcoo: nse", nse)
-    of_elements, of_positions = _random.split(key)
-    chosen = _random.choice(of_positions, size, (count,), replace=not unique_indices)
-    indices = mnp.stack(mnp.unravel_index(chosen, sizes), 1) if sizes else mnp.zeros((count, 0), int)
-    data = generator(of_elements, (count,), dtype, **kwds)
+    of_elements, *of_positions = _random.split(key, math.prod(batch) + 1)
+    chosen = [_random.choice(k, size, (count,), replace=not unique_indices) for k in of_positions]
+    numbers = mnp.stack(chosen).reshape(*batch, count) if chosen else mnp.zeros((*batch, count), int)
+    places = mnp.unravel_index(numbers, sparse)
+    indices = mnp.stack(places, -1) if sparse else mnp.zeros((*batch, count, 0), int)
+    data = generator(of_elements, (*batch, count, *rest), dtype, **kwds)
     found = BCOO((data, indices.astype(indices_dtype or np.int32)), shape=sizes, unique_indices=bool(unique_indices))
     return found.sort_indices() if sorted_indices else found
 

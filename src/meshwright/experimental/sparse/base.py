@@ -72,7 +72,8 @@ class JAXSparse:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.dtype}{list(self.shape)}, nse={self.nse})"
+        counts = "".join(f", {n}={getattr(self, n)}" for n in ("n_batch", "n_dense") if getattr(self, n))
+        return f"{type(self).__name__}({self.dtype}{list(self.shape)}, nse={self.nse}{counts})"
 
     def block_until_ready(self) -> Any:
         self.data.block_until_ready()

@@ -16,19 +16,25 @@ from meshwright.core.expected import as_integer, as_integers
 from meshwright.core.late import LateModule
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from meshwright.experimental.sparse.base import JAXSparse, all_sparse, left_out
+from meshwright.experimental.sparse import layout
+from meshwright.experimental.sparse.base import JAXSparse
+from meshwright.interpreters.batching import register_vmappable
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.axes import normal_axes
+from meshwright.transforms.vmap import vmap
 
+product: Any = LateModule("meshwright.experimental.sparse.product")
 structure: Any = LateModule("meshwright.experimental.sparse.structure")
 
 
 class BCOO(JAXSparse):
     """A sparse array of ``shape`` with the elements ``data[k]`` at the positions ``indices[k]``.
 
-    It is a pytree of ``data``, shape (nse,), and ``indices``, shape (nse, number of dimensions). Derivatives are with
-    respect to ``data``; ``vmap`` maps both. To use different positions for each entry of a batch, create it inside
-    ``vmap``.
+    It is a pytree of ``data``, shape (batch..., nse, dense...), and ``indices``, shape (batch..., nse, n_sparse). The
+    first ``n_batch`` dimensions of ``shape`` are those of the batch, each entry with positions of its own (a size may
+    be 1 in ``data`` or ``indices``, if all have the same); the next ``n_sparse`` ones are what ``indices`` are
+    positions in; of the last ``n_dense`` ones all entries are stored. Derivatives are with respect to ``data``, and
+    ``vmap`` maps batch dimensions.
 
     Raises:
       ShapeError: ``data`` or ``indices`` has another shape.
@@ -49,30 +55,60 @@ class BCOO(JAXSparse):
         super().__init__(args, shape=shape)
         self.data, self.indices = data, indices = tuple(map(mnp.asarray, args))
         self.indices_sorted, self.unique_indices = bool(indices_sorted), bool(unique_indices)
-        if data.ndim != 1 or indices.shape != (data.shape[0], len(self.shape)):
+        if indices.ndim < 2 or not self._fits():
             raise ShapeError(
-                f"BCOO: expected data of shape (nse,) and indices of shape (nse, {len(self.shape)}) for shape "
-                f"{self.shape}, got {typeof(data)} and {typeof(indices)}; for batches make one within vmap"
+                "BCOO: expected data of shape (*batch, nse, *dense) and indices of shape (*batch, nse, n_sparse), "
+                f"which fit shape {self.shape}, got {typeof(data)} and {typeof(indices)}"
             )
         if not mnp.issubdtype(indices.dtype, mnp.integer):
             raise DTypeError(f"BCOO: indices must be integers, got {typeof(indices)}")
 
+    def _fits(self) -> bool:
+        n, (nse, last) = self.n_batch, self.indices.shape[-2:]
+        if self.n_dense < 0 or self.data.shape[n:] != (nse, *self.shape[n + last :]):
+            return False
+        return all(x in (1, s) for a in (self.data, self.indices) for x, s in zip(a.shape[:n], self.shape))
+
+    @property
+    def n_batch(self) -> int:  # type: ignore[override]
+        """The number of leading dimensions of which each entry has positions of its own."""
+        return self.indices.ndim - 2  # type: ignore[no-any-return]
+
+    @property
+    def n_sparse(self) -> int:  # type: ignore[override]
+        """The number of dimensions that ``indices`` are positions in."""
+        return int(self.indices.shape[-1])
+
+    @property
+    def n_dense(self) -> int:  # type: ignore[override]
+        """The number of trailing dimensions of which all entries are stored."""
+        return self.ndim - self.n_batch - self.n_sparse
+
+    @property
+    def nse(self) -> int:
+        """The number of stored elements, for each entry of a batch."""
+        return int(self.indices.shape[-2])
+
+    @property
+    def sparse_shape(self) -> tuple[int, ...]:
+        return self.shape[self.n_batch : self.n_batch + self.n_sparse]
+
     @classmethod
-    def fromdense(cls, mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> BCOO:
-        """The first ``nse`` nonzero elements of ``mat``, by default all of them.
+    def fromdense(
+        cls, mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32, n_dense: int = 0, n_batch: int = 0
+    ) -> BCOO:
+        """The first ``nse`` nonzero elements of ``mat`` (for each entry of a batch), by default all of them.
+
+        Args:
+          n_batch: so many leading dimensions have positions of their own for each entry.
+          n_dense: so many trailing dimensions are stored whole where any of their entries is not 0.
 
         Raises:
-          ArgumentError: ``mat`` is traced, and ``nse`` is not given.
+          ArgumentError: ``mat`` is traced, and ``nse`` is not given; or there are not so many dimensions.
         """
         mat = mnp.asarray(mat)
-        if nse is None and isinstance(mat, Tracer):
-            raise ArgumentError("BCOO.fromdense: how many elements of a traced array are not 0 is not known; pass nse")
-        count = int(mnp.count_nonzero(mat)) if nse is None else as_integer("BCOO.fromdense: nse", nse)
-        if not mat.ndim:  # there is no position past the end
-            data = mnp.where(np.arange(count) == 0, mat, mnp.zeros((), mat.dtype))
-            return cls((data, mnp.zeros((count, 0), index_dtype)), shape=(), unique_indices=count <= 1)
-        indices = mnp.stack(mnp.nonzero(mat, size=count, fill_value=mat.shape), 1).astype(index_dtype)
-        return cls((taken(mat, indices), indices), shape=mat.shape, indices_sorted=True, unique_indices=True)
+        batch, dense = layout.checked("BCOO.fromdense", mat.ndim, n_batch, n_dense)
+        return _stored(mat, mnp.any(mat != 0, tuple(range(mat.ndim - dense, mat.ndim))), batch, nse, index_dtype)
 
     @classmethod
     def from_scipy_sparse(cls, mat: Any, *, index_dtype: Any = None) -> BCOO:
@@ -83,8 +119,8 @@ class BCOO(JAXSparse):
 
     @property
     def inside(self) -> Any:
-        """Whether each position is within the array, shape (nse,)."""
-        return mnp.all(self.indices < np.array(self.shape, self.indices.dtype), 1)
+        """Whether each position is within the array, shape (batch..., nse)."""
+        return mnp.all(self.indices < np.array(self.sparse_shape, self.indices.dtype), -1)
 
     def with_data(self, data: Any) -> BCOO:
         """A sparse array with other elements at the same positions."""
@@ -93,18 +129,35 @@ class BCOO(JAXSparse):
             unique_indices=self.unique_indices,
         )  # fmt: skip
 
+    def changed(self, data: Any, indices: Any, shape: Sequence[int] | None = None, unique: bool | None = None) -> BCOO:
+        """A sparse array with other elements and positions, not known to be sorted."""
+        unique = self.unique_indices if unique is None else unique
+        return BCOO((data, indices), shape=self.shape if shape is None else shape, unique_indices=unique)
+
     def todense(self) -> Any:
         """The dense array."""
-        return added_at(self.data, self.indices, self.shape)
+        return layout.per_batch(lambda m: added_at(m.data, m.indices, m.shape), self)
 
     def transpose(self, axes: Sequence[int] | None = None) -> BCOO:
-        """Permute the dimensions; by default, reverse them."""
+        """Permute the dimensions; by default, reverse them.
+
+        Raises:
+          ArgumentError: batch, sparse and dense dimensions are not permuted among themselves.
+        """
         order = tuple(range(self.ndim))[::-1] if axes is None else normal_axes(axes, self.ndim, "BCOO.transpose")
         if len(order) != self.ndim:
             raise ArgumentError(f"BCOO.transpose: expected the {self.ndim} dimensions in some order, got {axes}")
+        n, s = self.n_batch, self.n_batch + self.n_sparse
+        batch, sparse, dense = order[:n], order[n:s], order[s:]
+        if set(batch) != set(range(n)) or set(dense) != set(range(s, self.ndim)):
+            raise ArgumentError(
+                f"BCOO.transpose: axes {tuple(order)} of {self!r} mix batch, sparse and dense dimensions; permute them "
+                "among themselves, or make all sparse with update_layout(n_batch=0, n_dense=0)"
+            )
         shape = tuple(self.shape[a] for a in order)
-        moved = self.indices[:, np.array(order, int)]
-        return BCOO((self.data, moved), shape=shape, unique_indices=self.unique_indices)
+        moved = self.indices[..., np.array(sparse, int) - n].transpose(*batch, n, n + 1)
+        data = self.data.transpose(*batch, n, *(d - self.n_sparse + 1 for d in dense))
+        return self.changed(data, moved, shape)
 
     def reshape(self, *args: Any, **options: Any) -> BCOO:
         """The elements in row-major order in another shape, of which one size may be -1."""
@@ -119,7 +172,8 @@ class BCOO(JAXSparse):
         self, *, n_batch: int | None = None, n_dense: int | None = None, on_inefficient: str | None = "error"
     ) -> BCOO:
         """See :func:`bcoo_update_layout`."""
-        return structure.bcoo_update_layout(self, n_batch=n_batch, n_dense=n_dense)  # type: ignore[no-any-return]
+        options = {"n_batch": n_batch, "n_dense": n_dense, "on_inefficient": on_inefficient}
+        return structure.bcoo_update_layout(self, **options)  # type: ignore[no-any-return]
 
     def astype(self, dtype: Any) -> BCOO:
         return structure.mapped(self, lambda data: data.astype(dtype))  # type: ignore[no-any-return]
@@ -132,24 +186,32 @@ class BCOO(JAXSparse):
     def summed(self, axis: int | Sequence[int] | None) -> BCOO:
         """The sum over dimensions as a sparse array."""
         summed = normal_axes(axis, self.ndim, "BCOO.sum")
-        kept = [d for d in range(self.ndim) if d not in summed]
-        data = mnp.where(self.inside, self.data, mnp.zeros((), self.dtype))  # the remaining positions may all be valid
-        return BCOO((data, self.indices[:, np.array(kept, int)]), shape=[self.shape[d] for d in kept])
+        mat, n, s = self, self.n_batch, self.n_batch + self.n_sparse
+        for d in sorted((d for d in summed if d < n), reverse=True):
+            mat = layout.without_batch(mat, d)
+        inside = layout.beside(mat, mat.inside)
+        data = mnp.where(inside, mat.data, mnp.zeros((), mat.dtype))  # the remaining positions may all be valid
+        data = data.sum(tuple(d - s + mat.n_batch + 1 for d in summed if d >= s)).astype(mat.dtype)
+        kept = np.array([d - n for d in range(n, s) if d not in summed], int)
+        return self.changed(
+            data, mat.indices[..., kept], [self.shape[d] for d in range(self.ndim) if d not in summed], False
+        )
 
     def sum_duplicates(self, nse: int | None = None, remove_zeros: bool = True) -> BCOO:
         """Add the elements at equal positions; the result is sorted and has ``nse`` elements.
 
         Inside traced functions ``nse`` must be given.
         """
-        dense = self.todense() if remove_zeros else added_at(mnp.ones_like(self.data, bool), self.indices, self.shape)
-        found = BCOO.fromdense(dense, nse=nse)
-        return found if remove_zeros else found.with_data(taken(self.todense(), found.indices))
+        dense = self.todense()
+        if remove_zeros:
+            mask = mnp.any(dense != 0, tuple(range(self.ndim - self.n_dense, self.ndim)))
+        else:
+            mask = layout.per_batch(lambda m: added_at(mnp.ones(m.nse, bool), m.indices, m.sparse_shape), self)
+        return _stored(dense, mask, self.n_batch, nse, self.indices.dtype)
 
     def sort_indices(self) -> BCOO:
         """Sort the elements by position."""
-        order = mnp.lexsort(tuple(self.indices[:, d] for d in reversed(range(self.ndim)))) if self.ndim else slice(None)
-        moved = self.data[order], self.indices[order]
-        return BCOO(moved, shape=self.shape, indices_sorted=True, unique_indices=self.unique_indices)
+        return layout.per_batch(_sorted, self)  # type: ignore[no-any-return]
 
     # --- arithmetic -----------------------------------------------------------------------------------------
     def __neg__(self) -> BCOO:
@@ -203,8 +265,12 @@ class BCOO(JAXSparse):
             raise ArgumentTypeError(
                 f"a BCOO of shape {self.shape} is added to {other!r}; expected a BCOO of the shape, or use todense()"
             )
-        data, indices = (mnp.concatenate(pair) for pair in zip((self.data, self.indices), (other.data, other.indices)))
-        return BCOO((data, indices), shape=self.shape)
+        pair: Any = self, other
+        if (self.n_batch, self.n_dense) != (other.n_batch, other.n_dense):
+            pair = map(layout.flat, pair)
+        a, b = map(layout.whole, pair)
+        arrays = (mnp.concatenate(pair, a.n_batch) for pair in ((a.data, b.data), (a.indices, b.indices)))
+        return a.changed(*arrays, unique=False)  # type: ignore[no-any-return]
 
     __radd__ = __add__
 
@@ -212,11 +278,10 @@ class BCOO(JAXSparse):
         return self + (-other)
 
     def __matmul__(self, other: Any) -> Any:
-        last = max((other.ndim if isinstance(other, BCOO) else mnp.ndim(other)) - 2, 0)
-        return _matmul(self, other, ((self.ndim - 1,), (last,)))
+        return product.matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return _matmul(other, self, ((mnp.ndim(other) - 1,), (max(self.ndim - 2, 0),)))
+        return product.matmul(other, self)
 
 
 def _unflatten(static: tuple[Any, ...], children: Sequence[Any]) -> BCOO:
@@ -229,6 +294,62 @@ def _unflatten(static: tuple[Any, ...], children: Sequence[Any]) -> BCOO:
 register_pytree_node(
     BCOO, lambda m: ((m.data, m.indices), (m.shape, m.indices_sorted, m.unique_indices)), _unflatten
 )  # fmt: skip
+
+
+def _element(part: Any, index: Any, mat: BCOO, axis: int) -> BCOO:
+    """One entry of a batch dimension, for ``vmap``."""
+    d = axis + mat.ndim if axis < 0 else axis
+    if not 0 <= d < mat.n_batch:
+        raise ArgumentError(
+            f"vmap: in_axes names axis {axis} of {mat!r}, which is no batch dimension; use "
+            "update_layout(n_batch=...), or None to pass it unmapped"
+        )
+    mat = layout.whole(mat)
+    static = mat.shape[:d] + mat.shape[d + 1 :], mat.indices_sorted, mat.unique_indices
+    return _unflatten(static, (part(mat.data, d), part(mat.indices, d)))
+
+
+def _batch(whole: Any, size: int, mat: BCOO, axis: int) -> BCOO:
+    """A batch of such sparse arrays, for ``vmap``."""
+    d = axis + mat.ndim + 1 if axis < 0 else axis
+    if not 0 <= d <= mat.n_batch:
+        raise ArgumentError(
+            f"vmap: out_axes names axis {axis} of a batch of {mat!r}; batch dimensions are the first ones: "
+            f"expected 0 to {mat.n_batch}"
+        )
+    static = (*mat.shape[:d], size, *mat.shape[d:]), mat.indices_sorted, mat.unique_indices
+    return _unflatten(static, (whole(size, mat.data, d), whole(size, mat.indices, d)))
+
+
+register_vmappable(BCOO, int, int, _element, _batch, None)
+
+
+def _stored(dense: Any, mask: Any, n_batch: int, nse: int | None, index_dtype: Any) -> BCOO:
+    """The elements of a dense array where ``mask`` holds, which has its batch and sparse dimensions."""
+    if nse is None and isinstance(mask, Tracer):
+        raise ArgumentError("BCOO.fromdense: how many elements of a traced array are not 0 is not known; pass nse")
+    if nse is None:
+        count = int(mnp.max(mnp.count_nonzero(mask, tuple(range(n_batch, mask.ndim))), initial=0))
+    else:
+        count = as_integer("BCOO.fromdense: nse", nse)
+
+    def stored(x: Any, kept: Any) -> BCOO:
+        if not kept.ndim:  # there is no position past the end
+            first = mnp.expand_dims(np.arange(count) == 0, tuple(range(1, x.ndim + 1)))
+            data = mnp.where(first, x, mnp.zeros((), x.dtype))
+            return BCOO((data, mnp.zeros((count, 0), index_dtype)), shape=x.shape, unique_indices=count <= 1)
+        indices = mnp.stack(mnp.nonzero(kept, size=count, fill_value=kept.shape), 1).astype(index_dtype)
+        return BCOO((taken(x, indices), indices), shape=x.shape, indices_sorted=True, unique_indices=True)
+
+    for _ in range(n_batch):
+        stored = vmap(stored)
+    return stored(dense, mask)
+
+
+def _sorted(mat: BCOO) -> BCOO:
+    order = mnp.lexsort(tuple(reversed(columns(mat.indices)))) if mat.n_sparse else slice(None)
+    moved = mat.data[order], mat.indices[order]
+    return BCOO(moved, shape=mat.shape, indices_sorted=True, unique_indices=mat.unique_indices)
 
 
 def columns(indices: Any) -> tuple[Any, ...]:
@@ -258,7 +379,8 @@ def broadcast_at(mat: BCOO, dense: Any) -> Any:
     dense = mnp.asarray(dense)
     if not dense.ndim:
         return dense
-    return mnp.where(mat.inside, taken(mnp.broadcast_to(dense, mat.shape), mat.indices), mnp.ones((), dense.dtype))
+    found = layout.per_batch(lambda m, x: taken(x, m.indices), mat, mnp.broadcast_to(dense, mat.shape))
+    return mnp.where(layout.beside(mat, mat.inside), found, mnp.ones((), dense.dtype))
 
 
 def require_sparse(where: str, mat: Any) -> None:
@@ -269,13 +391,8 @@ def require_sparse(where: str, mat: Any) -> None:
 def bcoo_fromdense(
     mat: Any, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0, index_dtype: Any = np.int32
 ) -> BCOO:
-    """See :meth:`BCOO.fromdense`. Every dimension is sparse.
-
-    Raises:
-      ArgumentError: ``n_batch`` or ``n_dense`` is not 0.
-    """
-    all_sparse("bcoo_fromdense", n_batch, n_dense)
-    return BCOO.fromdense(mat, nse=nse, index_dtype=index_dtype)
+    """See :meth:`BCOO.fromdense`."""
+    return BCOO.fromdense(mat, nse=nse, index_dtype=index_dtype, n_batch=n_batch, n_dense=n_dense)
 
 
 def bcoo_todense(mat: BCOO) -> Any:
@@ -306,68 +423,3 @@ def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> BCOO:
     if isinstance(v, BCOO):
         raise ArgumentTypeError("bcoo_multiply_dense: both operands are sparse; use bcoo_multiply_sparse")
     return sp_mat * v
-
-
-def _matmul(lhs: Any, rhs: Any, contract: tuple[tuple[int], tuple[int]]) -> Any:
-    if max(lhs.ndim, mnp.ndim(rhs) if not isinstance(rhs, BCOO) else rhs.ndim) > 2:
-        raise ShapeError("a sparse product by @ is of vectors and matrices; use bcoo_dot_general, or vmap")
-    return bcoo_dot_general(lhs, rhs, dimension_numbers=(contract, ((), ())))
-
-
-def bcoo_dot_general(
-    lhs: Any,
-    rhs: Any,
-    *,
-    dimension_numbers: Any,
-    precision: None = None,
-    preferred_element_type: Any = None,
-    out_sharding: None = None,
-) -> Any:
-    """``lax.dot_general`` with a sparse operand, without batch dimensions; dense, unless both operands are sparse.
-
-    The product of two sparse arrays stores an element for each pair of their elements.
-
-    Raises:
-      ArgumentTypeError: neither operand is sparse.
-      ArgumentError: there are batch dimensions, or a precision or sharding is given.
-      ShapeError: contracted dimensions have different sizes.
-    """
-    left_out("bcoo_dot_general", precision=precision, out_sharding=out_sharding)
-    (left, right), batch = dimension_numbers
-    if any(map(len, batch)):
-        raise ArgumentError(f"bcoo_dot_general: batch dimensions {batch} are not for sparse arrays; use vmap")
-    if not isinstance(lhs, BCOO) and not isinstance(rhs, BCOO):
-        raise ArgumentTypeError("bcoo_dot_general: expected a sparse operand; use lax.dot_general for dense ones")
-    _check_sizes(lhs, rhs, left, right)
-    if preferred_element_type is not None:
-        wide = mnp.result_type(lhs.dtype, rhs.dtype, preferred_element_type)
-        found = bcoo_dot_general(lhs.astype(wide), rhs.astype(wide), dimension_numbers=dimension_numbers)
-        return found.astype(preferred_element_type)
-    if isinstance(lhs, BCOO) and isinstance(rhs, BCOO):
-        return structure.product_of_sparse(lhs, rhs, left, right)
-    if isinstance(lhs, BCOO):
-        return _product(lhs, mnp.asarray(rhs), left, right)
-    out = _product(rhs, mnp.asarray(lhs), right, left)
-    free = rhs.ndim - len(right)
-    return mnp.moveaxis(out, range(free), range(out.ndim - free, out.ndim))
-
-
-def _check_sizes(lhs: Any, rhs: Any, left: Sequence[int], right: Sequence[int]) -> None:
-    shapes = [x.shape if isinstance(x, BCOO) else mnp.shape(x) for x in (lhs, rhs)]
-    sizes = [[shape[d] for d in dims] for shape, dims in zip(shapes, (left, right))]
-    if sizes[0] != sizes[1]:
-        raise ShapeError(
-            f"bcoo_dot_general: shapes {shapes[0]} and {shapes[1]} are contracted along {tuple(left)} and "
-            f"{tuple(right)}, of sizes {sizes[0]} and {sizes[1]}; they must be equal"
-        )
-
-
-def _product(mat: BCOO, dense: Any, left: Sequence[int], right: Sequence[int]) -> Any:
-    """The product, with the free dimensions of ``mat`` before those of ``dense``."""
-    kept = [d for d in range(mat.ndim) if d not in left]
-    rows = mnp.moveaxis(dense, tuple(right), range(len(right)))
-    factors = taken(rows, mat.indices[:, np.array(left, int)])
-    terms = mat.data.reshape(-1, *[1] * (factors.ndim - 1)) * factors
-    return added_at(
-        terms, mat.indices[:, np.array(kept, int)], [*(mat.shape[d] for d in kept), *rows.shape[len(right) :]]
-    )  # fmt: skip

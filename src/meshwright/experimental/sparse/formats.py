@@ -14,7 +14,9 @@ import meshwright.numpy as mnp
 from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.errors import ArgumentError, ArgumentTypeError, ShapeError
 from meshwright.experimental.sparse.base import JAXSparse, all_sparse
-from meshwright.experimental.sparse.bcoo import BCOO, bcoo_dot_general, taken
+from meshwright.experimental.sparse.bcoo import BCOO, taken
+from meshwright.experimental.sparse.layout import flat
+from meshwright.experimental.sparse.product import bcoo_dot_general
 from meshwright.experimental.sparse.structure import bcoo_concatenate
 
 S = TypeVar("S", bound="_Format")
@@ -159,6 +161,7 @@ class BCSR(_Format):
     @classmethod
     def from_bcoo(cls, arr: BCOO) -> Any:
         lines = cls._lines_of
+        arr = flat(arr)
         found = arr if lines == 0 else arr.transpose()
         found = found if found.indices_sorted else found.sort_indices()
         if found.ndim != 2:
@@ -215,6 +218,7 @@ class COO(_Format):
 
     @classmethod
     def from_bcoo(cls, arr: BCOO) -> COO:
+        arr = flat(arr)
         if arr.ndim != 2:
             raise ShapeError(f"COO: expected a matrix, got shape {arr.shape}")
         made = cls((arr.data, arr.indices[:, 0], arr.indices[:, 1]), shape=arr.shape, rows_sorted=arr.indices_sorted)

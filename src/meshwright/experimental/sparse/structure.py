@@ -7,6 +7,7 @@ nothing.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +17,20 @@ import meshwright.numpy as mnp
 from meshwright import lax
 from meshwright.core.expected import as_integers
 from meshwright.errors import ArgumentError, ArgumentTypeError, AxisError, ShapeError
-from meshwright.experimental.sparse.base import all_sparse, left_out
+from meshwright.experimental.sparse.base import left_out
 from meshwright.experimental.sparse.bcoo import BCOO, broadcast_at, require_sparse, taken
+from meshwright.experimental.sparse.layout import (
+    SparseEfficiencyError,
+    SparseEfficiencyWarning,
+    beside,
+    checked,
+    expanded,
+    flat,
+    per_batch,
+    whole,
+    with_batch,
+    with_dense,
+)
 from meshwright.numpy.axes import normal_axes
 
 
@@ -46,9 +59,9 @@ def bcoo_extract(sparr: BCOO, arr: Any, *, assume_unique: bool | None = None) ->
     dense = mnp.asarray(arr)
     if dense.shape != sparr.shape:
         raise ShapeError(f"bcoo_extract: shapes {sparr.shape} and {dense.shape} must be equal")
-    data = taken(dense, sparr.indices)
+    data = per_batch(lambda m, x: taken(x, m.indices), sparr, dense)
     if not (sparr.unique_indices if assume_unique is None else assume_unique):
-        data = mnp.where(_is_first(sparr), data, mnp.zeros((), data.dtype))
+        data = mnp.where(beside(sparr, per_batch(_is_first, sparr)), data, mnp.zeros((), data.dtype))
     return sparr.with_data(data)
 
 
@@ -60,12 +73,13 @@ def _is_first(mat: BCOO) -> Any:
 
 def _numbers(mat: BCOO) -> Any:
     """Positions as integers, those past the end as the size of the array."""
-    if mat.size >= 2**31:
-        raise ShapeError(f"a sparse array of shape {mat.shape} has {mat.size} positions; expected fewer than 2**31")
-    if not mat.ndim:
+    sizes = mat.sparse_shape
+    if math.prod(sizes) >= 2**31:
+        raise ShapeError(f"a sparse array of shape {mat.shape} has too many positions; expected fewer than 2**31")
+    if not sizes:
         return mnp.zeros(mat.nse, np.int32)
-    flat = sum(mat.indices[:, d].astype(np.int32) * math.prod(mat.shape[d + 1 :]) for d in range(mat.ndim))
-    return mnp.where(mat.inside, flat, mat.size)
+    numbers = sum(mat.indices[:, d].astype(np.int32) * math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
+    return mnp.where(mat.inside, numbers, math.prod(sizes))
 
 
 def bcoo_reshape(
@@ -83,6 +97,10 @@ def bcoo_reshape(
     sizes = as_integers("bcoo_reshape: new_sizes", new_sizes)
     if math.prod(sizes) != mat.size:
         raise ShapeError(f"bcoo_reshape: {mat.shape} has {mat.size} elements, {sizes} has {math.prod(sizes)}")
+    n = mat.n_batch
+    if n and sizes[:n] == mat.shape[:n]:
+        return per_batch(lambda m: bcoo_reshape(m, new_sizes=sizes[n:]), mat)  # type: ignore[no-any-return]
+    mat = flat(mat)
     rest = numbers = _numbers(mat)
     found = []
     for d in range(len(sizes)):
@@ -111,7 +129,7 @@ def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
     dropped = normal_axes(dimensions, arr.ndim, "bcoo_squeeze")
     if any(arr.shape[d] != 1 for d in dropped):
         raise ShapeError(f"bcoo_squeeze: dimensions {tuple(dropped)} of {arr.shape} must be of size 1")
-    return arr.sum(tuple(dropped)) if dropped else arr
+    return arr.summed(tuple(dropped)) if dropped else arr
 
 
 def bcoo_broadcast_in_dim(
@@ -128,6 +146,7 @@ def bcoo_broadcast_in_dim(
     if len(places) != mat.ndim or any(s not in (1, sizes[p]) for s, p in zip(mat.shape, places)):
         raise ShapeError(f"bcoo_broadcast_in_dim: {mat.shape} does not fit dimensions {places} of {sizes}")
     repeated = [d for d in range(len(sizes)) if d not in places or mat.shape[places.index(d)] != sizes[d]]
+    mat = flat(mat)
     copies = np.stack([g.ravel() for g in np.indices([sizes[d] for d in repeated])], 1) if repeated else None
     count = 1 if copies is None else len(copies)
     data = mnp.repeat(mat.data, count)
@@ -146,7 +165,7 @@ def bcoo_broadcast_in_dim(
 
 
 def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
-    """Join sparse arrays along a dimension.
+    """Join sparse arrays along a dimension; all dimensions become sparse, unless they are so in the same way.
 
     Raises:
       ArgumentError: there are none. ShapeError: other dimensions differ.
@@ -159,17 +178,21 @@ def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
     (d,) = normal_axes(dimension, first.ndim, "bcoo_concatenate")
     if len({(*m.shape[:d], *m.shape[d + 1 :]) for m in operands}) > 1:
         raise ShapeError(f"bcoo_concatenate: shapes {[m.shape for m in operands]} differ beside dimension {d}")
-    total, start = sum(m.shape[d] for m in operands), 0
-    parts = []
-    for mat in operands:
-        column = mat.indices[:, d]
-        moved = mnp.where(column < mat.shape[d], column + start, total)
-        parts.append(mat.indices.at[:, d].set(moved))
-        start += mat.shape[d]
-    data = mnp.concatenate([m.data for m in operands])
-    shape = (*first.shape[:d], total, *first.shape[d + 1 :])
+    layouts = {(m.n_batch, m.n_dense, d < m.n_batch and m.nse) for m in operands}
+    if len(layouts) > 1 or d >= first.ndim - first.n_dense:
+        operands = [flat(m) for m in operands]
+    mats = [whole(m) for m in operands]
+    n = mats[0].n_batch
+    shape = [*first.shape[:d], sum(m.shape[d] for m in operands), *first.shape[d + 1 :]]
     unique = all(m.unique_indices for m in operands)
-    return BCOO((data, mnp.concatenate(parts)), shape=shape, unique_indices=unique)
+    parts, start = [m.indices for m in mats], 0
+    for i, mat in enumerate(mats if d >= n else ()):
+        column = mat.indices[..., d - n]
+        moved = mnp.where(column < mat.shape[d], column + start, shape[d])
+        parts[i] = mat.indices.at[..., d - n].set(moved)
+        start += mat.shape[d]
+    indices, data = (mnp.concatenate(xs, min(d, n)) for xs in (parts, [m.data for m in mats]))
+    return mats[0].changed(data, indices, shape, unique)
 
 
 def bcoo_slice(
@@ -213,28 +236,42 @@ def cut_within(mat: BCOO, starts: Sequence[Any], sizes: Sequence[int]) -> BCOO:
 
 def _cut(mat: BCOO, starts: Sequence[Any], steps: Sequence[int], shape: Sequence[int]) -> BCOO:
     """The elements at ``starts + steps * i`` for the positions ``i`` of ``shape``."""
-    if not mat.ndim:
-        return mat
-    away = [mat.indices[:, d] - mnp.asarray(starts[d]).astype(mat.indices.dtype) for d in range(mat.ndim)]
-    kept = [(a >= 0) & (a % s == 0) & (a // s < n) for a, s, n in zip(away, steps, shape)]
-    inside = mnp.all(mnp.stack(kept), 0)
-    found = mnp.stack([mnp.where(inside, a // s, n) for a, s, n in zip(away, steps, shape)], 1)
-    data = mnp.where(inside, mat.data, mnp.zeros((), mat.dtype))
-    return BCOO((data, found), shape=tuple(shape), unique_indices=mat.unique_indices)
+    mat, given = whole(mat), list(zip(starts, steps, shape))
+    n, s = mat.n_batch, mat.n_batch + mat.n_sparse
+    data, found = mat.data, mat.indices
+    for d, (start, step, count) in enumerate(given):
+        if d < n or d >= s:
+            rows = mnp.asarray(start) + step * np.arange(count)
+            data = mnp.take(data, rows, d if d < n else d - mat.n_sparse + 1, mode="clip")
+            found = mnp.take(found, rows, d, mode="clip") if d < n else found
+    if n < s:
+        away = [found[..., d] - mnp.asarray(given[n + d][0]).astype(found.dtype) for d in range(s - n)]
+        kept = [(a >= 0) & (a % step == 0) & (a // step < count) for a, (_, step, count) in zip(away, given[n:s])]
+        inside = mnp.all(mnp.stack(kept), 0)
+        found = mnp.stack([mnp.where(inside, a // step, count) for a, (_, step, count) in zip(away, given[n:s])], -1)
+        data = mnp.where(beside(mat, inside), data, mnp.zeros((), mat.dtype))
+    return mat.changed(data, found, shape)
 
 
 def bcoo_rev(operand: BCOO, dimensions: Sequence[int]) -> BCOO:
     """Reverse dimensions of a sparse array."""
     require_sparse("bcoo_rev", operand)
-    indices = operand.indices
+    operand = whole(operand)
+    data, indices, n = operand.data, operand.indices, operand.n_batch
     for d in normal_axes(tuple(dimensions), operand.ndim, "bcoo_rev"):
-        column, size = indices[:, d], operand.shape[d]
-        indices = indices.at[:, d].set(mnp.where(column < size, size - 1 - column, size))
-    return BCOO((operand.data, indices), shape=operand.shape, unique_indices=operand.unique_indices)
+        if d < n:
+            data, indices = mnp.flip(data, d), mnp.flip(indices, d)
+        elif d >= n + operand.n_sparse:
+            data = mnp.flip(data, d - operand.n_sparse + 1)
+        else:
+            column, size = indices[..., d - n], operand.shape[d]
+            indices = indices.at[..., d - n].set(mnp.where(column < size, size - 1 - column, size))
+    return operand.changed(data, indices)
 
 
 def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
-    """The elementwise product of two sparse arrays of one shape, stored at the positions of ``lhs``.
+    """The elementwise product of two sparse arrays of one shape, stored at the positions of ``lhs``; all dimensions
+    become sparse, unless both have the same batch dimensions and no dense ones.
 
     Raises:
       ShapeError: the shapes differ.
@@ -243,6 +280,12 @@ def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
     require_sparse("bcoo_multiply_sparse", rhs)
     if lhs.shape != rhs.shape:
         raise ShapeError(f"bcoo_multiply_sparse: shapes {lhs.shape} and {rhs.shape} must be equal")
+    if lhs.n_batch != rhs.n_batch or lhs.n_dense or rhs.n_dense:
+        lhs, rhs = flat(lhs), flat(rhs)
+    return per_batch(_multiplied, lhs, whole(rhs))  # type: ignore[no-any-return]
+
+
+def _multiplied(lhs: BCOO, rhs: BCOO) -> BCOO:
     mine, other = _numbers(lhs), _numbers(rhs)
     same = (mine[:, None] == other[None, :]) & (other < rhs.size)[None, :]
     factor = mnp.where(same, rhs.data[None, :], mnp.zeros((), rhs.dtype)).sum(1)
@@ -280,14 +323,40 @@ def bcoo_dot_general_sampled(A: Any, B: Any, indices: Any, *, dimension_numbers:
 def bcoo_update_layout(
     mat: BCOO, *, n_batch: int | None = None, n_dense: int | None = None, on_inefficient: str | None = "error"
 ) -> BCOO:
-    """The same array: every dimension is sparse here.
+    """The same array with other numbers of batch and dense dimensions.
+
+    Args:
+      on_inefficient: what is done where more would be stored than before: ``"error"``, ``"warn"`` or None.
 
     Raises:
-      ArgumentError: ``n_batch`` or ``n_dense`` is not 0.
+      SparseEfficiencyError: more would be stored.
+      ArgumentError: there are not so many dimensions, or ``on_inefficient`` is something else.
+
+    Example:
+      >>> from meshwright.experimental import sparse
+      >>> m = sparse.BCOO.fromdense(mnp.array([[0.0, 2.0], [3.0, 0.0]]), n_batch=1)
+      >>> sparse.bcoo_update_layout(m, n_batch=0).indices
+      Array([[0, 1],
+             [1, 0]], dtype=int32)
     """
     require_sparse("bcoo_update_layout", mat)
-    all_sparse("bcoo_update_layout", n_batch, n_dense)
-    return mat
+    if on_inefficient not in ("error", "warn", None):
+        raise ArgumentError(
+            f'bcoo_update_layout: on_inefficient must be "error", "warn" or None, got {on_inefficient!r}'
+        )
+    batch, dense = checked("bcoo_update_layout", mat.ndim, n_batch, n_dense, (mat.n_batch, mat.n_dense))
+    found = with_dense(with_batch(mat, min(batch, mat.n_batch)), min(dense, mat.n_dense))
+    found = with_batch(with_dense(found, dense), batch)
+    before, after = (math.prod(m.data.shape) for m in (whole(mat), found))
+    if after > before and on_inefficient is not None:
+        text = (
+            f"bcoo_update_layout: {found!r} stores {after} numbers, {mat!r} stores {before}; on_inefficient=None makes "
+            "it nevertheless"
+        )
+        if on_inefficient == "error":
+            raise SparseEfficiencyError(text)
+        warnings.warn(text, SparseEfficiencyWarning, stacklevel=2)
+    return found
 
 
 def at_index(mat: BCOO, index: Any) -> BCOO:
@@ -305,17 +374,15 @@ def at_index(mat: BCOO, index: Any) -> BCOO:
         entries.append(...)
     at = next(i for i, e in enumerate(entries) if e is ...)
     entries[at : at + 1] = [slice(None)] * (mat.ndim - taken)
-    starts: list[int] = []
-    limits: list[int] = []
-    strides, turned, shape = list[int](), list[int](), list[int]()
+    new, dropped, starts = list[int](), list[int](), list[int]()
+    limits, strides, turned = list[int](), list[int](), list[int]()
     for entry in entries:
         if entry is None:
-            shape.append(1)
+            new.append(len(starts) - len(dropped) + len(new))
             continue
         size = mat.shape[len(starts)]
         if isinstance(entry, slice):
             rows = range(size)[entry] or range(0)
-            shape.append(len(rows))
             if rows.step < 0:
                 turned.append(len(starts))
                 rows = rows[::-1]
@@ -323,13 +390,17 @@ def at_index(mat: BCOO, index: Any) -> BCOO:
             rows = range(size)[int(entry) :][:1] if -size <= entry < size else range(0)
             if not rows:
                 raise AxisError(f"index {entry} is out of range for a dimension of size {size} of a sparse array")
+            dropped.append(len(starts))
         else:
             raise ArgumentTypeError(f"a sparse array takes integers, slices, ... and None as indices, got {entry!r}")
         starts.append(rows.start)
         limits.append(rows[-1] + 1 if rows else rows.start)
         strides.append(rows.step)
     cut = bcoo_slice(mat, start_indices=starts, limit_indices=limits, strides=strides)
-    return bcoo_reshape(bcoo_rev(cut, turned) if turned else cut, new_sizes=shape)
+    found = bcoo_squeeze(bcoo_rev(cut, turned) if turned else cut, dimensions=dropped)
+    for d in new:
+        found = expanded(found, d)
+    return found
 
 
 def added(lhs: Any, rhs: Any) -> Any:

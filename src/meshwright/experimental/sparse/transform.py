@@ -12,12 +12,16 @@ from meshwright.core.avals import ShapedArray
 from meshwright.errors import RuleError
 from meshwright.experimental.sparse import structure
 from meshwright.experimental.sparse.base import JAXSparse
-from meshwright.experimental.sparse.bcoo import BCOO, bcoo_dot_general, bcoo_reduce_sum
+from meshwright.experimental.sparse.bcoo import BCOO, bcoo_reduce_sum
 from meshwright.experimental.sparse.formats import as_bcoo
+from meshwright.experimental.sparse.product import bcoo_dot_general
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, Literal
 from meshwright.ir.tracing import trace_to_jaxpr, typeof
 from meshwright.ops.elementwise.conversion import convert
 from meshwright.transforms.autodiff import value_and_grad as value_and_dense_grad
+from meshwright.transforms.jacobian import jacfwd as dense_jacfwd
+from meshwright.transforms.jacobian import jacrev as dense_jacrev
+from meshwright.transforms.vmap import vmap
 
 #: functions of one argument that map 0 to 0; of linear ones, elements at one position need not be added before
 _LINEAR = ("copy", "imag", "neg", "real")
@@ -198,6 +202,54 @@ def grad(
     return gradient
 
 
+def _jacobian(of_dense: Callable[..., Any]) -> Callable[..., Any]:
+    """``jacfwd`` or ``jacrev`` by what sparse arguments store."""
+
+    def jacobian(
+        fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **kwargs: Any
+    ) -> Callable[..., Any]:
+        single = isinstance(argnums, int)
+        numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+        def derivative(*args: Any, **named: Any) -> Any:
+            out_tree: Any = None
+
+            def of_data(given: dict[int, Any]) -> Any:
+                nonlocal out_tree
+                out = fun(*(_with(x, given[i]) if i in given else x for i, x in enumerate(args)), **named)
+                out_tree = pytree.structure(out[0] if has_aux else out)
+                return out
+
+            parts = {i % len(args): _data(args[i]) for i in numbers}
+            found = of_dense(of_data, has_aux=has_aux, **kwargs)(parts)
+            slopes, aux = found if has_aux else (found, None)
+            per_output = []
+            for slope in out_tree.flatten_up_to(slopes):
+                by = tuple(_with(args[i], slope[i % len(args)]) for i in numbers)
+                per_output.append(by[0] if single else by)
+            made = pytree.unflatten(out_tree, per_output)
+            return (made, aux) if has_aux else made
+
+        return derivative
+
+    jacobian.__name__ = jacobian.__qualname__ = name = of_dense.__name__
+    jacobian.__doc__ = f"""``{name}`` whose derivatives by sparse arguments are sparse.
+
+    They are a batch, over the entries of a result, of arrays with the positions of the argument.
+
+    Example:
+      >>> from meshwright.experimental import sparse
+      >>> m = sparse.BCOO.fromdense(mnp.array([[0.0, 2.0], [3.0, 0.0]]))
+      >>> sparse.{name}(lambda m: m @ mnp.array([1.0, 10.0]))(m)
+      BCOO(float32[2, 2, 2], nse=2, n_batch=1)
+    """
+    return jacobian
+
+
+jacfwd, jacrev = _jacobian(dense_jacfwd), _jacobian(dense_jacrev)
+jacobian = jacrev
+
+
 def _data(tree: Any) -> Any:
     """The tree with what sparse arrays store in their places."""
     return pytree.map(lambda x: x.data if is_sparse(x) else x, tree, is_leaf=is_sparse)
@@ -211,7 +263,12 @@ def _with(tree: Any, data: Any) -> Any:
 
 
 def _stored(mat: Any, data: Any) -> Any:
-    if isinstance(mat, BCOO):
-        return mat.with_data(data)
+    """``mat`` with other stored elements; with a batch of them, a batch of arrays."""
     children, treedef = pytree.flatten(mat)
-    return pytree.unflatten(treedef, [data, *children[1:]])
+
+    def again(data: Any) -> Any:
+        return pytree.unflatten(treedef, [data, *children[1:]])
+
+    for _ in range(mnp.ndim(data) - mat.data.ndim):
+        again = vmap(again)
+    return again(data)

@@ -44,7 +44,7 @@ def to_device_mesh(mesh: AnyMesh, device_type: str = "cpu") -> DeviceMesh:
     ranks = [d.id for d in mesh.devices.flat] if isinstance(mesh, Mesh) else list(range(mesh.size))
     if max(ranks) >= (world := torch.distributed.get_world_size()):
         raise MeshError(
-            f"to_device_mesh: {mesh!r} has device {max(ranks)}, of {counted(world, 'process', 'processes')} that torch "
+            f"to_device_mesh: {mesh} has device {max(ranks)}, of {counted(world, 'process', 'processes')} that torch "
             "has"
         )
     shape = tuple(mesh.shape.values())
@@ -83,8 +83,7 @@ def from_placements(placements: Sequence[Placement], mesh: AnyMesh, ndim: int) -
         raise ArgumentTypeError(f"from_placements: expected a sequence of torch's placements, got {placements!r}")
     if len(placements) != len(mesh.axis_names):
         raise ShardingError(
-            f"{counted(len(placements), 'placement')} for the {counted(len(mesh.axis_names), 'axis', 'axes')} of "
-            f"{mesh!r}"
+            f"{counted(len(placements), 'placement')} for the {counted(len(mesh.axis_names), 'axis', 'axes')} of {mesh}"
         )
     dims: list[list[str]] = [[] for _ in range(ndim)]
     for axis, placement in reversed(list(zip(mesh.axis_names, placements))):

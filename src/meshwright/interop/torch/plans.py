@@ -176,7 +176,7 @@ def _shapes(what: str, params: Any) -> dict[str, tuple[int, ...]]:
 def _with_axis(what: str, mesh: Any, axis: str) -> AnyMesh:
     mesh = as_mesh(mesh, what)
     if axis not in mesh.axis_names:
-        raise ShardingError(f"{what}: {mesh!r} has no axis {axis!r}; pass axis=")
+        raise ShardingError(f"{what}: {mesh} has no axis {axis!r}; pass axis=")
     return mesh
 
 

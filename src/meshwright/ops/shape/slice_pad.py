@@ -332,7 +332,8 @@ class Concatenate(Op):
                 raise ShapeError(f"concatenate: shapes {shapes} must be equal except in dimension {d}")
             if aval.dtype != first.dtype:
                 raise DTypeError(f"concatenate: dtypes differ: {', '.join(str(a.dtype) for a in avals)}")
-        return first.update(shape=(*first.shape[:d], sum(a.shape[d] for a in avals), *first.shape[d + 1 :]))
+        shape = (*first.shape[:d], sum(a.shape[d] for a in avals), *first.shape[d + 1 :])
+        return first.update(shape=shape, weak_type=all(a.weak_type for a in avals))
 
     def jvp(self, primals: Sequence[ArrayLike], tangents: Sequence[Tangent]) -> Dual:
         full = [zeros_like(x) if isinstance(t, Zero) else t for x, t in zip(primals, tangents)]

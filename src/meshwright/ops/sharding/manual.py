@@ -231,7 +231,7 @@ class ShardMap(RegionOp):
         shape = self.mesh.abstract_mesh.shape
         if any(name not in shape for name in axis.spmd) or axis.size % prod(shape[n] for n in axis.spmd):
             raise ShardingError(
-                f"vmap: spmd_axis_name={axis.spmd} must name axes of the mesh of its shard_map, {self.mesh!r}, and "
+                f"vmap: spmd_axis_name={axis.spmd} must name axes of the mesh of its shard_map, {self.mesh}, and "
                 f"these must divide the mapped size {axis.size}"
             )
         sizes = self.manual

@@ -115,7 +115,7 @@ def exchanged(text: str, ranks: tuple[int, ...], what: str) -> dict[int, str]:
 def _lines(program: DeviceProgram) -> list[tuple[str, str]]:
     """Each equation as text, which must be equal in all processes, with its source line, which need not be."""
     target = program.target
-    head = [(f"the mesh {target.mesh!r} on devices {[d.id for d in target.assignment]}", "")]
+    head = [(f"the mesh {target.mesh} on devices {[d.id for d in target.assignment]}", "")]
     head += [(f"argument {i} of type {a}", "") for i, a in enumerate(program.in_avals)]
     head += [(f"the donated arguments {sorted(program.donated)}", "")]
     constants = [*program.constants, *program.jaxpr.consts]
