@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from meshwright.spmd.memory.graph import Graph, Node
 from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.priority import is_product
 
 #: what reads no more of its first operand than it gives, or writes no more of it than it is given
 PARTS = ("dynamic_slice", "dynamic_update_slice")
@@ -81,8 +82,13 @@ def _sources(update: Kernel) -> set[Kernel]:
     near = {k for k in update.inputs if k.root.avals[0].size == part.size and k.root.avals[0].shape != stack.shape}
     if any(node.elementwise and node.op != "convert" for node in update.members):
         return near
-    computed = (k for k in near if k.loop and len(k.root.shape) > 1)
+    computed = (k for k in near if k.loop and len(k.root.shape) > 1 and all(map(_computes_again, k.users)))
     return near | {x for k in computed for x, use in k.inputs.items() if use is Use.INPLACE}
+
+
+def _computes_again(user: Kernel) -> bool:
+    """Whether a kernel computes what it reads itself: an update, or a product."""
+    return user.root.op in PARTS[1:] or is_product(user)
 
 
 def _is_part(node: Node, x: Node) -> bool:
