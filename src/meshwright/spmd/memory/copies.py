@@ -104,8 +104,13 @@ def copy_updated(kernel: Kernel, results: Sequence[Kernel], given: Collection[Ke
             kernel.read(_copy(source), source)
 
 
-def copy_donated(results: Sequence[Kernel], parameters: Sequence[Kernel], aliases: Mapping[int, int]) -> set[int]:
-    """Insert copies of donated arguments that are read after a result is written to them; returns these results."""
+def copy_donated(
+    results: Sequence[Kernel], parameters: Sequence[Kernel], aliases: Mapping[int, int], waits: bool = False
+) -> set[int]:
+    """Insert copies of donated arguments that are read after a result is written to them; returns these results.
+
+    ``waits``: where it can, a result is written after the reads.
+    """
     copied = set()
     for result, argument in aliases.items():
         *_, writer = _views(results[result])
@@ -113,7 +118,12 @@ def copy_donated(results: Sequence[Kernel], parameters: Sequence[Kernel], aliase
         if writer is parameter:
             continue
         ours = parameter not in writer.inputs or overwrites(writer, parameter)
-        if ours and all(user is writer or depends(writer, user, _HORIZON) for user in parameter.users):
+        users = [user for user in parameter.users if user is not writer]
+        if ours and waits and not any(_follows(user, writer) for user in users):
+            for user in users:
+                writer.after[user] = user.before[writer] = None
+            continue
+        if ours and all(depends(writer, user, _HORIZON) for user in users):
             continue
         copied.add(result)
         copy = _copy(parameter)
@@ -121,6 +131,20 @@ def copy_donated(results: Sequence[Kernel], parameters: Sequence[Kernel], aliase
             if user is not copy:
                 user.read(copy, parameter)
     return copied
+
+
+def _follows(kernel: Kernel, source: Kernel) -> bool:
+    """Whether ``kernel`` can only run after ``source``."""
+    seen, stack = {kernel}, [kernel]
+    while stack:
+        k = stack.pop()
+        for x in (*k.inputs, *k.after):
+            if x is source:
+                return True
+            if x not in seen:
+                seen.add(x)
+                stack.append(x)
+    return False
 
 
 def needed_last(source: Kernel, user: Kernel, results: Sequence[Kernel], given: Collection[Kernel]) -> bool:

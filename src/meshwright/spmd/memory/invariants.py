@@ -7,6 +7,7 @@ them. Based on XLA's ``WhileLoopInvariantCodeMotion``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from meshwright.spmd.memory.graph import Graph, Node
@@ -15,23 +16,28 @@ from meshwright.spmd.memory.graph import Graph, Node
 _CHEAP = ("broadcast_in_dim", "constant", "iota", "replica_id", "reshape", "reverse", "slice", "transpose")
 
 
-def hoist(graph: Graph) -> None:
-    """Hoist loop-invariant operations in place, inner loops first."""
+def hoist(graph: Graph, inflates: bool = True) -> None:
+    """Hoist loop-invariant operations in place, inner loops first.
+
+    ``inflates``: also operations whose results are larger than their operands.
+    """
     for node in graph.post_order():
         for region in node.regions:
-            hoist(region)
+            hoist(region, inflates)
         if node.op == "while":
-            _hoist(node)
+            _hoist(node, inflates)
 
 
-def _hoist(loop: Node) -> None:
+def _hoist(loop: Node, inflates: bool) -> None:
     condition, body = loop.regions
     outside = {p: x for p, r, x in zip(body.parameters, body.results, loop.operands) if p is r}
     if not outside:
         return
     order = body.post_order()
     for node in order:
-        if node.op != "parameter" and node not in body.effects and all(x in outside for x in node.operands):
+        if node.op == "parameter" or node in body.effects or not all(x in outside for x in node.operands):
+            continue
+        if inflates or _given(node) >= sum(aval.nbytes for aval in node.avals):
             outside[node] = _copied(node, outside)
     taken = {node for node in order if node in outside and node.op not in (*_CHEAP, "parameter")}
     read = {*body.results}.union(*(node.operands for node in order if node not in taken))
@@ -44,6 +50,13 @@ def _hoist(loop: Node) -> None:
         Graph((*condition.parameters, *given), condition.results, condition.effects),
         Graph((*body.parameters, *moved), (*body.results, *moved), body.effects),
     )
+
+
+def _given(node: Node) -> float:
+    """The bytes of a node's operands. Arrays of numbers that have none are not made before the loop for that."""
+    if node.op in ("constant", "iota"):
+        return math.inf
+    return sum(aval.nbytes for x in node.operands for aval in x.avals)
 
 
 def sink(graph: Graph) -> None:

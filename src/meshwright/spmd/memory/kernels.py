@@ -55,6 +55,9 @@ class Kernel:
     number: int = 0
     #: the kernels of the root's operands, in order
     operands: list[Kernel] = field(default_factory=list)
+    #: kernels that run before it, as they read what it writes over; and those that it runs before
+    after: dict[Kernel, None] = field(default_factory=dict)
+    before: dict[Kernel, None] = field(default_factory=dict)
     #: the fusion profile, cached with the number of members it was computed for
     profiled: tuple[int, Any] | None = None
     #: what fusing this kernel into each user gains, cached with the numbers of members of both

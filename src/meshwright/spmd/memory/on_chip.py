@@ -11,10 +11,12 @@ of the two memories' peaks, not their sum. The rules, derived from buffer assign
 - One argument is copied before the program begins: the one that saves most.
 - Arguments that a loop reads only in slices are not copied.
 - A value that is not read for eight times as long as a copy of the whole vector memory takes is not kept there.
-- Results stay until the end of the program, where they are copied out one after the other.
+- Results stay until the end of the program, where they are copied out one after the other. Two kinds of results are
+  written to main memory: those of the last kernels, and what the steps of a loop give, stacked.
 - The body of a loop copies what it reads whole from main memory, if it does other work first. For that, its work counts
   five times as long for each loop around it.
-- A value that a loop changes is handed over when the loop begins: then it counts twice, one value at a time.
+- What a body computes counts five times as much as other values, and what is used in parts only as it is written.
+- A value that a loop changes counts twice while it is written.
 - Consecutive loops over the same arrays run as one, so all values that they read and write are live together.
 - A value that overwrites an operand counts in addition to it while it is written, although both share one buffer.
 """
@@ -36,7 +38,7 @@ from meshwright.spmd.memory.compilers import Compiler
 from meshwright.spmd.memory.fixed_orders import elements_moved
 from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.kernels import Kernel, Use
-from meshwright.spmd.memory.stacks import used_in_parts
+from meshwright.spmd.memory.stacks import filled, used_in_parts
 
 #: kernels beside a copy take this many times as long as the copy (``msa_preferred_overlap_to_async_copy_ratio``)
 _OVERLAP = 2
@@ -78,7 +80,7 @@ class VectorMemory:
     def peak_bytes(self, inside: Mapping[int, int]) -> int:
         """The most bytes that are there at a time.
 
-        ``inside`` are the bytes that loops copy there in their bodies, by the step of the loop.
+        ``inside`` are the bytes that loops take there for their bodies, by the step of the loop.
         """
         changes = np.zeros(self._slot[-1] + 2, np.int64)
         for stay in self.stays:
@@ -86,26 +88,8 @@ class VectorMemory:
             changes[stay.slots[-1] + 1] -= stay.nbytes
         held = np.cumsum(changes)
         for step, nbytes in inside.items():
-            slot = self._slot[step]
-            held[slot] += min(nbytes, max(self.compiler.on_chip - held[slot], 0))
-        return int(max([*held, *map(self._handed, self._loops)]))
-
-    @cached_property
-    def _loops(self) -> list[int]:
-        """The steps of loops."""
-        return [step for step, kernel in enumerate(self.order) if kernel.root.op == "while"]
-
-    def _handed(self, step: int) -> int:
-        """The bytes that are there when a loop begins.
-
-        Values that the loop changes are handed over one by one. The one that is handed over counts twice.
-        """
-        slot, loop = self._slot[step], self.order[step]
-        here = [stay for stay in self.stays if stay.start <= slot <= stay.slots[-1] and stay.buffer.kernel is not loop]
-        body = loop.root.regions[1]
-        carried = zip(loop.operands, body.parameters, body.results)
-        changed = {self.live.of[source][0] for source, before, after in carried if before is not after}
-        return sum(s.nbytes for s in here) + max((s.nbytes for s in here if s.buffer in changed), default=0)
+            held[self._slot[step]] += nbytes
+        return int(held.max())
 
     def holds(self, buffer: Buffer, step: int) -> bool:
         """Whether a value is there at a step."""
@@ -167,10 +151,18 @@ class VectorMemory:
 
         The value is written there, or it is copied before the program begins.
         """
+        if run[-1] == self._slot[-1] and self._written_last(buffer, run):
+            return None
         if not self._take(buffer, buffer.nbytes, start, run[-1]):
             return None
         only = buffer.kind != "argument" and len(self._runs[buffer]) == 1
         return Stay(buffer, buffer.nbytes, run, start, only)
+
+    def _written_last(self, buffer: Buffer, run: Slots) -> bool:
+        """Whether there is no time to copy a result out, because it is written by one of the last kernels."""
+        if buffer.kind != "result" or len(run) > 2:
+            return False
+        return bool(self._time[run[-1]] - self._time[run[0] + 1] < _OVERLAP * buffer.nbytes)
 
     def _copied(self, buffer: Buffer, run: Slots) -> Stay | None:
         """A stay that begins with a copy, in time for the first read that a copy can reach.
@@ -221,9 +213,19 @@ class VectorMemory:
 
     def _writes(self, buffer: Buffer) -> bool:
         """Whether a value is written to vector memory."""
-        if buffer.kind == "argument" or self._in_argument(buffer) or buffer.kernel.root.op == "custom_call":
+        if self._in_main(buffer) or self._in_argument(buffer) or buffer.kernel.root.op == "custom_call":
             return False
         return buffer.kernel.loop or not self.compiler.two_cores
+
+    def _in_main(self, buffer: Buffer) -> bool:
+        """Whether a value is in main memory at first: an argument, or a result that a loop fills."""
+        return buffer.kind == "argument" or (buffer.kind == "result" and buffer in self._filled)
+
+    @cached_property
+    def _filled(self) -> set[Buffer | None]:
+        """The arrays that loops fill with their results. Nothing else writes them."""
+        loops = (kernel for kernel in self.order if kernel.root.op == "while")
+        return {self.live.of[loop.operands[i]][0] for loop in loops for i in filled(loop.root)}
 
     def _in_argument(self, buffer: Buffer) -> bool:
         """Whether only a part of a value is written, in the place of an argument. Arguments are in main memory."""
@@ -235,7 +237,15 @@ class VectorMemory:
         Large values count less: they take much room.
         """
         nbytes = buffer.nbytes
-        return float(sum(min(nbytes, self._waits[slot]) for slot in run) / max(nbytes, 1) ** 0.5)
+        times = _ITERATIONS if buffer.kernel.root.op == "while" else 1
+        whole = (slot for slot in run if (buffer, slot) not in self._partly)
+        return times * float(sum(min(nbytes, self._waits[slot]) for slot in whole) / max(nbytes, 1) ** 0.5)
+
+    @cached_property
+    def _partly(self) -> set[tuple[Buffer | None, int]]:
+        """The slots at which values are read in parts, which takes little time."""
+        loops = ((step, kernel) for step, kernel in enumerate(self.order) if kernel.root.op == "while")
+        return {(b, self._slot[step]) for step, loop in loops for x in used_in_parts(loop) for b in self.live.of[x]}
 
     # --- when -----------------------------------------------------------------------------------------------
     def _at(self, step: int) -> int:
@@ -249,7 +259,7 @@ class VectorMemory:
             if not kernel.view:
                 parts = used_in_parts(kernel)
                 read = ((source, b) for source in kernel.inputs for b in self.live.of[source] if b is not None)
-                for buffer in (b for source, b in read if b.kind != "argument" or source not in parts):
+                for buffer in (b for source, b in read if not (source in parts and self._in_main(b))):
                     if self._slot[step] not in reads[buffer][-1:]:
                         reads[buffer].append(self._slot[step])
         return reads
@@ -258,15 +268,12 @@ class VectorMemory:
     def _runs(self) -> dict[Buffer, list[Slots]]:
         """The slots at which each value is written or read there. There is a cut where it would wait too long."""
         longest = _WAIT * self.compiler.on_chip
-        alone = sum(not kernel.view and kernel.root.op != "parameter" for kernel in self.order) == 1
         runs = {}
         for buffer in self.live.buffers:
             if buffer.start < 0 and buffer.kind != "argument":
                 continue  # a table of addresses
-            if buffer.kind == "result" and alone:
-                continue  # the one kernel of a program writes main memory
             slots = [self._at(buffer.start)] * self._writes(buffer) + self._reads.get(buffer, [])
-            slots += [self._slot[-1]] * (buffer.kind == "result" and not self._in_argument(buffer))
+            slots += [self._slot[-1]] * (buffer.kind == "result" and self._writes(buffer))
             cuts = [i for i, (a, b) in enumerate(pairwise(slots), 1) if self._time[b] - self._time[a + 1] > longest]
             runs[buffer] = [tuple(slots[i:j]) for i, j in pairwise([0, *cuts, len(slots)]) if j]
         return runs

@@ -25,7 +25,6 @@ from meshwright.spmd.memory.copies import (
 )
 from meshwright.spmd.memory.fusion import fuse
 from meshwright.spmd.memory.graph import Graph
-from meshwright.spmd.memory.halves import halve
 from meshwright.spmd.memory.hiding import hide
 from meshwright.spmd.memory.kernels import Kernel, kernels_of
 from meshwright.spmd.memory.library import fuse_reductions
@@ -37,7 +36,7 @@ from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order
 from meshwright.spmd.memory.siblings import written_together
 from meshwright.spmd.memory.simplify import scatter_in_place
-from meshwright.spmd.memory.stacks import whole_readers
+from meshwright.spmd.memory.stacks import whole_readers, written_at_once
 from meshwright.spmd.memory.workspaces import workspaces
 
 
@@ -75,16 +74,20 @@ class Placed:
     #: the step at which most bytes of the block are in use
     peak: int
     temp_bytes: int
-    #: of a body, the parameters that it copies to vector memory, by number, and the bytes of each
-    copies: Mapping[int, int]
-    #: the bytes that the peak of a body grows by if it makes all these copies
-    with_copies: int
+    #: of a body, the parameters that it copies to vector memory, by number, with the size and the time of each copy
+    copies: Mapping[int, Span]
+    #: of a body, the parameters of which it writes parts, by number, with the size and the time
+    writes: Mapping[int, Span]
 
     @property
     def temporaries(self) -> Sequence[int]:
         """The sizes of the temporaries that are live at the peak, and the bytes lost to fragmentation."""
         sizes = [n for n, start, end in self.spans if start <= self.peak <= end]
         return [*sizes, self.temp_bytes - sum(sizes)] if self.temp_bytes > sum(sizes) else sizes
+
+    def grown(self, more: Sequence[Span]) -> int:
+        """The bytes by which the peak grows with more spans."""
+        return highest([*self.spans, *more])[0] - highest(self.spans)[0] if more else 0
 
     @property
     def held(self) -> Sequence[Buffer]:
@@ -100,8 +103,6 @@ def planned(graph: Graph, scope: Scope) -> Plan:
     """The plan of a graph, which is changed in place."""
     prune(graph)
     scatter_in_place(graph)
-    if scope.compiler.into_products:
-        halve(graph)
     return Plan(with_own_results(graph) if scope.compiler.copies_transposed else graph, scope)
 
 
@@ -151,7 +152,8 @@ class Plan:
                 self._hand_through(kernel, given)
             else:
                 copy_updated(kernel, self.results, given)
-        self.copied = copy_donated(self.results, self.parameters, self.aliases)
+        waits = self.compiler.into_products
+        self.copied = copy_donated(self.results, self.parameters, self.aliases, waits)
 
     def _post_order(self) -> list[Kernel]:
         return kernel_post_order([*self.parameters, *self.results, *self._effects])
@@ -223,7 +225,7 @@ class Plan:
             return self._in_body(vector, arguments, donated, *place(live, kept, donated))
         vector.shorten()
         found = self._packed(arguments, donated, *place(live, kept, donated, vector.only_here))
-        return replace(found, temp_bytes=max(found.temp_bytes, vector.peak_bytes(self._copied_inside(vector, live))))
+        return replace(found, temp_bytes=max(found.temp_bytes, vector.peak_bytes(self._inside_loops(vector, live))))
 
     def _packed(
         self,
@@ -234,7 +236,7 @@ class Plan:
     ) -> Placed:
         """Temporaries share one block."""
         spans, moments = joined(rest)
-        return Placed(arguments, donated, written, rest, spans, highest(spans)[1], packed(moments), {}, 0)
+        return Placed(arguments, donated, written, rest, spans, highest(spans)[1], packed(moments), {}, {})
 
     def _in_body(
         self,
@@ -247,33 +249,42 @@ class Plan:
         """The places of a body on a TPU, and the copies that it makes.
 
         A body that fits into vector memory has a place there for each value, even if it is written over another one.
-        What the loop carries has two places while it changes, unless only a part of it is written.
+        What the loop carries has two places while it changes.
         """
         apart = [(b.nbytes, b.start, b.end) for b in rest]
-        changed = (b for b, old in donated.items() if b is not old and b.kernel.root.op not in UPDATES)
-        apart += [(b.nbytes, b.start, b.start) for b in changed]
+        changed = [(b, old) for b, old in donated.items() if b is not old]
+        apart += [(b.nbytes, b.start, b.start) for b, _ in changed if b.kernel.root.op not in UPDATES]
+        apart += [(n, at, at) for at, n in self._inside_loops(vector, vector.live).items()]
         found = self._packed(arguments, donated, written, rest)
         if highest(apart)[0] < self.compiler.on_chip:
             found = replace(found, spans=apart, peak=highest(apart)[1], temp_bytes=packed(apart))
-        copies, spans = dict[int, int](), [(n, at, at) for at, n in self._copied_inside(vector, vector.live).items()]
+        when = written_at_once(self.order)
+        writes = {
+            arguments.index(old): (b.nbytes, when[b.kernel], when[b.kernel])
+            for b, old in changed
+            if b.kernel.root.op in UPDATES
+        }
+        copies = dict[int, Span]()
         read = whole_readers(self.graph)
         for buffer, first, last in vector.copies():
             number = arguments.index(buffer)
             if self.graph.parameters[number] in read:
-                copies[number] = buffer.nbytes
-                spans.append((buffer.nbytes, first, last))
-        more = highest([*found.spans, *spans])[0] - highest(found.spans)[0] if spans else 0
-        return replace(found, copies=copies, with_copies=more)
+                copies[number] = (buffer.nbytes, first, last)
+        return replace(found, copies=copies, writes=writes)
 
-    def _copied_inside(self, vector: VectorMemory, live: Liveness) -> dict[int, int]:
-        """The bytes that the bodies of loops copy to vector memory, by the step of the loop.
+    def _inside_loops(self, vector: VectorMemory, live: Liveness) -> dict[int, int]:
+        """The bytes that loops take in vector memory besides their carry and temporaries, by the step of the loop.
 
-        Values that are there before the loop are not copied.
+        Their bodies copy values there that are in main memory. Of values that are there, they write parts; then these
+        count twice.
         """
-        copied = {}
+        inside = {}
         for step, kernel in enumerate(self.order):
-            if kernel.root.op == "while" and (body := self._region(kernel.root.regions[1], loop=True).placed).copies:
-                sources = ((live.of[kernel.operands[i]][0], n) for i, n in body.copies.items())
-                apart = sum(n for b, n in sources if b is not None and not vector.holds(b, step))
-                copied[step] = min(body.with_copies, apart)
-        return copied
+            if kernel.root.op != "while":
+                continue
+            body = self._region(kernel.root.regions[1], loop=True).placed
+            held = {i for i, k in enumerate(kernel.operands) if (b := live.of[k][0]) is None or vector.holds(b, step)}
+            more = [span for i, span in body.copies.items() if i not in held]
+            more += [span for i, span in body.writes.items() if i in held]
+            inside[step] = body.grown(more)
+        return inside

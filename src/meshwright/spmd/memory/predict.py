@@ -13,14 +13,14 @@ from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.memory.accumulate import add_in_place
 from meshwright.spmd.memory.buffers import Buffer
 from meshwright.spmd.memory.compilers import CPU, Compiler
-from meshwright.spmd.memory.halves import halve_invariants, halve_stacks
+from meshwright.spmd.memory.halves import halve, halve_invariants
 from meshwright.spmd.memory.held import LiveBuffer, Memory
 from meshwright.spmd.memory.invariants import hoist, sink
 from meshwright.spmd.memory.kernels import Kernel
 from meshwright.spmd.memory.layouts import lay_out
 from meshwright.spmd.memory.merge import merge_products
 from meshwright.spmd.memory.plan import Plan, Scope, planned
-from meshwright.spmd.memory.prune import hold_less
+from meshwright.spmd.memory.prune import hold_less, prune
 from meshwright.spmd.memory.record import record
 from meshwright.spmd.memory.splits import move_splits
 
@@ -66,10 +66,11 @@ def _predicted(
     if compiler.accumulates:
         add_in_place(graph)
     if compiler.hoists:
-        hoist(graph)
+        hoist(graph, inflates=not compiler.tiles)
     if compiler.tiles:
         sink(graph)
-        halve_stacks(graph)
+        prune(graph)
+        halve(graph)
     memory = _memory(planned(graph, Scope(compiler, donated)), known, names)
     return replace(memory, host_bytes=_in_host_memory(jaxpr))
 

@@ -28,6 +28,8 @@ _MEMBERS, _INPUTS = 2000, 60
 #: operations that its code has at most (XLA's ``kMaxIRSize``)
 _EMITTED = 10_000
 _PRODUCTS = ("matmul", "convolution")
+#: bytes of factors that a kernel of two products holds, and of an element of a product in a product
+_FACTORS, _HALF = 5 * 2**20, 2
 #: operations that are expensive because they read much, not because they compute much
 _READS = ("reduce", "gather")
 #: the threads of a warp. With fewer columns than the second number, one thread may sum that many times as many rows
@@ -305,14 +307,41 @@ def _has_epilogue(product: Kernel, compiler: Compiler) -> bool:
     if product.library and not compiler.into_products:
         return False
     (user,) = product.users
-    if user.library or not user.loop or user.root.op == "reduce":
+    if is_product(user):
+        return compiler.into_products and _is_nested(user, product, compiler)
+    if user.library or not user.loop:
         return False
+    if user.root.op == "reduce":
+        return compiler.into_products and user.inputs[product] is Use.MOVED
     if user.root.op == "reshape":
         return compiler.into_products or user.view
     if compiler.into_products:
         return user.inputs[product] is Use.INPLACE
     others = [x for x in user.root.operands if x not in product.members]
     return user.root.op == "add" and len(user.members) <= 3 and all(x.op == "broadcast_in_dim" for x in others)
+
+
+def _is_nested(outer: Kernel, inner: Kernel, compiler: Compiler) -> bool:
+    """Whether a product computes the elements of another product as it reads them.
+
+    It holds a factor of each, or computes elements again if that takes no longer than to write and read them.
+    """
+    first, second = (_the_product(kernel) for kernel in (inner, outer))
+    if first is None or second is None or inner.root.avals[0].dtype.itemsize > _HALF:
+        return False
+    summed = math.prod(x.avals[0].size for x in first.operands[:2]) / max(first.avals[0].size, 1)
+    batch = math.prod(first.shape[:-2])
+    if math.sqrt(summed / batch) <= _HALF * compiler.intensity:
+        return True
+    ours = (x.avals[0].nbytes for x in second.operands[:2] if x not in inner.members)
+    held = min(x.avals[0].nbytes for x in first.operands[:2]) + min([*ours, second.avals[0].nbytes])
+    return held // batch <= _FACTORS
+
+
+def _the_product(kernel: Kernel) -> Node | None:
+    """The one matrix product of a kernel."""
+    found = [node for node in kernel.members if node.op in _PRODUCTS]
+    return found[0] if len(found) == 1 and found[0].op == "matmul" else None
 
 
 def _read(kernel: Kernel, source: Kernel) -> float:

@@ -16,7 +16,7 @@ from meshwright.spmd.memory.kernels import Kernel
 
 def kernel_post_order(roots: Sequence[Kernel]) -> list[Kernel]:
     """All kernels that ``roots`` depend on, in depth-first post-order, and renumbered."""
-    order = post_order(roots, lambda kernel: kernel.inputs)
+    order = post_order(roots, lambda kernel: [*kernel.inputs, *kernel.after])
     for number, kernel in enumerate(order):
         kernel.number = number
     return order
@@ -70,13 +70,13 @@ def freeing(kernels: Sequence[Kernel], kept: set[Kernel], size: Callable[[Kernel
             readers.setdefault(source, []).append(kernel)
     left = Counter({source: len(users) for source, users in readers.items()})
     left.update(owner[k] for k in kept)
-    waiting = {k: len(k.inputs) for k in kernels}
+    waiting = {k: len(k.inputs) + len(k.after) for k in kernels}
 
     def gain(kernel: Kernel) -> int:
         freed = sum(sizes[s] for s in reads.get(kernel, ()) if left[s] == 1 and s.root.op != "parameter")
         return freed - (0 if kernel.view else sizes[kernel])
 
-    ready = [(-gain(k), k.number, k) for k in kernels if not k.inputs]
+    ready = [(-gain(k), k.number, k) for k in kernels if not waiting[k]]
     heapq.heapify(ready)
     order: dict[Kernel, None] = {}
     while ready:
@@ -92,7 +92,7 @@ def freeing(kernels: Sequence[Kernel], kept: set[Kernel], size: Callable[[Kernel
             left[source] -= 1
             if left[source] == 1:
                 changed += [k for k in readers[source] if k not in order and not waiting[k]]
-        for user in kernel.users:
+        for user in (*kernel.users, *kernel.before):
             if user in waiting:
                 waiting[user] -= 1
                 if not waiting[user]:

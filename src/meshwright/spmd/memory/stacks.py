@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshwright.spmd.memory.graph import Graph, Node
-from meshwright.spmd.memory.kernels import Kernel
+from meshwright.spmd.memory.kernels import Kernel, Use
+from meshwright.spmd.memory.priority import is_product
 
 #: what reads no more of its first operand than it gives, or writes no more of it than it is given
 PARTS = ("dynamic_slice", "dynamic_update_slice")
@@ -26,6 +27,18 @@ def used_in_parts(kernel: Kernel) -> set[Kernel]:
     return read - {source for x, source in inputs for node in readers[x] if not _is_part(node, x)}
 
 
+def filled(loop: Node) -> list[int]:
+    """The numbers of the arrays that a loop fills with its results, from the first part to the last."""
+    body = loop.regions[1]
+    pairs = [(x, after) for x, after in zip(body.parameters, body.results)]
+    return [
+        i
+        for i, (x, after) in enumerate(pairs)
+        if after.op == "dynamic_update_slice" and after.operands[0] is x
+        if all(at.op in ("parameter", "constant") for at in after.operands[2:])
+    ]
+
+
 def step_dimensions(body: Graph) -> dict[Node, int]:
     """The parameters of a body that it uses in parts only, with the dimension along which a part has one element."""
     found = {}
@@ -39,6 +52,43 @@ def whole_readers(body: Graph) -> set[Node]:
     """The parameters of a body that some operation reads as a whole."""
     readers = _readers(body.parameters, body.post_order())
     return {x for x, nodes in readers.items() if not all(_is_part(node, x) for node in nodes)}
+
+
+def written_at_once(order: Sequence[Kernel]) -> dict[Kernel, int]:
+    """The steps at which kernels write parts of arrays. Those that read the same values run as one, the last of them.
+
+    What is computed elementwise for them is computed in the same kernel.
+    """
+    head: dict[Kernel, Kernel] = {}
+    when = {kernel: step for step, kernel in enumerate(order) if kernel.root.op in PARTS[1:]}
+
+    def first(kernel: Kernel) -> Kernel:
+        while (other := head.setdefault(kernel, kernel)) is not kernel:
+            kernel = other
+        return kernel
+
+    for kernel in when:
+        for source in _sources(kernel):
+            head[first(source)] = first(kernel)
+    last: dict[Kernel, int] = {}
+    for kernel, step in when.items():
+        last[first(kernel)] = max(last.get(first(kernel), 0), step)
+    return {kernel: last[first(kernel)] for kernel in when}
+
+
+def _sources(update: Kernel) -> set[Kernel]:
+    """The values that the elements of an update are computed from, one by one."""
+    stack, part = (x.avals[0] for x in update.root.operands[:2])
+    near = {k for k in update.inputs if k.root.avals[0].size == part.size and k.root.avals[0].shape != stack.shape}
+    if any(node.elementwise and node.op != "convert" for node in update.members):
+        return near
+    computed = (k for k in near if k.loop and len(k.root.shape) > 1 and all(map(_computes_again, k.users)))
+    return near | {x for k in computed for x, use in k.inputs.items() if use is Use.INPLACE}
+
+
+def _computes_again(user: Kernel) -> bool:
+    """Whether a kernel computes what it reads itself: an update, or a product."""
+    return user.root.op in PARTS[1:] or is_product(user)
 
 
 def _is_part(node: Node, x: Node) -> bool:
