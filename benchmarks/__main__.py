@@ -9,7 +9,10 @@ import sys
 import benchmarks
 
 #: modules that are no comparisons: what these use, and a sweep that is run by itself
-_HELPERS = ("__main__", "common", "field_programs", "later_programs", "shapes", "torch_ops", "torchvision_kernels")
+_HELPERS = (
+    "__main__", "common", "field_programs", "later_programs", "more_programs", "shapes", "torch_ops",
+    "torchvision_kernels",
+)  # fmt: skip
 
 
 def main() -> None:

@@ -13,9 +13,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import field_programs, later_programs
+from benchmarks import field_programs, later_programs, more_programs
 from benchmarks.common import in_process, table
 
+LOTS = (
+    (field_programs.PROGRAMS, "Programs of many fields"),
+    (later_programs.PROGRAMS, "Programs written after the partitioner"),
+    (more_programs.PROGRAMS, "Programs written after these"),
+)
 FIGURES = ("bytes_sent", "redundancy", "memory_bytes", "run_seconds")
 
 
@@ -26,8 +31,7 @@ def figures(name: str) -> list[list[float]]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        programs = later_programs.PROGRAMS if name in later_programs.PROGRAMS else field_programs.PROGRAMS
-        program, mesh = programs.lowered(name)
+        program, mesh = next(lot for lot, _ in LOTS if name in lot).lowered(name)
         text = program.as_text("stablehlo")
         loaded = mw.load(text)
         both = compiled_figures(loaded, mesh=mesh), xla_figures(text.encode(), loaded, mesh)
@@ -40,13 +44,10 @@ def _ratio(ours: float, theirs: float) -> float | None:
 
 def main() -> None:
     words = os.environ.get("MESHWRIGHT_ONLY", "").split()
-    for programs, title in (
-        (field_programs.PROGRAMS, "Programs of many fields: ours, divided by XLA's"),
-        (later_programs.PROGRAMS, "Programs written after the partitioner: ours, divided by XLA's"),
-    ):
+    for programs, title in LOTS:
         names = [name for name in programs if not words or any(word in name for word in words)]
         if names:
-            _compare(names, title)
+            _compare(names, f"{title}: ours, divided by XLA's")
 
 
 def _compare(names: Sequence[str], title: str) -> None:
