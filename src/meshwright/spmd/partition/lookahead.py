@@ -120,8 +120,20 @@ class _Search:
         """Split products along other dimensions and over other axes, if that is better."""
         self.exchange()
         if self.best.strategy.exchanges:
-            self.turn(MOVED)
+            self.turn_moved()
         self.share()
+
+    def turn_moved(self) -> None:
+        """Split values along the dimensions along which products are, where these are split unevenly or evenly."""
+        part = self.best.part
+        self.turn(MOVED)
+        if any(choose(q).is_uneven for q in dict.fromkeys(part.questions)):
+            turned = self.best
+            strategy = replace(part.strategy, evenly=True)
+            self.best = Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)))
+            self.turn(MOVED)
+            if self.best.price > turned.price or not self.best.is_better(turned):
+                self.best = turned
 
     def exchange(self) -> None:
         """Share products along other dimensions too, if that is better."""
@@ -271,15 +283,17 @@ def contests(part: Partition) -> Counter[Sort]:
 def moved_for(part: Partition) -> frozenset[ShardingRule]:
     """The rules of equations for which much is sent along dimensions of which splitting has a price.
 
-    Several may stand for one of them (each transforms a dimension), so bytes count by where equations come from.
+    Several may stand for one of them (each transforms a dimension), so bytes count by op and where it comes from.
     """
-    sent: Counter[SourceLocation] = Counter()
+    sent: Counter[tuple[str, SourceLocation]] = Counter()
     for c in collectives(part.jaxpr.jaxpr):
-        for source in {r.user.source for r in c.reasons if r.user is not None}:
-            sent[source] += c.bytes_sent
+        for place in {(r.user.op.name, r.user.source) for r in c.reasons if r.user is not None}:
+            sent[place] += c.bytes_sent
     least = SHARE * sum(sent.values())
     eqns = zip(part.propagation.origins.eqns, part.propagation.rules)
-    return frozenset(rule for eqn, rule in eqns if sent[eqn.source] > least and rule.with_whole_windows != rule)
+    return frozenset(
+        rule for eqn, rule in eqns if sent[eqn.op.name, eqn.source] > least and rule.with_whole_windows != rule
+    )
 
 
 def caused(part: Partition) -> Counter[Sort]:

@@ -1,8 +1,8 @@
-"""Moves collectives of loop-invariant values out of their loops.
+"""Moves collectives of loop-invariant values, and slices of them, out of their loops.
 
 A value that depends only on a loop's constants and unchanged carries is the same in every iteration. Collectives of
-such values move in front of the loop together with what they are computed from, and the loop gets their results as
-constants.
+such values, and the slices that a device takes of those the loop is given, move in front of the loop together with what
+they are computed from, and the loop gets their results as constants.
 """
 
 from __future__ import annotations
@@ -63,17 +63,30 @@ def _invariants(step: Body, consts: Sequence[Atom], carry: Sequence[Atom]) -> di
 
 
 def _moving(body: Jaxpr, outside: Mapping[Var, Atom]) -> list[JaxprEqn]:
-    """The collectives of invariant values and the equations that they depend on, in order."""
+    """The collectives of invariant values, and the slices that devices take of the loop's own, with the equations that
+    these depend on, in order."""
     invariant = set(outside)
     invariant_eqns: list[JaxprEqn] = []
     for eqn in body.eqns:
         if not eqn.op.has_effects and all(a in invariant for a in eqn.invars if isinstance(a, Var)):
             invariant.update(eqn.outvars)
             invariant_eqns.append(eqn)
+    makers = {v: eqn for eqn in invariant_eqns for v in eqn.outvars}
     needed: set[Var] = set()
     moving = []
     for eqn in reversed(invariant_eqns):
-        if any(each.kind for each in collectives_of(eqn.op)) or any(v in needed for v in eqn.outvars):
+        moves = any(each.kind for each in collectives_of(eqn.op)) or _is_sliced(eqn, outside, makers)
+        if moves or any(v in needed for v in eqn.outvars):
             needed.update(a for a in eqn.invars if isinstance(a, Var))
             moving.append(eqn)
     return moving[::-1]
+
+
+def _is_sliced(eqn: JaxprEqn, outside: Mapping[Var, Atom], makers: Mapping[Var, JaxprEqn]) -> bool:
+    """Whether an equation takes a device's slice of what is made of one value that the loop is given, and not larger
+    than that: less is held so."""
+    x = eqn.invars[0] if any(True for _ in collectives_of(eqn.op)) and eqn.invars else None
+    while isinstance(x, Var) and (maker := makers.get(x)) is not None:
+        operands = {a for a in maker.invars if isinstance(a, Var)}
+        x = operands.pop() if len(operands) == 1 else None
+    return isinstance(x, Var) and x in outside and eqn.outvars[0].aval.nbytes <= x.aval.nbytes
