@@ -419,11 +419,11 @@ def test_a_slice_of_a_sum_over_more_axes():
     becomes(
         "neighb",
         lambda a: all_slice(lax.psum(a, ("x", "y")), "y", 0),
-        [A],
+        [array(60, 40, over="xy")],
         """
-        { lambda ; a:f32[6,4]. let
-            b:f32[2,4] = reduce_scatter[axes=('y',) dimension=0 reduction=sum] a
-            c:f32[2,4] = psum[axes=('x',)] b
+        { lambda ; a:f32[60,40]. let
+            b:f32[20,40] = reduce_scatter[axes=('y',) dimension=0 reduction=sum] a
+            c:f32[20,40] = psum[axes=('x',)] b
           in (c,) }
         """,
     )

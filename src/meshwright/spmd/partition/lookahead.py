@@ -101,8 +101,9 @@ class _Search:
     def stay(self) -> None:
         """Leave results as they are computed where operands are moved to have a dimension whole, if that is better."""
         part = self.best.part
-        if self.best.sent[1] and len(part.propagation.rules) <= EXCHANGED and (rules := moved_for(part)):
-            for other in self.attempts([replace(part.strategy, stays=rules)], 1):
+        if self.best.sent[1] and len(part.propagation.rules) <= EXCHANGED:
+            ways = (replace(part.strategy, stays=rules) for rules in dict.fromkeys(moved_for(part)) if rules)
+            for other in self.attempts(ways, 2):
                 self.best = other if other.is_better(self.best) and other.price <= self.best.price else self.best
 
     def turn(self, left: int = TURNINGS) -> None:
@@ -280,20 +281,25 @@ def contests(part: Partition) -> Counter[Sort]:
     return bytes_by_sort
 
 
-def moved_for(part: Partition) -> frozenset[ShardingRule]:
+def moved_for(part: Partition) -> Iterator[frozenset[ShardingRule]]:
     """The rules of equations for which much is sent along dimensions of which splitting has a price.
 
-    Several may stand for one of them (each transforms a dimension), so bytes count by op and where it comes from.
+    Several may stand for one of them (each transforms a dimension), and what follows it be what they are moved for. So
+    bytes count first by op and where it comes from, then by the latter alone.
     """
-    sent: Counter[tuple[str, SourceLocation]] = Counter()
+    ops, places = Counter[tuple[str, SourceLocation]](), Counter[SourceLocation]()
     for c in collectives(part.jaxpr.jaxpr):
-        for place in {(r.user.op.name, r.user.source) for r in c.reasons if r.user is not None}:
-            sent[place] += c.bytes_sent
-    least = SHARE * sum(sent.values())
-    eqns = zip(part.propagation.origins.eqns, part.propagation.rules)
-    return frozenset(
-        rule for eqn, rule in eqns if sent[eqn.op.name, eqn.source] > least and rule.with_whole_windows != rule
-    )
+        for op, place in {(r.user.op.name, r.user.source) for r in c.reasons if r.user is not None}:
+            ops[op, place] += c.bytes_sent
+            places[place] += c.bytes_sent
+    priced = [
+        (eqn, rule)
+        for eqn, rule in zip(part.propagation.origins.eqns, part.propagation.rules)
+        if rule.with_whole_windows != rule
+    ]
+    least = SHARE * totals(part.jaxpr.jaxpr)[1]
+    yield frozenset(rule for eqn, rule in priced if ops[eqn.op.name, eqn.source] > least)
+    yield frozenset(rule for eqn, rule in priced if places[eqn.source] > least)
 
 
 def caused(part: Partition) -> Counter[Sort]:

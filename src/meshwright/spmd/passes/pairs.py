@@ -2,7 +2,7 @@
 
 ==================================================  ========================================================
 ``all_slice(all_reduce(x))``                        ``reduce_scatter(x)``; the tile is then reduced over the
-                                                    remaining axes
+                                                    remaining axes, if that is cheaper
 ``all_reduce(all_reduce(x))``                       one, over the axes of both
 ``all_gather(reduce_scatter(x))``                   ``all_reduce(x)``: as many bytes, one collective
 ``all_slice(all_gather(x))``, same dimension        ``all_gather(x)`` over the remaining minor axes, or ``x``
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
 from meshwright.ir.op import Op
@@ -31,6 +32,7 @@ from meshwright.ops.collective.tiles import AllGather, AllSlice, ReduceScatter
 from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.sharding import AbstractMesh, joined_reduction
 from meshwright.spmd.passes.rewrite import merged_note
+from meshwright.spmd.prices import collective_price
 from meshwright.spmd.varying import Variance
 
 
@@ -44,10 +46,12 @@ def merge_pairs(jaxpr: Jaxpr, variance: Variance, mesh: AbstractMesh) -> Jaxpr:
 
 @dataclass(frozen=True)
 class _Pair:
-    """``second(first(x))``; ``same`` tells whether ``x`` is the same on all devices along some axes."""
+    """``second(first(x))`` of an ``x`` of this type; ``same`` tells whether it is the same on all devices along some
+    axes."""
 
     first: Any
     second: Any
+    type: ShapedArray
     mesh: AbstractMesh
     same: Callable[[Sequence[str]], bool]
 
@@ -75,7 +79,7 @@ def _together(pair: _Pair) -> Replacement:
     first, second = pair.first, pair.second
     match first, second:
         case AllReduce(), AllSlice():
-            return _scattered(first, second)
+            return _scattered(pair)
         case AllReduce(), AllReduce() if pair.disjoint:
             return _over_both(pair)
         case ReduceScatter(), AllGather() if first.axes == second.axes and first.dimension == second.dimension:
@@ -92,12 +96,19 @@ def _together(pair: _Pair) -> Replacement:
     return None
 
 
-def _scattered(first: AllReduce, second: AllSlice) -> Replacement:
+def _scattered(pair: _Pair) -> Replacement:
+    first, second = pair.first, pair.second
     if not set(second.axes) <= set(first.axes):
         return None
     scatter = ReduceScatter(second.axes, second.sizes, second.dimension, first.reduction)
     rest = [(axis, size) for axis, size in zip(first.axes, first.sizes) if axis not in second.axes]
-    return (scatter, first.over(*zip(*rest))) if rest else (scatter,)
+    if not rest:
+        return (scatter,)
+    tiles = first.over(*zip(*rest))
+    # Where little is sent, a second collective takes longer than it saves.
+    two = collective_price(scatter, pair.type, pair.mesh)
+    two += collective_price(tiles, scatter.infer(pair.type), pair.mesh)
+    return (scatter, tiles) if two <= collective_price(first, pair.type, pair.mesh) else None
 
 
 def _over_both(pair: _Pair) -> Replacement:
@@ -138,7 +149,7 @@ class _Pairs:
         if first is None or not isinstance(between, Var) or not self._is_first(first):
             return None
         x = resolve(self.names, first.invars[0])
-        pair = _Pair(first.op, second.op, self.mesh, lambda axes: self.variance.same(x, axes))
+        pair = _Pair(first.op, second.op, x.aval, self.mesh, lambda axes: self.variance.same(x, axes))
         if _alone(pair):
             self.names[second.outvars[0]] = x
             if isinstance(x, Var):
