@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import meshwright as mw
-from meshwright import NamedSharding
+from meshwright import NamedSharding, nn
 from meshwright import PartitionSpec as P
 from meshwright.spmd.partition import attempt
+from meshwright.spmd.partition.choose import choose
 
 N = 8
 MESH = mw.AbstractMesh((N,), ("x",))
@@ -115,3 +116,32 @@ def test_small_products_are_not_made_several_collectives():
     args = mw.ShapeDtypeStruct((64, 32), np.float32), mw.ShapeDtypeStruct((32, 48), np.float32)
     part = mw.jit(lambda a, b: a @ b, in_shardings=ins, out_shardings=NamedSharding(mesh, P())).lower(*args).partition()
     assert [c.kind for c in part.collectives] == ["all_reduce"]
+
+
+def test_a_batch_that_devices_share_unevenly():
+    """Sixteen rows by three devices: a device with six of them does an eighth more than its part. To share the products
+    along features instead, which is even, would send the activations, and more than the parameters."""
+    mesh = mw.AbstractMesh((3,), ("d",))
+    rows = NamedSharding(mesh, P("d"))
+    layer = mw.ShapeDtypeStruct((48, 96), np.float32), mw.ShapeDtypeStruct((96, 48), np.float32)
+    x = mw.ShapeDtypeStruct((16, 10, 48), np.float32)
+
+    def step(layers, x, y):
+        def loss(layers):
+            z = x
+            for a, b in layers:
+                z = z + nn.relu(z @ a) @ b
+            return ((z - y) ** 2).mean()
+
+        return mw.tree.map(lambda p, g: p - 0.1 * g, layers, mw.grad(loss)(layers))
+
+    part = mw.jit(step, in_shardings=rows, out_shardings=rows).lower([layer] * 2, x, x).partition()
+    assert {c.operand.size * 3 if c.kind == "all_gather" else c.operand.size for c in part.collectives} == {48 * 96}
+    # Each parameter is gathered once, and its gradient scattered.
+    assert part.bytes_sent == 2 * 4 * 4 * 48 * 96 * 2 // 3
+    part.verify()
+    # Asked for it, each product is split as evenly as can be.
+    products = [q for q in part.part.questions if q.rule.is_product]
+    uneven = [choose(q).work for q in products if choose(q).is_uneven]
+    evenly = [choose(q._replace(evenly=True)) for q in products if choose(q).is_uneven]
+    assert uneven and all(e.work == pytest.approx(work * 8 / 9) and not e.is_uneven for e, work in zip(evenly, uneven))
