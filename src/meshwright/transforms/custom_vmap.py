@@ -38,7 +38,7 @@ class custom_vmap(CustomFunction):
       ... def rule(axis_size, in_batched, xs, ys):
       ...     return xs * ys, True
       >>> f(3, 4), mw.vmap(f)(mnp.arange(3), mnp.arange(1, 4))
-      (7, Array([0, 2, 6], dtype=int32))
+      (Array(7, dtype=int32, weak_type=True), Array([0, 2, 6], dtype=int32))
     """
 
     vmap_rule: Callable[..., Any] | None = None
