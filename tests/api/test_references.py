@@ -111,7 +111,7 @@ def closures(m, n, l):
 
 
 def mapped(m, n, l):
-    r, s, t = m.new_ref(n.array(ROWS)), m.new_ref(n.arange(3.0)), m.new_ref(n.zeros(3))
+    r, s, t = m.new_ref(n.array(ROWS.T)), m.new_ref(n.arange(3.0)), m.new_ref(n.zeros(3))
 
     def f(refs, x):
         r, s = refs["r"], refs["s"]
@@ -119,7 +119,7 @@ def mapped(m, n, l):
         s[...] = l.fori_loop(0, 2, lambda i, c: c + r[i], s[...])
         return r[...].sum(), r.shape[0] * x
 
-    outs = m.vmap(f, in_axes=({"r": 1, "s": None}, 0), out_axes=(0, None))
+    outs = m.vmap(f, in_axes=({"r": 0, "s": None}, 0), out_axes=(0, None))
     with pytest.raises(Exception, match="vmap"):
         outs({"r": r, "s": s}, n.arange(4.0))
 
@@ -128,13 +128,14 @@ def mapped(m, n, l):
         l.scan(lambda c, i: (r.__setitem__(0, r[0] + i * s[1]), None), None, n.arange(3.0))
         return r[...].sum() + s[...].sum()
 
-    first = m.vmap(g, in_axes=(1, 0))(r, n.arange(4.0))
+    first = m.vmap(g)(r, n.arange(4.0))
 
     def h(x):
         t[0] = l.stop_gradient(x) * 2
         return x**2 * s[1] + t[0]
 
-    return first, r[...], m.grad(h)(3.0), m.jit(m.value_and_grad(h))(2.0), t[...], str(m.typeof(t))
+    assert str(m.typeof(t)) == "Ref{float32[3]}"
+    return first, r[...], m.grad(h)(3.0), m.jit(m.value_and_grad(h))(2.0), t[...]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +159,47 @@ def test_references_hold_what_jax_has_in_them(use, whole):
     for a, b in zip(mw.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert not hasattr(b, "dtype") or a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_references_are_mapped_along_any_axis():
+    def f(r, x):
+        r[1] += x
+        return r[...].sum()
+
+    rows, columns = mw.new_ref(mnp.array(ROWS)), mw.new_ref(mnp.array(ROWS.T))
+    outs = mw.vmap(f, in_axes=(1, 0))(rows, mnp.arange(4.0)), mw.vmap(f)(columns, mnp.arange(4.0))
+    np.testing.assert_array_equal(*outs)
+    np.testing.assert_array_equal(rows[...], columns[...].T)
+    np.testing.assert_array_equal(rows[1], ROWS[1] + np.arange(4))
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["", "jit"])
+def test_references_that_are_only_read_may_be_of_an_outer_trace(whole):
+    """Loops, branches and jitted functions write back those that they wrote, and no others."""
+    s = mw.new_ref(mnp.arange(3.0))
+
+    def f(x):
+        x, _ = mw.lax.scan(lambda c, i: (c + i * s[1], None), x, mnp.arange(3.0))
+        x = mw.lax.while_loop(lambda x: x < s[2] * 4, lambda x: x + s[1], x)
+        x = mw.lax.cond(x > 9, lambda: x * s[1], lambda: x - s[2])
+        return mw.jit(lambda x: x + s[2])(x)
+
+    g = mw.jit(f) if whole else f
+    for _ in range(2):
+        np.testing.assert_array_equal(mw.vmap(g)(mnp.array([0.0, 7.0])), [8.0, 12.0])
+        np.testing.assert_array_equal(mw.vmap(mw.jacfwd(g))(mnp.array([0.0, 7.0])), [1.0, 1.0])
+    np.testing.assert_array_equal(s[...], [0, 1, 2])
+
+    def writes(x):
+        def body(i, x):
+            s[0] = x
+            return x
+
+        return mw.lax.fori_loop(0, 2, body, x)
+
+    with pytest.raises(ArgumentError, match="under vmap"):
+        mw.vmap(writes)(mnp.arange(3.0))
+    np.testing.assert_array_equal(s[...], [0, 1, 2])
 
 
 def test_what_a_condition_reads_is_what_the_body_wrote():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any
 
 from meshwright.api.references import ForeignReferenceError, Ref
@@ -25,7 +26,17 @@ def _with_references(run: Callable[[tuple[Ref, ...]], Any], used: tuple[Ref, ...
             used = (*used, foreign.ref)
 
 
-def _brought(fun: Callable[..., Any], refs: Sequence[Ref]) -> Callable[..., Any]:
+class _Written:
+    """Which references functions turned out to write when they were traced, by number: all, until one is traced."""
+
+    places: frozenset[int] | None = None
+
+    def note(self, before: Sequence[Any], after: Sequence[Any]) -> None:
+        changed = frozenset(i for i, (old, new) in enumerate(zip(before, after)) if new is not old)
+        self.places = changed if self.places is None else self.places | changed
+
+
+def _brought(fun: Callable[..., Any], refs: Sequence[Ref], written: _Written) -> Callable[..., Any]:
     """``fun`` with the references' initial values as first argument; returns their final values and the result."""
 
     @wraps(fun)
@@ -36,6 +47,7 @@ def _brought(fun: Callable[..., Any], refs: Sequence[Ref]) -> Callable[..., Any]
             out = fun(*args, **kwargs)
         finally:
             after = tuple(ref.leave() for ref in refs)
+        written.note(values, after)
         return after, out
 
     return brought
@@ -45,9 +57,11 @@ def _values(refs: Sequence[Ref]) -> tuple[Any, ...]:
     return tuple(ref.value for ref in refs)
 
 
-def _replace(refs: Sequence[Ref], values: Sequence[Any]) -> None:
-    for ref, value in zip(refs, values):
-        ref.value = value
+def _replace(refs: Sequence[Ref], values: Sequence[Any], written: _Written) -> None:
+    """Set the references to their final values. Those that were only read may be ones that cannot be written here."""
+    for i, (ref, value) in enumerate(zip(refs, values)):
+        if written.places is None or i in written.places:
+            ref.value = value
 
 
 # --- branches -----------------------------------------------------------------------------------------------
@@ -61,9 +75,10 @@ def in_branches(branches: Callable[..., Any]) -> Callable[..., Any]:
         def run(refs: tuple[Ref, ...]) -> Any:
             if not refs:
                 return branches(what, index, functions, names, operands)
-            apart = [_brought(f, refs) for f in functions]
+            written = _Written()
+            apart = [_brought(f, refs, written) for f in functions]
             values, out = branches(what, index, apart, names, (_values(refs), *operands))
-            _replace(refs, values)
+            _replace(refs, values, written)
             return out
 
         return _with_references(run)
@@ -112,6 +127,7 @@ class _Carried:
 
     refs: tuple[Ref, ...]
     parts: bool
+    written: _Written = field(default_factory=_Written)
 
     def begun(self, init: Any) -> tuple[Any, ...]:
         return (*_values(self.refs), *(init if self.parts else (init,)))
@@ -119,7 +135,7 @@ class _Carried:
     def ended(self, carry: tuple[Any, ...]) -> Any:
         """The user's part of the final carry; sets the references to their final values."""
         values, rest = self._split(carry)
-        _replace(self.refs, values)
+        _replace(self.refs, values, self.written)
         return rest
 
     def _split(self, carry: tuple[Any, ...]) -> tuple[Sequence[Any], Any]:
@@ -135,7 +151,7 @@ class _Carried:
         @wraps(f)
         def step(carry: Any, x: Any) -> Any:
             values, rest = self._split(carry)
-            after, out = _brought(f, self.refs)(values, rest, x)
+            after, out = _brought(f, self.refs, self.written)(values, rest, x)
             return (self._joined(after, out[0]), out[1]) if is_pair(out) else out
 
         return step
@@ -146,7 +162,7 @@ class _Carried:
         @wraps(f)
         def body(carry: Any) -> Any:
             values, rest = self._split(carry)
-            return self._joined(*_brought(f, self.refs)(values, rest))
+            return self._joined(*_brought(f, self.refs, self.written)(values, rest))
 
         return body
 
@@ -156,8 +172,9 @@ class _Carried:
         @wraps(f)
         def test(carry: Any) -> Any:
             values, rest = self._split(carry)
-            after, out = _brought(f, self.refs)(values, rest)
-            if any(a is not b for a, b in zip(after, values)):
+            written = _Written()
+            _, out = _brought(f, self.refs, written)(values, rest)
+            if written.places:
                 raise ArgumentError("while_loop: cond_fun writes to a reference; write in body_fun")
             return out
 
@@ -181,8 +198,9 @@ def in_jit(call: Callable[..., Any]) -> Callable[..., Any]:
             if not refs:
                 return call(jitted, args, kwargs)
             jitted.closed = refs
-            values, out = call(_standing_for(jitted, refs), args, {**kwargs, _VALUES: _values(refs)})
-            _replace(refs, values)
+            function, written = _standing_for(jitted, refs)
+            values, out = call(function, args, {**kwargs, _VALUES: _values(refs)})
+            _replace(refs, values, written)
             return out
 
         return _with_references(run, jitted.closed)
@@ -190,16 +208,17 @@ def in_jit(call: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _standing_for(jitted: Any, refs: tuple[Ref, ...]) -> Any:
+def _standing_for(jitted: Any, refs: tuple[Ref, ...]) -> tuple[Any, _Written]:
     known = vars(jitted).setdefault("_closing", {})
     if refs not in known:  # the same object each time
-        brought = _brought(jitted.fun, refs)
+        written = _Written()
+        brought = _brought(jitted.fun, refs, written)
 
         def values_of(*args: Any, **kwargs: Any) -> Any:
             return brought(kwargs.pop(_VALUES), *args, **kwargs)
 
         values_of.__name__ = jitted.name
-        known[refs] = type(jitted)(values_of, jitted.options.also_of_values)
+        known[refs] = type(jitted)(values_of, jitted.options.also_of_values), written
     return known[refs]
 
 
@@ -237,7 +256,7 @@ class GivenReferences:
     def call(self, fun: Callable[..., Any]) -> Any:
         """The result of ``fun``, made by :func:`of_values`; the references get their final values."""
         values, out = fun(*self.args, **self.kwargs)
-        _replace(self.refs, values)
+        _replace(self.refs, values, _Written())
         return out
 
 
