@@ -165,16 +165,16 @@ def _batched(eqn: JaxprEqn, counts: Counts, producers: Producers) -> Replacement
 def _in_order(op: Gather, numbers: GatherDimensionNumbers, result: tuple[int, ...]) -> Callable[..., Sequence[Any]]:
     """A gather of this shape all of whose indices count: each dimension is read whole, or from 0 on."""
     batch = dict(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims))
-    places, windows = numbers.index_places(len(result)), iter(numbers.offset_dims)
+    places = numbers.index_places(len(result))
 
     def read(x: Any, *_: Any) -> Sequence[Any]:
-        shape = typeof(x).shape
+        shape, windows = typeof(x).shape, iter(numbers.offset_dims)
         x = slice_(x, [0] * len(shape), [n if d in batch else op.slice_sizes[d] for d, n in enumerate(shape)])
         kept = [d for d in range(len(shape)) if d not in numbers.collapsed_slice_dims]
         x = squeeze(x, numbers.collapsed_slice_dims)
         dims = [places[batch[d]] if d in batch else next(windows) for d in kept]
         x = transpose(x, sorted(range(len(dims)), key=dims.__getitem__))
-        return [BroadcastInDim(result, tuple(sorted(dims))).bind(x)]
+        return [BroadcastInDim(result, tuple(sorted(dims))).bind(x)]  # an equation, also where nothing changes
 
     return read
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
+from meshwright.ops.collective.base import Collective
 from meshwright.ops.collective.inside import collectives_of
 from meshwright.ops.control.bodies import Body
 from meshwright.ops.control.flow import ControlOp
@@ -85,7 +86,7 @@ def _moving(body: Jaxpr, outside: Mapping[Var, Atom]) -> list[JaxprEqn]:
 def _is_sliced(eqn: JaxprEqn, outside: Mapping[Var, Atom], makers: Mapping[Var, JaxprEqn]) -> bool:
     """Whether an equation takes a device's slice of what is made of one value that the loop is given, and not larger
     than that: less is held so."""
-    x = eqn.invars[0] if any(True for _ in collectives_of(eqn.op)) and eqn.invars else None
+    x = eqn.invars[0] if isinstance(eqn.op, Collective) and eqn.invars else None
     while isinstance(x, Var) and (maker := makers.get(x)) is not None:
         operands = {a for a in maker.invars if isinstance(a, Var)}
         x = operands.pop() if len(operands) == 1 else None
