@@ -35,8 +35,8 @@ class Turn:
     number ``result`` split by them along ``dim``.
 
     Pairwise differences ``x[None] - x[:, None]`` are an example: both dimensions are that along which ``x`` is split.
-    With ``moves``, the axes reach other dimensions alone, but operands are moved to compute the result so: this starts
-    where they come from.
+    With ``moves``, the axes reach other dimensions alone, or only the operands, but these are moved to compute the
+    result so: this starts where they come from.
     """
 
     rule: ShardingRule
@@ -46,13 +46,15 @@ class Turn:
     moves: bool = False
 
     def of(self, dims: tuple[Axes, ...]) -> tuple[Axes, ...] | None:
-        """A layout with the axes on the turn's dimension; None if they are not the last ones of another dimension."""
-        count = len(self.axes)
-        at = next((d for d, axes in enumerate(dims) if axes[-count:] == self.axes and d != self.dim), None)
-        if at is None:
-            return None
-        moved = [*dims]
-        moved[at], moved[self.dim] = dims[at][:-count], dims[self.dim] + self.axes
+        """A layout with the axes on the turn's dimension; None if they are not the last ones of another dimension, but
+        some of them are elsewhere."""
+        moved, count = [*dims], len(self.axes)
+        if any(axis in axes for axes in dims for axis in self.axes):
+            at = next((d for d, axes in enumerate(dims) if axes[-count:] == self.axes and d != self.dim), None)
+            if at is None:
+                return None
+            moved[at] = dims[at][:-count]
+        moved[self.dim] += self.axes
         return tuple(moved)
 
 
@@ -123,7 +125,7 @@ class Strategy:
             lines.append("results stay as they were computed where a dimension had to be whole: less is sent so")
         lines += [
             f"{', '.join(mesh.coalesce(turn.axes))} splits dimension {turn.dim} of results that it reaches along "
-            f"{'other' if turn.moves else 'several'} dimensions: less is sent so"
+            f"{'other dimensions or none' if turn.moves else 'several dimensions'}: less is sent so"
             for turn in self.turns
         ]
         lines += [

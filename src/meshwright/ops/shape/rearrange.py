@@ -237,7 +237,8 @@ class ReshapeRows(Reshape):
             tuple((len(rest.factors),) if d == at else fs for d, fs in enumerate(dims))
             for dims, at in ((rest.operands[0], left[0]), (rest.results[0], right[0]))
         )
-        return dataclasses.replace(rest, factors=(*rest.factors, rows), operands=(ins,), results=(outs,))
+        factors = *rest.factors, rows
+        return dataclasses.replace(rest, factors=factors, operands=(ins,), results=(outs,), points=x.size)
 
     def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         shape, local = ctx.in_avals[0].shape, ctx.out_local_shapes[0]

@@ -67,9 +67,9 @@ class Attempt:
         """The product of time, bytes and estimated memory."""
         return self.price_with_starts * self.sent[1] * self.estimate
 
-    def is_better(self, than: Attempt, more_bytes: float = 1.0) -> bool:
+    def is_better(self, than: Attempt, more_bytes: float = 1.0, gain: float = GAIN) -> bool:
         """Whether it sends at most ``more_bytes`` times the bytes of ``than``, and its product of time, bytes and peak
-        memory is less (by ``GAIN``).
+        memory is less than ``gain`` times that of ``than``.
 
         A percent of one thus counts as much as a percent of another. Time includes starting collectives. Peaks are only
         predicted if estimates do not decide: for large programs, a prediction takes as long as partitioning.
@@ -78,7 +78,7 @@ class Attempt:
         if new_sent > more_bytes * sent:
             return False
         new = self.price_with_starts * new_sent
-        old = GAIN * than.price_with_starts * sent
+        old = gain * than.price_with_starts * sent
         if new * self.estimate * ROUGH < old * than.estimate:
             return True
         return new * self.ends < old * than.peak and new * self.peak < old * than.peak

@@ -55,6 +55,8 @@ SHARINGS, SHARED_BYTES = 6, 2.0
 TURNINGS = 6
 #: the greatest number of those where products are split along other dimensions
 MOVED = 2
+#: products may be split along other dimensions if that costs at most this many times as much before values are, too
+NEAR = 1.3
 #: how many sorts are tried at a time, and the least fraction of all bytes that must be sent at their conflicts
 WIDTH, SHARE = 3, 0.02
 #: the factor by which a step may take longer for sums that loops complete in each step
@@ -106,13 +108,15 @@ class _Search:
             for other in self.attempts(ways, 2):
                 self.best = other if other.is_better(self.best) and other.price <= self.best.price else self.best
 
-    def turn(self, left: int = TURNINGS) -> None:
-        """Split values that one annotation reaches along several dimensions along another one, if that is better."""
+    def turn(self, left: int = TURNINGS, merged: bool = True) -> None:
+        """Split values that one annotation reaches along several dimensions along another one, if that is better; with
+        ``merged`` also merged dimensions that it does not reach."""
         while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= EXCHANGED:
-            ways = (replace(self.best.strategy, turns=(*self.best.strategy.turns, t)) for t in turns(self.best.part))
+            found = turns(self.best.part, merged)
+            ways = (replace(self.best.strategy, turns=(*self.best.strategy.turns, t)) for t in found)
             tried = self.attempts(ways, left)
             left -= len(tried)
-            better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best)]
+            better = [c for c in tried if c.price <= self.best.price and c.is_better(self.best, gain=1)]
             if not better:
                 return
             self.best = min(better, key=lambda c: c.price_with_starts)
@@ -120,26 +124,29 @@ class _Search:
     def split_products(self) -> None:
         """Split products along other dimensions and over other axes, if that is better."""
         self.exchange()
-        if self.best.strategy.exchanges:
-            self.turn_moved()
         self.share()
 
     def turn_moved(self) -> None:
         """Split values along the dimensions along which products are, where these are split unevenly or evenly."""
         part = self.best.part
-        self.turn(MOVED)
+        self.turn(MOVED, merged=False)
         if any(choose(q).is_uneven for q in dict.fromkeys(part.questions)):
             turned = self.best
             strategy = replace(part.strategy, evenly=True)
             self.best = Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)))
-            self.turn(MOVED)
+            self.turn(MOVED, merged=False)
             if self.best.price > turned.price or not self.best.is_better(turned):
                 self.best = turned
 
     def exchange(self) -> None:
-        """Share products along other dimensions too, if that is better."""
+        """Share products along other dimensions too, if that is better, at least where values are split so as well."""
         before = self.best
-        self.reconsider(before, replace(before.strategy, exchanges=True))
+        other = self.reconsidered(before, replace(before.strategy, exchanges=True))
+        if other is not None and other.costs < NEAR * before.costs:
+            self.best = other
+            self.turn_moved()
+            if not self.best.is_better(before):
+                self.best = before
         self.unexchanged = None if self.best is before else before
 
     def reshard_together(self) -> None:
@@ -159,17 +166,21 @@ class _Search:
             self.reconsider(attempt, replace(attempt.strategy, once=True))
 
     def reconsider(self, attempt: Attempt, strategy: Strategy) -> None:
-        """Choose how to compute each equation with a strategy that propagates to the same layouts, if that is better.
+        """Choose anew how to compute each equation, with a strategy that propagates to the same layouts, if that is
+        better."""
+        other = self.reconsidered(attempt, strategy)
+        if other is not None and other.is_better(self.best):
+            self.best = other
 
-        Nothing is tried if all equations would be computed as they are."""
+    def reconsidered(self, attempt: Attempt, strategy: Strategy) -> Attempt | None:
+        """The attempt with a strategy that propagates to the same layouts; None if all equations would be computed as
+        they are."""
         part = attempt.part
         if not attempt.sent[1] or len(part.propagation.rules) > EXCHANGED:
-            return
+            return None
         if all(choose(q) == choose(q.under(strategy)) for q in dict.fromkeys(part.questions)):
-            return
-        other = Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)))
-        if other.is_better(self.best):
-            self.best = other
+            return None
+        return Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)))
 
     def share(self) -> None:
         """Split products over axes that they do not use yet, along the best dimension, if that is better."""

@@ -93,6 +93,8 @@ def _sums(
         reduces = any(f.kind == REDUCTION for f in rule.factors) and rule.reduction in ("sum", "masked")
         group = rule.joins if reduces else _group(eqn, leaves)
         terms = [a for i in group if isinstance(a := eqn.invars[i], Var) and a in leaves and uses[a] == 1]
+        if len(eqn.invars) == 1 and any(a.aval.size < out.aval.size for a in terms):
+            terms = []  # what is broadcast is summed before, for its own price
         if reduces:
             contractions.add(out)
         if reduces or terms:

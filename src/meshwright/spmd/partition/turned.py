@@ -7,11 +7,16 @@ none has to be overridden.
 
 Where operands are moved to compute a product along another dimension than propagation found (attention along a split
 dimension), its result is moved back, and what follows is moved again. If axes spread from that dimension, what comes
-before is moved once.
+before is moved once. The same goes for axes along which an operand is gathered, so that devices repeat the product.
+
+Axes that split the minor of two dimensions do not reach what a reshape merges these into, whose tiles would not be
+blocks. What follows is then split as other annotations say, or not at all. If the axes split the major one instead, for
+which the operand is moved, they spread from there.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -28,15 +33,15 @@ from meshwright.spmd.strategy import Turn
 SENT = 0.02
 
 
-def turns(part: Partition) -> Iterator[Turn]:
-    """Other ways to split results that axes reach along several dimensions; those with the most bytes sent there first,
-    and of these the ones with the most axes."""
+def turns(part: Partition, merged: bool = True) -> Iterator[Turn]:
+    """Other ways to split results that axes reach along several dimensions, and with ``merged`` merged dimensions that
+    they do not reach; those with the most bytes sent there first, and of these the ones with the most axes."""
     sent = sent_for_equations(part.jaxpr.jaxpr)
     ways: Counter[Turn] = Counter()
     for eqn, rule in zip(part.propagation.origins.eqns, part.propagation.rules):
         for turn in _ways(eqn, rule, part.propagation) if sent[id(eqn)] else ():
             ways[turn] += sent[id(eqn)]
-    for turn, nbytes in _moved(part):
+    for turn, nbytes in itertools.chain(_moved(part), _repeated(part), _lost(part.propagation) if merged else ()):
         ways[turn] += nbytes
     least = SENT * sum(sent.values())
     return (turn for turn in sorted(ways, key=lambda t: (-ways[t], -len(t.axes))) if ways[turn] > least)
@@ -65,6 +70,34 @@ def _moved(part: Partition) -> Iterator[tuple[Turn, int]]:
             more = axes[len(wanted) :] if axes[: len(wanted)] == wanted else ()
             if more and any(other[-len(more) :] == more for d, other in enumerate(target.dims) if d != dim):
                 yield Turn(rule, more, 0, dim, moves=True), nbytes
+
+
+def _repeated(part: Partition) -> Iterator[tuple[Turn, int]]:
+    """The axes of operands of products that were gathered, so that devices repeat these, on each dimension of the
+    result, and its bytes on a device."""
+    for eqn, rule, layout, _ in part.placed:
+        brought = {axis for a in eqn.invars for axis in part.propagation.layout(a).axes_used}
+        idle = tuple(a for a in part.mesh.atoms if a in brought - layout.axes_used)
+        aval = eqn.outvars[0].aval
+        shape = layout.local_shape(aval.shape, part.mesh)
+        for dim, factors in enumerate(rule.results[0]) if idle else ():
+            is_free = len(factors) == 1 and rule.factors[factors[0]].kind == PARALLEL
+            if is_free and shape[dim] >= part.mesh.sizes(idle):
+                yield Turn(rule, idle, 0, dim, moves=True), aval.dtype.itemsize * math.prod(shape)
+
+
+def _lost(propagation: Propagation) -> Iterator[tuple[Turn, int]]:
+    """The axes of minor dimensions that reshapes merge, on the merged dimension, and the bytes of what is merged."""
+    mesh = propagation.mesh
+    for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
+        if eqn.op.is_view and isinstance(x := eqn.invars[0], Var) and (axes_of := propagation.layout(x).dims):
+            result = propagation.layout(eqn.outvars[0])
+            for dim, (major, *minor) in ((d, fs) for d, fs in enumerate(rule.results[0]) if len(fs) > 1):
+                for f in minor:
+                    axes = axes_of[rule.operands[0].index((f,))] if (f,) in rule.operands[0] else ()
+                    tiles = mesh.sizes((*result.dims[dim], *axes))
+                    if axes and result.axes_used.isdisjoint(axes) and tiles <= rule.factors[major].size:
+                        yield Turn(rule, axes, 0, dim, moves=True), x.aval.nbytes
 
 
 def _ends(axes: Axes, among: Container[str]) -> Iterator[Axes]:

@@ -6,7 +6,7 @@ even if their operands were computed separately. Only collectives are replaced; 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,37 +21,39 @@ def common_collectives(jaxpr: Jaxpr, variance: Variance) -> Jaxpr:
     """Remove collectives, including slices by position, that repeat an earlier one."""
     if sum(isinstance(e.op, Collective) for e in jaxpr.eqns) < 2:
         return jaxpr
-    names: dict[Var, Atom] = {}
-    same: dict[int, list[JaxprEqn]] = {}
-    for eqn, first in _with_first(jaxpr):
-        if first is not None and isinstance(eqn.op, Collective):
-            names.update(zip(eqn.outvars, jaxpr.eqns[first].outvars))
-            same.setdefault(first, [jaxpr.eqns[first]]).append(eqn)
-    if not same:
+    numbers = value_numbers(jaxpr)
+    same: dict[Hashable, list[JaxprEqn]] = {}
+    for eqn in jaxpr.eqns:
+        if isinstance(eqn.op, Collective):
+            same.setdefault(tuple(numbers[v] for v in eqn.outvars), []).append(eqn)
+    repeated = [eqns for eqns in same.values() if len(eqns) > 1]
+    if not repeated:
         return jaxpr
-    gone = {id(eqn) for eqns in same.values() for eqn in eqns[1:]}
-    notes = {id(eqns[0]): merged_note(eqns) for eqns in same.values()}
+    names: dict[Var, Atom] = {}
+    for first, *others in repeated:
+        for eqn in others:
+            names.update(zip(eqn.outvars, first.outvars))
+    gone = {id(eqn) for eqns in repeated for eqn in eqns[1:]}
+    notes = {id(eqns[0]): merged_note(eqns) for eqns in repeated}
     kept = [renamed(e.replace(note=notes.get(id(e), e.note)), names) for e in jaxpr.eqns if id(e) not in gone]
     return rebuilt(jaxpr, kept, names)
 
 
-def _with_first(jaxpr: Jaxpr) -> Iterator[tuple[JaxprEqn, int | None]]:
-    """Each equation, with the index of an earlier one that computes the same, or None."""
+def value_numbers(jaxpr: Jaxpr) -> dict[Var, int]:
+    """A number for each value, which equal ones share."""
     numbers: dict[Var, int] = {v: i for i, v in enumerate((*jaxpr.constvars, *jaxpr.invars))}
     count = len(numbers)
-    places: dict[Hashable, int] = {}
-    for place, eqn in enumerate(jaxpr.eqns):
-        first = None
+    results: dict[Hashable, Sequence[Var]] = {}
+    for eqn in jaxpr.eqns:
+        first = eqn.outvars
         if not eqn.op.has_effects and not eqn.op.holds_jaxprs:
-            key = (eqn.op, *(_number(a, numbers) for a in eqn.invars))
-            first = places.setdefault(key, place)
-        if first is not None and first != place:
-            numbers.update(zip(eqn.outvars, (numbers[v] for v in jaxpr.eqns[first].outvars)))
-            yield eqn, first
-            continue
-        numbers.update((v, count + i) for i, v in enumerate(eqn.outvars))
-        count += len(eqn.outvars)
-        yield eqn, None
+            first = results.setdefault((eqn.op, *(_number(a, numbers) for a in eqn.invars)), eqn.outvars)
+        if first is eqn.outvars:
+            numbers.update((v, count + i) for i, v in enumerate(eqn.outvars))
+            count += len(eqn.outvars)
+        else:
+            numbers.update(zip(eqn.outvars, (numbers[v] for v in first)))
+    return numbers
 
 
 def _number(atom: Atom, numbers: Mapping[Var, int]) -> Hashable:

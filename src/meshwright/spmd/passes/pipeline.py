@@ -25,6 +25,7 @@ from meshwright.spmd.passes.partial_sums import reassociate
 from meshwright.spmd.passes.rewrite import Rewrite, with_regions
 from meshwright.spmd.passes.scattered_sums import scatter_sums
 from meshwright.spmd.passes.sum_tiles import sum_tiles
+from meshwright.spmd.passes.untransposed import gather_untransposed
 from meshwright.spmd.report import human_bytes, totals
 
 
@@ -127,6 +128,10 @@ def tiling_passes(mesh: AbstractMesh, in_layouts: Sequence[Layout], combine_byte
 def _placed_and_merged(everywhere: _Everywhere, mesh: AbstractMesh, combine_bytes: int) -> Iterator[Pass]:
     """The passes that place all-gathers at minimum cuts, and merge what is neighbouring or equal then."""
     yield from (
+        everywhere(
+            "gather before transposing", gather_untransposed,
+            "What is gathered in several orders of its dimensions is gathered once.",
+        ),
         everywhere(
             "gather where least is sent", lambda j, variance: cut_gathers(j, variance, mesh),
             "All-gathers of values with several users are placed at a minimum cut of the bytes sent.",
