@@ -225,10 +225,14 @@ def test_its_gradient_is_rearranged_back() -> None:
     def step(w: Any, down: Any, x: Any) -> Any:
         return mw.grad(lambda w, x: (gated(w, down, x) ** 2).sum(), (0, 1))(w, x)
 
-    shapes = [(WIDTH, 2 * HIDDEN), (HIDDEN, WIDTH), (TOKENS, WIDTH)]
+    shapes = [(WIDTH, 2 * HIDDEN), (HIDDEN, WIDTH), (TOKENS // 2, WIDTH)]
     part = partition(step, shapes, (COLUMNS, P("d"), P()), (COLUMNS, P()))
-    assert sent(part) == {"collective_permute": 2 * WEIGHT, "all_reduce": 2 * reduced(TOKENS)}
+    assert sent(part) == {"collective_permute": 2 * WEIGHT, "all_reduce": 2 * reduced(TOKENS // 2)}
     assert part.work.product_redundancy == 1
+    # Of more tokens, each device takes its own, and gathers the weights.
+    many = partition(step, [*shapes[:2], (TOKENS, WIDTH)], (COLUMNS, P("d"), P()), (COLUMNS, P()))
+    assert many.bytes_sent < 2 * WEIGHT + 2 * reduced(TOKENS)
+    assert many.work.product_redundancy == 1
 
 
 def test_a_bias_between_product_and_parts_is_cut_too() -> None:

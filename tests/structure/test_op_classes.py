@@ -52,7 +52,7 @@ ALLOWED = {
     # What a loop stacks, the loop of its derivative takes, row by row: of loops, scans alone do.
     "spmd/passes/recompute.py": 2,
     # Patterns of these very ops: what is cut or joined is done in parts, a transform one dimension at a time.
-    "spmd/partition/in_parts.py": 3, "spmd/partition/separate_ffts.py": 2,
+    "spmd/partition/in_parts.py": 3, "spmd/partition/separate_ffts.py": 2, "spmd/partition/taken_apart.py": 5,
     # Nested calls lose arguments as the program does: they are made again with fewer.
     "api/pruning.py": 1,
     # ``checkify`` takes out the op that it is for.

@@ -35,7 +35,7 @@ DEPTH = 8
 Bounds = tuple[tuple[int, int], ...]
 
 
-class _Shapes(NamedTuple):
+class Shapes(NamedTuple):
     """The part of a localization context that :meth:`Op.localized` reads if only sizes change."""
 
     out_local_shapes: tuple[tuple[int, ...], ...]
@@ -243,7 +243,7 @@ class _Plan:
 
     def apply(self, eqn: JaxprEqn, given: Mapping[Atom, Atom], out: Var) -> None:
         """Emit an equation on parts of some of its operands."""
-        op = eqn.op.localized(_Shapes((out.aval.shape,)))
+        op = eqn.op.localized(Shapes((out.aval.shape,)))
         operands = [given.get(a, a) if isinstance(a, Var) else a for a in eqn.invars]
         self.eqns.append(eqn.replace(op=op, invars=operands, outvars=[out]))
 

@@ -9,6 +9,7 @@ from meshwright.spmd.partition.in_parts import in_parts
 from meshwright.spmd.partition.merged_order import merged_order
 from meshwright.spmd.partition.moves import merge_moves
 from meshwright.spmd.partition.separate_ffts import separate_ffts
+from meshwright.spmd.partition.taken_apart import taken_apart
 from meshwright.spmd.propagate import Propagation
 
 
@@ -18,6 +19,10 @@ def layout_passes(propagation: Propagation, mesh: AbstractMesh) -> tuple[Pass, .
         Pass(
             "merge in the order of tiles", lambda jaxpr: merged_order(jaxpr, propagation, mesh),
             "Dimensions whose tiles would not be blocks of a merged dimension are merged in the order of these.",
+        ),
+        Pass(
+            "take apart", lambda jaxpr: taken_apart(jaxpr, propagation, mesh),
+            "Products along a dimension that is reshaped into parts with other tiles are done in parts.",
         ),
         Pass(
             "separate Fourier transforms", lambda jaxpr: separate_ffts(jaxpr, propagation),

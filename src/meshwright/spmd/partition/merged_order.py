@@ -75,7 +75,7 @@ def _merges(eqn: JaxprEqn, propagation: Propagation, mesh: AbstractMesh) -> Iter
         return
     rule, layout = eqn_rule(eqn), propagation.layout(x)
     for d, factors in enumerate(rule.results[0]):
-        if len(factors) > 1 and _are_apart(factors, rule.operands[0]):
+        if len(factors) > 1 and are_apart(factors, rule.operands[0]):
             sizes = tuple(rule.factors[f].size for f in factors)
             axes = tuple(layout.dims[rule.operands[0].index((f,))] for f in factors)
             numbers = tuple(range(len(sizes)))
@@ -84,7 +84,7 @@ def _merges(eqn: JaxprEqn, propagation: Propagation, mesh: AbstractMesh) -> Iter
                 yield (eqn.outvars[0], d), _Merged(sizes, axes)
 
 
-def _are_apart(factors: DimFactors, dims: Sequence[DimFactors]) -> bool:
+def are_apart(factors: DimFactors, dims: Sequence[DimFactors]) -> bool:
     """Whether each of some factors is a dimension of its own."""
     return all((f,) in dims for f in factors)
 
@@ -128,11 +128,11 @@ class _Regions:
             if (
                 op.is_view
                 and tuple(rule.factors[f].size for f in factors) == sizes
-                and _are_apart(factors, rule.operands[0] if v is eqn.outvars[0] else rule.results[0])
+                and are_apart(factors, rule.operands[0] if v is eqn.outvars[0] else rule.results[0])
                 and region.ends.get(eqn, place) == place
             ):
                 region.ends[eqn] = place
-            elif len(factors) == 1 and _is_any_order(eqn, rule, factors[0]):
+            elif len(factors) == 1 and is_any_order(eqn, rule, factors[0]):
                 at = [(a, n, fs) for a, dims in values for n, fs in enumerate(dims) if factors[0] in fs]
                 if any(fs != factors or isinstance(a, Literal) for a, _, fs in at):
                     return None
@@ -142,7 +142,7 @@ class _Regions:
         return found
 
 
-def _is_any_order(eqn: JaxprEqn, rule: ShardingRule, f: int) -> bool:
+def is_any_order(eqn: JaxprEqn, rule: ShardingRule, f: int) -> bool:
     """Whether rows of a factor may come in any order: what an op does with a tile does not depend on where this is."""
     factor, op = rule.factors[f], eqn.op
     if type(op).localize is not Op.localize and not op.is_view:

@@ -10,8 +10,9 @@ dimension), its result is moved back, and what follows is moved again. If axes s
 before is moved once. The same goes for axes along which an operand is gathered, so that devices repeat the product.
 
 Axes that split the minor of two dimensions do not reach what a reshape merges these into, whose tiles would not be
-blocks. What follows is then split as other annotations say, or not at all. If the axes split the major one instead, for
-which the operand is moved, they spread from there.
+blocks, and axes of a dimension not those of its parts of which the first is too small (queries, keys and values). What
+follows is then split as other annotations say, or not at all. If the axes split the major one of the two instead, or
+another part, for which the operand is moved, they spread from there.
 """
 
 from __future__ import annotations
@@ -87,17 +88,24 @@ def _repeated(part: Partition) -> Iterator[tuple[Turn, int]]:
 
 
 def _lost(propagation: Propagation) -> Iterator[tuple[Turn, int]]:
-    """The axes of minor dimensions that reshapes merge, on the merged dimension, and the bytes of what is merged."""
+    """The axes that end at a reshape, on another dimension of its result, and the bytes of this: those of minor
+    dimensions that are merged, on the merged one, and those of a dimension that is taken apart, on one of its parts."""
     mesh = propagation.mesh
     for eqn, rule in zip(propagation.origins.eqns, propagation.rules):
-        if eqn.op.is_view and isinstance(x := eqn.invars[0], Var) and (axes_of := propagation.layout(x).dims):
-            result = propagation.layout(eqn.outvars[0])
-            for dim, (major, *minor) in ((d, fs) for d, fs in enumerate(rule.results[0]) if len(fs) > 1):
-                for f in minor:
-                    axes = axes_of[rule.operands[0].index((f,))] if (f,) in rule.operands[0] else ()
-                    tiles = mesh.sizes((*result.dims[dim], *axes))
-                    if axes and result.axes_used.isdisjoint(axes) and tiles <= rule.factors[major].size:
+        if not eqn.op.is_view or not isinstance(x := eqn.invars[0], Var):
+            continue
+        result = propagation.layout(eqn.outvars[0])
+        for axes, factors in zip(propagation.layout(x).dims, rule.operands[0]):
+            if axes and result.axes_used.isdisjoint(axes):
+                merged = next(
+                    (d for d, fs in enumerate(rule.results[0]) if len(fs) > 1 and fs[0] != factors[0] in fs), None
+                )
+                parts = [d for d, fs in enumerate(rule.results[0]) if len(factors) > 1 and fs and fs[0] in factors]
+                for dim in parts if merged is None else [merged]:
+                    major = rule.factors[rule.results[0][dim][0]]
+                    if major.size % mesh.sizes((*result.dims[dim], *axes)) == 0:
                         yield Turn(rule, axes, 0, dim, moves=True), x.aval.nbytes
+                        break
 
 
 def _ends(axes: Axes, among: Container[str]) -> Iterator[Axes]:
