@@ -280,13 +280,13 @@ def contests(part: Partition) -> Counter[Sort]:
     bytes_by_sort: Counter[Sort] = Counter()
     origins = part.propagation.origins
     for eqn, rule in zip(origins.eqns, part.propagation.rules):
-        met: set[Sort] = set()
+        met: dict[Sort, None] = {}  # in an order that all processes agree on: ties are decided by it
         for _, by_axis in contests_at(eqn, rule, part.propagation):
             for axis, by_factor in by_axis.items():
                 found = (origins.of(var, axis) for values in by_factor.values() for var in values)
-                causes = {(c.sort, c.priority_of(axis)) for c in found if c is not None and c.sort is not None}
+                causes = {(c.sort, c.priority_of(axis)): None for c in found if c is not None and c.sort is not None}
                 if len(causes) > 1 and len({priority for _, priority in causes}) == 1:
-                    met |= {sort for sort, _ in causes}
+                    met.update((sort, None) for sort, _ in causes)
         for sort in met:
             bytes_by_sort[sort] += sent[id(eqn)]
     return bytes_by_sort
