@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import takewhile
 
@@ -81,6 +81,12 @@ class Propagation:
         """The layout of a value, without partial axes."""
         placement = self.placements.get(atom) if isinstance(atom, Var) else None
         return Layout.tiled(placement.dims if placement else ((),) * atom.aval.ndim)
+
+    def place(self, var: Var, dims: Iterable[Axes]) -> Var:
+        """Enter a value that a rewrite adds to the program, split by ``dims``; returns it."""
+        placed = tuple(dims)
+        self.placements[var] = Placement(placed, (False,) * len(placed))
+        return var
 
     def target(self, var: Var) -> Layout | None:
         """The layout that a value should end up in; None if any will do."""

@@ -20,7 +20,7 @@ from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.ops.shape.rearrange import Reshape, reshape
 from meshwright.sharding.rule import PARALLEL
-from meshwright.spmd.propagate import Placement, Propagation
+from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.rules import eqn_rule
 
 Groups = tuple[tuple[int, ...], ...]
@@ -124,10 +124,7 @@ class _Plan:
 
     def like(self, x: Var, aval: ShapedArray) -> Var:
         """A new variable with the shape and layout of ``x`` and the dtype of ``aval``."""
-        out = Var(aval.update(shape=x.aval.shape))
-        dims = self.propagation.layout(x).dims
-        self.propagation.placements[out] = Placement(dims, (False,) * len(dims))
-        return out
+        return self.propagation.place(Var(aval.update(shape=x.aval.shape)), self.propagation.layout(x).dims)
 
     def spread(self, value: Var, like: _Merged) -> _Merged | None:
         """The merged form of ``value``: known, or of a broadcast that is constant along all merged dimensions."""

@@ -24,7 +24,7 @@ from meshwright.ops.shape.slice_pad import Concatenate, Slice
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.row_map import RowMap, Span
 from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
-from meshwright.spmd.propagate import Placement, Propagation
+from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.rules import eqn_rule
 
 #: the rows moved instead must be smaller than this fraction of the rows moved before
@@ -221,10 +221,7 @@ class _Plan:
         """A new variable with the layout of ``value`` and, if ``dim`` is given, with ``size`` along that dimension."""
         shape = tuple(size if d == dim else n for d, n in enumerate(value.aval.shape))
         new = Var(value.aval.update(shape=shape))
-        if isinstance(value, Var):
-            dims = self.propagation.layout(value).dims
-            self.propagation.placements[new] = Placement(dims, (False,) * len(dims))
-        return new
+        return self.propagation.place(new, self.propagation.layout(value).dims) if isinstance(value, Var) else new
 
     def make(self, value: Atom, dim: int, bounds: Bounds, new: Sequence[Var]) -> None:
         """Emit the equations that compute the parts of a value."""
