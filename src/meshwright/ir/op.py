@@ -123,8 +123,9 @@ class Mapped:
 class Builder(Protocol):
     """The interface with which ``emit`` builds StableHLO. Operands and results are opaque values of the backend.
 
-    Attributes are Python values: ``bool``, ``int`` (i64), a tuple of ints (a dense i64 array), a NumPy array (dense
-    elements), or ``str`` for MLIR attribute text such as ``"#stablehlo<comparison_direction EQ>"``.
+    Attributes are Python values: ``bool``, ``int`` (i64), a tuple of ints or of bools (a dense array of i64 or i1), a
+    NumPy array (dense elements), or ``str`` for MLIR attribute text such as
+    ``"#stablehlo<comparison_direction EQ>"``.
     """
 
     in_avals: Sequence[ShapedArray]
