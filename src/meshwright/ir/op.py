@@ -448,6 +448,11 @@ class Op:
         """This op with size parameters changed to local sizes. Default: unchanged."""
         return self
 
+    @property
+    def is_same_on_tiles(self) -> bool:
+        """Whether what the op does on tiles is the op itself with local sizes, as :meth:`localize` does by default."""
+        return type(self).localize is Op.localize
+
     def before_merging(self, x: Value, groups: Sequence[tuple[int, ...]]) -> list[Value] | None:
         """The results for an operand that is ``x`` with dimensions ``groups[d]`` merged into dimension ``d``.
 

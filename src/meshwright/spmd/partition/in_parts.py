@@ -17,7 +17,6 @@ from typing import NamedTuple
 from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
-from meshwright.ir.op import Op
 from meshwright.ir.rewrite import producers_of, uses_of
 from meshwright.ops.elementwise.table import add
 from meshwright.ops.shape.slice_pad import Concatenate, Slice
@@ -282,7 +281,7 @@ def _span(eqn: JaxprEqn | None) -> tuple[int, tuple[int, int]] | None:
 def _simple(eqn: JaxprEqn) -> bool:
     """Whether an equation on parts of its operands is the same op with other sizes."""
     op = eqn.op
-    return type(op).localize is Op.localize and len(eqn.outvars) == 1 and not op.has_effects and not op.holds_jaxprs
+    return op.is_same_on_tiles and len(eqn.outvars) == 1 and not op.has_effects and not op.holds_jaxprs
 
 
 def _factor(eqn: JaxprEqn, value: Var, dim: int) -> int | None:

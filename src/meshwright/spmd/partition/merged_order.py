@@ -145,7 +145,7 @@ class _Regions:
 def _is_any_order(eqn: JaxprEqn, rule: ShardingRule, f: int) -> bool:
     """Whether rows of a factor may come in any order: what an op does with a tile does not depend on where this is."""
     factor, op = rule.factors[f], eqn.op
-    if type(op).localize is not Op.localize and not op.is_view:
+    if not (op.is_same_on_tiles or op.is_view):
         return False
     given = isinstance(op, BroadcastInDim) or bool(rule.operand_dims(f))
     return given and factor.kind in (PARALLEL, REDUCTION) and not factor.indexed and rule.reduction != "masked"
