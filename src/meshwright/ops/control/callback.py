@@ -246,6 +246,7 @@ class IoCallback(_Underivable):
 
     name: ClassVar[str] = "io_callback"
     has_effects: ClassVar[bool] = True
+    of_operands: ClassVar[bool] = False
 
     def varies(self, *operands: Axes) -> Axes:
         return STATE.checked  # each device calls it, and results may differ
