@@ -61,6 +61,18 @@ def test_each_static_value_is_traced_once():
     assert traced == [2, 3]
 
 
+@pytest.mark.parametrize("options", [{"static_argnums": 1}, {"static_argnames": "n"}])
+def test_equal_static_values_of_different_types_are_different(options):
+    @functools.partial(mw.jit, **options)
+    def step(x, n):
+        value = n[0] if isinstance(n, tuple) else n
+        return isinstance(value, bool), x * 0 + str(value).count("-")
+
+    for n in (1, True, 1.0, (1,), (True,), 0.0, -0.0, (0.0,), (-0.0,)):
+        is_bool, minus = step(V, n=n) if "static_argnames" in options else step(V, n)
+        assert is_bool == ("True" in str(n)) and minus[0] == str(n).count("-")
+
+
 @pytest.mark.parametrize("kind", ["static", "donate"])
 def test_options_that_name_no_argument(refuses, kind):
     with refuses(ValueError, f"{kind}_argnums", "argument 5", "2 positional", "x, n"):

@@ -363,6 +363,29 @@ def test_callbacks(refuses: Any) -> None:
     assert types_of(lambda a: mw.io_callback(lambda a: a, result, a), P("x")) == ["xy"]
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_sums_stay_before_what_a_python_function_gives_each_device(check_vma: bool, in_loop: bool) -> None:
+    """Its operands are the same on all devices, its results are not: ``psum(a) * k`` is no ``psum(a * k)``."""
+    drawn: list[np.float32] = []
+
+    def draw(_: Any) -> np.float32:
+        drawn.append(np.float32(len(drawn) + 1))
+        return drawn[-1]
+
+    def body(a: Any) -> Any:
+        def step(*_: Any) -> Any:
+            return mw.io_callback(draw, mw.ShapeDtypeStruct((), np.float32), np.float32(0))
+
+        k = lax.scan(lambda c, _: (step(), None), step(), None, length=2)[0] if in_loop else step()
+        return (lax.psum(a, ("x", "y")) * k).sum()[None], k[None]
+
+    by_all = P(("x", "y"))
+    total, k = mw.jit(over(body, by_all, (by_all, by_all), check_vma=check_vma))(np.ones((6, 64), np.float32))
+    assert len(set(np.asarray(k).tolist())) == 6
+    np.testing.assert_array_equal(total, 6 * 64 * np.asarray(k))
+
+
 # --- unchecked ----------------------------------------------------------------------------------------------
 def test_unchecked_derivatives_are_of_each_device(double: Any) -> None:
     """The transpose of psum is psum, as nothing says that its result is the same on all devices."""

@@ -59,8 +59,6 @@ def test_what_a_layout_says():
     layout = Layout((D, ()), ("model",), "sum")
     assert layout.rank == 2
     assert layout.axes_used == {*D, "model"}
-    assert not layout.is_replicated and Layout.replicated(2).is_replicated
-    assert not Layout(((),), ("model",), "sum").is_replicated
     assert [layout.num_tiles(dim, MESH) for dim in (0, 1)] == [4, 1]
     assert layout.drop_partial() == Layout((D, ()))
     assert layout.with_dim(1, ("model",)).dims == (D, ("model",))

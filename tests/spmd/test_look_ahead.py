@@ -13,6 +13,7 @@ from meshwright import NamedSharding, lax, nn
 from meshwright import PartitionSpec as P
 from meshwright.api.partitioned import PartitionedProgram
 from meshwright.spmd.driver import partition
+from meshwright.spmd.origin import Sort
 from meshwright.spmd.partition import lookahead
 from meshwright.spmd.partition.attempt import price
 from meshwright.spmd.partition.lookahead import contests, neighbours
@@ -298,6 +299,18 @@ def test_arrays_that_meet_themselves(name, shape):
         for spec in [P("d"), P(None, "d"), P(mesh.axis_names)]:
             part = mw.jit(PAIRS[name], in_shardings=NamedSharding(mesh, spec)).lower(value).partition()
             part.verify(value)
+
+
+def test_orders_are_tried_in_the_same_sequence_in_all_processes(monkeypatch):
+    """Annotations that contest an axis for as many bytes are alike to the search. Hashes of strings, and so the order
+    of sets, are each process's own."""
+    split = [NamedSharding(MESH, spec) for spec in (P("d"), P(None, "d"), P(None, None, "d"))]
+    add = mw.jit(lambda *xs: sum(xs), in_shardings=tuple(split)).lower(*[of(N, N, N)] * 3).partition().part
+    tried = []
+    for direction in (1, -1):
+        monkeypatch.setattr(Sort, "__hash__", lambda s, d=direction: 3 + d * [*map(bool, s.dims)].index(True))
+        tried.append(list(contests(add)))
+    assert len(tried[0]) > 1 and tried[0] == tried[1]
 
 
 def test_a_turn_does_not_stand_in_the_way_of_splitting_products_otherwise():

@@ -81,3 +81,11 @@ def test_what_is_static_is_not_donated(fun, static, donated):
     for transform, option in ((mw.jit, "static_argnums"), (mw.pmap, "static_broadcasted_argnums")):
         with pytest.raises(ArgumentError, match=f"{transform.__name__}: argument .* both static and donated"):
             transform(fun, **{option: static}, donate_argnums=donated)(X, 3)
+
+
+def test_equal_static_arguments_of_different_types_give_results_of_different_types():
+    """The types of results are found once for each combination of static arguments."""
+    rounded = mw.custom_vjp(lambda k, x: x.astype("float32" if k is True else "bfloat16"), nondiff_argnums=0)
+    rounded.defvjp(lambda k, x: (rounded(k, x), None), lambda k, _, ct: (ct.astype("float32"),))
+    for k in (1, True, 1.0):
+        assert mw.grad(lambda x, k=k: rounded(k, x).sum().astype("float32"))(X[0, 0]) == 1

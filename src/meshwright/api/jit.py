@@ -31,7 +31,7 @@ from meshwright.core.config import config
 from meshwright.core.depth import room
 from meshwright.core.expected import as_numbers, refused
 from meshwright.core.float0 import is_float0, without_float0
-from meshwright.core.identity import made_of
+from meshwright.core.identity import kind_of, made_of
 from meshwright.core.late import LateModule
 from meshwright.core.pytree_order import in_order
 from meshwright.core.signature import described, leaf_names
@@ -295,7 +295,8 @@ class JitFunction:
                 ) from None
         dynamic = tuple(a for i, a in enumerate(args) if i not in numbers)
         rest = {n: v for n, v in kwargs.items() if n not in self.options.static_argnames}
-        return Static(len(args), positional, named), dynamic, rest
+        kinds = tuple(kind_of(value) for _, value in (*positional, *named))
+        return Static(len(args), positional, named, kinds), dynamic, rest
 
     def with_static(self, static: Static | None) -> Callable[..., Any]:
         """The function of the arguments that are not static."""

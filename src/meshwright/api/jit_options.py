@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 
@@ -39,11 +39,13 @@ class JitOptions(NamedTuple):
 
 
 class Static(NamedTuple):
-    """The static arguments of a call: the number of its positional arguments, and those that are static."""
+    """The static arguments of a call: the number of its positional arguments, those that are static, and their kinds,
+    as values of different types may be equal."""
 
     num_args: int
     positional: tuple[tuple[int, Any], ...]
     named: tuple[tuple[str, Any], ...]
+    kinds: Hashable = ()
 
     @property
     def numbers(self) -> tuple[int, ...]:

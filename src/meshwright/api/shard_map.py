@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -15,7 +14,7 @@ from meshwright.api.jit import jit
 from meshwright.api.per_device import Ring, part_at, put_together
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.core.caches import on_clear
+from meshwright.core.caches import Recent, on_clear
 from meshwright.core.config import config
 from meshwright.core.expected import as_tuple
 from meshwright.core.identity import made_of
@@ -305,9 +304,8 @@ def _check_same(
             )
 
 
-#: compiled programs of regions that were called with arrays, least recently used first
-_programs: OrderedDict[Any, Any] = OrderedDict()
-_MOST_PROGRAMS = 256
+#: compiled programs of regions that were called with arrays
+_programs: Recent[Any, Any] = Recent(256)
 on_clear(_programs.clear)
 
 
@@ -316,12 +314,7 @@ def _program(op: ShardMap) -> Any:
     one compiled program."""
     op = op.with_regions([inline_calls(op.jaxpr)])
     key = structure(op.jaxpr), replace(op, jaxpr=_NO_JAXPR)
-    if key not in _programs:
-        _programs[key] = jit(lambda *operands: op.bind(*operands))
-    _programs.move_to_end(key)
-    if len(_programs) > _MOST_PROGRAMS:
-        _programs.popitem(last=False)
-    return _programs[key]
+    return _programs.get(key) or _programs.setdefault(key, jit(lambda *operands: op.bind(*operands)))
 
 
 _NO_JAXPR = ClosedJaxpr(Jaxpr([], [], [], []))

@@ -12,7 +12,7 @@ from meshwright.core.sentinel import Sentinel
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, MeshError, NoMeshError, ShardingError
 from meshwright.ir.jaxpr import ClosedJaxpr, JaxprEqn, all_eqns
-from meshwright.ir.passes import inline_calls, is_written_out
+from meshwright.ir.passes import inline_calls, is_inlined
 from meshwright.ir.program import Argument, Program
 from meshwright.ir.rewrite import in_regions, replaced
 from meshwright.ir.tracing import FOREIGN
@@ -351,7 +351,7 @@ def jaxpr_over(jaxpr: ClosedJaxpr, mesh: AnyMesh) -> ClosedJaxpr:
             return eqn.replace(op=replace(op, sharding=over_mesh(op.sharding, mesh)))
         return in_regions(eqn, lambda region: jaxpr_over(region, mesh))
 
-    return replaced(inline_calls(jaxpr, is_written_out), moved)
+    return replaced(inline_calls(jaxpr, is_inlined), moved)
 
 
 def inner_shardings(jaxpr: ClosedJaxpr) -> Iterator[tuple[str, Sharding | None]]:

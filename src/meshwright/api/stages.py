@@ -29,7 +29,7 @@ from meshwright.lowering.onednn import ONEDNN
 from meshwright.lowering.products import SWAPPED_PRODUCTS
 from meshwright.lowering.regions import with_manual_regions
 from meshwright.lowering.target import Target
-from meshwright.ops.primitive import written_out
+from meshwright.ops.primitive import without_primitives
 from meshwright.ops.random.keys import words_aval
 from meshwright.ops.sharding.inspect_sharding import InspectSharding
 from meshwright.runtime.compiling import one_device
@@ -257,7 +257,7 @@ class Lowered(Stage):
 
 def _of_ops(program: Program) -> Program:
     """The program with what primitives of users mean instead of them."""
-    jaxpr = written_out(program.jaxpr)
+    jaxpr = without_primitives(program.jaxpr)
     return program if jaxpr is program.jaxpr else replace(program, jaxpr=jaxpr)
 
 

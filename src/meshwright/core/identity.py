@@ -38,12 +38,20 @@ def made_of(derived: Any, fun: Callable[..., Any], *step: Any) -> Any:
 def as_key(options: Any) -> Hashable | None:
     """A tree as a hashable value that distinguishes ``0``, ``0.0`` and ``False``; None if a leaf is not hashable."""
     leaves, treedef = pytree.flatten(options, is_leaf=lambda x: x is None)
-    key = (treedef, *((type(x), x) for x in leaves))
+    key = (treedef, *((kind_of(x), x) for x in leaves))
     try:
         hash(key)
     except TypeError:
         return None
     return key
+
+
+def kind_of(value: Any) -> Hashable:
+    """What tells a static value apart from equal ones: ``True``, 1 and 1.0, 0.0 and -0.0, also in tuples."""
+    kind: Any = type(value)
+    if isinstance(value, tuple):
+        return (kind, *map(kind_of, value))
+    return (kind, str(value)) if kind is float and not value else kind
 
 
 def identity(fun: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Hashable, ...]]:

@@ -123,8 +123,9 @@ class Mapped:
 class Builder(Protocol):
     """The interface with which ``emit`` builds StableHLO. Operands and results are opaque values of the backend.
 
-    Attributes are Python values: ``bool``, ``int`` (i64), a tuple of ints (a dense i64 array), a NumPy array (dense
-    elements), or ``str`` for MLIR attribute text such as ``"#stablehlo<comparison_direction EQ>"``.
+    Attributes are Python values: ``bool``, ``int`` (i64), a tuple of ints or of bools (a dense array of i64 or i1), a
+    NumPy array (dense elements), or ``str`` for MLIR attribute text such as
+    ``"#stablehlo<comparison_direction EQ>"``.
     """
 
     in_avals: Sequence[ShapedArray]
@@ -446,6 +447,11 @@ class Op:
     def localized(self, ctx: LocalSizes) -> Op:
         """This op with size parameters changed to local sizes. Default: unchanged."""
         return self
+
+    @property
+    def is_same_on_tiles(self) -> bool:
+        """Whether what the op does on tiles is the op itself with local sizes, as :meth:`localize` does by default."""
+        return type(self).localize is Op.localize
 
     def before_merging(self, x: Value, groups: Sequence[tuple[int, ...]]) -> list[Value] | None:
         """The results for an operand that is ``x`` with dimensions ``groups[d]`` merged into dimension ``d``.

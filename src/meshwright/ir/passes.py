@@ -127,7 +127,7 @@ def require_room(jaxpr: Jaxpr) -> None:
     Raises:
       NestingError: inlining would produce too many equations.
     """
-    if (count := written_out(jaxpr)) > _MOST_EQUATIONS:
+    if (count := inlined_size(jaxpr)) > _MOST_EQUATIONS:
         raise NestingError(
             f"{jaxpr.debug_name or 'the program'}: functions that call others more than once, level upon level, make "
             f"{count:.2g} equations when the calls are written out, and there is room for {_MOST_EQUATIONS:,}; write "
@@ -136,14 +136,14 @@ def require_room(jaxpr: Jaxpr) -> None:
 
 
 @once_for_each
-def written_out(jaxpr: Jaxpr) -> int:
+def inlined_size(jaxpr: Jaxpr) -> int:
     """The number of equations with all calls inlined."""
-    return sum(_written_out(e.op) if e.op.holds_jaxprs else 1 for e in jaxpr.eqns)
+    return sum(_size_of_call(e.op) if e.op.holds_jaxprs else 1 for e in jaxpr.eqns)
 
 
-def _written_out(op: Op) -> int:
+def _size_of_call(op: Op) -> int:
     body = op.body()
-    return 1 + sum(written_out(r.jaxpr) for r in op.regions()) if body is None else written_out(body.jaxpr)
+    return 1 + sum(inlined_size(r.jaxpr) for r in op.regions()) if body is None else inlined_size(body.jaxpr)
 
 
 def shallow(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
@@ -160,7 +160,7 @@ def is_plain_call(op: Op) -> bool:
     return op.plain_call
 
 
-def is_written_out(op: Op) -> bool:
+def is_inlined(op: Op) -> bool:
     """Whether an op may be inlined before partitioning; a predicate for :func:`inline_calls`."""
     return not op.kept_whole
 
@@ -219,7 +219,5 @@ def _copied(jaxpr: ClosedJaxpr, chosen: Callable[[Op], bool]) -> ClosedJaxpr:
     return dead_code(ClosedJaxpr(copy, [*jaxpr.consts, *inliner.consts]))
 
 
-INLINE = Pass(
-    "inline calls", lambda jaxpr: inline_calls(jaxpr, is_written_out), "Calls of jitted functions are inlined."
-)
+INLINE = Pass("inline calls", lambda jaxpr: inline_calls(jaxpr, is_inlined), "Calls of jitted functions are inlined.")
 DEAD_CODE = Pass("dead code", dead_code, "Equations whose results are unused are removed.")

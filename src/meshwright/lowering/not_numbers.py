@@ -89,7 +89,7 @@ def _makes_nan(eqn: JaxprEqn, fixed: dict[Var, np.ndarray | None]) -> bool:
     """Whether ``eqn`` has constant operands only and may return NaN; adds its results to ``fixed`` (None: unknown)."""
     if eqn.op.has_effects or not all(isinstance(a, Literal) or a in fixed for a in eqn.invars):
         return False
-    if not eqn.op.of_operands:  # e.g. axis_index
+    if not eqn.op.of_operands:  # what it returns is not known when the program is compiled
         return False
     if not eqn.invars:  # iota
         fixed.update(dict.fromkeys(eqn.outvars))

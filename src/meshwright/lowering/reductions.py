@@ -99,7 +99,7 @@ class _MergeReductions:
             return
         rule = eqn_rule(source)
         # An op that overrides ``localize`` may depend on the position of its blocks (a dynamic slice does).
-        if rule.reduction != "sum" or type(source.op).localize is not Op.localize:
+        if rule.reduction != "sum" or not source.op.is_same_on_tiles:
             return
         for f, factor in enumerate(rule.factors):
             if factor.kind == REDUCTION:

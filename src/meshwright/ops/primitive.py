@@ -272,7 +272,7 @@ class PrimitiveCall(Op):
                 )
             return [cast(convert(y, a.dtype, a.weak_type), a.vma) for y, a in zip(outs, wanted)]
 
-        return written_out(trace_to_jaxpr(results, avals, self.name))
+        return without_primitives(trace_to_jaxpr(results, avals, self.name))
 
     def evaluated(self, operands: Sequence[Any]) -> Any:
         """The results for concrete operands, by the expansion."""
@@ -281,7 +281,7 @@ class PrimitiveCall(Op):
         return outs if self.multiple_results else outs[0]
 
 
-def written_out(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+def without_primitives(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     """The program with all primitives, also in inner jaxprs, replaced by calls of their expansions.
 
     Raises:

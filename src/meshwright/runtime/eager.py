@@ -18,7 +18,7 @@ from meshwright.ir.op import Op
 from meshwright.ir.state import set_trace
 from meshwright.ir.tracing import EVAL, EVALUATE, Tracer, check_alive, eval_jaxpr, infer_cached, typeof
 from meshwright.ops.elementwise.table import BitcastConvert, convert, copy
-from meshwright.ops.primitive import written_out
+from meshwright.ops.primitive import without_primitives
 from meshwright.ops.random.keys import KeyOp
 from meshwright.runtime.array import CONVERSIONS, Array, Conversions, default_sharding, from_numpy
 from meshwright.runtime.compiling import compile_jaxpr, one_device
@@ -58,7 +58,7 @@ def single_op_jaxpr(op: Op, avals: Sequence[Any]) -> ClosedJaxpr:
     invars = [Var(a) for a in avals]
     out = infer_cached(op, tuple(avals))
     outvars = [Var(a) for a in (out if op.multiple_results else (out,))]
-    return written_out(ClosedJaxpr(Jaxpr([], invars, outvars, [JaxprEqn(op, invars, outvars)], op.name)))
+    return without_primitives(ClosedJaxpr(Jaxpr([], invars, outvars, [JaxprEqn(op, invars, outvars)], op.name)))
 
 
 def _evaluate_body(body: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:

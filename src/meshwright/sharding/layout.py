@@ -96,10 +96,6 @@ class Layout:
         return len(self.dims)
 
     @property
-    def is_replicated(self) -> bool:
-        return not self.partial and not any(self.dims)
-
-    @property
     def split_axes(self) -> tuple[str, ...]:
         """The atoms that split dimensions, in the order of the dimensions."""
         return tuple(atom for atoms in self.dims for atom in atoms)

@@ -8,13 +8,13 @@ group becomes one equation over all of its values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from meshwright.core.records import dataclass
 from meshwright.core.weak import once_for_each
 from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Literal, Var
-from meshwright.ops.control.regions import PARAMETER, RegionOp, Tie
+from meshwright.ops.control.regions import OPERAND, OUTPUT, PARAMETER, RESULT, End, RegionOp, Tie
 from meshwright.ops.sharding.constraint import Leeway, ShardingConstraint
 from meshwright.ops.sharding.manual import ShardMap
 from meshwright.ops.sharding.propagation_marks import ShardingGroup
@@ -94,18 +94,14 @@ def _with_regions(jaxpr: Jaxpr) -> Iterator[Ruled]:
 
 def _tie(tie: Tie, eqn: JaxprEqn) -> Ruled:
     """A tie as an equation whose rule states that all tied values have the same dimensions."""
-    regions = [r.jaxpr for r in eqn.op.regions()]
-    atoms: list[Atom] = []
-    for end in tie:
-        match end.side:
-            case "operand":
-                atoms.append(eqn.invars[end.index])
-            case "result":
-                atoms.append(eqn.outvars[end.index])
-            case "parameter":
-                atoms.append(regions[end.body].invars[end.index])
-            case _:
-                atoms.append(regions[end.body].outvars[end.index])
+    bodies = [r.jaxpr for r in eqn.op.regions()]
+    values: dict[str, Callable[[End], Sequence[Atom]]] = {
+        OPERAND: lambda end: eqn.invars,
+        RESULT: lambda end: eqn.outvars,
+        PARAMETER: lambda end: bodies[end.body].invars,
+        OUTPUT: lambda end: bodies[end.body].outvars,
+    }
+    atoms = [values[end.side](end)[end.index] for end in tie]
     shape = atoms[0].aval.shape[tie[0].stacked :]
     names = [f"d{d}" for d in range(len(shape))]
     dims = [[None, *names] if end.stacked else names for end in tie]

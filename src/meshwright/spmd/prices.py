@@ -19,18 +19,13 @@ class Prices(NamedTuple):
     latency: float
 
 
-#: for an accelerator with about 100 GB/s of interconnect, 1 TB/s of memory bandwidth and 100 TFLOP/s
-DEFAULT = Prices(0.1, 1e-3, 256.0)
-
-
 @lru_cache(maxsize=256)
 def prices(mesh: AbstractMesh) -> Prices:
-    """Prices for the mesh's machine with bfloat16 arithmetic, or ``DEFAULT`` if no machine is given."""
-    if not mesh.fabric.is_given:
-        return DEFAULT
+    """Prices for the mesh's machine, by default one of round figures, with bfloat16 arithmetic."""
     machine, wire = mesh.fabric.machine, mesh.fabric.fastest
-    # Reshard prices already include the time to start collectives.
-    return Prices(wire / machine.memory_bandwidth, 2 * wire / machine.product_rate("bfloat16")[0], 0.0)
+    # If the user named the machine, the prices of reshards already include the time to start collectives.
+    latency = 0.0 if mesh.fabric.is_given else wire * machine.chip.link_latency
+    return Prices(wire / machine.memory_bandwidth, 2 * wire / machine.product_rate("bfloat16")[0], latency)
 
 
 def collective_price(collective: Collective, value: ShapedArray, mesh: AbstractMesh) -> float:

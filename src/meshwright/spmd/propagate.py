@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import lru_cache
 from itertools import takewhile
 
 from meshwright.core.records import dataclass
@@ -24,16 +23,14 @@ from meshwright.ops.control.regions import RegionOp
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.ops.sharding.propagation_marks import PropagationMark
 from meshwright.sharding import AbstractMesh, Layout
-from meshwright.sharding.rule import PARALLEL, REPLICATED, Part, ShardingRule
+from meshwright.sharding.rule import Part, ShardingRule
 from meshwright.spmd.custom import inferred
-from meshwright.spmd.factors import Axes, carried_back, contested_axes, factor_axes_of, join_axes
+from meshwright.spmd.factors import Axes, contested_axes
 from meshwright.spmd.flatten import flatten
-from meshwright.spmd.layout_change import LayoutChange
 from meshwright.spmd.origin import Annotation, Origins, Sort
+from meshwright.spmd.pins import pin
+from meshwright.spmd.spread import Dims, spread
 from meshwright.spmd.strategy import AS_WRITTEN, FIRST, Share, Strategy, Turn
-
-Dims = tuple[Axes, ...]
-
 
 #: the layout to start a value with, and the annotation that its axes come from
 Seed = tuple[Dims, Annotation]
@@ -84,6 +81,12 @@ class Propagation:
         """The layout of a value, without partial axes."""
         placement = self.placements.get(atom) if isinstance(atom, Var) else None
         return Layout.tiled(placement.dims if placement else ((),) * atom.aval.ndim)
+
+    def place(self, var: Var, dims: Iterable[Axes]) -> Var:
+        """Enter a value that a rewrite adds to the program, split by ``dims``; returns it."""
+        placed = tuple(dims)
+        self.placements[var] = Placement(placed, (False,) * len(placed))
+        return var
 
     def target(self, var: Var) -> Layout | None:
         """The layout that a value should end up in; None if any will do."""
@@ -137,8 +140,10 @@ def _propagated(
     for atom, layout in zip(jaxpr.outvars, out_layouts):
         if layout is not None and isinstance(atom, Var):
             propagator.result.pinned.setdefault(atom, layout)
-    propagator.pin()
-    return propagator.result
+    result = propagator.result
+    fixing = [eqn for eqn, _ in propagator.constraints if all(result.placements[eqn.outvars[0]].fixed)]
+    pin(propagator.flat, result.pinned, fixing, result.layout, mesh)
+    return result
 
 
 class _Propagator:
@@ -146,9 +151,9 @@ class _Propagator:
         self.mesh = mesh
         self.strategy = strategy
         self.result = Propagation(mesh, strategy=strategy)
-        flat = flatten(jaxpr)
+        self.flat = flat = flatten(jaxpr)
         self.eqns, self.rules, self.atoms = flat.eqns, flat.rules, flat.atoms
-        self.levels, self.passes, self.neighbours = flat.levels, flat.passes, flat.neighbours
+        self.levels, self.neighbours = flat.levels, flat.neighbours
         self.result.origins.eqns, self.result.rules = self.eqns, self.rules
         self.queues: list[deque[int]] = [deque(), deque()]
         self.queued = [True] * len(self.eqns)
@@ -268,88 +273,6 @@ class _Propagator:
             if dims and len(dims) == var.aval.ndim and not (known and all(known.fixed)):
                 self.fix(var, Placement(dims, (True,) * len(dims)), Annotation("constraint", 0, eqn.source))
 
-    def pin(self) -> None:
-        """Carry the layouts of outputs backwards through pass-through equations.
-
-        The update of a replicated bias in an optimizer is a chain of elementwise ops on its gradient. Knowing where the
-        chain ends, the partitioner gathers the gradient once, and not each moment and the update separately.
-        """
-        pinned = self.result.pinned
-        for eqn, _ in self.constraints:
-            self.pin_constrained(eqn)
-        before = set(pinned)
-        for eqn, rule in zip(self.eqns, self.rules):
-            self.pin_operands(eqn, rule)
-        ends, only = dict(pinned), set(pinned) - before
-        self.carry_back()
-        passes = [not level or bool(self.carried(i)) for i, level in enumerate(self.levels)]
-        change = LayoutChange(self.eqns, self.rules, passes, pinned, ends, only, self.result.layout, self.mesh)
-        stays = change.up_to_the_cut()
-        if stays:
-            pinned.clear()
-            pinned.update(ends)
-            self.carry_back(stays)
-
-    def pin_constrained(self, eqn: JaxprEqn) -> None:
-        """Pin the operand of a constraint that fixes all dimensions, if nothing else reads it, and unless all that is
-        behind the constraint is laid out otherwise."""
-        placement = self.result.placements[eqn.outvars[0]]
-        for atom in eqn.invars:  # none at the border of a manual region
-            if isinstance(atom, Var) and all(placement.fixed) and len(self.neighbours[atom]) <= 2:
-                if not self.is_laid_out_again(eqn, placement.dims):
-                    self.result.pinned.setdefault(atom, Layout(placement.dims))
-
-    def is_laid_out_again(self, eqn: JaxprEqn, dims: Dims) -> bool:
-        """Whether the result of a constraint to ``dims`` only goes where it is laid out otherwise, as back into a loop.
-
-        What stays as it is there need not be sent to the constraint and back.
-        """
-        out = eqn.outvars[0]
-        known = self.result.pinned.get(out)
-        ends = [] if known is None else [[known.dims]]
-        for j in self.neighbours[out]:
-            if self.eqns[j] is not eqn:
-                is_tie = isinstance(self.eqns[j].op, RegionOp)
-                ends.append([self.dims_of(a) for a in self.atoms[j] if a is not out] if is_tie else [dims])
-        return bool(ends) and not any(dims in end for end in ends)
-
-    def carry_back(self, stays: Container[Var] = ()) -> None:
-        """Pin the operands of pinned values, except where the pinned value is in ``stays``."""
-        pinned = self.result.pinned
-        for i, eqn in reversed(list(enumerate(self.eqns))):
-            if eqn.outvars and eqn.outvars[0] not in stays:
-                for atom, layout in zip(eqn.invars, self.carried(i)):
-                    if layout is not None and isinstance(atom, Var):
-                        pinned.setdefault(atom, layout)
-
-    def carried(self, i: int) -> Sequence[Layout | None]:
-        """The layouts that a pinned result of an equation that passes values through gives its operands, or none."""
-        eqn = self.eqns[i]
-        if not self.passes[i] or len(eqn.outvars) != 1 or eqn.outvars[0] not in self.result.pinned:
-            return ()
-        return carried_back(self.result.pinned[eqn.outvars[0]].dims, self.rules[i], self.mesh)
-
-    def pin_operands(self, eqn: JaxprEqn, rule: ShardingRule) -> None:
-        """Pin the operands that an equation cannot take as split, if it is their only reader.
-
-        The axes of the dimension that cannot be split go to the first free dimension that they divide, so that the
-        producer of the value knows its destination.
-        """
-        for atom, factors in zip(eqn.invars, rule.operands):
-            if not isinstance(atom, Var) or atom in self.result.pinned or len(self.neighbours[atom]) > 2:
-                continue
-            dims, shape = list(self.dims_of(atom)), atom.aval.shape
-            if not any(dims):
-                continue
-            kinds = [rule.factors[fs[0]].kind if len(fs) == 1 else "" for fs in factors]
-            for d, kind in enumerate(kinds):
-                if kind == REPLICATED and dims[d]:
-                    tiles = self.mesh.sizes(dims[d])
-                    free = [o for o, k in enumerate(kinds) if k == PARALLEL and not dims[o] and shape[o] % tiles == 0]
-                    if free:
-                        dims[free[0]], dims[d] = dims[d], ()
-                        self.result.pinned[atom] = Layout(tuple(dims))
-
     def dims_of(self, atom: Var | Literal) -> Dims:
         if isinstance(atom, Literal):
             return ()
@@ -432,67 +355,3 @@ def _turned(propagation: Propagation, turn: Turn) -> dict[Var, Seed]:
 
 def _used(dims: Dims) -> list[str]:
     return [axis for axes in dims for axis in axes]
-
-
-@lru_cache(maxsize=65536)
-def spread(rule: ShardingRule, dims: tuple[Dims, ...], num_operands: int, mesh: AbstractMesh) -> tuple[Dims, ...]:
-    """The dimensions of all operands and results after axes have spread along the factors of the rule."""
-    if len(rule.parts) > 1:
-        return _spread_parts(rule, dims, num_operands, mesh)
-    values = [*rule.operands, *rule.results]
-    known = [factor_axes_of(d, fs, rule, mesh) for d, fs in zip(dims, values)]
-    factor_axes = _agree(rule, known, mesh)
-    return tuple(_extend(d, fs, rule, factor_axes, mesh) for d, fs in zip(dims, values))
-
-
-def _spread_parts(
-    rule: ShardingRule, dims: tuple[Dims, ...], num_operands: int, mesh: AbstractMesh
-) -> tuple[Dims, ...]:
-    """Apply ``spread`` to each part of a rule: axes of one part do not affect the others."""
-    merged = list(dims)
-    for part in rule.parts:
-        places = (*part.operands, *(num_operands + r for r in part.results))
-        new = spread(part.rule, tuple(dims[i] for i in places), len(part.operands), mesh)
-        for place, after in zip(places, new):
-            merged[place] = after
-    return tuple(merged)
-
-
-def _agree(rule: ShardingRule, known: Sequence[Mapping[int, Axes]], mesh: AbstractMesh) -> list[Axes]:
-    """The axes of each factor: the longest that any value has. An axis goes to one factor only, the first."""
-    agreed: list[Axes] = [()] * len(rule.factors)
-    taken: set[str] = set()
-    # Factors of results come before factors that are summed over, so that batch dimensions stay split.
-    kept = {f for dims in rule.results for fs in dims for f in fs}
-    order = sorted(range(len(rule.factors)), key=lambda f: f not in kept)
-    for f in order:
-        factor = rule.factors[f]
-        if factor.kind == REPLICATED or factor.size == 1:
-            continue
-        best: Axes = ()
-        for axes in (k.get(f, ()) for k in known):
-            if (len(axes) > len(best) and axes[: len(best)] == best) or not best:
-                best = axes
-        free = tuple(a for a in best if a not in taken)
-        if free == best[: len(free)] and mesh.sizes(free) <= factor.size:
-            agreed[f] = free
-            taken.update(free)
-    return agreed
-
-
-def _extend(dims: Dims, factors: Sequence[tuple[int, ...]], rule: ShardingRule, agreed: Sequence[Axes],
-            mesh: AbstractMesh) -> Dims:  # fmt: skip
-    sizes = [f.size for f in rule.factors]
-    used = {a for axes in dims for a in axes}
-    result = list(dims)
-    for d, (axes, fs) in enumerate(zip(dims, factors)):
-        if not fs:
-            continue
-        joined, fits = join_axes(fs, sizes, agreed, mesh)
-        if not fits:
-            continue
-        more = joined[len(axes) :]
-        if joined[: len(axes)] == axes and more and not any(a in used for a in more):
-            result[d] = joined
-            used.update(more)
-    return tuple(result)

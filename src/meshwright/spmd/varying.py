@@ -1,22 +1,22 @@
 """The mesh axes along which the values of a per-device program differ between devices.
 
-A forward analysis: results of equal operands are equal, and collectives add or remove their axes. It is conservative
-towards "differs". Inside a ``shard_map`` this is part of the types instead (:mod:`meshwright.ir.varying`): results and
-derivatives depend on it there, and a gather may be marked as varying for the sake of its cotangents. Axes are in units
-of the caller's choice (atoms of a mesh, or the axes over which a virtual mesh batches). ``units`` translates the axes
-that a collective names.
+A forward analysis: results of equal operands are equal, unless an op says otherwise (a Python function with effects, an
+unknown kernel: ``of_operands``), and collectives add or remove their axes. It is conservative towards "differs". Inside
+a ``shard_map`` this is part of the types instead (:mod:`meshwright.ir.varying`): results and derivatives depend on it
+there, and a gather may be marked as varying for the sake of its cotangents. Axes are in units of the caller's choice
+(atoms of a mesh, or the axes over which a virtual mesh batches). ``units`` translates the axes that a collective names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 from meshwright.core.avals import NOWHERE, Axes
-from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var
+from meshwright.ir.jaxpr import Atom, Jaxpr, JaxprEqn, Var, all_eqns, sub_jaxprs
 from meshwright.ir.rewrite import producers_of
 from meshwright.ops.collective.base import Collective
-from meshwright.ops.collective.inside import collectives_of
+from meshwright.ops.collective.inside import collectives_in, collectives_of
 from meshwright.ops.control.regions import OPERAND, PARAMETER, RegionOp
 from meshwright.spmd.masked import number_of
 
@@ -26,8 +26,13 @@ Units = Callable[[Sequence[str]], Sequence[str]]
 def varying(jaxpr: Jaxpr, inputs: Sequence[Axes], units: Units = tuple) -> dict[Var, Axes]:
     """The axes along which each value of a jaxpr differs; ``inputs`` are those of its parameters."""
     axes_of = {**dict.fromkeys(jaxpr.constvars, NOWHERE), **dict(zip(jaxpr.invars, inputs))}
+
+    @cache
+    def known() -> Axes:
+        return NOWHERE.union(*inputs, *(units(each.axes) for each in collectives_in(jaxpr)))
+
     for eqn in jaxpr.eqns:
-        spread = result_axes(eqn, axes_of, units)
+        spread = result_axes(eqn, axes_of, units, known)
         for var in eqn.outvars:
             axes_of[var] = spread
     return axes_of
@@ -61,10 +66,17 @@ class Variance:
         return atom in self.varying and not self.varying[atom] & set(self.units(axes))
 
 
-def result_axes(eqn: JaxprEqn, axes_of: Mapping[Var, Axes], units: Units = tuple) -> Axes:
-    """The axes along which an equation's results differ, given those of its operands (see :func:`varying`)."""
+def result_axes(
+    eqn: JaxprEqn, axes_of: Mapping[Var, Axes], units: Units = tuple, known: Callable[[], Axes] = lambda: NOWHERE
+) -> Axes:
+    """The axes along which an equation's results differ, given those of its operands (see :func:`varying`).
+
+    ``known`` returns all axes of the program, along which what is no function of operands differs.
+    """
     merged = NOWHERE.union(*(axes_of.get(a, NOWHERE) for a in eqn.invars if isinstance(a, Var)))
     op = eqn.op
+    if not (op.of_operands and all(e.op.of_operands for inner in sub_jaxprs(op) for e in all_eqns(inner))):
+        merged = merged.union(known())
     if isinstance(op, Collective):
         own = units(op.axes)
         return merged.difference(own) if op.gives_all_the_same else merged.union(own)

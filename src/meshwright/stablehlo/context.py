@@ -49,7 +49,8 @@ def tensor_type(aval: ShapedArray) -> ir.Type:
 
 
 @lru_cache(maxsize=16384)
-def _small_attribute(kind: type, value: Any) -> ir.Attribute:
+def _small_attribute(kind: type, value: Any, of: type | None) -> ir.Attribute:
+    """The attribute for a value of this type, or for a tuple ``of`` such elements: True and 1 are equal keys."""
     ctx = context()
     with ctx, ir.Location.unknown():
         if kind is bool:
@@ -57,7 +58,7 @@ def _small_attribute(kind: type, value: Any) -> ir.Attribute:
         if kind is int:
             return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
         if kind is tuple:
-            if value and isinstance(value[0], bool):
+            if of is bool:
                 return ir.DenseBoolArrayAttr.get(list(value))
             return ir.DenseI64ArrayAttr.get(list(value))
         return ir.Attribute.parse(value, ctx)
@@ -69,7 +70,8 @@ def attribute(value: Any) -> ir.Attribute:
         return dense(value)
     if isinstance(value, ir.Attribute):
         return value
-    return _small_attribute(type(value), value)  # type: ignore[arg-type]
+    elements = type(value[0]) if isinstance(value, tuple) and value else None
+    return _small_attribute(type(value), value, elements)  # type: ignore[arg-type]
 
 
 def dense(array: np.ndarray, aval: ShapedArray | None = None) -> ir.Attribute:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from io import BytesIO
 from typing import Any
 
@@ -11,23 +10,21 @@ from jaxlib import _jax
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _stablehlo as stablehlo  # without the classes of all its ops
 
+from meshwright.core.caches import Recent
 from meshwright.errors import CompileError
 
 #: digests of the texts that this process has written last, which it can parse without a child process
-_OURS: OrderedDict[bytes, None] = OrderedDict()
-_MOST_OURS = 256
+_OURS: Recent[bytes, bool] = Recent(256)
 
 
 def _noted(text: str) -> str:
-    _OURS[_digest(text)] = None
-    while len(_OURS) > _MOST_OURS:
-        _OURS.popitem(last=False)
+    _OURS.setdefault(_digest(text), True)
     return text
 
 
 def is_ours(text: str) -> bool:
     """Whether ``text`` is among the last ones that this process has written."""
-    return bool(_OURS) and _digest(text) in _OURS
+    return len(_OURS) > 0 and _OURS.get(_digest(text)) is not None
 
 
 def _digest(text: str) -> bytes:

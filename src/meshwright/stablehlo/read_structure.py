@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.core import dtypes
-from meshwright.ir.passes import written_out
+from meshwright.ir.passes import inlined_size
 from meshwright.ir.reading import reads
 from meshwright.ir.tracing import typeof
 from meshwright.ops.elementwise.bitcast import bitcast
@@ -39,7 +39,7 @@ def _call(r: Any) -> Any:
     marks = r.operation.attributes
     given = marks["mhlo.frontend_attributes"] if "mhlo.frontend_attributes" in marks else {}
     function = r.module.functions.get(r.attr("callee"))
-    if _SPLIT_OFF in given and function is not None and written_out(function.jaxpr) <= _MOST:
+    if _SPLIT_OFF in given and function is not None and inlined_size(function.jaxpr) <= _MOST:
         return r.body.block(r.module.block_of(r.attr("callee")), r.operands)
     if PARTITIONED_BY_USER in given:
         name = given[PARTITIONED_BY_USER].value

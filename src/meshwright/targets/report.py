@@ -128,8 +128,6 @@ class TargetReport:
         """Fusions and library calls in execution order, each with its line of the user's program."""
         return self.schedule.kernels if self.schedule is not None else ()
 
-    fusions = kernels
-
     @property
     def estimated_cycles(self) -> int | None:
         """The compiler's estimate of the cycles of all kernels in a run, without collectives; None if it gives none."""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from meshwright.core import pytree
+from meshwright.core.identity import kind_of
 from meshwright.core.records import dataclass
 from meshwright.ir.op import Zero
 from meshwright.ir.state import STATE, set_trace
@@ -223,7 +224,7 @@ class ResultTypes:
 
     def of(self, call: Callable[..., Any], flat: Sequence[Any], *key: Any) -> tuple[Any, Any]:
         """The output structure and avals for these operands and ``key``; None for both if ``call`` cannot be traced."""
-        full = (tuple(map(typeof, flat)), key)
+        full = tuple(map(typeof, flat)), key, kind_of(key)
         try:
             types = self._types.get(full)
         except TypeError:  # a setting that is not hashable

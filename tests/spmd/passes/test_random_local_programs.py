@@ -16,7 +16,7 @@ import meshwright.numpy as mnp
 from meshwright import lax
 from meshwright.ir.tracing import typeof
 from meshwright.ir.verify import verify
-from meshwright.spmd.prices import DEFAULT
+from meshwright.spmd.prices import prices
 
 AXES = st.sampled_from(["x", "y", "xy", "yx"])
 SHAPES = st.lists(st.sampled_from([1, 2, 3, 6, 12]), min_size=1, max_size=3).map(tuple)
@@ -109,7 +109,7 @@ def check(data: st.DataObject) -> None:
     limit = data.draw(st.sampled_from([0, 0, 256]), label="combine_bytes")
     after, changes = optimize(before, inputs, limit)
     verify(after, "after all passes")
-    latency = DEFAULT.latency
+    latency = prices(MESH).latency
     assert all(
         c.bytes_sent[1] + latency * c.collectives[1] <= c.bytes_sent[0] + latency * c.collectives[0] for c in changes
     ), changes

@@ -8,7 +8,6 @@ functions. Semantics follow ``jax.pure_callback`` and related functions.
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import Axes, ShapedArray
+from meshwright.core.caches import Recent
 from meshwright.core.records import dataclass
 from meshwright.errors import CallbackError, DifferentiationError, ImportProgramError, RuleError
 from meshwright.ir.contract import ArrayLike, Emitted
@@ -41,7 +41,7 @@ _TARGETS = (
 )  # fmt: skip
 _numbers = itertools.count()
 #: errors raised by callbacks in compiled programs, whose runtime passes on only their text
-_failures: OrderedDict[int, CallbackError] = OrderedDict()
+_failures: Recent[int, CallbackError] = Recent(64)
 _MARK = "callback failure #"
 
 
@@ -136,9 +136,7 @@ class Callback(Op):
             return (np.zeros((), np.int32), *self.call(*arrays[1:]))
         except BaseException as error:  # including exits, which XLA would report with its own traceback
             number, failure = next(_numbers), self.failed(error)
-            _failures[number] = failure
-            if len(_failures) > 64:
-                _failures.popitem(last=False)
+            _failures.setdefault(number, failure)
             raise CallbackError(f"{failure} ({_MARK}{number})") from failure
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
@@ -248,6 +246,7 @@ class IoCallback(_Underivable):
 
     name: ClassVar[str] = "io_callback"
     has_effects: ClassVar[bool] = True
+    of_operands: ClassVar[bool] = False
 
     def varies(self, *operands: Axes) -> Axes:
         return STATE.checked  # each device calls it, and results may differ

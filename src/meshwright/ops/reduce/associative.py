@@ -20,7 +20,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
-from meshwright.core.caches import on_clear
+from meshwright.core.caches import Recent, on_clear
 from meshwright.core.records import dataclass
 from meshwright.errors import ShapeError
 from meshwright.ir.alike import structure
@@ -89,9 +89,8 @@ def _interleaved(even: Any, odd: Any, dim: int, reverse: bool) -> Any:
 
 
 # --- functions of scalars -----------------------------------------------------------------------------------
-_known: dict[Any, ClosedJaxpr] = {}
+_known: Recent[Any, ClosedJaxpr] = Recent(1024)
 on_clear(_known.clear)
-_MOST_KNOWN = 1024
 
 
 class _NotElementwise(Exception):
@@ -126,8 +125,6 @@ def body_of(combine: Combine, avals: Sequence[ShapedArray]) -> ClosedJaxpr | Non
         return None
     if body.consts or not is_elementwise(body):
         return None
-    if len(_known) > _MOST_KNOWN:
-        _known.clear()
     return _known.setdefault(structure(body), body)
 
 

@@ -143,18 +143,36 @@ class _Assigner:
                 self.users[x].append((node, i))
 
     def plan(self) -> Assignment:
-        steps = step_dimensions(self.graph) if self.body else {}
         for node in self.nodes:
             if node.regions:
                 self.inside[node] = [assign(region, self._outside(node, region)) for region in node.regions]
         for node in self.nodes:
             self._spread_from(node, node.order)
-        apart = {x for node in self.nodes if product_of(node) is not None for x in node.operands}
         *products, rows = by_class(self.nodes)
-        for node in (node for members in products for node in members):
+        self._choose_products([node for members in products for node in members])
+        self._choose_rows(rows)
+        self.last = True
+        self._choose_parameters()
+        self._take_from_bodies()
+        for i, x in enumerate(self.graph.results):
+            self._ask(x, self._of_result(i))
+        for node in self.nodes:
+            if len(node.avals) and node not in self.orders and node.op not in _SEVERAL:
+                self._spread_from(node, compact(node.avals[0]))
+        return Assignment(self.graph, self.orders, list(self._copies()), self.inside)
+
+    # --- in the order in which they are decided -------------------------------------------------------------
+    def _choose_products(self, products: Sequence[Node]) -> None:
+        """The orders of products, and those that they ask of their operands."""
+        apart = {x for node in self.nodes if product_of(node) is not None for x in node.operands}
+        for node in products:
             if node not in apart:
                 self._spread_from(node, chosen(node))
             self._ask_for(node)
+
+    def _choose_rows(self, rows: Sequence[Node]) -> None:
+        """The orders of operations that need whole rows. They spread from sums first, from the others only after
+        a program's results have asked."""
         self.whole = True
         fixed = {node: order for node in rows if (order := chosen(node)) is not None and node not in self.orders}
         self.orders.update(fixed)
@@ -168,25 +186,25 @@ class _Assigner:
                 self._ask(x, self._of_result(i))
         for node in (node for node in fixed if node not in sums):
             self._spread(node)
-        self.last = True
+
+    def _choose_parameters(self) -> None:
+        """The orders of parameters: given, or compact; parts that a loop uses are whole tiles of them."""
+        steps = step_dimensions(self.graph) if self.body else {}
         for p in self.graph.parameters:
             if p in self.orders and p in steps and p not in self.given:
                 self.orders[p] = _stepped(p, self.orders[p], steps[p])
             elif p not in self.orders:
                 order = self.given.get(p) or compact(p.avals[0])
                 self._spread_from(p, _stepped(p, order, steps.get(p)))
+
+    def _take_from_bodies(self) -> None:
+        """The orders that bodies of loops ask of operands, and those that bodies give results."""
         for node in self.nodes:
             if node.op == "while":
                 self._ask_for(node)
         for node in self.nodes:
             if node.op == "get":
                 self._spread_from(node, self._from_inside(node))
-        for i, x in enumerate(self.graph.results):
-            self._ask(x, self._of_result(i))
-        for node in self.nodes:
-            if len(node.avals) and node not in self.orders and node.op not in _SEVERAL:
-                self._spread_from(node, compact(node.avals[0]))
-        return Assignment(self.graph, self.orders, list(self._copies()), self.inside)
 
     def _from_inside(self, node: Node) -> Order | None:
         """The order of a result of a loop or a conditional."""

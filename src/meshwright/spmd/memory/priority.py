@@ -142,11 +142,6 @@ class Profile:
     computed: dict[Node, float]
 
     @cached_property
-    def sums_many(self) -> bool:
-        """Whether one of its operations is a reduction of many elements."""
-        return any(_sums_many(node) for node, _ in self.each)
-
-    @cached_property
     def work(self) -> float:
         """The time of the arithmetic on TPUs, in bytes that memory could move."""
         return sum(share * node.avals[0].size * _cost(node) for node, share in self.each)

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
-from meshwright.ir.op import Op
 from meshwright.ir.passes import DEAD_CODE
 from meshwright.ir.tracing import trace_to_jaxpr
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.ops.shape.rearrange import Reshape, reshape
 from meshwright.sharding.rule import PARALLEL
-from meshwright.spmd.propagate import Placement, Propagation
+from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.rules import eqn_rule
 
 Groups = tuple[tuple[int, ...], ...]
@@ -92,8 +91,6 @@ class _Plan:
         if eqn.op.is_view and eqn.outvars[0].aval == of.x.aval and of.eqns:  # the reshape is undone
             last = of.eqns[-1]
             return [*of.eqns[:-1], last.replace(outvars=eqn.outvars)]
-        if type(eqn.op).before_merging is Op.before_merging:
-            return None
         traced = trace_to_jaxpr(partial(_results, eqn, of.groups), [of.x.aval])
         return [*of.eqns, *_inlined(traced, of.x, eqn)] if traced.jaxpr.outvars else None
 
@@ -107,7 +104,7 @@ class _Plan:
             return None
         rule = eqn_rule(eqn)
         alike = all(dims == rule.results[0] for a, dims in zip(eqn.invars, rule.operands) if isinstance(a, Var))
-        if not alike or {f.kind for f in rule.factors} != {PARALLEL} or type(eqn.op).localize is not Op.localize:
+        if not alike or {f.kind for f in rule.factors} != {PARALLEL} or not eqn.op.is_same_on_tiles:
             return None
         ins: list[Atom] = []
         before: dict[JaxprEqn, None] = {}
@@ -124,10 +121,7 @@ class _Plan:
 
     def like(self, x: Var, aval: ShapedArray) -> Var:
         """A new variable with the shape and layout of ``x`` and the dtype of ``aval``."""
-        out = Var(aval.update(shape=x.aval.shape))
-        dims = self.propagation.layout(x).dims
-        self.propagation.placements[out] = Placement(dims, (False,) * len(dims))
-        return out
+        return self.propagation.place(Var(aval.update(shape=x.aval.shape)), self.propagation.layout(x).dims)
 
     def spread(self, value: Var, like: _Merged) -> _Merged | None:
         """The merged form of ``value``: known, or of a broadcast that is constant along all merged dimensions."""

@@ -17,14 +17,13 @@ from typing import NamedTuple
 from meshwright.core.records import dataclass
 from meshwright.core.source import UNKNOWN, SourceLocation
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
-from meshwright.ir.op import Op
 from meshwright.ir.rewrite import producers_of, uses_of
 from meshwright.ops.elementwise.table import add
 from meshwright.ops.shape.slice_pad import Concatenate, Slice
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.row_map import RowMap, Span
 from meshwright.sharding.rule import PARALLEL, REDUCTION, ShardingRule
-from meshwright.spmd.propagate import Placement, Propagation
+from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.rules import eqn_rule
 
 #: the rows moved instead must be smaller than this fraction of the rows moved before
@@ -221,10 +220,7 @@ class _Plan:
         """A new variable with the layout of ``value`` and, if ``dim`` is given, with ``size`` along that dimension."""
         shape = tuple(size if d == dim else n for d, n in enumerate(value.aval.shape))
         new = Var(value.aval.update(shape=shape))
-        if isinstance(value, Var):
-            dims = self.propagation.layout(value).dims
-            self.propagation.placements[new] = Placement(dims, (False,) * len(dims))
-        return new
+        return self.propagation.place(new, self.propagation.layout(value).dims) if isinstance(value, Var) else new
 
     def make(self, value: Atom, dim: int, bounds: Bounds, new: Sequence[Var]) -> None:
         """Emit the equations that compute the parts of a value."""
@@ -285,7 +281,7 @@ def _span(eqn: JaxprEqn | None) -> tuple[int, tuple[int, int]] | None:
 def _simple(eqn: JaxprEqn) -> bool:
     """Whether an equation on parts of its operands is the same op with other sizes."""
     op = eqn.op
-    return type(op).localize is Op.localize and len(eqn.outvars) == 1 and not op.has_effects and not op.holds_jaxprs
+    return op.is_same_on_tiles and len(eqn.outvars) == 1 and not op.has_effects and not op.holds_jaxprs
 
 
 def _factor(eqn: JaxprEqn, value: Var, dim: int) -> int | None:

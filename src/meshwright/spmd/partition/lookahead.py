@@ -39,12 +39,12 @@ from meshwright.spmd.partition.turned import turns
 from meshwright.spmd.passes.scattered_sums import has_large_sums
 from meshwright.spmd.propagate import Propagation, contests_at, scanned
 from meshwright.spmd.report import collectives, sent_for_equations, totals
-from meshwright.spmd.strategy import FIRST, LARGEST, Strategy
+from meshwright.spmd.strategy import AS_WRITTEN, FIRST, LARGEST, Strategy
 
 #: budget of equations to partition again per program; the least and the greatest number of strategies to try
 EQUATIONS, FEWEST, MOST = 20_000, 2, 24
-#: programs with more equations are not partitioned again to compute products otherwise
-EXCHANGED = 2_500
+#: of programs with more equations, only the order in which annotations spread and how sums are completed is searched
+SEARCHED = 2_500
 #: in programs with more equations, only what is sent at conflicts counts, and not what they cause elsewhere
 CAUSED = 1_000
 #: programs with more equations do not keep sums in tiles
@@ -75,7 +75,7 @@ def look_ahead(planner: Planner) -> Attempt:
 class _Search:
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
-        outcome = planner.propagate(Strategy())
+        outcome = planner.propagate(AS_WRITTEN)
         self.seen = {_signature(outcome)}
         self.best = self.as_written = Attempt(planner.partition(outcome))
         #: the best attempt without products that are split along dimensions that nothing else is split along
@@ -90,10 +90,11 @@ class _Search:
         self.turn()
         self.split_products()
         if self.best.strategy.turns:
-            turned, self.best = self.best, unturned
+            turned, plain = self.best, self.unexchanged
+            self.best = unturned
             self.split_products()
             if self.best.price > turned.price or not self.best.is_better(turned, SHARED_BYTES):
-                self.best = turned
+                self.best, self.unexchanged = turned, plain
         self.reshard_together()
         self.gather_once()
         self.complete_in_steps()
@@ -103,7 +104,7 @@ class _Search:
     def stay(self) -> None:
         """Leave results as they are computed where operands are moved to have a dimension whole, if that is better."""
         part = self.best.part
-        if self.best.sent[1] and len(part.propagation.rules) <= EXCHANGED:
+        if self.best.sent[1] and len(part.propagation.rules) <= SEARCHED:
             ways = (replace(part.strategy, stays=rules) for rules in dict.fromkeys(moved_for(part)) if rules)
             for other in self.attempts(ways, 2):
                 self.best = other if other.is_better(self.best) and other.price <= self.best.price else self.best
@@ -111,7 +112,7 @@ class _Search:
     def turn(self, left: int = TURNINGS, merged: bool = True) -> None:
         """Split values that one annotation reaches along several dimensions along another one, if that is better; with
         ``merged`` also merged dimensions that it does not reach."""
-        while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= EXCHANGED:
+        while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= SEARCHED:
             found = turns(self.best.part, merged)
             ways = (replace(self.best.strategy, turns=(*self.best.strategy.turns, t)) for t in found)
             tried = self.attempts(ways, left)
@@ -176,7 +177,7 @@ class _Search:
         """The attempt with a strategy that propagates to the same layouts; None if all equations would be computed as
         they are."""
         part = attempt.part
-        if not attempt.sent[1] or len(part.propagation.rules) > EXCHANGED:
+        if not attempt.sent[1] or len(part.propagation.rules) > SEARCHED:
             return None
         if all(choose(q) == choose(q.under(strategy)) for q in dict.fromkeys(part.questions)):
             return None
@@ -185,7 +186,7 @@ class _Search:
     def share(self) -> None:
         """Split products over axes that they do not use yet, along the best dimension, if that is better."""
         left, asked = SHARINGS, set[ShardingRule]()
-        while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= EXCHANGED:
+        while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= SEARCHED:
             kinds = itertools.groupby(shares(self.best.part), lambda share: share.rule)
             ways = next((list(ways) for rule, ways in kinds if rule not in asked), [])
             if not ways:
@@ -280,13 +281,13 @@ def contests(part: Partition) -> Counter[Sort]:
     bytes_by_sort: Counter[Sort] = Counter()
     origins = part.propagation.origins
     for eqn, rule in zip(origins.eqns, part.propagation.rules):
-        met: set[Sort] = set()
+        met: dict[Sort, None] = {}  # in an order that all processes agree on: ties are decided by it
         for _, by_axis in contests_at(eqn, rule, part.propagation):
             for axis, by_factor in by_axis.items():
                 found = (origins.of(var, axis) for values in by_factor.values() for var in values)
-                causes = {(c.sort, c.priority_of(axis)) for c in found if c is not None and c.sort is not None}
+                causes = {(c.sort, c.priority_of(axis)): None for c in found if c is not None and c.sort is not None}
                 if len(causes) > 1 and len({priority for _, priority in causes}) == 1:
-                    met |= {sort for sort, _ in causes}
+                    met.update((sort, None) for sort, _ in causes)
         for sort in met:
             bytes_by_sort[sort] += sent[id(eqn)]
     return bytes_by_sort

@@ -20,7 +20,7 @@ from meshwright.ops.shape.rearrange import Reshape, Transpose
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.rule import PARALLEL, REDUCTION, DimFactors, ShardingRule
 from meshwright.spmd.factors import Axes, join_axes
-from meshwright.spmd.propagate import Placement, Propagation
+from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.rules import eqn_rule
 
 #: a dimension of a value
@@ -145,7 +145,7 @@ class _Regions:
 def is_any_order(eqn: JaxprEqn, rule: ShardingRule, f: int) -> bool:
     """Whether rows of a factor may come in any order: what an op does with a tile does not depend on where this is."""
     factor, op = rule.factors[f], eqn.op
-    if type(op).localize is not Op.localize and not op.is_view:
+    if not (op.is_same_on_tiles or op.is_view):
         return False
     given = isinstance(op, BroadcastInDim) or bool(rule.operand_dims(f))
     return given and factor.kind in (PARALLEL, REDUCTION) and not factor.indexed and rule.reduction != "masked"
@@ -156,9 +156,7 @@ def _like(v: Var, dim: int, merged: _Merged, propagation: Propagation) -> Var:
     axes = tuple(a for part in merged.axes for a in part)
     dims = [tuple(a for a in other if a not in axes) for other in propagation.layout(v).dims]
     dims[dim] = axes
-    new = Var(v.aval)
-    propagation.placements[new] = Placement(tuple(dims), (False,) * len(dims))
-    return new
+    return propagation.place(Var(v.aval), dims)
 
 
 def _in_tiles(
@@ -193,8 +191,7 @@ def _in_tiles(
         steps = [(Reshape(tuple(cut[d] for d in turn)), [split[d] for d in turn]), (Transpose(back), split)]
     y: Atom = x
     for op, axes in steps:
-        new = Var(op.infer(y.aval))
-        propagation.placements[new] = Placement(tuple(axes), (False,) * len(axes))
+        new = propagation.place(Var(op.infer(y.aval)), axes)
         yield eqn.replace(op=op, invars=[y], outvars=[new])
         y = new
     yield eqn.replace(op=Reshape(out.aval.shape), invars=[y])

@@ -252,8 +252,7 @@ class Partitioner:
     ) -> Partitioner:
         """A partitioner that has recorded a region, with the layouts that propagation found in it.
 
-        ``mesh`` is the mesh to partition over; by default, the mesh of the program. ``runs``: for how many runs of the
-        region each of its inputs stays the same; by default, for one.
+        For the arguments, see :meth:`meshwright.spmd.partition.regions.Scope.region`.
         """
         mesh = self.mesh if mesh is None else mesh
         inside = Partitioner(jaxpr, mesh, self.propagation, in_layouts, out_layouts, around=self.diagnostics, runs=runs)

@@ -24,7 +24,7 @@ from meshwright.ops.rows_needed import Boxes, rows_needed
 from meshwright.ops.shape.rearrange import Transpose
 from meshwright.sharding.rule import PARALLEL
 from meshwright.spmd.factors import Axes
-from meshwright.spmd.propagate import Placement, Propagation
+from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.rules import eqn_rule
 
 
@@ -193,7 +193,7 @@ def _one_by_one(t: _Transforms, order: Sequence[int], propagation: Propagation, 
     for n, (op, eqn, dims) in enumerate(steps):
         out = t.eqns[-1].outvars[0] if n == len(steps) - 1 else Var(op.infer(x.aval))
         if any(dims) and n < len(steps) - 1:
-            propagation.placements[out] = Placement(tuple(dims), (False,) * len(dims))
+            propagation.place(out, dims)
         yield eqn.replace(op=op, invars=[x], outvars=[out])
         x = out
 
@@ -202,8 +202,9 @@ def _like(v: Var, aval: ShapedArray, propagation: Propagation) -> Var:
     """A variable for some rows of a value, in the same layout as far as there are rows for it."""
     new = Var(aval)
     if (placement := propagation.placements.get(v)) is not None:
-        dims = tuple(a if propagation.mesh.sizes(a) <= n else () for a, n in zip(placement.dims, aval.shape))
-        propagation.placements[new] = Placement(dims, (False,) * len(dims))
+        propagation.place(
+            new, (a if propagation.mesh.sizes(a) <= n else () for a, n in zip(placement.dims, aval.shape))
+        )
     if aval.shape == v.aval.shape and v in propagation.pinned:
         propagation.pinned[new] = propagation.pinned[v]
     return new

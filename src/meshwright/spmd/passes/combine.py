@@ -11,6 +11,7 @@ default (``partition(combine_bytes=...)``).
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -131,8 +132,7 @@ def _flat(xs: Sequence[Any]) -> Any:
 
 
 def _apart(x: Any, sizes: Sequence[int], dim: int) -> list[Any]:
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return [slice_in_dim(x, end - size, end, axis=dim) for end, size in zip(ends, sizes)]
+    return [slice_in_dim(x, end - size, end, axis=dim) for end, size in zip(itertools.accumulate(sizes), sizes)]
 
 
 def _reduced(ops: Sequence[AllReduce], xs: Sequence[Any]) -> list[Any]:

@@ -71,7 +71,7 @@ def on_tiles(eqn: JaxprEqn, pending: Mapping[int, Moved], variance: Variance, me
 
 def _local_op(op: Op, ctx: LocalContext, avals: Sequence[ShapedArray]) -> Op | None:
     """The single op that computes ``op`` on tiles; None if it takes several (masks, offsets) or exchanges data."""
-    if type(op).localize is Op.localize:
+    if op.is_same_on_tiles:
         return op.localized(ctx)
     local = trace_to_jaxpr(lambda *xs: [op.localize(ctx, *xs)], avals).jaxpr
     if len(local.eqns) != 1 or list(local.eqns[0].invars) != local.invars or isinstance(local.eqns[0].op, Collective):

@@ -10,7 +10,7 @@ Source: resharding after forward, in ZeRO stage 3 (Rajbhandari et al. 2020) and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import renamed
@@ -25,11 +25,13 @@ def gather_again(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Repeat all-gathers before uses that are far behind the previous use."""
     jaxpr = closed.jaxpr
     produced_at = {v: n for n, eqn in enumerate(jaxpr.eqns) for v in eqn.outvars}
+    read_at = _read_at(jaxpr)
+    outs = set(jaxpr.outvars)
     before: dict[int, list[JaxprEqn]] = {}
     names: dict[int, dict[Var, Atom]] = {}
     for eqn in jaxpr.eqns:
-        if isinstance(eqn.op, AllGather) and eqn.outvars[0] not in jaxpr.outvars:
-            for first, users in _far_uses(jaxpr, eqn.outvars[0]):
+        if isinstance(eqn.op, AllGather) and eqn.outvars[0] not in outs:
+            for first, users in _far_uses(read_at.get(eqn.outvars[0], ())):
                 late = _late(jaxpr, first, produced_at, eqn.outvars[0])
                 if late is not None:
                     again = _again(eqn, late)
@@ -44,9 +46,18 @@ def gather_again(closed: ClosedJaxpr) -> ClosedJaxpr:
     return closed.replace(jaxpr=jaxpr.replace(eqns=eqns))
 
 
-def _far_uses(jaxpr: Jaxpr, gathered: Var) -> Iterator[tuple[int, list[int]]]:
+def _read_at(jaxpr: Jaxpr) -> dict[Var, list[int]]:
+    """The indices of the equations that read each value."""
+    places: dict[Var, list[int]] = {}
+    for number, eqn in enumerate(jaxpr.eqns):
+        for atom in dict.fromkeys(eqn.invars):
+            if isinstance(atom, Var):
+                places.setdefault(atom, []).append(number)
+    return places
+
+
+def _far_uses(uses: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
     """The uses of a value after each long gap: the index of the first equation, and of all up to the next gap."""
-    uses = [number for number, eqn in enumerate(jaxpr.eqns) if gathered in eqn.invars]
     groups: list[list[int]] = []
     for number in uses:
         if groups and number - groups[-1][-1] < FAR:
