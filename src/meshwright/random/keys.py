@@ -2,7 +2,7 @@
 
 A key is an element of an array whose dtype names the generator, ``key<fry>[]`` (:func:`key`), or, in the older form, an
 array of its words, ``uint32[2]`` (:func:`PRNGKey`). All functions take both. Keys, bits and values are those of
-``jax.random``, except for keys of ``rbg`` under ``vmap``: here each key draws the same numbers as without ``vmap``.
+``jax.random``. There, too, XLA's generator draws all numbers of a mapped draw from the first of the mapped keys.
 """
 
 from __future__ import annotations
