@@ -173,6 +173,10 @@ class VerifierError(JaxprTypeError):
     """A jaxpr is malformed, because of a bug in the pass that produced it."""
 
 
+class UnexportableError(MeshwrightError, NotImplementedError):
+    """A program cannot be exported, as it calls Python functions of this process."""
+
+
 class RuleError(MeshwrightError, NotImplementedError):
     """An op has no rule for the requested transformation."""
 
