@@ -816,3 +816,20 @@ def test_scaled_sums_with_products_are_rounded_once(dtype):
     model = mw.from_torch(Sum(), (a, b, c))
     got = model(model.params, *(mw.interop.torch.from_tensors(x) for x in (a, b, c)))
     assert (np.asarray(got) != Sum()(a, b, c).numpy()).mean() < 0.05
+
+
+_SPREADS = {
+    "norm": lambda x: torch.linalg.vector_norm(x, 6, 1), "length": lambda x: x.norm(dim=1),
+    "deviation": lambda x: torch.std(x, 1), "units": lambda x: F.normalize(x, p=5.0),
+    "angles": lambda x: F.cosine_similarity(x, x.flip(0)), "distances": lambda x: F.pairwise_distance(x, x * 2, p=5.0),
+    "matrix": lambda x: torch.linalg.matrix_norm(x), "weights": lambda x: torch._weight_norm(x, x[:, :1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", _SPREADS)
+def test_squares_of_half_width_do_not_overflow(name, dtype):
+    """They were summed in ``float16``, which ends at 65504: norms were infinite, and what is divided by them 0."""
+    x = (torch.randn(6, 5) * 500).to(dtype)
+    model = mw.from_torch(Called(_SPREADS[name]), (x,))
+    close(model({}, mw.interop.torch.from_tensors(x)), _SPREADS[name](x), 1e-2 if dtype is torch.bfloat16 else 2e-3)
