@@ -818,10 +818,18 @@ def test_scaled_sums_with_products_are_rounded_once(dtype):
     assert (np.asarray(got) != Sum()(a, b, c).numpy()).mean() < 0.05
 
 
+def test_parts_do_not_see_what_others_hold():
+    x = torch.arange(10.0)
+    x[0] = torch.inf
+    model = mw.from_torch(nn.AdaptiveAvgPool1d(3), (x[None],))
+    np.testing.assert_allclose(model({}, x[None].numpy()), nn.AdaptiveAvgPool1d(3)(x[None]))
+
+
 _SPREADS = {
     "norm": lambda x: torch.linalg.vector_norm(x, 6, 1), "length": lambda x: x.norm(dim=1),
     "deviation": lambda x: torch.std(x, 1), "units": lambda x: F.normalize(x, p=5.0),
     "angles": lambda x: F.cosine_similarity(x, x.flip(0)), "distances": lambda x: F.pairwise_distance(x, x * 2, p=5.0),
+    "windows": lambda x: F.avg_pool1d(x[None].abs() * 40, 3), "parts": lambda x: F.adaptive_avg_pool1d(x[None] * 40, 2),
     "matrix": lambda x: torch.linalg.matrix_norm(x), "weights": lambda x: torch._weight_norm(x, x[:, :1]),
 }  # fmt: skip
 
@@ -830,6 +838,6 @@ _SPREADS = {
 @pytest.mark.parametrize("name", _SPREADS)
 def test_squares_of_half_width_do_not_overflow(name, dtype):
     """They were summed in ``float16``, which ends at 65504: norms were infinite, and what is divided by them 0."""
-    x = (torch.randn(6, 5) * 500).to(dtype)
+    x = torch.linspace(-1500, 1200, 30).reshape(6, 5).to(dtype)
     model = mw.from_torch(Called(_SPREADS[name]), (x,))
     close(model({}, mw.interop.torch.from_tensors(x)), _SPREADS[name](x), 1e-2 if dtype is torch.bfloat16 else 2e-3)
