@@ -64,6 +64,7 @@ def make_jaxpr(
     return wrapped
 
 
+@boundary
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The types of ``fun``'s results, without computing them. Arguments may also be ``ShapeDtypeStruct``. Those of a
     jitted function have the shardings of its ``out_shardings``.
