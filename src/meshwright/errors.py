@@ -67,6 +67,10 @@ class DrawnTypeError(DTypeError, ValueError):
     """A function of random numbers does not support the dtype. JAX raises ``ValueError``."""
 
 
+class LimitsTypeError(DTypeError, ValueError):
+    """``finfo`` of a dtype that is not a float, or ``iinfo`` of one that is not an integer."""
+
+
 class TypePromotionError(DTypeError, ValueError):
     """There is no common dtype for the operands, or ``numpy_dtype_promotion`` does not allow the promotion."""
 
@@ -167,6 +171,10 @@ class JaxprTypeError(MeshwrightError, TypeError):
 
 class VerifierError(JaxprTypeError):
     """A jaxpr is malformed, because of a bug in the pass that produced it."""
+
+
+class UnexportableError(MeshwrightError, NotImplementedError):
+    """A program cannot be exported, as it calls Python functions of this process."""
 
 
 class RuleError(MeshwrightError, NotImplementedError):

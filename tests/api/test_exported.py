@@ -43,3 +43,13 @@ def test_damaged_programs_are_refused(name: str) -> None:
 
 def test_a_whole_program_is_read() -> None:
     np.testing.assert_array_equal(export.deserialize(with_head()).call(np.full(3, 2.0, np.float32)), np.full(3, 4.0))
+
+
+def test_programs_that_call_python_are_not_exported() -> None:
+    """They were, and failed where they were called."""
+    for f in (
+        lambda x: mw.pure_callback(np.sin, x, x),
+        lambda x: mw.lax.fori_loop(0, 2, lambda i, x: (mw.debug.print("{}", x), x)[1], x),
+    ):
+        with pytest.raises(NotImplementedError, match="calls a Python function"):
+            export.export(mw.jit(f))(1.0)

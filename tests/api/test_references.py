@@ -138,9 +138,27 @@ def mapped(m, n, l):
     return first, r[...], m.grad(h)(3.0), m.jit(m.value_and_grad(h))(2.0), t[...]
 
 
+def checkpointed(m, n, l):
+    r = m.new_ref(n.zeros(3))
+
+    def counted(r, x):
+        r[0] = x + r[1]
+        return r[0] * x
+
+    def closing(x):
+        r[1] += r[0]
+        return m.checkpoint(lambda x: n.sin(x * r[1]))(x)
+
+    assert m.eval_shape(counted, r, 1.0).shape == m.eval_shape(m.jit(closing), 1.0).shape == ()
+    outs = [m.checkpoint(counted)(r, 2.0), m.checkpoint(closing)(3.0), r[...], m.jit(m.checkpoint(closing))(3.0)]
+    read = m.checkpoint(lambda r, x: n.sin(x * r[1]))
+    return outs, r[...], m.grad(read, argnums=1)(r, 1.0), m.vmap(partial(read, r))(n.arange(3.0)), r[...]
+
+
 @pytest.mark.parametrize(
     "use",
     [
+        checkpointed,
         closures,
         mapped,
         indices,
@@ -150,7 +168,7 @@ def mapped(m, n, l):
         gradients,
         arguments,
     ],
-    ids=["closures", "mapped", "indices", "loops", "true", "false", "gradients", "arguments"],
+    ids=["checkpointed", "closures", "mapped", "indices", "loops", "true", "false", "gradients", "arguments"],
 )
 @pytest.mark.parametrize("whole", [False, True], ids=["", "jit"])
 def test_references_hold_what_jax_has_in_them(use, whole):
@@ -254,7 +272,9 @@ def test_refusals(refuses):
     inner = mw.grad(lambda c: c * r[0])
     assert mw.lax.scan(lambda c, i: (c, inner(c)), mnp.ones(()), x)[1].tolist() == [0, 0, 0]
     with refuses(UnexpectedTracerError, "reference to f32[3]", "make it inside"):
-        mw.checkpoint(lambda x: r[...].sum() * x)(mnp.ones(()))
+        mw.make_jaxpr(lambda x: r[...].sum() * x)(mnp.ones(()))
+    with refuses(ArgumentTypeError, "make_jaxpr", "r[...]"):
+        mw.make_jaxpr(lambda r: r[...] * 2)(r)
     for transformed, each in ((mw.grad, x[0]), (mw.vmap, x)):
         with refuses(ArgumentError, "reference to f32[3]", "one value"):
             transformed(lambda x: (r.__setitem__(0, x), x)[1])(each)

@@ -755,3 +755,89 @@ def test_values_that_are_the_same_in_every_call_may_choose(refuses):
     check(Weighted(_chosen_by_constants), torch.randn(3))
     with refuses(errors.ImportProgramError, "depend on values"):
         mw.from_torch(Called(_chosen_by_what_is_written), (torch.ones(3),))
+
+
+# --- methods that export cannot follow ----------------------------------------------------------------------
+class Biased(nn.Module):
+    def __init__(self, bias):
+        super().__init__()
+        self.bias, self.wide = bias, nn.Linear(4, 4)
+
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(self.wide(q), k, v, attn_mask=self.bias(q.shape[-2], k.shape[-2]))
+
+
+@pytest.mark.parametrize("name", ["causal_lower_right", "causal_upper_left"])
+@pytest.mark.parametrize("queries", [3, 5])
+def test_causal_masks_that_only_hold_sizes(name, queries):
+    """Torch makes a tensor of another class, which it cannot while it exports."""
+    make = getattr(torch.nn.attention.bias, name)
+    check(Biased(make), torch.randn(1, 2, queries, 4), torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+    assert type(make(2, 3)) is torch.nn.attention.bias.CausalBias
+
+
+@pytest.mark.parametrize("targets", [[0, 3, 5, 11, 19, 4, 9], [1, 2], 12])
+def test_adaptive_softmax(targets):
+    """Torch picks the rows of each cluster, whose number depends on the targets."""
+    module = nn.AdaptiveLogSoftmaxWithLoss(32, 20, [4, 10], head_bias=True)
+    x, target = torch.randn(*np.shape(targets), 32), torch.tensor(targets)
+    model = mw.from_torch(module, (x, target))
+    got = model(model.params, x.numpy(), target.numpy())
+    for ours, theirs in zip(got, module(x, target)):
+        close(ours, theirs)
+    loss = mw.grad(lambda p: model(p, x.numpy(), target.numpy())[1])(model.params)
+    module(x, target).loss.backward()
+    for name, p in module.named_parameters():
+        close(loss[name], torch.zeros_like(p) if p.grad is None else p.grad, 2e-5)
+    outside = mw.jit(model)(model.params, x.numpy(), np.full_like(target.numpy(), 20))  # refused by torch
+    assert np.isnan(np.asarray(outside[1]))
+
+
+class Likeliest(nn.AdaptiveLogSoftmaxWithLoss):
+    def forward(self, x):
+        return self.predict(x)
+
+
+def test_the_likeliest_class_of_an_adaptive_softmax():
+    module, x = Likeliest(32, 20, [4, 10]), torch.randn(7, 32)
+    model = mw.from_torch(module, (x,))
+    np.testing.assert_array_equal(model(model.params, x.numpy()), module(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scaled_sums_with_products_are_rounded_once(dtype):
+    """They were rounded four times, which Newton's iterations of ``torch.optim.Muon`` amplify."""
+
+    class Sum(nn.Module):
+        def forward(self, a, b, c):
+            return torch.addmm(a, b, c, beta=-4.775, alpha=2.03).float()
+
+    a, b, c = (torch.randn(16, 16).to(dtype) for _ in range(3))
+    model = mw.from_torch(Sum(), (a, b, c))
+    got = model(model.params, *(mw.interop.torch.from_tensors(x) for x in (a, b, c)))
+    assert (np.asarray(got) != Sum()(a, b, c).numpy()).mean() < 0.05
+
+
+def test_parts_do_not_see_what_others_hold():
+    x = torch.arange(10.0)
+    x[0] = torch.inf
+    model = mw.from_torch(nn.AdaptiveAvgPool1d(3), (x[None],))
+    np.testing.assert_allclose(model({}, x[None].numpy()), nn.AdaptiveAvgPool1d(3)(x[None]))
+
+
+_SPREADS = {
+    "norm": lambda x: torch.linalg.vector_norm(x, 6, 1), "length": lambda x: x.norm(dim=1),
+    "deviation": lambda x: torch.std(x, 1), "units": lambda x: F.normalize(x, p=5.0),
+    "angles": lambda x: F.cosine_similarity(x, x.flip(0)), "distances": lambda x: F.pairwise_distance(x, x * 2, p=5.0),
+    "windows": lambda x: F.avg_pool1d(x[None].abs() * 40, 3), "parts": lambda x: F.adaptive_avg_pool1d(x[None] * 40, 2),
+    "matrix": lambda x: torch.linalg.matrix_norm(x), "weights": lambda x: torch._weight_norm(x, x[:, :1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", _SPREADS)
+def test_squares_of_half_width_do_not_overflow(name, dtype):
+    """They were summed in ``float16``, which ends at 65504: norms were infinite, and what is divided by them 0."""
+    x = torch.linspace(-1500, 1200, 30).reshape(6, 5).to(dtype)
+    model = mw.from_torch(Called(_SPREADS[name]), (x,))
+    close(model({}, mw.interop.torch.from_tensors(x)), _SPREADS[name](x), 1e-2 if dtype is torch.bfloat16 else 2e-3)

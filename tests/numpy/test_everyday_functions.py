@@ -419,6 +419,20 @@ def test_namespace_info() -> None:
     assert mnp.iinfo("uint16").max == 65535
     with pytest.raises(DTypeError, match="finfo"):
         mnp.finfo("int32")
+    with pytest.raises(ValueError, match="iinfo"):  # as NumPy's
+        mnp.iinfo("float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e5m2", "complex64"])
+def test_limits_are_scalars_of_their_dtype(dtype: str) -> None:
+    """So they promote as JAX's, and do not become infinite in narrower arrays."""
+    found, expected = mnp.finfo(dtype), jnp.finfo(dtype)
+    assert repr(found) == repr(expected) and str(mnp.iinfo("int4")) == str(jnp.iinfo("int4"))
+    for name in ("eps", "max", "min", "tiny", "resolution", "smallest_subnormal"):
+        assert type(getattr(found, name)) is type(getattr(expected, name))
+    if dtype != "float8_e5m2":
+        wider = mnp.where(mnp.array([True]), found.min, mnp.ones(1, "bfloat16"))
+        assert wider.dtype == jnp.where(jnp.array([True]), expected.min, jnp.ones(1, "bfloat16")).dtype
 
 
 @pytest.mark.parametrize("method", ["scan", "compare_all"])

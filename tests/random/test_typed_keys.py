@@ -81,14 +81,21 @@ PROGRAMS = {
     )(1.0, k),
 }  # fmt: skip
 
-#: bits of ``rbg`` under ``vmap`` are others in ``jax``, and other draws of its keys are the same functions of bits
-THREEFRY = {
+MAPPED = {
     "vmap": lambda p, n, k: p.vmap(lambda k: p.random.normal(k, (2,)))(p.random.split(k, 3)),
     "vmap of split": lambda p, n, k: p.vmap(lambda k: p.random.split(k, 4), out_axes=1)(p.random.split(k, 3)),
     "vmap over the last": lambda p, n, k: p.vmap(lambda k: k, in_axes=-1, out_axes=-1)(p.random.split(k, (2, 3))),
     "vmap of scan": lambda p, n, k: p.vmap(lambda k: p.lax.scan(lambda k, _: draw_and_split(p, k), k, length=2))(
         p.random.split(k, 3)
     ),
+    "vmap of vmap": lambda p, n, k: p.vmap(p.vmap(p.random.uniform), in_axes=1)(p.random.split(k, (2, 3))),
+    "vmap over data": lambda p, n, k: p.vmap(lambda i: p.random.fold_in(k, i))(n.arange(3)),
+    "vmap of narrow bits": lambda p, n, k: p.vmap(lambda k: p.random.bits(k, (3,), "uint8"))(p.random.split(k, 3)),
+    "states": lambda p, n, k: p.vmap(lambda w: p.lax.rng_bit_generator(w, (3,)), in_axes=1, out_axes=1)(
+        n.arange(8, dtype="uint32").reshape(4, 2)
+    ),
+}
+THREEFRY = {
     "gamma": lambda p, n, k: p.random.gamma(k, 2.0, (3,)),
     "permutation": lambda p, n, k: p.random.permutation(k, 5),
     "poisson": lambda p, n, k: p.random.poisson(k, 3.0, (4,)),
@@ -117,6 +124,12 @@ def assert_like_jax(program, impl):
 @pytest.mark.parametrize("impl", IMPLS)
 def test_programs(name, impl):
     assert_like_jax(PROGRAMS[name], impl)
+
+
+@pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.parametrize("impl", IMPLS)
+def test_mapped_programs(name, impl):
+    assert_like_jax(MAPPED[name], impl)
 
 
 @pytest.mark.parametrize("name", THREEFRY)
@@ -307,8 +320,8 @@ def test_keys_that_types_split_stay_split(impl, refuses):
         numbers = mw.device_put(np.arange(8), NamedSharding(mesh, P(("x", "y"))))
         folded = mw.vmap(lambda i: mw.random.fold_in(keys[0], i))(numbers)
         assert mw.typeof(folded).sharding.spec[0] == ("x", "y")
-        one_by_one = [mw.random.key_data(mw.random.fold_in(keys[0], i)) for i in range(8)]
-        np.testing.assert_array_equal(mw.random.key_data(folded), one_by_one)
+        whole = mw.vmap(lambda i: mw.random.fold_in(keys[0], i))(np.arange(8))
+        np.testing.assert_array_equal(mw.random.key_data(folded), mw.random.key_data(whole))
         made = mw.random.wrap_key_data(mw.device_put(words, NamedSharding(mesh, P("x"))), impl=impl)
         assert mw.typeof(made).sharding.spec == P("x")
         with refuses(errors.ShardingTypeError, "random_wrap: dimension 1", "split over y", "P('x',)", "reshard"):

@@ -45,6 +45,7 @@ WITHOUT_SAMPLE = {
     "pure_callback": "a function, as its user promises",
     "random_wrap": "the operand, as keys",
     "random_unwrap": "the operand, as words",
+    "random_use": "the operand",
 }
 
 

@@ -11,6 +11,7 @@ from meshwright.core import pytree
 from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.errors import ArgumentError
+from meshwright.transforms.remat import CHECKPOINTED_REFERENCES
 from meshwright.transforms.vmap import MAPPED_REFERENCES
 from meshwright.transforms.wrapped import is_pair, name_of
 
@@ -274,6 +275,36 @@ def of_values(fun: Callable[..., Any], places: tuple[int, ...]) -> Callable[...,
 
     values_of.__name__ = name_of(fun)
     return values_of
+
+
+# --- functions that are traced once, where they are called --------------------------------------------------
+def traced_once(apply: Callable[..., Any], fun: Callable[..., Any], args: Sequence[Any], write: bool = True) -> Any:
+    """``apply(fun, args)``, where ``fun`` takes references among ``args`` or closes over others.
+
+    ``apply`` gets arrays in their places, and a function of these that also returns the references' final values, ahead
+    of its results. Those are set where ``write``.
+    """
+    given = {i: x for i, x in enumerate(args) if isinstance(x, Ref)}
+    arrays = [x for i, x in enumerate(args) if i not in given]
+
+    def whole(*arrays: Any) -> Any:
+        rest = iter(arrays)
+        return fun(*(given[i] if i in given else next(rest) for i in range(len(args))))
+
+    def run(refs: tuple[Ref, ...]) -> Any:
+        if not refs:
+            return apply(fun, args)
+        written, n = _Written(), len(refs)
+        brought = _brought(whole, refs, written)
+        values, out = apply(lambda *xs: brought(xs[:n], *xs[n:]), [*_values(refs), *arrays])
+        if write:
+            _replace(refs, values, written)
+        return out
+
+    return _with_references(run, tuple({id(ref): ref for ref in given.values()}.values()))
+
+
+CHECKPOINTED_REFERENCES.fill((lambda x: isinstance(x, Ref), traced_once))
 
 
 # --- mapped functions ---------------------------------------------------------------------------------------

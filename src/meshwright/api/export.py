@@ -28,8 +28,16 @@ from meshwright.core.key_types import is_key
 from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted, there_are
-from meshwright.errors import ArgumentError, ArgumentTypeError, ImportProgramError, MeshError, ShapeError
+from meshwright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ImportProgramError,
+    MeshError,
+    ShapeError,
+    UnexportableError,
+)
 from meshwright.ir.tracing import typeof
+from meshwright.lowering.host_calls import calls_python
 from meshwright.runtime.devices import default_device, devices
 from meshwright.sharding import Mesh, Sharding
 from meshwright.sharding.hlo import HloSharding
@@ -231,6 +239,7 @@ def export(
 
     Raises:
       ArgumentTypeError: ``fun_jit`` is not jitted, or (when called) an argument is a random key.
+      UnexportableError: (when called) it calls Python functions.
       ArgumentError: an unknown platform, or (when called) a program that uses CPU kernels, for another platform.
 
     Example:
@@ -255,6 +264,11 @@ def export(
         avals = (*program.jaxpr.in_avals, *program.jaxpr.out_avals)
         if any(is_key(a.dtype) for a in avals):
             raise ArgumentTypeError(f"export: {program.name!r} takes or returns random keys; pass random.key_data(key)")
+        if calls_python(program.jaxpr):
+            raise UnexportableError(
+                f"export: {program.name!r} calls a Python function (a callback, debug.print), which other processes do "
+                "not have: leave it out, or return what it needs"
+            )
         if set(where) - {"cpu"} and "lapack_" in lowered.as_text():
             raise ArgumentError(f"export: {program.name!r} calls LAPACK, which is for the CPU; pass platforms=['cpu']")
         count = program.mesh.size if program.mesh is not None else 1

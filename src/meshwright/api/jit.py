@@ -61,6 +61,7 @@ from meshwright.runtime.eager import check_finite
 from meshwright.runtime.values import as_array
 from meshwright.sharding import SingleDeviceSharding, get_mesh, typed_by
 from meshwright.sharding.auto import AUTO
+from meshwright.transforms import key_reuse
 from meshwright.transforms.autodiff import lift_constants
 from meshwright.transforms.wrapped import found_by_name, name_of, require_callable
 
@@ -95,7 +96,7 @@ def trace_flat(
             out = fun(*args, **kwargs)
         out = without_float0(out)
         leaves, out_tree = array_leaves(out, lambda path: f"{name} returned output{path}, which is no array")
-        return trace.finish(leaves, name), out_tree
+        return key_reuse.checked(trace.finish(leaves, name)), out_tree
     finally:
         trace.alive = False
 
@@ -155,7 +156,9 @@ class JitFunction:
         """A call with jit disabled, inside a trace, or with checked results."""
         if config.disable_jit:
             return self.fun(*args, **kwargs)
-        return self._evaluated(args, kwargs) if STATE.trace is EVAL else self._traced_call(args, kwargs)
+        if STATE.trace is EVAL:
+            return key_reuse.noted(self, self._split, self._evaluated, args, kwargs)
+        return self._traced_call(args, kwargs)
 
     @in_jit
     def _evaluated(self, args: Any, kwargs: Any) -> Any:

@@ -128,7 +128,7 @@ class ForeignReferenceError(UnexpectedTracerError):
 
     def __init__(self, ref: Ref) -> None:
         super().__init__(
-            f"a reference to {ref._type} is used in a function that a transformation traces (checkpoint, shard_map, "
+            f"a reference to {ref._type} is used in a function that a transformation traces (make_jaxpr, shard_map, "
             "...), but was made outside of it; make it inside, or pass its value in and the new one out"
         )
         self.ref = ref
@@ -181,9 +181,9 @@ def typeof(x: Any) -> Any:
 def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None) -> Ref:
     """A reference to an array with the initial value ``init_val``: ``ref[...]`` reads it, ``ref[i] = x`` writes it.
 
-    Bodies of control flow and functions under ``jit``, ``vmap`` and ``grad`` may use outer references. Jitted and
-    mapped functions also take references as arguments; ``vmap`` maps what they hold. Others are not written under
-    ``vmap``, nor with values that depend on what is differentiated.
+    Bodies of control flow and functions under ``jit``, ``checkpoint``, ``vmap`` and ``grad`` may use outer references.
+    Jitted, checkpointed and mapped functions also take references as arguments; ``vmap`` maps what they hold. Others
+    are not written under ``vmap``, nor with values that depend on what is differentiated.
 
     Example:
       >>> seen = mw.new_ref(mnp.zeros(3))

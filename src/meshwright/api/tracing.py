@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from meshwright.api.carried_references import traced_once
 from meshwright.api.jit import JitFunction, jit
+from meshwright.api.references import Ref
 from meshwright.api.shape_dtype import ShapeDtypeStruct
 from meshwright.core import pytree
 from meshwright.core.naming import wraps
@@ -15,7 +17,7 @@ from meshwright.errors import ArgumentTypeError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.state import extend_axis_env
 from meshwright.ir.tracing import eval_jaxpr
-from meshwright.transforms.wrapped import require_callable
+from meshwright.transforms.wrapped import name_of, require_callable
 
 
 def make_jaxpr(
@@ -44,6 +46,12 @@ def make_jaxpr(
     @boundary
     @wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> ClosedJaxpr | tuple[ClosedJaxpr, Any]:
+        for x in pytree.leaves((args, kwargs)):
+            if isinstance(x, Ref):
+                raise ArgumentTypeError(
+                    f"make_jaxpr: {name_of(fun)} is given {x!r}, but jaxprs have no references here: references are "
+                    "values that are passed in and out; pass r[...] of a reference r, and return its new value"
+                )
         with extend_axis_env(dict(axis_env or ())):
             # A new function object each time, so that an earlier trace is not reused.
             program = jit(lambda *a, **k: fun(*a, **k), static_argnums=static_argnums).trace(*args, **kwargs).program
@@ -56,6 +64,7 @@ def make_jaxpr(
     return wrapped
 
 
+@boundary
 def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The types of ``fun``'s results, without computing them. Arguments may also be ``ShapeDtypeStruct``. Those of a
     jitted function have the shardings of its ``out_shardings``.
@@ -67,9 +76,21 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
       >>> mw.eval_shape(lambda a, b: a @ b, mw.ShapeDtypeStruct((2, 3), "float32"), mnp.ones((3, 4)))
       ShapeDtypeStruct(shape=(2, 4), dtype=float32)
     """
-    if isinstance(fun, JitFunction):
-        return fun.eval_shape(*args, **kwargs)
-    return make_jaxpr(fun, return_shape=True)(*args, **kwargs)[1]
+    require_callable(fun, "eval_shape")
+    leaves, tree = pytree.flatten((args, kwargs))
+
+    def of_leaves(*leaves: Any) -> Any:
+        args, kwargs = pytree.unflatten(tree, leaves)
+        return fun(*args, **kwargs)
+
+    def shapes(of_arrays: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+        if of_arrays is of_leaves:  # so that errors name the user's arguments
+            if isinstance(fun, JitFunction):
+                return fun.eval_shape(*args, **kwargs)
+            return make_jaxpr(fun, return_shape=True)(*args, **kwargs)[1]
+        return make_jaxpr(of_arrays, return_shape=True)(*arrays)[1]
+
+    return traced_once(shapes, of_leaves, leaves, write=False)
 
 
 def jaxpr_as_fun(closed_jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:

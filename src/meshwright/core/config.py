@@ -74,6 +74,7 @@ OPTIONS: dict[str, Option] = {
     "enable_x64": Option(False, traced=True),
     "debug_nans": Option(False),
     "debug_infs": Option(False),
+    "debug_key_reuse": Option(False, traced=True),
     "disable_jit": Option(False),
     "check_tracer_leaks": Option(False, traced=True),
     "log_compiles": Option(False),
@@ -111,7 +112,7 @@ OPTIONS: dict[str, Option] = {
 #: settings for programs (``dtypes.wide_types``, ``checkify``), not options for users
 _SCOPED = {"wide_types": False, "automatic_checks": frozenset()}
 _TRACED = (*(name for name, option in OPTIONS.items() if option.traced), *_SCOPED)
-_AT_CALLS = ("disable_jit", "debug_nans", "debug_infs")
+_AT_CALLS = ("disable_jit", "debug_nans", "debug_infs", "debug_key_reuse")
 
 
 class Setting:

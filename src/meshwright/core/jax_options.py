@@ -42,7 +42,6 @@ ALWAYS: dict[str, tuple[Any, ...]] = {
     "high_dynamic_range_gumbel": (False,),
     "allow_f16_reductions": (True,),
     "eager_constant_folding": (False,),
-    "debug_key_reuse": (False,),
     "check_static_indices": (False,),
     "error_checking_behavior_nan": ("ignore",),
     "error_checking_behavior_divide": ("ignore",),

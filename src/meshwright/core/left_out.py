@@ -154,7 +154,7 @@ MODULES: dict[str, str] = {
     r"experimental\.control_deps|experimental\.scheduling_groups": "use lax.optimization_barrier",
     r"experimental\.fused": "use jit; XLA fuses what it compiles",
     r"experimental\.jax2tf(\..*)?": "use export, or the StableHLO of jit(f).lower(...).as_text()",
-    r"experimental\.key_reuse": "keys are used as often as you like here; split them, and use each once",
+    r"experimental\.key_reuse": "use the option debug_key_reuse",
     r"experimental\.(pallas|mosaic)(\..*)?": "use jit, or ffi.ffi_call for a kernel of your own",
     r"experimental\.profiler": "use profiler.read_profile",
     r"experimental\.random": "use random.key and random.split",

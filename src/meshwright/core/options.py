@@ -52,6 +52,24 @@ def debug_infs(new_val: bool = True) -> AbstractContextManager[None]:
     return config.override("debug_infs", new_val)
 
 
+def debug_key_reuse(new_val: bool = True) -> AbstractContextManager[None]:
+    """In the ``with`` block, raise an error if a random key is used twice, for draws or ``split``.
+
+    Keys of :func:`meshwright.random.key` are followed, through traced functions too, those of ``PRNGKey`` are not.
+    ``fold_in`` does not use a key, and ``random.clone`` makes one that may be used again.
+
+    Example:
+      >>> key = mw.random.key(0)
+      >>> try:
+      ...     with mw.debug_key_reuse(True):
+      ...         mw.random.normal(key) + mw.random.uniform(key)
+      ... except mw.errors.KeyReuseError as error:
+      ...     print(str(error)[:51])
+      uniform is given a random key of type key<fry>[] th
+    """
+    return config.override("debug_key_reuse", new_val)
+
+
 def checking_leaks() -> AbstractContextManager[None]:
     """In the ``with`` block, raise an error if a tracer still exists after its function has been traced.
 
@@ -305,7 +323,6 @@ def _named(within: Callable[..., Any], name: str) -> Callable[..., AbstractConte
 
 allow_f16_reductions = _switch("allow_f16_reductions")
 array_garbage_collection_guard = _context("array_garbage_collection_guard")
-debug_key_reuse = _switch("debug_key_reuse")
 enable_checks = _switch("enable_checks")
 explain_cache_misses = _switch("explain_cache_misses")
 legacy_prng_key = _context("legacy_prng_key")

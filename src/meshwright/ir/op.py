@@ -246,6 +246,8 @@ class Op:
     #: evaluates the op with NumPy; for ops that only move elements, which are exact there. Used for small arrays that
     #: are ready, to avoid a compilation. A method in subclasses
     moved: ClassVar[Callable[..., np.ndarray] | None] = None
+    #: which keys of its operand the op uses, as a mask, where these are random keys. A method in subclasses
+    used_keys: ClassVar[Callable[..., np.ndarray] | None] = None
     #: the op is over named axes, whose devices run it together: it has no value outside of their program
     over_devices: ClassVar[bool] = False
     #: the results are a deterministic function of operands and parameters: equal on devices with equal operands

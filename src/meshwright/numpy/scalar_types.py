@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import ml_dtypes
@@ -10,8 +9,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.core.key_types import extended, is_key
-from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError
+from meshwright.errors import ArgumentError, ArgumentTypeError, LimitsTypeError
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.promotion import aval_of, is_arraylike, is_python_number
 
@@ -53,72 +51,38 @@ class ScalarType:
 BY_NAME = {("bool_" if d == np.bool_ else d.name): ScalarType(d) for d in dtypes._SHORT}
 
 
-@dataclass(frozen=True)
-class FloatInfo:
-    """Limits of a float dtype as Python numbers, per the array API standard, with NumPy's names."""
-
-    dtype: np.dtype
-    bits: int
-    eps: float
-    epsneg: float
-    max: float
-    min: float
-    tiny: float
-    smallest_normal: float
-    smallest_subnormal: float
-    resolution: float
-    precision: int
-    nmant: int
-    nexp: int
-    iexp: int
-    machep: int
-    negep: int
-    maxexp: int
-    minexp: int
-
-
-@dataclass(frozen=True)
-class IntegerInfo:
-    """Limits of an integer dtype as Python integers."""
-
-    dtype: np.dtype
-    kind: str
-    bits: int
-    max: int
-    min: int
-
-
-def finfo(dtype: Any) -> FloatInfo:
+def finfo(dtype: Any) -> ml_dtypes.finfo:
     """Limits of a float dtype (``eps``, ``max``, ``tiny``, …), including narrow ones; for complex dtypes, of the parts.
 
-    Raises:
-      DTypeError: not a float or complex dtype.
+    As in JAX, they are NumPy scalars of that dtype, which promote as arrays do. ``float(x)`` is a Python number.
 
-    >>> finfo("float16").max
-    65504.0
+    Raises:
+      LimitsTypeError: not a float or complex dtype.
+
+    >>> finfo("float16")
+    finfo(resolution=0.001, min=-6.55040e+04, max=6.55040e+04, dtype=float16)
+    >>> finfo("float16").max.dtype.name
+    'float16'
     """
     target = dtypes.real_of(_dtype_of(dtype))
     if not dtypes.is_float(target):
-        raise DTypeError(f"finfo: expected a float or complex dtype, got {target}; iinfo has the limits of integers")
-    info = ml_dtypes.finfo(target)
-    convert: dict[str, Any] = {"float": float, "int": int, "np.dtype": lambda _: target}
-    return FloatInfo(**{f.name: convert[str(f.type)](getattr(info, f.name)) for f in fields(FloatInfo)})
+        raise LimitsTypeError(f"finfo: expected a float or complex dtype, got {target}; for integers, use iinfo")
+    return ml_dtypes.finfo(target)
 
 
-def iinfo(int_type: Any) -> IntegerInfo:
-    """Limits of an integer dtype.
+def iinfo(int_type: Any) -> ml_dtypes.iinfo:
+    """Limits of an integer dtype, as Python integers.
 
     Raises:
-      DTypeError: not an integer dtype.
+      LimitsTypeError: not an integer dtype.
 
     >>> iinfo("int8").max
     127
     """
     target = _dtype_of(int_type)
     if not dtypes.is_integer(target):
-        raise DTypeError(f"iinfo: expected an integer dtype, got {target}; finfo has the limits of floats")
-    info = ml_dtypes.iinfo(target)
-    return IntegerInfo(target, "u" if dtypes.is_unsigned(target) else "i", info.bits, int(info.max), int(info.min))
+        raise LimitsTypeError(f"iinfo: expected an integer dtype, got {target}; for floats, use finfo")
+    return ml_dtypes.iinfo(target)
 
 
 def _dtype_of(x: Any) -> np.dtype:

@@ -50,7 +50,7 @@ def one_by_one(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int 
 
     If explicit axes split the batch dimension, all devices compute all results, which are then split in the same way.
     """
-    split = next((s for x, d in zip(args, dims) if (s := _batch_sharding(x, d)) is not None), None)
+    split = next((s for x, d in zip(args, dims) if (s := batch_sharding(x, d)) is not None), None)
     rows = []
     for i in range(axis.size):
         with nullcontext() if split is None else decided():  # whole entries
@@ -58,17 +58,17 @@ def one_by_one(op: Op, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int 
         outs = op.bind(*entry)
         rows.append([expand_dims(y, [0]) for y in (outs if op.multiple_results else [outs])])
     joined = [concatenate(column, 0) for column in zip(*rows)]
-    return joined if split is None else [_split_first(y, split) for y in joined], [0] * len(rows[0])
+    return joined if split is None else [split_first(y, split) for y in joined], [0] * len(rows[0])
 
 
-def _batch_sharding(x: Any, dim: int | None) -> TypeSharding | None:
+def batch_sharding(x: Any, dim: int | None) -> TypeSharding | None:
     """How explicit axes split a batch dimension, as the sharding of a vector; None if they do not."""
     explicit = typeof(x).explicit
     axes = () if explicit is None or dim is None else explicit.spec.axes(dim)
     return explicit.replaced((axes,), (), ()) if axes else None
 
 
-def _split_first(y: Any, split: TypeSharding) -> Any:
+def split_first(y: Any, split: TypeSharding) -> Any:
     """``y`` with its first dimension split as a vector is."""
     aval = typeof(y)
     rest = [()] * (aval.ndim - 1) if aval.explicit is None else list(aval.explicit.spec)[1:]

@@ -27,7 +27,7 @@ from meshwright.ops.elementwise import table as ops
 from meshwright.ops.reduce.cumulative import cumsum
 from meshwright.random.continuous import uniform
 from meshwright.random.drawing import drawn
-from meshwright.random.keys import split
+from meshwright.random.keys import clone, split
 from meshwright.random.parameters import Shape, draw_shape, float_dtype, parameter
 
 #: the maximum number of steps of a loop: an element needs more with a probability of less than 1e-99
@@ -112,7 +112,7 @@ def poisson(key: Any, lam: Any, shape: Shape | None = None, dtype: Any = None) -
     rate = parameter(lam, dtypes.float32, sizes)
     small, large = (rate >= 0) & (rate < 10), (rate >= 10) & (rate < np.inf)
     few = _poisson_small(key, where(small, rate, 0), sizes, target)
-    many = _poisson_large(key, where(large, rate, 1e5), sizes)
+    many = _poisson_large(clone(key), where(large, rate, 1e5), sizes)
     drawn = where(small, few, ops.convert(many, target))
     none = np.asarray(-1).astype(target)
     return where(rate == 0, 0, where(small | large, drawn, none))
@@ -204,7 +204,7 @@ def binomial(key: Any, n: Any, p: Any, shape: Shape | None = None, dtype: Any = 
     small = bad_count | isinf(given) | (given * q <= 10)
     whole = floor(given)
     few = _binomial_small(key, where(small & ~(bad_count | isinf(given)), whole, 0), q, sizes)
-    many = _binomial_large(key, where(small, 1e4, whole), where(small, 0.5, q), sizes)
+    many = _binomial_large(clone(key), where(small, 1e4, whole), where(small, 0.5, q), sizes)
     drawn = ops.convert(where(small, few, many), target)
     invalid = bad_count | bad_chance
     drawn = where(invalid, np.nan, where(isinf(given) & ~invalid, np.inf, drawn))

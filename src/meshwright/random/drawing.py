@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.api.jit import jit
 from meshwright.core import dtypes
-from meshwright.errors import MeshwrightError
+from meshwright.errors import KeyReuseError, MeshwrightError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL
 from meshwright.runtime.array import Array
@@ -53,6 +53,8 @@ def drawn(function: F) -> F:
         if len(given) == len(args) + len(kwargs) and all(map(_is_plain, arrays.values())):
             try:
                 return _program(function, tuple(arrays), fixed)(*arrays.values())
+            except KeyReuseError:
+                raise
             except (MeshwrightError, TypeError):
                 pass
         return function(*args, **kwargs)

@@ -2,7 +2,7 @@
 
 A key is an element of an array whose dtype names the generator, ``key<fry>[]`` (:func:`key`), or, in the older form, an
 array of its words, ``uint32[2]`` (:func:`PRNGKey`). All functions take both. Keys, bits and values are those of
-``jax.random``, except for keys of ``rbg`` under ``vmap``: here each key draws the same numbers as without ``vmap``.
+``jax.random``. There, too, XLA's generator draws all numbers of a mapped draw from the first of the mapped keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from meshwright.numpy.axes import normal_shape
 from meshwright.numpy.creation import asarray
 from meshwright.numpy.out_sharding import placed
 from meshwright.ops.elementwise.table import copy
-from meshwright.ops.random.keys import unwrap_keys, wrap_words
+from meshwright.ops.random.keys import RandomUse, unwrap_keys, wrap_words
 from meshwright.random.drawing import drawn
 from meshwright.random.generators import GENERATORS, Generator
 
@@ -75,6 +75,8 @@ def _one(key: Any, name: str) -> tuple[Generator, Any]:
     aval = typeof(key)
     if is_key(aval.dtype) and aval.shape:
         raise ArgumentError(f"random.{name}: expected one key, got {aval}; use vmap for an array of keys")
+    if config.debug_key_reuse and name != "fold_in" and is_key(aval.dtype):
+        key = RandomUse(aval.dtype).bind(key)  # type: ignore[arg-type]
     return _opened(key, name)
 
 

@@ -315,7 +315,7 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
                 f"__dlpack__: the array lies on {len(spread_of(self.sharding).reals)} devices; export the arrays of "
                 "x.addressable_shards (shard.data), or put it on one device with device_put first"
             )
-        return dlpack.capsule(self.__deepcopy__({}).buffer if copy else self.buffer)
+        return dlpack.capsule(self.__deepcopy__({}).buffer if copy else self.buffer, self.dtype)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return buffers.dlpack_device(spread_of(self.sharding).reals[0])

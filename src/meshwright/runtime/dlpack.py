@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from meshwright.core.avals import ShapedArray
-from meshwright.core.dtypes import as_dtype
 from meshwright.errors import DLPackError
 from meshwright.runtime.array import Array, default_sharding, from_numpy
 from meshwright.runtime.parts import spread_of
@@ -41,7 +40,7 @@ def of_xlas_memory(exporter: Any) -> Array:
       DLPackError: the memory is on an unsupported device, or is not row-major.
     """
     try:
-        buffer = dlpack.buffer_from_dlpack(exporter, spread_of(default_sharding()).reals[0])
+        buffer, shape, dtype = dlpack.buffer_from_dlpack(exporter, spread_of(default_sharding()).reals[0])
     except DLPackError:
         raise
     except Exception as error:
@@ -49,9 +48,8 @@ def of_xlas_memory(exporter: Any) -> Array:
             f"from_dlpack: cannot take the memory of a {type(exporter).__name__} ({error}); make it contiguous, in "
             "main memory and without a gradient first (x.detach().cpu().contiguous())"
         ) from None
-    dtype = as_dtype(buffer.dtype)
-    array = Array(ShapedArray(tuple(buffer.shape), dtype), buffer, default_sharding())
-    if not is_row_major(buffer):
+    array = Array(ShapedArray(shape, dtype), buffer, default_sharding())
+    if not is_row_major(buffer, len(shape)):
         raise DLPackError(
             f"from_dlpack: a {type(exporter).__name__} of dtype {dtype} and shape {array.shape} is not in row-major "
             "order; make it contiguous first"

@@ -31,6 +31,7 @@ from meshwright.runtime.pjrt.client import has_many
 from meshwright.runtime.pjrt.world import ranks_of
 from meshwright.runtime.values import as_array
 from meshwright.sharding import Mesh, Sharding, SingleDeviceSharding
+from meshwright.transforms.key_reuse import note_op
 
 if TYPE_CHECKING:
     from meshwright.runtime import resharding
@@ -102,6 +103,8 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
     """Evaluate ``op`` on concrete values."""
     if op.in_python:
         return _performed(op, args)
+    if config.debug_key_reuse and not (op.holds_jaxprs and not op.plain_call and op.body() is not None):
+        note_op(op, args)
     if isinstance(op, KeyOp):
         x = as_array(args[0])
         infer_cached(op, (x.aval,))

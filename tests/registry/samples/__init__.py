@@ -43,6 +43,7 @@ WITHOUT_SAMPLE: dict[str, str] = {
     ),
     "custom_partitioning": "holds a jaxpr, and asks its user: tests/api/test_custom_partitioning.py",
     **dict.fromkeys(("random_wrap", "random_unwrap"), "keys are not numbers: tests/random/test_typed_keys.py"),
+    "random_use": "keys are not numbers: tests/random/test_key_reuse.py",
     "select_branch": "holds jaxprs: tests/ops/test_branches_under_vmap.py",
     "opaque": "stands for what a program from elsewhere has and we do not know: tests/stablehlo",
     **dict.fromkeys(("reshard", "mesh_cast"), "changes types of explicit axes: tests/sharding/test_explicit.py"),

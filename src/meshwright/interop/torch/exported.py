@@ -32,6 +32,7 @@ from meshwright.interop.torch.held import (
     refuse_written,
     warn_of_assignments,
 )
+from meshwright.interop.torch.methods import replaced_methods
 from meshwright.interop.torch.mixing import refuse_mixed
 from meshwright.interop.torch.modes import cast_as_recorded, casts_begun, gradients_stopped, write_casts
 from meshwright.interop.torch.norms import cumulative_averages
@@ -119,7 +120,7 @@ def _followed(
       Begun: one of ``begins`` was called, which an export does not follow by itself.
     """
     with Overridden(module) as overridden, values_not_asked_for(), gradients_stopped(), functions_traced() as functions:
-        with begins_told(*begins), assignments(assigned):
+        with begins_told(*begins), assignments(assigned), replaced_methods():
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic, strict=False)
         find_users(program.graph_module)
         refuse_views(program, module)

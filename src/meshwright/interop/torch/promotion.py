@@ -51,12 +51,12 @@ def in_single(rule: Function) -> Function:
         return cast(x, dtypes.float32) if getattr(x, "dtype", None) in _HALVES else x
 
     @wraps(rule)
-    def computed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        dtype = common_dtype(self, *args, *kwargs.values())
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        dtype = common_dtype(*(x for x in (*args, *kwargs.values()) if not isinstance(x, (list, tuple))))
         if dtype not in _HALVES:
-            return rule(self, *args, **kwargs)
-        given = {name: widened(x) for name, x in kwargs.items()}
-        return cast(rule(widened(self), *map(widened, args), **given), dtype)
+            return rule(*args, **kwargs)
+        out = rule(*map(widened, args), **{name: widened(x) for name, x in kwargs.items()})
+        return tuple(cast(x, dtype) for x in out) if isinstance(out, tuple) else cast(out, dtype)
 
     return computed
 

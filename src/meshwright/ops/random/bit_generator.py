@@ -33,10 +33,11 @@ from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.base import Elementwise
 from meshwright.ops.elementwise.bitcast import bitcast
 from meshwright.ops.random.bits import threefry2x32, u32, wide_product
-from meshwright.ops.scalar_body import one_by_one
+from meshwright.ops.scalar_body import batch_sharding, split_first
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
-from meshwright.ops.shape.rearrange import expand_dims, reshape
+from meshwright.ops.shape.rearrange import expand_dims, move_dim, reshape, squeeze
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
+from meshwright.ops.sharding.constraint import with_type
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule, pointwise_rule
 
 #: the maximum number of counters in an array whose tiles are numbered in 32 bits
@@ -105,7 +106,16 @@ class RngBitGenerator(Op):
         return state, ShapedArray(self.shape, self.dtype)
 
     def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
-        return one_by_one(self, axis, args, dims)
+        """All bits are drawn at once from the first state, which alone advances, so that they are those of JAX."""
+        (states,), (dim,) = args, dims
+        assert dim is not None
+        split, states = batch_sharding(states, dim), move_dim(states, dim, 0)
+        if split is not None:
+            states = with_type(states, typeof(states).update(explicit=split.replaced(((),) * 3, (), ())))
+        first = squeeze(slice_in_dim(states, 0, 1), [0])
+        after, bits = RngBitGenerator(self.algorithm, (axis.size, *self.shape), self.dtype).bind(first)
+        outs = [concatenate([expand_dims(after, [0]), slice_in_dim(states, 1, axis.size)], 0), bits]
+        return outs if split is None else [split_first(y, split) for y in outs], [0, 0]
 
     def emit(self, b: Builder, state: Emitted) -> Emitted | Sequence[Emitted]:
         algorithm = f"#stablehlo<rng_algorithm {self.algorithm}>"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.key_types import KeyType, is_key
@@ -93,6 +95,32 @@ class RandomUnwrap(KeyOp):
     def on_words(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         assert dim is not None
         return move_dim(x, dim, typeof(x).ndim - 1), None
+
+
+@dataclass(frozen=True)
+class RandomUse(KeyOp):
+    """Marks that keys are used, and must not be again; see :mod:`meshwright.transforms.key_reuse`."""
+
+    name: ClassVar[str] = "random_use"
+
+    def infer(self, keys: ShapedArray) -> ShapedArray:
+        return keys
+
+    def batch(self, axis: BatchAxis, args: Sequence[ArrayLike], dims: Sequence[int | None]) -> BatchedResults:
+        return self.bind(*args), dims[0]
+
+    def sharding_rule(self, keys: ShapedArray) -> ShardingRule:
+        names = [f"d{d}" for d in range(keys.ndim)]
+        return make_rule([names], [names], dict(zip(names, keys.shape)))
+
+    def used_keys(self, keys: ShapedArray) -> np.ndarray:
+        return np.ones(keys.shape, bool)
+
+    def of_array(self, x: Any) -> Any:
+        return x
+
+    def on_words(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        return x, dim
 
 
 def _rule(shape: Sequence[int], key: KeyType, from_words: bool) -> ShardingRule:

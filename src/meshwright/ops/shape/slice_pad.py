@@ -42,6 +42,11 @@ class Slice(Moves):
     strides: tuple[int, ...]
     name: ClassVar[str] = "slice"
 
+    def used_keys(self, x: ShapedArray) -> np.ndarray:
+        taken = np.zeros(x.shape, bool)
+        taken[tuple(map(slice, self.start_indices, self.limit_indices, self.strides))] = True
+        return taken
+
     def infer(self, x: ShapedArray) -> ShapedArray:
         triples = list(zip(self.start_indices, self.limit_indices, self.strides))
         ok = len(triples) == x.ndim and all(0 <= a <= b <= n and s > 0 for (a, b, s), n in zip(triples, x.shape))

@@ -141,9 +141,9 @@ def dlpack_device(real: int | None = None) -> tuple[int, int]:
     return platforms.dlpack_device(real_devices()[first_local() if real is None else real])
 
 
-def is_row_major(buffer: Any) -> bool:
+def is_row_major(buffer: Any, ndim: int) -> bool:
     """Whether an imported buffer is row-major, as programs expect."""
-    return str(buffer._pjrt_layout) == "{" + ",".join(map(str, reversed(range(buffer.ndim)))) + "}"
+    return str(buffer._pjrt_layout) == "{" + ",".join(map(str, reversed(range(ndim)))) + "}"
 
 
 def dlpack_capsule(buffer: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from typing import Any
 
@@ -40,19 +41,46 @@ def has_dlpack_type(dtype: Any) -> bool:
     return as_dtype(dtype).name not in ("int2", "int4", "uint2", "uint4")
 
 
-def capsule(buffer: Any) -> Any:
-    """A DLPack capsule of a buffer, sharing its memory.
+def capsule(buffer: Any, dtype: np.dtype) -> Any:
+    """A DLPack capsule of a buffer of a dtype, sharing its memory.
 
     Raises:
       DLPackError: DLPack has no such dtype.
     """
-    if not has_dlpack_type(buffer.dtype):
-        raise DLPackError(f"__dlpack__: DLPack has no {buffer.dtype}; convert the array first, with x.astype('int8')")
+    if not has_dlpack_type(dtype):
+        raise DLPackError(f"__dlpack__: DLPack has no {dtype}; convert the array first, with x.astype('int8')")
     return dlpack_capsule(buffer)
 
 
-def buffer_from_dlpack(exporter: Any, real: int) -> Any:
-    """A device buffer that shares the exporter's memory, or a copy from host memory to an accelerator.
+class _Tensor(ctypes.Structure):
+    """What a capsule holds: ``DLTensor`` of ``dlpack.h``."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+    )  # fmt: skip
+
+
+#: by the code of a kind in ``dlpack.h``: what its dtypes are called before their bits
+_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}
+#: those whose code is that of one dtype
+_SINGLE = {
+    6: "bool", 7: "float8_e3m4", 8: "float8_e4m3", 9: "float8_e4m3b11fnuz", 10: "float8_e4m3fn", 11: "float8_e4m3fnuz",
+    12: "float8_e5m2", 13: "float8_e5m2fnuz", 14: "float8_e8m0fnu", 17: "float4_e2m1fn",
+}  # fmt: skip
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
+
+def _type_of(made: Any) -> tuple[tuple[int, ...], np.dtype]:
+    """The shape and dtype of a capsule that nobody took. XLA's buffers know theirs only where JAX is imported."""
+    tensor = _Tensor.from_address(_pointer(made, b"dltensor"))
+    name = _SINGLE.get(tensor.code) or f"{_KINDS.get(tensor.code, 'kind')}{tensor.bits}"
+    return tuple(tensor.shape[i] for i in range(tensor.ndim)), as_dtype(name)
+
+
+def buffer_from_dlpack(exporter: Any, real: int) -> tuple[Any, tuple[int, ...], np.dtype]:
+    """A device buffer that shares the exporter's memory, or a copy from host memory to an accelerator, and its type.
 
     Raises:
       DLPackError: the memory is that of another device.
@@ -61,15 +89,20 @@ def buffer_from_dlpack(exporter: Any, real: int) -> Any:
     device, (kind, number) = real_devices()[real], exporter.__dlpack_device__()
     if kind in _HOST_MEMORY:
         if platforms.is_plugin():
-            return buffer_from_numpy(_on_host(exporter), real, copy=True)
-        return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(), device, None)
+            host = _on_host(exporter)
+            return buffer_from_numpy(host, real, copy=True), host.shape, host.dtype
+        made = exporter.__dlpack__()
+        shape, dtype = _type_of(made)
+        return _jax.dlpack_managed_tensor_to_buffer(made, device, None), shape, dtype
     if (kind, number) != (own := platforms.dlpack_device(device)):
         raise DLPackError(
             f"from_dlpack: a {type(exporter).__name__} in the memory of DLPack's device {(int(kind), number)}, and "
             f"arrays are made on {device}, which is {own}; move it first (x.cpu())"
         )
     stream = device.get_stream_for_external_ready_events()
-    return _jax.dlpack_managed_tensor_to_buffer(exporter.__dlpack__(stream=stream), device, stream)
+    made = exporter.__dlpack__(stream=stream)
+    shape, dtype = _type_of(made)
+    return _jax.dlpack_managed_tensor_to_buffer(made, device, stream), shape, dtype
 
 
 @cache

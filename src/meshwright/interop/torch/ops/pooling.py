@@ -16,7 +16,7 @@ from meshwright.core import dtypes
 from meshwright.errors import RuleError
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.convolution import _each
-from meshwright.interop.torch.promotion import cast
+from meshwright.interop.torch.promotion import cast, in_single
 from meshwright.interop.torch.registry import register
 from meshwright.transforms.custom_jvp import custom_jvp
 
@@ -88,6 +88,7 @@ def _register(n: int) -> None:
         return with_indices(self, kernel_size, stride, padding, dilation, ceil_mode, n)
 
     @register(f"aten.avg_pool{n}d")
+    @in_single
     def _avg(
         self: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
         count_include_pad: bool = True, divisor_override: int | None = None,
@@ -96,6 +97,7 @@ def _register(n: int) -> None:
         return _typed_like(avg_pool(self, kernel_size, *args, n), self)
 
     @register(f"aten.adaptive_avg_pool{n}d", f"aten._adaptive_avg_pool{n}d")
+    @in_single
     def _adaptive_avg(self: Any, output_size: Any) -> Any:
         return adaptive_avg_pool(self, _sizes(self, output_size, n), n)
 
@@ -195,7 +197,9 @@ def adaptive_avg_pool(x: Any, sizes: tuple[int, ...], n: int) -> Any:
             x = mnp.mean(x.reshape(*x.shape[:d], out, size // out, *x.shape[d + 1 :]), d + 1)
         else:
             share = mnp.asarray(_averages(size, out)).astype(x.dtype)
-            x = mnp.moveaxis(mnp.tensordot(x, share, ((d,), (0,))), -1, d)
+            share = share.reshape(*share.shape, *[1] * (x.ndim - d - 1))
+            # not a product: what a part does not hold may be infinite
+            x = mnp.sum(mnp.where(share == 0, 0, mnp.expand_dims(x, d + 1) * share), d)
     return x
 
 

@@ -63,17 +63,25 @@ def _added(product: Any, self: Any, beta: Any, alpha: Any) -> Any:
     return mnp.where(beta == 0, product, added) if isinstance(beta, Typed) else added
 
 
-_ADDED_PRODUCTS: dict[str, Callable[[Any, Any], Any]] = {
+_ADDED_PRODUCTS: dict[str, Callable[..., Any]] = {
     "addmm": mnp.matmul,
     "baddbmm": mnp.matmul,
-    "addbmm": lambda batch1, batch2: mnp.einsum("bij,bjk->ik", batch1, batch2),
+    "addbmm": lambda batch1, batch2, **options: mnp.einsum("bij,bjk->ik", batch1, batch2, **options),
     "addmv": mnp.matmul,
-    "addr": mnp.outer,
+    "addr": lambda vec1, vec2, **_: mnp.outer(vec1, vec2),
 }
 
 
-def _added_product(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    return lambda self, *factors, beta=1, alpha=1: _added(product(*factors), self, beta, alpha)
+def _added_product(product: Callable[..., Any]) -> Callable[..., Any]:
+    def added(self: Any, *factors: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+        narrow = dtypes.is_float(factors[0].dtype) and factors[0].dtype.itemsize < 4
+        if not narrow or (is_one(beta) and is_one(alpha)):
+            return _added(product(*factors), self, beta, alpha)
+        # As torch does, which rounds once: Newton's iterations (torch.optim.Muon) amplify the difference.
+        wide = product(*factors, preferred_element_type=mnp.float32).astype(mnp.float32)
+        return _added(wide, self.astype(mnp.float32), beta, alpha).astype(factors[0].dtype)
+
+    return added
 
 
 for _name, _product in _ADDED_PRODUCTS.items():

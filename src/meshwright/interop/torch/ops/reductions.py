@@ -15,7 +15,7 @@ from meshwright.core import dtypes
 from meshwright.interop.torch.dtypes import array_dtype
 from meshwright.interop.torch.ops.elementwise import absolute, logaddexp
 from meshwright.interop.torch.ops.shapes import dims_of
-from meshwright.interop.torch.promotion import cast, promoted, to_float
+from meshwright.interop.torch.promotion import cast, in_single, promoted, to_float
 from meshwright.interop.torch.registry import register
 from meshwright.nn import normalization
 from meshwright.transforms.custom_jvp import custom_jvp
@@ -117,21 +117,25 @@ def variance(x: Any, dim: Dims, correction: float, keepdim: bool) -> tuple[Any, 
 
 
 @register("aten.var.correction")
+@in_single
 def var(self: Any, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> Any:
     return variance(self, dim, 1 if correction is None else correction, keepdim)[0]
 
 
 @register("aten.std.correction")
+@in_single
 def std(self: Any, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> Any:
     return safe_sqrt(var(self, dim, correction, keepdim))
 
 
 @register("aten.var_mean.correction")
+@in_single
 def var_mean(self: Any, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> Any:
     return variance(self, dim, 1 if correction is None else correction, keepdim)
 
 
 @register("aten.std_mean.correction")
+@in_single
 def std_mean(self: Any, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> Any:
     out, mean = variance(self, dim, 1 if correction is None else correction, keepdim)
     return safe_sqrt(out), mean
@@ -157,7 +161,11 @@ def _zero_or(x: Any, function: Callable[[Any], Any], at_zero: float = 0) -> Any:
 # --- norms --------------------------------------------------------------------------------------------------
 @register("aten.linalg_vector_norm")
 def vector_norm(self: Any, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    x = _float(self, dtype)
+    return _vector_norm(_float(self, dtype), ord, dim, keepdim)
+
+
+@in_single
+def _vector_norm(x: Any, ord: float, dim: Dims, keepdim: bool) -> Any:
     dims = dims_of(dim, x.ndim)
     size = absolute(x)
     if ord == float("inf"):
@@ -186,6 +194,7 @@ def dist(self: Any, other: Any, p: float = 2) -> Any:
 
 
 @register("aten.cosine_similarity")
+@in_single
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """Lengths are those of the broadcast operands; that they are at least ``eps`` is no part of the derivative."""
     given = mnp.broadcast_arrays(*map(to_float, promoted(x1, x2)))

@@ -1,0 +1,77 @@
+"""Methods of torch's classes that its export cannot follow, replaced while a module is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import CausalBias
+from torch.nn.modules.adaptive import AdaptiveLogSoftmaxWithLoss, _ASMoutput
+
+from meshwright.interop.torch.overrides import unrecorded
+
+Method = Callable[..., Any]
+_TABLE: dict[tuple[Any, str], Method] = {}
+#: how many exports are going on
+_DEPTH = [0]
+
+
+def _stands_for(owner: Any, name: str) -> Callable[[Method], Method]:
+    def add(method: Method) -> Method:
+        _TABLE[owner, name] = method
+        return method
+
+    return add
+
+
+@contextmanager
+def replaced_methods() -> Iterator[None]:
+    """Within, the methods of this file are those of torch's classes."""
+    before = {(owner, name): vars(owner).get(name) for owner, name in _TABLE} if not _DEPTH[0] else {}
+    for owner, name in before:
+        setattr(owner, name, _TABLE[owner, name])
+    _DEPTH[0] += 1
+    try:
+        yield
+    finally:
+        _DEPTH[0] -= 1
+        for (owner, name), method in before.items():
+            if method is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, method)
+
+
+@_stands_for(CausalBias, "__new__")
+def _made_outside(cls: Any, *_: Any, **__: Any) -> Any:
+    """A causal mask, which only holds sizes: torch cannot make a tensor of another class while it records."""
+    with unrecorded():
+        return torch.Tensor.__new__(cls)
+
+
+_FORWARD = AdaptiveLogSoftmaxWithLoss.forward
+
+
+@_stands_for(AdaptiveLogSoftmaxWithLoss, "forward")
+def _of_all_classes(self: AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor) -> Any:
+    """From the probabilities of all classes, in place of those of the clusters that the targets are in.
+
+    What torch refuses where it sees it, targets that are no classes, gives NaN.
+    """
+    batched = target_.dim() == 1
+    if target_.dim() > 1 or input_.dim() != target_.dim() + 1 or (batched and len(input_) != len(target_)):
+        return _FORWARD(self, input_, target_)  # which says what is wrong
+    rows, target = (input_, target_) if batched else (input_.unsqueeze(0), target_.unsqueeze(0))
+    known = (target >= 0) & (target < self.n_classes)
+    chosen = self.log_prob(rows).gather(1, torch.where(known, target, 0).unsqueeze(1)).squeeze(1)
+    output = torch.where(known, chosen, torch.nan)
+    loss = (-output).mean()
+    return _ASMoutput(output if batched else output.squeeze(0), loss)
+
+
+@_stands_for(AdaptiveLogSoftmaxWithLoss, "predict")
+def _likeliest_of_all(self: AdaptiveLogSoftmaxWithLoss, input: Tensor) -> Tensor:
+    return self.log_prob(input).argmax(dim=1)
