@@ -102,3 +102,19 @@ def test_values_are_right_whatever_comes_between(between, parts):
     on = tuple(NamedSharding(MESH, s) for s in specs)
     g = mw.value_and_grad(f, argnums=(0, 1, 2), has_aux=True)
     mw.jit(g, in_shardings=on).lower(*args).partition().verify(*args)
+
+
+@pytest.mark.parametrize("order", ["sliced", "heads in thirds"])
+def test_a_constraint_on_what_is_taken_apart_holds(order):
+    """The user said how its tiles are, so they are moved, whatever would be less."""
+
+    def f(w: Any, x: Any, heads: Any) -> Any:
+        z = lax.with_sharding_constraint(x @ w, NamedSharding(MESH, P("d", None, "t")))
+        q, k, v = PROJECTED[order](mnp.tanh(z))
+        return (q * k + v) * heads[:, None]
+
+    args = f32(6, 3 * M), f32(B, S, 6), f32(H)
+    on = tuple(NamedSharding(MESH, s) for s in (P(None, "t"), P("d"), P("t")))
+    part = mw.jit(f, in_shardings=on).lower(*args).partition()
+    part.verify(*args)
+    assert part.bytes_sent > args[0].nbytes

@@ -94,7 +94,7 @@ class _Regions:
 
     def __init__(self, closed: ClosedJaxpr, propagation: Propagation) -> None:
         self.makers, self.users = producers_of(closed.jaxpr), uses_of(closed.jaxpr)
-        self.placements = propagation.placements
+        self.propagation = propagation
 
     def of(self, start: Place, sizes: tuple[int, ...]) -> _Region | None:
         """The region of a place where dimensions of these sizes are merged; None if the order of its rows matters."""
@@ -106,8 +106,8 @@ class _Regions:
                 continue
             region.places.add(place)
             v, _ = place
-            maker, placement = self.makers.get(v), self.placements.get(v)
-            if maker is None or (placement is not None and any(placement.fixed)):
+            maker = self.makers.get(v)
+            if maker is None or self.propagation.is_fixed(v):
                 return None
             for eqn in (maker, *self.users.get(v, ())):
                 more = None if eqn is None else self.across(eqn, place, sizes, region)
