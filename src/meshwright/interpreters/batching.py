@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from meshwright.core.absent import absent as _absent
-from meshwright.errors import ArgumentTypeError, RuleError
+from meshwright.errors import RuleError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy import moveaxis
 from meshwright.ops.primitive import AXIS_BATCHERS as fancy_primitive_batchers
@@ -15,8 +15,7 @@ from meshwright.ops.primitive import BATCHERS as primitive_batchers
 from meshwright.ops.primitive import Primitive
 from meshwright.ops.shape.broadcast_reduce import put_batch_dim
 from meshwright.ops.shape.rearrange import reshape
-from meshwright.transforms.vmappable import HANDLERS as _HANDLERS
-from meshwright.transforms.vmappable import Handlers as _Handlers
+from meshwright.transforms.vmappable import register_vmappable, unregister_vmappable
 
 __all__ = [
     "axis_primitive_batchers", "bdim_at_front", "broadcast", "defbroadcasting", "defvectorized",
@@ -83,38 +82,3 @@ def _elementwise(prim: Primitive, args: Sequence[Any], dims: Sequence[int | None
 
     outs = prim.bind(*map(placed, args, dims, ranks), **params)
     return outs, [dim] * len(outs) if prim.multiple_results else dim
-
-
-def register_vmappable(
-    data_type: type,
-    spec_type: type,
-    axis_size_type: type,
-    to_elt: Callable[..., Any],
-    from_elt: Callable[..., Any],
-    make_iota: Callable[..., Any] | None,
-) -> None:
-    """Register how ``vmap`` maps values of a class, which need not be pytrees.
-
-    Args:
-      spec_type: the class of their entries in ``in_axes`` and ``out_axes``.
-      axis_size_type: the class of sizes of axes; only int.
-      to_elt: ``to_elt(element, index, value, spec)`` gives one element of the value; ``element(part, axis)`` gives that
-        of an array in it. ``index`` is not available.
-      from_elt: ``from_elt(whole, size, result, spec)`` gives a value from the element that the function returned;
-        ``whole(size, part, axis)`` gives the batch of an array in it.
-      make_iota: makes the positions along axes of such a size; None.
-
-    Raises:
-      ArgumentTypeError: sizes are not ints, or ``make_iota`` is given.
-    """
-    if axis_size_type is not int or make_iota is not None:
-        raise ArgumentTypeError(
-            f"register_vmappable: sizes of axes are ints here, got axis_size_type={axis_size_type!r} and "
-            f"make_iota={make_iota!r}; use int and None"
-        )
-    _HANDLERS[data_type] = _Handlers(spec_type, to_elt, from_elt)
-
-
-def unregister_vmappable(data_type: type) -> None:
-    """Undo :func:`register_vmappable`."""
-    _HANDLERS.pop(data_type, None)

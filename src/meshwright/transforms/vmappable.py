@@ -23,6 +23,41 @@ class Handlers:
 HANDLERS: dict[type, Handlers] = {}
 
 
+def register_vmappable(
+    data_type: type,
+    spec_type: type,
+    axis_size_type: type,
+    to_elt: Callable[..., Any],
+    from_elt: Callable[..., Any],
+    make_iota: Callable[..., Any] | None,
+) -> None:
+    """Register how ``vmap`` maps values of a class, which need not be pytrees.
+
+    Args:
+      spec_type: the class of their entries in ``in_axes`` and ``out_axes``.
+      axis_size_type: the class of sizes of axes; only int.
+      to_elt: ``to_elt(element, index, value, spec)`` gives one element of the value; ``element(part, axis)`` gives that
+        of an array in it. ``index`` is not available.
+      from_elt: ``from_elt(whole, size, result, spec)`` gives a value from the element that the function returned;
+        ``whole(size, part, axis)`` gives the batch of an array in it.
+      make_iota: makes the positions along axes of such a size; None.
+
+    Raises:
+      ArgumentTypeError: sizes are not ints, or ``make_iota`` is given.
+    """
+    if axis_size_type is not int or make_iota is not None:
+        raise ArgumentTypeError(
+            f"register_vmappable: sizes of axes are ints here, got axis_size_type={axis_size_type!r} and "
+            f"make_iota={make_iota!r}; use int and None"
+        )
+    HANDLERS[data_type] = Handlers(spec_type, to_elt, from_elt)
+
+
+def unregister_vmappable(data_type: type) -> None:
+    """Undo :func:`register_vmappable`."""
+    HANDLERS.pop(data_type, None)
+
+
 class Held:
     """A value of a registered class, in place of it in the trees that ``vmap`` flattens."""
 

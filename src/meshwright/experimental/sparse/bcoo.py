@@ -18,10 +18,10 @@ from meshwright.core.pytree_classes import register_pytree_node
 from meshwright.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from meshwright.experimental.sparse import layout
 from meshwright.experimental.sparse.base import JAXSparse
-from meshwright.interpreters.batching import register_vmappable
 from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.axes import normal_axes
 from meshwright.transforms.vmap import vmap
+from meshwright.transforms.vmappable import register_vmappable
 
 product: Any = LateModule("meshwright.experimental.sparse.product")
 structure: Any = LateModule("meshwright.experimental.sparse.structure")
