@@ -8,14 +8,14 @@ vocabulary) are the largest among the largest of each row. Ops define their form
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from functools import partial
 from typing import Any, NamedTuple
 
 from meshwright.core.avals import ShapedArray
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.passes import DEAD_CODE
-from meshwright.ir.tracing import trace_to_jaxpr
+from meshwright.ir.rewrite import written_out
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.ops.shape.rearrange import Reshape, reshape
 from meshwright.sharding.rule import PARALLEL
@@ -91,8 +91,8 @@ class _Plan:
         if eqn.op.is_view and eqn.outvars[0].aval == of.x.aval and of.eqns:  # the reshape is undone
             last = of.eqns[-1]
             return [*of.eqns[:-1], last.replace(outvars=eqn.outvars)]
-        traced = trace_to_jaxpr(partial(_results, eqn, of.groups), [of.x.aval])
-        return [*of.eqns, *_inlined(traced, of.x, eqn)] if traced.jaxpr.outvars else None
+        merged = written_out(eqn.replace(invars=[of.x]), partial(_results, eqn, of.groups))
+        return [*of.eqns, *merged] if merged else None
 
     def elementwise(self, eqn: JaxprEqn) -> _Merged | None:
         """The merged result of an elementwise equation, or None if ``eqn`` cannot be moved before merging.
@@ -159,14 +159,3 @@ def _groups(eqn: JaxprEqn) -> Groups | None:
 def _results(eqn: JaxprEqn, groups: Groups, x: Any) -> list[Any]:
     results = eqn.op.before_merging(x, groups)
     return [reshape(y, v.aval.shape) for y, v in zip(results or [], eqn.outvars)]
-
-
-def _inlined(traced: ClosedJaxpr, x: Var, eqn: JaxprEqn) -> Iterator[JaxprEqn]:
-    """The equations of ``traced``, applied to ``x`` and with the results of ``eqn``."""
-    inner = traced.jaxpr
-    names: dict[Atom, Atom] = {inner.invars[0]: x, **dict(zip(inner.outvars, eqn.outvars))}
-    for step in inner.eqns:
-        for v in step.outvars:
-            names.setdefault(v, Var(v.aval))
-        ins = [names.get(a, a) for a in step.invars]
-        yield step.replace(invars=ins, outvars=[names[v] for v in step.outvars], source=eqn.source)

@@ -22,12 +22,11 @@ import numpy as np
 
 from meshwright.ir.flow import Network
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
-from meshwright.ir.op import BatchAxis, Op
-from meshwright.ir.rewrite import producers_of, uses_of
-from meshwright.ir.tracing import trace_to_jaxpr
+from meshwright.ir.op import BatchAxis
+from meshwright.ir.rewrite import producers_of, uses_of, written_out
 from meshwright.ops.products.dot import DotGeneral
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
-from meshwright.ops.shape.rearrange import Reshape, Transpose, move_dim
+from meshwright.ops.shape.rearrange import Reshape, move_dim, reshape
 from meshwright.ops.shape.row_moves import RowMoves
 from meshwright.sharding import AbstractMesh
 from meshwright.sharding.row_map import RowMap, Span
@@ -35,7 +34,7 @@ from meshwright.sharding.rule import PARALLEL, DimFactors
 from meshwright.spmd.factors import Axes, join_axes
 from meshwright.spmd.partition.in_parts import Shapes
 from meshwright.spmd.partition.merged_order import Place, are_apart, is_any_order
-from meshwright.spmd.propagate import Placement, Propagation
+from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.rules import eqn_rule
 
 #: what is moved instead must be smaller than this fraction of what was moved before
@@ -241,45 +240,36 @@ class _Rewrite:
         if result is not out and any(user not in self.inside for user in self.uses.get(out, ())):
             yield from self.changed(eqn, result, out, region, apart=False)
 
-    def changed(self, eqn: JaxprEqn, old: Var, new: Var, region: _Region, apart: bool) -> Iterator[JaxprEqn]:
+    def changed(self, eqn: JaxprEqn, old: Var, new: Var, region: _Region, apart: bool) -> list[JaxprEqn]:
         """The equations that take a value apart for an equation, or merge it.
 
         Rows are put where they are needed first, and reshaped there."""
         outer, inner, axes = region.parts
         whole = old if apart else new
         d, tiles = region.dims[whole], self.mesh.sizes(axes)
-        if self.propagation.layout(whole).dims[d] != axes:
-            yield eqn.replace(op=Reshape(new.aval.shape), invars=[old], outvars=[new])
-            return
         rows = inner // tiles
         places = [j * inner + t * rows for t in range(tiles) for j in range(outer)]
-        if apart:
-            spans = tuple(Span(0, at, at + rows) for at in places)
-        else:
-            spans = tuple(Span(0, n * rows, (n + 1) * rows) for n in np.argsort(places).tolist())
-        moves = RowMoves(d, RowMap((outer * inner,), (spans,)))
-        before, after = whole.aval.shape[:d], whole.aval.shape[d + 1 :]
-        turn = (*range(d), d + 1, d, *range(d + 2, whole.aval.ndim + 2))
-        in_tiles: list[Op] = [Reshape((*before, tiles, outer, rows, *after)), Transpose(turn), Reshape(new.aval.shape)]
-        back: list[Op] = [Reshape((*before, outer, tiles, rows, *after)), Transpose(turn), Reshape(whole.aval.shape)]
-        yield from self.steps(eqn, old, new, [moves, *in_tiles] if apart else [*back, moves])
+        starts = places if apart else [n * rows for n in np.argsort(places).tolist()]
+        moves = RowMoves(d, RowMap((outer * inner,), (tuple(Span(0, at, at + rows) for at in starts),)))
 
-    def steps(self, eqn: JaxprEqn, old: Var, new: Var, ops: Sequence[Op]) -> Iterator[JaxprEqn]:
-        """An op after another, from one value to another."""
-        for op in ops:
-            (aval,) = op.infer(old.aval) if op.multiple_results else (op.infer(old.aval),)
-            value = new if op is ops[-1] else Var(aval)
-            yield eqn.replace(op=op, invars=[old], outvars=[value])
-            old = value
+        def turned(x: Any, major: int, minor: int) -> Any:
+            x = reshape(x, (*whole.aval.shape[:d], major, minor, rows, *whole.aval.shape[d + 1 :]))
+            return reshape(move_dim(x, d + 1, d), new.aval.shape)
+
+        def moved(x: Any) -> Any:
+            if self.propagation.layout(whole).dims[d] != axes:
+                return [reshape(x, new.aval.shape)]
+            return [turned(moves.bind(x)[0], tiles, outer)] if apart else moves.bind(turned(x, outer, tiles))
+
+        return written_out(eqn.replace(invars=[old], outvars=[new]), moved)
 
     def like(self, v: Var, region: _Region) -> Var:
         """The variable of a value in parts, with its layout."""
         d, layout, (outer, inner, axes) = region.dims[v], self.propagation.layout(v), region.parts
         dims = [*layout.dims]
         dims[d : d + 1] = [(), axes if not set(axes) & set(layout.split_axes) - set(layout.dims[d]) else ()]
-        new = Var(v.aval.update(shape=(*v.aval.shape[:d], outer, inner, *v.aval.shape[d + 1 :])))
-        self.propagation.placements[new] = Placement(tuple(dims), (False,) * len(dims))
-        return new
+        shape = (*v.aval.shape[:d], outer, inner, *v.aval.shape[d + 1 :])
+        return self.propagation.place(Var(v.aval.update(shape=shape)), dims)
 
 
 def _all_places(eqn: JaxprEqn, factor: int) -> Iterator[tuple[Atom, int, DimFactors]]:
@@ -313,15 +303,9 @@ def _in_parts(eqn: JaxprEqn, factor: int, parts: _Parts, ins: Sequence[Atom], ou
 
     def batched(*xs: Any) -> Any:
         y, dim = one.batch(BatchAxis(parts.outer), xs, at[:-1])
-        return move_dim(y, dim, at[-1])  # type: ignore[arg-type]
+        return [move_dim(y, dim, at[-1])]  # type: ignore[arg-type]
 
-    traced = trace_to_jaxpr(lambda *xs: [batched(*xs)], [a.aval for a in ins]).jaxpr
-    names: dict[Atom, Atom] = {**dict(zip(traced.invars, ins)), traced.outvars[0]: out}
-    for step in traced.eqns:
-        for v in step.outvars:
-            names.setdefault(v, Var(v.aval))
-        given = [names.get(a, a) for a in step.invars]
-        yield step.replace(invars=given, outvars=[names[v] for v in step.outvars], source=eqn.source)
+    yield from written_out(eqn.replace(invars=ins, outvars=[out]), batched)
 
 
 def _shifted(contracted: Sequence[int], batch: Sequence[int], d: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -6,12 +6,12 @@ would be gathered.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from meshwright.ir.jaxpr import Jaxpr, JaxprEqn, Var
-from meshwright.ir.rewrite import producers_of
+from meshwright.ir.rewrite import producers_of, written_out
 from meshwright.ops.collective.tiles import AllGather
 from meshwright.ops.shape.rearrange import Transpose
 from meshwright.spmd.passes.cse import common_collectives, value_numbers
@@ -52,11 +52,12 @@ def _untransposed(eqn: JaxprEqn, gather: AllGather, makers: Mapping[Var, JaxprEq
     return _Gather(x, gather, turned)
 
 
-def _steps(eqn: JaxprEqn, g: _Gather) -> Iterator[JaxprEqn]:
+def _steps(eqn: JaxprEqn, g: _Gather) -> list[JaxprEqn]:
     """The equations that gather first, and then transpose."""
-    value = Var(g.gather.infer(g.x.aval))
-    yield eqn.replace(op=g.gather, invars=[g.x], outvars=[value])
-    for n, op in enumerate(g.turned, 1):
-        results = eqn.outvars if n == len(g.turned) else [Var(op.infer(value.aval))]
-        yield JaxprEqn(op, [value], results, eqn.source)
-        (value,) = results
+
+    def gathered(x: Any) -> Any:
+        for op in (g.gather, *g.turned):
+            x = op.bind(x)
+        return [x]
+
+    return written_out(eqn.replace(invars=[g.x]), gathered, dict(zip(g.gather.axes, g.gather.sizes)))
