@@ -103,14 +103,14 @@ def evaluate(op: Op, args: Sequence[Any]) -> Any:
     """Evaluate ``op`` on concrete values."""
     if op.in_python:
         return _performed(op, args)
-    if config.debug_key_reuse and not (op.holds_jaxprs and not op.plain_call and op.body() is not None):
+    if op.holds_jaxprs and not op.plain_call and (body := op.body()) is not None:
+        return _evaluate_body(body, args)
+    if config.debug_key_reuse:
         note_op(op, args)
     if isinstance(op, KeyOp):
         x = as_array(args[0])
         infer_cached(op, (x.aval,))
         return op.of_array(x)
-    if op.holds_jaxprs and not op.plain_call and (body := op.body()) is not None:
-        return _evaluate_body(body, args)
     arrays = [x if type(x) is Array else _operand(x) for x in args]
     if (run := _stated(op)) is not None:
         return check_finite(op.name, run.value(op, arrays))
