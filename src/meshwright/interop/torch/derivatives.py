@@ -7,7 +7,6 @@ derivative. What torch checks, and which inputs nothing depends on, is asked of 
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -17,6 +16,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from meshwright.errors import RuleError
+from meshwright.interop.torch.methods import replaced
 from meshwright.interop.torch.overrides import overrides
 
 _LIBRARY = torch.library.Library("meshwright", "FRAGMENT")
@@ -65,27 +65,15 @@ def begins_told(*begins: Sequence[tuple[Any, str]]) -> Iterator[None]:
     Raises:
       Begun: they did, also where somebody caught it.
     """
-    taken, thread = False, threading.get_ident()
+    taken = False
 
-    def teller(function: Any) -> Any:
-        def told(*args: Any, **kwargs: Any) -> Any:
-            nonlocal taken
-            if threading.get_ident() != thread:
-                return function(*args, **kwargs)
-            taken = True
-            raise Begun
+    def told(*_: Any, **__: Any) -> Any:
+        nonlocal taken
+        taken = True
+        raise Begun
 
-        return told
-
-    places = [place for group in begins for place in group]
-    functions = [getattr(module, name) for module, name in places]
-    try:
-        for (module, name), function in zip(places, functions):
-            setattr(module, name, teller(function))
+    with replaced({place: told for group in begins for place in group}):
         yield
-    finally:
-        for (module, name), function in zip(places, functions):
-            setattr(module, name, function)
     if taken:
         raise Begun
 

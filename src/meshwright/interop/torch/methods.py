@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -15,8 +16,6 @@ from meshwright.interop.torch.overrides import unrecorded
 
 Method = Callable[..., Any]
 _TABLE: dict[tuple[Any, str], Method] = {}
-#: how many exports are going on
-_DEPTH = [0]
 
 
 def _stands_for(owner: Any, name: str) -> Callable[[Method], Method]:
@@ -28,21 +27,32 @@ def _stands_for(owner: Any, name: str) -> Callable[[Method], Method]:
 
 
 @contextmanager
-def replaced_methods() -> Iterator[None]:
-    """Within, the methods of this file are those of torch's classes."""
-    before = {(owner, name): vars(owner).get(name) for owner, name in _TABLE} if not _DEPTH[0] else {}
-    for owner, name in before:
-        setattr(owner, name, _TABLE[owner, name])
-    _DEPTH[0] += 1
+def replaced(functions: Mapping[tuple[Any, str], Method]) -> Iterator[None]:
+    """Within, these are the functions of modules and classes, where this thread calls them."""
+    thread = threading.get_ident()
+    before = {(owner, name): vars(owner).get(name) for owner, name in functions}
+
+    def here(function: Method, otherwise: Method) -> Method:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return (function if threading.get_ident() == thread else otherwise)(*args, **kwargs)
+
+        return called
+
     try:
+        for (owner, name), function in functions.items():
+            setattr(owner, name, here(function, getattr(owner, name)))
         yield
     finally:
-        _DEPTH[0] -= 1
-        for (owner, name), method in before.items():
-            if method is None:
+        for (owner, name), own in before.items():
+            if own is None:  # inherited
                 delattr(owner, name)
             else:
-                setattr(owner, name, method)
+                setattr(owner, name, own)
+
+
+def replaced_methods() -> AbstractContextManager[None]:
+    """Within, the methods of this file are those of torch's classes."""
+    return replaced(_TABLE)
 
 
 @_stands_for(CausalBias, "__new__")
