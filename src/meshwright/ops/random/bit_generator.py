@@ -35,7 +35,7 @@ from meshwright.ops.elementwise.bitcast import bitcast
 from meshwright.ops.random.bits import threefry2x32, u32, wide_product
 from meshwright.ops.scalar_body import batch_sharding, split_first
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota, match_shape
-from meshwright.ops.shape.rearrange import expand_dims, move_dim, reshape, squeeze
+from meshwright.ops.shape.rearrange import expand_dims, move_dim, reshape
 from meshwright.ops.shape.slice_pad import concatenate, slice_in_dim
 from meshwright.ops.sharding.constraint import with_type
 from meshwright.sharding.rule import WINDOW, ShardingRule, make_rule, pointwise_rule
@@ -82,10 +82,23 @@ class Philox4x32(Elementwise):
         return emit_traced(b, _ten_rounds, self.name, *operands)
 
 
+def _mapped(state: ShapedArray) -> int:
+    """The number of dimensions before those of a state: pairs of 32 bits, or words of 64."""
+    return max(0, state.ndim - (2 if state.dtype == np.uint32 else 1))
+
+
+def _one_of(state: ShapedArray) -> ShapedArray:
+    """A state without the dimensions before it."""
+    return state.update(shape=state.shape[_mapped(state) :])
+
+
 # --- the op -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class RngBitGenerator(Op):
-    """The next state, and random bits of ``shape``; ``algorithm`` is ``PHILOX`` or ``THREE_FRY``."""
+    """The next state, and random bits of ``shape``; ``algorithm`` is ``PHILOX`` or ``THREE_FRY``.
+
+    The state may have further dimensions before it, of size 1: those of keys that are mapped, in the order in which
+    their bits are drawn."""
 
     algorithm: str
     shape: tuple[int, ...]
@@ -97,8 +110,10 @@ class RngBitGenerator(Op):
         words = {"PHILOX": (2, 3), "THREE_FRY": (2,)}.get(self.algorithm)
         if words is None:
             raise ArgumentError(f"{self.name}: algorithm {self.algorithm!r} is not PHILOX or THREE_FRY")
-        of_halves = state.dtype == np.uint32 and state.shape[1:] == (2,)
-        if not (of_halves or (state.dtype == np.uint64 and state.ndim == 1)) or state.shape[0] not in words:
+        one, mapped = _one_of(state), state.shape[: _mapped(state)]
+        of_halves = state.dtype == np.uint32 and one.shape[1:] == (2,)
+        is_state = of_halves or (state.dtype == np.uint64 and one.ndim == 1)
+        if not is_state or one.shape[0] not in words or set(mapped) - {1}:
             n = words[-1]
             raise DTypeError(f"{self.name}: a state of {self.algorithm} is uint64[{n}] or uint32[{n},2], got {state}")
         if not dtypes.is_integer(self.dtype) or dtypes.bit_width(self.dtype) < 8:
@@ -109,22 +124,32 @@ class RngBitGenerator(Op):
         """All bits are drawn at once from the first state, which alone advances, so that they are those of JAX."""
         (states,), (dim,) = args, dims
         assert dim is not None
-        split, states = batch_sharding(states, dim), move_dim(states, dim, 0)
+        split = batch_sharding(states, dim)
+        place = dim if split is None and dim < _mapped(typeof(states)) else 0
+        states = move_dim(states, dim, place)
         if split is not None:
-            states = with_type(states, typeof(states).update(explicit=split.replaced(((),) * 3, (), ())))
-        first = squeeze(slice_in_dim(states, 0, 1), [0])
-        after, bits = RngBitGenerator(self.algorithm, (axis.size, *self.shape), self.dtype).bind(first)
-        outs = [concatenate([expand_dims(after, [0]), slice_in_dim(states, 1, axis.size)], 0), bits]
-        return outs if split is None else [split_first(y, split) for y in outs], [0, 0]
+            states = with_type(
+                states, typeof(states).update(explicit=split.replaced(((),) * typeof(states).ndim, (), ()))
+            )
+        first = slice_in_dim(states, 0, 1, axis=place)
+        shape = (*self.shape[:place], axis.size, *self.shape[place:])
+        after, bits = RngBitGenerator(self.algorithm, shape, self.dtype).bind(first)
+        outs = [concatenate([after, slice_in_dim(states, 1, axis.size, axis=place)], place), bits]
+        return outs if split is None else [split_first(y, split) for y in outs], [place, place]
 
     def emit(self, b: Builder, state: Emitted) -> Emitted | Sequence[Emitted]:
         algorithm = f"#stablehlo<rng_algorithm {self.algorithm}>"
         given, bits = b.out_avals
-        words = ShapedArray(given.shape[:1], dtypes.uint64)
+        one = _one_of(given)
+        words = ShapedArray(one.shape[:1], dtypes.uint64)
+        if mapped := one.shape != given.shape:
+            (state,) = b.op("stablehlo.reshape", [state], [one])
         if of_halves := given.dtype != words.dtype:
             (state,) = b.op("stablehlo.bitcast_convert", [state], [words])
         after, drawn = b.op("stablehlo.rng_bit_generator", [state], [words, bits], rng_algorithm=algorithm)
-        return [b.op("stablehlo.bitcast_convert", [after], [given])[0] if of_halves else after, drawn]
+        if of_halves:
+            (after,) = b.op("stablehlo.bitcast_convert", [after], [one])
+        return [b.op("stablehlo.reshape", [after], [given])[0] if mapped else after, drawn]
 
     # --- on tiles -------------------------------------------------------------------------------------------
     @property
@@ -170,9 +195,11 @@ class RngBitGenerator(Op):
                 number = ops.add(number, ops.mul(ops.convert(ctx.tile_index(axes), dtypes.uint32), u32(n)))
             rows.append(number)
         counter, word = self._places(rows, shape)
-        words, given = _halves(state), typeof(state).dtype
+        given = typeof(state)
+        words = _halves(reshape(state, _one_of(given).shape))
         after = self._next(words)
-        return [after if given == np.uint32 else bitcast(after, given), self._bits(words, counter, word)]
+        after = after if given.dtype == np.uint32 else bitcast(after, given.dtype)
+        return [reshape(after, given.shape), self._bits(words, counter, word)]
 
     def _places(self, rows: Sequence[Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
         """The counter of each element at ``rows`` of each dimension, and the number of its word in that counter."""
