@@ -116,3 +116,14 @@ def test_channels_of_their_own_may_be_uneven(channels):
     part = mw.jit(gradients, in_shardings=on, out_shardings=on).lower(x, w, x).partition()
     part.verify()
     assert not part.collectives
+
+
+def test_a_constraint_on_what_is_merged_holds() -> None:
+    """What is merged is laid out as the user says, although sums of its parts would send less."""
+
+    def f(x: Any) -> Any:
+        return mnp.sin(lax.with_sharding_constraint(x.reshape(6, -1), mw.NamedSharding(MESH, P("data")))).sum(1)
+
+    part = partitioned(f, X, "data", None, "model")
+    part.verify(X)
+    assert [(c.kind, c.bytes_sent) for c in part.collectives] == [("all_gather", X.nbytes // 2 * 3 // 4)]

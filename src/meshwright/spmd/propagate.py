@@ -88,11 +88,6 @@ class Propagation:
         self.placements[var] = Placement(placed, (False,) * len(placed))
         return var
 
-    def is_fixed(self, var: Var) -> bool:
-        """Whether the user fixed a dimension of a value."""
-        placement = self.placements.get(var)
-        return placement is not None and any(placement.fixed)
-
     def target(self, var: Var) -> Layout | None:
         """The layout that a value should end up in; None if any will do."""
         pinned = self.pinned.get(var)

@@ -77,6 +77,10 @@ class ShardingConstraint(Moves):
     def stated_shardings(self) -> Sequence[NamedSharding]:
         return [self.sharding]
 
+    @property
+    def is_same_on_tiles(self) -> bool:
+        return False  # which tiles there are is what it says, so no rewrite may compute it with others
+
     def infer(self, x: ShapedArray) -> ShapedArray:
         self.sharding.check_compatible(x.shape, "with_sharding_constraint")
         return x

@@ -136,8 +136,6 @@ class _Plan:
         maker = self.makers.get(value) if isinstance(value, Var) else None
         if maker is None or not _simple(maker) or any(a in self.joins for a in maker.invars):
             return None
-        if self.propagation.is_fixed(maker.outvars[0]):
-            return None
         if value not in self.cuts and len(self.uses[value]) > 1:  # type: ignore[index]
             return None
         rule = eqn_rule(maker)
@@ -177,8 +175,6 @@ class _Plan:
     def below(self, user: JaxprEqn | None, value: Var, dim: int) -> float | None:
         """Bytes of rows moved if ``user`` is computed in parts of a concatenated operand; None if it cannot be."""
         if user is None or not _simple(user) or sum(a is value for a in user.invars) != 1:
-            return None
-        if self.propagation.is_fixed(user.outvars[0]):
             return None
         factor = _factor(user, value, dim)
         rule = eqn_rule(user)

@@ -49,7 +49,7 @@ def merged_order(closed: ClosedJaxpr, propagation: Propagation, mesh: AbstractMe
     names: dict[Var, Var] = {}
     for eqn in closed.jaxpr.eqns:
         for place, merged in _merges(eqn, propagation, mesh):
-            regions = regions or _Regions(closed, propagation)
+            regions = regions or _Regions(closed)
             region = None if place in done else regions.of(place, merged.sizes)
             if region is None or any(e in changed for e in region.ends) or any(v in names for v, _ in region.places):
                 continue
@@ -92,9 +92,8 @@ def are_apart(factors: DimFactors, dims: Sequence[DimFactors]) -> bool:
 class _Regions:
     """What computes with a merged dimension, from where it is merged to where it is taken apart."""
 
-    def __init__(self, closed: ClosedJaxpr, propagation: Propagation) -> None:
+    def __init__(self, closed: ClosedJaxpr) -> None:
         self.makers, self.users = producers_of(closed.jaxpr), uses_of(closed.jaxpr)
-        self.propagation = propagation
 
     def of(self, start: Place, sizes: tuple[int, ...]) -> _Region | None:
         """The region of a place where dimensions of these sizes are merged; None if the order of its rows matters."""
@@ -107,7 +106,7 @@ class _Regions:
             region.places.add(place)
             v, _ = place
             maker = self.makers.get(v)
-            if maker is None or self.propagation.is_fixed(v):
+            if maker is None:
                 return None
             for eqn in (maker, *self.users.get(v, ())):
                 more = None if eqn is None else self.across(eqn, place, sizes, region)

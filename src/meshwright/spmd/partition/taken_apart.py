@@ -165,8 +165,6 @@ class _Rewrite:
         rule, op = eqn_rule(eqn), eqn.op
         if len(eqn.outvars) != 1 or op.has_effects or op.holds_jaxprs or op.kept_whole:
             return False
-        if self.propagation.is_fixed(eqn.outvars[0]):  # by a constraint, which says how its tiles are
-            return False
         if rule.factors[factor].kind != PARALLEL and not isinstance(op, DotGeneral):
             return False
         places = [(a, fs) for a, _, fs in _all_places(eqn, factor)]
