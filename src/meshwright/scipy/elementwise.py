@@ -25,7 +25,12 @@ def _least(default: Any) -> Any:
 
 
 def as_weak(y: Any, *args: Any) -> Any:
-    """``y``, weakly typed if all arguments are, which constants in its formula are not."""
+    """``y``, weakly typed if all arguments are, which constants in its formula are not.
+
+    >>> y = convert(3.0, np.dtype("float32"), False)
+    >>> as_weak(y, 1.0, 2.0).weak_type, as_weak(y, 1.0, y).weak_type
+    (True, False)
+    """
     return convert(y, typeof(y).dtype, all(typeof(x).weak_type for x in args))
 
 
