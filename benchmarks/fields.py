@@ -3,6 +3,8 @@
 The figures are ours divided by XLA's, of both programs as XLA compiles them for CPUs, in the same model (see
 ``benchmarks/programs.py``). ``MESHWRIGHT_ONLY`` restricts it to programs that contain one of its words;
 ``MESHWRIGHT_UNEVEN=1`` takes meshes of 6 and 3 devices a side instead of 8 and 4, on which tiles are uneven.
+``MESHWRIGHT_ANNOTATIONS`` (``largest``, ``first``, ``last``, ``random``) annotates all arguments by that rule instead
+of as the programs are written, which nobody would do, but which no program was tuned for.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,43 @@ def lowered_on(f: Any, mesh: Any, args: Any, specs: Any, outs: Any = None, donat
     ).lower(*typed(args))
 
 
+def _dimensions(annotations: str, shape: tuple[int, ...], rng: random.Random) -> list[int]:
+    """The dimensions of an array in the order in which the axes of a mesh split them."""
+    dims = list(range(len(shape)))
+    if annotations == "largest":
+        return sorted(dims, key=lambda d: -shape[d])
+    if annotations == "last":
+        return dims[::-1]
+    if annotations == "random":
+        return rng.sample(dims, len(dims))
+    if annotations != "first":
+        raise ValueError(f"MESHWRIGHT_ANNOTATIONS: expected largest, first, last or random, not {annotations!r}")
+    return dims
+
+
+def annotated(args: Any, mesh: mw.AbstractMesh, annotations: str, seed: str) -> Any:
+    """Specs of all arguments by one rule, whatever they mean: an axis of the mesh for each dimension that has its size.
+
+    ``annotations`` names the dimensions that get the axes, from the largest axis on: the ``"largest"`` ones, the
+    ``"first"``, the ``"last"``, or ones at ``"random"``, where an axis is also left out at times.
+    """
+    rng = random.Random(seed)
+    largest_first = sorted(mesh.shape, key=lambda axis: -mesh.shape[axis])
+
+    def spec(s: Any) -> P:
+        entries: list[str | None] = [None] * len(s.shape)
+        dims: Iterator[int] = iter(_dimensions(annotations, s.shape, rng))
+        for axis in largest_first:
+            if annotations == "random" and rng.random() < 0.2:
+                continue
+            d = next((d for d in dims if s.shape[d] >= mesh.shape[axis]), None)
+            if d is not None:
+                entries[d] = axis
+        return P(*entries)
+
+    return mw.tree.map(spec, typed(args))
+
+
 class Programs(dict[str, Callable[[], Any]]):
     """Programs by name: functions that return what :func:`lowered_on` takes after the mesh, and the mesh."""
 
@@ -68,8 +106,13 @@ class Programs(dict[str, Callable[[], Any]]):
         return make
 
     def lowered(self, name: str) -> Any:
-        """The lowered program of that name, and its mesh."""
+        """The lowered program of that name, and its mesh.
+
+        Under ``MESHWRIGHT_ANNOTATIONS`` its arguments have the specs of :func:`annotated`, and its results none.
+        """
         f, args, ins, outs, mesh = self[name]()
+        if annotations := os.environ.get("MESHWRIGHT_ANNOTATIONS"):
+            ins, outs = annotated(args, mesh, annotations, name), None
         return lowered_on(f, mesh, args, ins, outs), mesh
 
 
