@@ -178,6 +178,12 @@ def test_get_modes() -> None:
     assert_same(mnp.asarray(whole).at[index].get(mode="fill"), jnp.asarray(whole).at[index].get(mode="fill"))
 
 
+def test_a_fill_of_minus_zero_is_not_the_one_of_zero() -> None:
+    x = mnp.arange(3.0)
+    signs = [np.signbit(mnp.take(x, mnp.array([7]), mode="fill", fill_value=v)).item() for v in (0.0, -0.0, 0.0)]
+    assert signs == [False, True, False]
+
+
 def test_values_are_converted_to_the_arrays_dtype() -> None:
     with pytest.warns(DTypeWarning, match="int32"):
         written = mnp.arange(3).at[0].set(2.7)

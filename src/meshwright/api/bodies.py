@@ -73,14 +73,12 @@ def trace_body(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArra
 def _trace(fun: Callable[..., Any], in_tree: Any, avals: Sequence[ShapedArray], what: str) -> Body:
     trace = watched(JaxprTrace())
     args = [trace.new_arg(a) for a in avals]
-    try:
+    with trace:
         with room(what), set_trace(trace), own_scope():
             out = fun(*pytree.unflatten(in_tree, args))
         leaves, out_tree = array_leaves(out, lambda path: f"{what}: {described(fun)} returned output{path}, no array")
         out_avals = tuple(typeof(x) for x in leaves)
         jaxpr, consts = lift_constants(trace.finish(leaves, name_of(fun)))
-    finally:
-        trace.alive = False
     return Body(jaxpr, tuple(consts), out_tree, out_avals)
 
 

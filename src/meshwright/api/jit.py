@@ -90,15 +90,13 @@ def trace_flat(
     """
     trace = watched(JaxprTrace(names))
     tracers = [trace.new_arg(a) for a in avals]
-    try:
+    with trace:
         with room(name), set_trace(trace), own_scope():
             args, kwargs = pytree.unflatten(treedef, tracers)
             out = fun(*args, **kwargs)
         out = without_float0(out)
         leaves, out_tree = array_leaves(out, lambda path: f"{name} returned output{path}, which is no array")
         return key_reuse.checked(trace.finish(leaves, name)), out_tree
-    finally:
-        trace.alive = False
 
 
 class JitFunction:

@@ -64,11 +64,9 @@ def trace_to_jaxpr_nounits(
     """
     tape = Tape(STATE.trace)
     unknown = [None if p.is_known() else tape.new_arg(p[0]) for p in pvals]
-    try:
+    with tape:
         with set_trace(tape):
             outs = list(fun.call_wrapped(*(p[1] if u is None else u for p, u in zip(pvals, unknown))))
-    finally:
-        tape.alive = False
     forced = [instantiate] * len(outs) if isinstance(instantiate, bool) else list(instantiate)
     recorded = [x for x, force in zip(outs, forced) if force or tape.holds(x)]
     inputs = [u for u in unknown if u is not None]

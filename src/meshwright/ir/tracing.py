@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -273,12 +273,18 @@ class Tracer(ArrayMethods):
 
 
 class Trace:
-    """Interprets ops. ``alive`` becomes False when the transformation that created the trace returns."""
+    """Interprets ops. As a context it ends where the transformation does; values that leave it are refused."""
 
     __slots__ = ("__weakref__", "alive")
 
     def __init__(self) -> None:
         self.alive = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.alive = False
 
     def process(self, op: Op, args: Sequence[Any]) -> Any:
         """Apply ``op``; returns its result, or a list of them with ``multiple_results``."""
@@ -329,6 +335,7 @@ type(STATE).trace = EVAL
 
 # --- recording ----------------------------------------------------------------------------------------------
 _infer_cache: dict[Any, Any] = {}
+_MOST_INFERRED = 100_000
 on_clear(_infer_cache.clear)
 
 
@@ -342,6 +349,8 @@ def infer_cached(op: Op, avals: tuple[ShapedArray, ...]) -> Any:
         op.check_keys(avals)
         inferred = (op.typed if STATE.checked or is_explicit(avals) else op.infer)(*avals)
         if not op.holds_jaxprs:
+            if len(_infer_cache) >= _MOST_INFERRED:
+                _infer_cache.clear()
             _infer_cache[key] = inferred
     return inferred
 
@@ -456,12 +465,10 @@ def trace_to_jaxpr(
     """Trace ``fun``, which maps flat arrays to a flat list of arrays, to a jaxpr with parameters of types ``avals``."""
     trace = JaxprTrace()
     args = [trace.new_arg(a) for a in avals]
-    try:
+    with trace:
         with set_trace(trace):
             outs = fun(*args)
         return trace.finish(outs, debug_name)
-    finally:
-        trace.alive = False
 
 
 def eval_jaxpr(jaxpr: Jaxpr | ClosedJaxpr, consts: Sequence[Any], *args: Any) -> list[Any]:

@@ -112,9 +112,8 @@ def _batched(local: ClosedJaxpr, part: Partition, units: Units, copies: bool) ->
             outs = eval_jaxpr(local, local.consts, *entered)
             left = [leave(x, lo, a.shape, units) for x, lo, a in zip(outs, part.out_layouts, out_avals)]
         for trace in reversed(traces):
-            with set_trace(trace.parent):
+            with trace, set_trace(trace.parent):
                 left = [of_devices(*trace.unwrap(x)) for x in left]
-            trace.alive = False
         return [args[same[o]] if o in same else x for o, x in enumerate(left)]
 
     return trace_to_jaxpr(fun, in_avals, local.jaxpr.debug_name)

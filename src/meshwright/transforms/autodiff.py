@@ -193,13 +193,11 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
     def transposed(ct: Any) -> tuple[Any, ...]:
         tape = Tape(STATE.trace)
         args = [tape.new_arg(a.strong()) for a in avals]
-        try:
+        with tape:
             with set_trace(tape):
                 out = fun(*pytree.unflatten(treedef, args))
             outs, out_tree = pytree.flatten(out)
             require_alive(outs)
-        finally:
-            tape.alive = False
         out_avals = [typeof(x) for x in outs]
         _check_alike(fun, avals, out_avals)
         flat_ct = checked_leaves("linear_transpose", "cotangent", fun, "output", ct, out_tree, out_avals, ring=True)
@@ -371,13 +369,11 @@ def closed_call(fun: Callable[..., Any], flat: Sequence[Any], debug_name: str) -
     """
     trace = JaxprTrace()
     args = [trace.new_arg(typeof(x)) for x in flat]
-    try:
+    with trace:
         with set_trace(trace):
             out = fun(*args)
             leaves, treedef = pytree.flatten(out)
         jaxpr = trace.finish(leaves, debug_name)
-    finally:
-        trace.alive = False
     lifted, hoisted = lift_constants(jaxpr)
     return lifted, hoisted, treedef
 

@@ -170,13 +170,11 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
     flat, in_tree = pytree.flatten(example_args)
     trace = JaxprTrace()
     tracers = [trace.new_arg(typeof(x)) for x in flat]
-    try:
+    with trace:
         with set_trace(trace):
             out = fun(*pytree.unflatten(in_tree, tracers))
         leaves, out_tree = pytree.flatten(out)
         jaxpr, every = lift_constants(trace.finish(leaves, name_of(fun)))
-    finally:
-        trace.alive = False
     moved = [isinstance(c, Tracer) and dtypes.is_inexact(c.dtype) for c in every]
 
     def converted(*args: Any) -> Any:

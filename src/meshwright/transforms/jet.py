@@ -223,13 +223,11 @@ def jet(
     order = len(curves[0]) - 1 if curves else 0
     scale = [1 if factorial_scaled else factorial(k) for k in range(order + 1)]
     trace = JetTrace(STATE.trace)
-    try:
+    with trace:
         wrapped = [trace.wrap(tuple(map(_scaled, terms, scale))) for terms in curves]
         with set_trace(trace), name_scope(f"jet({name_of(fun)})"):
             leaves, out_tree = pytree.flatten(fun(*pytree.unflatten(tree, wrapped)))
         outs = [list(map(_array, trace.terms(x, order))) for x in leaves]
-    finally:
-        trace.alive = False
     derivatives = [list(map(_scaled, terms[1:], [1 / s for s in scale[1:]])) for terms in outs]
     return pytree.unflatten(out_tree, [terms[0] for terms in outs]), pytree.unflatten(out_tree, derivatives)
 

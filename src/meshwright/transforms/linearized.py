@@ -32,13 +32,11 @@ from meshwright.transforms.tape import Record, Tape, TapeTracer, backward, repla
 def jvp_flat(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, list[Any], Any]:
     """Run ``fun`` on flat primals and tangents; returns (flat outputs, flat output tangents, output treedef)."""
     trace = JVPTrace(STATE.trace)
-    try:
+    with trace:
         with set_trace(trace):
             out = fun(*(trace.wrap(p, t) for p, t in zip(primals, tangents)))
         leaves, treedef = pytree.flatten(out)
         pairs = [trace.unwrap(x) for x in leaves]
-    finally:
-        trace.alive = False
     return [p for p, _ in pairs], [t for _, t in pairs], treedef
 
 
@@ -215,12 +213,10 @@ class Linearized:
         trace = JaxprTrace()
         args = [trace.new_arg(typeof(v)) for v in values]
         inputs = [None if arg is None else trace.new_arg(arg.aval) for arg in s.inputs]
-        try:
+        with trace:
             with set_trace(trace):
                 outs = [t for t in program.filled(args).replayed(inputs) if not isinstance(t, Zero)]
             jaxpr = trace.finish(outs, "linear")
-        finally:
-            trace.alive = False
         return _taped_again, (described(s.fun), jaxpr, values, linear, s.in_avals, s.out_avals, s.in_tree, s.out_tree)
 
     def __deepcopy__(self, memo: Any) -> Linearized:

@@ -41,10 +41,10 @@ def _jvp(
         trace = JVPTrace(STATE.trace)
         given = iter(args[n:])
         values = [trace.wrap(x, next(given) if nz else Zero(typeof(x))) for x, nz in zip(args[:n], nonzero)]
-        with set_trace(trace):
-            outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
-        pairs = [trace.unwrap(x) for x in outs]
-        trace.alive = False
+        with trace:
+            with set_trace(trace):
+                outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
+            pairs = [trace.unwrap(x) for x in outs]
         tangents = _forced([t for _, t in pairs], instantiate)
         nonzero_out = tuple(not isinstance(t, Zero) for t in tangents)
         return [p for p, _ in pairs] + [t for t in tangents if not isinstance(t, Zero)]
@@ -61,10 +61,10 @@ def _batch(
         nonlocal out_dims
         trace = BatchTrace(STATE.trace, axis)
         values = [trace.wrap(x, d) for x, d in zip(args, dims)]
-        with set_trace(trace):
-            outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
-        pairs = [trace.unwrap(x) for x in outs]
-        trace.alive = False
+        with trace:
+            with set_trace(trace):
+                outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
+            pairs = [trace.unwrap(x) for x in outs]
         for i, target in enumerate(targets):
             if target is not None:
                 pairs[i] = put_batch_dim(*pairs[i], target, axis.size), target
@@ -102,9 +102,9 @@ def _partial_eval(jaxpr: ClosedJaxpr, known: tuple[bool, ...], unknown_out: tupl
             env[id(x)] = second.new_arg(x.aval)
     for record in tape.records:
         record.args = [inner.get(id(x), x) if isinstance(x, Tracer) else x for x in record.args]
-    with set_trace(second):
-        replay(tape.records, env)
-    tape.alive = False
+    with tape:
+        with set_trace(second):
+            replay(tape.records, env)
     rest = [x for x, k in zip(outs, known_out) if not k]
     unknown_jaxpr = second.finish([env[id(x)] if tape.holds(x) else inner.get(id(x), x) for x in rest], name)
     return SplitJaxpr(known_jaxpr, unknown_jaxpr, known_out)
@@ -124,13 +124,13 @@ def _transpose(
         tape = Tape(STATE.trace)
         given = iter(args[:n])
         values = [tape.new_arg(a) if lin else next(given) for a, lin in zip(jaxpr.in_avals, linear)]
-        with set_trace(tape):
-            outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
-        arrived = iter(args[n:])
-        linear_args = [x for x, lin in zip(values, linear) if lin]
-        cts = collect_cts(tape, outs, [next(arrived) if nz else Zero(typeof(x)) for nz, x in zip(nonzero, outs)])
-        results = _forced(backward(tape, tape.records, cts, linear_args), instantiate)
-        tape.alive = False
+        with tape:
+            with set_trace(tape):
+                outs = eval_jaxpr(jaxpr, jaxpr.consts, *values)
+            arrived = iter(args[n:])
+            linear_args = [x for x, lin in zip(values, linear) if lin]
+            cts = collect_cts(tape, outs, [next(arrived) if nz else Zero(typeof(x)) for nz, x in zip(nonzero, outs)])
+            results = _forced(backward(tape, tape.records, cts, linear_args), instantiate)
         nonzero_out = tuple(not isinstance(c, Zero) for c in results)
         return [c for c in results if not isinstance(c, Zero)]
 
@@ -158,17 +158,17 @@ def _batched_jvp_rule(rule: Callable[..., Any], mapped: Mapped) -> Callable[...,
         twrapped = [
             Zero(typeof(w)) if isinstance(t, Zero) else trace.wrap(t, d) for w, t, d in zip(wrapped, tangents, dims)
         ]
-        with set_trace(trace):
-            outs, touts = rule(wrapped, twrapped)
+        with trace:
+            with set_trace(trace):
+                outs, touts = rule(wrapped, twrapped)
 
-        def place(x: Any, d: int | None) -> Any:
-            if isinstance(x, Zero):
-                return Zero(batched_aval(x.aval, axis, d))
-            val, dim = trace.unwrap(x)
-            return val if d is None and dim is None else put_batch_dim(val, dim, d or 0, axis.size)
+            def place(x: Any, d: int | None) -> Any:
+                if isinstance(x, Zero):
+                    return Zero(batched_aval(x.aval, axis, d))
+                val, dim = trace.unwrap(x)
+                return val if d is None and dim is None else put_batch_dim(val, dim, d or 0, axis.size)
 
-        results = [place(x, d) for x, d in zip(outs, out_dims)], [place(x, d) for x, d in zip(touts, out_dims)]
-        trace.alive = False
+            results = [place(x, d) for x, d in zip(outs, out_dims)], [place(x, d) for x, d in zip(touts, out_dims)]
         return results
 
     return batched
@@ -182,12 +182,12 @@ def _batched_vjp_rules(
 
     def batched_fwd(primals: Sequence[Any], perturbed: Sequence[bool]) -> tuple[Sequence[Any], Sequence[Any]]:
         trace = BatchTrace(STATE.trace, axis)
-        with _naming(axis), set_trace(trace):
-            residuals, outs = fwd([trace.wrap(x, d) for x, d in zip(primals, dims)], perturbed)
-        pairs = [trace.unwrap(x) for x in residuals]
-        residual_dims[:] = [d for _, d in pairs]
-        results = [trace.unwrap(x) for x in outs]
-        trace.alive = False
+        with trace:
+            with _naming(axis), set_trace(trace):
+                residuals, outs = fwd([trace.wrap(x, d) for x, d in zip(primals, dims)], perturbed)
+            pairs = [trace.unwrap(x) for x in residuals]
+            residual_dims[:] = [d for _, d in pairs]
+            results = [trace.unwrap(x) for x in outs]
         placed = [
             x if d == want else put_batch_dim(x, d, want or 0, axis.size) for (x, d), want in zip(results, out_dims)
         ]
@@ -208,13 +208,13 @@ def batched_backward(
 
     def batched_bwd(residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         trace = BatchTrace(STATE.trace, axis)
-        with _naming(axis), set_trace(trace):
-            in_cts = bwd(
-                [trace.wrap(x, d) for x, d in zip(residuals, residual_dims)],
-                [_unbatched(ct, d) if isinstance(ct, Zero) else trace.wrap(ct, d) for ct, d in zip(cts, out_dims)],
-            )
-        pairs = [None if ct is None else trace.unwrap(ct) for ct in in_cts]
-        trace.alive = False
+        with trace:
+            with _naming(axis), set_trace(trace):
+                in_cts = bwd(
+                    [trace.wrap(x, d) for x, d in zip(residuals, residual_dims)],
+                    [_unbatched(ct, d) if isinstance(ct, Zero) else trace.wrap(ct, d) for ct, d in zip(cts, out_dims)],
+                )
+            pairs = [None if ct is None else trace.unwrap(ct) for ct in in_cts]
         return [None if pair is None else _cotangent(*pair, d, axis.size) for pair, d in zip(pairs, dims)]
 
     return batched_bwd

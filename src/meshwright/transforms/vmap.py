@@ -111,7 +111,7 @@ def vmap(
         size = call.size(flat, axes, axis_size)
         trace = watched(BatchTrace(STATE.trace, BatchAxis(size, axis_name, spmd)))  # type: ignore[arg-type]
         env: dict[Any, int] = {axis_name: size} if axis_name is not None else {}
-        try:
+        with trace:
             with extend_axis_env(env), set_trace(trace), name_scope(f"vmap({name_of(fun)})"):
                 new_args, new_kwargs = pytree.unflatten(treedef, [_element(trace, x, a) for x, a in zip(flat, axes)])
                 out = held(fun(*new_args, **new_kwargs))
@@ -121,8 +121,6 @@ def vmap(
                 _result(trace, lambda i=i: f"vmap of {described(fun)}: result{pytree.paths(out)[i]}", x, t)  # type: ignore[misc]
                 for i, (x, t) in enumerate(zip(leaves, targets))
             ]
-        finally:
-            trace.alive = False
         return pytree.unflatten(out_tree, results)
 
     return transformed(wrapped, fun, "vmap", in_axes, out_axes, axis_name, axis_size, spmd)

@@ -33,7 +33,7 @@ from meshwright.ops.elementwise.table import (
     zeros_like,
 )
 from meshwright.ops.indexing.gather_add import Gather, ScatterAdd, ScatterBase, ScatterDimensionNumbers, read_indices
-from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode, index_array
+from meshwright.ops.indexing.indexed import GatherDimensionNumbers, GatherScatterMode, fill_parameter, index_array
 from meshwright.ops.scalar_body import as_body_takes, check_body, one_shape, read_body
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, iota
 from meshwright.ops.shape.rearrange import expand_dims, reshape
@@ -213,11 +213,9 @@ def gather(
     dtype = typeof(operand).dtype
     if isinstance(fill_value, complex) and not dtypes.is_complex(dtype):
         raise ArgumentTypeError(f"gather: fill_value {fill_value!r} is no {dtype}; take its real part")
-    if fill_value is not None and fill_value != fill_value:
-        fill_value = None  # NaN is the default, and does not equal itself
     sizes = tuple(int(k) for k in slice_sizes)
     chosen = GatherScatterMode.from_any(mode)
-    op = Gather(dimension_numbers, sizes, chosen, indices_are_sorted, unique_indices, fill_value)
+    op = Gather(dimension_numbers, sizes, chosen, indices_are_sorted, unique_indices, fill_parameter(fill_value))
     return op.bind(operand, index_array(start_indices, "gather"))
 
 

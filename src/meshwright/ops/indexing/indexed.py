@@ -8,6 +8,7 @@ reads the windows it writes.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -59,6 +60,23 @@ class GatherScatterMode(enum.Enum):
             raise ArgumentError(
                 f"mode of gather or scatter must be 'clip', 'fill', 'drop' or 'promise_in_bounds', got {mode!r}"
             ) from None
+
+
+class NegativeZero(float):
+    """-0.0 as a parameter of an op, which Python says is equal to 0.0: ops that differ in it are kept apart."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NegativeZero)
+
+    def __hash__(self) -> int:
+        return hash(NegativeZero)
+
+
+def fill_parameter(value: Any) -> Any:
+    """The fill value of a gather, such that those are equal that fill with the same; None for NaN, the default."""
+    if value is None or value != value:
+        return None
+    return NegativeZero(value) if isinstance(value, float) and value == 0 and math.copysign(1, value) < 0 else value
 
 
 class DimensionNumbers:
