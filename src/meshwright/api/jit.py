@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from meshwright.api import cache_misses
 from meshwright.api.arguments import bad_argument, both_ways, check_apart, numbers_in_call, words_of
 from meshwright.api.calls import misplaced, together
 from meshwright.api.carried_references import GivenReferences, in_jit, of_values
@@ -176,19 +177,18 @@ class JitFunction:
                 args, kwargs = without_float0((args, kwargs))
                 return self._evaluated(args, kwargs)
             start = treedef, static, *where
-            ready = self._programs[*start, *types] = self._found(start, types) or self._compile(dynamic, named, static)
+            ready = self._caches.serving(start, types)
+            if ready is None:
+                if config.explain_cache_misses:
+                    cache_misses.explain(self.fun, (*start, *types), self._programs.copy(), self._names_in)
+                ready = self._compile(dynamic, named, static)
+            self._programs[*start, *types] = ready
         outs = ready.results(leaves)
         if static is None and not kwargs and all(type(x) is Array for x in args):
             self._direct[len(args), *where, *types] = ready.direct()
         if config.debug_nans or config.debug_infs:
             self._check_finite(outs, leaves, treedef, static, bool(ready.executable.donated))
         return ready.unflatten(outs)
-
-    def _found(self, start: tuple[Any, ...], types: Sequence[Any]) -> Ready | None:
-        """A program for arguments that lay anywhere, if these lie where it takes them."""
-        n = len(start)
-        known = self._programs.copy()  # another thread may add to them
-        return next((r for key, r in known.items() if key[:n] == start and r.serves(key[n:], types)), None)
 
     def _with_references(self, args: Any, kwargs: Any, static: Static | None) -> Any:
         """A call with references among its dynamic arguments.
@@ -202,8 +202,7 @@ class JitFunction:
             raise self.bad_argument(args, kwargs, static) from None
         known, key = vars(self).setdefault("_of_values", {}), (static, *given.key)
         if key not in known:  # the same object for equal keys
-            fun = of_values(self.with_static(static), given.key[1])
-            known[key] = type(self)(fun, self.options.of_values)
+            known[key] = type(self)(of_values(self.with_static(static), given.key[1]), self.options.of_values)
         try:
             return given.call(known[key])
         except Exception as error:
@@ -250,8 +249,7 @@ class JitFunction:
         if traced is None:
 
             def names() -> list[str]:
-                args, kwargs = pytree.outline(treedef)
-                return [f"{name} of {described(self.fun)}" for name in self._names(args, kwargs, static)]
+                return [f"{name} of {described(self.fun)}" for name in self._names_in(treedef, static)]
 
             traced = trace_flat(self.with_static(static), treedef, avals, self.name, names)
             if not any(isinstance(c, Tracer) for c in traced[0].consts):
@@ -261,6 +259,10 @@ class JitFunction:
     # --- what went wrong ------------------------------------------------------------------------------------
     def _names(self, args: Any, kwargs: Any, static: Static | None) -> list[str]:
         return leaf_names(self.fun, args, kwargs, static.numbers if static else ())
+
+    def _names_in(self, treedef: Any, static: Static | None) -> list[str]:
+        args, kwargs = pytree.outline(treedef)
+        return self._names(args, kwargs, static)
 
     def bad_argument(self, args: Any, kwargs: Any, static: Static | None) -> MeshwrightError:
         return bad_argument(self.name, pytree.leaves((args, kwargs)), self._names(args, kwargs, static))

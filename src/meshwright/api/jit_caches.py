@@ -81,6 +81,12 @@ class Caches:
         self.constrained: dict[ClosedJaxpr, ClosedJaxpr] = {}
         self._all[self] = None
 
+    def serving(self, start: tuple[Any, ...], types: Sequence[Any]) -> Ready | None:
+        """A program for arguments that lay anywhere, if those of these types lie where it takes them."""
+        n = len(start)
+        known = self.programs.copy()  # another thread may add to them
+        return next((r for key, r in known.items() if key[:n] == start and r.serves(key[n:], types)), None)
+
     def clear(self) -> None:
         self.programs.clear()
         self.direct.clear()

@@ -78,6 +78,7 @@ OPTIONS: dict[str, Option] = {
     "disable_jit": Option(False),
     "check_tracer_leaks": Option(False, traced=True),
     "log_compiles": Option(False),
+    "explain_cache_misses": Option(False),
     "dump_ir": Option(None, accepts=_is_path, expected="a folder's path or None"),
     "verify_passes": Option(False),
     "traceback_in_locations_limit": Option(
@@ -134,6 +135,12 @@ class Setting:
     def __reduce__(self) -> Any:
         return Setting, (self.values,)
 
+    def differences(self, before: Setting) -> Iterator[str]:
+        """What differs from an earlier setting, in words."""
+        for name, was, now in zip(_TRACED, before.values, self.values):
+            if was != now:
+                yield f"{name}: {was!r} → {now!r}"
+
     def __repr__(self) -> str:
         return f"Setting({dict(zip(_TRACED, self.values))})"
 
@@ -154,6 +161,8 @@ class Config(threading.local):
     disable_jit: bool
     check_tracer_leaks: bool
     log_compiles: bool
+    #: whether it is logged why a jitted function is compiled once more
+    explain_cache_misses: bool
     #: folder to which the program is written after every pass; None: do not write
     dump_ir: str | os.PathLike[str] | None
     #: whether the program is verified after every pass

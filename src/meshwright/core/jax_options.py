@@ -74,7 +74,6 @@ ALWAYS: dict[str, tuple[Any, ...]] = {
 #: options that do not affect results, with their defaults
 HARMLESS: dict[str, Any] = {
     "pprint_use_color": False,
-    "explain_cache_misses": False,
     "logging_level": "NOTSET",
     "debug_log_modules": "",
     "log_checkpoint_residuals": False,

@@ -131,6 +131,21 @@ def log_compiles(new_val: bool = True) -> AbstractContextManager[None]:
     return config.override("log_compiles", new_val)
 
 
+def explain_cache_misses(new_val: bool = True) -> AbstractContextManager[None]:
+    """In the ``with`` block, log why a jitted function is compiled, to the logger ``meshwright``: what tells the call
+    from the earlier one that is most like it (shapes, dtypes, places, static arguments, structure, options, the mesh),
+    or that the function is a new one of the same code.
+
+    Example:
+      >>> double = mw.jit(lambda x: 2 * x)
+      >>> with mw.explain_cache_misses(), __import__("unittest").TestCase().assertLogs("meshwright") as logs:
+      ...     _ = double(mnp.ones(3)), double(mnp.ones(4))
+      >>> logs.output[1].rpartition(": ")[2]
+      'float32[3] → float32[4]'
+    """
+    return config.override("explain_cache_misses", new_val)
+
+
 def dump_ir(folder: str | PathLike[str] | None) -> AbstractContextManager[None]:
     """In the ``with`` block, write partitioned programs to ``folder`` after each pass that changed them.
 
@@ -324,7 +339,6 @@ def _named(within: Callable[..., Any], name: str) -> Callable[..., AbstractConte
 allow_f16_reductions = _switch("allow_f16_reductions")
 array_garbage_collection_guard = _context("array_garbage_collection_guard")
 enable_checks = _switch("enable_checks")
-explain_cache_misses = _switch("explain_cache_misses")
 legacy_prng_key = _context("legacy_prng_key")
 softmax_custom_jvp = _switch("softmax_custom_jvp")
 thread_guard = _switch("thread_guard")
