@@ -398,6 +398,7 @@ def test_managers_keep_the_latest_and_the_best(tmp_path):
         for step in range(5):
             manager.save(step, {"w": VALUE + step}, {"loss": abs(step - 1.0)})
     assert manager.steps() == [1, 3, 4] and manager.best_steps()[0] == 1 and manager.latest_step() == 4
+    assert manager.all_steps() == [1, 3, 4] and manager.best_step() == 1
     assert manager.should_save(20) and not manager.should_save(21)
     data = data_file(manager.folder(4))
     data.write_bytes(data.read_bytes()[:-4] + b"junk")

@@ -299,3 +299,8 @@ def test_chips_are_listed_with_their_sources():
     done = run("hardware")
     assert done.returncode == 0, done.stderr
     assert all(name in done.stdout for name in ("v5e", "tpu7x", "h200", "b200")) and "989.4" in done.stdout
+
+
+def test_the_version():
+    done = run("--version")
+    assert re.fullmatch(r"meshwright \d+\.\d+\.\d+ \(jaxlib [\d.]+, Python 3[\d.]+\)\n", done.stdout), done.stderr

@@ -39,7 +39,8 @@ class CheckpointManager:
       format: the format as in :func:`save`.
 
     Only one run at a time may save in a folder; others may read what it saved. As a context manager, it waits at the
-    end for the last checkpoint.
+    end for the last checkpoint. Scripts written for Orbax find its ``all_steps``, ``best_step``,
+    ``wait_until_finished`` and ``close``, too.
 
     Raises:
       ArgumentError: a number or ``mode`` is invalid.
@@ -90,8 +91,13 @@ class CheckpointManager:
         steps = {int(m[1]) for m in map(_STEP.fullmatch, names) if m}
         return sorted(s for s in steps if (settled(self.folder(s)) / NAME).is_file())  # ignores names like step_5
 
+    all_steps = steps
+
     def latest_step(self) -> int | None:
         return max(self.steps(), default=None)
+
+    def best_step(self) -> int | None:
+        return next(iter(self.best_steps()), None)
 
     def best_steps(self) -> list[int]:
         """The steps that have the metric, best first, without those whose metric is NaN."""
@@ -158,6 +164,8 @@ class CheckpointManager:
         if saving is not None and not saving.has_told_failure:
             saving.wait()
             self._remove_old()
+
+    wait_until_finished = close = wait
 
     def _remove_old(self) -> None:
         if WORLD.rank != 0 or self.keep is None:

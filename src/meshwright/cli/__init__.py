@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
-from typing import NoReturn
+from importlib.metadata import version
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 from meshwright.cli import compiling, demo, hardware, profiles, programs, run
+from meshwright.core.version import __version__
 from meshwright.errors import MeshwrightError
 
-app = typer.Typer(
-    help="Array programs for one device, run by every device of a mesh.", no_args_is_help=True, add_completion=False
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"meshwright {__version__} (jaxlib {version('jaxlib')}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    wanted: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions and exit.")
+    ] = False,
+) -> None:
+    """Array programs for one device, run by every device of a mesh."""
+
+
 app.command()(demo.demo)
 app.command()(programs.partition)
 app.command()(programs.explain)
