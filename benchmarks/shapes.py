@@ -67,10 +67,10 @@ def _dimensions(annotations: str, shape: tuple[int, ...], rng: random.Random) ->
         return sorted(dims, key=lambda d: -shape[d])
     if annotations == "last":
         return dims[::-1]
-    if annotations == "random":
+    if annotations.startswith("random"):
         return rng.sample(dims, len(dims))
     if annotations != "first":
-        raise ValueError(f"MESHWRIGHT_ANNOTATIONS: expected largest, first, last or random, not {annotations!r}")
+        raise ValueError(f"MESHWRIGHT_ANNOTATIONS: expected largest, first, last, random or random2, not {annotations!r}")
     return dims
 
 
@@ -78,16 +78,17 @@ def annotated(args: Any, mesh: mw.AbstractMesh, annotations: str, seed: str) -> 
     """Specs of all arguments by one rule, whatever they mean: an axis of the mesh for each dimension that has its size.
 
     ``annotations`` names the dimensions that get the axes, from the largest axis on: the ``"largest"`` ones, the
-    ``"first"``, the ``"last"``, or ones at ``"random"``, where an axis is also left out at times.
+    ``"first"``, the ``"last"``, or ones at ``"random"`` (``"random2"`` draws others), where an axis is also left out
+    at times.
     """
-    rng = random.Random(seed)
+    rng = random.Random(annotations + seed)
     largest_first = sorted(mesh.shape, key=lambda axis: -mesh.shape[axis])
 
     def spec(s: Any) -> P:
         entries: list[str | None] = [None] * len(s.shape)
         dims: Iterator[int] = iter(_dimensions(annotations, s.shape, rng))
         for axis in largest_first:
-            if annotations == "random" and rng.random() < 0.2:
+            if annotations.startswith("random") and rng.random() < 0.2:
                 continue
             d = next((d for d in dims if s.shape[d] >= mesh.shape[axis]), None)
             if d is not None:
