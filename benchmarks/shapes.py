@@ -70,7 +70,9 @@ def _dimensions(annotations: str, shape: tuple[int, ...], rng: random.Random) ->
     if annotations.startswith("random"):
         return rng.sample(dims, len(dims))
     if annotations != "first":
-        raise ValueError(f"MESHWRIGHT_ANNOTATIONS: expected largest, first, last, random or random2, not {annotations!r}")
+        raise ValueError(
+            f"MESHWRIGHT_ANNOTATIONS: expected largest, first, last, random or random2, not {annotations!r}"
+        )
     return dims
 
 
