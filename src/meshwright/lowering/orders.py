@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from meshwright.ir.op import Op
 from meshwright.ops.control.markers import OptimizationBarrier
 from meshwright.ops.elementwise.base import Elementwise
-from meshwright.ops.shape.rearrange import Rev, Unchanged, reshape_groups
+from meshwright.ops.shape.rearrange import Rev, Unchanged
+from meshwright.ops.shape.reshape_factors import reshape_groups
 from meshwright.ops.shape.slice_pad import Concatenate, Pad, Slice
 from meshwright.ops.window.op import WindowOp
 from meshwright.ops.window.reductions import ReduceWindow

@@ -36,11 +36,13 @@ def _shapes() -> Iterator[Sample]:
     ):  # fmt: skip
         yield sample(Reshape(new), floats(*old), label="x".join(map(str, new)) or "scalar")
     yield sample(Reshape((12,)), ints(4, 3))
-    for old, new, group in (
-        ((2, 35), (2, 7, 5), 1), ((7, 5), (35,), 0), ((7, 2, 3, 2), (42, 2), 0), ((6, 35), (2, 3, 7, 5), 1),
-        ((6, 2, 7, 1, 5), (12, 35), 1), ((4, 3, 7, 5), (2, 2, 3, 35), 2), ((35, 2, 3), (7, 1, 5, 6), 0),
+    for old, new, group, split in (
+        ((2, 35), (2, 7, 5), 1, 0), ((7, 5), (35,), 0, 0), ((7, 2, 3, 2), (42, 2), 0, 0), ((6, 35), (2, 3, 7, 5), 1, 0),
+        ((6, 2, 7, 1, 5), (12, 35), 1, 0), ((4, 3, 7, 5), (2, 2, 3, 35), 2, 0), ((35, 2, 3), (7, 1, 5, 6), 0, 0),
+        ((2, 36), (2, 3, 6, 2), 1, 1), ((2, 36), (2, 3, 6, 2), 1, 2), ((3, 5, 2), (30,), 0, 1), ((3, 8), (24,), 0, 1),
+        ((4, 3, 7, 5), (2, 2, 105), 2, 1), ((30, 2), (2, 3, 5, 2), 0, 2),
     ):  # fmt: skip
-        yield sample(ReshapeRows(new, group), floats(*old), label="x".join(map(str, new)))
+        yield sample(ReshapeRows(new, group, split), floats(*old), label=f"{'x'.join(map(str, new))}_{split}")
     yield sample(Squeeze((1,)), floats(5, 1, 3))
     yield sample(Squeeze((0, 2)), ints(1, 6, 1))
     for permutation in itertools.permutations(range(3)):

@@ -18,7 +18,9 @@ from meshwright.ir.contract import ArrayLike, Emitted, Localizer, LocalSizes
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Cotangents, Dual, Op, Tangent
 from meshwright.ir.reading import Reader, reads
 from meshwright.ir.tracing import typeof
-from meshwright.sharding.rule import REPLICATED, WINDOW, Factor, SentTimes, ShardingRule, make_rule, pointwise_rule
+from meshwright.ops.shape.reshape_factors import reshape_groups, reshape_rule
+from meshwright.sharding.row_map import ZEROS, MovedRows, RowMap, Span
+from meshwright.sharding.rule import WINDOW, Factor, SentTimes, ShardingRule, make_rule, pointwise_rule
 from meshwright.sharding.window import Window
 
 
@@ -74,98 +76,6 @@ class Unchanged(Linear1):
 
 
 # --- reshape ------------------------------------------------------------------------------------------------
-def reshape_groups(src: Sequence[int], dst: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The smallest groups of consecutive dimensions of ``src`` and ``dst`` with equal products, in order.
-
-    Dimensions of size 1 are groups of their own, with nothing on the other side.
-    """
-    groups: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-    i = j = 0
-    while i < len(src) or j < len(dst):
-        if i < len(src) and src[i] == 1:
-            groups.append(((i,), ()))
-            i += 1
-            continue
-        if j < len(dst) and dst[j] == 1:
-            groups.append(((), (j,)))
-            j += 1
-            continue
-        left, right = [i], [j]
-        a, b = src[i], dst[j]
-        while a != b:
-            if a < b:
-                i += 1
-                left.append(i)
-                a *= src[i]
-            else:
-                j += 1
-                right.append(j)
-                b *= dst[j]
-        i, j = i + 1, j + 1
-        groups.append((tuple(left), tuple(right)))
-    return groups
-
-
-@dataclass
-class _Cutting:
-    """The dimensions of one side of a reshape group, being divided into factors from the major end."""
-
-    sizes: list[int]
-    parts: list[list[str]]
-    at: int = 0
-
-    def __post_init__(self) -> None:
-        self.left = self.sizes[0]
-
-    def cut(self, size: int, name: str) -> None:
-        """Split a factor off the current dimension; go to the next one if nothing of it is left."""
-        self.parts[self.at].append(name)
-        self.left //= size
-
-    def advance(self) -> None:
-        while self.left == 1 and self.at + 1 < len(self.sizes):
-            self.at += 1
-            self.left = self.sizes[self.at]
-
-    def rest(self) -> list[tuple[int, int]]:
-        """The remainder, as (dimension, size)."""
-        remaining = [(self.at, self.left)] if self.left > 1 else []
-        return remaining + [(i, n) for i, n in enumerate(self.sizes) if i > self.at]
-
-
-def reshape_rule(src: Sequence[int], dst: Sequence[int]) -> ShardingRule:
-    """The factors of a reshape: a dimension that is split or merged consists of several factors, major first.
-
-    If boundaries do not nest (``[6, 4]`` to ``[8, 3]``), greatest common divisors split off the major parts that do;
-    the remainders are factors that cannot be split.
-    """
-    if 0 in src:
-        return make_rule([[None] * len(src)], [[None] * len(dst)], {})
-    src_names: list[list[str]] = [[] for _ in src]
-    dst_names: list[list[str]] = [[] for _ in dst]
-    sizes: dict[str, int] = {}
-    kinds: dict[str, str] = {}
-    for left, right in reshape_groups(src, dst):
-        if left and right:
-            one = _Cutting([src[i] for i in left], [src_names[i] for i in left])
-            two = _Cutting([dst[j] for j in right], [dst_names[j] for j in right])
-            while (size := math.gcd(one.left, two.left)) > 1:
-                name = f"d{len(sizes)}"
-                sizes[name] = size
-                one.cut(size, name)
-                two.cut(size, name)
-                if one.left > 1 and two.left > 1:
-                    break
-                one.advance()
-                two.advance()
-            for side in (one, two):
-                for at, size in side.rest():
-                    name = f"d{len(sizes)}"
-                    sizes[name], kinds[name] = size, REPLICATED
-                    side.parts[at].append(name)
-    return make_rule([src_names], [dst_names], sizes, kinds)
-
-
 @dataclass(frozen=True)
 class Reshape(Moves):
     """The elements, in row-major order, in a new shape."""
@@ -204,9 +114,10 @@ class Reshape(Moves):
     def alternatives(self, *avals: ShapedArray) -> Sequence[Op]:
         groups = reshape_groups(avals[0].shape, self.new_sizes) if avals[0].size else ()
         return [
-            ReshapeRows(self.new_sizes, g)
+            ReshapeRows(self.new_sizes, g, split)
             for g, (l, r) in enumerate(groups)
             if min(len(l), len(r)) == 1 < len(l + r) - 1
+            for split in range(len(l + r) - 1)
         ]
 
     def moved(self, x: np.ndarray) -> np.ndarray:
@@ -219,11 +130,13 @@ class Reshape(Moves):
 @dataclass(frozen=True)
 class ReshapeRows(Reshape):
     """A reshape that among others makes one dimension into several, or several into one, in tiles that do not match:
-    these are split by rows of the first of the several, and every device fetches the elements of its own.
+    these are split by rows of one of the several, and every device fetches the elements of its own.
 
-    ``group``: which of the :func:`reshape_groups` that is."""
+    ``group``: which of the :func:`reshape_groups` that is. ``split``: which of the several, as in heads that follow
+    the three kinds of a fused projection."""
 
     group: int = 0
+    split: int = 0
     name: ClassVar[str] = "reshape_rows"
 
     def sharding_rule(self, x: ShapedArray) -> ShardingRule:
@@ -232,34 +145,65 @@ class ReshapeRows(Reshape):
         left, right = reshape_groups(x.shape, self.new_sizes)[self.group]
         sides = (x.shape, left), (self.new_sizes, right)
         rest = reshape_rule(*([1 if d in gone else n for d, n in enumerate(shape)] for shape, gone in sides))
-        rows = Factor("rows", min(x.shape[left[0]], self.new_sizes[right[0]]), WINDOW, SentTimes())
+        rows = Factor("rows", self._several(x.shape)[self.split], WINDOW, _FetchedRows(self, x.shape))
         ins, outs = (
-            tuple((len(rest.factors),) if d == at else fs for d, fs in enumerate(dims))
-            for dims, at in ((rest.operands[0], left[0]), (rest.results[0], right[0]))
+            tuple((len(rest.factors),) if d == self._rows(dims) else fs for d, fs in enumerate(factors))
+            for factors, dims in ((rest.operands[0], left), (rest.results[0], right))
         )
         factors = *rest.factors, rows
         return dataclasses.replace(rest, factors=factors, operands=(ins,), results=(outs,), points=x.size)
+
+    def _several(self, shape: tuple[int, ...]) -> list[int]:
+        left, right = reshape_groups(shape, self.new_sizes)[self.group]
+        return [self.new_sizes[d] for d in right] if len(left) == 1 else [shape[d] for d in left]
+
+    def _rows(self, dims: tuple[int, ...]) -> int:
+        """The dimension that is split, of those of a side."""
+        return dims[self.split] if len(dims) > 1 else dims[0]
+
+    def row_map(self, shape: tuple[int, ...], tiles: int) -> RowMap:
+        """Which elements of the operand's tiles are where in the result's, along the one dimension."""
+        several, (left, _) = self._several(shape), reshape_groups(shape, self.new_sizes)[self.group]
+        outer, rows, inner = math.prod(several[: self.split]), several[self.split], math.prod(several[self.split + 1 :])
+        each = -(-rows // tiles)
+        ends = [(min(t * each, rows), min((t + 1) * each, rows)) for t in range(tiles)]
+        if len(left) == 1:
+            mine = (
+                (
+                    Span(0, (j * rows + low) * inner, (j * rows + high) * inner),
+                    Span(ZEROS, 0, (each - high + low) * inner),
+                )
+                for low, high in ends
+                for j in range(outer)
+            )
+            return RowMap((outer * rows * inner,), (tuple(span for spans in mine for span in spans if span.rows),))
+        starts = ((t * outer + j) * each * inner for j in range(outer) for t in range(tiles))
+        spans = [Span(0, s, s + (high - low) * inner) for s, (low, high) in zip(starts, ends * outer)]
+        return RowMap((tiles * outer * each * inner,), (tuple(span for span in spans if span.rows),))
 
     def localize(self, ctx: Localizer, x: ArrayLike) -> ArrayLike | Sequence[ArrayLike]:
         shape, local = ctx.in_avals[0].shape, ctx.out_local_shapes[0]
         if 0 in shape:
             return reshape(x, local)
-        left, right = reshape_groups(shape, self.new_sizes)[self.group]
-        d, rows = left[0], local[right[0]]
+        left, _ = reshape_groups(shape, self.new_sizes)[self.group]
+        d = self._rows(left)
         if ctx.is_split(0, d):
-            if len(left) == 1:  # a row of the result consists of several elements
-                per_row = math.prod(self.new_sizes[i] for i in right[1:])
-                x = ctx.fetch_window(x, 0, d, Window(lambda t: t * rows * per_row, rows * per_row))
-            else:  # an element of the result is part of a row
-                per_row = math.prod(shape[i] for i in left[1:])
-                tiles = range(ctx.num_tiles(0, d))
-                first = [t * rows // per_row for t in tiles]
-                count = max(-(-(t + 1) * rows // per_row) - f for t, f in zip(tiles, first))
-                x = ctx.fetch_window(x, 0, d, Window(first.__getitem__, count))
-                merged = [1 if i in left else n for i, n in enumerate(typeof(x).shape)]
-                merged[d] = count * per_row
-                x = ctx.cut(reshape(x, merged), 0, d, [t * rows - f * per_row for t, f in zip(tiles, first)], rows)
+            held = typeof(x).shape
+            together = math.prod(held[i] for i in left)
+            one = reshape(x, [together if i == left[0] else 1 if i in left else n for i, n in enumerate(held)])
+            (x,) = ctx.move_rows([one], left[0], ctx.axes(0, d), self.row_map(shape, ctx.num_tiles(0, d)))
         return reshape(x, local)
+
+
+@dataclass(frozen=True)
+class _FetchedRows:
+    """The :data:`~meshwright.sharding.rule.Passes` of a :class:`ReshapeRows` of an operand of this shape."""
+
+    op: ReshapeRows
+    shape: tuple[int, ...]
+
+    def __call__(self, tiles: int) -> float:
+        return MovedRows(self.op.row_map(self.shape, tiles))(tiles)
 
 
 def _positions(src: Sequence[int], dst: Sequence[int], dim: int, before: int) -> list[int]:
