@@ -18,18 +18,14 @@ from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from meshwright.ir.flow import Network
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import BatchAxis
 from meshwright.ir.rewrite import producers_of, uses_of, written_out
 from meshwright.ops.products.dot import DotGeneral
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
-from meshwright.ops.shape.rearrange import Reshape, move_dim, reshape
-from meshwright.ops.shape.row_moves import RowMoves
+from meshwright.ops.shape.rearrange import Reshape, move_dim
 from meshwright.sharding import AbstractMesh
-from meshwright.sharding.row_map import RowMap, Span
 from meshwright.sharding.rule import PARALLEL, DimFactors
 from meshwright.spmd.factors import Axes, join_axes
 from meshwright.spmd.partition.in_parts import Shapes
@@ -225,7 +221,7 @@ class _Rewrite:
         for a in eqn.invars:
             if isinstance(a, Var) and a in region.dims and a not in self.parts:
                 self.parts[a] = self.like(a, region)
-                yield from self.changed(eqn, a, self.parts[a], region, apart=True)
+                yield self.changed(eqn, a, self.parts[a])
             ins.append(self.parts[a] if isinstance(a, Var) and a in region.dims else a)
         (out,) = eqn.outvars
         result = out
@@ -236,30 +232,11 @@ class _Rewrite:
         else:
             yield from _in_parts(eqn, region.inner[eqn], region.parts, ins, result)
         if result is not out and any(user not in self.inside for user in self.uses.get(out, ())):
-            yield from self.changed(eqn, result, out, region, apart=False)
+            yield self.changed(eqn, result, out)
 
-    def changed(self, eqn: JaxprEqn, old: Var, new: Var, region: _Region, apart: bool) -> list[JaxprEqn]:
-        """The equations that take a value apart for an equation, or merge it.
-
-        Rows are put where they are needed first, and reshaped there."""
-        outer, inner, axes = region.parts
-        whole = old if apart else new
-        d, tiles = region.dims[whole], self.mesh.sizes(axes)
-        rows = inner // tiles
-        places = [j * inner + t * rows for t in range(tiles) for j in range(outer)]
-        starts = places if apart else [n * rows for n in np.argsort(places).tolist()]
-        moves = RowMoves(d, RowMap((outer * inner,), (tuple(Span(0, at, at + rows) for at in starts),)))
-
-        def turned(x: Any, major: int, minor: int) -> Any:
-            x = reshape(x, (*whole.aval.shape[:d], major, minor, rows, *whole.aval.shape[d + 1 :]))
-            return reshape(move_dim(x, d + 1, d), new.aval.shape)
-
-        def moved(x: Any) -> Any:
-            if self.propagation.layout(whole).dims[d] != axes:
-                return [reshape(x, new.aval.shape)]
-            return [turned(moves.bind(x)[0], tiles, outer)] if apart else moves.bind(turned(x, outer, tiles))
-
-        return written_out(eqn.replace(invars=[old], outvars=[new]), moved)
+    def changed(self, eqn: JaxprEqn, old: Var, new: Var) -> JaxprEqn:
+        """The equation that takes a value apart for an equation, or merges it."""
+        return eqn.replace(op=Reshape(new.aval.shape), invars=[old], outvars=[new])
 
     def like(self, v: Var, region: _Region) -> Var:
         """The variable of a value in parts, with its layout."""
