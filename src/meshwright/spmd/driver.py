@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from meshwright.core.collector import collector_paused
 from meshwright.core.config import config
-from meshwright.ir.jaxpr import ClosedJaxpr
+from meshwright.ir.jaxpr import ClosedJaxpr, Var
 from meshwright.ir.names import NUMBERS, Names
 from meshwright.ir.passes import DEAD_CODE, INLINE, Pass, dump, run_passes
 from meshwright.ops.control.check import NO_DEBUG_CHECKS
@@ -25,9 +25,10 @@ from meshwright.ops.shape.undone import undone
 from meshwright.ops.sharding.untyped import UNTYPED
 from meshwright.sharding import AbstractMesh, Layout
 from meshwright.spmd.partition.attempt import Attempt
-from meshwright.spmd.partition.lookahead import look_ahead
+from meshwright.spmd.partition.lookahead import SEARCHED, look_ahead
 from meshwright.spmd.partition.planner import Planner
 from meshwright.spmd.partition.result import Partition
+from meshwright.spmd.partition.taken_apart import taken_apart_everywhere
 from meshwright.spmd.passes.dead import drop_dead
 from meshwright.spmd.passes.passed_on import passed_on
 from meshwright.spmd.strategy import Strategy
@@ -105,7 +106,19 @@ def _variant(planner: Planner, strategy: Strategy) -> Planner:
     jaxpr = planner.jaxpr
     jaxpr = run_passes(jaxpr, ALTERNATIVE_LOOPS) if strategy.blocks else jaxpr
     jaxpr = run_passes(jaxpr, ALTERNATIVE) if strategy.whole else jaxpr
-    return planner if jaxpr is planner.jaxpr else replace(planner, jaxpr=jaxpr)
+    planner = planner if jaxpr is planner.jaxpr else replace(planner, jaxpr=jaxpr)
+    return planner if strategy.apart is None else _in_parts(planner, strategy.apart)
+
+
+def _in_parts(planner: Planner, strategy: Strategy) -> Planner:
+    """The planner for the program with dimensions in parts where ``strategy`` takes them apart."""
+    found = planner.propagate(strategy)
+    jaxpr = taken_apart_everywhere(planner.jaxpr, found, planner.mesh)
+    if jaxpr is planner.jaxpr:
+        return planner
+    outs = zip(planner.jaxpr.jaxpr.outvars, planner.out_layouts)
+    kept = [found.target(v) if asked is None and isinstance(v, Var) else asked for v, asked in outs]
+    return replace(planner, jaxpr=jaxpr, out_layouts=kept)
 
 
 def _planned(planner: Planner, strategy: Strategy) -> Partition:
@@ -117,11 +130,21 @@ def _looked_ahead(planner: Planner) -> Partition:
     """The best plan for the program, including its alternative forms if it has any."""
     found = look_ahead(planner)
     for form in (Strategy(whole=True), Strategy(blocks=True)):
-        variant = _variant(planner, form)
-        if variant is not planner and found.sent[1]:
-            other = look_ahead(variant)
-            # Peak estimates do not see what loops write in place.
-            if other.is_better(found) and (form.whole or other.price * other.peak < found.price * found.peak):
-                strategy = replace(other.strategy, whole=form.whole, blocks=form.blocks)
-                found = Attempt(replace(other.part, strategy=strategy))
+        found = _in_better_form(planner, planner, form, found)
+    if len(found.part.propagation.rules) <= SEARCHED:
+        form = Strategy(whole=found.strategy.whole, blocks=found.strategy.blocks)
+        found = _in_better_form(planner, _variant(planner, form), replace(form, apart=found.strategy), found)
     return found.part
+
+
+def _in_better_form(planner: Planner, usual: Planner, form: Strategy, found: Attempt) -> Attempt:
+    """The plan for another form of the program, if it has one and that is better than what was found for the usual."""
+    variant = _variant(planner, form)
+    if variant.jaxpr is usual.jaxpr or not found.sent[1]:
+        return found
+    other = look_ahead(variant)
+    # Peak estimates do not see what loops write in place.
+    if other.is_better(found) and (not form.blocks or other.price * other.peak < found.price * found.peak):
+        strategy = replace(other.strategy, whole=form.whole, blocks=form.blocks, apart=form.apart)
+        return Attempt(replace(other.part, strategy=strategy))
+    return found

@@ -121,11 +121,12 @@ def carried_back(dims: tuple[Axes, ...], rule: ShardingRule, mesh: AbstractMesh)
     """The layout of each operand if its factors are split as the first result's are when that is split by ``dims``.
 
     None for an operand whose tiles would not be contiguous blocks. Empty if an axis is on a factor that cannot be
-    split or is a window, or on a dimension that no factor describes, as that along which a loop stacks.
+    split or is a window, on a dimension that no factor describes, as that along which a loop stacks, or on several
+    factors at once, as where a dimension is merged whose tiles are no tiles of its parts.
     """
     factors = rule.results[0]
     axes = factor_axes_of(dims, factors, rule, mesh)
-    stays = any(split and not fs for split, fs in zip(dims, factors))
+    stays = sum(map(len, dims)) > sum(map(len, axes.values()))
     stays = stays or any(rule.factors[f].kind in (REPLICATED, WINDOW) for f in axes)
     return () if stays else layouts_of(rule.operands, axes, rule, mesh)
 

@@ -82,6 +82,9 @@ class Strategy:
     whole: bool = False
     #: blocks of rows that loops read or write become slices of a rearranged array
     blocks: bool = False
+    #: dimensions are in parts where this strategy takes them apart for the products along them (see
+    #: :mod:`meshwright.spmd.partition.taken_apart`), and annotations spread anew
+    apart: Strategy | None = None
     #: axes do not spread along the dimensions that are made whole for equations with these rules: their results stay as
     #: they were computed
     stays: frozenset[ShardingRule] = frozenset()
@@ -115,6 +118,8 @@ class Strategy:
             lines.append("interiors of arrays are computed in the rows of the arrays, and their borders left out")
         if self.blocks:
             lines.append("what loops take in blocks of rows is laid out before them, and what they write so after them")
+        if self.apart is not None:
+            lines.append("what is multiplied in parts is laid out as the parts are: less is sent so")
         if self.in_steps:
             lines.append("sums over devices that loops stack are completed in each step: less is held so")
         if self.tiles:

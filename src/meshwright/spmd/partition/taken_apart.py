@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from meshwright.ir.flow import Network
 from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshwright.ir.op import BatchAxis
-from meshwright.ir.rewrite import producers_of, uses_of, written_out
+from meshwright.ir.rewrite import in_regions, producers_of, uses_of, written_out
+from meshwright.ops.control.flow import ControlOp
 from meshwright.ops.products.dot import DotGeneral
 from meshwright.ops.shape.broadcast_reduce import BroadcastInDim
 from meshwright.ops.shape.rearrange import Reshape, move_dim
@@ -58,6 +59,18 @@ def taken_apart(closed: ClosedJaxpr, propagation: Propagation, mesh: AbstractMes
             rewrite = rewrite or _Rewrite(closed, propagation, mesh)
             rewrite.consider(place, parts)
     return closed if rewrite is None or not rewrite.inside else rewrite.rewritten()
+
+
+def taken_apart_everywhere(closed: ClosedJaxpr, propagation: Propagation, mesh: AbstractMesh) -> ClosedJaxpr:
+    """The same for a program and the bodies of its loops and branches, in which shardings are to spread anew."""
+
+    def within(region: ClosedJaxpr) -> ClosedJaxpr:
+        return taken_apart_everywhere(region, propagation, mesh)
+
+    eqns = [in_regions(e, within) if isinstance(e.op, ControlOp) else e for e in closed.jaxpr.eqns]
+    if any(new is not old for new, old in zip(eqns, closed.jaxpr.eqns)):
+        closed = closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns))
+    return taken_apart(closed, propagation, mesh)
 
 
 def _taken_apart(eqn: JaxprEqn, propagation: Propagation, mesh: AbstractMesh) -> Iterator[tuple[Place, _Parts]]:

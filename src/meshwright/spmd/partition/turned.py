@@ -96,7 +96,7 @@ def _lost(propagation: Propagation) -> Iterator[tuple[Turn, int]]:
             continue
         result = propagation.layout(eqn.outvars[0])
         for axes, factors in zip(propagation.layout(x).dims, rule.operands[0]):
-            if axes and result.axes_used.isdisjoint(axes):
+            if axes and factors and result.axes_used.isdisjoint(axes):
                 merged = next(
                     (d for d, fs in enumerate(rule.results[0]) if len(fs) > 1 and fs[0] != factors[0] in fs), None
                 )
