@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -67,9 +68,11 @@ class Programs(dict[str, Callable[[], Any]]):
         self[make.__name__] = make
         return make
 
-    def lowered(self, name: str) -> Any:
-        """The lowered program of that name, and its mesh."""
+    def lowered(self, name: str, machines: Mapping[int, str] = MappingProxyType({})) -> Any:
+        """The lowered program of that name, and its mesh, on the machine for its number of devices, if one is given."""
         f, args, ins, outs, mesh = self[name]()
+        if mesh.size in machines:
+            mesh = mw.AbstractMesh(mesh.axis_sizes, mesh.axis_names, machine=machines[mesh.size])
         return lowered_on(f, mesh, args, ins, outs), mesh
 
 
