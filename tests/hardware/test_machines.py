@@ -212,7 +212,7 @@ def test_times_of_rings_lines_and_switches():
 
 
 def test_small_sums_are_made_in_one_step():
-    """Each device gets what all have, and adds it: faster than a gather along one dimension, then a sum over the other."""
+    """Each device gets what all have and adds it: faster than a gather along one dimension and a sum over another."""
     long, short = Link("line", 4, 50e9, 1e-6), Link("line", 2, 50e9, 1e-6)
     together = seconds_of("all_reduce", [long, short], 4.0, 4.0)
     assert together == pytest.approx(4e-6, rel=0.01)
