@@ -1,9 +1,9 @@
 """Programs of many fields, partitioned here and by XLA, judged by XLA's compiler for TPUs.
 
-As ``benchmarks/judged.py``, for the programs of ``benchmarks/field_programs.py``; needs ``meshwright[tpu]``. Writes the
-means to ``docs/targets.md``. All programs take half an hour the first time; some cannot be compiled for TPUs
-(decompositions that XLA's own partition leaves to LAPACK). ``MESHWRIGHT_ONLY`` restricts it to programs that contain
-one of its words, and leaves the page unchanged.
+As ``benchmarks/judged.py``, for the programs of ``benchmarks/field_programs.py``, on meshes that name the slice; needs
+``meshwright[tpu]``. Writes the means to ``docs/targets.md``. All programs take half an hour the first time; some cannot
+be compiled for TPUs (decompositions that XLA's own partition leaves to LAPACK). ``MESHWRIGHT_ONLY`` restricts it to
+programs that contain one of its words, and leaves the page unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     found: dict[str, tuple[Figures, Figures]] = {}
     names = [n for n in field_programs.PROGRAMS if not words or any(word in n for word in words)]
     for name in names:
-        lowered, mesh = field_programs.PROGRAMS.lowered(name)
+        lowered, mesh = field_programs.PROGRAMS.lowered(name, SLICES)
         key = f"field {name}"
         try:
             found[name] = kept_figures(lowered_subject(lowered), name, SLICES[mesh.size], kept, key)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -108,12 +109,14 @@ class Programs(dict[str, Callable[[], Any]]):
         self[make.__name__] = make
         return make
 
-    def lowered(self, name: str) -> Any:
-        """The lowered program of that name, and its mesh.
+    def lowered(self, name: str, machines: Mapping[int, str] = MappingProxyType({})) -> Any:
+        """The lowered program of that name, and its mesh, on the machine for its number of devices, if one is given.
 
         Under ``MESHWRIGHT_ANNOTATIONS`` its arguments have the specs of :func:`annotated`, and its results none.
         """
         f, args, ins, outs, mesh = self[name]()
+        if mesh.size in machines:
+            mesh = mw.AbstractMesh(mesh.axis_sizes, mesh.axis_names, machine=machines[mesh.size])
         if annotations := os.environ.get("MESHWRIGHT_ANNOTATIONS"):
             ins, outs = annotated(args, mesh, annotations, name), None
         return lowered_on(f, mesh, args, ins, outs), mesh

@@ -211,6 +211,17 @@ def test_times_of_rings_lines_and_switches():
     assert seconds_of("all_gather", [], whole, whole) == 0
 
 
+def test_small_sums_are_made_in_one_step():
+    """Each device gets what all have and adds it: faster than a gather along one dimension and a sum over another."""
+    long, short = Link("line", 4, 50e9, 1e-6), Link("line", 2, 50e9, 1e-6)
+    together = seconds_of("all_reduce", [long, short], 4.0, 4.0)
+    assert together == pytest.approx(4e-6, rel=0.01)
+    apart = seconds_of("all_gather", [long], 4.0, 16.0) + seconds_of("all_reduce", [short], 16.0, 16.0)
+    assert together < apart
+    large = 1e9
+    assert seconds_of("all_reduce", [long, short], large, large) == pytest.approx(2 * 7 / 8 * large / 100e9, rel=0.01)
+
+
 def test_trees_win_where_little_is_sent():
     network = Link(NETWORK, 64, 50e9, 8e-6)
     assert seconds_of("all_reduce", [network], 64.0, 64.0) == pytest.approx(2 * 6 * 8e-6, rel=0.01)

@@ -56,6 +56,29 @@ def test_gathers_go_on_beside_products_on_tpus():
 
 
 @tpu
+def test_narrow_tiles_are_sent_in_full_rows_on_tpus():
+    """Without the kernels in which libtpu lays tiles out anew before and after it sends them."""
+    mesh = mw.AbstractMesh((8,), ("x",))
+    rows = mw.NamedSharding(mesh, P("x"))
+    x = mw.ShapeDtypeStruct((256, 256), np.complex64)
+    part = mw.jit(mnp.fft.fft2, in_shardings=rows, out_shardings=rows).lower(x).partition()
+    report = part.compile("v5e:2x4")
+    assert [c.kind for c in report.collectives] == ["all_to_all"] * 4, "two each, real and imaginary parts"
+    assert "f32[8,8,128]" in report.text
+    assert not re.search(r" reduce\(.*all_to_all", report.text)
+
+
+@tpu
+def test_matrices_of_transforms_are_constants_on_tpus():
+    """Without cosines, of which libtpu would compute a matrix for each product."""
+    with mw.set_mesh(mw.AbstractMesh((4,), ("x",))):
+        x = mw.ShapeDtypeStruct((64, 256), np.complex64)
+        report = mw.jit(mnp.fft.fft, in_shardings=P("x")).lower(x).partition().compile("v5e:2x2")
+    assert not report.collectives and "cosine" not in report.text
+    assert report.estimated_cycles < 8_000
+
+
+@tpu
 def test_a_program_too_large_for_tpus():
     """32 GiB of temporaries, which no compiler can leave out."""
     types = [mw.ShapeDtypeStruct((65536, 65536), np.float32)] * 2

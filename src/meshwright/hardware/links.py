@@ -82,7 +82,9 @@ def seconds_of(kind: str, levels: Sequence[Link], operand: float, result: float)
         case "reduce_scatter":
             return _gather(levels, operand)
         case "all_reduce":
-            return min(2 * _gather(levels, operand), _tree(levels, operand))
+            everyone = math.prod(link.size for link in levels)
+            # In two steps, up a tree and down again, or, of small operands, in one: each device gets and adds all.
+            return min(2 * _gather(levels, operand), _tree(levels, operand), _gather(levels, operand * everyone))
         case "all_to_all":
             return _all_to_all(levels, operand)
     slowest = max(levels, key=lambda link: link.stride / link.bandwidth)

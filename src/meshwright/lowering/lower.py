@@ -16,6 +16,7 @@ from meshwright.ir.passes import Pass, run_passes
 from meshwright.lowering.algorithms import without_algorithms
 from meshwright.lowering.convolutions import CUT_CONVOLUTIONS
 from meshwright.lowering.divisors import keep_divisors
+from meshwright.lowering.lanes import fill_lanes
 from meshwright.lowering.loops_in_bodies import without_loops_in_bodies
 from meshwright.lowering.masks import broadcast_positions
 from meshwright.lowering.narrow import without_narrow_types
@@ -25,6 +26,7 @@ from meshwright.lowering.overlapping import keep_what_is_read
 from meshwright.lowering.powers import keep_powers
 from meshwright.lowering.regions import WHOLE_REGIONS
 from meshwright.lowering.starts import keep_starts
+from meshwright.lowering.tables import compute_entries
 from meshwright.lowering.target import Target
 from meshwright.ops.shape.empty import without_empty
 from meshwright.ops.sharding.constraint import without_constraints
@@ -62,8 +64,10 @@ OVERLAPPING = Pass(
 )
 NOT_NUMBERS = Pass("known NaN", keep_not_numbers, "Exponentials of constants that may be NaN are guarded by selects.")
 MASKS = Pass("masks", broadcast_positions, "On GPUs, masks of positions are computed at the rank of what they mask.")
+LANES = Pass("lanes", fill_lanes, "On TPUs, all-to-alls of narrow rows send rows that fill the lanes.")
+TABLES = Pass("tables", compute_entries, "On TPUs, entries of small tables that devices look up are computed.")
 #: the passes that write a program in the form for which the compiler of a platform generates faster code
-FAST_FORMS = {"cuda": (MASKS,)}
+FAST_FORMS = {"cuda": (MASKS,), "tpu": (LANES, TABLES)}
 #: the passes for one platform only
 ONLY_FOR = dict.fromkeys((LOOPS_IN_BODIES, ALGORITHMS, NARROW, OVERLAPPING), "cpu") | {
     step: platform for platform, steps in FAST_FORMS.items() for step in steps
@@ -80,6 +84,8 @@ LOWERING = (
     STARTS,
     POWERS,
     MASKS,
+    LANES,
+    TABLES,
     CUT_CONVOLUTIONS,
     ALGORITHMS,
     NARROW,

@@ -20,6 +20,7 @@ from meshwright.core.source import UNKNOWN, joined
 from meshwright.errors import RuleError
 from meshwright.ir.jaxpr import ClosedJaxpr, Jaxpr, JaxprEqn
 from meshwright.ir.rewrite import Interpreter
+from meshwright.sharding.tables import Digit, digits
 from meshwright.stablehlo.context import attribute, constant_attribute, context, location, tensor_type
 
 _create = ir.Operation.create
@@ -223,6 +224,9 @@ class ModuleBuilder(Interpreter[Any]):
         number = "stablehlo.partition_id" if self.among_partitions else "stablehlo.replica_id"
         me = self.op(number, [], [uint])[0]
         me = self.op("stablehlo.convert", [me], [scalar])[0]
+        found = digits(table.tolist()) if self.platform == "tpu" else None  # whose slices are kernels, unlike scalars
+        if found is not None:
+            return self._from_digits(me, found, scalar)
         aval = ShapedArray((table.size,), table.dtype)
         row = self.op(
             "stablehlo.dynamic_slice",
@@ -231,6 +235,15 @@ class ModuleBuilder(Interpreter[Any]):
             slice_sizes=(1,),
         )[0]
         return self.op("stablehlo.reshape", [row], [scalar])[0]
+
+    def _from_digits(self, me: Any, found: Sequence[Digit], scalar: ShapedArray) -> Any:
+        position = None
+        for digit in found:
+            value = me
+            for name, by in (("divide", digit.stride), ("remainder", digit.span), ("multiply", digit.weight)):
+                value = self.op(f"stablehlo.{name}", [value, self.constant(by, scalar)], [scalar])[0]
+            position = value if position is None else self.op("stablehlo.add", [position, value], [scalar])[0]
+        return self.constant(0, scalar) if position is None else position
 
     # --- programs -------------------------------------------------------------------------------------------
     def body(self, jaxpr: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
