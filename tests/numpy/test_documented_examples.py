@@ -1,5 +1,7 @@
 """Examples of what JAX's documentation shows of functions, with the same code for both libraries."""
 
+import io
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,14 @@ from meshwright.errors import ShapeError
 
 V, W = [1, 2, 3], [4, 5, 6]
 TALL, ROW = np.arange(6).reshape(2, 3) + 1, np.array([[2, 3, 1]])
+
+
+def _written(x):
+    file = io.BytesIO()
+    np.save(file, np.asarray(x))
+    file.seek(0)
+    return file
+
 
 #: of a library, its numpy
 SAME = {
@@ -48,6 +58,29 @@ SAME = {
     "byteswap": lambda m, n: [
         n.arange(6, dtype=d).reshape(2, 3).byteswap() for d in ("int32", "uint16", "int8", "float16", "bfloat16")
     ],
+    **{
+        f"{name}.at of integers": lambda m, n, name=name: getattr(n, name).at(
+            n.array([4, 0, 7, 9]), n.array([0, 1, 1, 3]), n.array([2, 3, 0, 5]), inplace=False
+        )
+        for name in ("logical_and", "logical_or", "logical_xor")
+    },
+    **{
+        f"fill of positions: {fill}": lambda m, n, fill=fill: [
+            n.nonzero(n.array([0, 3, 0, 5]), size=4, fill_value=fill),
+            n.flatnonzero(n.array(TALL) > 5, size=2, fill_value=fill),
+            n.argwhere(n.array(TALL) > 5, size=2, fill_value=fill),
+        ]
+        for fill in (2.5, -1, True, np.float32(1.5), np.int8(3), np.uint32(7))
+    },
+    "average over axes in another order": lambda m, n: n.average(
+        n.array(TALL), axis=(1, 0), weights=n.array([[1, 2], [3, 4], [0, 5]]), returned=True
+    ),
+    "average over some axes": lambda m, n: n.average(
+        n.arange(24).reshape(2, 3, 4), axis=(2, 0), weights=n.arange(1, 9).reshape(4, 2) > 4, keepdims=True
+    ),
+    "polyint without constants": lambda m, n: n.polyint(n.array([3, 2, 1]), 2, None),
+    "rcond of polyfit": lambda m, n: n.polyfit(n.arange(4.0), n.arange(4.0), 1, full=True)[-1],
+    "bfloat16 in a file": lambda m, n: n.load(_written(n.array([1.5, -2, 3], "bfloat16"))),
     "byteswap of bool": lambda m, n: n.array([True, False]).byteswap(),
     "byteswap of one": lambda m, n: m.jit(lambda x: x.byteswap())(n.array(1)),
 }
@@ -57,6 +90,7 @@ SAME = {
 def test_examples_give_what_they_give_in_jax(name):
     got, want = (jax.tree.leaves(SAME[name](m, n)) for m, n in ((mw, mnp), (jax, jnp)))
     assert len(got) == len(want)
+    assert [x.weak_type for x in got if hasattr(x, "at")] == [x.weak_type for x in want if hasattr(x, "at")]
     for x, y in zip(got, want):
         assert np.shape(x) == np.shape(y) and getattr(x, "dtype", None) == getattr(y, "dtype", None)
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
@@ -102,3 +136,17 @@ def test_einsum_contracts_by_what_it_is_given():
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
         assert len(ours) == len(theirs) == len(args) - 1
     assert ours[0][-1] == np.float32
+
+
+@pytest.mark.parametrize("algorithm", ["fast", "stable"])
+def test_variances_about_a_given_mean(algorithm):
+    """The algorithms of the variance are different functions of a mean that is not that of the array."""
+    for mean, where in ((1.5, None), (np.array([[1.0], [2.0]]), None), (0.5, np.array([[True, False, True]]))):
+        got, want = (
+            m.nn.standardize(TALL, mean=mean, where=where, epsilon=0.25, algorithm=algorithm) for m in (mw, jax)
+        )
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_open_grids_are_lists_as_in_jax():
+    assert type(mnp.ogrid[:2, :3]) is type(jnp.ogrid[:2, :3]) is list
