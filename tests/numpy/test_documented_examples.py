@@ -150,3 +150,43 @@ def test_variances_about_a_given_mean(algorithm):
 
 def test_open_grids_are_lists_as_in_jax():
     assert type(mnp.ogrid[:2, :3]) is type(jnp.ogrid[:2, :3]) is list
+
+
+U8, I8 = np.array([1, 2, 250], "uint8"), np.array([1, -2, 3], "int8")
+#: of a numpy, a power of integers; a scalar exponent that is not traced is a number, whatever its dtype
+POWERS = {
+    "a narrow scalar": lambda n: n.array(U8) ** n.int8(2),
+    "a scalar of NumPy": lambda n: n.array(U8) ** np.int8(3),
+    "a wide scalar": lambda n: n.array(I8) ** n.int32(3),
+    "an unsigned scalar": lambda n: n.power(n.array(I8), n.uint8(2)),
+    "a weak scalar": lambda n: n.array(3) ** n.array(3),
+    "of a number": lambda n: 2 ** n.uint8(5),
+    "of a float": lambda n: n.float16(1.5) ** n.array(3, "int8"),
+    "of a bool": lambda n: n.array(True) ** n.int8(2),
+    "a vector": lambda n: n.array(I8) ** n.array([2], "uint8"),
+    "a traced one": lambda n: (mw if n is mnp else jax).jit(lambda y: n.array(U8) ** y)(np.int8(2)),
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_exponents_that_are_known_are_numbers(name):
+    got, want = (POWERS[name](n) for n in (mnp, jnp))
+    assert (got.dtype, got.weak_type, got.tolist()) == (want.dtype, want.weak_type, want.tolist())
+
+
+def test_negative_exponents_that_are_known_are_refused(refuses):
+    with refuses(TypeError, "negative power"):
+        mnp.array(U8) ** mnp.int8(-1)
+
+
+def test_copies_and_shards_are_weakly_typed_where_the_array_is():
+    for x in (mnp.asarray(2.0), mnp.asarray(3)):
+        assert x.copy().weak_type and x.addressable_data(0).weak_type and x.addressable_shards[0].data.weak_type
+
+
+@pytest.mark.parametrize("name", ["sort", "argsort"])
+def test_scalars_have_no_axis_to_sort_along(name, refuses):
+    for axis in (-1, 0):
+        with refuses(IndexError, "axis"):
+            getattr(mnp, name)(3, axis=axis)
+    assert getattr(mnp, name)(3, axis=None).shape == (1,)
