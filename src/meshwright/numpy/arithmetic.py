@@ -226,7 +226,8 @@ def power(x1: Any, x2: Any, /) -> Any:
     """``x1`` to the power ``x2``. An integer exponent that is known is expanded into multiplications.
 
     As in JAX, that is a number or a scalar that is not traced, whatever its dtype, and the result has the dtype of
-    ``x1``. Integers wrap around. With negative exponents in an array, integer powers are the quotient rounded towards zero.
+    ``x1``. Integers wrap around. With negative exponents in an array, integer powers are the quotient rounded towards
+    zero.
 
     Raises:
       DTypeError: an integer base with a negative scalar exponent.

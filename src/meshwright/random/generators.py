@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from meshwright.core.key_types import KEY_TYPES, KeyType
 from meshwright.core.records import dataclass
 from meshwright.ir.tracing import typeof
