@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import meshwright as mw
+import meshwright.numpy as mnp
 from meshwright import export
 from meshwright.errors import ImportProgramError
 
@@ -53,3 +54,20 @@ def test_programs_that_call_python_are_not_exported() -> None:
     ):
         with pytest.raises(NotImplementedError, match="calls a Python function"):
             export.export(mw.jit(f))(1.0)
+
+
+def test_functions_of_the_library_are_exported_as_if_jitted() -> None:
+    exported = export.export(mnp.sin)(np.arange(4, dtype="float32"))
+    assert str(exported.in_avals) == "(ShapedArray(float32[4]),)"
+    np.testing.assert_allclose(exported.call(np.ones(4, "float32")), np.sin(np.ones(4)), rtol=1e-6)
+    with pytest.raises(TypeError, match="jit"):
+        export.export(lambda x: x)  # type: ignore[arg-type,unused-ignore]
+
+
+def test_structs_like_arrays() -> None:
+    mesh = mw.make_mesh((2,), ("x",))
+    placed = mw.device_put(np.arange(4), mw.NamedSharding(mesh, mw.P("x")))
+    found = mw.ShapeDtypeStruct.like(placed)
+    assert (found.shape, found.dtype, found.sharding) == ((4,), np.int32, placed.sharding)
+    assert mw.ShapeDtypeStruct.like(mnp.arange(3.0)).sharding is None
+    assert mw.ShapeDtypeStruct.like(mnp.asarray(2)).weak_type and not mw.ShapeDtypeStruct.like(np.int8(2)).weak_type

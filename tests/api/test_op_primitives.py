@@ -128,3 +128,24 @@ def test_scatters_take_what_their_function_does():
     given = np.ones(5, np.float32), np.array([[1], [9]]), np.ones(2, np.float32)
     got = lax.scatter_add_p.bind(*given, dimension_numbers=where, **flags, update_jaxpr=None, update_consts=())
     assert got.tolist() == [1, 2, 1, 1, 2]
+
+
+def test_the_inverse_of_a_function_as_an_interpreter_of_its_jaxpr():
+    """JAX's tutorial on interpreters: equations are applied backwards, from the values of ``literals``."""
+
+    def inverse(m, f):
+        known = {m.lax.exp_p: m.numpy.log, m.lax.tanh_p: m.numpy.arctanh}
+
+        def inverted(*args):
+            closed = m.make_jaxpr(f)(*args)
+            env = dict(zip(closed.jaxpr.constvars, closed.literals)) | dict(zip(closed.jaxpr.outvars, args))
+            for eqn in closed.eqns[::-1]:
+                env[eqn.invars[0]] = known[eqn.primitive](env[eqn.outvars[0]])
+            return env[closed.jaxpr.invars[0]]
+
+        return inverted
+
+    f = lambda m: lambda x: m.numpy.exp(m.numpy.tanh(x))  # noqa: E731
+    for at in (1.2, 2.5):
+        got, want = (m.vmap(m.grad(inverse(m, f(m))))(m.numpy.array([at, 0.9])) for m in (mw, jax))
+        np.testing.assert_allclose(got, want, rtol=1e-5)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import warnings
 
+import jax.scipy.stats
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ MODULES = [
     "tree", "sharding", "dtypes", "scipy.special", "scipy.stats", "scipy.linalg", "scipy.signal", "scipy.ndimage",
     "scipy.integrate", "scipy.interpolate", "scipy.optimize", "scipy.cluster.vq", "scipy.sparse.linalg", "image",
     "dlpack", "flatten_util", "ops", "custom_batching", "custom_derivatives", "ad_checkpoint", "test_util",
+    *(f"scipy.stats.{m.name}" for m in pkgutil.iter_modules(jax.scipy.stats.__path__)),
 ]  # fmt: skip
 
 #: what is left out on purpose: module and name, and the arguments

@@ -232,10 +232,6 @@ def _transforms_nothing(call: Call) -> bool:
     return bool(sizes & {0, 1})  # of half a spectrum of one point, nothing
 
 
-def _has_numpy_integer(call: Call) -> bool:
-    return isinstance(call.args[1], np.integer)
-
-
 def _has_zero(x: np.ndarray) -> bool:
     return bool((x == 0).any())
 
@@ -343,13 +339,11 @@ EXCUSES = [
     Excuse("lax.dot_general", "values", "two integer dtypes are promoted, and numbers do not wrap around", modulo, "u"),
     Excuse("lax.empty", "dtype float32, expected float64", "without 64-bit types there are none"),
     Excuse("lax.gather", "values", "indices outside are filled without a mode; undefined in JAX", when=lambda c: c.kwargs["mode"] is None),
-    Excuse("power", "dtype", "an integer of NumPy is promoted beside an array, as in NumPy", kinds="biu", when=_has_numpy_integer),
     Excuse("full full_like", "refused", "a Python float that is NaN or infinite is no integer"),
     Excuse("dot matmul delete", "accepted", "numbers beside narrow integers; lists of positions, as in NumPy"),
     Excuse("setxor1d intersect1d", "shape", "zeros of both signs are not unique", when=lambda c: "assume_unique" in c.kwargs),
     Excuse("mean average", "values", "of a complex sum each part is divided", numbers_for_nan, "c"),
     Excuse("var nanvar", "refused", "no variance is computed in integers; JAX refuses std", when=_asks_for_integers),
-    Excuse("power", "not weakly", "the same", kinds="biu", when=_has_numpy_integer),
     Excuse("power", "dtype", "a bool and a number make the default integer, as elsewhere", when=lambda c: c.args[0] is True),
     Excuse("lax.fft", "accepted", "halves are computed with as floats", kinds="h"),
     Excuse(" ".join(n for n in TABLES if n.startswith(("scipy.stats.", "scipy.special."))), "values",

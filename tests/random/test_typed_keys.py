@@ -95,6 +95,23 @@ MAPPED = {
         n.arange(8, dtype="uint32").reshape(4, 2)
     ),
 }
+#: states mapped along dimensions other than the first, first by the inner function, then by the outer one
+MAPPED |= {
+    f"states along {inner} to {out}, then {outer}": lambda p, n, k, inner=inner, out=out, outer=outer, shape=shape: (
+        p.vmap(
+            p.vmap(lambda w: p.lax.rng_bit_generator(w, (2, 3))[1], in_axes=inner, out_axes=out),
+            in_axes=outer,
+            out_axes=1,
+        )(n.arange(120, dtype="uint32").reshape(shape))
+    )
+    for inner, out, outer, shape in [
+        (0, 1, 1, (5, 6, 4)),
+        (1, 0, 0, (6, 4, 5)),
+        (1, 2, 0, (6, 4, 5)),
+        (0, 0, 0, (6, 5, 4)),
+        (0, 2, 2, (5, 4, 6)),
+    ]
+}
 THREEFRY = {
     "gamma": lambda p, n, k: p.random.gamma(k, 2.0, (3,)),
     "permutation": lambda p, n, k: p.random.permutation(k, 5),

@@ -1,6 +1,8 @@
 """Rules of ``custom_jvp`` and ``custom_vjp``: they run on values where there are values, close over traced values of
 any enclosing transformation, and may call their own function. Expected derivatives are those of the plain function."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -216,3 +218,29 @@ def test_optimized_rematerialization(case, itself, jitted):
     want = run(lambda x, y: mnp.sin(x) * y)
     for got, expected in zip(mw.tree.leaves(run(product(True, itself))), mw.tree.leaves(want), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_batching_rules_are_set_through_a_function_with_derivatives():
+    """As JAX documents custom_vmap for reverse mode: custom_vjp outside, and its rules set one after the other."""
+
+    def program(m, n):
+        @m.custom_vjp
+        @m.custom_batching.custom_vmap
+        def f(x, y):
+            return n.sin(x) * y
+
+        @f.def_vmap
+        def rule(axis_size, in_batched, xs, ys):
+            return n.cos(xs) * ys, True
+
+        f.defvjp(lambda x, y: (f(x, y), (x, y)), lambda res, g: (3 * g * res[1], g * res[0]))
+        x, y = n.arange(3.0), n.arange(2.0, 5.0)
+        return m.vmap(f)(x, y), f(x[1], y[2]), m.grad(f, (0, 1))(x[1], y[2])
+
+    for got, want in zip(mw.tree.leaves(program(mw, mnp)), jax.tree.leaves(program(jax, jnp)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_what_a_function_with_derivatives_lacks():
+    plain = mw.custom_jvp(lambda x: x)
+    assert not hasattr(plain, "def_vmap") and not hasattr(mw.custom_vjp(plain), "def_vmap")

@@ -248,6 +248,8 @@ def export(
       >>> export.deserialize(exported.serialize()).call(mnp.arange(3.0))
       {'twice': Array([0., 2., 4.], dtype=float32)}
     """
+    if getattr(fun_jit, "__module__", "").startswith("meshwright.numpy"):
+        fun_jit = jit(fun_jit)  # those of jax.numpy are jitted
     if not isinstance(fun_jit, JitFunction):
         raise ArgumentTypeError(f"export: expected a jitted function, got {fun_jit!r}; wrap it in jit")
     where = tuple(platforms) if platforms is not None else (default_device().platform,)

@@ -59,6 +59,15 @@ class ShapeDtypeStruct(Typed):
         sharding = wanted if typed is None else NamedSharding(mesh_of_type(typed.mesh), typed.spec)
         return ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding)
 
+    @staticmethod
+    def like(x: Any) -> ShapeDtypeStruct:
+        """The struct of the type of an array or number, with the sharding of an array that was placed somewhere.
+
+        >>> ShapeDtypeStruct.like(2.0)
+        ShapeDtypeStruct(shape=(), dtype=float32, weak_type=True)
+        """
+        return ShapeDtypeStruct.of(typeof(x), x.sharding if getattr(x, "committed", False) else None)
+
     def update(self, **changes: Any) -> ShapeDtypeStruct:
         """A copy with another ``shape``, ``dtype``, ``sharding`` or ``weak_type``.
 

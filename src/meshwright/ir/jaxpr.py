@@ -163,6 +163,11 @@ class ClosedJaxpr(HoldsJaxpr):
         return self.jaxpr.eqns
 
     @property
+    def literals(self) -> list[Any]:
+        """Another name of ``consts``, which interpreters written for JAX use."""
+        return self.consts
+
+    @property
     def effects(self) -> frozenset[str]:
         """The names of the ops that have effects besides their results."""
         return self.jaxpr.effects

@@ -73,6 +73,15 @@ def rng_bit_generator(
     return reshape(state, aval.shape), laid_out(bits, out_sharding)
 
 
+def bits_of_key(words: Any, shape: Sequence[int], dtype: Any) -> Any:
+    """The random bits of a key of XLA's generators: those of :func:`rng_bit_generator`, but for how they are mapped.
+
+    >>> bits_of_key(np.arange(4, dtype="uint32"), (3,), np.uint32).tolist()
+    [895509795, 3230209149, 3834998268]
+    """
+    return RngBitGenerator("PHILOX", tuple(shape), np.dtype(dtype), of_key=True).bind(reshape(words, (2, 2)))[1]
+
+
 def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Any:
     """Uniform numbers in [a, b), without a key: calls in a program draw different numbers, but every run the same ones.
 

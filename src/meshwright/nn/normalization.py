@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.errors import ArgumentError, ShapeError
 from meshwright.ir.tracing import typeof
-from meshwright.numpy.arithmetic import add, multiply, rsqrt, subtract
+from meshwright.numpy.arithmetic import add, maximum, multiply, rsqrt, square, subtract
 from meshwright.numpy.axes import normal_axes, split_names
 from meshwright.numpy.functions import log
 from meshwright.numpy.logic import logical_or, not_equal
@@ -160,7 +160,8 @@ def standardize(
 ) -> Any:  # fmt: skip
     """``(x - mean) / sqrt(variance + epsilon)`` over ``axis``, by default with the mean and variance of ``x``.
 
-    ``algorithm`` is JAX's choice between one pass ("fast") and two ("stable"); here the exact algorithm is always used.
+    Of a ``mean`` alone, the variance is ``mean(x**2) - mean**2`` if the ``algorithm`` is "fast", and
+    ``mean((x - mean)**2)`` if it is "stable". Otherwise both are the exact algorithm.
 
     Raises:
       ArgumentError: an unknown algorithm.
@@ -175,9 +176,18 @@ def standardize(
     if mean is None and variance is None and where is None:
         return _normalized(x, axes, epsilon)
     center = _mean(x, axes, where) if mean is None else mean
-    spread = var(x, axes, keepdims=True, where=where) if variance is None else variance
+    spread = _spread(x, axes, mean, where, algorithm) if variance is None else variance
     scale = rsqrt(add(spread, epsilon))
     return multiply(subtract(x, center), scale)
+
+
+def _spread(x: Any, axes: tuple[int, ...], center: Any, where: Any, algorithm: str) -> Any:
+    """The variance over ``axes``: about ``center``, unless that is None."""
+    if center is None:
+        return var(x, axes, keepdims=True, where=where)
+    if algorithm == "stable":
+        return _mean(square(subtract(x, center)), axes, where)
+    return maximum(subtract(_mean(square(x), axes, where), square(center)), 0)
 
 
 def _mean(x: Any, axes: tuple[int, ...], where: Any) -> Any:

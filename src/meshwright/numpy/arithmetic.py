@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.core import dtypes
 from meshwright.errors import DTypeError
-from meshwright.ir.tracing import typeof
+from meshwright.ir.tracing import Tracer, typeof
 from meshwright.numpy.axes import no_out
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.complex_values import sign_bit, standard_values
@@ -27,6 +27,7 @@ from meshwright.numpy.promotion import (
 from meshwright.ops.elementwise import library
 from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert, select
+from meshwright.runtime.array import Array
 
 add = binary("add", ops.add, "Sum of corresponding elements; of bools, logical or.", ("add(2, 3).item()", "5"))
 subtract = binary("subtract", ops.sub, "Difference ``x1 - x2``.", ("subtract(2, 3).item()", "-1"))
@@ -222,9 +223,11 @@ def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
 
 
 def power(x1: Any, x2: Any, /) -> Any:
-    """``x1`` to the power ``x2``. A Python integer exponent is expanded into multiplications.
+    """``x1`` to the power ``x2``. An integer exponent that is known is expanded into multiplications.
 
-    Integers wrap around. With negative exponents in an array, integer powers are the quotient rounded towards zero.
+    As in JAX, that is a number or a scalar that is not traced, whatever its dtype, and the result has the dtype of
+    ``x1``. Integers wrap around. With negative exponents in an array, integer powers are the quotient rounded towards
+    zero.
 
     Raises:
       DTypeError: an integer base with a negative scalar exponent.
@@ -232,10 +235,8 @@ def power(x1: Any, x2: Any, /) -> Any:
     >>> power(2, 10).item()
     1024
     """
-    base = aval_of(x1, "power").dtype
-    if dtypes.is_inexact(base) and isinstance(x2, (bool, np.integer)):
-        x2 = int(x2)
-    if dtypes.is_integer(base) and type(x2) is bool:
+    base, x2 = aval_of(x1, "power").dtype, _known_exponent(x2)
+    if type(x2) is bool and not dtypes.is_bool(base):
         x2 = int(x2)
     if type(x2) is int and not isinstance(x1, (bool, np.bool_)):
         (x,) = operands("power", (x1,))
@@ -244,8 +245,6 @@ def power(x1: Any, x2: Any, /) -> Any:
         return ops.square(x) if x2 == 2 else ops.integer_pow(x, x2)
     x, y = operands("power", (x1, x2))
     dtype, by = typeof(x).dtype, aval_of(x2, "power", 1)
-    if isinstance(x2, np.integer):
-        _refuse_quotients(dtype, int(x2))
     if dtypes.is_bool(dtype):
         x, y = _as_integers(x, y)
     elif dtypes.is_inexact(dtype) and not is_python_number(x2) and dtypes.is_integer(by.dtype):
@@ -258,6 +257,16 @@ def power(x1: Any, x2: Any, /) -> Any:
 
 
 pow = power
+
+
+def _known_exponent(x: Any) -> Any:
+    """Integer scalars that are not traced as Python's, and anything else as it is."""
+    value = x.concrete() if isinstance(x, Tracer) else x
+    aval = typeof(value) if isinstance(value, (Array, np.ndarray, np.integer)) else None
+    if aval is None or aval.ndim or not dtypes.is_integer(aval.dtype):
+        return x
+    is_here = not isinstance(value, Array) or value.is_fully_addressable
+    return int(np.asarray(value)) if is_here else x
 
 
 def _refuse_quotients(dtype: np.dtype, exponent: int) -> None:

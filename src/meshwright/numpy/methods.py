@@ -17,7 +17,7 @@ from meshwright.numpy import functions as fn
 from meshwright.numpy import joining, linear, logic, manipulation, ranges, reductions, repeating, rounding
 from meshwright.numpy.at import IndexUpdater
 from meshwright.numpy.bits import bits_as
-from meshwright.numpy.creation import asarray, stand_in
+from meshwright.numpy.creation import asarray, copy_of, stand_in
 from meshwright.numpy.indexing import getitem, take
 from meshwright.numpy.linear import matmul
 from meshwright.runtime.array import Array
@@ -143,7 +143,7 @@ def _clip(self: Any, min: Any = None, max: Any = None) -> Any:
 
 def _copy(self: Any) -> Any:
     """A copy."""
-    return fn.astype(self, self.dtype, copy=True)
+    return copy_of(self)
 
 
 def _view(self: Any, dtype: Any = None, type: None = None) -> Any:

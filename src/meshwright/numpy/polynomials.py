@@ -148,13 +148,13 @@ def polyder(p: Any, m: int = 1) -> Any:
     return p
 
 
-def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
-    """The ``m``-th antiderivative of a polynomial, with integration constants ``k`` (one, or one per integration).
+def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
+    """The ``m``-th antiderivative of a polynomial, with constants ``k`` (one, or one for each integration; 0 without).
 
     >>> polyint(np.array([2.0, 2.0]), k=3.0).tolist()
     [1.0, 2.0, 3.0]
     """
-    p, constants = promote_all([atleast_1d(asarray(p)), atleast_1d(asarray(k))])
+    p, constants = promote_all([atleast_1d(asarray(p)), atleast_1d(asarray(0 if k is None else k))])
     (p,) = operands("polyint", (p,), to_inexact=True)
     order = static_int(m, "polyint", "m")
     constants = asarray(constants, typeof(p).dtype)
@@ -239,7 +239,7 @@ def polyfit(
     coefficients, residuals, rank, sizes = lstsq(scaled, values, tolerance)
     coefficients = divide(coefficients, reshape(lengths, (degree + 1,) + (1,) * (typeof(values).ndim - 1)))
     if full:
-        return coefficients, residuals, rank, sizes, tolerance
+        return coefficients, residuals, rank, sizes, asarray(tolerance)
     return (coefficients, _covariance(scaled, lengths, residuals, typeof(values).ndim, cov)) if cov else coefficients
 
 

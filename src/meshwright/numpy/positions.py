@@ -205,7 +205,7 @@ class _Grid:
             return _range_of(key, self.name)
         axes = promote_all([_range_of(s, self.name) for s in key])
         grids = meshgrid(*axes, indexing="ij", sparse=self.sparse)
-        return tuple(grids) if self.sparse else stack(grids, 0)
+        return list(grids) if self.sparse else stack(grids, 0)
 
     def __repr__(self) -> str:
         return f"meshwright.numpy.{self.name}"

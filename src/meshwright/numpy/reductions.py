@@ -22,7 +22,7 @@ from meshwright.ops.elementwise import table as ops
 from meshwright.ops.elementwise.table import convert
 from meshwright.ops.reduce import reductions as red
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim, reduce_sum
-from meshwright.ops.shape.rearrange import reshape
+from meshwright.ops.shape.rearrange import reshape, transpose
 from meshwright.runtime.values import as_result
 
 Axis = Any
@@ -412,7 +412,7 @@ def std(
 
 
 def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
-    """Mean weighted by ``weights``, which have the shape of ``a`` or are a vector along ``axis``.
+    """Mean weighted by ``weights``, which have the shape of ``a``, or one dimension for each of ``axis``, in its order.
 
     >>> average(np.array([1.0, 3.0]), weights=np.array([3.0, 1.0])).item()
     1.5
@@ -431,7 +431,7 @@ def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = Fal
             raise ArgumentError(
                 f"average: weights of shape {typeof(w).shape} fit neither the array's shape {shape} nor axis {axis}"
             )
-        w = broadcast_in_dim(w, shape, axes)
+        w = broadcast_in_dim(transpose(w, np.argsort(axes).tolist()), shape, sorted(axes))
     x, w = operands("average", (x, w), to_inexact=True)
     total = sum(w, axis, keepdims=keepdims)
     result = ops.div(sum(ops.mul(x, w), axis, keepdims=keepdims), total)

@@ -189,7 +189,7 @@ def _flat_positions(flags: Any, size: int) -> Any:
 def _coordinates(flat: Any, shape: tuple[int, ...], d: int, fill: Any, total: int) -> Any:
     below = math.prod(shape[d + 1 :])
     place = ops.rem(ops.div(flat, scalar_like(max(below, 1), flat)), scalar_like(max(shape[d], 1), flat))
-    return choose_by(ops.lt(flat, scalar_like(total, flat)), place, convert(asarray(fill), typeof(flat).dtype))
+    return choose_by(ops.lt(flat, scalar_like(total, flat)), place, fill)
 
 
 def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:

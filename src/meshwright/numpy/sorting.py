@@ -31,6 +31,11 @@ def _flat(x: Any, axis: int | None, name: str) -> tuple[Any, int]:
     return x, normal_axis(axis, typeof(x).ndim, name)
 
 
+def _along(x: Any, axis: int | None, name: str) -> tuple[Any, int]:
+    """As :func:`_flat`, but that scalars have no axis to sort along, in NumPy neither."""
+    return _flat(x, axis if axis is None else normal_axis(axis, typeof(asarray(x)).ndim, name), name)
+
+
 def _no_kind(name: str, kind: Any, order: Any) -> None:
     if order is not None:
         raise ArgumentError(f"{name}: order= is for NumPy's structured arrays, which arrays here are not; leave it out")
@@ -50,7 +55,7 @@ def sort(
     [1, 2, 3]
     """
     _no_kind("sort", kind, order)
-    x, d = _flat(a, axis, "sort")
+    x, d = _along(a, axis, "sort")
     if not descending:
         return sort_ops.sort(x, d, stable)
     return flip(sort_ops.sort(flip(x, d), d, stable), d)  # reversed, so that zeros of different sign keep their order
@@ -66,7 +71,7 @@ def argsort(
     [1, 2, 0]
     """
     _no_kind("argsort", kind, order)
-    x, d = _flat(a, axis, "argsort")
+    x, d = _along(a, axis, "argsort")
     index = dtypes.default_int() if dtype is None else dtypes.requested(dtype, "argsort")
     if not descending:
         return sort_ops.argsort(x, d, stable, index)

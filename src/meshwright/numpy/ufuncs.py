@@ -164,9 +164,9 @@ class ufunc:
             steps = sorting.concatenate([reshape(start, (1, *typeof(start).shape)), steps])
         return last, steps
 
-    def _settled(self, start: Any, rows: Any) -> Any:
-        """The first carry, in the dtype of the results."""
-        example = self._call(start, full(typeof(start).shape, 0, typeof(rows).dtype))
+    def _settled(self, start: Any, *others: Any) -> Any:
+        """The first carry, in the dtype of the results with elements of the others."""
+        example = self._call(start, *(full(typeof(start).shape, 0, typeof(v).dtype) for v in others))
         return converted(start, typeof(example).dtype)
 
     def at(self, a: Any, indices: Any, b: Any = None, /, *, inplace: bool = True) -> Any:
@@ -181,8 +181,8 @@ class ufunc:
         if self._at is not None:
             return getattr(IndexUpdater(x)[indices], self._at)(b)
         places = getitem(reshape(np.arange(typeof(x).size, dtype=dtypes.default_int()), typeof(x).shape), indices)
-        flat, where_to = ravel(x), ravel(places)
         others = () if b is None else (ravel(broadcast_to(asarray(b), typeof(places).shape)),)
+        flat, where_to = self._settled(ravel(x), *others), ravel(places)
 
         def one(i: Any, values: Any) -> Any:
             spot = getitem(where_to, i)

@@ -11,12 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from meshwright.core.key_types import KEY_TYPES, KeyType
 from meshwright.core.records import dataclass
 from meshwright.ir.tracing import typeof
-from meshwright.lax.random_bits import rng_bit_generator
+from meshwright.lax.random_bits import bits_of_key
 from meshwright.ops.elementwise.table import xor
 from meshwright.ops.random.bits import folded_seed, random_bits, threefry_fold_in, threefry_seed, threefry_split
 from meshwright.ops.shape.rearrange import reshape
@@ -58,7 +56,7 @@ def _seed_of_four(seed: Any) -> Any:
 
 
 def _xla_bits(key: Any, bit_width: int, shape: Sequence[int]) -> Any:
-    return rng_bit_generator(key, shape, np.dtype(f"uint{bit_width}"))[1]
+    return bits_of_key(key, shape, f"uint{bit_width}")
 
 
 def _xla_split(key: Any, shape: tuple[int, ...]) -> Any:

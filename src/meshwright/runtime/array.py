@@ -191,12 +191,12 @@ class Array(OlderNames, ArrayMethods, metaclass=_ArrayType):
         sharding = SingleDeviceSharding(device)
         if not isinstance(self.buffer, Parts):
             whole = self._host()[self.sharding.devices_indices_map(self.shape)[device]]
-            return from_numpy(whole, sharding=sharding, transfer="none")
+            return from_numpy(whole, sharding=sharding, weak_type=self.weak_type, transfer="none")
         part = self._part(real_of(device))
         where = shard_in_part(self.sharding, self.shape, position)
         if all(s == slice(0, n) for s, n in zip(where, part.shape)):
             return Array(part.aval.update(weak_type=self.weak_type), part.buffer, sharding, committed=True)
-        return from_numpy(np.asarray(part)[where], sharding=sharding, transfer="none")
+        return from_numpy(np.asarray(part)[where], sharding=sharding, weak_type=self.weak_type, transfer="none")
 
     def _part(self, real: int) -> Array:
         """The part on one of this process's real devices, as an array on that device."""

@@ -45,6 +45,13 @@ class CustomDerivative(CustomFunction):
         self.symbolic_zeros = False
         self._types = ResultTypes()
 
+    def __getattr__(self, name: str) -> Any:
+        """What sets the rules of a function that has some itself, such as ``def_vmap`` of a ``custom_vmap``."""
+        fun = self.__dict__.get("fun")
+        if isinstance(fun, CustomFunction) and not name.startswith("_"):
+            return getattr(fun, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def static_of(self, args: tuple[Any, ...]) -> dict[int, Any]:
         """The static arguments of a call, by position.
 

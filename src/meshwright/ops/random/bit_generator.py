@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -97,12 +98,14 @@ def _one_of(state: ShapedArray) -> ShapedArray:
 class RngBitGenerator(Op):
     """The next state, and random bits of ``shape``; ``algorithm`` is ``PHILOX`` or ``THREE_FRY``.
 
-    The state may have further dimensions before it, of size 1: those of keys that are mapped, in the order in which
-    their bits are drawn."""
+    The state may have further dimensions before it, of size 1: those of states that are mapped, in the order in which
+    their bits are drawn. As in JAX, the dimension that is mapped last is the first of them, or, where the state is
+    that of a random key (``of_key``), they have the order that they have in the array of keys."""
 
     algorithm: str
     shape: tuple[int, ...]
     dtype: np.dtype
+    of_key: bool = False
     name: ClassVar[str] = "rng_bit_generator"
     multiple_results: ClassVar[bool] = True
 
@@ -125,7 +128,7 @@ class RngBitGenerator(Op):
         (states,), (dim,) = args, dims
         assert dim is not None
         split = batch_sharding(states, dim)
-        place = dim if split is None and dim < _mapped(typeof(states)) else 0
+        place = dim if self.of_key and split is None and dim < _mapped(typeof(states)) else 0
         states = move_dim(states, dim, place)
         if split is not None:
             states = with_type(
@@ -133,7 +136,7 @@ class RngBitGenerator(Op):
             )
         first = slice_in_dim(states, 0, 1, axis=place)
         shape = (*self.shape[:place], axis.size, *self.shape[place:])
-        after, bits = RngBitGenerator(self.algorithm, shape, self.dtype).bind(first)
+        after, bits = replace(self, shape=shape).bind(first)
         outs = [concatenate([after, slice_in_dim(states, 1, axis.size, axis=place)], place), bits]
         return outs if split is None else [split_first(y, split) for y in outs], [place, place]
 

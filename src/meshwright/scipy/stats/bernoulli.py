@@ -11,7 +11,7 @@ from meshwright.ops.elementwise.table import exp
 from meshwright.scipy.special.entropies import xlog1py, xlogy
 from meshwright.scipy.stats.family import Family
 
-_of = Family(__name__, "p", inside=lambda p: (p >= 0) & (p <= 1), place=("loc",))
+_of = Family(__name__, "p", inside=lambda p: (p >= 0) & (p <= 1), place=("loc",), first={"cdf": "k"})
 
 
 @_of(1, 0.3, gives=-1.204)

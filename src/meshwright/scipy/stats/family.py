@@ -6,7 +6,7 @@ Functions of a distribution are NaN outside the domain of its parameters, as in 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -61,7 +61,8 @@ def log_probability(p: Any, q: Any) -> Any:
 class Family:
     """The distributions of a module: a standard one with ``parameters``, shifted by ``loc`` and scaled by ``scale``.
 
-    ``inside`` tells which parameters are in the domain. An instance is used as a decorator, which makes the module's
+    ``inside`` tells which parameters are in the domain; ``first``, how JAX names the variable of a function where it
+    departs from SciPy. An instance is used as a decorator, which makes the module's
     functions from those of the standard distribution; ``at`` and ``gives`` are the example for the docstring.
 
     >>> cdf = Family("doctest", "b", inside=lambda b: b > 0)(1.0, 2.0, gives=0.5, name="cdf")(lambda z, b: z / b)
@@ -75,11 +76,13 @@ class Family:
         *parameters: str,
         inside: Callable[..., Any] | None = None,
         place: Sequence[str] = ("loc", "scale"),
+        first: Mapping[str, str] | None = None,
     ) -> None:
         self.module = module
         self.parameters = parameters
         self.place = tuple(place)
         self.inside = inside
+        self.first = {**_FIRST, **(first or {})}
 
     def __call__(self, *at: float, gives: float, name: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorator for a function of the standard variable (for quantiles, a probability) and the parameters."""
@@ -127,7 +130,7 @@ class Family:
             value = f(*args)
             return convert(value, typeof(value).dtype, all(typeof(x).weak_type for x in args))
 
-        names = (_FIRST.get(name, "x"), *self.parameters, *self.place)
+        names = (self.first.get(name, "x"), *self.parameters, *self.place)
         defaults: dict[str, Any] = {"loc": 0.0, "scale": 1.0}
         kind = Parameter.POSITIONAL_OR_KEYWORD
         parameters = [Parameter(n, kind, default=defaults.get(n, Parameter.empty)) for n in names]

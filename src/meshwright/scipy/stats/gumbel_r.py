@@ -10,7 +10,7 @@ from meshwright.numpy.logic import where
 from meshwright.ops.elementwise.table import exp, expm1, log
 from meshwright.scipy.stats.family import Family, log_probability
 
-_of = Family(__name__)
+_of = Family(__name__, first={"ppf": "p"})
 
 
 @_of(0.5, gives=-1.1065)

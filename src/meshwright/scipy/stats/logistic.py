@@ -9,7 +9,7 @@ from meshwright.ops.elementwise.table import abs_, exp, log, log1p
 from meshwright.ops.elementwise.table import logistic as expit
 from meshwright.scipy.stats.family import Family
 
-_of = Family(__name__)
+_of = Family(__name__, first={"ppf": "x", "isf": "x"})
 
 
 @_of(0.5, gives=-1.4482)

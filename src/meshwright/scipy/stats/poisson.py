@@ -13,7 +13,7 @@ from meshwright.scipy.special.entropies import xlogy
 from meshwright.scipy.special.gammas import gammaincc
 from meshwright.scipy.stats.family import Family
 
-_of = Family(__name__, "mu", inside=lambda mu: mu >= 0, place=("loc",))
+_of = Family(__name__, "mu", inside=lambda mu: mu >= 0, place=("loc",), first={"cdf": "k"})
 
 
 @_of(2, 1.5, gives=-1.3822)
