@@ -16,6 +16,8 @@ from meshwright.spmd.steptime.schedule import ARITHMETIC, FAR, LINKS, MEMORY, ST
 
 #: rows of a printed table
 ROWS = 10
+#: smaller fractions of a time are rounding errors of sums
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,10 @@ class Time(Printed):
     @property
     def headline(self) -> str:
         """The total and its components, on one line."""
-        hidden = max(0.0, self.communication - self.exposed)
+        hidden = self.communication - self.exposed
+        told = human_seconds(hidden) if hidden > _ROUNDING * self.communication else "none"
         starting = f", kernels that start {human_seconds(self.starting)}" if self.starting else ""
-        overlap = f" ({human_seconds(hidden)} of it hidden)" if self.communication else ""
+        overlap = f" ({told} of it hidden)" if self.communication else ""
         return (
             f"{human_seconds(self.seconds)} a run on {self.where}: arithmetic {human_seconds(self.compute)}, memory "
             f"{human_seconds(self.memory)}, communication {human_seconds(self.communication)}{overlap}{starting}"
@@ -123,7 +126,8 @@ class Time(Printed):
         for p in longest:
             where = f"{p.op} at {p.source}"
             times = f"{p.count}×" if p.count > 1 else ""
-            waited = f"on the critical path for {human_seconds(p.waited)}" if p.waited else "hidden"
+            is_waited = p.waited > _ROUNDING * p.seconds
+            waited = f"on the critical path for {human_seconds(p.waited)}" if is_waited else "hidden"
             lines.append(f"  {where:<{width}} {times:>5} {human_seconds(p.seconds):>9}  {_PLAIN[p.binds]}, {waited}")
         if len(self.parts) > ROWS:
             lines.append(f"  and {len(self.parts) - ROWS} more in .parts")
