@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
@@ -45,9 +47,14 @@ def bf16(*shape: int) -> Any:
 UNEVEN = {8: 6, 4: 3}
 
 
+#: machines of meshes by their number of devices, while a program is made
+_MACHINES: ContextVar[Mapping[int, str]] = ContextVar("machines")
+
+
 def mesh_of(**axes: int) -> mw.AbstractMesh:
-    sizes = UNEVEN if os.environ.get("MESHWRIGHT_UNEVEN") else {}
-    return mw.AbstractMesh(tuple(sizes.get(n, n) for n in axes.values()), tuple(axes))
+    uneven = UNEVEN if os.environ.get("MESHWRIGHT_UNEVEN") else {}
+    sizes = tuple(uneven.get(n, n) for n in axes.values())
+    return mw.AbstractMesh(sizes, tuple(axes), machine=_MACHINES.get({}).get(math.prod(sizes)))
 
 
 def lowered_on(f: Any, mesh: Any, args: Any, specs: Any, outs: Any = None, donate: Any = ()) -> Any:
@@ -114,9 +121,11 @@ class Programs(dict[str, Callable[[], Any]]):
 
         Under ``MESHWRIGHT_ANNOTATIONS`` its arguments have the specs of :func:`annotated`, and its results none.
         """
-        f, args, ins, outs, mesh = self[name]()
-        if mesh.size in machines:
-            mesh = mw.AbstractMesh(mesh.axis_sizes, mesh.axis_names, machine=machines[mesh.size])
+        token = _MACHINES.set(machines)  # shardings inside of the program are on the same mesh
+        try:
+            f, args, ins, outs, mesh = self[name]()
+        finally:
+            _MACHINES.reset(token)
         if annotations := os.environ.get("MESHWRIGHT_ANNOTATIONS"):
             ins, outs = annotated(args, mesh, annotations, name), None
         return lowered_on(f, mesh, args, ins, outs), mesh
