@@ -76,6 +76,10 @@ class Unchanged(Linear1):
 
 
 # --- reshape ------------------------------------------------------------------------------------------------
+#: the most pieces of which a device's part of a dimension is assembled: each is sliced and written on its own
+_MOST_PIECES = 16
+
+
 @dataclass(frozen=True)
 class Reshape(Moves):
     """The elements, in row-major order, in a new shape."""
@@ -113,12 +117,13 @@ class Reshape(Moves):
 
     def alternatives(self, *avals: ShapedArray) -> Sequence[Op]:
         groups = reshape_groups(avals[0].shape, self.new_sizes) if avals[0].size else ()
-        return [
+        of_one = (
             ReshapeRows(self.new_sizes, g, split)
             for g, (l, r) in enumerate(groups)
             if min(len(l), len(r)) == 1 < len(l + r) - 1
             for split in range(len(l + r) - 1)
-        ]
+        )
+        return [op for op in of_one if op.pieces(avals[0].shape) <= _MOST_PIECES]
 
     def moved(self, x: np.ndarray) -> np.ndarray:
         return x.reshape(self.new_sizes)
@@ -157,6 +162,10 @@ class ReshapeRows(Reshape):
         left, right = reshape_groups(shape, self.new_sizes)[self.group]
         return [self.new_sizes[d] for d in right] if len(left) == 1 else [shape[d] for d in left]
 
+    def pieces(self, shape: tuple[int, ...]) -> int:
+        """The number of pieces that a device's part of the one dimension consists of."""
+        return math.prod(self._several(shape)[: self.split])
+
     def _rows(self, dims: tuple[int, ...]) -> int:
         """The dimension that is split, of those of a side."""
         return dims[self.split] if len(dims) > 1 else dims[0]
@@ -164,19 +173,15 @@ class ReshapeRows(Reshape):
     def row_map(self, shape: tuple[int, ...], tiles: int) -> RowMap:
         """Which elements of the operand's tiles are where in the result's, along the one dimension."""
         several, (left, _) = self._several(shape), reshape_groups(shape, self.new_sizes)[self.group]
-        outer, rows, inner = math.prod(several[: self.split]), several[self.split], math.prod(several[self.split + 1 :])
+        outer, rows, inner = self.pieces(shape), several[self.split], math.prod(several[self.split + 1 :])
         each = -(-rows // tiles)
         ends = [(min(t * each, rows), min((t + 1) * each, rows)) for t in range(tiles)]
         if len(left) == 1:
-            mine = (
-                (
-                    Span(0, (j * rows + low) * inner, (j * rows + high) * inner),
-                    Span(ZEROS, 0, (each - high + low) * inner),
-                )
-                for low, high in ends
-                for j in range(outer)
-            )
-            return RowMap((outer * rows * inner,), (tuple(span for spans in mine for span in spans if span.rows),))
+            spans: list[Span] = []
+            for low, high in ends:
+                for j in range(0, outer * rows, rows):
+                    spans += Span(0, (j + low) * inner, (j + high) * inner), Span(ZEROS, 0, (each - high + low) * inner)
+            return RowMap((outer * rows * inner,), (tuple(span for span in spans if span.rows),))
         starts = ((t * outer + j) * each * inner for j in range(outer) for t in range(tiles))
         spans = [Span(0, s, s + (high - low) * inner) for s, (low, high) in zip(starts, ends * outer)]
         return RowMap((tiles * outer * each * inner,), (tuple(span for span in spans if span.rows),))
