@@ -621,6 +621,43 @@ def test_buckets_have_a_size_and_wait_for_no_result():
     assert apply("combine", chain, [A], combine_bytes=1 << 20) is chain
 
 
+# --- padding ------------------------------------------------------------------------------------------------
+def padded(x, low=1, high=2, inner=0):
+    return lax.pad(x, 0.0, [(low, high, inner), (0, 0, 0)])
+
+
+def test_padding_that_is_cut_off_is_not_reduced():
+    becomes(
+        "without padding|became dead",
+        lambda a: (lax.psum(padded(a), "x")[1:7] * 2, lax.pmax(padded(a), "y")[1:7]),
+        [A],
+        """
+        { lambda ; a:f32[6,4]. let
+            b:f32[6,4] = psum[axes=('x',)] a
+            c:f32[6,4] = mul b 2.0:f32[]
+            d:f32[6,4] = pmax[axes=('y',)] a
+          in (c, d) }
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda a: lax.psum(padded(a), "x")[1:6],
+        lambda a: lax.psum(padded(a), "x")[:6],
+        lambda a: (lax.psum(padded(a), "x")[1:7], lax.psum(padded(a), "x")),
+        lambda a: lax.psum(padded(a, -1, 2), "x")[0:6],
+        lambda a: lax.psum(padded(a, 0, 0, 1), "x")[0:6],
+    ],
+    ids=["less", "elsewhere", "also whole", "cut before", "spaced"],
+)
+def test_padding_that_is_used_or_moved_is_reduced(program):
+    before = trace(lambda a: program(a), [A])
+    common = apply("common", before, [A])
+    assert apply("without padding", common, [A]) is common
+
+
 # --- the pipeline -------------------------------------------------------------------------------------------
 def test_the_pipeline_says_what_each_pass_changed():
     inputs = [A, B]

@@ -25,6 +25,7 @@ from meshwright.spmd.passes.partial_sums import reassociate
 from meshwright.spmd.passes.rewrite import Rewrite, with_regions
 from meshwright.spmd.passes.scattered_sums import scatter_sums
 from meshwright.spmd.passes.sum_tiles import sum_tiles
+from meshwright.spmd.passes.unpadded import reduce_unpadded
 from meshwright.spmd.passes.untransposed import gather_untransposed
 from meshwright.spmd.report import human_bytes, totals
 
@@ -139,6 +140,10 @@ def _placed_and_merged(everywhere: _Everywhere, mesh: AbstractMesh, combine_byte
         everywhere(
             "merge neighbouring collectives", lambda j, variance: merge_pairs(j, variance, mesh),
             "Two consecutive collectives become one cheaper one, or none.",
+        ),
+        everywhere(
+            "reduce without padding", reduce_unpadded,
+            "Padding that is cut off after an all-reduce is left out before it.",
         ),
         everywhere(
             "sum tiles", lambda j, variance: sum_tiles(j, variance, mesh),
