@@ -197,4 +197,4 @@ def test_programs_are_looked_for_while_another_thread_adds_one():
 
     for number in range(2):
         programs["start", number] = Added()
-    assert f._found(("start",), ()) is None
+    assert f._caches.serving(("start",), ()) is None

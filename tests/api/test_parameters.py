@@ -35,7 +35,7 @@ OTHERWISE = {
         "jax.numpy.argmax": {"keepdims"}, "jax.numpy.argmin": {"keepdims"}, "jax.numpy.nanargmax": {"keepdims"},
         "jax.numpy.nanargmin": {"keepdims"}, "jax.numpy.histogram": {"density"}, "jax.numpy.histogram2d": {"density"},
         "jax.numpy.histogramdd": {"density"},
-        "jax.numpy.indices": {"dtype"}, "jax.numpy.polyint": {"k"}, "jax.numpy.array": {"order"},
+        "jax.numpy.indices": {"dtype"}, "jax.numpy.array": {"order"},
         "jax.numpy.linalg.eigvalsh": {"UPLO"},
     },
     "another way to write the same default": {

@@ -10,16 +10,16 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
 
 from meshwright.core import source
 from meshwright.core.avals import ShapedArray
 from meshwright.core.signature import described
+from meshwright.core.weak import WeakKeys
 
 _LOGGER = logging.getLogger("meshwright")
 _SHOWN = 8  # the most differences that are listed
 #: the functions that were compiled and still exist, by their code, which those of one ``lambda`` or ``def`` share
-_made_of: WeakKeyDictionary[CodeType, WeakSet[Any]] = WeakKeyDictionary()
+_made_of: WeakKeys[CodeType, WeakKeys[Any, bool]] = WeakKeys()
 #: the names of the leaves of a call's arguments, given their structure and the static ones
 Names = Callable[[Any, Any], Sequence[str]]
 
@@ -56,11 +56,12 @@ def _first(fun: Callable[..., Any]) -> str:
     code = getattr(inner, "__code__", None)
     if code is None:
         return "its first call"
-    is_first, alive = code not in _made_of, _made_of.setdefault(code, WeakSet())
-    if is_first or fun in alive:
-        alive.add(fun)
-        return "its first call" if is_first else "its programs were cleared"
-    alive.add(fun)
+    is_first, alive = _made_of.get(code) is None, _made_of.setdefault(code, WeakKeys())
+    was_compiled, alive[fun] = alive.get(fun), True
+    if is_first:
+        return "its first call"
+    if was_compiled:
+        return "its programs were cleared"
     return (
         "it is a new function of the same code as others that were compiled; make it and jit it once, outside of what "
         "repeats, and pass what differs as arguments"
