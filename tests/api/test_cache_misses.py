@@ -108,6 +108,25 @@ def test_cleared_programs_and_many_differences(logged):
     assert again.count("→") == 7 and again.endswith("and 5 more")
 
 
+def test_trees_that_take_nothing_but_arrays(logged):
+    @mw.tree_util.register_pytree_node_class
+    class Boxed:
+        def __init__(self, value):
+            self.size = value.size
+            self.value = value
+
+        def tree_flatten(self):
+            return (self.value,), None
+
+        @classmethod
+        def tree_unflatten(cls, aux, children):
+            return cls(*children)
+
+    f = mw.jit(lambda box: box.value * 2)
+    f(Boxed(X))
+    assert logged(lambda: f(Boxed(mnp.ones(3))))[0].endswith("leaf 0: float32[4] → float32[3]")
+
+
 def test_nothing_is_logged_otherwise(caplog):
     with caplog.at_level(logging.WARNING, "meshwright"):
         f = product()

@@ -180,8 +180,12 @@ def test_get_modes() -> None:
 
 def test_a_fill_of_minus_zero_is_not_the_one_of_zero() -> None:
     x = mnp.arange(3.0)
-    signs = [np.signbit(mnp.take(x, mnp.array([7]), mode="fill", fill_value=v)).item() for v in (0.0, -0.0, 0.0)]
-    assert signs == [False, True, False]
+    for kind in (float, np.float32, np.float64, mnp.float32, mnp.bfloat16):
+        fills = [mnp.take(x, mnp.array([7]), mode="fill", fill_value=kind(v)) for v in (0.0, -0.0, 0.0)]
+        assert [np.signbit(y).item() for y in fills] == [False, True, False], kind
+    c = x.astype("complex64")
+    filled = [mnp.take(c, mnp.array([7]), mode="fill", fill_value=v) for v in (0j, complex(-0.0, 1), complex(0.0, 1))]
+    assert [np.signbit(np.real(y)).item() for y in filled] == [False, True, False]
 
 
 def test_values_are_converted_to_the_arrays_dtype() -> None:

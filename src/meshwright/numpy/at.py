@@ -52,7 +52,6 @@ from meshwright.ops.indexing.indexed import GatherScatterMode
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.ops.shape.rearrange import reshape, rev
 from meshwright.ops.shape.slice_pad import pad
-from meshwright.runtime.array import Array
 from meshwright.runtime.values import as_result
 
 _DROP = GatherScatterMode.FILL_OR_DROP
@@ -136,8 +135,8 @@ class IndexUpdateRef:
         range."""
         chosen = read_mode(mode, "at.get")
         plan = plan_index(typeof(self.array).shape, self.index, wrap_negative_indices)
-        fill = fill_value.item() if isinstance(fill_value, (np.generic, np.ndarray, Array)) else fill_value
-        return made_as(out_sharding, lambda: read(self.array, plan, chosen, fill, indices_are_sorted, unique_indices))
+        options = fill_value, indices_are_sorted, unique_indices
+        return made_as(out_sharding, lambda: read(self.array, plan, chosen, *options))
 
     def _update(self, name: str, values: Any, how: Any, options: Mapping[str, Any]) -> Any:
         to = _Options(**options)

@@ -210,12 +210,12 @@ def gather(
       >>> lax.gather(x, jnp.array([[2], [0]]), rows, (1, 3)).tolist()
       [[7, 8, 9], [1, 2, 3]]
     """
-    dtype = typeof(operand).dtype
+    dtype, fill_value = typeof(operand).dtype, fill_parameter(fill_value)
     if isinstance(fill_value, complex) and not dtypes.is_complex(dtype):
         raise ArgumentTypeError(f"gather: fill_value {fill_value!r} is no {dtype}; take its real part")
     sizes = tuple(int(k) for k in slice_sizes)
     chosen = GatherScatterMode.from_any(mode)
-    op = Gather(dimension_numbers, sizes, chosen, indices_are_sorted, unique_indices, fill_parameter(fill_value))
+    op = Gather(dimension_numbers, sizes, chosen, indices_are_sorted, unique_indices, fill_value)
     return op.bind(operand, index_array(start_indices, "gather"))
 
 

@@ -62,21 +62,37 @@ class GatherScatterMode(enum.Enum):
             ) from None
 
 
-class NegativeZero(float):
-    """-0.0 as a parameter of an op, which Python says is equal to 0.0: ops that differ in it are kept apart."""
+class _Signed:
+    """A number with a part that is -0.0, which Python says is equal to 0.0: ops that differ in it are kept apart."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NegativeZero)
+        return type(other) is type(self) and repr(other) == repr(self)
 
     def __hash__(self) -> int:
-        return hash(NegativeZero)
+        return hash(repr(self))
+
+
+class SignedFloat(_Signed, float):
+    """A float that is -0.0."""
+
+
+class SignedComplex(_Signed, complex):
+    """A complex number of which a part is -0.0."""
 
 
 def fill_parameter(value: Any) -> Any:
-    """The fill value of a gather, such that those are equal that fill with the same; None for NaN, the default."""
+    """The fill value of a gather as a Python number, such that those are equal that fill with the same; None for NaN,
+    the default."""
+    value = value.item() if hasattr(value, "item") else value
     if value is None or value != value:
         return None
-    return NegativeZero(value) if isinstance(value, float) and value == 0 and math.copysign(1, value) < 0 else value
+    if isinstance(value, complex):
+        return SignedComplex(value) if _is_negative_zero(value.real) or _is_negative_zero(value.imag) else value
+    return SignedFloat(value) if isinstance(value, float) and _is_negative_zero(value) else value
+
+
+def _is_negative_zero(x: float) -> bool:
+    return x == 0 and math.copysign(1, x) < 0
 
 
 class DimensionNumbers:

@@ -78,6 +78,8 @@ class Unchanged(Linear1):
 # --- reshape ------------------------------------------------------------------------------------------------
 #: the most pieces of which a device's part of a dimension is assembled: each is sliced and written on its own
 _MOST_PIECES = 16
+#: the most pieces of all devices; the rounds in which they are sent take as long to plan as the square of their number
+_MOST_PLANNED = 2048
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,8 @@ class _FetchedRows:
     shape: tuple[int, ...]
 
     def __call__(self, tiles: int) -> float:
+        if tiles * self.op.pieces(self.shape) > _MOST_PLANNED:
+            return math.inf
         return MovedRows(self.op.row_map(self.shape, tiles))(tiles)
 
 
