@@ -14,6 +14,7 @@ from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, JaxprEqn, Var
 from meshwright.ops.control.regions import RegionOp
 from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.evenness import well_divided
 from meshwright.sharding.rule import PARALLEL, REPLICATED, ShardingRule
 from meshwright.spmd.factors import carried_back
 from meshwright.spmd.flatten import Flat
@@ -87,7 +88,7 @@ class _Pins:
     def operands(self, eqn: JaxprEqn, rule: ShardingRule) -> None:
         """Pin the operands that an equation cannot take as split, if it is their only reader.
 
-        The axes of the dimension that cannot be split go to the first free dimension that they divide, so that the
+        The axes of the dimension that cannot be split go to the first free dimension that they divide well, so that the
         producer of the value knows its destination.
         """
         for atom, factors in zip(eqn.invars, rule.operands):
@@ -100,8 +101,8 @@ class _Pins:
             for d, kind in enumerate(kinds):
                 if kind == REPLICATED and dims[d]:
                     tiles = self.mesh.sizes(dims[d])
-                    free = [o for o, k in enumerate(kinds) if k == PARALLEL and not dims[o] and shape[o] % tiles == 0]
-                    if free:
+                    free = [o for o, k in enumerate(kinds) if k == PARALLEL and not dims[o]]
+                    if free := well_divided({o: (shape[o], tiles) for o in free}):
                         dims[free[0]], dims[d] = dims[d], ()
                         self.pinned[atom] = Layout(tuple(dims))
 

@@ -20,6 +20,7 @@ from meshwright.ir.jaxpr import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshwright.ir.rewrite import producers_of
 from meshwright.ops.sharding.constraint import ShardingConstraint
 from meshwright.sharding import AbstractMesh, Layout, NamedSharding
+from meshwright.sharding.evenness import MOST_UNEVEN, unevenness
 from meshwright.sharding.rule import PARALLEL, REDUCTION, WINDOW
 from meshwright.spmd.driver import partition
 from meshwright.spmd.explain.causes import origin_of
@@ -201,14 +202,14 @@ class Advisor:
                     yield from self._of_user(reason.user, reason.value, layout)
 
     def _sharing(self, eqn: JaxprEqn, axes: Sequence[str]) -> Iterator[Candidate]:
-        """The operands of an equation, or what it makes of none, with ``axes`` on each dimension that they divide,
+        """The operands of an equation, or what it makes of none, with ``axes`` on each dimension that they divide well,
         largest dimensions first."""
         rule = eqn_rule(eqn)
         for f in sorted(range(len(rule.factors)), key=lambda f: -rule.factors[f].size):
             factor, places = rule.factors[f], [(eqn.invars[n], d) for n, d in rule.operand_dims(f)]
             # What an op makes of nothing, as random numbers, is split itself.
             kinds = (PARALLEL, REDUCTION) if places else (PARALLEL, WINDOW)
-            if factor.kind in kinds and factor.size % self.mesh.sizes(axes) == 0:
+            if factor.kind in kinds and unevenness(factor.size, self.mesh.sizes(axes)) <= MOST_UNEVEN:
                 for atom, dim in places or [(eqn.outvars[n], d) for n, d in rule.result_dims(f)]:
                     if isinstance(atom, Var):
                         yield from self._on(atom, _split_too(self.part.propagation.layout(atom), dim, axes))

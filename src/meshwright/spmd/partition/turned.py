@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from meshwright.ir.jaxpr import JaxprEqn, Var
@@ -42,7 +42,8 @@ def turns(part: Partition, merged: bool = True) -> Iterator[Turn]:
     for eqn, rule in zip(part.propagation.origins.eqns, part.propagation.rules):
         for turn in _ways(eqn, rule, part.propagation) if sent[id(eqn)] else ():
             ways[turn] += sent[id(eqn)]
-    for turn, nbytes in itertools.chain(_moved(part), _repeated(part), _lost(part.propagation) if merged else ()):
+    others = (_moved(part), _repeated(part), _brought(part, sent), _lost(part.propagation) if merged else ())
+    for turn, nbytes in itertools.chain.from_iterable(others):
         ways[turn] += nbytes
     least = SENT * sum(sent.values())
     return (turn for turn in sorted(ways, key=lambda t: (-ways[t], -len(t.axes))) if ways[turn] > least)
@@ -85,6 +86,38 @@ def _repeated(part: Partition) -> Iterator[tuple[Turn, int]]:
             is_free = len(factors) == 1 and rule.factors[factors[0]].kind == PARALLEL
             if is_free and shape[dim] >= part.mesh.sizes(idle):
                 yield Turn(rule, idle, 0, dim, moves=True), aval.dtype.itemsize * math.prod(shape)
+
+
+def _brought(part: Partition, sent: Mapping[int, int]) -> Iterator[tuple[Turn, int]]:
+    """The axes by which the smaller operand of a product splits its result, along dimensions of the larger operand, and
+    the bytes of the result on a device: where what reads the result moves it, the operand may be moved instead."""
+    readers = defaultdict[Var, list[JaxprEqn]](list)
+    for eqn in part.propagation.origins.eqns:
+        for a in {a for a in eqn.invars if isinstance(a, Var)}:
+            readers[a].append(eqn)
+    for eqn, rule, layout, _ in part.placed:
+        x, out = min(eqn.invars, key=lambda a: a.aval.nbytes), eqn.outvars[0]
+        own = {f for factors in rule.operands[eqn.invars.index(x)] for f in factors}
+        shape = layout.local_shape(out.aval.shape, part.mesh)
+        nbytes = out.aval.dtype.itemsize * math.prod(shape)
+        is_own = [not own.isdisjoint(factors) for factors in rule.results[0]]
+        axes = next((axes for axes, has in zip(layout.dims, is_own) if axes and has), ())
+        moves_more = axes and x.aval.nbytes < nbytes * part.mesh.sizes(axes) and _moved_for(out, readers, sent)
+        for dim, factors in enumerate(rule.results[0]) if moves_more else ():
+            is_free = len(factors) == 1 and not is_own[dim] and rule.factors[factors[0]].kind == PARALLEL
+            if is_free and shape[dim] >= part.mesh.sizes(axes):
+                yield Turn(rule, axes, 0, dim, moves=True), nbytes
+
+
+def _moved_for(v: Var, readers: Mapping[Var, Sequence[JaxprEqn]], sent: Mapping[int, int], depth: int = 6) -> bool:
+    """Whether something is sent for an equation that reads a value, or that reads a result of its shape."""
+    for eqn in readers.get(v, ()):
+        if sent[id(eqn)]:
+            return True
+        same = (w for w in eqn.outvars if depth and isinstance(w, Var) and w.aval.shape == v.aval.shape)
+        if any(_moved_for(w, readers, sent, depth - 1) for w in same):
+            return True
+    return False
 
 
 def _lost(propagation: Propagation) -> Iterator[tuple[Turn, int]]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, Jaxpr, Var
+from meshwright.sharding.evenness import well_divided
 from meshwright.sharding.rule import PARALLEL, REDUCTION, WINDOW, DimFactors, ShardingRule
 from meshwright.spmd.flatten import Flat, flatten
 
@@ -44,8 +45,9 @@ class Kind:
     meets: frozenset[int] = frozenset()
 
     def divided_by(self, count: int) -> list[Place]:
-        """The dimensions that ``count`` devices divide evenly. An odd vocabulary stays whole where heads are split."""
-        return [place for place in self.places if place.size % count == 0]
+        """The dimensions that ``count`` devices divide evenly, or if there are none, nearly so. An odd vocabulary stays
+        whole where heads are split."""
+        return well_divided({place: (place.size, count) for place in self.places})
 
 
 def unions(kinds: Sequence[Kind]) -> list[Kind]:

@@ -18,7 +18,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
@@ -26,6 +26,7 @@ from meshwright.errors import MemoryLimitError
 from meshwright.ir.jaxpr import ClosedJaxpr
 from meshwright.ir.passes import run_passes
 from meshwright.sharding import AbstractMesh, Layout
+from meshwright.sharding.evenness import well_divided
 from meshwright.spmd.driver import PREPARE, partition
 from meshwright.spmd.flatten import flatten
 from meshwright.spmd.memory.held import Memory
@@ -34,12 +35,15 @@ from meshwright.spmd.memory.predict import predict
 from meshwright.spmd.partition.attempt import price
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.plan.dimensions import Kind, kinds, unions
+from meshwright.spmd.steptime.schedule import step_time
 from meshwright.spmd.strategy import Strategy
 
 #: the kinds tried for a single axis, the unions of them, and for each of several axes: those known, and those unknown
 KINDS, UNIONS, COMBINED = 8, 3, 3
 #: budget of equations to partition, and the least and the greatest number of designs to try
 EQUATIONS, FEWEST, MOST = 30_000, 16, 120
+#: budget of equations to partition with lookahead, and the greatest number of designs that are
+AHEAD_EQUATIONS, AHEAD = 6_000, 6
 #: by which factor a simpler design may be slower
 SIMPLER = 1.03
 #: the share of all arguments' bytes below which an argument is not split just to save memory
@@ -69,13 +73,17 @@ class Design:
         return len(self.uses), sum(use.shards_rest for use in self.uses)
 
 
-@dataclass
+@dataclass(eq=False)
 class Tried:
-    """A design, its partition (without lookahead), and its price in seconds."""
+    """A design, its partition, and its price in seconds.
+
+    ``busy`` are the seconds for which the partition first found, without lookahead, computes: what a better one for the
+    same layouts may come to."""
 
     design: Design
     part: Partition
     seconds: float
+    busy: float
     layouts: tuple[Layouts, Layouts]
     memory: Memory | None = None
 
@@ -129,6 +137,7 @@ class _Search:
             if self.tried and (len(self.tried) >= self.most or time.monotonic() > self.end):
                 break
             self.attempt(design)
+        self.look_ahead()
         best = self.first_that_fits()
         return SearchResult(best, list(self.tried.values()), self.kinds)
 
@@ -181,9 +190,10 @@ class _Search:
         for axis, use in zip(mesh.axis_names, design.uses):
             if use.kind is not None:
                 atoms = mesh.atoms_of(axis)
-                for number, dim, size in self.kinds[use.kind].places:
-                    taken = any(a in axes for axes in dims[number] for a in atoms)
-                    if not taken and size % mesh.sizes((*dims[number][dim], *atoms)) == 0:
+                places = self.kinds[use.kind].places
+                ways = {p: (p.size, mesh.sizes((*dims[p.argument][p.dim], *atoms))) for p in places}
+                for number, dim, _ in well_divided(ways):
+                    if not any(a in axes for axes in dims[number] for a in atoms):
                         dims[number][dim] += atoms
         total = sum(a.nbytes for a in avals)
         for axis, use in zip(mesh.axis_names, design.uses):
@@ -207,8 +217,21 @@ class _Search:
         if same is not None:
             return same
         part = partition(self.flat, design.mesh, *layouts, strategy=Strategy(in_steps=True))  # holds least
-        tried = self.tried[design] = Tried(design, part, price(part), layouts)
+        time = step_time(part.jaxpr.jaxpr, design.mesh)
+        tried = self.tried[design] = Tried(design, part, price(part), time.seconds - time.links, layouts)
         return tried
+
+    def look_ahead(self) -> None:
+        """Partition the most promising designs that fit with lookahead: the quickest, and those that compute least,
+        whose communication may be what lookahead avoids (stencils, layouts that annotations contest)."""
+        count = max(1, min(AHEAD, AHEAD_EQUATIONS // max(1, len(flatten(self.flat.jaxpr).eqns))))
+        each = zip(*(sorted(self.tried.values(), key=key) for key in (_seconds, _busy)))
+        fitting = filter(self.fits, dict.fromkeys(itertools.chain.from_iterable(each)))
+        for tried in itertools.islice(fitting, count):
+            part = partition(self.flat, tried.design.mesh, *tried.layouts)
+            ahead = replace(tried, part=part, seconds=price(part), memory=None)
+            if ahead.seconds < tried.seconds and self.fits(ahead):
+                self.tried[tried.design] = ahead
 
     def peak(self, tried: Tried) -> int:
         if tried.memory is None:
@@ -218,7 +241,7 @@ class _Search:
     def first_that_fits(self) -> Tried:
         """The fastest design whose peak is within the limit, or a simpler one that is hardly slower."""
         quickest: Tried | None = None
-        order = sorted(self.tried.values(), key=lambda t: t.seconds)
+        order = sorted(self.tried.values(), key=_seconds)
         fitting = []
         for tried in order:
             if quickest is not None and tried.seconds > SIMPLER * quickest.seconds:
@@ -239,6 +262,14 @@ class _Search:
         return limit is None or (_held(tried.part) <= limit and self.peak(tried) <= limit)
 
 
+def _seconds(tried: Tried) -> float:
+    return tried.seconds
+
+
+def _busy(tried: Tried) -> float:
+    return tried.busy
+
+
 def _axes(mesh: AbstractMesh) -> int:
     return len(mesh.axis_names)
 
@@ -249,12 +280,12 @@ def _held(part: Partition) -> int:
 
 
 def _split_too(dims: list[tuple[str, ...]], aval: ShapedArray, axis: str, mesh: AbstractMesh) -> None:
-    """Split the largest dimension that divides evenly by an axis that does not split the value yet."""
+    """Split the largest dimension that divides well by an axis that does not split the value yet."""
     atoms = mesh.atoms_of(axis)
     if any(a in axes for axes in dims for a in atoms):
         return
     left = [size // mesh.sizes(axes) for size, axes in zip(aval.shape, dims)]
-    fits = [d for d, size in enumerate(left) if size % mesh.sizes(atoms) == 0 and size > 0]
+    fits = well_divided({d: (size, mesh.sizes(atoms)) for d, size in enumerate(left)})
     if fits:
         dim = max(fits, key=lambda d: (left[d], -d))
         dims[dim] += atoms
