@@ -7,7 +7,9 @@ none has to be overridden.
 
 Where operands are moved to compute a product along another dimension than propagation found (attention along a split
 dimension), its result is moved back, and what follows is moved again. If axes spread from that dimension, what comes
-before is moved once. The same goes for axes along which an operand is gathered, so that devices repeat the product.
+before is moved once. The same goes for axes along which an operand is gathered, so that devices repeat the product,
+and for those by which a weight splits a result that is gathered for what follows: if they split rows instead, the
+weight is gathered, as in fully sharded data parallelism.
 
 Axes that split the minor of two dimensions do not reach what a reshape merges these into, whose tiles would not be
 blocks, and axes of a dimension not those of its parts of which the first is too small (queries, keys and values). What
