@@ -109,11 +109,11 @@ class _Search:
             for other in self.attempts(ways, 2):
                 self.best = other if other.is_better(self.best) and other.price <= self.best.price else self.best
 
-    def turn(self, left: int = TURNINGS, merged: bool = True) -> None:
-        """Split values that one annotation reaches along several dimensions along another one, if that is better; with
-        ``merged`` also merged dimensions that it does not reach."""
+    def turn(self, left: int = TURNINGS, also_unmoved: bool = True) -> None:
+        """Split values that one annotation reaches along several dimensions along another one, if that is better, and
+        what products or reshapes end at (see :func:`~meshwright.spmd.partition.turned.turns`)."""
         while left > 0 and self.best.sent[1] and len(self.best.part.propagation.rules) <= SEARCHED:
-            found = turns(self.best.part, merged)
+            found = turns(self.best.part, also_unmoved)
             ways = (replace(self.best.strategy, turns=(*self.best.strategy.turns, t)) for t in found)
             tried = self.attempts(ways, left)
             left -= len(tried)
@@ -130,12 +130,12 @@ class _Search:
     def turn_moved(self) -> None:
         """Split values along the dimensions along which products are, where these are split unevenly or evenly."""
         part = self.best.part
-        self.turn(MOVED, merged=False)
+        self.turn(MOVED, also_unmoved=False)
         if any(choose(q).is_uneven for q in dict.fromkeys(part.questions)):
             turned = self.best
             strategy = replace(part.strategy, evenly=True)
             self.best = Attempt(self.planner.partition(replace(part.propagation, strategy=strategy)))
-            self.turn(MOVED, merged=False)
+            self.turn(MOVED, also_unmoved=False)
             if self.best.price > turned.price or not self.best.is_better(turned):
                 self.best = turned
 

@@ -36,16 +36,17 @@ from meshwright.spmd.strategy import Turn
 SENT = 0.02
 
 
-def turns(part: Partition, merged: bool = True) -> Iterator[Turn]:
-    """Other ways to split results that axes reach along several dimensions, and with ``merged`` merged dimensions that
-    they do not reach; those with the most bytes sent there first, and of these the ones with the most axes."""
+def turns(part: Partition, also_unmoved: bool = True) -> Iterator[Turn]:
+    """Other ways to split results that axes reach along several dimensions or were moved to, and with ``also_unmoved``
+    those that weights split and what axes end at; those with the most bytes sent there first, and of these the ones
+    with the most axes."""
     sent = sent_for_equations(part.jaxpr.jaxpr)
     ways: Counter[Turn] = Counter()
     for eqn, rule in zip(part.propagation.origins.eqns, part.propagation.rules):
         for turn in _ways(eqn, rule, part.propagation) if sent[id(eqn)] else ():
             ways[turn] += sent[id(eqn)]
-    others = (_moved(part), _repeated(part), _brought(part, sent), _lost(part.propagation) if merged else ())
-    for turn, nbytes in itertools.chain.from_iterable(others):
+    more = (_brought(part, sent), _lost(part.propagation)) if also_unmoved else ()
+    for turn, nbytes in itertools.chain(_moved(part), _repeated(part), *more):
         ways[turn] += nbytes
     least = SENT * sum(sent.values())
     return (turn for turn in sorted(ways, key=lambda t: (-ways[t], -len(t.axes))) if ways[turn] > least)
