@@ -203,6 +203,7 @@ def describe(design: Any, outcome: SearchResult, names: Sequence[str]) -> str:
         of = "nothing"
         if use.kind is not None:
             first = outcome.kinds[use.kind].divided_by(size)[0]
-            of = f"dimension {first.dim} of {names[first.argument]}"
+            result = first.value - len(names)
+            of = f"dimension {first.dim} of {names[first.value] if result < 0 else f'result {result}'}"
         parts.append(f"{axis}={size} splits {of}{' and all the rest' if use.shards_rest else ''}")
     return ", ".join(parts)

@@ -221,5 +221,17 @@ def test_designs_are_compared_with_lookahead():
     assert part.bytes_sent <= 8 * 2 * 4 * 512
 
 
+def test_dimensions_that_only_results_have_are_split():
+    """Samples are made from a key."""
+
+    def samples(key, mean):
+        drawn = mw.random.normal(key, (4096, 64)) + mean
+        return mw.numpy.tanh(drawn @ mw.numpy.ones((64, 64))), drawn.mean()
+
+    plan = mw.plan(samples, mw.random.key(0), of(64), mesh=mw.AbstractMesh((8,), ("x",)))
+    assert axes_of(plan.out_shardings[0], 0) == ("x",) and "dimension 0 of result 0" in str(plan)
+    assert plan.partition().work.redundancy < 1.02
+
+
 def whole_peak(batch):
     return mw.jit(step).lower(*mlp(256, 1024, 1, batch)).partition(mw.AbstractMesh((1,), ("x",))).peak_bytes

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
 from meshwright.ir.jaxpr import Atom, Jaxpr, Var
 from meshwright.sharding.evenness import well_divided
@@ -25,9 +26,9 @@ Dim = tuple[Var, int]
 
 
 class Place(NamedTuple):
-    """A dimension of an argument."""
+    """A dimension of an argument, or of a result, which are counted after the arguments."""
 
-    argument: int
+    value: int
     dim: int
     size: int
 
@@ -36,8 +37,9 @@ class Place(NamedTuple):
 class Kind:
     """Dimensions that play the same part.
 
-    ``places`` are those of arguments. ``weight`` is the total bytes of operands and results of equations that have such
-    a dimension. ``meets``: the numbers of the other kinds that some value has besides this one.
+    ``places`` are those of arguments, or, if no argument has them, of results. ``weight`` is the total bytes of
+    operands and results of equations that have such a dimension. ``meets``: the numbers of the other kinds that some
+    value has besides this one.
     """
 
     places: tuple[Place, ...]
@@ -70,7 +72,7 @@ def unions(kinds: Sequence[Kind]) -> list[Kind]:
 
 
 def kinds(jaxpr: Jaxpr) -> list[Kind]:
-    """The kinds of dimensions of a program's arguments, by decreasing weight."""
+    """The kinds of dimensions of a program's arguments and results, by decreasing weight."""
     flat = flatten(jaxpr)
     joined = [members for eqn, rule in zip(flat.eqns, flat.rules) for members in _joined(eqn.invars, eqn.outvars, rule)]
     union = _Union()
@@ -80,12 +82,11 @@ def kinds(jaxpr: Jaxpr) -> list[Kind]:
     weights: Counter[Dim] = Counter()
     for var, dim in itertools.chain.from_iterable(joined):
         weights[union.root((var, dim))] += var.aval.nbytes
-    places: dict[Dim, list[Place]] = {}
-    for number, var in enumerate(jaxpr.invars):
-        for dim, size in enumerate(var.aval.shape):
-            if size > 1 and union.root((var, dim)) in weights:
-                places.setdefault(union.root((var, dim)), []).append(Place(number, dim, size))
-    groups = sorted(_alike(jaxpr, places), key=lambda roots: -sum(weights[r] for r in roots))
+    places = _places(jaxpr.invars, 0, union)
+    made = _places(jaxpr.outvars, len(jaxpr.invars), union)
+    places = {root: where for root, where in {**made, **places}.items() if root in weights}
+    avals = [v.aval for v in (*jaxpr.invars, *jaxpr.outvars)]
+    groups = sorted(_alike(avals, places), key=lambda roots: -sum(weights[r] for r in roots))
     meets = _meetings(flat, union, {root: n for n, roots in enumerate(groups) for root in roots})
     return [
         Kind(tuple(p for r in roots for p in places[r]), sum(weights[r] for r in roots), frozenset(meets[n]))
@@ -93,11 +94,22 @@ def kinds(jaxpr: Jaxpr) -> list[Kind]:
     ]
 
 
-def _alike(jaxpr: Jaxpr, places: Mapping[Dim, Sequence[Place]]) -> Iterable[list[Dim]]:
+def _places(atoms: Sequence[Atom], first: int, union: _Union) -> dict[Dim, list[Place]]:
+    """The dimensions of values that are numbered from ``first``, by the dimension that stands for them."""
+    places: dict[Dim, list[Place]] = {}
+    for number, atom in enumerate(atoms, first):
+        if isinstance(atom, Var):
+            for dim, size in enumerate(atom.aval.shape):
+                if size > 1:
+                    places.setdefault(union.root((atom, dim)), []).append(Place(number, dim, size))
+    return places
+
+
+def _alike(avals: Sequence[ShapedArray], places: Mapping[Dim, Sequence[Place]]) -> Iterable[list[Dim]]:
     """Dimensions of equal arguments, such as those of repeated layers, together."""
     alike: dict[object, list[Dim]] = {}
     for root, where in places.items():
-        parts = frozenset((jaxpr.invars[n].aval.shape, jaxpr.invars[n].aval.dtype, dim) for n, dim, _ in where)
+        parts = frozenset((avals[n].shape, avals[n].dtype, dim) for n, dim, _ in where)
         alike.setdefault(parts, []).append(root)
     return alike.values()
 

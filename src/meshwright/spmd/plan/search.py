@@ -189,12 +189,12 @@ class _Search:
         mesh = design.mesh
         given, out_layouts = self.request.in_layouts(mesh), self.request.out_layouts(mesh)
         avals = self.flat.in_avals
-        dims: list[list[tuple[str, ...]]] = [[()] * a.ndim for a in avals]
+        dims: list[list[tuple[str, ...]]] = [[()] * a.ndim for a in (*avals, *self.flat.out_avals)]
         for axis, use in zip(mesh.axis_names, design.uses):
             if use.kind is not None:
                 atoms = mesh.atoms_of(axis)
                 places = self.kinds[use.kind].places
-                ways = {p: (p.size, mesh.sizes((*dims[p.argument][p.dim], *atoms))) for p in places}
+                ways = {p: (p.size, mesh.sizes((*dims[p.value][p.dim], *atoms))) for p in places}
                 for number, dim, _ in well_divided(ways):
                     if not any(a in axes for axes in dims[number] for a in atoms):
                         dims[number][dim] += atoms
@@ -211,7 +211,9 @@ class _Search:
             else Layout(tuple(map(mesh.in_mesh_order, d)))
             for n, (g, d) in enumerate(zip(given, dims))
         ]
-        return ins, _like_arguments(out_layouts, self.flat, ins)
+        made = zip(out_layouts, dims[len(avals) :])
+        outs = [Layout(tuple(map(mesh.in_mesh_order, d))) if g is None and any(d) else g for g, d in made]
+        return ins, _like_arguments(outs, self.flat, ins)
 
     # --- evaluation -----------------------------------------------------------------------------------------
     def attempt(self, design: Design) -> Tried:
