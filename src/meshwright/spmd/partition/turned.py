@@ -34,6 +34,8 @@ from meshwright.spmd.strategy import Turn
 
 #: the least share of all bytes that must be sent at equations of a kind for an attempt to split them otherwise
 SENT = 0.02
+#: the greatest number of equations between a product and one that has its result moved
+STEPS = 6
 
 
 def turns(part: Partition, also_unmoved: bool = True) -> Iterator[Turn]:
@@ -99,27 +101,29 @@ def _brought(part: Partition, sent: Mapping[int, int]) -> Iterator[tuple[Turn, i
         for a in {a for a in eqn.invars if isinstance(a, Var)}:
             readers[a].append(eqn)
     for eqn, rule, layout, _ in part.placed:
-        x, out = min(eqn.invars, key=lambda a: a.aval.nbytes), eqn.outvars[0]
-        own = {f for factors in rule.operands[eqn.invars.index(x)] for f in factors}
+        out, operands = eqn.outvars[0], [{f for factors in dims for f in factors} for dims in rule.operands]
+        small = min(range(2), key=lambda n: eqn.invars[n].aval.nbytes)
+        own, others = operands[small] - operands[1 - small], operands[1 - small] - operands[small]
         shape = layout.local_shape(out.aval.shape, part.mesh)
         nbytes = out.aval.dtype.itemsize * math.prod(shape)
-        is_own = [not own.isdisjoint(factors) for factors in rule.results[0]]
-        axes = next((axes for axes, has in zip(layout.dims, is_own) if axes and has), ())
-        moves_more = axes and x.aval.nbytes < nbytes * part.mesh.sizes(axes) and _moved_for(out, readers, sent)
+        axes = next((axes for axes, factors in zip(layout.dims, rule.results[0]) if axes and own & set(factors)), ())
+        tiles = part.mesh.sizes(axes)
+        moves_more = axes and eqn.invars[small].aval.nbytes < nbytes * tiles and _moved_for(out, readers, sent)
         for dim, factors in enumerate(rule.results[0]) if moves_more else ():
-            is_free = len(factors) == 1 and not is_own[dim] and rule.factors[factors[0]].kind == PARALLEL
-            if is_free and shape[dim] >= part.mesh.sizes(axes):
+            is_free = len(factors) == 1 and factors[0] in others and rule.factors[factors[0]].kind == PARALLEL
+            if is_free and shape[dim] >= tiles:
                 yield Turn(rule, axes, 0, dim, moves=True), nbytes
 
 
-def _moved_for(v: Var, readers: Mapping[Var, Sequence[JaxprEqn]], sent: Mapping[int, int], depth: int = 6) -> bool:
-    """Whether something is sent for an equation that reads a value, or that reads a result of its shape."""
-    for eqn in readers.get(v, ()):
-        if sent[id(eqn)]:
+def _moved_for(v: Var, readers: Mapping[Var, Sequence[JaxprEqn]], sent: Mapping[int, int]) -> bool:
+    """Whether something is sent for an equation that reads a value, or what is made of it in its shape within a few
+    steps."""
+    values = {v}
+    for _ in range(STEPS):
+        eqns = [eqn for value in values for eqn in readers.get(value, ())]
+        if any(sent[id(eqn)] for eqn in eqns):
             return True
-        same = (w for w in eqn.outvars if depth and isinstance(w, Var) and w.aval.shape == v.aval.shape)
-        if any(_moved_for(w, readers, sent, depth - 1) for w in same):
-            return True
+        values = {w for eqn in eqns for w in eqn.outvars if w.aval.shape == v.aval.shape}
     return False
 
 
