@@ -84,7 +84,7 @@ def checked_leaves(
         inexact = ring or dtypes.is_inexact(want.dtype)
         dtype = want.dtype if inexact else dtypes.float0
         # Cotangents may be Python floats. Those of integers may have any dtype, as in JAX: they are not used.
-        fits = dtypes.is_inexact if dtypes.is_complex(want.dtype) else dtypes.is_float
+        fits = dtypes.is_complex if dtypes.is_complex(want.dtype) else dtypes.is_float
         number = got.weak_type and fits(got.dtype)
         lenient = what == "cotangent" and (number or not inexact)
         if got.shape == want.shape and (got.dtype == dtype or lenient):
