@@ -27,6 +27,10 @@ class ArgumentNumberError(ArgumentError, TypeError):
     """An argument number is out of range for the call, or repeats. JAX raises either of both builtin errors."""
 
 
+class SizeError(ArgumentError, TypeError):
+    """A size in a shape is negative. NumPy raises ``ValueError`` and JAX ``TypeError``."""
+
+
 class AxisError(ArgumentError, IndexError):
     """An axis is out of range. Like NumPy's ``AxisError``, it is a ``ValueError`` and an ``IndexError``."""
 
@@ -149,8 +153,8 @@ class ImmutableArrayError(MeshwrightError, TypeError):
     """``x[i] = y`` on an array; arrays are immutable, use ``x = x.at[i].set(y)``."""
 
 
-class DeletedArrayError(MeshwrightError, RuntimeError):
-    """An array was used after its buffer was donated or deleted."""
+class DeletedArrayError(MeshwrightError, RuntimeError, ValueError):
+    """An array was used after its buffer was donated or deleted. JAX raises either of both builtin errors."""
 
 
 class ProfilerError(ArgumentError, RuntimeError):
@@ -357,6 +361,14 @@ class LossyWriteWarning(DTypeWarning, FutureWarning):
 
 class RankPromotionWarning(MeshwrightWarning):
     """Operands of different ranks were broadcast together, and ``numpy_rank_promotion`` is ``"warn"``."""
+
+
+class OptionWarning(MeshwrightWarning):
+    """An option of JAX was set that has no effect here."""
+
+
+class ConstantsWarning(MeshwrightWarning):
+    """A program closes over more bytes than ``config.captured_constants_warn_bytes``."""
 
 
 class RecompilationWarning(MeshwrightWarning):

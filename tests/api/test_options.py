@@ -421,3 +421,35 @@ def test_positions_are_no_constants(refuses):
     region = mw.shard_map(body, mesh=mw.make_mesh((4,), ("x",)), in_specs=mw.P("x"), out_specs=mw.P("x"))
     with refuses(errors.ConcretizationTypeError, "int() needs a concrete value", "test_options.py"):
         region(mnp.ones(4))
+
+
+# --- options without effect ---------------------------------------------------------------------------------
+def test_options_of_jax_that_do_nothing_say_so_once():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for value in (True, True, False):
+            mw.config.update("jax_disable_most_optimizations", value)
+        mw.config.update("jax_cpp_jit", False)
+        mw.config.update("jax_cpp_jit", True)
+    assert [w.category for w in caught] == [errors.OptionWarning] and "compiler_options" in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
+def test_large_constants_are_warned_of():
+    table = mnp.ones(300)
+    before = mw.config.jax_captured_constants_warn_bytes
+    try:
+        mw.config.update("jax_captured_constants_warn_bytes", 1000)
+        with pytest.warns(errors.ConstantsWarning, match="lookup closes over arrays of 1200 bytes"):
+            mw.jit(_named(lambda i: table[i], "lookup"))(0)
+        mw.config.update("jax_captured_constants_warn_bytes", -1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            mw.jit(_named(lambda i: table[i + 1], "lookup"))(0)
+    finally:
+        mw.config.update("jax_captured_constants_warn_bytes", before)
+
+
+def _named(function, name):
+    function.__name__ = name
+    return function

@@ -12,9 +12,17 @@ import pytest
 
 import meshwright as mw
 import meshwright.numpy as mnp
-from meshwright import NamedSharding
+from meshwright import NamedSharding, lax
 from meshwright import PartitionSpec as P
-from meshwright.errors import ArgumentError, ArgumentTypeError, DeletedArrayError, DTypeError, UnexpectedTracerError
+from meshwright.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeletedArrayError,
+    DTypeError,
+    ShapeError,
+    TangentMismatchError,
+    UnexpectedTracerError,
+)
 
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -197,9 +205,9 @@ def test_references_that_are_only_read_may_be_of_an_outer_trace(whole):
     s = mw.new_ref(mnp.arange(3.0))
 
     def f(x):
-        x, _ = mw.lax.scan(lambda c, i: (c + i * s[1], None), x, mnp.arange(3.0))
-        x = mw.lax.while_loop(lambda x: x < s[2] * 4, lambda x: x + s[1], x)
-        x = mw.lax.cond(x > 9, lambda: x * s[1], lambda: x - s[2])
+        x, _ = lax.scan(lambda c, i: (c + i * s[1], None), x, mnp.arange(3.0))
+        x = lax.while_loop(lambda x: x < s[2] * 4, lambda x: x + s[1], x)
+        x = lax.cond(x > 9, lambda: x * s[1], lambda: x - s[2])
         return mw.jit(lambda x: x + s[2])(x)
 
     g = mw.jit(f) if whole else f
@@ -213,7 +221,7 @@ def test_references_that_are_only_read_may_be_of_an_outer_trace(whole):
             s[0] = x
             return x
 
-        return mw.lax.fori_loop(0, 2, body, x)
+        return lax.fori_loop(0, 2, body, x)
 
     with pytest.raises(ArgumentError, match="under vmap"):
         mw.vmap(writes)(mnp.arange(3.0))
@@ -223,7 +231,7 @@ def test_references_that_are_only_read_may_be_of_an_outer_trace(whole):
 def test_what_a_condition_reads_is_what_the_body_wrote():
     def counted(x):
         r = mw.new_ref(mnp.array(5))
-        return mw.lax.while_loop(lambda c: r[...] < 9, lambda c: (r.addupdate(1), c * 2)[1], x), r[...]
+        return lax.while_loop(lambda c: r[...] < 9, lambda c: (r.addupdate(1), c * 2)[1], x), r[...]
 
     assert [int(v) for v in mw.jit(counted)(1)] == [16, 9]
 
@@ -239,7 +247,7 @@ def test_references_to_sharded_arrays():
 
     def loss(w, xs):
         total = mw.new_ref(mnp.zeros((4, 4)))
-        mw.lax.scan(lambda c, x: (total.addupdate(c @ x), (c * 2, None))[1], w, xs)
+        lax.scan(lambda c, x: (total.addupdate(c @ x), (c * 2, None))[1], w, xs)
         return (total[...] ** 2).sum()
 
     xs = np.arange(48, dtype=np.float32).reshape(3, 4, 4) / 9
@@ -258,7 +266,7 @@ def test_refusals(refuses):
         (
             ArgumentError,
             ("cond_fun writes",),
-            lambda: mw.lax.while_loop(lambda c: r.addupdate(1.0) or c, lambda c: c, True),
+            lambda: lax.while_loop(lambda c: r.addupdate(1.0) or c, lambda c: c, True),
         ),
         (ArgumentTypeError, ("returned output",), lambda: mw.jit(mw.new_ref)(1.0)),
         (ArgumentTypeError, ("Ref",), lambda: mnp.sin(r)),
@@ -270,7 +278,7 @@ def test_refusals(refuses):
         with refuses(error, *words):
             call()
     inner = mw.grad(lambda c: c * r[0])
-    assert mw.lax.scan(lambda c, i: (c, inner(c)), mnp.ones(()), x)[1].tolist() == [0, 0, 0]
+    assert lax.scan(lambda c, i: (c, inner(c)), mnp.ones(()), x)[1].tolist() == [0, 0, 0]
     with refuses(UnexpectedTracerError, "reference to f32[3]", "make it inside"):
         mw.make_jaxpr(lambda x: r[...].sum() * x)(mnp.ones(()))
     with refuses(ArgumentTypeError, "make_jaxpr", "r[...]"):
@@ -283,3 +291,126 @@ def test_refusals(refuses):
     with refuses(ArgumentError, "given twice"):
         mw.vmap(lambda a, b: None)(r, r)
     assert r[...].tolist() == [0, 0, 0] and repr(r) == "Ref([0., 0., 0.], dtype=float32)"
+
+
+# --- derivatives ----------------------------------------------------------------------------------------------
+@mw.custom_vjp
+def stash(kept, x):
+    """``x``; what arrives for it in a backward pass is written to the reference."""
+    return x
+
+
+def _stash_back(kept, ct):
+    kept[...] = ct
+    return None, ct
+
+
+stash.defvjp(lambda kept, x: (x, kept), _stash_back)
+
+
+def test_backward_rules_write_references_that_are_arguments():
+    def f(x, kept):
+        return stash(kept, mnp.sin(x)) ** 2
+
+    for differentiated in (mw.grad(f), mw.jit(mw.grad(f))):
+        kept = mw.new_ref(0.0)
+        np.testing.assert_allclose(differentiated(1.0, kept), np.sin(2.0), rtol=1e-6)
+        np.testing.assert_allclose(kept[...], 2 * np.sin(1.0), rtol=1e-6)
+    each = mw.new_ref(mnp.zeros(3))
+    mw.vmap(mw.grad(f))(mnp.arange(3.0), each)
+    np.testing.assert_allclose(each[...], 2 * np.sin(np.arange(3)), rtol=1e-6)
+
+
+def test_cotangents_are_added_to_references():
+    @mw.jit
+    def step(weights, rows, total):
+        def one(loss, x):
+            out, f_vjp = mw.vjp(lambda w, x: mnp.sum(w["w"] * x**2), weights, x)
+            arrived = f_vjp.with_refs({"w": total}, False)(1.0)
+            return loss + out, arrived[1]
+
+        return lax.scan(one, 0.0, rows)
+
+    rows, total = mnp.arange(6.0).reshape(3, 2), mw.new_ref(mnp.ones(2))
+    loss, of_rows = step({"w": mnp.ones(2)}, rows, total)
+    assert loss == (rows**2).sum()
+    np.testing.assert_array_equal(of_rows, 2 * rows)
+    np.testing.assert_array_equal(total[...], 1 + (rows**2).sum(0))
+    f_vjp = mw.vjp(mnp.sin, 1.0)[1]
+    with pytest.raises(TangentMismatchError, match="with_refs"):
+        f_vjp.with_refs(total, total)
+    with pytest.raises(ShapeError, match=r"\(2,\)"):
+        f_vjp.with_refs(total)
+
+
+def test_arguments_are_left_out_of_what_vjp_returns_and_put_back():
+    weights, x = mnp.eye(2), mnp.arange(2.0)
+    out, f_vjp = mw.jit(lambda *args: mw.vjp(mnp.matmul, *args))(weights, x)
+    assert [a.shape for a in f_vjp.args_res] == [(2, 2), (2,)]
+    f_vjp.args_res[0] = None
+    assert len(mw.tree.leaves(f_vjp)) == 1
+    with pytest.raises(ArgumentTypeError, match=r"args_res\[0\]"):
+        f_vjp(out)
+    f_vjp.args_res[0] = 2 * weights
+    np.testing.assert_array_equal(mw.jit(lambda pull, ct: pull(ct))(f_vjp, mnp.ones(2))[1], [2, 2])
+
+
+def test_tangents_of_references_are_references():
+    def scaled(ref, x):
+        ref[...] = ref[...] * x
+        return ref[...] + x
+
+    ref, along = mw.new_ref(2.0), mw.new_ref(1.0)
+    assert mw.jvp(scaled, (ref, 3.0), (along, 1.0)) == (9.0, 6.0)
+    assert (ref[...], along[...]) == (6.0, 5.0)
+    out, f_jvp = mw.linearize(scaled, ref, 2.0)
+    assert (out, ref[...]) == (14.0, 12.0)
+    assert (f_jvp(along, 1.0), along[...]) == (17.0, 16.0)
+    with pytest.raises(TangentMismatchError, match="references too"):
+        mw.jvp(scaled, (ref, 3.0), (1.0, 1.0))
+
+
+# --- other functions that are given references -----------------------------------------------------------------
+def test_branches_loops_and_regions_are_given_references():
+    def write(ref):
+        ref[...] = 5.0
+
+    ref = mw.new_ref(1.0)
+    mw.jit(lambda which, ref: lax.cond(which, write, lambda ref: None, ref))(True, ref)
+    assert ref[...] == 5.0
+
+    def doubled(total, row):
+        row[...] *= 2
+        return total + row[...].sum(), None
+
+    rows = mw.new_ref(mnp.arange(6.0).reshape(3, 2))
+    assert lax.scan(doubled, 0.0, rows)[0] == 30.0
+    np.testing.assert_array_equal(rows[...], 2.0 * np.arange(6).reshape(3, 2))
+
+    def first(ref, x):
+        ref[0] = x[1]
+        return x
+
+    mesh, parts = mw.make_mesh((3,), ("x",)), mw.new_ref(mnp.zeros(6))
+    mw.shard_map(first, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(parts, mnp.arange(6.0))
+    np.testing.assert_array_equal(parts[...], [1, 0, 3, 0, 5, 0])
+
+
+def test_a_reference_is_not_given_to_a_function_that_closes_over_it():
+    ref = mw.new_ref(1.0)
+
+    @mw.jit
+    def both(given):
+        given[...] = 2.0
+        return ref[...]
+
+    with pytest.raises(ArgumentError, match="also closes over it"):
+        both(ref)
+    assert both(mw.new_ref(0.0)) == 1.0
+
+
+def test_references_to_numbers_are_weakly_typed():
+    ref = mw.new_ref(1.0)
+    assert (ref[...] * mnp.float16(2)).dtype == "float16"
+    ref[...] = mnp.float32(3)
+    assert ref[...].weak_type

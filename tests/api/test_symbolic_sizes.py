@@ -142,3 +142,43 @@ def test_sizes_that_do_not_follow_are_refused():
 def test_symbolic_types_are_for_export_alone(use):
     with pytest.raises(ArgumentTypeError, match="symbolic shapes are for export"):
         use(mw.ShapeDtypeStruct(export.symbolic_shape("b, 3"), "float32"))
+
+
+# --- types of results ---------------------------------------------------------------------------------------
+RESULTS = {
+    "joined": (lambda m, n: lambda x: n.concatenate([x, x]), "b, c"),
+    "merged": (lambda m, n: lambda x: x.reshape(-1), "b, c"),
+    "cut": (lambda m, n: lambda x: x[1:], "b, 3"),
+    "product": (lambda m, n: lambda x: (x @ x.T, x.sum()), "b, c"),
+    "two of it": (lambda m, n: lambda x: n.zeros((x.shape[0] + x.shape[1], 2)), "2*b, c + 1"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_have_symbolic_sizes(name):
+    def shapes(m, n, exporter):
+        f, text = RESULTS[name]
+        struct = m.ShapeDtypeStruct(exporter.symbolic_shape(text), "float32")
+        program = exporter.export(m.jit(f(m, n)))(struct)
+        backward = program.vjp()
+        return [
+            [(str(a.shape), a.dtype) for a in avals]
+            for avals in (program.out_avals, backward.in_avals, backward.out_avals)
+        ], program.nr_devices
+
+    assert shapes(mw, mnp, export) == shapes(jax, jax.numpy, jax.export)
+
+
+def test_sizes_of_results_that_are_no_polynomials_are_not_guessed():
+    struct = mw.ShapeDtypeStruct(export.symbolic_shape("b"), "float32")
+    program = export.export(mw.jit(lambda x: x[::2]))(struct)
+    with pytest.raises(ArgumentError, match="no polynomials of b"):
+        _ = program.out_avals
+    assert program.call(mnp.arange(5.0)).shape == (3,)
+    late = export.export(mw.jit(lambda x: x[: x.shape[0] if x.shape[0] < 60 else 7]))(struct)
+    assert str(late.out_avals[0].shape) == "(b,)"
+    with pytest.raises(ArgumentError, match="not of the shapes of out_avals"):
+        late.at(b=64)
+    read = export.deserialize((program.at(b=4), program.serialize())[1])
+    with pytest.raises(ArgumentError, match="not known"):
+        _ = read.out_avals

@@ -1,4 +1,5 @@
-"""References that bodies of control flow close over, or jitted functions take, as values passed in and out."""
+"""References that functions close over or take as arguments, as values passed in and out: in bodies of control flow,
+and in functions that are jitted, mapped or differentiated."""
 
 from __future__ import annotations
 
@@ -10,9 +11,8 @@ from meshwright.api.references import ForeignReferenceError, Ref
 from meshwright.core import pytree
 from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
-from meshwright.errors import ArgumentError
-from meshwright.transforms.remat import CHECKPOINTED_REFERENCES
-from meshwright.transforms.vmap import MAPPED_REFERENCES
+from meshwright.errors import ArgumentError, TangentMismatchError
+from meshwright.transforms.references import REFERENCES, References
 from meshwright.transforms.wrapped import is_pair, name_of
 
 
@@ -65,6 +65,24 @@ def _replace(refs: Sequence[Ref], values: Sequence[Any], written: _Written) -> N
             ref.value = value
 
 
+def apart(tree: Any) -> tuple[Any, Callable[[Any], Any]] | None:
+    """``tree`` with None for its references, and what puts them back into such a tree; None if there are none."""
+    leaves, treedef = pytree.flatten(tree)
+    if not any(isinstance(x, Ref) for x in leaves):
+        return None
+
+    def whole(others: Any) -> Any:
+        rest = iter(pytree.leaves(others))
+        return pytree.unflatten(treedef, [x if isinstance(x, Ref) else next(rest) for x in leaves])
+
+    return pytree.unflatten(treedef, [None if isinstance(x, Ref) else x for x in leaves]), whole
+
+
+def _closing(f: Callable[..., Any], whole: Callable[[Any], Any]) -> Callable[..., Any]:
+    """``f`` with its references as values that it closes over."""
+    return wraps(f)(lambda *args: f(*whole(args)))
+
+
 # --- branches -----------------------------------------------------------------------------------------------
 def in_branches(branches: Callable[..., Any]) -> Callable[..., Any]:
     """Allow the functions of ``branches(what, index, functions, names, operands)`` to use references."""
@@ -73,6 +91,10 @@ def in_branches(branches: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(
         what: str, index: Any, functions: Sequence[Any], names: Sequence[str], operands: tuple[Any, ...]
     ) -> Any:
+        split = apart(operands)
+        if split is not None:
+            operands, functions = split[0], [_closing(f, split[1]) for f in functions]
+
         def run(refs: tuple[Ref, ...]) -> Any:
             if not refs:
                 return branches(what, index, functions, names, operands)
@@ -89,20 +111,36 @@ def in_branches(branches: Callable[..., Any]) -> Callable[..., Any]:
 
 # --- loops --------------------------------------------------------------------------------------------------
 def in_scan(scan: Callable[..., Any]) -> Callable[..., Any]:
-    """Allow the function of ``scan(loop, f, init, ...)`` to use references."""
+    """Allow the function of ``scan(loop, f, init, xs, ...)`` to use references, and to be given rows of others."""
 
     @wraps(scan)
-    def wrapped(loop: Any, f: Callable[..., Any], init: Any, *rest: Any) -> Any:
+    def wrapped(loop: Any, f: Callable[..., Any], init: Any, xs: Any, *rest: Any) -> Any:
+        given = GivenReferences.among(loop.name, (xs,), {})
+        if given is not None:
+            carry, ys = wrapped(loop, _of_rows(f, given.key[1]), init, given.args[0], *rest)
+            return carry, given.replaced(ys)
+
         def run(refs: tuple[Ref, ...]) -> Any:
             if not refs:
-                return scan(loop, f, init, *rest)
+                return scan(loop, f, init, xs, *rest)
             also = _Carried(refs, parts=loop.hidden > 0)
-            carry, ys = scan(loop.with_hidden(len(refs)), also.step(f), also.begun(init), *rest)
+            carry, ys = scan(loop.with_hidden(len(refs)), also.step(f), also.begun(init), xs, *rest)
             return also.ended(carry), ys
 
         return _with_references(run)
 
     return wrapped
+
+
+def _of_rows(f: Callable[..., Any], places: tuple[int, ...]) -> Callable[..., Any]:
+    """A body of ``scan`` with rows in place of references to them; returns their final values beside ``y``."""
+
+    @wraps(f)
+    def of_rows(carry: Any, x: Any) -> Any:
+        values, out = of_values(lambda x: f(carry, x), places)(x)
+        return (out[0], (values, out[1])) if is_pair(out) else out
+
+    return of_rows
 
 
 def in_while(loop_: Callable[..., Any]) -> Callable[..., Any]:
@@ -255,8 +293,23 @@ class GivenReferences:
         return GivenReferences(refs, (treedef, places), *pytree.unflatten(treedef, leaves))
 
     def call(self, fun: Callable[..., Any]) -> Any:
-        """The result of ``fun``, made by :func:`of_values`; the references get their final values."""
-        values, out = fun(*self.args, **self.kwargs)
+        """The result of ``fun``, made by :func:`of_values`; the references get their final values.
+
+        Raises:
+          ArgumentError: ``fun`` also closes over one of them.
+        """
+        for ref in self.refs:
+            ref.lend()
+        try:
+            result = fun(*self.args, **self.kwargs)
+        finally:
+            for ref in self.refs:
+                ref.leave()
+        return self.replaced(result)
+
+    def replaced(self, result: tuple[Sequence[Any], Any]) -> Any:
+        """The second part of ``result``; the first are the final values, which the references get."""
+        values, out = result
         _replace(self.refs, values, _Written())
         return out
 
@@ -304,19 +357,68 @@ def traced_once(apply: Callable[..., Any], fun: Callable[..., Any], args: Sequen
     return _with_references(run, tuple({id(ref): ref for ref in given.values()}.values()))
 
 
-CHECKPOINTED_REFERENCES.fill((lambda x: isinstance(x, Ref), traced_once))
-
-
 # --- mapped functions ---------------------------------------------------------------------------------------
-def _mapped(
-    mapped: Callable[..., Any], fun: Callable[..., Any], args: Any, kwargs: Any, axes: Sequence[Any], out_axes: Any
+def mapped(
+    map_: Callable[..., Any], fun: Callable[..., Any], args: Any, kwargs: Any, axes: Sequence[Any], out_axes: Any
 ) -> Callable[[], Any] | None:
-    """A call of ``mapped(fun, out_axes)`` whose arguments at ``axes`` have references among them; None without any."""
+    """A call of ``map_(fun, out_axes)`` whose arguments at ``axes`` have references among them; None without any."""
     given = GivenReferences.among(name_of(fun), args, kwargs, [axis is not None for axis in axes])
     if given is None:
         return None
     after = [axes[i] for i in given.key[1]]
-    return lambda: given.call(mapped(of_values(fun, given.key[1]), (after, out_axes)))
+    return lambda: given.call(map_(of_values(fun, given.key[1]), (after, out_axes)))
 
 
-MAPPED_REFERENCES.fill(_mapped)
+# --- derivatives ----------------------------------------------------------------------------------------------
+def _of_values(fun: Callable[..., Any], given: GivenReferences, has_aux: bool) -> Callable[..., Any]:
+    """``fun`` as a function of values, whose result comes after the final values of the references."""
+    whole = of_values(fun, given.key[1])
+
+    def call(*args: Any) -> Any:
+        values, out = whole(*args)
+        if not has_aux:
+            return values, out
+        return ((values, out[0]), out[1]) if is_pair(out) else out
+
+    call.__name__ = name_of(fun)
+    return call
+
+
+def _along(what: str, fun: Any, given: GivenReferences, tangents: Any) -> GivenReferences:
+    """The references that hold the tangents of those that are ``given``.
+
+    Raises:
+      TangentMismatchError: they are not in the same places.
+    """
+    along = GivenReferences.among(what, tangents, {})
+    if along is None or along.key != given.key:
+        raise TangentMismatchError(
+            f"{what} of {name_of(fun)}: it takes references, whose tangents are references too: pass new_ref of the "
+            "tangent in each one's place"
+        )
+    return along
+
+
+def _jvp(
+    jvp: Callable[..., Any], fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool
+) -> Any:
+    given = GivenReferences.among("jvp", tuple(primals), {})
+    assert given is not None
+    along = _along("jvp", fun, given, tuple(tangents))
+    out, tangent, *aux = jvp(_of_values(fun, given, has_aux), given.args, along.args, has_aux)
+    return given.replaced(out), along.replaced(tangent), *aux
+
+
+def _linearize(linearize: Callable[..., Any], fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> Any:
+    given = GivenReferences.among("linearize", tuple(primals), {})
+    assert given is not None
+    out, linear, *aux = linearize(_of_values(fun, given, has_aux), *given.args, has_aux=has_aux)
+
+    def f_jvp(*tangents: Any) -> Any:
+        along = _along("linearize", fun, given, tangents)
+        return along.replaced(linear(*along.args))
+
+    return given.replaced(out), f_jvp, *aux
+
+
+REFERENCES.fill(References(lambda x: isinstance(x, Ref), apart, traced_once, mapped, _jvp, _linearize))

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,9 +23,10 @@ from meshwright.api.jit import JitFunction, jit
 from meshwright.api.load import ImportedProgram, load
 from meshwright.api.shape_dtype import ShapeDtypeStruct, SymbolicStruct
 from meshwright.api.stages import Lowered
+from meshwright.api.trees_as_json import described, tree_of
 from meshwright.core import pytree
 from meshwright.core.avals import ShapedArray
-from meshwright.core.key_types import is_key
+from meshwright.core.key_types import KeyType, key_type
 from meshwright.core.late import LateModule
 from meshwright.core.records import dataclass
 from meshwright.core.words import counted, there_are
@@ -38,6 +40,7 @@ from meshwright.errors import (
 )
 from meshwright.ir.tracing import typeof
 from meshwright.lowering.host_calls import calls_python
+from meshwright.ops.random.keys import unwrap_keys, wrap_words
 from meshwright.runtime.devices import default_device, devices
 from meshwright.sharding import Mesh, Sharding
 from meshwright.sharding.hlo import HloSharding
@@ -55,6 +58,30 @@ _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 @dataclass(frozen=True)
+class DisabledSafetyCheck:
+    """A check that :func:`export` and :meth:`Exported.call` leave out: :meth:`platform`, that of the platform where a
+    program is called. Of the others that JAX has there are none here."""
+
+    #: its name, as it is written
+    _impl: str
+
+    @staticmethod
+    def platform() -> DisabledSafetyCheck:
+        return DisabledSafetyCheck("platform")
+
+    @staticmethod
+    def custom_call(target_name: str) -> DisabledSafetyCheck:
+        return DisabledSafetyCheck(f"custom_call:{target_name}")
+
+    def is_custom_call(self) -> str | None:
+        """The name of the custom call, if it is a check of one."""
+        return self._impl.removeprefix("custom_call:") if self._impl.startswith("custom_call:") else None
+
+    def __str__(self) -> str:
+        return self._impl
+
+
+@dataclass(frozen=True)
 class Exported:
     """An exported program: :meth:`serialize` writes it, :meth:`call` calls it."""
 
@@ -65,14 +92,25 @@ class Exported:
     nr_devices: int
     #: a StableHLO portable artifact
     mlir_module_serialized: bytes = field(repr=False)
+    disabled_safety_checks: tuple[DisabledSafetyCheck, ...] = ()
+    #: the generators of the arguments, and of the results, that are random keys: in the artifact they are words
+    in_keys: tuple[str | None, ...] = ()
+    out_keys: tuple[str | None, ...] = ()
+
+    #: programs with effects are not exported
+    ordered_effects: ClassVar[tuple[Any, ...]] = ()
+    unordered_effects: ClassVar[tuple[Any, ...]] = ()
+    uses_global_constants: ClassVar[bool] = False
 
     @property
     def calling_convention_version(self) -> int:
         """The format version that :meth:`serialize` writes."""
         return _FORMAT
 
-    #: no check of what a program calls is switched off
-    disabled_safety_checks: ClassVar[tuple[Any, ...]] = ()
+    @property
+    def module_kept_var_idx(self) -> tuple[int, ...]:
+        """The arguments that the program has: all, also those that it does not use."""
+        return tuple(range(self.in_tree.num_leaves))
 
     @cached_property
     def program(self) -> ImportedProgram:
@@ -82,22 +120,22 @@ class Exported:
     @property
     def in_avals(self) -> tuple[ShapedArray, ...]:
         """The types of the arguments, flattened."""
-        return tuple(self.program.in_avals)
+        return _with_keys(self.program.in_avals, self.in_keys)
 
     @property
     def out_avals(self) -> tuple[ShapedArray, ...]:
         """The types of the results, flattened."""
-        return tuple(self.program.out_avals)
+        return _with_keys(self.program.out_avals, self.out_keys)
 
     @property
     def in_shardings_hlo(self) -> tuple[HloSharding | None, ...]:
         """The shardings of the arguments in HLO's form; None where there is none."""
-        return _as_hlo(self.program.in_shardings, self.in_avals)
+        return _as_hlo(self.program.in_shardings, self.program.in_avals)
 
     @property
     def out_shardings_hlo(self) -> tuple[HloSharding | None, ...]:
         """The shardings of the results in HLO's form; None where there is none."""
-        return _as_hlo(self.program.out_shardings, self.out_avals)
+        return _as_hlo(self.program.out_shardings, self.program.out_avals)
 
     def mlir_module(self) -> str:
         """The program as StableHLO text."""
@@ -130,6 +168,10 @@ class Exported:
             "in": described(self.in_tree, self.fun_name),
             "out": described(self.out_tree, self.fun_name),
         }
+        if any(self.in_keys) or any(self.out_keys):
+            head["keys"] = [self.in_keys, self.out_keys]
+        if self.disabled_safety_checks:
+            head["disabled"] = [str(check) for check in self.disabled_safety_checks]
         artifact = self.mlir_module_serialized
         return bytearray(_MAGIC + json.dumps({**head, "sha256": digest_of(head, artifact)}).encode() + b"\n" + artifact)
 
@@ -140,7 +182,8 @@ class Exported:
         Raises:
           ArgumentError: other trees, or another platform. ShapeError: other types. MeshError: too few devices.
         """
-        if (here := default_device().platform) not in self.platforms:
+        is_checked = DisabledSafetyCheck.platform() not in self.disabled_safety_checks
+        if is_checked and (here := default_device().platform) not in self.platforms:
             raise ArgumentError(
                 f"{self.fun_name!r} was exported for {', '.join(self.platforms)}; this is {here}: export it with "
                 f"platforms={[*self.platforms, here]!r}"
@@ -152,8 +195,13 @@ class Exported:
                 "call it with these, or export it again"
             )
         self._check(flat, args, kwargs)
-        outs = self._function(*flat)
-        return pytree.unflatten(self.out_tree, outs)
+        return pytree.unflatten(self.out_tree, self._flat(flat))
+
+    def _flat(self, flat: Sequence[Any]) -> list[Any]:
+        """The results for flat arguments, with words in place of keys inside."""
+        words = [x if key is None else unwrap_keys(x) for x, key in zip_longest(flat, self.in_keys)]
+        outs = zip_longest(self._function(*words), self.out_keys)
+        return [x if key is None else wrap_words(x, key_type(key)) for x, key in outs]
 
     def _check(self, flat: Sequence[Any], args: Any, kwargs: Any) -> None:
         wrong, paths = [], [*pytree.paths(args), *pytree.paths(kwargs)]
@@ -184,7 +232,7 @@ class Exported:
         n = len(self.in_avals)
 
         def backward(*values: Any) -> Any:
-            return vjp(self._function, *values[:n])[1](list(values[n:]))
+            return vjp(lambda *xs: self._flat(xs), *values[:n])[1](list(values[n:]))
 
         structs = [ShapeDtypeStruct(a.shape, a.dtype) for a in (*self.in_avals, *self.out_avals)]
         backward.__name__ = f"{self.fun_name}_vjp"
@@ -193,6 +241,18 @@ class Exported:
     def __repr__(self) -> str:
         ins, outs = (", ".join(map(str, avals)) for avals in (self.in_avals, self.out_avals))
         return f"Exported({self.fun_name!r}, ({ins}) -> ({outs}), platforms={self.platforms})"
+
+
+def _with_keys(avals: Sequence[ShapedArray], keys: Sequence[str | None]) -> tuple[ShapedArray, ...]:
+    """The types of values of which some are words of random keys."""
+    return tuple(
+        a if key is None else ShapedArray(a.shape[:-1], key_type(key))  # type: ignore[arg-type]
+        for a, key in zip_longest(avals, keys)
+    )
+
+
+def _keys(avals: Sequence[ShapedArray]) -> tuple[str | None, ...]:
+    return tuple(a.dtype.impl if isinstance(a.dtype, KeyType) else None for a in avals)
 
 
 def _as_hlo(shardings: Sequence[Any], avals: Sequence[ShapedArray]) -> tuple[HloSharding | None, ...]:
@@ -235,10 +295,11 @@ def export(
 
     Args:
       platforms: where it may be called: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``; None: the current platform.
-      disabled_checks: accepted for compatibility; custom calls are not checked.
+      disabled_checks: with ``DisabledSafetyCheck.platform()``, it may be called on other platforms, where it may not
+        compile. Custom calls are not checked in any case.
 
     Raises:
-      ArgumentTypeError: ``fun_jit`` is not jitted, or (when called) an argument is a random key.
+      ArgumentTypeError: ``fun_jit`` is not jitted.
       UnexportableError: (when called) it calls Python functions.
       ArgumentError: an unknown platform, or (when called) a program that uses CPU kernels, for another platform.
 
@@ -263,9 +324,6 @@ def export(
             return symbolic.SymbolicExported.of(exporting, fun_jit, where, args, kwargs)
         lowered = Lowered(replace(fun_jit.trace(*args, **kwargs).program, keep_unused=True))
         program = lowered.program
-        avals = (*program.jaxpr.in_avals, *program.jaxpr.out_avals)
-        if any(is_key(a.dtype) for a in avals):
-            raise ArgumentTypeError(f"export: {program.name!r} takes or returns random keys; pass random.key_data(key)")
         if calls_python(program.jaxpr):
             raise UnexportableError(
                 f"export: {program.name!r} calls a Python function (a callback, debug.print), which other processes do "
@@ -275,7 +333,9 @@ def export(
             raise ArgumentError(f"export: {program.name!r} calls LAPACK, which is for the CPU; pass platforms=['cpu']")
         count = program.mesh.size if program.mesh is not None else 1
         artifact = portable_artifact(lowered.module)
-        return Exported(program.name, program.in_tree, program.out_tree, where, count, artifact)
+        keys = _keys(program.jaxpr.in_avals), _keys(program.jaxpr.out_avals)
+        trees, checks = (program.in_tree, program.out_tree), tuple(disabled_checks)
+        return Exported(program.name, *trees, where, count, artifact, checks, *keys)
 
     return exporting
 
@@ -284,7 +344,8 @@ def deserialize(blob: bytes | bytearray) -> Exported:
     """Read what :meth:`Exported.serialize` wrote.
 
     Raises:
-      ImportProgramError: not such bytes, or a newer format.
+      ImportProgramError: not such bytes, or a newer format. ArgumentError: its trees have classes that are not
+        registered for serialization.
     """
     data = bytes(blob)
     if data.startswith(symbolic.MAGIC):
@@ -295,11 +356,15 @@ def deserialize(blob: bytes | bytearray) -> Exported:
         whole = header.get("format") == _FORMAT and header.pop("sha256", "") == digest_of(header, artifact)
         ins, outs = (pytree.structure(tree_of(header[side])) for side in ("in", "out"))
         fields = header["name"], ins, outs, tuple(header["platforms"]), header["devices"]
+        checks = tuple(map(DisabledSafetyCheck, header.get("disabled", ())))
+        keys = [tuple(names) for names in header.get("keys", ((), ()))]
+    except ArgumentError:  # a class that this process has not registered
+        raise
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
         raise ImportProgramError(_not_read(data, head))
-    return Exported(*fields, artifact)
+    return Exported(*fields, artifact, checks, *keys)
 
 
 def _not_read(data: bytes, head: bytes) -> str:
@@ -317,30 +382,3 @@ def _not_read(data: bytes, head: bytes) -> str:
 
 def digest_of(head: dict[str, Any], artifact: bytes) -> str:
     return hashlib.sha256(json.dumps(head, sort_keys=True).encode() + artifact).hexdigest()
-
-
-# --- trees as JSON ------------------------------------------------------------------------------------------
-def described(treedef: Any, name: str) -> Any:
-    return _written(pytree.unflatten(treedef, [0] * treedef.num_leaves), name)
-
-
-def _written(tree: Any, name: str) -> Any:
-    if tree is None or type(tree) is int:
-        return tree
-    if type(tree) in (list, tuple):
-        return {type(tree).__name__: [_written(t, name) for t in tree]}
-    if type(tree) is dict and all(type(k) in (str, int) for k in tree):
-        return {"dict": [[k, _written(t, name)] for k, t in tree.items()]}
-    raise ArgumentError(
-        f"serialize: {name!r} takes or returns a {type(tree).__name__}, which other processes may not have; pass "
-        "tuples, lists and dicts (with numbers or strings as keys)"
-    )
-
-
-def tree_of(written: Any) -> Any:
-    if not isinstance(written, dict):
-        return written
-    ((kind, parts),) = written.items()
-    if kind == "dict":
-        return {k: tree_of(t) for k, t in parts}
-    return [tree_of(t) for t in parts] if kind == "list" else tuple(tree_of(t) for t in parts)

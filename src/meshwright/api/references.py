@@ -20,7 +20,7 @@ from meshwright.errors import ArgumentError, ArgumentTypeError, DeletedArrayErro
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import Tracer
 from meshwright.ir.tracing import typeof as type_of_value
-from meshwright.ops.elementwise.table import convert
+from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.runtime.values import as_result
 from meshwright.transforms.batching import BatchTrace
@@ -80,6 +80,8 @@ class Ref:
     @value.setter
     def value(self, new: Any) -> None:
         self.check()
+        if self._type.weak_type:
+            new = ConvertElementType(self.dtype, True).bind(new)
         home, trace = self._states[-1][0], STATE.trace
         while trace is not home:
             if isinstance(trace, BatchTrace) or (isinstance(new, Tracer) and new.owner is trace):
@@ -90,6 +92,10 @@ class Ref:
     def check(self) -> None:
         if not self._states:
             raise DeletedArrayError(f"this reference to {self._type} was frozen; make another with new_ref")
+        if self._states[-1][0] is None:
+            raise ArgumentError(
+                f"a reference to {self._type} is an argument of a function that also closes over it; use the argument"
+            )
         if not self.is_here():
             raise ForeignReferenceError(self)
 
@@ -105,6 +111,10 @@ class Ref:
     def enter(self, value: Any) -> None:
         """Begin to use the reference in the current trace, with this value."""
         self._states.append((STATE.trace, value))
+
+    def lend(self) -> None:
+        """Begin a call that is given the reference: until :meth:`leave`, it has no value here."""
+        self._states.append((None, None))
 
     def leave(self) -> Any:
         """The reference's value at the end of the trace it entered last."""
@@ -182,8 +192,10 @@ def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None)
     """A reference to an array with the initial value ``init_val``: ``ref[...]`` reads it, ``ref[i] = x`` writes it.
 
     Bodies of control flow and functions under ``jit``, ``checkpoint``, ``vmap`` and ``grad`` may use outer references.
-    Jitted, checkpointed and mapped functions also take references as arguments; ``vmap`` maps what they hold. Others
-    are not written under ``vmap``, nor with values that depend on what is differentiated.
+    Functions also take references as arguments: ``vmap``, ``scan`` and ``shard_map`` split what they hold, ``jvp`` and
+    ``linearize`` take references with tangents in their places, and ``custom_vjp`` passes them on to its rules, so that
+    ``bwd`` can write a cotangent. Others are not written under ``vmap``, nor with values that depend on what is
+    differentiated.
 
     Example:
       >>> seen = mw.new_ref(mnp.zeros(3))
@@ -196,7 +208,7 @@ def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None)
     """
     only_default("new_ref", "there is one kind, in the device's memory", memory_space=memory_space, kind=kind)
     aval = type_of_value(init_val)
-    return Ref(convert(init_val, aval.dtype) if aval.weak_type else as_result(init_val))
+    return Ref(ConvertElementType(aval.dtype, True).bind(init_val) if aval.weak_type else as_result(init_val))
 
 
 def empty_ref(ty: Any, memory_space: Any = None) -> Ref:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from meshwright.api.carried_references import GivenReferences, of_values
 from meshwright.api.jit import jit
 from meshwright.api.per_device import Ring, part_at, put_together
 from meshwright.core import pytree
@@ -128,7 +129,12 @@ def shard_map(
             raise ArgumentTypeError(f"shard_map: mesh={mesh!r}; expected a Mesh or an AbstractMesh, see make_mesh")
         manual = _manual_axes(mesh, axis_names)
         region = _Region(f, mesh, manual, in_specs, out_specs, check_vma)
-        return (_in_python if config.disable_jit else _call)(region, args)
+        run = _in_python if config.disable_jit else _call
+        given = GivenReferences.among(name_of(f), args, {})
+        if given is None:
+            return run(region, args)
+        within = region.of_values(given)
+        return given.call(lambda *args: run(within, args))
 
     return made_of(traced, f, "shard_map", (mesh, in_specs, out_specs, axis_names, check_vma))
 
@@ -229,6 +235,11 @@ class _Region:
             return outs
 
         return run
+
+    def of_values(self, given: GivenReferences) -> _Region:
+        """The region of values in place of references, which also returns their final values."""
+        specs, places = self.argument_specs(given.args), given.key[1]
+        return replace(self, f=of_values(self.f, places), out_specs=([specs[i] for i in places], self.out_specs))
 
     def result_specs(self, outs: Any, avals: Sequence[ShapedArray]) -> list[PartitionSpec]:
         specs = _flat_specs(self.out_specs, outs, self.mesh, "shard_map out_specs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -14,13 +15,15 @@ from meshwright.api.pruning import pruned
 from meshwright.api.shardings import placed
 from meshwright.api.stage import Stage
 from meshwright.core import pytree
+from meshwright.core.config import config
 from meshwright.core.late import LateModule
 from meshwright.core.tracebacks import boundary
-from meshwright.errors import ArgumentError, MeshError
+from meshwright.errors import ArgumentError, ConstantsWarning, MeshError
 from meshwright.ir.jaxpr import ClosedJaxpr, all_eqns
 from meshwright.ir.passes import run_passes
 from meshwright.ir.pretty import format_jaxpr
 from meshwright.ir.program import Program
+from meshwright.ir.tracing import typeof
 from meshwright.lowering.channels_last import CHANNELS_LAST
 from meshwright.lowering.convolutions import CONVOLVING_PRODUCTS
 from meshwright.lowering.joined import JOINED_REDUCTIONS
@@ -96,6 +99,7 @@ class Lowered(Stage):
     def __init__(self, program: Program, bound: Bound | None = None) -> None:
         self.program = placed(pruned(_of_ops(program)))
         self._bound = bound
+        _warn_of_constants(self.program)
 
     def __getstate__(self) -> dict[str, Any]:
         # Modules and executables belong to this process.
@@ -253,6 +257,18 @@ class Lowered(Stage):
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self.as_text())}</pre>"
+
+
+def _warn_of_constants(program: Program) -> None:
+    least, consts = config.captured_constants_warn_bytes, program.jaxpr.consts
+    size = sum(a.size * a.dtype.itemsize for a in map(words_aval, map(typeof, consts))) if least >= 0 else 0
+    if size > max(least, 0):
+        warnings.warn(
+            f"{program.name} closes over arrays of {size} bytes, which become constants of the program; pass them as "
+            f"arguments, or raise config.captured_constants_warn_bytes ({least})",
+            ConstantsWarning,
+            stacklevel=2,
+        )
 
 
 def _of_ops(program: Program) -> Program:

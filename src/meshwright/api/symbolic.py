@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import product
 from typing import Any
 
 from meshwright.api.arguments import bad_argument
-from meshwright.api.export import Exported, described, deserialize, digest_of, tree_of
+from meshwright.api.export import Exported, deserialize, digest_of
 from meshwright.api.shape_dtype import ShapeDtypeStruct, SymbolicStruct
+from meshwright.api.symbolic_results import symbolic_shapes
 from meshwright.api.tracing import eval_shape
+from meshwright.api.trees_as_json import described, tree_of
 from meshwright.core import pytree
 from meshwright.core.dimensions import SymbolicScope, is_symbolic, parsed_sizes, solved
 from meshwright.core.words import counted
@@ -93,11 +96,12 @@ class SymbolicExported:
     def __init__(
         self, fun_name: str, in_tree: Any, out_tree: Any, platforms: tuple[str, ...], specs: Sequence[Any],
         scope: SymbolicScope, make: Callable[[dict[str, int]], Exported] | None, made: dict[Any, Exported],
+        results: Callable[[], Sequence[ShapeDtypeStruct]],
     ) -> None:  # fmt: skip
         self.fun_name, self.in_tree, self.out_tree, self.platforms = fun_name, in_tree, out_tree, platforms
         #: the types of the arguments, flattened
         self.in_avals = tuple(specs)
-        self._scope, self._make, self._made = scope, make, made
+        self._scope, self._make, self._made, self._results = scope, make, made, results
 
     @staticmethod
     def of(
@@ -124,10 +128,34 @@ class SymbolicExported:
             called, named = given(at)
             return export(*called, **named)
 
-        called, named = given(_some_sizes(sizes, scope))
-        out_tree = pytree.structure(eval_shape(fun, *called, **named))
+        def outs(at: Mapping[str, int]) -> Any:
+            called, named = given(at)
+            return eval_shape(fun, *called, **named)
+
+        def results() -> list[ShapeDtypeStruct]:
+            shapes = symbolic_shapes(fun.name, sizes, scope, lambda at: [x.shape for x in pytree.leaves(outs(at))])
+            return [ShapeDtypeStruct(s, x.dtype) for s, x in zip(shapes, pytree.leaves(some))]
+
+        some = outs(_some_sizes(sizes, scope))
         types = [x if isinstance(x, SymbolicStruct) else typeof(x) for x in specs]
-        return SymbolicExported(fun.name, tree, out_tree, platforms, types, scope, make, {})
+        tree_of_results = pytree.structure(some)
+        return SymbolicExported(fun.name, tree, tree_of_results, platforms, types, scope, make, {}, results)
+
+    @cached_property
+    def out_avals(self) -> tuple[ShapeDtypeStruct, ...]:
+        """The types of the results, flattened, with symbolic sizes.
+
+        Raises:
+          ArgumentError: their sizes are no polynomials of those of the arguments, or are not known.
+        """
+        return tuple(self._results())
+
+    @property
+    def nr_devices(self) -> int:
+        """The number of devices that the programs are for."""
+        made = next(iter(self._made.values()), None)
+        exprs = [d for x in self.in_avals for d in x.shape if is_symbolic(d)]
+        return (made or self.at(**_some_sizes(exprs, self._scope))).nr_devices
 
     @property
     def sizes(self) -> list[dict[str, int]]:
@@ -151,7 +179,12 @@ class SymbolicExported:
                     "sizes, or .at(...) them, before it is serialized"
                 )
             self._made[key] = self._make(dict(sizes))
-        return self._made[key]
+        made = self._made[key]
+        if (types := self.__dict__.get("out_avals")) is not None:
+            expected = [t.at(sizes).shape if isinstance(t, SymbolicStruct) else t.shape for t in types]
+            if expected != [a.shape for a in made.out_avals]:
+                raise ArgumentError(f"{self.fun_name!r}: for {sizes}, results are not of the shapes of out_avals")
+        return made
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the program on arguments with the trees and types it was exported for, of any sizes that fit.
@@ -198,14 +231,38 @@ class SymbolicExported:
             "format": _FORMAT, "name": self.fun_name, "platforms": self.platforms, "constraints": self._scope.texts,
             "in": described(self.in_tree, self.fun_name), "out": described(self.out_tree, self.fun_name),
             "types": [[list(map(str, x.shape)), str(x.dtype)] for x in self.in_avals],
-            "sizes": list(map(dict, self._made)), "lengths": list(map(len, blobs)),
+            "sizes": list(map(dict, self._made)), "lengths": list(map(len, blobs)), "results": self._written_results(),
         }  # fmt: skip
         text = json.dumps({**head, "sha256": digest_of(head, b"".join(blobs))})
         return bytearray(MAGIC + text.encode() + b"\n" + b"".join(blobs))
 
+    def _written_results(self) -> list[Any] | None:
+        try:
+            return [[list(map(str, x.shape)), str(x.dtype)] for x in self.out_avals]
+        except ArgumentError:
+            return None
+
     def has_vjp(self) -> bool:
         """Whether it can be differentiated: always."""
         return True
+
+    def vjp(self) -> SymbolicExported:
+        """The exported VJP: a function of the arguments and of cotangents of the results that returns cotangents of the
+        arguments, all flat.
+
+        Raises:
+          ArgumentError: the sizes of the results are not known (see :attr:`out_avals`).
+        """
+        types = self.in_avals + self.out_avals
+        ins, outs = pytree.structure((tuple(types), {})), pytree.structure(self.in_avals)
+
+        def results() -> list[ShapeDtypeStruct]:
+            return [ShapeDtypeStruct(x.shape, x.dtype) for x in self.in_avals]
+
+        name = f"{self.fun_name}_vjp"
+        return SymbolicExported(
+            name, ins, outs, self.platforms, types, self._scope, lambda at: self.at(**at).vjp(), {}, results
+        )
 
     def __repr__(self) -> str:
         types = ", ".join(f"{x.dtype}{list(x.shape)}" for x in self.in_avals)
@@ -259,4 +316,10 @@ def read(data: bytes) -> SymbolicExported:
         made[tuple(sorted(sizes.items()))] = deserialize(rest[start : start + length])
         start += length
     ins, outs = (pytree.structure(tree_of(head[side])) for side in ("in", "out"))
-    return SymbolicExported(head["name"], ins, outs, tuple(head["platforms"]), specs, scope, None, made)
+
+    def results() -> list[ShapeDtypeStruct]:
+        if head.get("results") is None:
+            raise ArgumentError(f"{head['name']!r}: the shapes of its results are not known; ask .at(...).out_avals")
+        return [ShapeDtypeStruct(parsed_sizes(",".join(shape), scope), dtype) for shape, dtype in head["results"]]
+
+    return SymbolicExported(head["name"], ins, outs, tuple(head["platforms"]), specs, scope, None, made, results)

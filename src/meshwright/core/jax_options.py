@@ -1,16 +1,18 @@
 """Options of JAX, past or present, that are not options here, and the values they accept.
 
 Options that would change results or checks accept only the value that describes the behaviour here. Options that change
-neither (effort, logging, storage) accept any value, which can be read back.
+neither accept any value, which can be read back. Where a user would see the effect (logs, the compiler's effort,
+files), another value than the default is warned of, once.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from meshwright.errors import ConfigError
+from meshwright.errors import ConfigError, OptionWarning
 
 #: options of JAX that have another name here
 JAX_NAMES = {
@@ -71,38 +73,17 @@ ALWAYS: dict[str, tuple[Any, ...]] = {
     "refs_to_pins": (False,),
     "export_calling_convention_version": (10,),
 }
-#: options that do not affect results, with their defaults
+#: options that do not affect results, with their defaults, and which have nothing to act on here
 HARMLESS: dict[str, Any] = {
-    "pprint_use_color": False,
-    "logging_level": "NOTSET",
-    "debug_log_modules": "",
-    "log_checkpoint_residuals": False,
-    "distributed_debug": False,
-    "cpu_enable_async_dispatch": True,
-    "disable_most_optimizations": False,
-    "optimization_level": "UNKNOWN",
-    "exec_time_optimization_effort": 0.0,
-    "memory_fitting_effort": 0.0,
-    "memory_fitting_level": "O2",
-    "compiler_enable_remat_pass": True,
-    "compiler_detailed_logging_min_ops": 10,
+    # which of several implementations in JAX computes what is computed alike
     "use_direct_linearize": True,
     "use_simplified_jaxpr_constants": False,
-    "captured_constants_warn_bytes": 2_000_000_000,
-    "captured_constants_report_frames": 0,
-    "persistent_cache_enable_xla_caches": "none",
-    "compilation_cache_include_metadata_in_key": False,
-    "compilation_cache_check_contents": False,
-    "share_binary_between_hosts": False,
-    "share_binary_between_hosts_timeout_ms": 1_200_000,
-    "pgle_profiling_runs": 3,
-    "pgle_aggregation_percentile": 90,
-    "tracer_error_num_traceback_frames": 5,
     "use_magma": "auto",
     "threefry_gpu_kernel_lowering": False,
     "bcoo_cusparse_lowering": False,
     "softmax_custom_jvp": False,
-    "remat_opt_barrier": True,
+    "ragged_dot_use_ragged_dot_instruction": True,
+    "embedded_constants_max_bytes": 32,
     "cpp_jit": True,
     "cpp_pmap": True,
     "pmap_shmap_merge": True,
@@ -111,36 +92,70 @@ HARMLESS: dict[str, Any] = {
     "experimental_xmap_spmd_lowering": True,
     "experimental_xmap_spmd_lowering_manual": True,
     "experimental_xmap_ensure_fixed_sharding": False,
-    "experimental_unsafe_xla_runtime_errors": False,
+    "jax2tf_default_native_serialization": True,
+    "serialization_version": 0,
+    # of files, traces and messages of JAX that have no counterpart, or another form
+    "pprint_use_color": False,
+    "export_ignore_forward_compatibility": False,
     "include_debug_info_in_dumps": True,
-    "embedded_constants_max_bytes": 32,
-    "compilation_cache_expect_pgle": False,
-    "remove_custom_partitioning_ptr_from_cache_key": False,
-    "debug_leaked_clients_on_clear_backends": False,
-    "ragged_dot_use_ragged_dot_instruction": True,
     "send_traceback_to_runtime": "off",
     "source_url_schema": None,
     "xla_profile_version": 0,
+    "experimental_unsafe_xla_runtime_errors": False,
+    "debug_leaked_clients_on_clear_backends": False,
+    "tracer_error_num_traceback_frames": 5,  # errors name the line
+    # details of what is refused (PGLE) or is so (recomputations are kept apart, keys have no pointers)
+    "pgle_profiling_runs": 3,
+    "pgle_aggregation_percentile": 90,
+    "compilation_cache_expect_pgle": False,
+    "remat_opt_barrier": True,
+    "remove_custom_partitioning_ptr_from_cache_key": False,
+    # of services that the launcher replaces
     "cpu_get_global_topology_timeout_minutes": 5,
     "cpu_get_local_topology_timeout_minutes": 2,
-    "dump_ir_modes": "stablehlo",  # dump_ir writes jaxprs in any case
     "enable_preemption_service": True,
     "check_proxy_envs": True,
-    "serialization_version": 0,
-    "export_ignore_forward_compatibility": False,
-    "jax2tf_default_native_serialization": True,
+    # the least size of constants that are warned of (``api/stages.py``)
+    "captured_constants_warn_bytes": 2_000_000_000,
 }
+_LOGS = "there is no such log; see log_compiles, explain_cache_misses, and dump_ir"
+_XLA = "XLA compiles as always; name its flags in jit(compiler_options=) or XLA_FLAGS"
+_CACHE = "the folder compilation_cache_dir has one form, whose files have checksums"
+#: options whose effect a user of JAX would see or measure, with their defaults, and why they have none here
+WITHOUT_EFFECT: dict[str, tuple[Any, str]] = {
+    "logging_level": ("NOTSET", _LOGS),
+    "debug_log_modules": ("", _LOGS),
+    "log_checkpoint_residuals": (False, "ad_checkpoint.print_saved_residuals shows what is saved"),
+    "distributed_debug": (False, _LOGS),
+    "compiler_detailed_logging_min_ops": (10, _LOGS),
+    "cpu_enable_async_dispatch": (True, "calls always return before results are there; use block_until_ready"),
+    "disable_most_optimizations": (False, _XLA),
+    "optimization_level": ("UNKNOWN", _XLA),
+    "exec_time_optimization_effort": (0.0, _XLA),
+    "memory_fitting_effort": (0.0, _XLA),
+    "memory_fitting_level": ("O2", _XLA),
+    "compiler_enable_remat_pass": (True, _XLA),
+    "captured_constants_report_frames": (0, "the warning names the function"),
+    "persistent_cache_enable_xla_caches": ("none", _CACHE),
+    "compilation_cache_include_metadata_in_key": (False, _CACHE),
+    "compilation_cache_check_contents": (False, _CACHE),
+    "share_binary_between_hosts": (False, "with compilation_cache_dir, one process compiles and the others read"),
+    "share_binary_between_hosts_timeout_ms": (1_200_000, "collective_timeout is the limit"),
+    "dump_ir_modes": ("stablehlo", "dump_ir writes jaxprs and StableHLO in any case"),
+}
+_warned: set[str] = set()
 _set: dict[str, Any] = {}
 
 
 def has_value(name: str) -> bool:
     """Whether it is an option of JAX that is not an option here."""
-    return name in ALWAYS or name in HARMLESS
+    return name in ALWAYS or name in HARMLESS or name in WITHOUT_EFFECT
 
 
 def value_of(name: str) -> Any:
     """The value to which such an option was set, or its default."""
-    return _set.get(name, ALWAYS[name][0] if name in ALWAYS else HARMLESS.get(name))
+    tables = ALWAYS if name in ALWAYS else WITHOUT_EFFECT
+    return _set.get(name, tables[name][0] if name in tables else HARMLESS.get(name))
 
 
 @contextmanager
@@ -174,5 +189,9 @@ def is_as_it_is(name: str, value: Any) -> bool:
             f"config.update({name!r}): expected {' or '.join(map(repr, values))}, as it always is here, got {value!r}; "
             "leave the line out"
         )
+    default, why = WITHOUT_EFFECT.get(short, (value, ""))
+    if value != default and short not in _warned:
+        _warned.add(short)
+        warnings.warn(f"config option {short}={value!r} has no effect here: {why}", OptionWarning, stacklevel=3)
     _set[short] = value
     return True

@@ -52,8 +52,7 @@ NAMES: dict[str, dict[str, str]] = {
     "experimental.sparse.linalg": {"spsolve_p": "call spsolve"},
     "export": {
         "symbolic_scope": "use SymbolicScope",
-        "register_.*serialization": "export functions of arrays in tuples, lists and dicts",
-        "shape_poly|DisabledSafetyCheck": _INSIDE,
+        "shape_poly": _INSIDE,
     },
     "ad_checkpoint": {"Offloadable|Recompute|Saveable": "use checkpoint_policies, or a function that gives a bool"},
     "core": {

@@ -96,6 +96,10 @@ def vectorize(
     [[4, 5], [5, 6]]
     """
     core = None if signature is None else _parse(signature)
+    if not all(isinstance(name, (int, str)) for name in excluded):
+        raise ArgumentTypeError(f"vectorize: excluded must hold numbers and names of arguments, got {excluded!r}")
+    if any(isinstance(name, int) and name < 0 for name in excluded):
+        raise ArgumentError(f"vectorize: excluded holds numbers from 0 on, got {excluded!r}")
 
     @wraps(pyfunc)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -7,7 +7,7 @@ from operator import index as index_of
 from typing import Any
 
 from meshwright.core.words import counted
-from meshwright.errors import ArgumentError, ArgumentNumberError, ArgumentTypeError, AxisError, TracerError
+from meshwright.errors import ArgumentError, ArgumentNumberError, ArgumentTypeError, AxisError, SizeError, TracerError
 from meshwright.ir.tracing import Tracer
 
 
@@ -67,7 +67,7 @@ def normal_shape(shape: Any, name: str) -> tuple[int, ...]:
     """A shape argument (an integer or a sequence of them) as a tuple.
 
     Raises:
-      ArgumentError: a negative size. ArgumentTypeError: not integers.
+      SizeError: a negative size. ArgumentTypeError: not integers.
     """
     if isinstance(shape, Sequence) and not isinstance(shape, str):
         sizes = tuple([s if type(s) is int else static_int(s, name, "shape") for s in shape])
@@ -76,7 +76,7 @@ def normal_shape(shape: Any, name: str) -> tuple[int, ...]:
     else:
         sizes = (static_int(shape, name, "shape"),)
     if any(s < 0 for s in sizes):
-        raise ArgumentError(f"{name}: sizes must not be negative, got shape {sizes}")
+        raise SizeError(f"{name}: sizes must not be negative, got shape {sizes}")
     return sizes
 
 

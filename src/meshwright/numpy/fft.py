@@ -122,7 +122,12 @@ def _over_last(x: Any, kind: str, sizes: tuple[int, ...]) -> Any:
 
 # --- one dimension ------------------------------------------------------------------------------------------
 def _one(n: Any) -> tuple[Any, ...] | None:
-    return None if n is None else (n,)
+    """The size of a transform of one dimension; that of the operand is only meant by -1 where there are several.
+
+    Raises:
+      ArgumentError: it is not positive.
+    """
+    return None if n is None else (_samples("fft", n),)
 
 
 def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:

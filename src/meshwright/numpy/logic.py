@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.config import config
 from meshwright.core.key_types import is_key
-from meshwright.errors import ArgumentError, DTypeError, IntegerRangeError
+from meshwright.errors import ArgumentError, DTypeError, IntegerRangeError, TypePromotionError
 from meshwright.ir.tracing import typeof
 from meshwright.numpy.axes import no_out
 from meshwright.numpy.makers import Unary, binary, unary
@@ -36,6 +36,10 @@ def _or_keys(compare: Any, fold: Any) -> Any:
     """A comparison of numbers that also compares random keys, by all their words."""
 
     def compared(x: Any, y: Any) -> Any:
+        if is_key(typeof(x).dtype) != is_key(typeof(y).dtype):
+            raise TypePromotionError(
+                f"{typeof(x)} and {typeof(y)} are compared; compare random.key_data(key) with numbers"
+            )
         if not is_key(typeof(x).dtype):
             return compare.bind(x, y)
         words = [unwrap_keys(x), unwrap_keys(y)]

@@ -46,8 +46,8 @@ def _pairs(value: Any, ndim: int, what: str) -> list[tuple[Any, Any]]:
     items = list(value)
     if not any(isinstance(v, (tuple, list, np.ndarray)) for v in items):
         items = [items]
-    pairs = [tuple(v) if len(v) == 2 else (v[0], v[0]) for v in items]
-    if len(pairs) not in (1, ndim):
+    pairs = [tuple(v) if len(v) == 2 else (v[0], v[0]) for v in items if len(v) in (1, 2)]
+    if len(pairs) not in (1, ndim) or len(pairs) != len(items):
         raise ArgumentError(f"pad: {what} must be a number, a pair, or {ndim} pairs, got {value!r}")
     return pairs * ndim if len(pairs) == 1 else pairs
 

@@ -111,12 +111,16 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, A
     ``trim_leading_zeros`` is set.
 
     Raises:
-      ArgumentError: ``v`` has no coefficients.
+      ArgumentError: ``v`` has no coefficients. ShapeError: an operand is no vector.
 
     >>> [p.tolist() for p in polydiv(np.array([1.0, 0.0, -4.0]), np.array([1.0, 2.0]))]
     [[1.0, -2.0], [0.0, 0.0, 0.0]]
     """
     rest, v = (asarray(a) for a in (atleast_1d(asarray(u)), atleast_1d(asarray(v))))
+    if typeof(rest).ndim > 1 or typeof(v).ndim > 1:
+        raise ShapeError(
+            f"polydiv: expected vectors of coefficients, got shapes {typeof(rest).shape} and {typeof(v).shape}"
+        )
     n, m = typeof(rest).size, typeof(v).size
     if m == 0:
         raise ArgumentError("polydiv: the divisor has no coefficients")

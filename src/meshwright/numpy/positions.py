@@ -134,7 +134,7 @@ def ravel_multi_index(
       dtype: of the result.
 
     Raises:
-      ArgumentError: coordinates out of range, or an unknown mode or order.
+      ArgumentError: coordinates that are out of range or no integers, or an unknown mode or order.
 
     >>> ravel_multi_index((1, 2), (2, 3)).item()
     5
@@ -148,7 +148,12 @@ def ravel_multi_index(
         )
     if order not in ("C", "F"):
         raise ArgumentError(f"ravel_multi_index: order must be 'C' or 'F', got {order!r}")
-    places = [_inside(asarray(i), n, m) for i, n, m in zip(multi_index, sizes, modes)]
+    coordinates = [asarray(i) for i in multi_index]
+    if any(dtypes.is_inexact(typeof(i).dtype) for i in coordinates):
+        raise ArgumentError(
+            f"ravel_multi_index: coordinates must be integers, got {', '.join(map(str, map(typeof, coordinates)))}"
+        )
+    places = [_inside(i, n, m) for i, n, m in zip(coordinates, sizes, modes)]
     pairs = list(zip(places, sizes)) if order == "C" else list(zip(places, sizes))[::-1]
     flat = pairs[0][0]
     for place, size in pairs[1:]:

@@ -12,7 +12,7 @@ from meshwright.errors import ArgumentError, DTypeError, ShapeError
 from meshwright.ir.state import STATE
 from meshwright.ir.tracing import EVAL, Tracer, typeof
 from meshwright.numpy.arithmetic import add, floor, multiply, power, subtract
-from meshwright.numpy.axes import normal_shape, static_int
+from meshwright.numpy.axes import normal_axis, normal_shape, static_int
 from meshwright.numpy.compiled import compiled
 from meshwright.numpy.creation import asarray, on_device
 from meshwright.numpy.functions import exp, log
@@ -246,7 +246,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """Diagonal ``offset`` of the matrices along two axes, as a last dimension.
 
     Raises:
-      ShapeError: ``a`` has fewer than two dimensions.
+      ShapeError: ``a`` has fewer than two dimensions, or the axes are one. AxisError: an axis is out of range.
 
     >>> diagonal(np.arange(4).reshape(2, 2)).tolist()
     [0, 3]
@@ -255,7 +255,9 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     ndim = typeof(x).ndim
     if ndim < 2:
         raise ShapeError(f"diagonal: expected two dimensions or more, got shape {typeof(x).shape}")
-    first, second = axis1 % ndim, axis2 % ndim
+    first, second = (normal_axis(d, ndim, "diagonal") for d in (axis1, axis2))
+    if first == second:
+        raise ShapeError(f"diagonal: axis1={axis1} and axis2={axis2} are one dimension; name two")
     rest = [d for d in range(ndim) if d not in (first, second)]
     x = transpose(x, [*rest, first, second])
     n, m = typeof(x).shape[-2:]

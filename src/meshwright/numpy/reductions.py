@@ -85,6 +85,17 @@ def _initial(value: Any, name: str) -> Any:
     return value
 
 
+def _mask(where: Any, name: str) -> Any:
+    """``where``, which selects elements.
+
+    Raises:
+      ArgumentError: it is not of bools, so that it may be meant as weights.
+    """
+    if not dtypes.is_bool(typeof(where).dtype):
+        raise ArgumentError(f"{name}: where= must be of bools, got {typeof(where)}; compare it, as where != 0")
+    return where
+
+
 def _accumulate(name: str, x: Any, axis: Axis, dtype: Any, keepdims: bool, initial: Any, where_: Any, how: Any) -> Any:
     """A sum or product; ``how`` is (reduction, identity, binary op)."""
     x = as_operand(x, name)
@@ -95,7 +106,7 @@ def _accumulate(name: str, x: Any, axis: Axis, dtype: Any, keepdims: bool, initi
     if typeof(x).dtype != computed:
         x = convert(x, computed)
     if where_ is not None:
-        x = where(where_, x, scalar_like(identity, x))
+        x = where(_mask(where_, name), x, scalar_like(identity, x))
     shape = typeof(x).shape
     axes = normal_axes(axis, len(shape), name)
     out = reduction(x, axes)
@@ -161,7 +172,7 @@ def _extremum(name: str, reduction: Any, limit: Any, combine: Any, over: Any, re
         if where is not None:
             if initial is None:
                 raise ArgumentError(f"{name}: with where=, initial= must say what a reduction of no elements gives")
-            x = _chosen(where, x, np.asarray(limit(typeof(x).dtype)))
+            x = _chosen(_mask(where, name), x, np.asarray(limit(typeof(x).dtype)))
         shape = typeof(x).shape
         axes = normal_axes(axis, len(shape), name)
         if initial is None and 0 in [shape[d] for d in axes]:
@@ -206,7 +217,7 @@ def ptp(a: Any, axis: Axis = None, out: None = None, keepdims: bool = False) -> 
 def _test(name: str, a: Any, axis: Axis, keepdims: bool, where_: Any, reduction: Any, identity: bool) -> Any:
     x = as_operand(truth(a, name), name)
     if where_ is not None:
-        x = where(where_, x, np.asarray(identity))
+        x = where(_mask(where_, name), x, np.asarray(identity))
     shape = typeof(x).shape
     axes = normal_axes(axis, len(shape), name)
     return keep_dims(strong(reduction(x, axes), dtypes.bool_), shape, axes, keepdims)
@@ -377,7 +388,7 @@ def _variance(
     shape = typeof(x).shape
     x = convert(x, computed) if typeof(x).dtype != computed else x
     if where is not None:  # excluded elements, perhaps NaN, must not affect derivatives
-        x = choose_where(where, x, scalar_like(0, x))
+        x = choose_where(_mask(where, "var"), x, scalar_like(0, x))
     center = spread_over(mean(x, axes, where=where), shape, axes) if center is None else center
     centered = subtract(x, center)
     if where is not None:

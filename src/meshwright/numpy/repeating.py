@@ -31,7 +31,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
         with the last element of ``a``. With it, ``repeats`` may be traced.
 
     Raises:
-      ConcretizationTypeError: traced ``repeats`` without ``total_repeat_length``.
+      ConcretizationTypeError: traced ``repeats`` without ``total_repeat_length``. DTypeError: they are not integers.
 
     >>> repeat(np.array([1, 2]), 2).tolist()
     [1, 1, 2, 2]
@@ -46,6 +46,8 @@ def repeat(a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length
     known = repeats.concrete() if isinstance(repeats, Tracer) else repeats
     if known is None:
         return take(x, _traced_sources(repeats, typeof(x).shape[d], total), d, mode="clip")
+    if dtypes.is_inexact(np.asarray(known).dtype):
+        raise DTypeError(f"repeat: repeats must be integers, got {known}; convert them with int()")
     counts = known_positions(np.asarray(known))
     if counts.size and counts.min() < 0:
         raise ArgumentError(f"repeat: repeats must not be negative, got {counts.min()}")

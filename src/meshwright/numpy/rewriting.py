@@ -55,10 +55,21 @@ def _positions(obj: Any, size: int, name: str) -> np.ndarray:
         if value.shape != (size,):
             raise ShapeError(f"{name}: a mask of shape {value.shape} for a dimension of size {size}")
         return np.flatnonzero(value)
-    value = known_positions(value)
+    value = _integers(value, name)
     if value.size and not ((-size <= value) & (value < size)).all():
         raise ArgumentError(f"{name}: positions {value.tolist()} are not all inside of a dimension of size {size}")
     return np.where(value < 0, value + size, value).reshape(-1)
+
+
+def _integers(value: np.ndarray, name: str) -> np.ndarray:
+    """Known positions as integers; an empty list, which NumPy takes for floats, is none.
+
+    Raises:
+      ArgumentError: they are not integers.
+    """
+    if value.size and dtypes.is_inexact(value.dtype):
+        raise ArgumentError(f"{name}: positions must be integers, got {value.tolist()}; convert them with int()")
+    return known_positions(value)
 
 
 def _is_traced(x: Any) -> bool:
@@ -109,6 +120,9 @@ def compress(
     Args:
       size: the static size of the result: excess elements are dropped, missing ones are ``fill_value``.
 
+    Raises:
+      ShapeError: the condition is no vector, or longer than the dimension.
+
     >>> compress(np.array([False, True, True]), np.array([1, 2, 3])).tolist()
     [2, 3]
     """
@@ -117,6 +131,10 @@ def compress(
     if typeof(flags).ndim != 1:
         raise ShapeError(f"compress: the condition must be a vector, got shape {typeof(flags).shape}")
     x, d = _flattened(a, axis, "compress")
+    if typeof(flags).size > typeof(x).shape[d]:
+        raise ShapeError(
+            f"compress: the condition has {typeof(flags).size} elements, the dimension {typeof(x).shape[d]}; cut it off"
+        )
     if size is None:
         return take(x, flatnonzero(flags), d)
     count = typeof(x).shape[d]
@@ -173,7 +191,7 @@ def _places(obj: Any, size: int) -> np.ndarray:
     """
     if isinstance(obj, slice):
         return np.arange(size)[obj]
-    given = known_positions(concrete(asarray(obj), "insert", "make the positions static").reshape(-1))
+    given = _integers(concrete(asarray(obj), "insert", "make the positions static").reshape(-1), "insert")
     before = np.where(given < 0, given + size, given)
     if before.size and (before.min() < 0 or before.max() > size):
         raise ArgumentError(f"insert: positions {before.tolist()} are not all inside of a dimension of size {size}")

@@ -29,6 +29,8 @@ from meshwright.ir.tracing import JaxprTrace, typeof
 from meshwright.ops.elementwise.table import convert, materialize
 from meshwright.ops.elementwise.table import stop_gradient as stop_gradient_op
 from meshwright.transforms.linearized import checked_leaves, jvp_flat, linearized, pulled, pushed, tangent_of
+from meshwright.transforms.pullback import VJP
+from meshwright.transforms.references import REFERENCES
 from meshwright.transforms.rules import collect_cts
 from meshwright.transforms.tape import Tape, backward, require_alive
 from meshwright.transforms.wrapped import is_pair, name_of, require_callable, transformed
@@ -62,6 +64,8 @@ def jvp(
             "write both in the same way"
         )
     flat, treedef = pytree.flatten(tuple(primals))
+    if REFERENCES.value.among(flat):
+        return REFERENCES.value.jvp(jvp, fun, primals, tangents, has_aux)  # type: ignore[no-any-return]
     avals = [typeof(p) for p in flat]
     given = checked_leaves("jvp", "tangents", fun, "primals", tuple(tangents), treedef, avals)
     tangent_in = [t if dtypes.is_inexact(a.dtype) else Zero(a) for a, t in zip(avals, given)]
@@ -128,6 +132,8 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
       (9.0, 6.0, 60.0)
     """
     require_callable(fun, "linearize")
+    if REFERENCES.value.among(pytree.leaves(primals)):
+        return REFERENCES.value.linearize(linearize, fun, primals, has_aux)  # type: ignore[no-any-return]
     call, aux = with_aux(fun, has_aux, "linearize")
     with name_scope(f"jvp({name_of(fun)})"):
         out, linear = linearized(fun, call, primals)
@@ -155,10 +161,16 @@ def vjp(
     """
     require_callable(fun, "vjp")
     refuse_reduce_axes(reduce_axes, "vjp")
-    call, aux = with_aux(fun, has_aux, "vjp")
+    out, linear, *aux = _pullback(fun, primals, has_aux, "vjp")
+    return (out, VJP.of(linear, pytree.leaves(primals)), *aux)
+
+
+def _pullback(fun: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool, where: str) -> tuple[Any, ...]:
+    """The value of ``fun``, its linear part, and its auxiliary output if it has one."""
+    call, aux = with_aux(fun, has_aux, where)
     with name_scope(f"jvp({name_of(fun)})"):
         out, linear = linearized(fun, call, primals)
-    return (out, Partial(pulled, linear), *aux())
+    return (out, linear, *aux())
 
 
 def refuse_reduce_axes(axes: Sequence[Any], where: str) -> None:
@@ -270,14 +282,11 @@ def value_and_grad(
         for i in numbers:
             _check_input(fun, i, args[i], holomorphic, allow_int)
         call = function_of(fun, numbers, args, kwargs)
-        if has_aux:
-            out, pull, aux = vjp(call, *inputs, has_aux=True)
-        else:
-            (out, pull), aux = vjp(call, *inputs), None
+        out, linear, *aux = _pullback(call, tuple(inputs), has_aux, "vjp")
         aval = _check_output(out, fun, holomorphic)
-        grads = pull(np.ones((), aval.dtype))
+        grads = pulled(linear, np.ones((), aval.dtype))
         grad_out = grads[0] if isinstance(argnums, int) else grads
-        return ((out, aux) if has_aux else out), grad_out
+        return ((out, *aux) if has_aux else out), grad_out
 
     return transformed(wrapped, fun, "value_and_grad", argnums, has_aux, holomorphic, allow_int, reduce_axes)
 

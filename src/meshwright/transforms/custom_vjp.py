@@ -39,6 +39,7 @@ from meshwright.transforms.levels import (
     traced_once,
 )
 from meshwright.transforms.linearized import tangent_of
+from meshwright.transforms.references import REFERENCES
 from meshwright.transforms.rules import batched_backward
 from meshwright.transforms.wrapped import is_pair, name_of, require_callable
 
@@ -132,6 +133,8 @@ class custom_vjp(CustomDerivative):
         args = positional(self.fun, args, kwargs)
         static = self.static_of(args)
         flat, in_tree = pytree.flatten(tuple(a for i, a in enumerate(args) if i not in static))
+        if REFERENCES.value.among(flat):
+            return self._without_references(args, static)
         level = differentiation(flat)
         if level is EVAL:
             out = self.fun(*args)
@@ -163,6 +166,36 @@ class custom_vjp(CustomDerivative):
             name, jaxpr, fwd, lambda saved, cts: [None] * n + bwd(saved, cts), n, self.symbolic_zeros, loose
         )
         return pytree.unflatten(rules.out_tree, op.bind(*consts, *flat))
+
+    def _without_references(self, args: tuple[Any, ...], static: dict[int, Any]) -> Any:
+        """The call where arguments hold references: these are closed over by the function and its rules, so that the
+        backward rule can write what it gets."""
+        assert self.fwd is not None and self.bwd is not None
+        apart = REFERENCES.value.apart
+        arrays, whole = apart(tuple(a for i, a in enumerate(args) if i not in static))  # type: ignore[misc]
+        restore: list[Any] = []
+
+        def full(given: Any) -> list[Any]:
+            rest = iter(whole(given))
+            return [static[i] if i in static else next(rest) for i in range(len(args))]
+
+        def fwd(*given: Any) -> Any:
+            result = self.fwd(*full(given))  # type: ignore[misc]
+            split = apart(result[1]) if is_pair(result) else None
+            restore[:] = [None if split is None else split[1]]
+            return result if split is None else (result[0], split[0])
+
+        def bwd(residuals: Any, cts: Any) -> Any:
+            saved = residuals if restore[0] is None else restore[0](residuals)
+            return self.bwd(*(static[i] for i in sorted(static)), saved, cts)  # type: ignore[misc]
+
+        def fun(*given: Any) -> Any:
+            return self.fun(*full(given))
+
+        fun.__name__ = name_of(self.fun)
+        again = custom_vjp(fun)
+        again.defvjp(fwd, bwd, self.symbolic_zeros)
+        return again(*arrays)
 
 
 def _at_once(rules: _Rules, level: Differentiation) -> Any:

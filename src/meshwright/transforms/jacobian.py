@@ -70,7 +70,8 @@ def jacfwd(
     dimensions of the output followed by those of the input. With ``has_aux``, returns ``(jacobian, aux)``.
 
     Raises (when called):
-      DifferentiationError: an input is not real floating-point (with ``holomorphic``: complex).
+      DifferentiationError: an input is not real floating-point (with ``holomorphic``: an input or output is not
+        complex).
 
     Example:
       >>> mw.jacfwd(lambda x: x * x)(mnp.array([1.0, 2.0]))
@@ -90,6 +91,8 @@ def jacfwd(
 
         def push(*tangents: Any) -> Any:
             result = jvp(call, primals, pytree.unflatten(arguments, tangents), has_aux=has_aux)
+            if holomorphic:
+                _check("jacfwd", "output", result[0], holomorphic)
             return result[1:]
 
         out = vmap(push, out_axes=(-1, None) if has_aux else (-1,))(*_basis(avals))

@@ -84,7 +84,7 @@ def checked_leaves(
         inexact = ring or dtypes.is_inexact(want.dtype)
         dtype = want.dtype if inexact else dtypes.float0
         # Cotangents may be Python floats. Those of integers may have any dtype, as in JAX: they are not used.
-        fits = dtypes.is_inexact if dtypes.is_complex(want.dtype) else dtypes.is_float
+        fits = dtypes.is_complex if dtypes.is_complex(want.dtype) else dtypes.is_float
         number = got.weak_type and fits(got.dtype)
         lenient = what == "cotangent" and (number or not inexact)
         if got.shape == want.shape and (got.dtype == dtype or lenient):
@@ -124,7 +124,7 @@ class _Slot:
 
 
 @dataclass(frozen=True, eq=False)
-class _Program:
+class Program:
     """The records of a tape with slots in place of its known values."""
 
     signature: _Signature
@@ -151,7 +151,7 @@ class Linearized:
         signature: _Signature,
         records: list[Record],
         tangents: list[Any],
-        parts: tuple[list[Any], _Program] | None = None,
+        parts: tuple[list[Any], Program] | None = None,
     ) -> None:
         self.signature = signature
         self.records = records
@@ -185,7 +185,7 @@ class Linearized:
         arrived = [None if arg is None else next(results) for arg in inputs]
         return [tangent_of(a, ct) for a, ct in zip(self.signature.in_avals, arrived)]
 
-    def split(self) -> tuple[list[Any], _Program]:
+    def split(self) -> tuple[list[Any], Program]:
         """The distinct known values, and the program with slots in their place."""
         if self.parts is not None:
             return self.parts
@@ -202,7 +202,7 @@ class Linearized:
             return places[id(x)]
 
         records = tuple((r.op, tuple(map(slot, r.args)), r.outs, r.location) for r in self.records)
-        self.parts = values, _Program(self.signature, records, tuple(map(slot, self.tangents)))
+        self.parts = values, Program(self.signature, records, tuple(map(slot, self.tangents)))
         return self.parts
 
     # --- pickles --------------------------------------------------------------------------------------------

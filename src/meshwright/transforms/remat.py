@@ -10,7 +10,6 @@ from typing import Any
 from meshwright.core import pytree
 from meshwright.core.expected import as_numbers, from_front
 from meshwright.core.signature import described, leaf_names, positions
-from meshwright.core.slots import Slot
 from meshwright.errors import ArgumentError, ArgumentTypeError
 from meshwright.ir.op import Op
 from meshwright.ir.tracing import typeof
@@ -18,12 +17,8 @@ from meshwright.ops.control.markers import Named
 from meshwright.ops.control.remat import Checkpoint, Offloadable, Policy
 from meshwright.sharding.memory_kind import checked_kind
 from meshwright.transforms.autodiff import closed_call
+from meshwright.transforms.references import REFERENCES
 from meshwright.transforms.wrapped import name_of, require_callable, transformed
-
-#: what recognizes references, and calls a function that uses some
-CHECKPOINTED_REFERENCES: Slot[tuple[Callable[[Any], bool], Callable[..., Any]]] = Slot(
-    "checkpoints with references", "meshwright.api.carried_references"
-)
 
 
 def checkpoint(
@@ -72,12 +67,11 @@ def checkpoint(
         fixed = {k: v for k, v in kwargs.items() if k in names}
         others = {k: v for k, v in kwargs.items() if k not in names}
         flat, treedef = pytree.flatten((dynamic, others))
-        is_reference, traced_once = CHECKPOINTED_REFERENCES.value
         for i, x in enumerate(flat):
             try:
                 typeof(x)
             except ArgumentTypeError as error:
-                if is_reference(x):
+                if REFERENCES.value.recognizes(x):
                     continue
                 name = leaf_names(fun, dynamic, others, static)[i]
                 raise ArgumentTypeError(f"checkpoint of {described(fun)}: argument {name}: {error}") from None
@@ -91,7 +85,7 @@ def checkpoint(
             jaxpr, hoisted, out_tree = closed_call(call, arrays, name_of(fun))
             return pytree.unflatten(out_tree, Checkpoint(jaxpr, policy, prevent_cse).bind(*hoisted, *arrays))
 
-        return traced_once(apply, call, flat)
+        return REFERENCES.value.traced_once(apply, call, flat)
 
     options = {"prevent_cse": prevent_cse, "policy": policy, "static_argnums": numbers, "static_argnames": names}
     return transformed(wrapped, fun, "checkpoint", **options)

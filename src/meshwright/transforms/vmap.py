@@ -15,7 +15,6 @@ from meshwright.core.float0 import is_float0
 from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
 from meshwright.core.signature import described, leaf_names
-from meshwright.core.slots import Slot
 from meshwright.core.source import name_scope
 from meshwright.core.words import counted
 from meshwright.errors import ArgumentError, ArgumentTypeError, RuleError, ShapeError
@@ -25,13 +24,9 @@ from meshwright.ir.state import STATE, extend_axis_env, set_trace
 from meshwright.ir.tracing import check_alive, typeof
 from meshwright.ops.shape.broadcast_reduce import put_batch_dim
 from meshwright.transforms.batching import BatchTrace
+from meshwright.transforms.references import REFERENCES
 from meshwright.transforms.vmappable import Held, held, is_spec
 from meshwright.transforms.wrapped import name_of, require_callable, transformed
-
-#: what calls a mapped function that is given references
-MAPPED_REFERENCES: Slot[Callable[..., Callable[[], Any] | None]] = Slot(
-    "calls with references", "meshwright.api.carried_references"
-)
 
 
 def _is_none(x: Any) -> bool:
@@ -103,7 +98,7 @@ def vmap(
         call = MappedCall("vmap", fun, args, kwargs)
         axes = [*flat_axes(in_axes, args, "vmap in_axes"), *([0] * len(pytree.leaves(kwargs)))]
         for i in _not_arrays(flat, axes):
-            again = MAPPED_REFERENCES.value(with_results, fun, args, kwargs, axes, out_axes)
+            again = REFERENCES.value.mapped(with_results, fun, args, kwargs, axes, out_axes)
             if again is not None:
                 return again()
             call.check(i, flat[i])

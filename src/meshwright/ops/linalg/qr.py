@@ -15,6 +15,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
+from meshwright.errors import ShapeError
 from meshwright.ir.contract import ArrayLike, Localizer, Value
 from meshwright.ir.op import Dual, Tangent, Zero
 from meshwright.ir.tracing import typeof
@@ -167,10 +168,19 @@ def householder_product(a: Any, taus: Any) -> Any:
     Returns:
       an array of ``a``'s shape.
 
+    Raises:
+      ShapeError: ``m >= n >= k`` does not hold.
+
     Example:
       >>> lax.linalg.householder_product(mnp.array([[1.0], [0.0]]), mnp.array([2.0])).tolist()
       [[-1.0], [-0.0]]
     """
+    m, n = typeof(a).shape[-2:]
+    if n > m or typeof(taus).shape[-1] > n:
+        raise ShapeError(
+            f"householder_product: reflectors of shape {typeof(a).shape} and {typeof(taus).shape[-1]} scales; expected "
+            "no more columns than rows, and no more scales than columns"
+        )
     (q,) = lapack("orgqr", [a, taus], [(typeof(a).shape[-2:], typeof(a).dtype)])
     return q
 

@@ -58,6 +58,10 @@ class DotGeneral(Bilinear):
         (lc, rc), (lb, rb) = self.dimension_numbers
         if len(lc) != len(rc) or len(lb) != len(rb):
             raise ShapeError(f"dot_general: dimension_numbers {self.dimension_numbers} pair different numbers of dims")
+        if any(len({*contracted, *batch}) < len(contracted) + len(batch) for contracted, batch in ((lc, lb), (rc, rb))):
+            raise ShapeError(
+                f"dot_general: dimension_numbers {self.dimension_numbers} name a dimension twice; name each once"
+            )
         for ld, rd, what in [
             *((a, b, "contracting") for a, b in zip(lc, rc)),
             *((a, b, "batch") for a, b in zip(lb, rb)),

@@ -49,7 +49,8 @@ class Slice(Moves):
 
     def infer(self, x: ShapedArray) -> ShapedArray:
         triples = list(zip(self.start_indices, self.limit_indices, self.strides))
-        ok = len(triples) == x.ndim and all(0 <= a <= b <= n and s > 0 for (a, b, s), n in zip(triples, x.shape))
+        lengths = {len(self.start_indices), len(self.limit_indices), len(self.strides)}
+        ok = lengths == {x.ndim} and all(0 <= a <= b <= n and s > 0 for (a, b, s), n in zip(triples, x.shape))
         if not ok:
             raise ShapeError(
                 f"slice: start {self.start_indices}, limit {self.limit_indices}, strides {self.strides} do not fit "

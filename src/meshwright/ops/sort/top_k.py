@@ -15,6 +15,7 @@ import numpy as np
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
+from meshwright.core.static import static_index
 from meshwright.errors import DTypeError, ShapeError
 from meshwright.ir.contract import ArrayLike, Emitted, Localizer, Value
 from meshwright.ir.op import BatchAxis, BatchedResults, Builder, Dual, Op, Tangent, Zero
@@ -124,7 +125,7 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     if dtypes.is_bool(typeof(operand).dtype):
         values, positions = top_k(convert(operand, dtypes.uint8), k, axis=axis)
         return convert(values, dtypes.bool_), positions
-    outs = TopK(int(k)).bind(move_dim(operand, axis % ndim, last))
+    outs = TopK(static_index(k, "top_k", "k")).bind(move_dim(operand, axis % ndim, last))
     values, positions = (move_dim(y, last, axis % ndim) for y in outs)
     return values, positions
 
