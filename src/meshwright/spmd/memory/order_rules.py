@@ -16,8 +16,6 @@ from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.tiles import SUBLANES, tiled, tiled_bytes
 
 Order = tuple[int, ...]
-#: times the bytes that an array may have at most after a reshape that splits lanes, if other orders have less
-_SPLIT = 2
 #: operations that have one dimension for each of their operands', besides elementwise ones
 _KEEP = frozenset(
     """all_gather all_reduce collective_permute concatenate dynamic_slice dynamic_update_slice
@@ -121,11 +119,11 @@ def _keeps(node: Node, x: Node) -> bool:
 
 
 def _reshaped(before: ShapedArray, order: Order, after: ShapedArray) -> Order | None:
-    """The order after a reshape, unless it splits lanes although those of another order would not be split."""
+    """The order after a reshape, unless it splits lanes and another order of the same elements has less padding."""
     its = reshaped(before.shape, order, after.shape)
     if its is None or after.ndim < 2 or before.ndim < 2 or before.shape[order[0]] == after.shape[its[0]]:
         return its
-    return its if ordered_bytes(after, its) <= _SPLIT * _least(before.shape, after.shape, after) else None
+    return its if ordered_bytes(after, its) <= _least(before.shape, after.shape, after) else None
 
 
 @lru_cache(4096)

@@ -239,9 +239,8 @@ class Recorder(Interpreter[Node]):
 
 def _digest(value: Any) -> str | None:
     """A digest of an array of constants, if its elements are known."""
-    if not isinstance(value, np.ndarray) or value.nbytes > _HASHED:
-        return None
-    return hashlib.blake2b(np.ascontiguousarray(value).data).hexdigest()
+    known = known_values(value) if getattr(value, "nbytes", 0) <= _HASHED else None
+    return None if known is None else hashlib.blake2b(np.ascontiguousarray(known).view(np.uint8).data).hexdigest()
 
 
 def _captured(graph: Graph) -> list[Node]:
