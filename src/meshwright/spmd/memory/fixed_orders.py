@@ -24,6 +24,8 @@ Want = tuple[Node, int, Order]
 Reaches = Callable[[Node, int, Order], int]
 #: fewer features, of fewer images, than this are not along a dimension of tiles
 _FEW = 8
+#: dimensions of images of volumes: one of the batch, three of positions, one of features
+_VOLUME = 5
 #: operations that are written as loops of products of blocks of matrices
 _BY_BLOCKS = ("cholesky", "triangular_solve")
 #: custom calls that reflect columns
@@ -187,12 +189,12 @@ def matrix_order(aval: ShapedArray) -> Order:
 def convolution_order(aval: ShapedArray) -> Order:
     """The order of the input or the result of a convolution, ``[batch, positions…, features]``.
 
-    Features and batch are along the two dimensions of tiles; of one image, features and positions are; of few features
-    (colours) of a few images, positions and batch: XLA moves positions into the batch then.
+    Features and batch are along the two dimensions of tiles; of one image (not of a volume), features and positions
+    are; of few features (colours) of a few images, positions and batch: XLA moves positions into the batch then.
     """
     n = aval.ndim
-    rows = range(n - 1) if aval.shape[0] == 1 else (0,)
-    pairs = [(n - 1, 0), (0, n - 1), *((n - 1, d) for d in rows), *((d, n - 1) for d in rows if aval.shape[0] == 1)]
+    rows = range(n - 1) if aval.shape[0] == 1 and n < _VOLUME else (0,)
+    pairs = [(n - 1, 0), (0, n - 1), *((n - 1, d) for d in rows), *((d, n - 1) for d in rows[1:])]
     if aval.shape[0] < _FEW and aval.shape[-1] < _FEW:
         pairs += [(d, 0) for d in range(1, n - 1)]
     return min([led(default(n), pair) for pair in pairs], key=lambda o: ordered_bytes(aval, o))
