@@ -280,10 +280,14 @@ class PartitionedProgram(Stage):
             donated=dict.fromkeys(self.donated),
             platform=platform,
         )
+        with self.program.precision():
+            return lower_with_callbacks(self.jaxpr_for(platform), options)
+
+    def jaxpr_for(self, platform: str) -> ClosedJaxpr:
+        """The per-device program in the form that the compiler of a platform is given."""
         passes = target_passes(platform, self.mesh.abstract_mesh, self.part.in_layouts)
         with self.program.precision():
-            jaxpr = run_passes(passes.run(self.jaxpr)[0], FAST_FORMS.get(platform, ()))
-            return lower_with_callbacks(jaxpr, options)
+            return run_passes(passes.run(self.jaxpr)[0], FAST_FORMS.get(platform, ()))
 
     def as_text(self, dialect: str = "jaxpr") -> str:
         """The per-device program as ``"jaxpr"``, ``"stablehlo"`` or ``"hlo"`` (with device numbers)."""

@@ -43,7 +43,8 @@ def memory_on(part: PartitionedProgram, chosen: CompileTarget) -> Memory:
     """The predicted memory of one device of a target, without compiling."""
     compiler = compiler_for(chosen.platform, chosen.machine.chip.name)
     mesh, known = part.mesh.abstract_mesh, part.part.stands_for
-    memory = predict(part.jaxpr, mesh, part.donated, known, part.names, compiler)
+    with part.program.precision():
+        memory = predict(part.jaxpr_for(chosen.platform), mesh, part.donated, known, part.names, compiler)
     return tiled_memory(memory, part.jaxpr.in_avals, part.jaxpr.out_avals) if chosen.platform == "tpu" else memory
 
 

@@ -7,7 +7,7 @@ fusion (``library``, ``fusion``), combining of collectives (``combine``), copy i
 loops. ``predict`` returns a :class:`held.Memory`.
 
 The rules were derived from optimized HLO and its buffer assignments. Not modelled are operations that move a few
-scalars, and constants that programs close over (XLA does not count them either). One difference is intended: XLA's CPU
-compiler removes optimization barriers before its last common-subexpression elimination, which undoes
-rematerialization. Here barriers are kept, as on accelerators.
+scalars, and constants that programs close over (XLA counts them on TPUs alone, and so does this). One difference is
+intended: XLA's CPU compiler removes optimization barriers before its last common-subexpression elimination, which
+undoes rematerialization. Here barriers are kept, as on accelerators.
 """

@@ -40,6 +40,8 @@ class Buffer:
     over: tuple[Buffer, ...] = ()
     #: those of them that are read directly, not through a view or as a result of a choice
     plainly: tuple[Buffer, ...] = ()
+    #: whether it is a temporary of a body, whose size has its padding
+    inner: bool = False
 
 
 #: ``inner(region, loop)``: the sizes of a region's temporaries at its peak, in bytes
@@ -100,7 +102,10 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
     if not root.avals:
         return []
     if root.op == "constant":
-        return [None]
+        given = root.shape and not root.is_splat()
+        return (
+            _new(live, [Buffer(root.avals[0], root.avals[0].nbytes, kernel, -1, step, "constant")]) if given else [None]
+        )
     if kernel.view:
         (source,) = kernel.inputs
         return [live.of[source][root.attributes["index"]]] if root.op == "get" else live.of[source]
@@ -126,7 +131,11 @@ def _write(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> list[Buff
         for k in kernel.inputs
         for b in live.of[k][:1]
         # XLA considers only the last alias of a value when it decides whether a reader may overwrite it.
-        if b is not None and live.last[b] is k and k.root.avals[0] in root.avals and _alone(live, kernel, k)
+        if b is not None
+        and b.kind != "constant"
+        and live.last[b] is k
+        and k.root.avals[0] in root.avals
+        and _alone(live, kernel, k)
     ]
     over, plainly = tuple(b for b, _ in found), tuple(b for b, view in found if not view)
     return _new(live, [Buffer(a, a.nbytes, kernel, step, step, over=over, plainly=plainly) for a in root.avals])
@@ -157,7 +166,7 @@ def _inside(live: Liveness, kernel: Kernel, step: int, inner: Inner) -> None:
     """Add the temporaries of the body that needs most."""
     is_loop, regions = kernel.root.op == "while", kernel.root.regions
     needs = [inner(region, is_loop and region is regions[1]) for region in regions]
-    _new(live, [Buffer(kernel.root.avals[0], n, kernel, step, step) for n in max(needs, key=sum)])
+    _new(live, [Buffer(kernel.root.avals[0], n, kernel, step, step, inner=True) for n in max(needs, key=sum)])
 
 
 def _table(live: Liveness, kernel: Kernel, count: int) -> None:

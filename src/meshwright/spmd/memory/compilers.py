@@ -34,6 +34,7 @@ class Compiler:
     ``tupled``: products are library calls whose result is a part of a tuple, which nothing is written over.
     ``library_convolutions``: convolutions are those of cuDNN, with copies into its orders.
     ``selects``: the largest elements of rows are found by sorting if they are more than that many; 0: never.
+    ``row``: elements of the rows in which cumulative operations are computed.
     ``tiles``: arrays are tiled and padded, and kernels choose the tiled dimensions.
     ``on_chip``: bytes of vector memory, where values are kept while in use; with ``two_cores``, each core has its own.
     ``intensity``: the arithmetic operations of products that take as long as moving a byte of main memory.
@@ -62,6 +63,7 @@ class Compiler:
     tupled: bool = False
     library_convolutions: bool = False
     selects: int = 0
+    row: int = 16
     tiles: bool = False
     on_chip: int = 0
     two_cores: bool = False
@@ -97,6 +99,7 @@ TPU = Compiler(
     depth_first=True,
     swaps=True,
     in_place=True,
+    row=128,
 )
 #: MiB of vector memory that a device of a TPU has, and that kernels keep for themselves (``scoped_vmem_limit_kib``)
 _VECTOR_MEMORY = {"v4": (32, 16), "v5e": (128, 16), "v5p": (64, 16), "v6e": (128, 32), "tpu7x": (64, 32)}

@@ -24,8 +24,12 @@ Want = tuple[Node, int, Order]
 Reaches = Callable[[Node, int, Order], int]
 #: fewer features, of fewer images, than this are not along a dimension of tiles
 _FEW = 8
+#: dimensions of images of volumes: one of the batch, three of positions, one of features
+_VOLUME = 5
 #: operations that are written as loops of products of blocks of matrices
 _BY_BLOCKS = ("cholesky", "triangular_solve")
+#: custom calls that reflect columns
+_BY_COLUMNS = ("Qr", "ProductOfElementaryHouseholderReflectors")
 _LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
 #: dimensions of a table in which an index names one position
 _SINGLE = ("collapsed_slice_dims", "operand_batching_dims", "inserted_window_dims", "input_batching_dims")
@@ -35,11 +39,12 @@ def by_class(nodes: Sequence[Node]) -> list[list[Node]]:
     """The nodes with orders of their own, those that others follow first."""
     classes: list[list[Node]] = [[], [], []]
     for node in nodes:
-        if is_batched(node) or ((product := product_of(node)) and is_batched(product)) or node.op == "convolution":
+        product = node if node.op == "matmul" else product_of(node)
+        if product is not None and not solves(product):
+            classes[0 if is_batched(product) else 1].append(node)
+        elif node.op == "convolution":
             classes[0].append(node)
-        elif node.op == "matmul" or product_of(node) is not None:
-            classes[1].append(node)
-        elif rows_of(node) or node.op in ("custom_call", "all_to_all") or is_by_blocks(node):
+        elif product is not None or rows_of(node) or node.op in ("custom_call", "all_to_all") or is_by_blocks(node):
             classes[2].append(node)
     return classes
 
@@ -47,17 +52,17 @@ def by_class(nodes: Sequence[Node]) -> list[list[Node]]:
 def chosen(node: Node) -> Order | None:
     """The order that an operation gives its result."""
     aval = node.avals[0]
+    if is_by_blocks(node) or solves(node):
+        return matrix_order(aval)
     if node.op == "matmul":
         return _of_product(aval, node)
     if (product := product_of(node)) is not None:
         given, order = given_order(product)
-        return reshaped(given.shape, order, aval.shape)
-    if is_by_blocks(node):
-        return matrix_order(aval)
+        return reshaped(given.shape, matrix_order(given) if solves(product) else order, aval.shape)
     if node.op == "convolution":
         return convolution_order(aval)
     if node.op == "custom_call":
-        return default(aval.ndim) if len(node.avals) == 1 else None
+        return called_order(node, aval) if len(node.avals) == 1 else None
     if node.op == "all_to_all":
         return compact(aval)
     rows = rows_of(node)
@@ -69,7 +74,7 @@ def wants(node: Node, reaches: Reaches, orders: Mapping[Node, Order]) -> list[Wa
     if is_batched(node):
         return [_matrices(node, i, reaches, orders) for i in (0, 1)]
     if node.op == "custom_call":
-        return [(node, i, default(len(x.shape))) for i, x in enumerate(node.operands) if len(x.shape) > 1]
+        return [(node, i, called_order(node, x.avals[0])) for i, x in enumerate(node.operands) if len(x.shape) > 1]
     if node.op == "convolution":
         return [(node, 0, convolution_order(node.operands[0].avals[0]))]
     if rows := rows_of(node):
@@ -157,9 +162,21 @@ def is_by_blocks(node: Node) -> bool:
     return node.op in _BY_BLOCKS and 1 not in node.shape[-2:]
 
 
+def solves(node: Node) -> bool:
+    """Whether a node is the product with an inverse that a solve is written as."""
+    return node.op == "matmul" and any(x.op == "inverted" for x in node.operands)
+
+
 def is_batched(node: Node) -> bool:
     """Whether a node is a product of several pairs of matrices. Its tiles are along the dimensions of the matrices."""
     return node.op == "matmul" and len(node.shape) > 2
+
+
+def called_order(node: Node, aval: ShapedArray) -> Order:
+    """The order of an operand or a result of a custom call. Columns of matrices are along the lanes for reflectors."""
+    usual = default(aval.ndim)
+    columns = aval.ndim > 1 and str(node.attributes.get("call_target_name", "")).strip('"') in _BY_COLUMNS
+    return led(usual, (aval.ndim - 2, aval.ndim - 1)) if columns else usual
 
 
 def matrix_order(aval: ShapedArray) -> Order:
@@ -172,12 +189,12 @@ def matrix_order(aval: ShapedArray) -> Order:
 def convolution_order(aval: ShapedArray) -> Order:
     """The order of the input or the result of a convolution, ``[batch, positions…, features]``.
 
-    Features and batch are along the two dimensions of tiles; of one image, features and positions are; of few features
-    (colours) of a few images, positions and batch: XLA moves positions into the batch then.
+    Features and batch are along the two dimensions of tiles; of one image (not of a volume), features and positions
+    are; of few features (colours) of a few images, positions and batch: XLA moves positions into the batch then.
     """
     n = aval.ndim
-    rows = range(n - 1) if aval.shape[0] == 1 else (0,)
-    pairs = [(n - 1, 0), (0, n - 1), *((n - 1, d) for d in rows), *((d, n - 1) for d in rows if aval.shape[0] == 1)]
+    rows = range(n - 1) if aval.shape[0] == 1 and n < _VOLUME else (0,)
+    pairs = [(n - 1, 0), (0, n - 1), *((n - 1, d) for d in rows), *((d, n - 1) for d in rows[1:])]
     if aval.shape[0] < _FEW and aval.shape[-1] < _FEW:
         pairs += [(d, 0) for d in range(1, n - 1)]
     return min([led(default(n), pair) for pair in pairs], key=lambda o: ordered_bytes(aval, o))

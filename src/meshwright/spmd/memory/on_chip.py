@@ -50,6 +50,8 @@ _ITERATIONS = 5
 #: bytes that main memory could move while an element is gathered or scattered by its number
 _ELEMENT = 3400
 
+#: values that are in main memory before the program begins
+_GIVEN = ("argument", "constant")
 #: what writes a part of its first operand
 UPDATES = ("dynamic_update_slice", "scatter")
 
@@ -97,9 +99,9 @@ class VectorMemory:
         return any(stay.buffer is buffer and stay.start <= slot <= stay.slots[-1] for stay in self.stays)
 
     def copies(self) -> Iterator[tuple[Buffer, int, int]]:
-        """The arguments that are copied to vector memory, with the first and the last step of their stay."""
+        """The arguments and constants that are copied to vector memory, with the first and the last step there."""
         for stay in self.stays:
-            if stay.buffer.kind == "argument":
+            if stay.buffer.kind in _GIVEN:
                 first, end = (bisect_left(self._slot, slot) for slot in (max(stay.start, 0), stay.slots[-1] + 1))
                 yield stay.buffer, first, max(end - 1, first)
 
@@ -155,7 +157,7 @@ class VectorMemory:
             return None
         if not self._take(buffer, buffer.nbytes, start, run[-1]):
             return None
-        only = buffer.kind != "argument" and len(self._runs[buffer]) == 1
+        only = buffer.kind not in _GIVEN and len(self._runs[buffer]) == 1
         return Stay(buffer, buffer.nbytes, run, start, only)
 
     def _written_last(self, buffer: Buffer, run: Slots) -> bool:
@@ -218,8 +220,8 @@ class VectorMemory:
         return buffer.kernel.loop or not self.compiler.two_cores
 
     def _in_main(self, buffer: Buffer) -> bool:
-        """Whether a value is in main memory at first: an argument, or a result that a loop fills."""
-        return buffer.kind == "argument" or (buffer.kind == "result" and buffer in self._filled)
+        """Whether a value is in main memory at first: an argument, a constant, or a result that a loop fills."""
+        return buffer.kind in _GIVEN or (buffer.kind == "result" and buffer in self._filled)
 
     @cached_property
     def _filled(self) -> set[Buffer | None]:
@@ -270,7 +272,7 @@ class VectorMemory:
         longest = _WAIT * self.compiler.on_chip
         runs = {}
         for buffer in self.live.buffers:
-            if buffer.start < 0 and buffer.kind != "argument":
+            if buffer.start < 0 and buffer.kind not in _GIVEN:
                 continue  # a table of addresses
             slots = [self._at(buffer.start)] * self._writes(buffer) + self._reads.get(buffer, [])
             slots += [self._slot[-1]] * (buffer.kind == "result" and self._writes(buffer))

@@ -16,8 +16,6 @@ from meshwright.spmd.memory.graph import Node
 from meshwright.spmd.memory.tiles import SUBLANES, tiled, tiled_bytes
 
 Order = tuple[int, ...]
-#: times the bytes that an array may have at most after a reshape that splits lanes, if other orders have less
-_SPLIT = 8
 #: operations that have one dimension for each of their operands', besides elementwise ones
 _KEEP = frozenset(
     """all_gather all_reduce collective_permute concatenate dynamic_slice dynamic_update_slice
@@ -79,7 +77,7 @@ def carried(node: Node, i: int, order: Order) -> Order | None:
         dims = node.attributes["dimensions"]
         left = [d for d in range(len(x.shape)) if d not in dims]
         return tuple(left.index(d) for d in order if d in left) if len(left) == len(node.shape) else None
-    return order if _keeps(node, x) else None
+    return order if _keeps(node, x) and _tells(x.shape, order, node.shape) else None
 
 
 def wanted(node: Node, i: int, order: Order) -> Order | None:
@@ -101,7 +99,15 @@ def wanted(node: Node, i: int, order: Order) -> Order | None:
         outer = (*(left[d] for d in order), *sorted(dims, reverse=True))
         aval = x.avals[0]
         return outer if ordered_bytes(aval, outer) <= tiled_bytes(aval) else None
-    return order if _keeps(node, x) else None
+    return order if _keeps(node, x) and _tells(node.shape, order, x.shape) else None
+
+
+def _tells(shape: Sequence[int], order: Order, other: Sequence[int]) -> bool:
+    """Whether the order of an array says along which dimensions the tiles of another one are.
+
+    It does not if one of these has a single element in the array, whose place in the order then means nothing.
+    """
+    return all(shape[d] > 1 for d in tiles_of(other, order))
 
 
 def _keeps(node: Node, x: Node) -> bool:
@@ -113,11 +119,11 @@ def _keeps(node: Node, x: Node) -> bool:
 
 
 def _reshaped(before: ShapedArray, order: Order, after: ShapedArray) -> Order | None:
-    """The order after a reshape, unless it splits lanes although those of another order would not be split."""
+    """The order after a reshape, unless it splits lanes and another order of the same elements has less padding."""
     its = reshaped(before.shape, order, after.shape)
     if its is None or after.ndim < 2 or before.ndim < 2 or before.shape[order[0]] == after.shape[its[0]]:
         return its
-    return its if ordered_bytes(after, its) <= _SPLIT * _least(before.shape, after.shape, after) else None
+    return its if ordered_bytes(after, its) <= _least(before.shape, after.shape, after) else None
 
 
 @lru_cache(4096)

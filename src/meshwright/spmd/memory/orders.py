@@ -19,6 +19,7 @@ from meshwright.spmd.memory.graph import COLLECTIVES, Make, Node
 from meshwright.spmd.memory.library import reduces
 from meshwright.spmd.memory.library_convolutions import labels_of, library_convolution
 from meshwright.spmd.memory.simplify import keeps_order, permuted
+from meshwright.spmd.memory.tpu_forms import dimensions, written_for_tpus
 
 #: in the text of an algorithm of products: the types of operands, and that each is one part
 _ROUNDED, _ONE_PRODUCT = re.compile(r"[lr]hs_precision_type = (\w+)"), "num_primitive_operations = 1,"
@@ -31,8 +32,6 @@ _NARROW = {
     "all_reduce": (dtypes.bfloat16,),
     "reduce_scatter": (dtypes.bfloat16,),
 }
-#: length of the rows in which a cumulative operation is computed
-_ROW = 16
 #: elements along each dimension that a reduction sums up at a time
 _WINDOW = 32
 #: the dimensions of one array, the fastest first; those of scalars are an empty list
@@ -57,6 +56,8 @@ def ordered(
     make: Make, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], compiler: Compiler = CPU
 ) -> Node | None:
     """The operation with the copies that it needs around it, or ``None`` if it needs none."""
+    if compiler.tiles and (other := written_for_tpus(make, op, operands, aval, given)) is not None:
+        return other
     if not compiler.narrow and op in _NARROW and operands[0].avals[0].dtype in _NARROW[op]:
         wide = [_converted(make, x, dtypes.float32) for x in operands]
         return _converted(make, make(op, wide, aval.update(dtype=dtypes.float32), given), aval.dtype)
@@ -68,7 +69,7 @@ def ordered(
     if op == "reduce" and compiler.windows and not reduces(operands, given.get("reducer")):
         return _in_windows(make, operands, aval, given)
     if op == "reduce_window":
-        return _cumulative(make, operands, aval, given)
+        return _cumulative(make, operands, aval, given, compiler.row)
     if op == "scatter" and len(operands) == 3 and "batched" not in given and (n := _batches(given)):
         places = _with_numbers(make, operands[1], n, compiler.tiles)
         return make(op, (operands[0], places, operands[2]), aval, {**given, "batched": True})
@@ -100,19 +101,13 @@ def _rounded(make: Make, operands: Sequence[Node], algorithm: str) -> list[Node]
 
 def _is_copied(updates: Node, given: Mapping[str, Any]) -> bool:
     """Whether the updates of a scatter are copied first. A row of windows is not."""
-    in_window = _dimensions(given, "update_window_dims")
+    in_window = dimensions(given, "update_window_dims")
     return updates.op in _FIXED and [d for d in range(len(updates.shape)) if d not in in_window] != [0]
 
 
 def _batches(given: Mapping[str, Any]) -> int:
     """The number of batching dimensions of a scatter."""
-    return len(_dimensions(given, "input_batching_dims"))
-
-
-def _dimensions(given: Mapping[str, Any], key: str) -> list[int]:
-    """A list of dimensions from the text of a scatter's dimension numbers."""
-    lists = dict(_LIST.findall(str(given.get("scatter_dimension_numbers", ""))))
-    return [int(d) for d in lists.get(key, "").split(",") if d.strip()]
+    return len(dimensions(given, "input_batching_dims"))
 
 
 def _with_numbers(make: Make, indices: Node, batches: int, flat: bool) -> Node:
@@ -285,19 +280,21 @@ def _in_windows(make: Make, operands: Sequence[Node], aval: ShapedArray, given: 
     return make("reduce", (window, operands[1]), aval, given)
 
 
-def _cumulative(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
-    """A cumulative operation is computed in rows of 16. The ends of the rows are accumulated in the same way."""
+def _cumulative(
+    make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any], row: int
+) -> Node | None:
+    """A cumulative operation is computed in rows. The ends of the rows are accumulated in the same way."""
     window = given.get("window_dimensions", ())
     wide = [d for d, size in enumerate(window) if size != 1]
-    if len(wide) != 1 or len(operands) != 2 or window[wide[0]] != aval.shape[wide[0]] or aval.shape[wide[0]] <= _ROW:
+    if len(wide) != 1 or len(operands) != 2 or window[wide[0]] != aval.shape[wide[0]] or aval.shape[wide[0]] <= row:
         return None
     order = list(range(aval.ndim))
     order[wide[0]], order[-1] = order[-1], order[wide[0]]
     x, start = operands
-    return permuted(make, _in_rows(make, permuted(make, x, order), start), order)
+    return permuted(make, _in_rows(make, permuted(make, x, order), start, row), order)
 
 
-def _in_rows(make: Make, x: Node, start: Node) -> Node:
+def _in_rows(make: Make, x: Node, start: Node, row: int) -> Node:
     """A cumulative operation along the last dimension. If there are few elements, it is one window."""
     *outer, n = x.shape
 
@@ -305,20 +302,20 @@ def _in_rows(make: Make, x: Node, start: Node) -> Node:
         return x.avals[0].update(shape=(*outer, *shape))
 
     def window(x: Node, aval: ShapedArray) -> Node:
-        return make("reduce_window", (x, start), aval, {"row": min(n, _ROW)})
+        return make("reduce_window", (x, start), aval, {"row": min(n, row)})
 
-    if n <= _ROW:
+    if n <= row:
         # what comes before each element, and all of them
         return make("slice", (window(x, as_type(n + 1)),), as_type(n), {"row": n})
-    rows = -(-n // _ROW)
-    filled = make("pad", (x, start), as_type(rows * _ROW), {"row": _ROW})
-    sums = window(make("reshape", (filled,), as_type(rows, _ROW), {}), as_type(rows, _ROW))
-    ends = make("slice", (sums,), as_type(rows, 1), {"row": _ROW})
-    before = _in_rows(make, make("reshape", (ends,), as_type(rows), {}), start)
+    rows = -(-n // row)
+    filled = make("pad", (x, start), as_type(rows * row), {"row": row})
+    sums = window(make("reshape", (filled,), as_type(rows, row), {}), as_type(rows, row))
+    ends = make("slice", (sums,), as_type(rows, 1), {"row": row})
+    before = _in_rows(make, make("reshape", (ends,), as_type(rows), {}), start, row)
     spread = {"broadcast_dimensions": tuple(range(len(outer) + 1))}
-    added = make("broadcast_in_dim", (before,), as_type(rows, _ROW), spread)
-    whole = make("reshape", (make("add", (sums, added), as_type(rows, _ROW), {}),), as_type(rows * _ROW), {})
-    return make("slice", (whole,), as_type(n), {"row": _ROW})
+    added = make("broadcast_in_dim", (before,), as_type(rows, row), spread)
+    whole = make("reshape", (make("add", (sums, added), as_type(rows, row), {}),), as_type(rows * row), {})
+    return make("slice", (whole,), as_type(n), {"row": row})
 
 
 def _converted(make: Make, x: Node, dtype: Any) -> Node:

@@ -30,7 +30,7 @@ from meshwright.spmd.memory.kernels import Kernel, kernels_of
 from meshwright.spmd.memory.library import fuse_reductions
 from meshwright.spmd.memory.on_chip import UPDATES, VectorMemory
 from meshwright.spmd.memory.packing import Span, highest, joined, packed
-from meshwright.spmd.memory.padding import pad, padded
+from meshwright.spmd.memory.padding import constant_bytes, pad, padded
 from meshwright.spmd.memory.priority import fuse_by_bytes
 from meshwright.spmd.memory.prune import prune
 from meshwright.spmd.memory.schedule import breadth_first, copied_at_once, freeing, kernel_post_order
@@ -225,7 +225,17 @@ class Plan:
             return self._in_body(vector, arguments, donated, *place(live, kept, donated))
         vector.shorten()
         found = self._packed(arguments, donated, *place(live, kept, donated, vector.only_here))
-        return replace(found, temp_bytes=max(found.temp_bytes, vector.peak_bytes(self._inside_loops(vector, live))))
+        most = max(found.temp_bytes, vector.peak_bytes(self._inside_loops(vector, live)))
+        return replace(found, temp_bytes=most + sum(self._constants().values()))
+
+    def _constants(self) -> dict[object, int]:
+        """The bytes of arrays of constants, also of those in bodies. Equal ones are one."""
+        found: dict[object, int] = {}
+        for plan in self._regions.values():
+            found.update(plan._constants())
+        arrays = (kernel for kernel in self.order if kernel.root.op == "constant" and kernel.root.shape)
+        found.update((k.root.attributes.get("digest", k.root), constant_bytes(k)) for k in arrays)
+        return found
 
     def _packed(
         self,
@@ -255,6 +265,8 @@ class Plan:
         changed = [(b, old) for b, old in donated.items() if b is not old]
         apart += [(b.nbytes, b.start, b.start) for b, _ in changed if b.kernel.root.op not in UPDATES]
         apart += [(n, at, at) for at, n in self._inside_loops(vector, vector.live).items()]
+        copied = list(vector.copies())
+        apart += [(b.nbytes, first, last) for b, first, last in copied if b.kind == "constant"]
         found = self._packed(arguments, donated, written, rest)
         if highest(apart)[0] < self.compiler.on_chip:
             found = replace(found, spans=apart, peak=highest(apart)[1], temp_bytes=packed(apart))
@@ -266,7 +278,7 @@ class Plan:
         }
         copies = dict[int, Span]()
         read = whole_readers(self.graph)
-        for buffer, first, last in vector.copies():
+        for buffer, first, last in (copy for copy in copied if copy[0].kind == "argument"):
             number = arguments.index(buffer)
             if self.graph.parameters[number] in read:
                 copies[number] = (buffer.nbytes, first, last)

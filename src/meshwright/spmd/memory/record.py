@@ -6,6 +6,7 @@ operations on equal operands become one node, and every operation is simplified 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,10 +24,12 @@ from meshwright.spmd.memory.graph import COLLECTIVES, FOLDED, Graph, Node
 from meshwright.spmd.memory.orders import in_orders, ordered
 from meshwright.spmd.memory.parts import sliced
 from meshwright.spmd.memory.prune import CHOICES
-from meshwright.spmd.memory.simplify import simplified, splat
+from meshwright.spmd.memory.simplify import scalar_value, simplified, splat
 
 _INT32, _UINT32 = ShapedArray((), dtypes.int32), ShapedArray((), dtypes.uint32)
 _EFFECTS = ("infeed", "outfeed", "send", "recv")
+#: the bytes of an array of constants up to which equal ones are found
+_HASHED = 2**22
 #: the most parts of an all-to-all. The number must divide that of devices
 _PARTS = 4
 
@@ -127,13 +130,20 @@ class Recorder(Interpreter[Node]):
 
     def constant(self, value: Any, aval: ShapedArray) -> Node:
         if np.ndim(value) or (value := known_values(value)) is None:
-            return Node("constant", (), (aval,), {}, self._source)
+            return self._array(aval, _digest(value))
         key = ("constant", value.tobytes(), aval.dtype)
         scalar = self._known.get(key)
         if scalar is None:
             given = {"value": value.item() if hasattr(value, "item") else value}
             scalar = self._known[key] = Node("constant", (), (ShapedArray((), aval.dtype),), given)
         return splat(self._make, scalar, aval)
+
+    def _array(self, aval: ShapedArray, digest: str | None) -> Node:
+        """An array of constants; equal ones, which have the same digest, are one node."""
+        if digest is None:
+            return Node("constant", (), (aval,), {}, self._source)
+        node = Node("constant", (), (aval,), {"digest": digest}, self._source)
+        return self._known.setdefault(("array", digest, aval), node)
 
     def broadcast(self, value: Any, aval: ShapedArray, dims: Sequence[int]) -> Node:
         return self._make("broadcast_in_dim", (value,), aval, {"broadcast_dimensions": tuple(dims)})
@@ -188,7 +198,7 @@ class Recorder(Interpreter[Node]):
         key = (op, operands, aval.shape, aval.dtype, tuple(_hashable(v) for v in given.values()))
         node = self._known.get(key)
         if node is None:
-            node = self._folded(op, operands, aval) or simplified(self._make, op, operands, aval, given)
+            node = self._folded(op, operands, aval, given) or simplified(self._make, op, operands, aval, given)
             node = node or ordered(self._make, op, operands, aval, given, self.compiler)
             if node is None:
                 node = Node(op, operands, (aval,), given, self._source)
@@ -196,12 +206,15 @@ class Recorder(Interpreter[Node]):
                 self._known[key] = node
         return node
 
-    def _folded(self, op: str, operands: Sequence[Node], aval: ShapedArray) -> Node | None:
+    def _folded(self, op: str, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:
         """A constant, if all operands are constants. An operation that repeats constants is kept."""
         folds = op in FOLDED and all(x.op == "constant" or x.is_splat() for x in operands)
         if not folds or not any(x.op == "constant" and x.shape for x in operands):
             return None
-        return Node("constant", (), (aval,), {}, self._source)
+        from_ = [x.attributes.get("digest") or (scalar_value(x) if x.is_splat() else None) for x in operands]
+        known = None not in from_
+        text = repr((op, aval.shape, from_, sorted((k, _hashable(v)) for k, v in given.items())))
+        return self._array(aval, hashlib.blake2b(text.encode()).hexdigest() if known else None)
 
     # --- programs -------------------------------------------------------------------------------------------
     def graph(self, jaxpr: ClosedJaxpr, captured: Sequence[Node] | None = None) -> Graph:
@@ -222,6 +235,12 @@ class Recorder(Interpreter[Node]):
         for var, node in zip(eqn.outvars, nodes):
             node.var = node.var or var
         return nodes
+
+
+def _digest(value: Any) -> str | None:
+    """A digest of an array of constants, if its elements are known."""
+    known = known_values(value) if getattr(value, "nbytes", 0) <= _HASHED else None
+    return None if known is None else hashlib.blake2b(np.ascontiguousarray(known).view(np.uint8).data).hexdigest()
 
 
 def _captured(graph: Graph) -> list[Node]:

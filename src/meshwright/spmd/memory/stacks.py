@@ -77,9 +77,9 @@ def written_at_once(order: Sequence[Kernel]) -> dict[Kernel, int]:
 
 
 def _sources(update: Kernel) -> set[Kernel]:
-    """The values that the elements of an update are computed from, one by one."""
+    """The arrays that the elements of an update are computed from, also those that it repeats."""
     stack, part = (x.avals[0] for x in update.root.operands[:2])
-    near = {k for k in update.inputs if k.root.avals[0].size == part.size and k.root.avals[0].shape != stack.shape}
+    near = {k for k in update.inputs if 1 < k.root.avals[0].size <= part.size and k.root.avals[0].shape != stack.shape}
     if any(node.elementwise and node.op != "convert" for node in update.members):
         return near
     computed = (k for k in near if k.loop and len(k.root.shape) > 1 and all(map(_computes_again, k.users)))

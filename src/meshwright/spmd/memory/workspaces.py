@@ -21,11 +21,12 @@ from meshwright.spmd.memory.layouts import node_bytes
 from meshwright.spmd.memory.order_rules import ordered_bytes
 from meshwright.spmd.memory.priority import is_product
 from meshwright.spmd.memory.tiles import tiled_bytes
+from meshwright.spmd.memory.tpu_forms import BLOCK
 
 #: bytes of an element's number
 _NUMBER = 4
-#: rows of the blocks that decompositions go by, and the longest transform that is one product
-_BLOCK, _WHOLE = 128, 128
+#: the longest transform that is one product
+_WHOLE = 128
 #: arrays of real numbers that are alive in a Fourier transform: products of sums (three of them instead of four) take
 #: an operand, the sum and a product, and give two or three; transforms in two stages combine three
 _ONE_STAGE, _TWO_STAGES = 5, 6
@@ -74,7 +75,7 @@ def _inside(node: Node) -> int:
     target = str(node.attributes.get("call_target_name", "")).strip('"')
     if whole is None or whole.ndim < 1:
         return 0
-    if node.op == "cholesky":
+    if node.op == "cholesky" and whole.shape[-1] > BLOCK:
         # what is left to do, the factor before and after a block of columns, and this block's
         return 3 * tiled_bytes(whole) + 2 * _matrices(_blocks(whole))
     if node.op == "triangular_solve":
@@ -108,7 +109,7 @@ def _along(x: ShapedArray, d: int, arrays: int) -> int:
 
 def _blocks(matrices: ShapedArray) -> ShapedArray:
     """A block of columns of each matrix."""
-    shape = (*matrices.shape[:-1], min(_BLOCK, matrices.shape[-1]))
+    shape = (*matrices.shape[:-1], min(BLOCK, matrices.shape[-1]))
     return matrices.update(shape=shape)
 
 

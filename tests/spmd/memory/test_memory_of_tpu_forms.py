@@ -1,0 +1,108 @@
+"""What TPUs compute instead of an operation, and constants; what is said of compiled programs is of libtpu 0.0.42."""
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+import meshwright.numpy as mnp
+from meshwright import PartitionSpec as P
+from meshwright import lax, nn
+from meshwright.api.targets import memory_on
+from meshwright.spmd.memory.buffers import Buffer
+from meshwright.spmd.memory.compilers import compiler_for
+from meshwright.spmd.memory.kernels import Kernel, kernels_of
+from meshwright.spmd.memory.padding import pad
+from meshwright.spmd.memory.predict import predict
+from meshwright.spmd.memory.priority import fuse_by_bytes
+from meshwright.spmd.memory.record import record
+
+MESH = mw.AbstractMesh((4,), ("d",))
+V5E = compiler_for("tpu", "v5e")
+
+
+def array(*shape, dtype=np.float32):
+    return mw.ShapeDtypeStruct(shape, dtype)
+
+
+def kernels(fun, *args):
+    """The operations of each kernel that is left after fusion, by its root."""
+    graph = record(mw.jit(fun).trace(*args).jaxpr, MESH, V5E)
+    by_node = kernels_of(graph)
+    left = fuse_by_bytes(list(by_node.values()), {by_node[r] for r in graph.results}, V5E)
+    return {k.root.op: [node.op for node in k.members] for k in left if k.root.op not in ("parameter", "constant")}
+
+
+def partitioned(fun, *args):
+    """The program with whole arguments and results on each device."""
+    whole = mw.NamedSharding(MESH, P())
+    return mw.jit(fun, in_shardings=(whole,) * len(args), out_shardings=whole).lower(*args).partition()
+
+
+def spectrum(x):
+    return mnp.abs(mnp.fft.fft(mnp.fft.fft((x + 1).astype(np.complex64)) * x))
+
+
+def sums(x):
+    return mnp.sin(mnp.cumsum(mnp.sin(x), 1))[:, ::2] * 2
+
+
+def ends(x):
+    column = mnp.arange(8, dtype=np.float32)[:, None]
+    return mnp.sin(mnp.sin(x) * mnp.sin(x)[:, -1:].sum()) + mnp.cos(x)[:, -1:] * column
+
+
+@pytest.mark.parametrize(
+    ("fun", "shape", "compiled"),
+    [(spectrum, (64, 256), 1769472), (sums, (256, 4096), 14713344), (ends, (8, 32000), 3072512)],
+    ids=["a constant matrix", "rows of running sums", "a narrow slice"],
+)
+def test_peaks_as_compiled(fun, shape, compiled):
+    """A transform of 256 numbers is a product with one matrix, whose parts and sums count; a slice of one column leaves
+    the order of the rest open."""
+    found = memory_on(partitioned(fun, array(*shape)), mw.target("v5e:2x2")).peak_bytes
+    assert found == pytest.approx(compiled, rel=0.08)
+
+
+def test_equal_constants_count_once():
+    table = np.arange(2**16, dtype=np.float32).reshape(256, 256)
+
+    def temporaries(a, b):
+        return predict(mw.jit(lambda x: mnp.sin(x * a) + b).trace(array(256, 256)).jaxpr, MESH, compiler=V5E).temp_bytes
+
+    assert temporaries(table, table + 0) >= table.nbytes
+    assert temporaries(table, -table) - temporaries(table, table + 0) >= table.nbytes
+
+
+def test_elements_written_to_rows_are_selected():
+    """The gradient of picking an element of each row is fused, where a scatter would be a kernel of its own."""
+
+    def loss(x, i):
+        return (mnp.take_along_axis(nn.log_softmax(x), i[:, None], 1) ** 2).sum()
+
+    made = kernels(mw.grad(loss), array(512, 1000), array(512, dtype=np.int32))
+    assert "scatter" not in made
+    assert "select" in made["add"]
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_solves_of_one_block_are_products(left):
+    """They compute what they read, and what follows."""
+
+    def squares(matrix, x):
+        solved = lax.linalg.triangular_solve(matrix, mnp.sin(x), left_side=left, lower=True)
+        return (solved * solved).sum(-1)
+
+    shape = (64, 16, 256) if left else (64, 256, 16)
+    made = kernels(squares, array(64, 16, 16), array(*shape))
+    assert set(made) >= {"inverted", "reduce"}
+    assert {"matmul", "sine"} <= {*made["reduce"]}
+    assert "triangular_solve" in kernels(squares, array(4, 256, 256), array(4, 256, 256))
+
+
+def test_temporaries_of_bodies_are_padded_once():
+    """A body's temporary that has as many bytes as what the loop carries is not padded like that."""
+    (node,) = record(mw.jit(mnp.sin).trace(array(64, 64)).jaxpr, MESH, V5E).results
+    kernel = Kernel(node, {node: None}, {})
+    own, inner = (Buffer(node.avals[0], node.avals[0].nbytes, kernel, 0, 0, inner=inner) for inner in (False, True))
+    pad([own, inner])
+    assert (own.nbytes, inner.nbytes) == (2 * node.avals[0].nbytes, node.avals[0].nbytes)
