@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from meshwright.core.caches import clear_caches
 from meshwright.core.config import config
@@ -25,6 +26,9 @@ from meshwright.errors import MeshwrightError
 config.update("num_devices", 8)
 config.update("traceback_filtering", "off")  # a failing test shows all
 config.update("verify_passes", True)
+# Speed is measured in benchmarks. Machines of continuous integration are slow at times.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 # Tests compile thousands of small programs, ours and the oracle's, and run each once: code made fast, not fast code.
 # XLA reads this when its first client starts.
 os.environ.setdefault(
