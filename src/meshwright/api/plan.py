@@ -34,8 +34,9 @@ def plan(
     """Choose the shardings of the arguments of ``f`` on a machine, and the mesh's shape if no ``mesh`` is given.
 
     The search lets each mesh axis split one kind of dimension of the program (batch, features, heads, ...). It may also
-    split arguments that are gathered where they are used. Whole programs are partitioned and timed; the fastest whose
-    predicted peak fits in memory wins.
+    split arguments that are gathered where they are used. Dimensions that divide evenly come first, those that do
+    nearly next. Whole programs are partitioned and timed, the most promising ones as ``jit`` does it, with lookahead;
+    the fastest whose predicted peak fits in memory wins.
 
     Args:
       f: a function, jitted or not; ``args`` are arrays or ``ShapeDtypeStruct``.

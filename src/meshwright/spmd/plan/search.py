@@ -222,20 +222,22 @@ class _Search:
         if same is not None:
             return same
         part = partition(self.flat, design.mesh, *layouts, strategy=Strategy(in_steps=True))  # holds least
-        time = step_time(part.jaxpr.jaxpr, design.mesh)
-        tried = self.tried[design] = Tried(design, part, price(part), time.seconds - time.links, layouts)
+        step = step_time(part.jaxpr.jaxpr, design.mesh)
+        tried = self.tried[design] = Tried(design, part, price(part), step.seconds - step.links, layouts)
         return tried
 
     def look_ahead(self) -> None:
-        """Partition the most promising designs that fit with lookahead: the quickest, and those that compute least,
-        whose communication may be what lookahead avoids (stencils, layouts that annotations contest)."""
+        """Partition the most promising designs that fit with lookahead, as they will be: the quickest, and those that
+        compute least, whose communication may be what lookahead avoids (stencils, layouts that annotations contest)."""
         count = max(1, min(AHEAD, AHEAD_EQUATIONS // max(1, self.size)))
         each = zip(*(sorted(self.tried.values(), key=key) for key in (_seconds, _busy)))
         fitting = filter(self.fits, dict.fromkeys(itertools.chain.from_iterable(each)))
         for tried in itertools.islice(fitting, count):
+            if time.monotonic() > self.end:
+                return
             part = partition(self.flat, tried.design.mesh, *tried.layouts)
             ahead = replace(tried, part=part, seconds=price(part), memory=None, ahead=True)
-            if ahead.seconds < tried.seconds and self.fits(ahead):
+            if self.fits(ahead):
                 self.tried[tried.design] = ahead
 
     def peak(self, tried: Tried) -> int:
