@@ -42,6 +42,8 @@ from meshwright.spmd.strategy import Strategy
 KINDS, UNIONS, COMBINED = 8, 3, 3
 #: budget of equations to partition, and the least and the greatest number of designs to try
 EQUATIONS, FEWEST, MOST = 30_000, 16, 120
+#: on meshes of several axes alone, one of how many designs may split one axis alone
+SINGLE = 3
 #: budget of equations to partition with lookahead, and the greatest number of designs that are
 AHEAD_EQUATIONS, AHEAD = 1_000, 4
 #: by which factor a simpler design may be slower
@@ -148,11 +150,21 @@ class _Search:
     def designs(self) -> Iterator[Design]:
         """All designs of one axis, then those of several that combine the best kinds so far, of each mesh in turn."""
         by_count = itertools.groupby(sorted(self.request.meshes, key=_axes), _axes)
-        for count, meshes in by_count:
+        for count, group in by_count:
+            meshes = list(group)
+            if count > 1 and not self.tried:
+                yield from self.along_one_axis(meshes[0])
             choices = self.promising() if count > 1 else [None, *range(len(self.kinds))]
             each = [self.designs_on(mesh, choices) for mesh in meshes]
             for designs in itertools.zip_longest(*each):
                 yield from filter(None, designs)
+
+    def along_one_axis(self, mesh: AbstractMesh) -> Iterator[Design]:
+        """The designs whose largest axis alone splits something: they tell which kinds are worth combining."""
+        largest = max(mesh.axis_names, key=mesh.shape.__getitem__)
+        for kind in itertools.islice(range(len(self.kinds)), self.most // SINGLE):
+            if self.divides(kind, mesh.shape[largest]):
+                yield Design(mesh, tuple(AxisUse(kind if axis == largest else None) for axis in mesh.axis_names))
 
     def designs_on(self, mesh: AbstractMesh, choices: Sequence[int | None]) -> Iterator[Design]:
         """The designs on a mesh whose axes split these kinds, with the first ones first."""
