@@ -214,7 +214,11 @@ def repeatedly(step, n, x):
         (lambda x, n: mnp.pad(repeatedly(mnp.sin, n, x[1:-1]), 1), 1),
         (lambda x, n: mnp.pad(repeatedly(lambda y: y[1:-1], n, mnp.pad(x, n))[1:-1], 1), 2),
         (lambda x, n: repeatedly(lambda y: mnp.concatenate([y, y[-1:] * 2]), n, x), 1),
-        (lambda x, n: repeatedly(lambda y: mnp.concatenate([y[1:2], y, y[2:1:-1]]), n, x)[7 : 7 + N], N // 2),
+        pytest.param(
+            lambda x, n: repeatedly(lambda y: mnp.concatenate([y[1:2], y, y[2:1:-1]]), n, x)[7 : 7 + N],
+            N // 2,
+            marks=pytest.mark.slow,
+        ),
         (lambda x, n: repeatedly(lambda y: mnp.concatenate([y, y.sum(keepdims=True)]), n, x)[5 : 5 + N], 1),
     ],
 )
