@@ -145,6 +145,7 @@ def test_the_module_that_config_once_was():
     assert config.read("jax_enable_x64") is config.jax_enable_x64 is mw.config.enable_x64
 
 
+@pytest.mark.filterwarnings("ignore::meshwright.errors.OptionWarning")  # once in a process: see test_options.py
 def test_options_of_jax_that_there_is_no_need_to_have():
     mw.config.update("jax_cpu_enable_async_dispatch", False)
     assert mw.config.jax_cpu_enable_async_dispatch is False
