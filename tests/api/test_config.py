@@ -196,7 +196,7 @@ def test_what_is_not_kept_on_disk(tmp_path, option):
 
 SETTLED = {
     "allow_f16_reductions": (True, False), "array_garbage_collection_guard": ("allow", "fatal"),
-    "debug_key_reuse": (False, True), "legacy_prng_key": ("allow", "error"), "thread_guard": (False, True),
+    "legacy_prng_key": ("allow", "error"), "thread_guard": (False, True),
     "threefry_partitionable": (True, False),
 }  # fmt: skip
 
