@@ -165,6 +165,10 @@ class ShardingRule:
                 return i
         raise KeyError(name)
 
+    def is_parallel(self, dim: DimFactors) -> bool:
+        """Whether a dimension consists of one parallel factor."""
+        return len(dim) == 1 and self.factors[dim[0]].kind == PARALLEL
+
     def operand_dims(self, factor: int) -> list[tuple[int, int]]:
         """The ``(operand, dimension)`` pairs in which the factor occurs."""
         return [(o, d) for o, dims in enumerate(self.operands) for d, fs in enumerate(dims) if factor in fs]

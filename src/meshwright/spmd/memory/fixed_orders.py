@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from meshwright.core.avals import ShapedArray
-from meshwright.spmd.memory.graph import Node
+from meshwright.spmd.memory.graph import Node, lists_of
 from meshwright.spmd.memory.order_rules import (
     Order,
     compact,
@@ -30,7 +29,6 @@ _VOLUME = 5
 _BY_BLOCKS = ("cholesky", "triangular_solve")
 #: custom calls that reflect columns
 _BY_COLUMNS = ("Qr", "ProductOfElementaryHouseholderReflectors")
-_LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
 #: dimensions of a table in which an index names one position
 _SINGLE = ("collapsed_slice_dims", "operand_batching_dims", "inserted_window_dims", "input_batching_dims")
 
@@ -224,7 +222,7 @@ def window_dimensions(scatter: Node) -> list[int]:
 
 def _lists(node: Node) -> dict[str, list[int]]:
     numbers = node.attributes.get("dimension_numbers" if node.op == "gather" else "scatter_dimension_numbers")
-    return {key: [int(d) for d in dims.split(",") if d.strip()] for key, dims in _LIST.findall(str(numbers))}
+    return lists_of(numbers)
 
 
 def window(node: Node) -> list[tuple[int, int]] | None:

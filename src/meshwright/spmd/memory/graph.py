@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ T = TypeVar("T")
 #: ``make(name, operands, aval, attributes)`` returns a simplified node
 Make = Callable[[str, Sequence["Node"], ShapedArray, Mapping[str, Any]], "Node"]
 
+_LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
 #: names of elementwise operations
 ELEMENTWISE = frozenset(
     """abs add and atan2 bitcast_convert cbrt ceil clamp compare complex convert copy cosine count_leading_zeros divide
@@ -130,3 +132,8 @@ def post_order(roots: Sequence[T], operands: Callable[[T], Iterable[T]]) -> list
                 stack.pop()
                 done[node] = None
     return list(done)
+
+
+def lists_of(numbers: Any) -> dict[str, list[int]]:
+    """The lists of dimensions in the text of an attribute of dimension numbers, by name."""
+    return {name: [int(d) for d in dims.split(",") if d.strip()] for name, dims in _LIST.findall(str(numbers))}

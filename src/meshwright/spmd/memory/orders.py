@@ -15,7 +15,7 @@ from typing import Any
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
 from meshwright.spmd.memory.compilers import CPU, Compiler
-from meshwright.spmd.memory.graph import COLLECTIVES, Make, Node
+from meshwright.spmd.memory.graph import COLLECTIVES, Make, Node, lists_of
 from meshwright.spmd.memory.library import reduces
 from meshwright.spmd.memory.library_convolutions import labels_of, library_convolution
 from meshwright.spmd.memory.simplify import keeps_order, permuted
@@ -24,7 +24,6 @@ from meshwright.spmd.memory.tpu_forms import dimensions, written_for_tpus
 #: in the text of an algorithm of products: the types of operands, and that each is one part
 _ROUNDED, _ONE_PRODUCT = re.compile(r"[lr]hs_precision_type = (\w+)"), "num_primitive_operations = 1,"
 _NARROW_TYPES = {"bf16": dtypes.bfloat16, "f16": dtypes.float16}
-_LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
 #: dtypes for which an op computes in 32 bits on a CPU
 _NARROW = {
     "dot_general": (dtypes.bfloat16, dtypes.float16),
@@ -213,9 +212,9 @@ def _vector_product(
 @cache
 def _dot_dimensions(text: str) -> list[tuple[int, ...]]:
     """Batching dimensions of both sides, and contracting ones, from the attribute's text."""
-    lists = {name: tuple(map(int, dims.split(","))) for name, dims in _LIST.findall(text) if dims}
+    lists = lists_of(text)
     kinds = (f"{side}_{kind}_dimensions" for kind in ("batching", "contracting") for side in ("lhs", "rhs"))
-    return [lists.get(kind, ()) for kind in kinds]
+    return [tuple(lists.get(kind, ())) for kind in kinds]
 
 
 def _size(x: Node, dims: Sequence[int]) -> int:

@@ -6,17 +6,15 @@ The rules were derived from programs that libtpu 0.0.42 compiled.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.core import dtypes
 from meshwright.core.avals import ShapedArray
-from meshwright.spmd.memory.graph import Make, Node
+from meshwright.spmd.memory.graph import Make, Node, lists_of
 
 #: rows of the blocks that decompositions go by
 BLOCK = 128
-_LIST = re.compile(r"(\w+) = \[([\d, ]*)\]")
 
 
 def written_for_tpus(
@@ -57,8 +55,7 @@ def _one_per_row(make: Make, operands: Sequence[Node], aval: ShapedArray, given:
 
 def dimensions(given: Mapping[str, Any], key: str) -> list[int]:
     """A list of dimensions from the text of a scatter's dimension numbers."""
-    lists = dict(_LIST.findall(str(given.get("scatter_dimension_numbers", ""))))
-    return [int(d) for d in lists.get(key, "").split(",") if d.strip()]
+    return lists_of(given.get("scatter_dimension_numbers", "")).get(key, [])
 
 
 def _one_block(make: Make, operands: Sequence[Node], aval: ShapedArray, given: Mapping[str, Any]) -> Node | None:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from meshwright.ir.jaxpr import JaxprEqn, Var
 from meshwright.ops.linalg.batched import Batched
 from meshwright.sharding.evenness import well_divided
-from meshwright.sharding.rule import PARALLEL, ShardingRule
+from meshwright.sharding.rule import ShardingRule
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation
 from meshwright.spmd.report import totals
@@ -76,11 +76,7 @@ def _idle(eqn: JaxprEqn, propagation: Propagation) -> tuple[str, ...]:
 def _along(eqn: JaxprEqn, rule: ShardingRule, idle: tuple[str, ...], propagation: Propagation) -> Iterator[Share]:
     """A share for each dimension of the result that divides well: unsplit ones first, then by decreasing size."""
     shape, layout, mesh = eqn.outvars[0].aval.shape, propagation.layout(eqn.outvars[0]), propagation.mesh
-
-    def is_free(factors: Sequence[int]) -> bool:
-        return len(factors) == 1 and rule.factors[factors[0]].kind == PARALLEL
-
-    free = [d for d, factors in enumerate(rule.results[0]) if is_free(factors)]
+    free = [d for d, factors in enumerate(rule.results[0]) if rule.is_parallel(factors)]
     free.sort(key=lambda d: (bool(layout.dims[d]), -shape[d]))
     for d in well_divided({d: (shape[d], mesh.sizes((*layout.dims[d], *idle))) for d in free}):
         yield Share(rule, d, idle)

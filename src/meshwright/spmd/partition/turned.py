@@ -25,7 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from meshwright.ir.jaxpr import JaxprEqn, Var
-from meshwright.sharding.rule import PARALLEL, ShardingRule
+from meshwright.sharding.rule import ShardingRule
 from meshwright.spmd.factors import Axes
 from meshwright.spmd.partition.result import Partition
 from meshwright.spmd.propagate import Propagation, contests_at
@@ -61,7 +61,7 @@ def _ways(eqn: JaxprEqn, rule: ShardingRule, propagation: Propagation) -> Iterat
         for result, results in zip(part.results, part.rule.results):
             dims = propagation.layout(eqn.outvars[result]).dims
             for dim, factors in enumerate(results):
-                if len(factors) == 1 and part.rule.factors[factors[0]].kind == PARALLEL:
+                if part.rule.is_parallel(factors):
                     here = {axis for axis, by_factor in own.items() if factors[0] in by_factor}
                     others = dims[:dim] + dims[dim + 1 :]
                     yield from (Turn(rule, last, result, dim) for axes in others for last in _ends(axes, here))
@@ -88,8 +88,7 @@ def _repeated(part: Partition) -> Iterator[tuple[Turn, int]]:
         aval = eqn.outvars[0].aval
         shape = layout.local_shape(aval.shape, part.mesh)
         for dim, factors in enumerate(rule.results[0]) if idle else ():
-            is_free = len(factors) == 1 and rule.factors[factors[0]].kind == PARALLEL
-            if is_free and shape[dim] >= part.mesh.sizes(idle):
+            if rule.is_parallel(factors) and shape[dim] >= part.mesh.sizes(idle):
                 yield Turn(rule, idle, 0, dim, moves=True), aval.dtype.itemsize * math.prod(shape)
 
 
@@ -110,8 +109,7 @@ def _brought(part: Partition, sent: Mapping[int, int]) -> Iterator[tuple[Turn, i
         tiles = part.mesh.sizes(axes)
         moves_more = axes and eqn.invars[small].aval.nbytes < nbytes * tiles and _moved_for(out, readers, sent)
         for dim, factors in enumerate(rule.results[0]) if moves_more else ():
-            is_free = len(factors) == 1 and factors[0] in others and rule.factors[factors[0]].kind == PARALLEL
-            if is_free and shape[dim] >= tiles:
+            if rule.is_parallel(factors) and factors[0] in others and shape[dim] >= tiles:
                 yield Turn(rule, axes, 0, dim, moves=True), nbytes
 
 

@@ -19,6 +19,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
+from operator import attrgetter
 
 from meshwright.core.avals import ShapedArray
 from meshwright.core.records import dataclass
@@ -242,7 +243,7 @@ class _Search:
         """Partition the most promising designs that fit with lookahead, as they will be: the quickest, and those that
         compute least, whose communication may be what lookahead avoids (stencils, layouts that annotations contest)."""
         count = max(1, min(AHEAD, AHEAD_EQUATIONS // max(1, self.size)))
-        each = zip(*(sorted(self.tried.values(), key=key) for key in (_seconds, _busy)))
+        each = zip(*(sorted(self.tried.values(), key=key) for key in map(attrgetter, ("seconds", "busy"))))
         fitting = filter(self.fits, dict.fromkeys(itertools.chain.from_iterable(each)))
         for tried in itertools.islice(fitting, count):
             if time.monotonic() > self.end:
@@ -260,7 +261,7 @@ class _Search:
     def first_that_fits(self) -> Tried:
         """The fastest design whose peak is within the limit, or a simpler one that is hardly slower."""
         quickest: Tried | None = None
-        order = sorted(self.tried.values(), key=_seconds)
+        order = sorted(self.tried.values(), key=attrgetter("seconds"))
         fitting = []
         for tried in order:
             if quickest is not None and tried.seconds > SIMPLER * quickest.seconds:
@@ -279,14 +280,6 @@ class _Search:
     def fits(self, tried: Tried) -> bool:
         limit = self.request.memory_limit
         return limit is None or (_held(tried.part) <= limit and self.peak(tried) <= limit)
-
-
-def _seconds(tried: Tried) -> float:
-    return tried.seconds
-
-
-def _busy(tried: Tried) -> float:
-    return tried.busy
 
 
 def _axes(mesh: AbstractMesh) -> int:
