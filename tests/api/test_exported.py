@@ -103,6 +103,8 @@ def test_classes_that_are_registered_for_it_are_written() -> None:
     written = program.serialize()
     out = export.deserialize(written).call(Pair(Scaled(np.ones(2, np.float32), "m"), np.float32(1)))
     assert type(out) is Pair and out.second.tolist() == [1, 1]
+    with pytest.raises(ImportProgramError, match="damaged"):  # not of a class that is to be registered
+        export.deserialize(written.replace(b"test.Scaled", b"test.Scalef"))
     with pytest.raises(ArgumentError, match="registered for serialization already"):
         export.register_namedtuple_serialization(Pair, serialized_name="another")
     with pytest.raises(ArgumentTypeError, match="no container"):

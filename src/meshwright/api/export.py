@@ -354,17 +354,18 @@ def deserialize(blob: bytes | bytearray) -> Exported:
     try:
         header = json.loads(head) if data.startswith(_MAGIC) else {}
         whole = header.get("format") == _FORMAT and header.pop("sha256", "") == digest_of(header, artifact)
-        ins, outs = (pytree.structure(tree_of(header[side])) for side in ("in", "out"))
-        fields = header["name"], ins, outs, tuple(header["platforms"]), header["devices"]
-        checks = tuple(map(DisabledSafetyCheck, header.get("disabled", ())))
-        keys = [tuple(names) for names in header.get("keys", ((), ()))]
+        if whole:  # a damaged one may name any class
+            ins, outs = (pytree.structure(tree_of(header[side])) for side in ("in", "out"))
+            fields = header["name"], ins, outs, tuple(header["platforms"]), header["devices"]
+            checks = tuple(map(DisabledSafetyCheck, header.get("disabled", ())))
+            in_keys, out_keys = map(tuple, header.get("keys", ((), ())))
     except ArgumentError:  # a class that this process has not registered
         raise
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
         raise ImportProgramError(_not_read(data, head))
-    return Exported(*fields, artifact, checks, *keys)
+    return Exported(*fields, artifact, checks, in_keys, out_keys)
 
 
 def _not_read(data: bytes, head: bytes) -> str:
