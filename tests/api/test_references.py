@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from threading import Event, Thread
 
 import jax
 import jax.numpy as jnp
@@ -414,3 +415,23 @@ def test_references_to_numbers_are_weakly_typed():
     assert (ref[...] * mnp.float16(2)).dtype == "float16"
     ref[...] = mnp.float32(3)
     assert ref[...].weak_type
+
+
+def test_threads_may_give_one_reference_to_a_function():
+    """Which writes come last is not known, but none is refused, also while one of them traces."""
+    ref, tracing, go_on = mw.new_ref(mnp.zeros(3)), Event(), Event()
+
+    @mw.jit
+    def doubled(ref, x):
+        tracing.set()
+        assert go_on.wait(60)
+        ref[...] = x * 2
+
+    first = Thread(target=doubled, args=(ref, mnp.ones(3)))
+    first.start()
+    assert tracing.wait(60)
+    mw.jit(lambda ref: ref.__setitem__(..., ref[...] + 1))(ref)
+    assert ref[...].tolist() == [1, 1, 1]
+    go_on.set()
+    first.join()
+    assert ref[...].tolist() == [2, 2, 2]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
 
-from meshwright.api.references import ForeignReferenceError, Ref
+from meshwright.api.references import ForeignReferenceError, Ref, lent
 from meshwright.core import pytree
 from meshwright.core.naming import wraps
 from meshwright.core.records import dataclass
@@ -298,13 +298,8 @@ class GivenReferences:
         Raises:
           ArgumentError: ``fun`` also closes over one of them.
         """
-        for ref in self.refs:
-            ref.lend()
-        try:
+        with lent(self.refs):
             result = fun(*self.args, **self.kwargs)
-        finally:
-            for ref in self.refs:
-                ref.leave()
         return self.replaced(result)
 
     def replaced(self, result: tuple[Sequence[Any], Any]) -> Any:

@@ -9,6 +9,9 @@ into them, and nothing under ``vmap``, where each element would write.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from meshwright.api.shape_dtype import shape_of
@@ -24,6 +27,9 @@ from meshwright.ops.elementwise.table import ConvertElementType
 from meshwright.ops.shape.broadcast_reduce import broadcast_in_dim
 from meshwright.runtime.values import as_result
 from meshwright.transforms.batching import BatchTrace
+
+#: the references that calls of this thread are given, which their functions must not close over
+_LENT: ContextVar[tuple[Ref, ...]] = ContextVar("lent references", default=())
 
 
 class Ref:
@@ -92,7 +98,7 @@ class Ref:
     def check(self) -> None:
         if not self._states:
             raise DeletedArrayError(f"this reference to {self._type} was frozen; make another with new_ref")
-        if self._states[-1][0] is None:
+        if any(ref is self for ref in _LENT.get()):
             raise ArgumentError(
                 f"a reference to {self._type} is an argument of a function that also closes over it; use the argument"
             )
@@ -111,10 +117,6 @@ class Ref:
     def enter(self, value: Any) -> None:
         """Begin to use the reference in the current trace, with this value."""
         self._states.append((STATE.trace, value))
-
-    def lend(self) -> None:
-        """Begin a call that is given the reference: until :meth:`leave`, it has no value here."""
-        self._states.append((None, None))
 
     def leave(self) -> Any:
         """The reference's value at the end of the trace it entered last."""
@@ -186,6 +188,16 @@ def typeof(x: Any) -> Any:
       (ShapedArray(float32[2,3]), True, Ref{float32[]})
     """
     return AbstractRef(x._type) if isinstance(x, Ref) else type_of_value(x)
+
+
+@contextmanager
+def lent(refs: Sequence[Ref]) -> Iterator[None]:
+    """A call that is given references: while it lasts, they have no value in this thread."""
+    token = _LENT.set((*_LENT.get(), *refs))
+    try:
+        yield
+    finally:
+        _LENT.reset(token)
 
 
 def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None) -> Ref:
