@@ -331,9 +331,9 @@ def test_processes_that_fail_leave_nothing_and_are_heard(tmp_path, names, values
     assert not (tmp_path / "b").exists() or not [*(tmp_path / "b").iterdir()]
 
 
-def in_two_processes(monkeypatch, folder, steps):
-    """The errors of two processes that save steps, with a manager each."""
-    heard, ranks, errors = Heard(), threading.local(), ([], [])
+def in_two_processes(monkeypatch, folder, steps, ranks):
+    """The errors of two processes that save steps, with a manager each; each thread's ``ranks.rank`` says its rank."""
+    heard, errors = Heard(), ([], [])
 
     class GroupOfTwo(Group):
         def __init__(self):
@@ -368,11 +368,15 @@ def test_all_processes_hear_that_the_first_cannot_tidy_up(tmp_path, what, monkey
     save(tmp_path / "step_00000005", {"w": 1.0})
     (tmp_path / "step_00000005").rename(tmp_path / f"step_00000005{REPLACED}")
 
-    def fails(*args, **options):
-        raise PermissionError(13, "Permission denied", str(tmp_path))
+    ranks, works = threading.local(), getattr(type(tmp_path), what)
 
-    monkeypatch.setattr(type(tmp_path), what, fails)
-    first, second = in_two_processes(monkeypatch, tmp_path, (10, 11))
+    def fails_in_the_first(*args, **options):
+        if getattr(ranks, "rank", None) == 0:  # the second, which lists steps too, must not fail by itself
+            raise PermissionError(13, "Permission denied", str(tmp_path))
+        return works(*args, **options)
+
+    monkeypatch.setattr(type(tmp_path), what, fails_in_the_first)
+    first, second = in_two_processes(monkeypatch, tmp_path, (10, 11), ranks)
     assert first == second and len(first) == 2, (first, second)
     assert all("Permission denied" in e and str(tmp_path) in e for e in first)
 
